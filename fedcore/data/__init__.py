@@ -1,0 +1,59 @@
+"""Datasets by name. A loader returns a :class:`Dataset`; :mod:`fedcore.partition` says who holds which example."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from inspect import signature
+from typing import Any
+
+from fedcore.types import Data, Refused
+
+DATASETS: dict[str, str] = {
+    "digits": "fedcore.data.digits:digits",
+    "mnist": "fedcore.data.images:mnist",
+    "table": "fedcore.data.tables:table",
+}
+"""name -> "module:function", imported only when asked for."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Examples before they are shared out among devices.
+
+    train: every example that a device may get. test: the official shared test set, or None where the source has none.
+    classes: names of the classes, classes[k] for y == k.
+    device: who recorded each example of `train` (N names), where the source says so.
+    split: "train", "val" or "test" for each example of `train`, where the source fixes it.
+    """
+
+    train: Data
+    test: Data | None
+    classes: tuple[str, ...]
+    device: tuple[str, ...] | None = None
+    split: tuple[str, ...] | None = None
+
+
+def load(name: str, **settings: Any) -> Dataset:
+    """Load one dataset of the registry; `settings` are its loader's own."""
+    if name not in DATASETS:
+        raise unknown("data.name", name, DATASETS)
+    module, _, function = DATASETS[name].partition(":")
+    loader = getattr(import_module(module), function)
+    try:
+        signature(loader).bind(**settings)
+    except TypeError as error:
+        takes = ", ".join(signature(loader).parameters) or "none"
+        raise Refused(f"data.name = {name!r}: {error}; its settings are: {takes}") from None
+    dataset: Dataset = loader(**settings)
+    return dataset
+
+
+def unknown(key: str, value: object, allowed: Iterable[str]) -> Refused:
+    """Return the refusal of a value that is not one of `allowed`, with the nearest one."""
+    allowed = list(allowed)
+    near = get_close_matches(str(value), allowed, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return Refused(f"{key} = {value!r}: {hint}allowed: {', '.join(allowed)}")

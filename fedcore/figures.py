@@ -1,0 +1,326 @@
+"""Pictures, as matplotlib figures that own no global state: the caller saves them."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import Formatter, FuncFormatter, MaxNLocator, NullLocator
+
+from fedcore.summary import SPLITS, last_round, readable, standings, verdict
+
+Array: TypeAlias = npt.NDArray[np.float64]
+
+BLUE = "#0072b2"  # of Okabe and Ito's palette, told apart by everyone
+
+
+def who_holds_what(counts: pd.DataFrame) -> Figure:
+    """Draw the training examples of every device and class (CODE, Fig. 5), device sizes above.
+
+    counts: as :func:`fedcore.partition.counts` returns it. A disc's area is the number of examples, so that colour
+    carries nothing.
+    """
+    table = counts.drop(columns=["n_train", "n_val", "n_test"])
+    devices, classes = table.shape
+    cell = float(np.clip(9 / devices, 0.26, 0.5))  # inches
+    wide, high = cell * devices, max(cell * classes, 1.8)
+    largest = max(int(table.to_numpy().max()), 1)
+    area = (72 * cell * 0.92) ** 2 / largest  # points^2 for one example
+
+    figure = Figure(figsize=(wide + 2.2, high + 2.0), layout="constrained")
+    sizes, discs = figure.subplots(2, 1, sharex=True, height_ratios=[1.0, high])
+    at = np.arange(devices)
+    sizes.bar(at, table.sum(axis=1), width=0.7, color=BLUE)
+    sizes.set_ylabel("examples")
+    sizes.spines[["top", "right"]].set_visible(False)
+    sizes.tick_params(axis="x", length=0)
+
+    device, label = np.nonzero(table.to_numpy())
+    discs.scatter(device, label, s=table.to_numpy()[device, label] * area, color=BLUE, linewidths=0, zorder=2)
+    discs.set_xticks(at, [str(name) for name in table.index], rotation=90)
+    discs.set_yticks(np.arange(classes), [str(name) for name in table.columns])
+    discs.set_xlim(-0.6, devices - 0.4)
+    discs.set_ylim(classes - 0.4, -0.6)
+    discs.set_ylabel("class")
+    discs.grid(color="0.92", linewidth=0.8)
+    discs.set_axisbelow(True)
+    for value in sorted({max(largest // 10, 1), max(largest // 2, 1), largest}):
+        discs.scatter([], [], s=value * area, color=BLUE, linewidths=0, label=f"{value:,}")
+    discs.legend(
+        title="training\nexamples",
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1.0),
+        frameon=False,
+        labelspacing=7 * cell - 0.6,  # lines as far apart as the largest disc is wide
+        handletextpad=1.4,
+    )
+    return figure
+
+
+COLOURS = (BLUE, "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")  # of the same palette
+MARKERS = "osD^vPX"
+LINES = ("-", "--", ":")
+MAP = "viridis"  # even steps of lightness, for every kind of sight
+QUIET = "#6f8fa6"
+GREY = "0.45"
+
+
+def comparison(summary: pd.DataFrame) -> Figure:
+    """Draw how well every method of one setting serves the devices: own test data beside the shared test set.
+
+    summary: the rows of one setting as :func:`fedcore.summary.summarise` returns them, drawn in their order. The best
+    (by rank) are blue and bold, controls grey and hollow, below a line.
+    """
+    control = summary["control"].to_numpy(bool)
+    at = np.arange(len(summary)) + 0.9 * control
+    figure, panels = _panels(summary, 3.8, 1.9 + 0.34 * float(at.max() + 1.4), sharey=True)
+    for panel, split in panels.items():
+        table = summary[[f"{split}_{part}" for part in ("mean", "std_seeds", "worst", "rank")]]
+        rows = table.astype(float).to_numpy()
+        for y, (mean, std, worst, rank), hollow, word in zip(at, rows, control, standings(summary, split), strict=True):
+            if np.isnan(mean):
+                continue
+            colour = GREY if hollow else BLUE if rank == 1 else QUIET
+            panel.hlines(y, worst, mean, color=colour, linewidth=1.2)
+            panel.plot(worst, y, "|", color=colour, markersize=9, markeredgewidth=1.8)
+            panel.hlines(y, mean - np.nan_to_num(std), mean + np.nan_to_num(std), color=colour, linewidth=7, alpha=0.35)
+            panel.plot(mean, y, "o", color=colour, markersize=8, markerfacecolor="white" if hollow else colour)
+            panel.annotate(
+                f"{mean:.1%}   {word.removeprefix('control').strip()}",
+                (1.02, y),
+                xycoords=("axes fraction", "data"),
+                verticalalignment="center",
+                color=GREY if hollow else "black",
+                fontweight="bold" if rank == 1 else "normal",
+            )
+        panel.set_xlabel("accuracy")
+        panel.xaxis.set_major_formatter(_percent)
+        panel.tick_params(axis="y", length=0)
+        panel.grid(axis="y", visible=False)
+        panel.set_ylim(at.max() + 0.7, -0.7)
+        if control.any() and not control.all():
+            panel.axhline(at[control].min() - 0.95, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
+    first = next(iter(panels))
+    first.set_yticks(at, [_plain(name) for name in summary["method"]])
+    if control.any():
+        first.annotate(
+            "controls",
+            (-0.02, at[control].min() - 0.6),
+            xycoords=("axes fraction", "data"),
+            horizontalalignment="right",
+            fontstyle="italic",
+            fontsize=8,
+            color=GREY,
+        )
+    band = Line2D([], [], color=QUIET, linewidth=7, alpha=0.35), Line2D([], [], color=QUIET, marker="o", markersize=7)
+    tick = Line2D([], [], color=QUIET, marker="|", markersize=9, markeredgewidth=1.8, linestyle="")
+    handles: list[Any] = [band, tick]
+    words = ["mean ± standard deviation over seeds", "worst device"]
+    figure.legend(handles, words, loc="outside lower left", ncols=2, frameon=False, fontsize=9)
+    figure.suptitle(
+        "\n".join(textwrap.fill(_plain(part), 56 * len(panels)) for part in verdict(summary)),
+        x=0.01,
+        horizontalalignment="left",
+        fontsize=10.5,
+        linespacing=1.35,
+    )
+    return figure
+
+
+def accuracy_by_traffic(summary: pd.DataFrame) -> Figure:
+    """Draw the accuracy of every method of one setting over the bytes that a device sends and receives (mean).
+
+    The axis is logarithmic above its first power of ten and linear below it, so that methods that send nothing stand
+    at 0. Controls are hollow.
+    """
+    sent = ((summary["bytes_up"] + summary["bytes_down"]) / summary["n_devices"]).fillna(0.0).to_numpy(float)
+    low = 10 ** np.floor(np.log10(sent[sent > 0].min(initial=np.inf))) if sent.any() else 1.0
+    figure, panels = _panels(summary, 3.6, 3.4)
+    styles = _styles(summary["method"], summary["control"])
+    styles = {method: style | {"linestyle": ""} for method, style in styles.items()}
+    for panel, split in panels.items():
+        for x, (_, row) in zip(sent, summary.iterrows(), strict=True):
+            mean, std = float(row[f"{split}_mean"]), float(np.nan_to_num(row[f"{split}_std_seeds"]))
+            panel.errorbar(x, mean, std, elinewidth=1.2, **styles[row["method"]])
+        panel.set_xscale("symlog", linthresh=low)
+        panel.set_xlim(0.8 * low if sent.all() else -0.25 * low, 10 ** np.ceil(np.log10(max(sent.max() * 1.2, low))))
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: readable(value)))
+        panel.xaxis.set_minor_locator(NullLocator())
+        panel.yaxis.set_major_formatter(_percent)
+        panel.set_xlabel("bytes up and down per device")
+    next(iter(panels)).set_ylabel("accuracy")
+    _legend(figure, styles)
+    return figure
+
+
+def curves(course: pd.DataFrame) -> Figure:
+    """Draw accuracy after every evaluated round for one setting: mean over devices and seeds, a band of one spread.
+
+    course: the rows of one setting as :func:`fedcore.summary.curves` returns them. A method with a single evaluated
+    round is drawn as a level line from there on, to compare with.
+    """
+    course = course[course["metric"] == "accuracy"]
+    splits = [split for split in SPLITS if (course["split"] == split).any()] or list(SPLITS)
+    last = course[course["split"] == splits[0]].sort_values("step").drop_duplicates("method", keep="last")
+    styles = _styles(last.sort_values("mean", ascending=False, kind="stable")["method"])
+    figure = Figure(figsize=(1.6 + 3.6 * len(splits), 3.4), layout="constrained")
+    for panel, split in zip(figure.subplots(1, len(splits), sharey=True, squeeze=False)[0], splits, strict=True):
+        for method, line in course[course["split"] == split].groupby("method"):
+            step, mean, std = line.sort_values("step")[["step", "mean", "std"]].to_numpy(float).T
+            style = styles[str(method)] | {"markersize": 4, "markevery": max(len(step) // 8, 1)}
+            panel.plot(step, mean, **style)
+            if len(step) > 1:
+                panel.fill_between(step, mean - std, mean + std, color=style["color"], alpha=0.15, linewidth=0)
+            else:
+                panel.hlines(mean, step, course["step"].max(), color=style["color"], linewidth=1, linestyle=":")
+        panel.set_title(SPLITS[split], loc="left", fontsize=10)
+        panel.set_xlabel("round")
+        panel.set_xlim(0.5, course["step"].max() + 0.5)
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        panel.yaxis.set_major_formatter(_percent)
+        _bare(panel)
+    figure.axes[0].set_ylabel("accuracy")
+    _legend(figure, styles)
+    return figure
+
+
+def per_device(table: pd.DataFrame, seed: int | None = None, split: str = "test") -> Figure:
+    """Draw the accuracy of every device under every method of one setting after the last round, best method first.
+
+    table: tidy rows of one setting. seed: None: the smallest. One seed only, as who holds what differs between seeds.
+    """
+    last = last_round(table)
+    seed = int(last["seed"].min()) if seed is None else seed
+    wanted = (last["metric"] == "accuracy") & (last["split"] == split) & (last["seed"] == seed)
+    cells = last[wanted].pivot_table(index="method", columns="device", values="value", dropna=False, sort=True)
+    cells = cells.loc[cells.mean(axis=1).sort_values(ascending=False, kind="stable").index]
+    values = cells.to_numpy(float)
+    methods, devices = values.shape
+    cell = float(np.clip(9 / devices, 0.28, 0.42))  # inches
+    figure = Figure(figsize=(2.6 + cell * devices, 1.5 + 0.34 * methods), layout="constrained")
+    panel = figure.subplots()
+    _image(figure, panel, values, "accuracy", FuncFormatter(_percent))
+    panel.set_aspect("auto")
+    panel.set_xticks(np.arange(devices), [_plain(name) for name in cells.columns], rotation=90)
+    panel.set_yticks(np.arange(methods), [_plain(name) for name in cells.index])
+    panel.set_title(f"{SPLITS.get(split, split)}, seed {seed}, in %", loc="left", fontsize=10)
+    middle = (np.nanmin(values) + np.nanmax(values)) / 2 if np.isfinite(values).any() else 0.0
+    for y, x in zip(*np.nonzero(np.isfinite(values)), strict=True):
+        ink = "white" if values[y, x] < middle else "black"
+        panel.text(x, y, f"{100 * values[y, x]:.0f}", color=ink, ha="center", va="center", size=7)
+    return figure
+
+
+def heat_map(matrix: npt.ArrayLike, title: str) -> Figure:
+    """Draw a matrix, a cell a number, with its scale."""
+    figure = Figure(figsize=(5.2, 4.4), layout="constrained")
+    panel = figure.subplots()
+    _image(figure, panel, np.atleast_2d(np.asarray(matrix, float)), "", None)
+    panel.set_title(_plain(title), loc="left", fontsize=10)
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    panel.yaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure
+
+
+def transport(plans: Mapping[str, npt.ArrayLike]) -> Figure:
+    """Draw transport plans side by side: which share of each unit's mass (a row) goes where, 0 to 1.
+
+    plans: name -> (n, m), non-negative. Of large plans each drawn cell is the largest of a block, so that a lone match
+    (a plan that is nearly a permutation) stays visible.
+    """
+    columns = min(len(plans), 6)
+    lines = -(-len(plans) // columns)
+    figure = Figure(figsize=(0.9 + 1.7 * columns, 0.5 + 1.9 * lines), layout="constrained")
+    panels = figure.subplots(lines, columns, squeeze=False).ravel()
+    for panel, (name, plan) in zip(panels, plans.items(), strict=False):
+        mass = np.asarray(plan, float)
+        shares = mass / np.where(mass.sum(1, keepdims=True) > 0, mass.sum(1, keepdims=True), 1.0)
+        image = panel.imshow(_coarse(shares, 96), cmap=MAP, vmin=0, vmax=1, interpolation="nearest")
+        panel.set_title(f"{_plain(name)}\n{mass.shape[0]} by {mass.shape[1]}", fontsize=7)
+        panel.set_xticks([])
+        panel.set_yticks([])
+    for panel in panels[len(plans) :]:
+        panel.set_axis_off()
+    figure.colorbar(image, ax=panels.tolist(), label="share of a unit's mass", shrink=1 / lines, aspect=16)
+    return figure
+
+
+def _coarse(matrix: Array, most: int) -> Array:
+    """Return the largest value of each block, at most so many blocks a side."""
+    for axis in (0, 1):
+        long = matrix.shape[axis]
+        starts = np.linspace(0, long, min(most, long), endpoint=False).astype(int)
+        matrix = np.maximum.reduceat(matrix, starts, axis=axis)
+    return matrix
+
+
+def _image(figure: Figure, panel: Axes, values: Array, label: str, form: Formatter | None) -> None:
+    """Show a matrix with a scale beside it; cells without a value stay grey."""
+    panel.set_facecolor("0.85")
+    image = panel.imshow(np.ma.masked_invalid(values), cmap=MAP)
+    figure.colorbar(image, ax=panel, label=label, format=form)
+
+
+def _panels(summary: pd.DataFrame, wide: float, high: float, sharey: bool = False) -> tuple[Figure, dict[Axes, str]]:
+    """Return a figure with a panel for each split that has a value."""
+    splits = [split for split in SPLITS if summary[f"{split}_mean"].notna().any()] or list(SPLITS)
+    figure = Figure(figsize=(1.6 + wide * len(splits), high))
+    figure.set_layout_engine("constrained", w_pad=0.12)
+    panels = figure.subplots(1, len(splits), sharex=True, sharey=sharey, squeeze=False)[0]
+    for panel, split in zip(panels, splits, strict=True):
+        panel.set_title(SPLITS[split], loc="left", fontsize=10)
+        _bare(panel)
+    return figure, dict(zip(panels, splits, strict=True))
+
+
+def _bare(panel: Axes) -> None:
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.grid(color="0.92", linewidth=0.8)
+    panel.set_axisbelow(True)
+
+
+def _styles(methods: Iterable[str], hollow: Iterable[bool] | None = None) -> dict[str, dict[str, Any]]:
+    """Return how each method is drawn: colour, marker and line, the same in all pictures of the same methods."""
+    order = dict.fromkeys(methods, False) if hollow is None else dict(zip(methods, hollow, strict=True))
+    where = {method: i for i, method in enumerate(sorted(order))}
+    turns = {method: divmod(i, len(COLOURS)) for method, i in where.items()}
+    return {
+        method: {
+            "color": COLOURS[i],
+            "marker": MARKERS[(i + lap) % len(MARKERS)],
+            "linestyle": LINES[lap % len(LINES)],
+            "markersize": 7,
+            "markerfacecolor": "white" if order[method] else COLOURS[i],
+        }
+        for method in order
+        for lap, i in [turns[method]]
+    }
+
+
+def _legend(figure: Figure, styles: Mapping[str, Mapping[str, Any]]) -> None:
+    handles = [Line2D([], [], **style) for style in styles.values()]
+    figure.legend(handles, [_plain(name) for name in styles], loc="outside right center", frameon=False)
+
+
+def _percent(value: float, _: object = None) -> str:
+    return f"{100 * value:.3g}%"
+
+
+def _plain(text: object) -> str:
+    """Return a text that is drawn as it stands: a name may hold dollar signs, which would start a formula."""
+    return str(text).replace("$", r"\$")
+
+
+def png(figure: Figure) -> bytes:
+    """Return a figure as the bytes of a PNG file, the same for the same figure."""
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=110, metadata={"Software": None})
+    return out.getvalue()

@@ -1,0 +1,278 @@
+"""Training one device's model: minibatch descent on a net whose parameters are laid out as one vector.
+
+`train` is a stage's local step. Methods that need another loss or corrected gradients compose the same pieces:
+`starting`, `lay`, `minibatches`, `gradients`, `updates`, `descend`.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+from fedcore import nets
+from fedcore.types import At, Data, Device, Message, Net, Params, Refused, Update
+
+Step: TypeAlias = Callable[[Tensor, Tensor], None]
+"""What is done with one minibatch: inputs (B, *shape) float32 and labels (B,)."""
+
+ALIGNMENT = 16
+"""Every leaf starts at a multiple of so many numbers in the vector (a cache line): products run 4 % faster."""
+
+AT_A_TIME = 1024
+"""Examples scored at a time: bounds memory."""
+
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda done: 1.0,
+    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
+    "linear": lambda done: 1 - done,
+}
+"""The share of the learning rate that is left, by the share of this call's steps that are done."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a device trains.
+
+    optimiser: "sgd" or "adam" (beta .9 and .999, eps 1e-8). momentum: of sgd. weight_decay: half the squared norm's
+    weight in the loss, for both. schedule: of the learning rate over one round's steps. batch: examples per step; an
+    epoch's last one may be smaller.
+    """
+
+    optimiser: str
+    lr: float
+    momentum: float
+    weight_decay: float
+    schedule: str
+    batch: int
+    epochs: int
+
+    def __post_init__(self) -> None:
+        allowed: dict[str, tuple[Callable[[Any], bool], str]] = {
+            "optimiser": (lambda value: value in list(OPTIMISERS), " or ".join(OPTIMISERS)),
+            "lr": (lambda value: _number(value) and value > 0, "a number above 0"),
+            "momentum": (lambda value: _number(value) and 0 <= value < 1, "a number from 0 to below 1"),
+            "weight_decay": (lambda value: _number(value) and value >= 0, "a number from 0"),
+            "schedule": (lambda value: value in list(SCHEDULES), " or ".join(SCHEDULES)),
+            "batch": (lambda value: type(value) is int and value > 0, "a whole number above 0"),
+            "epochs": (lambda value: type(value) is int and value > 0, "a whole number above 0"),
+        }
+        for name, (holds, words) in allowed.items():
+            if not holds(getattr(self, name)):
+                raise Refused(f"training.{name}: {getattr(self, name)!r} is not {words}")
+
+
+@runtime_checkable
+class ByHand(Protocol):
+    """A module that brings its own chain rule, see `fedcore.nets.mlp.MLP`; others are left to autograd."""
+
+    def activations(self, leaves: Params, x: Tensor) -> list[Tensor]: ...
+
+    def pull(
+        self, leaves: Params, activations: list[Tensor], slope: Tensor, into: Params, *, keep: float, scale: float
+    ) -> None: ...
+
+
+@dataclass(frozen=True)
+class Laid:
+    """A net laid out for training: its parameters are views of one vector, their gradients of another.
+
+    vector, gradient: (P,), in which the parameters stand one after the other (with zeros between, see ALIGNMENT).
+    leaves, slopes: views of the two by name. module: this process's module of the net, on these parameters and on its
+    own copy of the buffers.
+    """
+
+    module: nn.Module
+    vector: Tensor
+    gradient: Tensor
+    leaves: Params
+    slopes: Params
+
+    def params(self) -> Params:
+        """Return a copy of all leaves as they are now."""
+        return nets.leaves(self.module)
+
+
+def train(own: Params, message: Message, device: Device, at: At, *, training: Training) -> tuple[Params, Update]:
+    """Train the device's model on its examples, from what it was sent and what it owns; send the whole model.
+
+    What it owns goes before what it was sent; leaves that are in neither are its own initial ones.
+    """
+    examples = device.data.train
+    laid = lay(device.net, starting(own, message, device, at))
+    with nets.drawn_from(at.generator("noise")):
+        batches = minibatches(laid, len(examples), training, at.generator("batches"))
+        descend(examples, batches, plain(laid, training, len(batches)))
+    params = laid.params()
+    return own, Update(params, size=len(examples), score=accuracy(params, device.net, device.data.val))
+
+
+def starting(own: Params, message: Message, device: Device, at: At) -> Params:
+    """Return the leaves to train from. A device's own initial ones depend on the seed and its name alone."""
+    known = {**message.params, **own}
+    names = nets.shapes(device.net)
+    if any(name not in known for name in names):
+        known = {**nets.init(device.net, replace(at, stage=0, round=0).generator("init")), **known}
+    return {name: known[name] for name in names}
+
+
+def lay(net: Net, params: Params) -> Laid:
+    """Lay out a copy of `params`."""
+    names = [name for name, _ in _template(nets.key(net)).named_parameters()]
+    sizes = [math.ceil(params[name].numel() / ALIGNMENT) * ALIGNMENT for name in names]
+    vector, gradient = torch.zeros(sum(sizes)), torch.zeros(sum(sizes))
+    leaves, slopes = (
+        {name: part[: params[name].numel()].view(params[name].shape) for name, part in zip(names, parts, strict=True)}
+        for parts in (torch.split(vector, sizes), torch.split(gradient, sizes))
+    )
+    for name, leaf in leaves.items():
+        leaf.copy_(params[name])
+    module = load(net, {name: leaves[name] if name in leaves else leaf.clone() for name, leaf in params.items()})
+    for name, parameter in module.named_parameters():
+        parameter.grad = slopes[name]
+    return Laid(module.train(), vector, gradient, leaves, slopes)
+
+
+def load(net: Net, params: Params) -> nn.Module:
+    """Return a new module of the net that stands on `params`: nothing is copied."""
+    module = copy.deepcopy(_template(nets.key(net)))
+    module.load_state_dict(params, assign=True)
+    return module
+
+
+@functools.lru_cache(maxsize=64)
+def _template(key: bytes) -> nn.Module:
+    """Return this process's module of a net, to be copied and never used itself."""
+    with nets.drawn_from(torch.Generator()):
+        module: nn.Module = pickle.loads(key)()
+    return module
+
+
+def minibatches(laid: Laid, count: int, training: Training, generator: torch.Generator) -> list[Tensor]:
+    """Draw all of a round's minibatches before the first step: S tensors of at most `batch` indices below `count`.
+
+    A lone last example is left out where the net has buffers: batch statistics of one example do not exist.
+    """
+    least = 2 if any(True for _ in laid.module.buffers()) else 1
+    epochs = [torch.randperm(count, generator=generator) for _ in range(training.epochs)]
+    return [batch for epoch in epochs for batch in torch.split(epoch, training.batch) if len(batch) >= least]
+
+
+def descend(data: Data, batches: Sequence[Tensor], step: Step) -> None:
+    """Do a step on each minibatch."""
+    x, y = data.inputs(), data.y
+    for index in batches:
+        step(x.index_select(0, index), y.index_select(0, index))
+
+
+def plain(laid: Laid, training: Training, steps: int) -> Step:
+    """Return the step that minimises the mean cross-entropy."""
+    rates = iter(learning_rates(training, steps))
+    if isinstance(laid.module, ByHand) and training.optimiser == "sgd" and training.momentum == 0:
+        module = laid.module
+
+        def fused(x: Tensor, y: Tensor) -> None:
+            rate = next(rates)
+            by_hand(module, laid.leaves, x, y, laid.leaves, keep=1 - rate * training.weight_decay, scale=-rate)
+
+        return fused
+    gradient, update = gradients(laid), updates(laid, training)
+
+    def step(x: Tensor, y: Tensor) -> None:
+        gradient(x, y)
+        update(next(rates))
+
+    return step
+
+
+def gradients(laid: Laid) -> Step:
+    """Return what writes the gradient of the mean cross-entropy into `laid.gradient`."""
+    module = laid.module
+    if isinstance(module, ByHand):
+        return lambda x, y: by_hand(module, laid.leaves, x, y, laid.slopes, keep=0.0, scale=1.0)
+
+    def gradient(x: Tensor, y: Tensor) -> None:
+        laid.gradient.zero_()
+        torch.autograd.backward(cross_entropy(module(x), y))
+
+    return gradient
+
+
+def by_hand(module: ByHand, leaves: Params, x: Tensor, y: Tensor, into: Params, *, keep: float, scale: float) -> None:
+    """Do into <- keep * into + scale * (gradient of the mean cross-entropy), without autograd.
+
+    At the logits the sum's derivative is softmax(logits) - onehot(y); the mean's 1/B goes into the scale.
+    """
+    with torch.no_grad():
+        activations = module.activations(leaves, x)
+        slope = activations[-1].softmax(1)
+        slope[torch.arange(len(y)), y] -= 1
+        module.pull(leaves, activations, slope, into, keep=keep, scale=scale / len(y))
+
+
+def learning_rates(training: Training, steps: int) -> list[float]:
+    """Return the learning rate of each step, (S,)."""
+    return [training.lr * SCHEDULES[training.schedule](step / steps) for step in range(steps)]
+
+
+def updates(laid: Laid, training: Training) -> Callable[[float], None]:
+    """Return what moves `laid.vector` along `laid.gradient` at a given learning rate; it remembers its moments."""
+    return OPTIMISERS[training.optimiser](laid, training)
+
+
+def _sgd(laid: Laid, training: Training) -> Callable[[float], None]:
+    velocity = [torch.zeros_like(laid.vector) if training.momentum else None]
+
+    def update(rate: float) -> None:
+        sgd(
+            [laid.vector], [laid.gradient], velocity, fused=True, lr=rate, momentum=training.momentum,
+            weight_decay=training.weight_decay, dampening=0.0, nesterov=False, maximize=False,
+        )  # fmt: skip
+
+    return update
+
+
+def _adam(laid: Laid, training: Training) -> Callable[[float], None]:
+    first, second, steps = torch.zeros_like(laid.vector), torch.zeros_like(laid.vector), torch.zeros(())
+
+    def update(rate: float) -> None:
+        adam(
+            [laid.vector], [laid.gradient], [first], [second], [], [steps], fused=True, lr=rate, beta1=0.9, beta2=0.999,
+            eps=1e-8, weight_decay=training.weight_decay, amsgrad=False, maximize=False,
+        )  # fmt: skip
+
+    return update
+
+
+OPTIMISERS = {"sgd": _sgd, "adam": _adam}
+"""PyTorch's fused kernels, called as functions: its optimiser classes take a second to import in each process."""
+
+
+def predict(params: Params, net: Net, x: Tensor, batch: int) -> Tensor:
+    """Return the logits (N, K) of examples (N, *shape), float32 or uint8, `batch` at a time, in evaluation mode."""
+    module = load(net, params).eval()
+    examples = Data(x, torch.empty(len(x)))
+    with torch.no_grad():
+        return torch.cat([module(examples.inputs(slice(i, i + batch))) for i in range(0, max(len(x), 1), batch)])
+
+
+def accuracy(params: Params, net: Net, data: Data) -> float:
+    """Return the fraction of examples that the model gets right, nan where there are none."""
+    if len(data) == 0:
+        return math.nan
+    hits = predict(params, net, data.x, AT_A_TIME).argmax(1) == data.y
+    return hits.double().mean().item()
+
+
+def _number(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]

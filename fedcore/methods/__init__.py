@@ -1,0 +1,36 @@
+"""The methods, by name. A method's module is imported when it is asked for.
+
+A builder takes its params.yaml section as keyword-only arguments, beside `net` (the devices' architecture),
+`training` (local training) and `common` (whether all devices start from one initial model).
+"""
+
+from __future__ import annotations
+
+import difflib
+from importlib import import_module
+from typing import Any
+
+from fedcore.types import Method, Refused
+
+METHODS: dict[str, str] = {
+    "local_only": "fedcore.methods.local_only",
+    "fedavg": "fedcore.methods.fedavg",
+    "lmf": "fedcore.methods.lmf",
+    "code_ot": "fedcore.methods.code_ot",
+    "best_local": "fedcore.methods.best_local",
+    "half_best": "fedcore.methods.half_best",
+    "no_alignment": "fedcore.methods.no_alignment",
+}
+
+CONTROLS = frozenset({"best_local", "half_best", "no_alignment"})
+"""What a method must beat to have earned its name; never a candidate for the best model."""
+
+
+def method(name: str, **settings: Any) -> Method:
+    """Build a method. Raises Refused for an unknown name, TypeError for a wrong setting."""
+    if name not in METHODS:
+        near = difflib.get_close_matches(name, METHODS, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise Refused(f"method: {name!r} is not known (allowed: {', '.join(METHODS)}){hint}")
+    built: Method = getattr(import_module(METHODS[name]), name)(**settings)
+    return built

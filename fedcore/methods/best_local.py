@@ -1,0 +1,24 @@
+"""Control: everyone gets the most accurate of the models that were sent. Fusing must beat choosing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from fedcore.local import Training, train
+from fedcore.messages import everyone, received
+from fedcore.ranking import Exam, ascending, begin
+from fedcore.types import Message, Method, Net, Params, Stage, Turn, Update
+
+
+def best_local(*, net: Net, training: Training, common: bool, exam: Exam) -> Method:
+    """Build the control. exam: what models are ranked by."""
+    stage = Stage(partial(train, training=training), partial(choose, net=net))
+    return Method(partial(begin, common=common, exam=exam), (stage,), received)
+
+
+def choose(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, net: Net
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send everyone the best model."""
+    return server, everyone(turn.names, Message(updates[ascending(server, updates, net)[-1]].params))

@@ -1,0 +1,60 @@
+"""CODE: coupled model averaging by optimal transport (Chiang et al. 2024, Algorithms 1 and 2), one shot or a few.
+
+Departures from the paper are listed in fedcore.fusion, fedcore.transport and docs/code.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Literal, TypeAlias
+
+from fedcore import records
+from fedcore.fusion import Options, code
+from fedcore.local import Training, train
+from fedcore.messages import everyone, received
+from fedcore.ranking import Exam, ascending, begin
+from fedcore.transport import Solver
+from fedcore.types import Axes, Count, Message, Method, Net, Params, Positive, Stage, Turn, Update
+
+Order: TypeAlias = Literal["ascending", "descending"]
+
+
+def code_ot(
+    *,
+    net: Net,
+    training: Training,
+    common: bool,
+    shots: Count,
+    order: Order,
+    exam: Exam,
+    solver: Solver,
+    reg: Positive,
+    tol: Positive,
+    max_iterations: Count,
+    p: Literal[1, 2],
+) -> Method:
+    """Build CODE.
+
+    shots: communication rounds; after the first, devices train on from the fused model (Fig. 10). order: in which the
+    models are folded; the last one counts half. exam: what orders them. solver, reg (lambda), tol (epsilon),
+    max_iterations, p: see fedcore.transport. Raises Refused for a net without an axes table.
+    """
+    options = Options(solver=solver, reg=reg, tol=tol, max_iterations=max_iterations, p=p)
+    combine = partial(fuse, net=net, axes=net.table, order=order, options=options)
+    local = partial(train, training=training)
+    # The first shot is a stage of its own: its training is the one that every one-shot method shares.
+    stages = (Stage(local, combine), Stage(local, combine, shots - 1))
+    return Method(partial(begin, common=common, exam=exam), stages[: 1 + (shots > 1)], received)
+
+
+def fuse(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, net: Net, axes: Axes, order: Order, options: Options
+) -> tuple[Params, Mapping[str, Message]]:
+    """Sort the models and fold them into one; the server remembers the transport plans of this round."""
+    names = ascending(server, updates, net)
+    if order == "descending":
+        names.reverse()
+    fused, plans = code([updates[name].params for name in names], axes, **options)
+    kept = {name: leaf for name, leaf in server.items() if not name.startswith(records.PREFIX)}
+    return kept | records.plans(dict(zip(names[1:], plans, strict=True))), everyone(turn.names, Message(fused))

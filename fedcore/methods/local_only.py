@@ -1,0 +1,19 @@
+"""Every device keeps to itself: the baseline that any combination must beat on the device's own data."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fedcore.local import Training, train
+from fedcore.messages import first
+from fedcore.types import Message, Method, Model, Net, Params, Stage, Update
+
+
+def local_only(*, net: Net, training: Training, common: bool) -> Method:
+    """Train once on each device and send nothing."""
+    return Method(partial(first, common=common), (Stage(partial(train, training=training), None),), keep)
+
+
+def keep(own: Update | Params, message: Message) -> Model:
+    """Run the device's own model; before training, what it was sent."""
+    return Model((own.params,) if isinstance(own, Update) else (message.params,))

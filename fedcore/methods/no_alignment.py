@@ -1,0 +1,26 @@
+"""Control: CODE's weights, 1/2 for the best model, 1/4, ..., without aligning anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from fedcore.fusion import fold_without_alignment
+from fedcore.local import Training, train
+from fedcore.messages import everyone, received
+from fedcore.ranking import Exam, ascending, begin
+from fedcore.types import Message, Method, Net, Params, Stage, Turn, Update
+
+
+def no_alignment(*, net: Net, training: Training, common: bool, exam: Exam) -> Method:
+    """Build the control. exam: what models are ranked by."""
+    stage = Stage(partial(train, training=training), partial(fold, net=net))
+    return Method(partial(begin, common=common, exam=exam), (stage,), received)
+
+
+def fold(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, net: Net
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send everyone the weighted mean of the models, in CODE's order."""
+    names = ascending(server, updates, net)
+    return server, everyone(turn.names, Message(fold_without_alignment([updates[name].params for name in names])))

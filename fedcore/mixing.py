@@ -1,0 +1,53 @@
+"""The shared primitive: replace models by weighted means of models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedcore.types import Params
+
+
+def by_size(sizes: Sequence[int]) -> Tensor:
+    """Return the weights n_i / sum n (McMahan et al. 2017, Algorithm 1), (C,) on the simplex."""
+    n = torch.tensor(sizes, dtype=torch.float64)
+    return n / n.sum()
+
+
+def evenly(count: int) -> Tensor:
+    """Return equal weights, (C,) on the simplex."""
+    return torch.full((count,), 1 / count, dtype=torch.float64)
+
+
+def mean(members: Sequence[Params], weights: Tensor) -> Params:
+    r"""Return one weighted mean, sum_j w_j theta_j.
+
+    members: C models with equal leaves. weights: (C,) on the simplex. Leaves that count (integer buffers such as
+    batch norm's number of batches) are not averaged: the first member's is kept. Sums run in the given order, in the
+    leaf's own precision, so that one member with weight 1 returns its own bits.
+    """
+    share = weights.tolist()
+    mixed: Params = {}
+    for name, leaf in members[0].items():
+        if leaf.is_floating_point():
+            total = leaf * share[0]
+            for member, weight in zip(members[1:], share[1:], strict=True):
+                total.add_(member[name], alpha=weight)
+            mixed[name] = total
+        else:
+            mixed[name] = leaf.clone()
+    return mixed
+
+
+def mix(members: Sequence[Params], weights: Tensor) -> list[Params]:
+    r"""Replace each device's model by a weighted mean of everyone's.
+
+    theta'_i = sum_j W_ij theta_j
+
+    weights: (C', C), rows on the simplex. Equal rows share one result.
+    """
+    rows, which = torch.unique(weights, dim=0, return_inverse=True)
+    mixed = [mean(members, row) for row in rows]
+    return [mixed[i] for i in which.tolist()]

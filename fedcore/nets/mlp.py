@@ -1,0 +1,72 @@
+"""The multilayer perceptron, of any widths. It brings the chain rule with it, written out by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedcore.types import Axes, Net, Params, Refused
+
+
+class MLP(nn.Module):
+    """fc1, ReLU, fc2, ..., ReLU, fcL on flattened examples: x (B, *shape) -> logits (B, K)."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        super().__init__()
+        self.layers = [f"fc{i}" for i in range(1, len(sizes))]
+        for layer, (before, after) in zip(self.layers, pairwise(sizes), strict=True):
+            self.add_module(layer, nn.Linear(before, after))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activations(dict(self.named_parameters()), x)[-1]
+
+    def activations(self, leaves: Params, x: Tensor) -> list[Tensor]:
+        """Return what enters each layer, and last the logits: (B, inputs), (B, h1), ..., (B, K)."""
+        found = [x.flatten(1)]
+        for layer in self.layers:
+            found.append(F.linear(found[-1], leaves[f"{layer}.weight"], leaves[f"{layer}.bias"]))
+            if layer != self.layers[-1]:
+                found[-1].relu_()
+        return found
+
+    def pull(
+        self, leaves: Params, activations: list[Tensor], slope: Tensor, into: Params, *, keep: float, scale: float
+    ) -> None:
+        """Carry a loss's slope at the logits back to the leaves: into <- keep * into + scale * gradient.
+
+        slope: (B, K), the loss's derivative. into may be `leaves` itself, which makes a step of plain gradient descent
+        one product per leaf: the derivative passes through a weight before that weight changes.
+        """
+        ones = slope.new_ones(len(slope))
+        for layer, inputs in zip(reversed(self.layers), reversed(activations[:-1]), strict=True):
+            weight, bias = f"{layer}.weight", f"{layer}.bias"
+            below = slope.mm(leaves[weight]).mul_(inputs > 0) if layer != self.layers[0] else slope
+            into[weight].addmm_(slope.t(), inputs, beta=keep, alpha=scale)
+            into[bias].addmv_(slope.t(), ones, beta=keep, alpha=scale)
+            slope = below
+
+
+def mlp(shape: Sequence[int], widths: Sequence[int], classes: int) -> nn.Module:
+    """Build the module for examples of `shape`; no widths is a linear model."""
+    return MLP([math.prod(shape), *widths, classes])
+
+
+def axes(widths: Sequence[int]) -> Axes:
+    """Return which axis carries which hidden units: {"fc1.weight": ("h1", None), "fc1.bias": ("h1",), ...}."""
+    units = [None, *(f"h{i}" for i in range(1, len(widths) + 1)), None]
+    table: Axes = {}
+    for i, (before, after) in enumerate(pairwise(units), start=1):
+        table |= {f"fc{i}.weight": (after, before), f"fc{i}.bias": (after,)}
+    return table
+
+
+def net(*, shape: Sequence[int], classes: int, widths: Sequence[int]) -> Net:
+    """Return the architecture with hidden layers of these widths."""
+    if not all(type(width) is int and width > 0 for width in widths):
+        raise Refused(f"net.widths: {list(widths)} is not a list of whole numbers above 0")
+    return Net(partial(mlp, shape=tuple(shape), widths=tuple(widths), classes=classes), axes(widths))

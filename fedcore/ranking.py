@@ -1,0 +1,35 @@
+"""Which of the models that were sent is the best, as the server can know it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+from fedcore.local import accuracy
+from fedcore.messages import first
+from fedcore.types import Data, Message, Net, Params, Public, Update
+
+Exam: TypeAlias = Literal["validation", "test"]
+"""What models are ranked by: each device's own validation split (it sends the accuracy), or the server's test set.
+
+The second is the CODE paper's setting; it chooses a model by the examples on which the choice is reported.
+"""
+
+
+def begin(public: Public, seed: int, *, common: bool, exam: Exam) -> tuple[Params, Mapping[str, Message]]:
+    """Begin as `messages.first` does; the server keeps its test set in mind if it is to examine models on it."""
+    server, messages = first(public, seed, common=common)
+    return (server | {"exam/x": public.test.x, "exam/y": public.test.y} if exam == "test" else server), messages
+
+
+def ascending(server: Params, updates: Mapping[str, Update], net: Net) -> list[str]:
+    """Return the devices' names, the least accurate model first; equal ones in the order of their names.
+
+    A device without validation examples (score nan) comes first: nothing speaks for its model.
+    """
+    scores = {name: update.score for name, update in updates.items()}
+    if "exam/x" in server:
+        data = Data(server["exam/x"], server["exam/y"])
+        scores = {name: accuracy(update.params, net, data) for name, update in updates.items()}
+    return sorted(updates, key=lambda name: (-math.inf if math.isnan(scores[name]) else scores[name], name))

@@ -1,0 +1,247 @@
+"""From the tidy table to what is reported: the last round, mean and spread, worst device, bytes, ranks with ties."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import pandas as pd
+
+PLACE = ["study", "dataset", "setting"]
+ROW = [*PLACE, "method"]
+RUN = [*ROW, "seed"]
+SPLITS = {"test": "own test", "shared": "shared test"}
+PART = ["mean", "std_devices", "std_seeds", "worst", "macro_f1", "loss", "rank", "gap", "spread"]
+COLUMNS = [
+    *ROW,
+    "control",
+    "primary",
+    "rank",
+    *(f"{split}_{part}" for split in SPLITS for part in PART),
+    "bytes_up",
+    "bytes_down",
+    "wall",
+    "cpu",
+    "rounds",
+    "n_devices",
+    "n_seeds",
+]
+
+
+def last_round(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the score rows of every run's last evaluated round: never its best one."""
+    last = table[table["split"] != "traffic"]
+    for clock in ("stage", "round"):
+        last = last[last[clock] == last.groupby(RUN)[clock].transform("max")]
+    return last
+
+
+def summarise(table: pd.DataFrame, seconds: pd.DataFrame, controls: frozenset[str]) -> pd.DataFrame:
+    """Return one row per study, dataset, setting and method; the methods by rank, then the controls, the best first.
+
+    For each split, `test` (the device's own test examples) and `shared` (the shared test set):
+    *_mean: accuracy, a fraction, mean over devices, then over seeds. *_std_devices: mean over seeds of the standard
+    deviation over devices. *_std_seeds: standard deviation over seeds of the mean over devices; nan for one seed.
+    *_worst: mean over seeds of the least accuracy of a device. *_macro_f1, *_loss: means as of accuracy.
+    *_rank, *_gap, *_spread: see :func:`ranks` and :func:`behind`; the gap is to the best method that is no control.
+
+    primary: the split that decides `rank`: own test where every method has it in every seed, else shared.
+    control: a row that the methods must beat; it has no rank, as it is no candidate, but it has a gap.
+    bytes_up, bytes_down: of all devices and rounds, mean over seeds. wall, cpu: seconds of all steps, mean over seeds,
+    nan where unknown (`seconds` may be empty). rounds: of all stages together.
+    """
+    scores = last_round(table)
+    accuracy = scores[scores["metric"] == "accuracy"]
+    rows = _traffic(table).join(_counts(table)).join(_seconds(seconds, table))
+    for split in SPLITS:
+        rows = rows.join(_accuracy(accuracy[accuracy["split"] == split], split))
+        for metric in ("macro_f1", "loss"):
+            values = scores[(scores["split"] == split) & (scores["metric"] == metric)]
+            rows = rows.join(values.groupby(RUN)["value"].mean().groupby(ROW).mean().rename(f"{split}_{metric}"))
+    rows = rows.reset_index()
+    places = [
+        _ranked(rows[(rows[PLACE] == place).all(axis=1)], accuracy[(accuracy[PLACE] == place).all(axis=1)], controls)
+        for _, place in rows[PLACE].drop_duplicates().iterrows()
+    ]
+    return pd.concat(places, ignore_index=True)[COLUMNS] if places else pd.DataFrame(columns=COLUMNS)
+
+
+def _traffic(table: pd.DataFrame) -> pd.DataFrame:
+    """Return each row's bytes; indexed by ROW in the order of the table."""
+    rows = pd.DataFrame(index=pd.MultiIndex.from_frame(table[ROW].drop_duplicates()))
+    for way in ("bytes_up", "bytes_down"):
+        sent = table[(table["split"] == "traffic") & (table["metric"] == way)]
+        rows = rows.join(sent.groupby(RUN)["value"].sum().groupby(ROW).mean().rename(way))
+    return rows
+
+
+def _counts(table: pd.DataFrame) -> pd.DataFrame:
+    """Return how many rounds, devices and seeds stand behind each row."""
+    rounds = table[[*RUN, "stage", "round"]].drop_duplicates().groupby(RUN).size().groupby(ROW).max()
+    groups = table.groupby(ROW)
+    return pd.DataFrame(
+        {"rounds": rounds, "n_devices": groups["device"].nunique(), "n_seeds": groups["seed"].nunique()}
+    )
+
+
+def _seconds(seconds: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    """Return each row's seconds, or no rows where none are known."""
+    if seconds.empty:
+        return pd.DataFrame(columns=["wall", "cpu"], index=pd.MultiIndex.from_frame(table[ROW][:0]), dtype=float)
+    known = table[ROW].drop_duplicates().merge(seconds, on=["study", "setting", "method"])
+    return known.groupby(RUN)[["wall", "cpu"]].sum().groupby(ROW).mean()
+
+
+def _accuracy(accuracy: pd.DataFrame, split: str) -> pd.DataFrame:
+    """Return mean, spread and worst device of each row on one split."""
+    devices = accuracy.groupby(RUN)["value"].agg(["mean", "std", "min"])
+    seeds = devices.groupby(ROW)
+    return pd.DataFrame(
+        {
+            f"{split}_mean": seeds["mean"].mean(),
+            f"{split}_std_devices": seeds["std"].mean(),
+            f"{split}_std_seeds": seeds["mean"].std(),
+            f"{split}_worst": seeds["min"].mean(),
+        }
+    )
+
+
+def _ranked(rows: pd.DataFrame, accuracy: pd.DataFrame, controls: frozenset[str]) -> pd.DataFrame:
+    """Add ranks and gaps to the rows of one setting and sort them."""
+    rows = rows.copy()
+    everywhere = {}
+    for split in SPLITS:
+        rows_of_split = accuracy[accuracy["split"] == split].set_index(["method", "seed", "device"])
+        values = rows_of_split["value"].unstack()  # noqa: PD010 (unlike pivot_table, it raises where a row stands twice)
+        runs = {name: values.loc[name] for name in values.index.unique("method")}
+        everywhere[split] = rows["method"].isin(list(runs)).all() and bool(values.notna().any(axis=1).all())
+        places = ranks({name: run for name, run in runs.items() if name not in controls and run.notna().any(axis=None)})
+        gaps = {name: behind(run, runs[next(iter(places))]) for name, run in runs.items() if places}
+        rows[f"{split}_rank"] = rows["method"].map(places).astype("Int64")
+        rows[f"{split}_gap"] = rows["method"].map({name: gap for name, (gap, _) in gaps.items()}).astype(float)
+        rows[f"{split}_spread"] = rows["method"].map({name: spread for name, (_, spread) in gaps.items()}).astype(float)
+    primary = "test" if everywhere["test"] else "shared"
+    rows["primary"] = primary
+    rows["rank"] = rows[f"{primary}_rank"]
+    rows["control"] = rows["method"].isin(controls)
+    return rows.sort_values(["control", "rank", f"{primary}_mean", "method"], ascending=[True, True, False, True])
+
+
+def ranks(runs: Mapping[str, pd.DataFrame]) -> dict[str, int]:
+    """Return each method's rank, 1 for the best; equal ranks are ties within the spread. Best mean first.
+
+    runs: method -> accuracy, seeds x devices.
+
+    The methods are walked through from the best mean down (equal means: by name). The first leads a group; each next
+    one is compared with its group's leader, shares the leader's rank if it is :func:`tied` with it, and otherwise
+    leads a new group, whose rank is its position (1, 1, 3, ...). "Within the spread" is not transitive (a ~ b and
+    b ~ c, but a above c), so that comparing neighbours would let a chain of small steps tie everyone. Comparing with
+    the leader alone bounds a group by one spread, and a rank never contradicts the order of the means. The price: a
+    method below one that is not tied with the leader cannot share the leader's rank, however wide its own spread is;
+    its gap and spread still show it, and :func:`standings` marks it.
+    """
+    means = {name: round(run.mean(axis=1).mean(), 12) for name, run in runs.items()}
+    order = sorted(runs, key=lambda name: (-means[name], name))
+    places: dict[str, int] = {}
+    leader = ""
+    for position, name in enumerate(order, 1):
+        if not leader or not tied(*behind(runs[name], runs[leader])):
+            leader = name
+            places[name] = position
+        else:
+            places[name] = places[leader]
+    return places
+
+
+def behind(run: pd.DataFrame, best: pd.DataFrame) -> tuple[float, float]:
+    """Return how far a run is behind the best one, and the spread of that difference (accuracy, fractions).
+
+    run, best: seeds x devices. A seed fixes who holds what, the initial models and the draws, and moves all methods
+    together, so that the difference is taken seed by seed. Its spread is the standard deviation over seeds, not the
+    standard error: it says whether another seed would likely show the same order, which more seeds do not make truer.
+    A single common seed has no such spread: there it is the standard error, over devices, of the difference device by
+    device, which says how far the mean would move with other devices of this kind (0 where unknown: one device, or the
+    shared test set under two global models). Without a common seed: difference of the means, spreads added in squares.
+    """
+    common = (best.mean(axis=1) - run.mean(axis=1)).dropna()
+    if len(common) > 1:
+        return common.mean(), common.std()
+    if len(common) == 1:
+        pairs = (best.loc[common.index[0]] - run.loc[common.index[0]]).dropna()
+        return pairs.mean(), pairs.sem() if len(pairs) > 1 else 0.0
+    means = [side.mean(axis=1).dropna() for side in (best, run)]
+    spreads = [mean.std() if len(mean) > 1 else 0.0 for mean in means]
+    return means[0].mean() - means[1].mean(), math.hypot(*spreads)
+
+
+def tied(gap: float, spread: float) -> bool:
+    """Say whether a gap is within the spread (up to rounding); a negative gap always is."""
+    return gap <= spread + 1e-12
+
+
+def curves(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the course of every score: mean over devices and seeds, standard deviation over seeds of the device mean.
+
+    Columns: study, dataset, setting, method, split, metric, step, mean, std. step: rounds played up to there, through
+    all stages. Splits without any value are left out.
+    """
+    rounds = table.groupby([*ROW, "stage"])["round"].max()
+    before = (rounds.groupby(ROW).cumsum() - rounds).rename("before")
+    scores = table[table["split"] != "traffic"].dropna(subset="value").join(before, on=[*ROW, "stage"])
+    step = scores["round"] + scores["before"]
+    means = scores.assign(step=step).groupby([*RUN, "split", "metric", "step"], sort=False)["value"].mean()
+    course = means.groupby([*ROW, "split", "metric", "step"], sort=False).agg(["mean", "std"]).reset_index()
+    return course.sort_values("step", kind="stable", ignore_index=True)
+
+
+def standings(summary: pd.DataFrame, split: str | None = None) -> list[str]:
+    """Return where each row of a summary stands: its rank, "=" where it is shared, or "control".
+
+    "≈" follows where a row that is not among the best is within the spread of the best method, "↑" where it is above.
+    split: "test" or "shared"; None: the one that decides.
+    """
+    words = []
+    for _, row in summary.iterrows():
+        on = split or row["primary"]
+        rank, gap, spread = (row[f"{on}_{part}"] for part in ("rank", "gap", "spread"))
+        ties = summary[(summary[PLACE] == row[PLACE]).all(axis=1) & (summary[f"{on}_rank"] == rank)]
+        word = "control" if row["control"] else "-" if pd.isna(rank) else f"{rank}{'=' * (len(ties) > 1)}"
+        if tied(gap, spread) and (row["control"] or rank != 1):
+            word += " ≈" if tied(-gap, spread) else " ↑"
+        words.append(word)
+    return words
+
+
+def verdict(summary: pd.DataFrame) -> list[str]:
+    """Answer which way of combining serves the devices of one setting best: a sentence for each split."""
+    sentences = []
+    whom = "the device" if summary["n_devices"].max() == 1 else f"the {summary['n_devices'].max()} devices"
+    for split, where in {"test": "their own", "shared": "the shared"}.items():
+        best = summary[summary[f"{split}_rank"] == 1]
+        if best.empty:
+            continue
+        scores = " to ".join(dict.fromkeys(f"{best[f'{split}_mean'].agg(end):.1%}" for end in ("min", "max")))
+        verb, tie = ("serves", "") if len(best) == 1 else ("serve", ", tied within the spread")
+        sentence = f"On {where} test data {listed(best['method'])} {verb} {whom} best{tie}: {scores} right"
+        for mark, how in {"↑": "better", "≈": "as good"}.items():
+            words = zip(summary["method"], standings(summary, split), strict=True)
+            rivals = [name for name, word in words if word == f"control {mark}"]
+            if rivals:
+                noun, verb = ("control", "is") if len(rivals) == 1 else ("controls", "are")
+                sentence += f"; the {noun} {listed(rivals)} {verb} {how}"
+        sentences.append(f"{sentence}.")
+    return sentences or ["No method has a score."]
+
+
+def listed(words: Iterable[str]) -> str:
+    """Return words as one writes them: a, b and c."""
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def readable(nbytes: float) -> str:
+    """Return a number of bytes for people: 0, 512 B, 3.4 MB (steps of 1,000)."""
+    if math.isnan(nbytes):
+        return "-"
+    power = min(int(math.log10(max(nbytes, 1)) // 3), 4)
+    return f"{nbytes / 1000**power:.3g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}" if nbytes else "0"

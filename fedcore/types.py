@@ -1,0 +1,248 @@
+"""The few ideas that carry everything: a federation of devices, and a method made of stages.
+
+A method says what one device does with its data (`local`) and what the server does with what was sent (`combine`);
+the loop in :mod:`fedcore.rounds` does the rest. Everything here is a value: state goes in and comes out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Protocol, TypeAlias
+
+import torch
+from annotated_types import Ge, Gt, Le
+from torch import Tensor
+
+Params: TypeAlias = dict[str, Tensor]
+"""A model's leaves by name: parameters and buffers, as in a state_dict."""
+
+Unit: TypeAlias = "str | tuple[str, str]"
+"""What a local step runs on: a device's name, or a pair of names in a stage over pairs."""
+
+Count: TypeAlias = Annotated[int, Ge(1)]
+Positive: TypeAlias = Annotated[float, Gt(0)]
+Fraction: TypeAlias = Annotated[float, Gt(0), Le(1)]
+"""What a method's setting may be: a builder's annotations are checked before anything runs."""
+
+Axes: TypeAlias = dict[str, tuple[str | None, ...]]
+"""Which axis of which leaf carries which permutation, e.g. {"fc2.weight": ("h2", "h1"), "fc2.bias": ("h2",)}.
+
+Axes that share a label are permuted together; None marks an axis that cannot be permuted (inputs, classes).
+"""
+
+
+def nbytes(params: Params) -> int:
+    """Return what the leaves weigh when sent: elements times item size, in bytes."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in params.values())
+
+
+class Refused(ValueError):
+    """Input that cannot be used. The message is one line: which key, which value, what is allowed."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Examples: x (N, *shape), uint8 (images, scaled to [0, 1] when used) or float32; y (N,) int64 class numbers."""
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def inputs(self, index: Tensor | slice = slice(None)) -> Tensor:
+        """Return the chosen examples as float32; uint8 is divided by 255."""
+        x = self.x[index]
+        return x.float().div_(255) if x.dtype == torch.uint8 else x
+
+
+@dataclass(frozen=True)
+class Splits:
+    """One device's private examples. val orders and selects models, test is only ever reported."""
+
+    train: Data
+    val: Data
+    test: Data
+
+
+@dataclass(frozen=True)
+class Net:
+    """An architecture: `build()` makes its module.
+
+    build: a module-level function of fedcore.nets with its settings bound (functools.partial).
+    axes: the table that alignment needs, or None where a net has none. It is not part of what training depends on.
+    """
+
+    build: Callable[[], torch.nn.Module]
+    axes: Axes | None = field(default=None, metadata={"digest": False})
+
+    @property
+    def table(self) -> Axes:
+        """The axes table; raises Refused where the net has none."""
+        if self.axes is None:
+            raise Refused("net.name: this net has no table of axes, its units cannot be aligned")
+        return self.axes
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device: its stable name, its net and its private examples (or, between steps, a reference to them)."""
+
+    name: str
+    net: Net
+    data: Splits
+
+
+@dataclass(frozen=True)
+class Public:
+    """What the server knows before anything is sent: names, nets, classes and its own test set."""
+
+    nets: Mapping[str, Net]
+    test: Data
+    classes: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.nets)
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The devices in the order of their names, the shared test set and the number of classes."""
+
+    devices: Mapping[str, Device]
+    test: Data
+    classes: int
+
+    @property
+    def public(self) -> Public:
+        return Public({name: device.net for name, device in self.devices.items()}, self.test, self.classes)
+
+
+@dataclass(frozen=True)
+class Message:
+    """What the server sends down to one device: a model (or part of one) and anything else that travels."""
+
+    params: Params = field(default_factory=dict)
+    extra: Params = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        return nbytes(self.params) + nbytes(self.extra)
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a device sends up: its model (or part of one), anything else that travels, and two plain numbers.
+
+    size: training examples behind it. score: accuracy of the device's model on its validation split, in [0, 1];
+    nan where it has none. The two numbers are not counted as traffic.
+    """
+
+    params: Params = field(default_factory=dict)
+    extra: Params = field(default_factory=dict)
+    size: int = 1
+    score: float = float("nan")
+
+    @property
+    def nbytes(self) -> int:
+        return nbytes(self.params) + nbytes(self.extra)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a device runs: the weighted mean of its members' class probabilities (one member: that model)."""
+
+    members: tuple[Params, ...]
+    weights: tuple[float, ...] = (1.0,)
+
+
+def generator(*words: object) -> torch.Generator:
+    """Return a random generator that depends on the words alone, e.g. (seed, stage, round, device name)."""
+    digest = hashlib.blake2b("\x1f".join(map(str, words)).encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+
+
+@dataclass(frozen=True)
+class At:
+    """Where one local step stands; its randomness depends on nothing else."""
+
+    seed: int
+    stage: int
+    round: int
+    unit: Unit
+
+    def generator(self, purpose: str = "") -> torch.Generator:
+        return generator(self.seed, self.stage, self.round, self.unit, purpose)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One round of one stage: the units taking part (sampled ones only) and the names of all devices."""
+
+    seed: int
+    stage: int
+    round: int
+    units: tuple[Unit, ...]
+    names: tuple[str, ...]
+
+    def at(self, unit: Unit) -> At:
+        return At(self.seed, self.stage, self.round, unit)
+
+    def generator(self, purpose: str = "") -> torch.Generator:
+        return generator(self.seed, self.stage, self.round, "server", purpose)
+
+
+class Local(Protocol):
+    """One device, pure; the only place that sees data. In a stage over pairs each argument but `at` is a pair."""
+
+    def __call__(self, own: Any, message: Any, device: Any, at: At, /) -> tuple[Params, Update]: ...
+
+
+class Combine(Protocol):
+    """The server: sees only its own memory and what was sent. Returns its memory and the messages to send."""
+
+    def __call__(
+        self, server: Params, updates: Mapping[Any, Update], turn: Turn, /
+    ) -> tuple[Params, Mapping[str, Message]]: ...
+
+
+class Begin(Protocol):
+    """The server's memory and first messages, before anything is sent."""
+
+    def __call__(self, public: Public, seed: int, /) -> tuple[Params, Mapping[str, Message]]: ...
+
+
+class Deploy(Protocol):
+    """What a device runs, from its own memory and the last message it got."""
+
+    def __call__(self, own: Params, message: Message, /) -> Model: ...
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`rounds` times: local on every chosen unit, then combine.
+
+    combine None: nothing is sent, and what a device would have sent becomes its own memory.
+    fraction: share of the units that takes part in a round, at least one. over: "devices" or "pairs" (unordered).
+
+    local and combine are module-level functions with their settings bound (functools.partial), so that a step can be
+    named, keyed by the source it reaches, and run in another process.
+    """
+
+    local: Local
+    combine: Combine | None
+    rounds: int = field(default=1, metadata={"digest": False})  # a round does not depend on how many follow
+    fraction: float = 1.0
+    over: str = "devices"
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way of combining models: where it begins, its stages, and what a device runs in the end."""
+
+    begin: Begin
+    stages: tuple[Stage, ...]
+    deploy: Deploy

@@ -1,0 +1,1 @@
+"""Readable lists of tasks: prepare, federate, compare."""

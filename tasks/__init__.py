@@ -1,0 +1,1 @@
+"""The pipeline's steps: each loads, makes one call into fedcore, and saves."""

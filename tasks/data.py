@@ -1,0 +1,101 @@
+"""From a source to a federation: read, store, divide among devices."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedcore.data import Dataset, load
+from fedcore.figures import png, who_holds_what
+from fedcore.nets import net
+from fedcore.partition import Partition, counts, from_frame, to_frame
+from fedcore.types import Device, Federation, Refused
+from tasks.settings import FederationSection, Setting
+from tasks.steps import Steps
+from tasks.store import Damaged, Ref, Store
+from tasks.work import describe, divide, hand_out
+
+
+DATASET = "dataset.safetensors"
+PARTITION = "index.parquet"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A dataset and who holds what of it, as references."""
+
+    dataset: Ref
+    partition: Ref
+
+
+def read(store: Store, given: dict[str, Any]) -> Ref:
+    """Read a dataset from its source into the store. Not cached: what its files hold now is what counts."""
+    ref: Ref = store.put(load(given["name"], **{key: value for key, value in given.items() if key != "name"}))
+    return ref
+
+
+def read_prepared(store: Store, folder: Path) -> Ref:
+    """Take in a dataset that an earlier stage wrote."""
+    try:
+        return store.take_in(folder / DATASET)
+    except (OSError, Damaged) as error:
+        raise Refused(f"{folder / DATASET}: cannot be read ({error}); make it again with: dvc repro") from None
+
+
+def save_dataset(store: Store, dataset: Ref, folder: Path) -> None:
+    """Write a dataset where DVC versions it: the stored bytes, and a card that a person can read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(store.path(dataset), folder / DATASET)
+    held: Dataset = store.get(dataset)
+    card = {
+        "digest": dataset.digest,
+        "shape": list(held.train.x.shape[1:]),
+        "classes": list(held.classes),
+        "examples": len(held.train),
+        "test": len(held.test) if held.test is not None else None,
+        "devices": len(set(held.device)) if held.device is not None else None,
+    }
+    (folder / "card.json").write_text(json.dumps(card, indent=1) + "\n")
+
+
+def save_partition(store: Store, dataset: Ref, made: Ref, folder: Path) -> None:
+    """Write who holds what where DVC versions it: index lists, a table and a picture."""
+    folder.mkdir(parents=True, exist_ok=True)
+    held: Dataset = store.get(dataset)
+    parts: Partition = store.get(made)
+    to_frame(parts).to_parquet(folder / PARTITION, index=False)
+    table = counts(held, parts)
+    table.to_csv(folder / "who.csv")
+    (folder / "who.png").write_bytes(png(who_holds_what(table)))
+
+
+def read_partition(store: Store, folder: Path) -> Ref:
+    """Take in a partition that an earlier stage wrote."""
+    try:
+        frame = pd.read_parquet(folder / PARTITION)
+    except (OSError, ValueError) as error:
+        raise Refused(f"{folder / PARTITION}: cannot be read ({error}); make it again with: dvc repro") from None
+    made: Ref = store.put(from_frame(frame))
+    return made
+
+
+def who(steps: Steps, dataset: Ref, federation: FederationSection, seed: int) -> Ref:
+    """Partition a dataset as a cached step."""
+    words = federation.model_dump(exclude={"partition", "scale"}) | {"name": federation.partition}
+    made: Ref = steps(partial(divide, federation=words, seed=seed), dataset)
+    return made
+
+
+def gather(steps: Steps, setting: Setting, prepared: Prepared) -> Federation:
+    """Return the federation: its devices hold references, the loop never looks inside them."""
+    held, shared = steps(partial(hand_out, scale=setting.federation.scale), prepared.dataset, prepared.partition)
+    card = steps(describe, prepared.dataset)
+    settings = {key: value for key, value in setting.net.items() if key != "name"}
+    chosen = net(setting.net["name"], shape=card["shape"], classes=len(card["classes"]), **settings)
+    return Federation({name: Device(name, chosen, held[name]) for name in held}, shared, len(card["classes"]))

@@ -1,0 +1,43 @@
+"""Where the pipeline keeps its things, and the settings that must stand before Prefect or MLflow is imported.
+
+Everything lies below one folder, the project's own (or FEDCORE_HOME): `.fedcore/` for the cache, Prefect's server and
+logs, `mlflow.db` and `mlruns/` for the record. A setting that the user made in the environment is never changed.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+HOME = Path(os.environ.get("FEDCORE_HOME") or Path.cwd()).resolve()
+STATE = HOME / ".fedcore"
+BLOBS = STATE / "blobs"
+STEPS = STATE / "steps"
+PREFECT = STATE / "prefect"
+TRACKING = f"sqlite:///{HOME / 'mlflow.db'}"
+ARTIFACTS = HOME / "mlruns"
+
+DEFAULTS = {
+    "PREFECT_HOME": str(PREFECT),
+    "PREFECT_PROFILES_PATH": str(PREFECT / "profiles.toml"),
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_CLI_PROMPT": "false",
+    "PREFECT_LOGGING_LEVEL": "WARNING",
+    "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
+    "DO_NOT_TRACK": "1",
+    "MLFLOW_TRACKING_URI": TRACKING,
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    # One thread each: the workers are the parallelism, and sums must not depend on the number of threads.
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+
+
+def prepare() -> None:
+    """Set what is not set. Call before importing Prefect or MLflow."""
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    STATE.mkdir(parents=True, exist_ok=True)

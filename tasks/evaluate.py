@@ -1,0 +1,74 @@
+"""What the rounds found, as rows of one tidy table and a few numbers for DVC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from fedcore.rounds import Round
+from tasks.settings import Setting
+from tasks.steps import Step
+
+COLUMNS = ["study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
+
+
+def rows(setting: Setting, label: str, seed: int, played: Iterable[Round]) -> pd.DataFrame:
+    """Return a method's rounds as tidy rows: scores of the evaluated ones, bytes of all."""
+    found: list[tuple[Any, ...]] = []
+    for one in played:
+        place = (setting.study, setting.data["name"], setting.name, label, seed, one.turn.stage, one.turn.round + 1)
+        for metric, sent in (("bytes_up", one.up), ("bytes_down", one.down)):
+            found += [(*place, device, "traffic", metric, float(count)) for device, count in sent.items()]
+        for device, splits in (one.scores or {}).items():
+            for split, metrics in splits.items():
+                found += [(*place, device, split, metric, value) for metric, value in metrics.items()]
+    return pd.DataFrame(found, columns=COLUMNS)
+
+
+def headline(table: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """Return, for each setting and method, the last round's accuracies over devices: what `dvc metrics` shows."""
+    last = final(table)
+    scores = last[(last["metric"] == "accuracy") & last["value"].notna()]
+    found: dict[str, dict[str, float]] = {}
+    for (setting, method, split), values in scores.groupby(["setting", "method", "split"], sort=False)["value"]:
+        mine = found.setdefault(f"{setting}: {method}", {})
+        mine |= {f"{split}_mean": round(values.mean(), 6), f"{split}_worst": round(values.min(), 6)}
+    return found
+
+
+def final(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of each method's last turn."""
+    turn = table["stage"] * 1_000_000 + table["round"]
+    return table[turn == turn.groupby([table["setting"], table["method"], table["seed"]]).transform("max")]
+
+
+def curves(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean accuracy over devices, for each round: what `dvc plots` shows."""
+    scores = table[(table["metric"] == "accuracy") & table["value"].notna()]
+    by = ["setting", "method", "seed", "stage", "round", "split"]
+    return scores.groupby(by, sort=False, as_index=False)["value"].mean().rename(columns={"value": "accuracy"})
+
+
+def seconds(setting: Setting, label: str, seed: int, steps: Iterable[Step]) -> pd.DataFrame:
+    """Return the seconds of a method's steps by kind, as measured when they were computed."""
+    spent: dict[str, list[float]] = {}
+    for step in steps:
+        total = spent.setdefault(step.kind, [0.0, 0.0])
+        total[0] += step.wall
+        total[1] += step.cpu
+    place = (setting.study, setting.name, label, seed)
+    return pd.DataFrame(
+        [(*place, kind, wall, cpu) for kind, (wall, cpu) in spent.items()],
+        columns=["study", "setting", "method", "seed", "kind", "wall", "cpu"],
+    )
+
+
+def counted(steps: Iterable[Step]) -> Mapping[str, tuple[int, int]]:
+    """Return, for each kind of step, how many were computed and how many were found in the cache."""
+    found: dict[str, tuple[int, int]] = {}
+    for step in steps:
+        computed, cached = found.get(step.kind, (0, 0))
+        found[step.kind] = (computed + (not step.cached), cached + step.cached)
+    return found

@@ -1,0 +1,128 @@
+"""One method on one federation: played, evaluated, recorded, and written down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from fedcore.methods import CONTROLS
+from fedcore.rounds import State, deployments
+from fedcore.types import Federation, Method
+from tasks import evaluate
+from tasks.data import Prepared
+from tasks.keys import Digest
+from tasks.local import rounds
+from tasks.session import Session
+from tasks.settings import MethodSettings, Setting
+from tasks.steps import Step
+from tasks.store import Ref, digest_of
+from tasks.work import deploy
+
+TABLE, METRICS, CURVES, MODELS, SECONDS = "table.parquet", "metrics.json", "curves.csv", "models.json", "seconds.csv"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a method came to. config: the digest of all that led to it. models: what each device runs in the end."""
+
+    setting: Setting
+    row: MethodSettings
+    seed: int
+    size: str
+    config: str
+    prepared: Prepared
+    fed: Federation
+    table: pd.DataFrame
+    seconds: pd.DataFrame
+    steps: tuple[Step, ...]
+    models: dict[str, Ref]
+    server: Ref | dict[str, Ref]
+
+    @property
+    def digest(self) -> str:
+        """The digest of what was found (seconds aside)."""
+        models = json.dumps({name: ref.digest for name, ref in self.models.items()})
+        return digest_of((models + self.table.to_csv(index=False)).encode())
+
+    @property
+    def shared(self) -> Ref | None:
+        """The one model that all devices run, if they do."""
+        return next(iter(self.models.values())) if len(set(self.models.values())) == 1 else None
+
+    @property
+    def control(self) -> bool:
+        return self.row.name in CONTROLS
+
+    @property
+    def name(self) -> str:
+        place = "" if self.setting.name == "base" else f" {self.setting.name}"
+        return f"{self.row.label}{place} seed {self.seed}"
+
+
+def run_method(
+    here: Session, setting: Setting, prepared: Prepared, fed: Federation, row: MethodSettings, seed: int, size: str,
+    every: int,
+) -> Result:  # fmt: skip
+    """Play a method to its end; every step is cached."""
+    first = len(here.steps.done)
+    method = row.build(next(iter(fed.devices.values())).net)
+    played = list(rounds(method, fed, seed, here.steps, every))
+    models = deployed(here, method, fed, played[-1].state)
+    done = tuple(here.steps.done[first:])
+    words = (
+        "config", setting.study, size, setting.name, row.label, row.flat(), seed, every, prepared.dataset.digest,
+        prepared.partition.digest, setting.federation.scale, fed.public.nets, method,
+    )  # fmt: skip
+    return Result(
+        setting, row, seed, size, Digest().of(words), prepared, fed,
+        evaluate.rows(setting, row.label, seed, played),
+        evaluate.seconds(setting, row.label, seed, done), done, models, played[-1].state.server,
+    )  # fmt: skip
+
+
+def deployed(here: Session, method: Method, fed: Federation, state: State) -> dict[str, Ref]:
+    """Return the model that each device runs, equal ones stored once."""
+    groups = deployments(method, fed, state)
+    found = here.steps.map(deploy, {names[0]: what for names, what in groups})
+    return {name: found[names[0]] for names, _ in groups for name in names}
+
+
+def save(results: Sequence[Result], folder: Path) -> None:
+    """Write a seed's results where DVC versions them, or into a run's own folder. No seconds, no dates."""
+    folder.mkdir(parents=True, exist_ok=True)
+    table = pd.concat([result.table for result in results], ignore_index=True)
+    table.to_parquet(folder / TABLE, index=False)
+    evaluate.curves(table).to_csv(folder / CURVES, index=False)
+    (folder / METRICS).write_text(json.dumps(evaluate.headline(table), indent=1) + "\n")
+    models = {f"{r.setting.name}: {r.row.label}": {name: ref.digest for name, ref in r.models.items()} for r in results}
+    (folder / MODELS).write_text(json.dumps(models, indent=1) + "\n")
+
+
+def save_seconds(results: Sequence[Result], folder: Path) -> None:
+    """Write what the steps took, apart from what they found."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pd.concat([result.seconds for result in results], ignore_index=True).to_csv(folder / SECONDS, index=False)
+
+
+def line(result: Result) -> str:
+    """Return a method's result in one line."""
+    last = evaluate.final(result.table)
+    scores = last[(last["metric"] == "accuracy") & last["value"].notna()].groupby("split")["value"]
+    means, worst = scores.mean(), scores.min()
+    shown = ", ".join(
+        f"{words} {means[split]:.3f} (worst {worst[split]:.3f})"
+        for split, words in (("test", "own test"), ("shared", "shared test"))
+        if split in means
+    )
+    computed = sum(not step.cached for step in result.steps)
+    return f"  {result.name:<36} {shown}  [{computed} of {len(result.steps)} steps computed]"
+
+
+def tally(steps: Iterable[Step]) -> str:
+    """Return what was computed and what was found, by kind."""
+    parts = [f"{kind} {computed}/{computed + cached}" for kind, (computed, cached) in evaluate.counted(steps).items()]
+    return "steps computed: " + ", ".join(parts)

@@ -1,0 +1,105 @@
+"""What a flow works with: the store, the workers, cached steps, progress in the terminal, and a journal of steps."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from prefect.context import refresh_global_settings_context
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from fedcore.types import Refused
+from fedcore.workers import Workers
+from tasks import environment, server
+from tasks.steps import Step, Steps
+from tasks.store import Store
+
+JOURNAL = environment.STATE / "journal.jsonl"
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def orchestrated() -> Iterator[None]:
+    """Run the body with a Prefect server to talk to."""
+    with server.lease():
+        refresh_global_settings_context()
+        quiet = _Quiet()
+        for name in ("prefect.flow_runs", "prefect.task_runs"):
+            logging.getLogger(name).addFilter(quiet)
+        yield
+
+
+class _Quiet(logging.Filter):
+    """Keeps the traceback of a refusal out of the terminal: its one line says all."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        return not isinstance(error, Refused)
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Turn a refusal into one line and exit code 2."""
+    try:
+        yield
+    except Refused as refused:
+        sys.stderr.write(f"fedcore: {refused}\n")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.stderr.write("fedcore: stopped; what was computed is kept, run the same command to go on\n")
+        sys.exit(130)
+
+
+class Session:
+    """A flow's run: steps, and how far it is."""
+
+    def __init__(self, flow: str, workers: Workers, progress: Progress) -> None:
+        self.flow = flow
+        self.store = Store(environment.BLOBS)
+        self.steps = Steps(self.store, workers, self._watch)
+        self.progress = progress
+        self.bar = progress.add_task(flow, total=None)
+
+    def plan(self, units: int) -> None:
+        """Say how much work there is: local steps and combinations to come."""
+        self.progress.update(self.bar, total=units)
+
+    def at(self, what: str) -> None:
+        """Say what is being done."""
+        self.progress.update(self.bar, description=what)
+
+    def advance(self, units: int = 1) -> None:
+        self.progress.advance(self.bar, units)
+
+    def say(self, line: str) -> None:
+        self.progress.console.print(line)
+
+    def _watch(self, step: Step) -> None:
+        word = {
+            "time": round(time.time(), 3), "process": os.getpid(), "flow": self.flow, "step": step.kind,
+            "unit": step.unit, "key": step.key, "cached": step.cached, "wall": round(step.wall, 4),
+            "cpu": round(step.cpu, 4),
+        }  # fmt: skip
+        with JOURNAL.open("a") as journal:
+            journal.write(json.dumps(word) + "\n")
+        if step.kind == "train":
+            self.advance()
+
+
+@contextmanager
+def session(flow: str, workers: int | None) -> Iterator[Session]:
+    """Open a session: worker processes start with the first step that is not cached."""
+    columns: list[Any] = [
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("left"), TimeRemainingColumn(),
+    ]  # fmt: skip
+    with Workers(workers) as pool, Progress(*columns, console=console, transient=True) as progress:
+        yield Session(flow, pool, progress)

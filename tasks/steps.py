@@ -1,0 +1,172 @@
+"""How the loop's steps run in the pipeline: each a Prefect task, cached by key, computed in a worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.futures import PrefectFuture
+
+from fedcore.types import Refused
+from fedcore.workers import WorkerDied, Workers
+from tasks import environment
+from tasks.keys import Digest
+from tasks.store import Damaged, Store, refs, unflatten
+from tasks.work import call_save, load_call, load_call_save
+
+
+@dataclass(frozen=True)
+class Step:
+    """What became of one step.
+
+    kind: the function's name. cached: whether an earlier result was used. wall, cpu: seconds it took when it was
+    computed, in this run or an earlier one.
+    """
+
+    kind: str
+    unit: str
+    key: str
+    cached: bool
+    wall: float
+    cpu: float
+
+
+class Steps:
+    """Runs functions as cached tasks; an `execute` for fedcore.rounds.run.
+
+    Arguments and results are references (tasks.store). watch is told of every step as it ends.
+    """
+
+    def __init__(self, store: Store, workers: Workers, watch: Callable[[Step], None] = lambda step: None) -> None:
+        self.store = store
+        self.workers = workers
+        self.watch = watch
+        self.done: list[Step] = []
+        self._digest = Digest()
+
+    def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
+        return self.map(fn, {"": args})[""]
+
+    def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
+        def body(*args: Any) -> Any:
+            return self.workers.call(load_call_save, self.store, fn, args)
+
+        return self._map(fn, calls, body)
+
+    def here(self, fn: Callable[..., Any], *args: Any, unkeyed: tuple[Any, ...] = ()) -> Any:
+        """Run a step in this process that hands out work to the workers itself: fn(execute, *args, *unkeyed).
+
+        unkeyed: arguments that do not change what is found under the step's key, only how much of it is looked for.
+        """
+
+        def body(*args: Any) -> Any:
+            return call_save(self.store, fn, (InMemory(self.store, self.workers), *args, *unkeyed))
+
+        return self._map(fn, {"": args}, body)[""]
+
+    def _map(self, fn: Any, calls: Mapping[Any, tuple[Any, ...]], body: Callable[..., Any]) -> dict[Any, Any]:
+        kind = name_of(fn)
+        keys = {unit: self._digest.of(("step", fn, args)) for unit, args in calls.items()}
+        jobs = {unit: _Job(lambda args=args: body(*args)) for unit, args in calls.items()}
+        futures = {
+            unit: self._submit(kind, unit, keys[unit], jobs[unit]) for unit in sorted(calls, key=_heaviest_first(calls))
+        }
+        results: dict[Any, Any] = {}
+        for unit in calls:
+            record = futures[unit].result()
+            try:
+                value = self._whole(record)
+            except Damaged:
+                # The cache's record points to a blob that is gone or spoilt: compute it again, over the record.
+                jobs[unit].ran = False
+                record = self._submit(kind, unit, keys[unit], jobs[unit], refresh=True).result()
+                value = self._whole(record)
+            step = Step(kind, _label(unit), keys[unit], not jobs[unit].ran, record["wall"], record["cpu"])
+            self.done.append(step)
+            self.watch(step)
+            results[unit] = value
+        return results
+
+    def _submit(self, kind: str, unit: Any, key: str, job: _Job, refresh: bool = False) -> PrefectFuture[Any]:
+        _JOBS[key] = job
+        label = f"{kind} {_label(unit)}".strip()
+        return cached_step.with_options(task_run_name=label, refresh_cache=refresh or None).submit(key)
+
+    def _whole(self, record: Mapping[str, Any]) -> Any:
+        value = unflatten(record["value"], {})
+        for ref in refs(value):
+            self.store.verify(ref)
+        return value
+
+
+class InMemory:
+    """An `execute` for repeated rounds: what devices hold is loaded in the workers, everything else stays in memory."""
+
+    def __init__(self, store: Store, workers: Workers) -> None:
+        self.store = store
+        self.workers = workers
+
+    def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
+        return fn(*self.store.get(args))
+
+    def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
+        return self.workers.map(load_call, {unit: (self.store, fn, args) for unit, args in calls.items()})
+
+
+class _Job:
+    """A step's work, and whether it was done in this run."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.work = work
+        self.ran = False
+
+
+# A task's input is the key alone: Prefect neither copies, hashes nor stores what a step works on.
+_JOBS: dict[str, _Job] = {}
+
+
+@task(
+    cache_key_fn=lambda context, parameters: parameters["key"],
+    persist_result=True,
+    result_storage=environment.STEPS,
+    result_serializer="json",
+    cache_result_in_memory=False,
+    retries=2,
+    retry_condition_fn=lambda task, run, state: _worth_another_try(state),
+)
+def cached_step(key: str) -> dict[str, Any]:
+    """Do the job that waits under a key; returns its value (with references) and the seconds it took."""
+    job = _JOBS[key]
+    job.ran = True
+    record: dict[str, Any] = job.work()
+    return record
+
+
+def _worth_another_try(state: Any) -> bool:
+    """A worker that was killed is replaced and the step tried again; a wrong input stays wrong."""
+    try:
+        state.result()
+    except WorkerDied:
+        return True
+    except Exception:
+        return False
+    return False
+
+
+def name_of(fn: Any) -> str:
+    """Return the name of a function, whatever is bound to it."""
+    while hasattr(fn, "func"):
+        fn = fn.func
+    return str(fn.__name__)
+
+
+def _label(unit: Any) -> str:
+    return " and ".join(unit) if isinstance(unit, tuple) else str(unit)
+
+
+def _heaviest_first(calls: Mapping[Any, tuple[Any, ...]]) -> Callable[[Any], int]:
+    """Return a sort key by the bytes that a call refers to, so that no worker is left with a long last step."""
+    return lambda unit: -sum(ref.nbytes for ref in refs(calls[unit]))

@@ -1,0 +1,228 @@
+"""A content-addressed folder of tensors, and references into it.
+
+Steps exchange references, never tensors. A blob is a safetensors file named by the digest of its bytes, so equal
+results are one file, a damaged one is recognised, and nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from fedcore.data import Dataset
+from fedcore.partition import Partition
+from fedcore.types import Data, Message, Model, Splits, Update
+
+CLASSES: dict[str, type] = {c.__name__: c for c in (Data, Dataset, Message, Model, Partition, Splits, Update)}
+HEADER = "fedcore"
+
+
+class Damaged(Exception):
+    """A blob is missing, or its bytes are not those its name stands for."""
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A stored value: the digest of its file, and the bytes it weighs when sent."""
+
+    digest: str
+    nbytes: int
+
+
+class Store:
+    """Puts values into the folder and gets them back.
+
+    A value is one blob where it is a dataclass of tensors or a dict of tensors; tuples, lists and other dicts are kept
+    as they are, with references in place of the blobs inside them.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, ref: Ref) -> Path:
+        return self.root / ref.digest[:2] / f"{ref.digest}.safetensors"
+
+    def put(self, value: Any) -> Any:
+        """Store a value; returns it with references in place of tensors."""
+        return self._put(value, {})
+
+    def _put(self, value: Any, done: dict[int, Ref]) -> Any:
+        if is_blob(value):
+            # The same message to a thousand devices is written once.
+            if id(value) not in done:
+                done[id(value)] = self._write(value)
+            return done[id(value)]
+        return rebuild(value, lambda part: self._put(part, done))
+
+    def _write(self, value: Any) -> Ref:
+        tensors: dict[str, torch.Tensor] = {}
+        shape = flatten(value, "", tensors)
+        content = save(tensors, {HEADER: json.dumps(shape, sort_keys=True, separators=(",", ":"))})
+        ref = Ref(digest_of(content), getattr(value, "nbytes", sum(t.nbytes for t in tensors.values())))
+        path = self.path(ref)
+        if not path.exists():
+            write_whole(path, content)
+        return ref
+
+    def get(self, value: Any) -> Any:
+        """Return a value with every reference in it loaded, equal ones once; raises Damaged."""
+        read = cache(self._read)
+
+        def load(part: Any) -> Any:
+            return read(part) if isinstance(part, Ref) else rebuild(part, load)
+
+        return load(value)
+
+    def take_in(self, path: Path) -> Ref:
+        """Store a blob that lies elsewhere; raises OSError, or Damaged if it is not one."""
+        content = path.read_bytes()
+        ref = Ref(digest_of(content), len(content))
+        if not self.path(ref).exists():
+            write_whole(self.path(ref), content)
+        try:
+            with safe_open(self.path(ref), framework="pt") as file:  # type: ignore[no-untyped-call]
+                whole = HEADER in (file.metadata() or {})
+        except SafetensorError:
+            whole = False
+        if not whole:
+            self.path(ref).unlink()
+            raise Damaged(f"{path} is not a stored value")
+        return ref
+
+    def _read(self, ref: Ref) -> Any:
+        self.verify(ref)
+        with safe_open(self.path(ref), framework="pt") as file:  # type: ignore[no-untyped-call]
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            shape = json.loads(file.metadata()[HEADER])
+        return unflatten(shape, tensors)
+
+    def verify(self, ref: Ref) -> None:
+        """Raise Damaged unless the blob is there and whole; each file is read once per process and change."""
+        path = self.path(ref)
+        try:
+            status = path.stat()
+            whole = _digest_at(path, status.st_mtime_ns, status.st_size) == ref.digest
+        except (OSError, SafetensorError):
+            whole = False
+        if not whole:
+            # Out of the way, so that writing the same content again is not skipped.
+            path.unlink(missing_ok=True)
+            raise Damaged(f"blob {ref.digest} is missing or damaged")
+
+
+def digest_of(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=20).hexdigest()
+
+
+@cache
+def _digest_at(path: Path, mtime_ns: int, size: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that it is there entirely or not at all, whenever the process is killed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def is_blob(value: Any) -> bool:
+    """Tell whether a value is stored as one file."""
+    if isinstance(value, dict):
+        return bool(value) and all(isinstance(leaf, torch.Tensor) for leaf in value.values())
+    return type(value) in CLASSES.values()
+
+
+def rebuild(value: Any, change: Any) -> Any:
+    """Return a container with its parts changed; the very same object if none did."""
+    if isinstance(value, dict):
+        return {key: change(part) for key, part in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(change(part) for part in value)
+    if is_dataclass(value) and not isinstance(value, type | Ref):
+        parts = {f.name: change(getattr(value, f.name)) for f in fields(value)}
+        moved = {name: part for name, part in parts.items() if part is not getattr(value, name)}
+        return replace(value, **moved) if moved else value
+    return value
+
+
+def refs(value: Any) -> Iterator[Ref]:
+    """Yield every reference in a value."""
+    found: list[Ref] = []
+
+    def look(part: Any) -> Any:
+        if isinstance(part, Ref):
+            found.append(part)
+            return part
+        return rebuild(part, look)
+
+    look(value)
+    yield from found
+
+
+def flatten(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
+    """Move a value's tensors into a flat dict; returns its shape as JSON."""
+    if isinstance(value, torch.Tensor):
+        tensors[name] = value.contiguous()
+        return {"tensor": name}
+    if isinstance(value, np.ndarray):
+        tensors[name] = torch.from_numpy(np.ascontiguousarray(value))
+        return {"array": name}
+    if isinstance(value, Ref):
+        return {"ref": [value.digest, value.nbytes]}
+    if type(value) in CLASSES.values():
+        parts = {f.name: flatten(getattr(value, f.name), f"{name}/{f.name}", tensors) for f in fields(value)}
+        return {"class": type(value).__name__, "fields": parts}
+    if isinstance(value, dict):
+        return {"dict": [[flatten(k, "", tensors), flatten(v, f"{name}/{k}", tensors)] for k, v in value.items()]}
+    if isinstance(value, tuple):
+        return {"tuple": [flatten(v, f"{name}/{i}", tensors) for i, v in enumerate(value)]}
+    if isinstance(value, list):
+        return {"list": [flatten(v, f"{name}/{i}", tensors) for i, v in enumerate(value)]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return {"plain": value}
+    raise TypeError(f"a step cannot return {type(value).__name__}")
+
+
+def unflatten(shape: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    """Undo `flatten`."""
+    ((kind, body), *rest) = shape.items()
+    match kind:
+        case "tensor":
+            return tensors[body]
+        case "array":
+            return tensors[body].numpy()
+        case "ref":
+            return Ref(*body)
+        case "class":
+            return CLASSES[body](**{name: unflatten(part, tensors) for name, part in rest[0][1].items()})
+        case "dict":
+            return {unflatten(k, tensors): unflatten(v, tensors) for k, v in body}
+        case "tuple":
+            return tuple(unflatten(part, tensors) for part in body)
+        case "list":
+            return [unflatten(part, tensors) for part in body]
+        case "plain":
+            return body
+    raise ValueError(f"not a stored value: {kind}")

@@ -1,0 +1,213 @@
+"""The record in MLflow: one run per method, seed and configuration, under a parent per study.
+
+MLflow is never an input to a computation. A run is found again by the digest of its configuration, so that a retried,
+resumed or repeated flow continues the same run; what it wrote before is written again under the same keys and times,
+which MLflow keeps once.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import numpy as np
+import pandas as pd
+import torch
+from filelock import FileLock
+from matplotlib.figure import Figure
+from mlflow import MlflowClient
+from mlflow.data.meta_dataset import MetaDataset
+from mlflow.data.code_dataset_source import CodeDatasetSource
+from mlflow.entities import DatasetInput, InputTag, Metric, Param, Run, RunTag
+from mlflow.models import ModelSignature
+from mlflow.types import Schema, TensorSpec
+from torch import Tensor
+
+from fedcore.figures import png
+from fedcore.types import Model, Net, Params
+from tasks import environment
+
+EXPERIMENT = "fedcore"
+REGISTERED = "fedcore-global"
+AT_ONCE = 1000
+
+
+class Deployed(torch.nn.Module):
+    """A deployed model as a module of its own: x (B, *shape) float32 -> log-probabilities (B, K)."""
+
+    def __init__(self, net: Net, model: Model) -> None:
+        super().__init__()
+        self.members = torch.nn.ModuleList(_module(net, params) for params in model.members)
+        self.log_weights = [math.log(weight) for weight in model.weights]
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = [member(x).log_softmax(1) + w for member, w in zip(self.members, self.log_weights, strict=True)]
+        return parts[0] if len(parts) == 1 else torch.logsumexp(torch.stack(parts), 0)
+
+
+def _module(net: Net, params: Params) -> torch.nn.Module:
+    module = net.build()
+    module.load_state_dict(params)
+    return module.eval()
+
+
+class Record:
+    """Writes runs; opened once per flow."""
+
+    def __init__(self) -> None:
+        environment.prepare()
+        self.client = MlflowClient()
+        self.lock = FileLock(environment.STATE / "mlflow.lock")
+        with self.lock:
+            found = self.client.get_experiment_by_name(EXPERIMENT)
+            self.experiment = found.experiment_id if found else self._create()
+
+    def _create(self) -> str:
+        return str(self.client.create_experiment(EXPERIMENT, artifact_location=environment.ARTIFACTS.as_uri()))
+
+    def find(self, config: str) -> Run | None:
+        """Return the run of a configuration."""
+        query = f"tags.`fedcore.config` = '{config}'"
+        runs = self.client.search_runs([self.experiment], query, max_results=1)
+        return runs[0] if runs else None
+
+    def complete(self, config: str, result: str) -> bool:
+        """Tell whether a configuration's run holds a result already."""
+        run = self.find(config)
+        return run is not None and run.data.tags.get("fedcore.result") == result and run.info.status == "FINISHED"
+
+    def open(self, config: str, name: str, tags: Mapping[str, str], parent: str | None) -> Run:
+        """Return the run of a configuration, new or continued."""
+        with self.lock:
+            run = self.find(config)
+            if run is None:
+                lineage = {"mlflow.parentRunId": parent} if parent else {}
+                run = self.client.create_run(
+                    self.experiment, run_name=name, tags={"fedcore.config": config, **tags, **lineage}
+                )
+            elif run.info.status != "RUNNING":
+                self.client.update_run(run.info.run_id, status="RUNNING")
+        return run
+
+    def parent(self, study: str, size: str, title: str) -> str:
+        """Return the id of a study's own run."""
+        run = self.open(
+            f"study {study} {size}", f"{study} ({size})",
+            {"fedcore.kind": "study", "fedcore.study": study, "fedcore.size": size, "mlflow.note.content": title}, None,
+        )  # fmt: skip
+        self.client.set_terminated(run.info.run_id, "FINISHED")
+        return str(run.info.run_id)
+
+    def write(
+        self,
+        run: Run,
+        *,
+        params: Mapping[str, Any],
+        table: pd.DataFrame,
+        seconds: pd.DataFrame,
+        dataset: tuple[str, str, Mapping[str, Any]],
+        arrays: Params,
+        figures: Mapping[str, Figure],
+    ) -> None:
+        """Write a run's parameters, metrics, dataset, arrays and pictures; writing twice changes nothing."""
+        where = run.info.run_id
+        self.client.log_batch(where, params=[Param(key, _short(value)) for key, value in params.items()])
+        metrics = list(_metrics(table, seconds, run.info.start_time))
+        for start in range(0, len(metrics), AT_ONCE):
+            self.client.log_batch(where, metrics=metrics[start : start + AT_ONCE])
+        name, digest, profile = dataset
+        source = CodeDatasetSource(tags={"fedcore.dataset": name})
+        meta = MetaDataset(source, name=name, digest=digest)._to_mlflow_entity()
+        meta.profile = json.dumps(profile)
+        self.client.log_inputs(where, [DatasetInput(meta, [InputTag("mlflow.data.context", "federation")])])
+        for name, leaf in arrays.items():
+            self._artifact(where, f"arrays/{name}.npy", _npy(leaf.numpy()))
+        for name, figure in figures.items():
+            self._artifact(where, f"pictures/{name}.png", png(figure))
+
+    def close(self, run: Run, result: str) -> None:
+        self.client.set_tag(run.info.run_id, "fedcore.result", result)
+        self.client.set_terminated(run.info.run_id, "FINISHED")
+
+    def model(self, run: Run, net: Net, model: Model, shape: tuple[int, ...], classes: list[str]) -> str:
+        """Log the model that every device runs, once per run; returns its id."""
+        where = run.info.run_id
+        for kept in self.client.search_logged_models([self.experiment], f"source_run_id = '{where}'"):
+            if str(kept.status) == "READY":
+                return str(kept.model_id)
+            self.client.delete_logged_model(kept.model_id)
+        example = np.zeros((2, *shape), np.float32)
+        inputs = Schema([TensorSpec(np.dtype(np.float32), (-1, *shape), "x")])
+        outputs = Schema([TensorSpec(np.dtype(np.float32), (-1, len(classes)), "log_probabilities")])
+        with mlflow.start_run(run_id=where):
+            info = mlflow.pytorch.log_model(
+                Deployed(net, model).eval(), name="global", signature=ModelSignature(inputs, outputs),
+                input_example=example, pip_requirements=["torch"], metadata={"classes": classes},
+            )  # fmt: skip
+        return str(info.model_id)
+
+    def register(self, run: Run, model_id: str, tags: Mapping[str, str]) -> None:
+        """Register a run's global model, once."""
+        with self.lock:
+            if self.client.search_model_versions(f"run_id = '{run.info.run_id}'"):
+                return
+            if not self.client.search_registered_models(f"name = '{REGISTERED}'"):
+                self.client.create_registered_model(REGISTERED, description="Models that all devices of a run share")
+            self.client.create_model_version(
+                REGISTERED, f"models:/{model_id}", run.info.run_id, tags=dict(tags), model_id=model_id
+            )
+
+    def crown(self, alias: str, config: str) -> None:
+        """Point an alias to the version of a configuration's run."""
+        run = self.find(config)
+        versions = self.client.search_model_versions(f"run_id = '{run.info.run_id}'") if run else []
+        if versions:
+            self.client.set_registered_model_alias(REGISTERED, alias, versions[0].version)
+
+    def _artifact(self, run_id: str, path: str, content: bytes) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            local = Path(folder) / Path(path).name
+            local.write_bytes(content)
+            self.client.log_artifact(run_id, str(local), str(Path(path).parent))
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 500 else text[:497] + "..."
+
+
+def _metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int) -> Iterable[Metric]:
+    """Yield every value per round and device, their mean, worst and spread over devices, and the seconds by step.
+
+    Steps count the turns from 1. Times are the run's start plus the step, so that writing twice gives one point.
+    """
+    turns = {turn: number for number, turn in enumerate(sorted(set(zip(table["stage"], table["round"], strict=True))), 1)}
+    known = table[table["value"].notna()]
+    for (stage, number, split, metric), part in known.groupby(["stage", "round", "split", "metric"], sort=True):
+        step = turns[stage, number]
+        values = part["value"]
+        named = {f"{split}.{metric}.{device}": value for device, value in zip(part["device"], values, strict=True)}
+        if split == "traffic":
+            named |= {f"{metric}": values.sum()}
+        else:
+            worst = values.max() if metric == "loss" else values.min()
+            named |= {f"{split}.{metric}": values.mean(), f"{split}.{metric}.worst": worst}
+            named |= {f"{split}.{metric}.std": values.std(ddof=0)}
+        for name, value in named.items():
+            yield Metric(name, float(value), start + step, step)
+    for row in seconds.itertuples():
+        yield Metric(f"seconds.{row.kind}.wall", float(row.wall), start, 0)
+        yield Metric(f"seconds.{row.kind}.cpu", float(row.cpu), start, 0)
+
+
+def _npy(array: np.ndarray) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array, allow_pickle=False)
+    return out.getvalue()
+

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from tables import NO_SECONDS, drawn, frame, rows
+
+from fedcore import figures
+from fedcore.summary import curves, summarise
+
+TWO = ["alone", "together"]
+TWELVE = [f"method_{i:02d}" for i in range(12)]
+
+
+def summary_of(table: pd.DataFrame, *controls: str) -> pd.DataFrame:
+    return summarise(table, NO_SECONDS, frozenset(controls))
+
+
+def texts(figure: Figure) -> list[str]:
+    return [str(text.get_text()) for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))]
+
+
+@pytest.mark.parametrize(("methods", "devices"), [(TWO, 4), (TWELVE, 32)])
+def test_every_picture_names_every_method_and_is_drawn(methods: list[str], devices: int):
+    table = drawn(methods, devices, rounds=3)
+    summary = summary_of(table, methods[-1])
+    pictures = [
+        figures.comparison(summary),
+        figures.accuracy_by_traffic(summary),
+        figures.curves(curves(table)),
+        figures.per_device(table),
+    ]
+    for picture in pictures:
+        assert figures.png(picture).startswith(b"\x89PNG")
+        assert set(methods) <= set(texts(picture))
+        assert picture.get_figwidth() < 14
+
+
+def test_comparison_is_sorted_by_rank_with_the_controls_below():
+    table = frame(rows({"poor": [[0.2, 0.2]], "good": [[0.9, 0.7]], "simple": [[0.95, 0.95]]}, shared=0.6))
+    picture = figures.comparison(summary_of(table, "simple"))
+    own, shared = picture.axes
+    labels = [label.get_text() for label in own.get_yticklabels()]
+    assert labels == ["good", "poor", "simple"]
+    assert own.yaxis_inverted()
+    assert {"80%   1", "20%   2", "95%   ↑"} == {
+        text.replace(".0", "") for text in texts(picture) if "%   " in text
+    } - {text.get_text().replace(".0", "") for text in shared.texts}
+    assert "good serves the 2 devices best" in " ".join(texts(picture))
+
+
+def test_comparison_without_own_test_data_has_one_panel():
+    table = frame(rows({"a": [[np.nan]], "b": [[np.nan]]}))
+    assert [panel.get_title(loc="left") for panel in figures.comparison(summary_of(table)).axes] == ["shared test"]
+
+
+def test_a_method_that_sends_nothing_stands_at_zero_on_a_logarithmic_axis():
+    summary = summary_of(drawn(TWO, 4))
+    panel = figures.accuracy_by_traffic(summary).axes[0]
+    assert [float(line.get_xdata()[0]) for line in panel.lines] == [0.0, 3000.0]
+    left, right = panel.get_xlim()
+    assert left < 0 < 3000 < right
+    to_axis = panel.transData.transform([(x, 0.5) for x in (0, 1000, 10_000)])[:, 0]
+    assert (np.diff(to_axis) > 0).all()
+    for silent in (summary[:1], summary[1:]):
+        figures.png(figures.accuracy_by_traffic(silent))
+
+
+def test_curves_draw_what_was_measured():
+    table = frame(*(rows({"a": [[0.1 * at], [0.3 * at]]}, at=at) for at in (1, 2, 3)))
+    line = figures.curves(curves(table)).axes[0].lines[0]
+    np.testing.assert_allclose(line.get_xdata(), [1, 2, 3])
+    np.testing.assert_allclose(line.get_ydata(), [0.2, 0.4, 0.6])
+
+
+def test_per_device_shows_one_seed_the_best_method_first():
+    table = frame(rows({"a": [[0.1, 0.2], [0.9, 0.9]], "b": [[0.5, np.nan], [0.3, 0.3]]}))
+    first, second = figures.per_device(table), figures.per_device(table, seed=1)
+    np.testing.assert_allclose(first.axes[0].images[0].get_array().filled(-1), [[0.5, -1], [0.1, 0.2]])
+    np.testing.assert_allclose(second.axes[0].images[0].get_array(), [[0.9, 0.9], [0.3, 0.3]])
+    figures.png(first)
+
+
+def test_heat_map_holds_the_matrix():
+    matrix = np.arange(6.0).reshape(2, 3)
+    picture = figures.heat_map(matrix, "links")
+    np.testing.assert_array_equal(picture.axes[0].images[0].get_array(), matrix)
+    figures.png(picture)
+    figures.png(figures.heat_map([[1.0]], "one"))
+
+
+def test_transport_keeps_a_lone_match_visible():
+    order = np.random.default_rng(0).permutation(400)
+    plans = {"device/fc1": np.eye(400)[order] / 400, "device/fc2": np.full((3, 5), 1 / 15), "none": np.zeros((2, 2))}
+    picture = figures.transport(plans)
+    shown = [np.asarray(panel.images[0].get_array()) for panel in picture.axes[:3]]
+    assert shown[0].shape == (96, 96)
+    assert set(np.unique(shown[0])) == {0.0, 1.0}
+    assert (shown[0].max(0) == 1).all()
+    assert (shown[0].max(1) == 1).all()
+    np.testing.assert_allclose(shown[1], np.full((3, 5), 0.2))
+    np.testing.assert_array_equal(shown[2], np.zeros((2, 2)))
+    figures.png(picture)
+    figures.png(figures.transport({f"plan {i}": np.eye(3) / 3 for i in range(7)}))
+
+
+def test_names_are_drawn_as_they_stand():
+    table = drawn(["a$b$c", r"x_{$"], 4, rounds=2)
+    table["device"] = "$" + table["device"] + "$"
+    summary = summary_of(table)
+    for picture in (figures.comparison(summary), figures.per_device(table), figures.curves(curves(table))):
+        figures.png(picture)
+
+
+def test_the_same_input_gives_the_same_bytes():
+    table = drawn(TWO, 4)
+    first, second = (figures.png(figures.comparison(summary_of(table))) for _ in range(2))
+    assert first == second

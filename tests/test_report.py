@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import io
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+from rich.console import Console
+from tables import NO_SECONDS, drawn, frame, rows
+
+from fedcore import figures
+from fedcore.summary import COLUMNS, summarise
+from tasks.report import csv, html, print_summary
+
+METHODS = ["local_only", "code_ot", "half_best"]
+WICKED = '<b>&"x"</b>'
+
+
+class Page(HTMLParser):
+    """What a page holds: tags with their attributes, and words."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag != "p" or self.open[-1] == "p":
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def made(names: list[str] = METHODS, setting: str = "alpha=1") -> tuple[pd.DataFrame, pd.DataFrame]:
+    table = pd.concat([drawn(names, 4, rounds=2), drawn(names, 4, seeds=1, setting=setting + " more")])
+    seconds = table[["study", "setting", "method", "seed"]].drop_duplicates().assign(kind="train", wall=1.5, cpu=2.5)
+    return table, summarise(table, seconds, frozenset(names[-1:]))
+
+
+def printed(summary: pd.DataFrame, width: int) -> str:
+    out = io.StringIO()
+    print_summary(summary, Console(file=out, width=width))
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    table, summary = made()
+    picture = figures.heat_map([[0.0, 1.0]], "who")
+    given = {("study", "alpha=1"): {"Who holds what": picture, "Again": figures.png(picture)}}
+    return html(table, summary, {"study": "Who is best?"}, given)
+
+
+def test_the_page_needs_nothing_else(page: str):
+    tags = Page(page).tags
+    for tag, attributes in tags:
+        assert tag not in ("script", "link", "iframe", "object")
+        for key in ("src", "href"):
+            assert (attributes.get(key) or "#").startswith(("data:image/png;base64,", "#"))
+    assert "url(" not in page
+    assert "http://" not in page
+    assert "https://" not in page
+    ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert {f"#{name}" for name in ids} == {attributes["href"] for tag, attributes in tags if tag == "a"}
+
+
+def test_the_page_shows_every_setting_method_and_picture(page: str):
+    seen = Page(page)
+    assert not seen.open
+    for name in [*METHODS, "Who is best?", "alpha=1", "alpha=1 more", "Who holds what", "Again", "How to read this"]:
+        assert name in seen.words
+    pictures = [attributes for tag, attributes in seen.tags if tag == "img"]
+    assert len(pictures) == (4 + 2) + 3  # the second setting has neither several rounds nor given pictures
+    assert all(picture["alt"] for picture in pictures)
+    assert page.count("<tr class=control>") == 2
+
+
+def test_the_same_input_gives_the_same_page():
+    table = frame(rows({"a": [[0.5, 0.6]]}))
+    summary = summarise(table, NO_SECONDS, frozenset())
+    assert html(table, summary, {}, {}) == html(table, summary, {}, {})
+
+
+def test_names_are_escaped():
+    table = frame(rows({WICKED: [[0.5, 0.6]]}, setting=WICKED))
+    page = html(
+        table, summarise(table, NO_SECONDS, frozenset()), {"study": WICKED}, {("study", WICKED): {WICKED: b"x"}}
+    )
+    assert WICKED not in page
+    assert Page(page).words.count(WICKED) >= 5
+    assert "b" not in {tag for tag, _ in Page(page.partition('id="reading"')[0]).tags}
+
+
+def test_the_terminal_table_fits_100_columns():
+    text = printed(made()[1], 100)
+    assert max(map(len, text.splitlines())) <= 100
+    assert "…" not in text
+    for word in [*METHODS, "study: alpha=1 (digits)", "control", "4 kB", "1.5", "devices", "serves the 4 devices best"]:
+        assert word in text
+    assert "\x1b" not in text
+
+
+def test_a_narrow_terminal_drops_columns_not_digits():
+    text = printed(made()[1], 80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    assert all(name in text for name in METHODS)
+
+
+def test_ties_and_unknown_seconds():
+    table = frame(rows({"a": [[0.5, 0.6], [0.5, 0.6]], "[red]b": [[0.6, 0.5], [0.6, 0.5]]}))
+    text = printed(summarise(table, NO_SECONDS, frozenset()), 100)
+    assert text.count("1=") == 2
+    assert "= a tie" in text
+    assert "[red]b" in text
+    assert "seconds" not in text
+
+
+def test_without_a_console_it_prints_plain_text(capsys: pytest.CaptureFixture[str]):
+    print_summary(made()[1])
+    assert "local_only" in capsys.readouterr().out
+
+
+def test_csv_reads_back():
+    summary = made()[1]
+    text = csv(summary)
+    back = pd.read_csv(io.StringIO(text))
+    assert list(back.columns) == COLUMNS
+    assert text == csv(summary)
+    pd.testing.assert_series_equal(back["test_mean"], summary["test_mean"], rtol=1e-5)
+    assert back["rank"].isna().tolist() == summary["control"].tolist()
