@@ -216,7 +216,7 @@ def by_hand(module: ByHand, leaves: Params, x: Tensor, y: Tensor, into: Params, 
     with torch.no_grad():
         activations = module.activations(leaves, x)
         slope = activations[-1].softmax(1)
-        slope[torch.arange(len(y)), y] -= 1
+        slope.scatter_add_(1, y[:, None], slope.new_full((len(y), 1), -1.0))
         module.pull(leaves, activations, slope, into, keep=keep, scale=scale / len(y))
 
 

@@ -30,7 +30,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from types import TracebackType
@@ -108,8 +108,7 @@ class Workers:
                 raise RuntimeError("the workers are closed")
             packed = self._shelf.pack(("call", fn, args))
             if place is None:
-                place = _Worker()
-                self._running.add(place)
+                place = self._start()
             good, value = place.ask(packed, self._shelf, fn)
         finally:
             if place is not None and not place.alive:
@@ -141,6 +140,13 @@ class Workers:
         """Run what is not a device's step, in this process."""
         with one_thread():
             return fn(*args)
+
+    def _start(self) -> _Worker:
+        worker = _Worker()
+        self._running.add(worker)
+        if self._closed:  # by another thread, meanwhile
+            worker.kill()
+        return worker
 
     def close(self) -> None:
         """End the workers at once, whatever they are doing."""
@@ -460,11 +466,12 @@ def serve(descriptor: int, main: str | None) -> None:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     kept: dict[int, Data] = {}
-    while True:
-        answer = _answer(line.receive(), kept, main)
-        if answer is not None:
-            line.send(answer)
-        del answer
+    with suppress(EOFError, ConnectionError):
+        while True:
+            answer = _answer(line.receive(), kept, main)
+            if answer is not None:
+                line.send(answer)
+            del answer
 
 
 def _leave_with(channel: socket.socket) -> None:

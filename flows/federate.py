@@ -20,7 +20,7 @@ from prefect import flow  # noqa: E402
 from pydantic import BaseModel, ConfigDict  # noqa: E402
 
 from fedcore.types import Refused  # noqa: E402
-from tasks import data, federate, report, settings, track  # noqa: E402
+from tasks import compare, data, federate, report, settings, track  # noqa: E402
 from tasks.session import Session, orchestrated, refusals, session  # noqa: E402
 from tasks.settings import Setting  # noqa: E402
 
@@ -63,7 +63,8 @@ def run(request: Request) -> None:
     params, jobs = planned(request)
     limits = settings.run_section(params)
     folders = []
-    with session("federate", limits.workers) as here, track.Record() as record:
+    record = track.Record()
+    with session("federate", limits.workers) as here:
         here.plan(sum(len(setting.methods) for job in jobs for setting in job.settings))
         for job in jobs:
             results = []
@@ -75,14 +76,19 @@ def run(request: Request) -> None:
                     result = federate.run_method(
                         here, setting, prepared, fed, row, job.seed, job.size, limits.every
                     )
-                    record.keep(here, result, job.title)
+                    record.keep(here.store, result, job.title)
                     results.append(result)
                     here.say(federate.line(result))
                     here.advance()
             folders.append(finish(job, results, request.prepared))
         here.say(federate.tally(here.steps.done))
     if not request.prepared:
-        report.compare(params, folders, Path("runs") / "latest")
+        answer = compare.compare(params, folders, folders, ())
+        compare.write(answer, folders[0], folders[0])
+        report.print_summary(answer.summary)
+        for alias, config in compare.champions(folders).items():
+            record.crown(alias, config)
+        print(f"written to {folders[0]}")
 
 
 def make(here: Session, setting: Setting, seed: int) -> data.Prepared:

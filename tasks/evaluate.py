@@ -38,6 +38,12 @@ def headline(table: pd.DataFrame) -> dict[str, dict[str, float]]:
     return found
 
 
+def has(table: pd.DataFrame, split: str) -> bool:
+    """Tell whether every device has examples of a split."""
+    values = table[(table["split"] == split) & (table["metric"] == "accuracy")]["value"]
+    return len(values) > 0 and bool(values.notna().all())
+
+
 def final(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of each method's last turn."""
     turn = table["stage"] * 1_000_000 + table["round"]

@@ -22,7 +22,8 @@ from tasks.steps import Step
 from tasks.store import Ref, digest_of
 from tasks.work import deploy
 
-TABLE, METRICS, CURVES, MODELS, SECONDS = "table.parquet", "metrics.json", "curves.csv", "models.json", "seconds.csv"
+TABLE, METRICS, CURVES, MODELS, RUNS = "table.parquet", "metrics.json", "curves.csv", "models.json", "runs.json"
+SECONDS = "seconds.csv"
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,13 @@ class Result:
     @property
     def control(self) -> bool:
         return self.row.name in CONTROLS
+
+    @property
+    def validation(self) -> float | None:
+        """Mean accuracy over the devices' validation splits, or None where there are no such examples."""
+        last = evaluate.final(self.table)
+        values = last[(last["split"] == "val") & (last["metric"] == "accuracy")]["value"].dropna()
+        return float(values.mean()) if len(values) else None
 
     @property
     def name(self) -> str:
@@ -100,6 +108,14 @@ def save(results: Sequence[Result], folder: Path) -> None:
     (folder / METRICS).write_text(json.dumps(evaluate.headline(table), indent=1) + "\n")
     models = {f"{r.setting.name}: {r.row.label}": {name: ref.digest for name, ref in r.models.items()} for r in results}
     (folder / MODELS).write_text(json.dumps(models, indent=1) + "\n")
+    runs = [
+        {
+            "study": r.setting.study, "setting": r.setting.name, "method": r.row.label, "seed": r.seed,
+            "config": r.config, "candidate": r.shared is not None and not r.control, "validation": r.validation,
+        }
+        for r in results
+    ]  # fmt: skip
+    (folder / RUNS).write_text(json.dumps(runs, indent=1) + "\n")
 
 
 def save_seconds(results: Sequence[Result], folder: Path) -> None:

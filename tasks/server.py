@@ -127,14 +127,17 @@ def _write_profile(url: str) -> None:
 
 def _port() -> int:
     """Return last time's port if it is free, else any free one."""
-    for wanted in (_last_port(), 0):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", wanted))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise RuntimeError("no free port on loopback")
+    try:
+        return free_port(_last_port())
+    except OSError:
+        return free_port()
+
+
+def free_port(wanted: int = 0) -> int:
+    """Return a port that is free on loopback; raises OSError where the wanted one is taken."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", wanted))
+        return int(probe.getsockname()[1])
 
 
 def _last_port() -> int:

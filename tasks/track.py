@@ -22,16 +22,18 @@ import torch
 from filelock import FileLock
 from matplotlib.figure import Figure
 from mlflow import MlflowClient
-from mlflow.data.meta_dataset import MetaDataset
-from mlflow.data.code_dataset_source import CodeDatasetSource
-from mlflow.entities import DatasetInput, InputTag, Metric, Param, Run, RunTag
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run
 from mlflow.models import ModelSignature
 from mlflow.types import Schema, TensorSpec
-from torch import Tensor
 
+from fedcore import figures, records
+from fedcore import data as sources
 from fedcore.figures import png
+from fedcore.summary import curves
 from fedcore.types import Model, Net, Params
-from tasks import environment
+from tasks import environment, evaluate
+from tasks.federate import Result
+from tasks.store import Store, digest_of
 
 EXPERIMENT = "fedcore"
 REGISTERED = "fedcore-global"
@@ -70,6 +72,38 @@ class Record:
 
     def _create(self) -> str:
         return str(self.client.create_experiment(EXPERIMENT, artifact_location=environment.ARTIFACTS.as_uri()))
+
+    def keep(self, store: Store, result: Result, title: str) -> None:
+        """Write a method's result into its run, unless it is there."""
+        if self.complete(result.config, result.digest):
+            return
+        setting = result.setting
+        tags = {
+            "fedcore.kind": "control" if result.control else "method", "fedcore.study": setting.study,
+            "fedcore.setting": setting.name, "fedcore.size": result.size, "fedcore.method": result.row.label,
+            "fedcore.seed": str(result.seed), "fedcore.dataset": setting.data["name"],
+            "fedcore.partition": result.prepared.partition.digest,
+        }  # fmt: skip
+        run = self.open(result.config, result.name, tags, self.parent(setting.study, result.size, title))
+        held: sources.Dataset = store.get(result.prepared.dataset)
+        shape = tuple(held.train.x.shape[1:])
+        profile = {"examples": len(held.train), "classes": list(held.classes), "shape": list(shape)}
+        server: Params = store.get(result.server)
+        arrays = {n.removeprefix(records.PREFIX): x for n, x in server.items() if n.startswith(records.PREFIX)}
+        self.write(
+            run, params=_params(result), table=result.table, seconds=result.seconds,
+            dataset=(setting.data["name"], result.prepared.dataset.digest, profile), arrays=arrays,
+            pictures=_figures(result, arrays),
+        )  # fmt: skip
+        net = next(iter(result.fed.devices.values())).net
+        if result.shared is not None:
+            model = self.model(run, net, store.get(result.shared), shape, list(held.classes))
+            if not result.control:
+                self.register(run, model, tags)
+        else:
+            for device, ref in result.models.items():
+                self._artifact(run.info.run_id, f"devices/{device}.safetensors", store.path(ref).read_bytes())
+        self.close(run, result.digest)
 
     def find(self, config: str) -> Run | None:
         """Return the run of a configuration."""
@@ -113,7 +147,7 @@ class Record:
         seconds: pd.DataFrame,
         dataset: tuple[str, str, Mapping[str, Any]],
         arrays: Params,
-        figures: Mapping[str, Figure],
+        pictures: Mapping[str, Figure],
     ) -> None:
         """Write a run's parameters, metrics, dataset, arrays and pictures; writing twice changes nothing."""
         where = run.info.run_id
@@ -122,13 +156,11 @@ class Record:
         for start in range(0, len(metrics), AT_ONCE):
             self.client.log_batch(where, metrics=metrics[start : start + AT_ONCE])
         name, digest, profile = dataset
-        source = CodeDatasetSource(tags={"fedcore.dataset": name})
-        meta = MetaDataset(source, name=name, digest=digest)._to_mlflow_entity()
-        meta.profile = json.dumps(profile)
-        self.client.log_inputs(where, [DatasetInput(meta, [InputTag("mlflow.data.context", "federation")])])
+        entity = Dataset(name, digest[:36], "code", json.dumps({"tags": {"fedcore.dataset": name}}), None, json.dumps(profile))
+        self.client.log_inputs(where, [DatasetInput(entity, [InputTag("mlflow.data.context", "federation")])])
         for name, leaf in arrays.items():
             self._artifact(where, f"arrays/{name}.npy", _npy(leaf.numpy()))
-        for name, figure in figures.items():
+        for name, figure in pictures.items():
             self._artifact(where, f"pictures/{name}.png", png(figure))
 
     def close(self, run: Run, result: str) -> None:
@@ -143,8 +175,8 @@ class Record:
                 return str(kept.model_id)
             self.client.delete_logged_model(kept.model_id)
         example = np.zeros((2, *shape), np.float32)
-        inputs = Schema([TensorSpec(np.dtype(np.float32), (-1, *shape), "x")])
-        outputs = Schema([TensorSpec(np.dtype(np.float32), (-1, len(classes)), "log_probabilities")])
+        inputs = Schema([TensorSpec(np.dtype(np.float32), (-1, *shape))])
+        outputs = Schema([TensorSpec(np.dtype(np.float32), (-1, len(classes)))])
         with mlflow.start_run(run_id=where):
             info = mlflow.pytorch.log_model(
                 Deployed(net, model).eval(), name="global", signature=ModelSignature(inputs, outputs),
@@ -175,6 +207,36 @@ class Record:
             local = Path(folder) / Path(path).name
             local.write_bytes(content)
             self.client.log_artifact(run_id, str(local), str(Path(path).parent))
+
+
+def digest(results: Iterable[Result]) -> str:
+    """Return a name for a run's outputs: the digest of its configurations."""
+    return digest_of("".join(result.config for result in results).encode())[:12]
+
+
+def _params(result: Result) -> dict[str, Any]:
+    """Return every setting of a run by its key in params.yaml."""
+    setting = result.setting
+    sections = {"data": setting.data, "federation": setting.federation.model_dump(), "net": setting.net}
+    flat = {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}
+    return {"study": setting.study, "setting": setting.name, "seed": result.seed, **flat, **result.row.flat()}
+
+
+def _figures(result: Result, arrays: Params) -> dict[str, Figure]:
+    """Return a run's pictures: every device's accuracy, the course over rounds, the server's matrices."""
+    split = "test" if evaluate.has(result.table, "test") else "shared"
+    made = {"devices": figures.per_device(result.table, split=split)}
+    if result.table["round"].max() > 1:
+        made["rounds"] = figures.curves(curves(result.table))
+    plans = {name.removeprefix("plan/"): x.numpy() for name, x in arrays.items() if name.startswith("plan/")}
+    if plans:
+        # The last fold is the one that counts most; one picture with all of a network's layers.
+        last = next(reversed(plans)).rpartition("/")[0]
+        made["transport"] = figures.transport({n: x for n, x in plans.items() if n.rpartition("/")[0] == last})
+    for name, x in arrays.items():
+        if x.ndim == 2 and not name.startswith("plan/"):
+            made[name.replace("/", "-")] = figures.heat_map(x.numpy(), name)
+    return made
 
 
 def _short(value: Any) -> str:

@@ -264,6 +264,7 @@ def note(path, seconds):
 if __name__ == "__main__":
     with Workers(2) as workers:
         print(workers.map(note, {i: (sys.argv[1], float(sys.argv[2])) for i in range(2)}))
+        time.sleep(float(sys.argv[3]))
 """
 
 
@@ -293,13 +294,18 @@ def _lives(pid):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["KILL", "INT"])
-def test_workers_leave_with_their_parent_and_say_nothing(script, tmp_path, number):
+@pytest.mark.parametrize(
+    ("number", "busy", "idle"),
+    [(signal.SIGKILL, "600", "0"), (signal.SIGKILL, "1", "600"), (signal.SIGINT, "600", "0")],
+    ids=["killed", "killed while idle", "interrupted"],
+)
+def test_workers_leave_with_their_parent_and_say_nothing(script, tmp_path, number, busy, idle):
     pids = tmp_path / "pids"
     process = subprocess.Popen(
-        [sys.executable, str(script), str(pids), "600"], stderr=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, str(script), str(pids), busy, idle], stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     workers = _busy(pids, process)
+    time.sleep(1.5 if busy == "1" else 0)
     os.killpg(process.pid, number)
     _, said = process.communicate(timeout=20)
     for _ in range(50):
@@ -314,6 +320,6 @@ def test_workers_leave_with_their_parent_and_say_nothing(script, tmp_path, numbe
 @pytest.mark.parametrize("how", [["script.py"], ["-m", "script"]], ids=["file", "module"])
 def test_functions_of_the_program_itself_can_be_called(script, tmp_path, how):
     ran = subprocess.run(
-        [sys.executable, *how, str(tmp_path / "pids"), "0"], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, *how, str(tmp_path / "pids"), "0", "0"], cwd=tmp_path, capture_output=True, text=True
     )
     assert (ran.stdout, ran.stderr) == ("{0: 'done', 1: 'done'}\n", "")

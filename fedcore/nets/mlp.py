@@ -40,12 +40,13 @@ class MLP(nn.Module):
         """Carry a loss's slope at the logits back to the leaves: into <- keep * into + scale * gradient.
 
         slope: (B, K), the loss's derivative. into may be `leaves` itself, which makes a step of plain gradient descent
-        one product per leaf: the derivative passes through a weight before that weight changes.
+        one product per leaf: the derivative passes through a weight before that weight changes. What a ReLU let through
+        has its derivative as sign.
         """
         ones = slope.new_ones(len(slope))
         for layer, inputs in zip(reversed(self.layers), reversed(activations[:-1]), strict=True):
             weight, bias = f"{layer}.weight", f"{layer}.bias"
-            below = slope.mm(leaves[weight]).mul_(inputs > 0) if layer != self.layers[0] else slope
+            below = slope.mm(leaves[weight]).mul_(inputs.sign()) if layer != self.layers[0] else slope
             into[weight].addmm_(slope.t(), inputs, beta=keep, alpha=scale)
             into[bias].addmv_(slope.t(), ones, beta=keep, alpha=scale)
             slope = below

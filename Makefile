@@ -1,0 +1,38 @@
+# make run    the default study, end to end, and its summary        make ui     Prefect and MLflow in the browser
+# make test   style, types, import boundaries, all tests            make clean  forget everything that was computed
+
+PYTHON ?= python3
+BIN := .venv/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: run test ui clean
+.DELETE_ON_ERROR:
+
+run: .venv/run
+	@$(BIN)/dvc repro --quiet
+	@$(BIN)/python -m flows.compare show
+
+test: .venv/test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest
+
+ui: .venv/run
+	@$(BIN)/python -m flows.ui
+
+clean:
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m tasks.server stop; fi
+	rm -rf .fedcore mlflow.db mlruns runs results pipeline dvc.lock .dvc/cache .dvc/tmp
+
+.venv/run: pyproject.toml constraints.txt
+	@echo "first use: installing into .venv (a few minutes)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(PIP) --editable '.[pipeline]'
+	@touch $@
+
+.venv/test: .venv/run
+	@$(PIP) --editable '.[pipeline,test]'
+	@touch $@

@@ -1,0 +1,64 @@
+"""Compare what the pipeline's runs found: one table, one summary, one page.
+
+    python -m flows.compare          as a stage of `dvc repro`: write the answer
+    python -m flows.compare show     print the summary that is there
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tasks import environment
+
+environment.prepare()
+
+PIPELINE = Path("pipeline")
+ANSWER = Path("results")
+
+
+def folders() -> tuple[list[Path], list[Path], list[Path]]:
+    """Return where results, seconds and pictures of who holds what lie, for the studies of the run."""
+    from tasks import settings
+
+    params = settings.read()
+    run = settings.run_section(params)
+    names = [f"{study}-{seed}" for study in run.studies for seed in settings.seeds(params, study, run.size)]
+    who = []
+    for study in run.studies:
+        first = settings.seeds(params, study, run.size)[0]
+        points = settings.settings(params, study, run.size, {})
+        who += [PIPELINE / "partition" / study / point.slug / f"seed-{first}" / "who.png" for point in points]
+    return [PIPELINE / "federate" / name for name in names], [Path("runs") / "seconds" / name for name in names], who
+
+
+def write() -> None:
+    """Write the answer and point the champion's alias."""
+    from tasks import compare, settings, track
+
+    results, seconds, who = folders()
+    answer = compare.compare(settings.read(), results, seconds, who)
+    compare.write(answer, PIPELINE / "compare", ANSWER)
+    record = track.Record()
+    for alias, config in compare.champions(results).items():
+        record.crown(alias, config)
+
+
+def show() -> None:
+    """Print the summary; write it again where it is missing (a fresh clone has the table, not what holds seconds)."""
+    import pandas as pd
+
+    from tasks import compare, report, settings
+
+    if not (ANSWER / compare.SUMMARY).is_file():
+        results, seconds, who = folders()
+        compare.write(compare.compare(settings.read(), results, seconds, who), PIPELINE / "compare", ANSWER)
+    report.print_summary(pd.read_csv(ANSWER / compare.SUMMARY, keep_default_na=True))
+    print(f"page: {ANSWER / compare.PAGE}   record: make ui")
+
+
+if __name__ == "__main__":
+    from tasks.session import refusals
+
+    with refusals():
+        show() if sys.argv[1:] == ["show"] else write()

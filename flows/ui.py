@@ -1,0 +1,34 @@
+"""Prefect's and MLflow's pages, on this machine only, until Ctrl-C.
+
+python -m flows.ui
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from tasks import environment, server
+
+
+def main() -> None:
+    environment.prepare()
+    with server.lease() as url:
+        port = server.free_port()
+        command = [
+            sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
+            "--backend-store-uri", environment.TRACKING, "--default-artifact-root", environment.ARTIFACTS.as_uri(),
+        ]  # fmt: skip
+        with (environment.STATE / "mlflow.log").open("ab") as log:
+            mlflow = subprocess.Popen(command, env=os.environ, stdout=log, stderr=log)
+        print(f"Prefect  {url.removesuffix('/api')}\nMLflow   http://127.0.0.1:{port}\nCtrl-C ends both")
+        try:
+            mlflow.wait()
+        except KeyboardInterrupt:
+            mlflow.terminate()
+            mlflow.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Many results as one answer: the tidy table, the summary, the page, and the best model's alias."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedcore.figures import comparison, png
+from fedcore.methods import CONTROLS
+from fedcore.summary import summarise
+from tasks import report, settings
+from tasks.federate import RUNS, SECONDS, TABLE
+
+SUMMARY, PAGE, PICTURE = "summary.csv", "report.html", "comparison.png"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a comparison found. pictures: who holds what, by study and setting."""
+
+    table: pd.DataFrame
+    summary: pd.DataFrame
+    questions: dict[str, str]
+    pictures: dict[tuple[str, str], dict[str, bytes]]
+
+
+def compare(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequence[Path], who: Iterable[Path]) -> Answer:
+    """Compare what was written into some folders: results, seconds, and pictures of who holds what."""
+    table = pd.concat([pd.read_parquet(folder / TABLE) for folder in results], ignore_index=True)
+    spent = [pd.read_csv(folder / SECONDS) for folder in seconds if (folder / SECONDS).is_file()]
+    frame = pd.concat(spent, ignore_index=True) if spent else NO_SECONDS
+    studies = list(dict.fromkeys(table["study"]))
+    pictures: dict[tuple[str, str], dict[str, bytes]] = {}
+    for path in who:
+        pictures.setdefault((path.parts[-4], path.parts[-3]), {})["Who holds what (first seed)."] = path.read_bytes()
+    questions = {study: settings.study(params, study).title for study in studies}
+    return Answer(table, summarise(table, frame, controls(params, studies)), questions, pictures)
+
+
+NO_SECONDS = pd.DataFrame(columns=["study", "setting", "method", "seed", "kind", "wall", "cpu"])
+
+
+def controls(params: Mapping[str, Any], studies: Iterable[str]) -> frozenset[str]:
+    """Return the labels that stand for controls."""
+    rows = [row for study in studies for row in settings.study(params, study).methods.items()]
+    return frozenset(label for label, row in rows if row.get("method", label) in CONTROLS) | CONTROLS
+
+
+def write(answer: Answer, versioned: Path, shown: Path) -> None:
+    """Write the answer: the table and picture where DVC versions them, what holds seconds beside it."""
+    versioned.mkdir(parents=True, exist_ok=True)
+    shown.mkdir(parents=True, exist_ok=True)
+    answer.table.to_parquet(versioned / TABLE, index=False)
+    for place, rows in answer.summary.groupby(["study", "setting"], sort=False):
+        (versioned / f"{'-'.join(map(str, place))}.png".replace(" ", "_")).write_bytes(png(comparison(rows)))
+    (shown / SUMMARY).write_text(report.csv(answer.summary))
+    (shown / PAGE).write_text(report.html(answer.table, answer.summary, answer.questions, answer.pictures))
+
+
+def champions(results: Iterable[Path]) -> dict[str, str]:
+    """Return which run's model is the best on validation: alias -> configuration digest.
+
+    Among the runs with one model for all devices, controls excluded, the one with the highest mean accuracy over the
+    devices' validation splits (over the shared test set nothing is chosen). The first study's first setting names
+    `champion`; others name `champion-<study>-<setting>`. A setting without validation examples has none.
+    """
+    best: dict[tuple[str, str], tuple[float, str]] = {}
+    for folder in results:
+        for run in json.loads((folder / RUNS).read_text()):
+            place = best.setdefault((run["study"], run["setting"]), (-1.0, ""))
+            if run["candidate"] and run["validation"] is not None and run["validation"] > place[0]:
+                best[run["study"], run["setting"]] = (run["validation"], run["config"])
+    names = ["champion", *(re.sub(r"[^A-Za-z0-9]+", "-", f"champion-{s}-{t}") for s, t in list(best)[1:])]
+    return {name: config for name, (_, config) in zip(names, best.values(), strict=True) if config}
