@@ -11,7 +11,20 @@ import torch
 
 from fedcore.evaluate import Scores, score
 from fedcore.nets import key, shapes
-from fedcore.types import Combine, Deploy, Federation, Method, Net, Params, Refused, Stage, Turn, Unit, Update, generator
+from fedcore.types import (
+    Combine,
+    Deploy,
+    Federation,
+    Method,
+    Net,
+    Params,
+    Refused,
+    Stage,
+    Turn,
+    Unit,
+    Update,
+    generator,
+)
 
 
 class Execute(Protocol):

@@ -1,7 +1,7 @@
 """Compare what the pipeline's runs found: one table, one summary, one page.
 
-    python -m flows.compare          as a stage of `dvc repro`: write the answer
-    python -m flows.compare show     print the summary that is there
+python -m flows.compare          as a stage of `dvc repro`: write the answer
+python -m flows.compare show     print the summary that is there
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ def folders() -> tuple[list[Path], list[Path], list[Path]]:
 
     params = settings.read()
     run = settings.run_section(params)
-    names = [f"{study}-{seed}" for study in run.studies for seed in settings.seeds(params, study, run.size)]
+    names = [f"{study}-{seed}" for study in run.studies for seed in run.seeds]
     who = []
     for study in run.studies:
-        first = settings.seeds(params, study, run.size)[0]
         points = settings.settings(params, study, run.size, {})
-        who += [PIPELINE / "partition" / study / point.slug / f"seed-{first}" / "who.png" for point in points]
+        who += [PIPELINE / "partition" / study / point.slug / f"seed-{run.seeds[0]}" / "who.png" for point in points]
     return [PIPELINE / "federate" / name for name in names], [Path("runs") / "seconds" / name for name in names], who
 
 

@@ -16,15 +16,15 @@ from tasks import environment
 
 environment.prepare()
 
-from prefect import flow  # noqa: E402
-from pydantic import BaseModel, ConfigDict  # noqa: E402
+from prefect import flow
+from pydantic import BaseModel, ConfigDict
 
-from fedcore.types import Refused  # noqa: E402
-from tasks import compare, data, federate, report, settings, track  # noqa: E402
-from tasks.session import Session, orchestrated, refusals, session  # noqa: E402
-from tasks.settings import Setting  # noqa: E402
+from tasks import compare, data, federate, report, settings, track
+from tasks.session import Session, orchestrated, refusals, session
+from tasks.settings import Setting
 
 PIPELINE = Path("pipeline")
+SECONDS = Path("runs") / "seconds"
 
 
 class Request(BaseModel):
@@ -56,39 +56,62 @@ class Job(BaseModel):
     seed: int
     settings: list[Setting]
 
+    @property
+    def name(self) -> str:
+        return f"{self.study}-{self.seed}"
+
 
 @flow(name="federate", persist_result=False)
 def run(request: Request) -> None:
     """Run every job of a request; outside of `dvc repro` compare them at once."""
     params, jobs = planned(request)
     limits = settings.run_section(params)
-    folders = []
     record = track.Record()
+    found: list[list[federate.Result]] = []
     with session("federate", limits.workers) as here:
-        here.plan(sum(len(setting.methods) for job in jobs for setting in job.settings))
+        left = sum(len(job.settings) for job in jobs)
         for job in jobs:
-            results = []
+            found.append([])
             for setting in job.settings:
                 prepared = fetch(here, setting, job.seed) if request.prepared else make(here, setting, job.seed)
                 fed = data.gather(here.steps, setting, prepared)
+                here.expect(left * federate.work_of(setting, fed))
+                left -= 1
                 for row in setting.methods:
-                    here.at(f"{setting.study} {setting.name} seed {job.seed}: {row.label}")
-                    result = federate.run_method(
-                        here, setting, prepared, fed, row, job.seed, job.size, limits.every
-                    )
+                    result = federate.run_method(here, setting, prepared, fed, row, job.seed, job.size, limits.every)
                     record.keep(here.store, result, job.title)
-                    results.append(result)
+                    found[-1].append(result)
                     here.say(federate.line(result))
-                    here.advance()
-            folders.append(finish(job, results, request.prepared))
         here.say(federate.tally(here.steps.done))
-    if not request.prepared:
-        answer = compare.compare(params, folders, folders, ())
-        compare.write(answer, folders[0], folders[0])
-        report.print_summary(answer.summary)
-        for alias, config in compare.champions(folders).items():
-            record.crown(alias, config)
-        print(f"written to {folders[0]}")
+    if request.prepared:
+        for job, results in zip(jobs, found, strict=True):
+            federate.save(results, PIPELINE / "federate" / job.name)
+            federate.save_seconds(results, SECONDS / job.name)
+    else:
+        answer(params, jobs, found, here, record)
+
+
+def answer(
+    params: dict[str, Any], jobs: list[Job], found: list[list[federate.Result]], here: Session, record: track.Record
+) -> None:
+    """Write, compare and print what a run by hand found."""
+    folder = Path("runs") / track.digest(result for results in found for result in results)
+    places = []
+    for job, results in zip(jobs, found, strict=True):
+        places.append(folder / job.name)
+        federate.save(results, places[-1])
+        federate.save_seconds(results, places[-1])
+    pictures = []
+    for result in {(r.setting.study, r.setting.name): r for results in reversed(found) for r in results}.values():
+        place = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"
+        data.save_partition(here.store, result.prepared.dataset, result.prepared.partition, place)
+        pictures.append(place / "who.png")
+    made = compare.compare(params, places, places, pictures)
+    compare.write(made, folder, folder)
+    for alias, config in compare.champions(places).items():
+        record.crown(alias, config)
+    report.print_summary(made.summary)
+    print(f"page: {folder / compare.PAGE}   record: make ui")
 
 
 def make(here: Session, setting: Setting, seed: int) -> data.Prepared:
@@ -104,15 +127,6 @@ def fetch(here: Session, setting: Setting, seed: int) -> data.Prepared:
     return data.Prepared(dataset, data.read_partition(here.store, folder))
 
 
-def finish(job: Job, results: list[federate.Result], prepared: bool) -> Path:
-    """Write a job's results; returns the folder."""
-    name = f"{job.study}-{job.seed}"
-    folder = PIPELINE / "federate" / name if prepared else Path("runs") / track.digest(results)
-    federate.save(results, folder)
-    federate.save_seconds(results, Path("runs") / "seconds" / name if prepared else folder)
-    return folder
-
-
 def planned(request: Request) -> tuple[dict[str, Any], list[Job]]:
     """Return the parameters and the jobs; raises Refused before anything is computed."""
     params = settings.read()
@@ -122,7 +136,7 @@ def planned(request: Request) -> tuple[dict[str, Any], list[Job]]:
     for name in request.studies or limits.studies:
         study = settings.study(params, name)
         points = settings.settings(params, name, size, request.changes, request.methods)
-        seeds = request.seeds or settings.seeds(params, name, size)
+        seeds = request.seeds or limits.seeds
         jobs += [Job(study=name, title=study.title, size=size, seed=seed, settings=points) for seed in seeds]
     return params, jobs
 

@@ -1,7 +1,7 @@
 """Read the datasets of a run's studies, and say which device holds what.
 
-    python -m flows.prepare data STUDY        -> pipeline/data/STUDY
-    python -m flows.prepare partition STUDY   -> pipeline/partition/STUDY
+python -m flows.prepare data STUDY        -> pipeline/data/STUDY
+python -m flows.prepare partition STUDY   -> pipeline/partition/STUDY
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from tasks import environment
 
 environment.prepare()
 
-from prefect import flow  # noqa: E402
+from prefect import flow
 
-from fedcore.types import Refused  # noqa: E402
-from tasks import settings  # noqa: E402
-from tasks.data import read, read_prepared, save_dataset, save_partition, who  # noqa: E402
-from tasks.session import orchestrated, refusals, session  # noqa: E402
+from fedcore.types import Refused
+from tasks import settings
+from tasks.data import read, read_prepared, save_dataset, save_partition, who
+from tasks.session import orchestrated, refusals, session
 
 PIPELINE = Path("pipeline")
 
@@ -41,7 +41,7 @@ def partition(study: str) -> None:
     with session("partition", run.workers) as here:
         for setting in settings.settings(params, study, run.size, {}):
             dataset = read_prepared(here.store, PIPELINE / "data" / study / setting.dataset)
-            for seed in settings.seeds(params, study, run.size):
+            for seed in run.seeds:
                 made = who(here.steps, dataset, setting.federation, seed)
                 folder = PIPELINE / "partition" / study / setting.slug / f"seed-{seed}"
                 save_partition(here.store, dataset, made, folder)

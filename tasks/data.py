@@ -21,7 +21,6 @@ from tasks.steps import Steps
 from tasks.store import Damaged, Ref, Store
 from tasks.work import describe, divide, hand_out
 
-
 DATASET = "dataset.safetensors"
 PARTITION = "index.parquet"
 

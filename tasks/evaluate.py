@@ -54,7 +54,7 @@ def curves(table: pd.DataFrame) -> pd.DataFrame:
     """Return the mean accuracy over devices, for each round: what `dvc plots` shows."""
     scores = table[(table["metric"] == "accuracy") & table["value"].notna()]
     by = ["setting", "method", "seed", "stage", "round", "split"]
-    return scores.groupby(by, sort=False, as_index=False)["value"].mean().rename(columns={"value": "accuracy"})
+    return scores.groupby(by, sort=False)["value"].mean().rename("accuracy").reset_index()
 
 
 def seconds(setting: Setting, label: str, seed: int, steps: Iterable[Step]) -> pd.DataFrame:

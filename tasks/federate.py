@@ -15,10 +15,10 @@ from fedcore.types import Federation, Method
 from tasks import evaluate
 from tasks.data import Prepared
 from tasks.keys import Digest
-from tasks.local import rounds
+from tasks.local import rounds, work
 from tasks.session import Session
 from tasks.settings import MethodSettings, Setting
-from tasks.steps import Step
+from tasks.steps import Step, name_of
 from tasks.store import Ref, digest_of
 from tasks.work import deploy
 
@@ -76,9 +76,13 @@ def run_method(
     every: int,
 ) -> Result:  # fmt: skip
     """Play a method to its end; every step is cached."""
-    first = len(here.steps.done)
+    first, before = len(here.steps.done), here.done
     method = row.build(next(iter(fed.devices.values())).net)
+    here.begin(
+        f"{setting.study} {setting.name} seed {seed}: {row.label}", frozenset(name_of(s.local) for s in method.stages)
+    )
     played = list(rounds(method, fed, seed, here.steps, every))
+    here.reach(before + work(method, len(fed.devices)))
     models = deployed(here, method, fed, played[-1].state)
     done = tuple(here.steps.done[first:])
     words = (
@@ -90,6 +94,12 @@ def run_method(
         evaluate.rows(setting, row.label, seed, played),
         evaluate.seconds(setting, row.label, seed, done), done, models, played[-1].state.server,
     )  # fmt: skip
+
+
+def work_of(setting: Setting, fed: Federation) -> int:
+    """Return how many local steps a setting's methods take on a federation."""
+    net = next(iter(fed.devices.values())).net
+    return sum(work(row.build(net), len(fed.devices)) for row in setting.methods)
 
 
 def deployed(here: Session, method: Method, fed: Federation, state: State) -> dict[str, Ref]:

@@ -153,9 +153,11 @@ def _definitions(module: str) -> dict[str, tuple[str, list[tuple[str, str]]]]:
     for statement in body:
         text = ast.dump(_bare(statement))
         for name in _bound(statement):
-            uses = [*table[name][1], *_uses(statement, module, package, imported)] if name in table else [
-                *_uses(statement, module, package, imported)
-            ]
+            uses = (
+                [*table[name][1], *_uses(statement, module, package, imported)]
+                if name in table
+                else [*_uses(statement, module, package, imported)]
+            )
             table[name] = ((table[name][0] if name in table else "") + text, uses)
     # Imported names are part of the table: another module may take them from here.
     for name, place in imported.items():
@@ -178,7 +180,10 @@ def _imports(node: ast.AST, package: str) -> dict[str, tuple[str, str]]:
     bound: dict[str, tuple[str, str]] = {}
     if isinstance(node, ast.Import):
         for alias in node.names:
-            bound[alias.asname or alias.name.split(".")[0]] = (alias.name if alias.asname else alias.name.split(".")[0], "")
+            bound[alias.asname or alias.name.split(".")[0]] = (
+                alias.name if alias.asname else alias.name.split(".")[0],
+                "",
+            )
     elif isinstance(node, ast.ImportFrom):
         base = package.rsplit(".", node.level - 1)[0] if node.level else ""
         origin = ".".join(part for part in (base, node.module) if part)
@@ -187,7 +192,9 @@ def _imports(node: ast.AST, package: str) -> dict[str, tuple[str, str]]:
     return bound
 
 
-def _uses(statement: ast.stmt, module: str, package: str, imported: dict[str, tuple[str, str]]) -> list[tuple[str, str]]:
+def _uses(
+    statement: ast.stmt, module: str, package: str, imported: dict[str, tuple[str, str]]
+) -> list[tuple[str, str]]:
     """Return the (module, name) pairs that a statement refers to."""
     known = dict(imported)
     for node in ast.walk(statement):
@@ -213,6 +220,9 @@ def _uses(statement: ast.stmt, module: str, package: str, imported: dict[str, tu
 def _bare(statement: ast.stmt) -> ast.stmt:
     """Return a statement without docstrings; comments and layout are not in the tree anyway."""
     for node in ast.walk(statement):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and ast.get_docstring(node, False) is not None:
+        if (
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            and ast.get_docstring(node, False) is not None
+        ):
             node.body = node.body[1:] or [ast.Pass()]
     return statement

@@ -39,6 +39,14 @@ def rounds(method: Method, fed: Federation, seed: int, steps: Steps, every: int)
         state = upcoming(method, played[-1].state)
 
 
+def work(method: Method, devices: int) -> int:
+    """Return how many local steps a method takes on so many devices."""
+    units = [devices * (devices - 1) // 2 if stage.over == "pairs" else devices for stage in method.stages]
+    return sum(
+        stage.rounds * max(1, round(stage.fraction * count)) for stage, count in zip(method.stages, units, strict=True)
+    )
+
+
 def segment(
     method: Method, fed: Federation, seed: int, steps: Steps, state: State, every: int, left: int
 ) -> list[Round]:
@@ -73,6 +81,7 @@ def stretch(
     while not made or (len(made) < left and time.monotonic() < end):
         played = play(method, fed, seed, execute, state)
         state = played.state
+        execute.played(len(played.turn.units))
         scores = measure(method, fed, state, execute) if state.round % every == 0 else None
         made.append((dict(played.up), dict(played.down), scores))
     return {"state": (state.server, dict(state.messages), dict(state.own)), "rounds": made}

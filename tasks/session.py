@@ -64,23 +64,31 @@ class Session:
     def __init__(self, flow: str, workers: Workers, progress: Progress) -> None:
         self.flow = flow
         self.store = Store(environment.BLOBS)
-        self.steps = Steps(self.store, workers, self._watch)
+        self.steps = Steps(self.store, workers, self._watch, self._advance)
         self.progress = progress
         self.bar = progress.add_task(flow, total=None)
+        self.done = 0
+        self.local: frozenset[str] = frozenset()
 
-    def plan(self, units: int) -> None:
-        """Say how much work there is: local steps and combinations to come."""
-        self.progress.update(self.bar, total=units)
-
-    def at(self, what: str) -> None:
-        """Say what is being done."""
+    def begin(self, what: str, local: frozenset[str]) -> None:
+        """Say what is being done, and the names of its steps that count as local."""
+        self.local = local
         self.progress.update(self.bar, description=what)
 
-    def advance(self, units: int = 1) -> None:
-        self.progress.advance(self.bar, units)
+    def expect(self, work: int) -> None:
+        """Say how many local steps are still to come."""
+        self.progress.update(self.bar, total=self.done + work)
+
+    def reach(self, done: int) -> None:
+        """Say how many local steps are done, also those that were found done."""
+        self._advance(done - self.done)
 
     def say(self, line: str) -> None:
         self.progress.console.print(line)
+
+    def _advance(self, count: int) -> None:
+        self.done += count
+        self.progress.update(self.bar, completed=self.done)
 
     def _watch(self, step: Step) -> None:
         word = {
@@ -90,8 +98,8 @@ class Session:
         }  # fmt: skip
         with JOURNAL.open("a") as journal:
             journal.write(json.dumps(word) + "\n")
-        if step.kind == "train":
-            self.advance()
+        if step.kind in self.local:
+            self._advance(1)
 
 
 @contextmanager

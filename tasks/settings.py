@@ -77,11 +77,10 @@ class Study(Section):
 
 
 class Size(Section):
-    """set: settings of the study in this size. grid: settings to try, every combination. seeds: None: those of the run."""
+    """set: settings of the study in this size. grid: settings of which every combination is run."""
 
     set: dict[str, Any] = Field(default_factory=dict)
     grid: dict[str, list[Any]] = Field(default_factory=dict)
-    seeds: list[int] | None = None
 
 
 class Run(Section):
@@ -228,12 +227,6 @@ def settings(
     return points
 
 
-def seeds(params: Mapping[str, Any], study_name: str, size_name: str) -> list[int]:
-    """Return a study's seeds in a size: its own, or those of the run."""
-    own = study(params, study_name).sizes[size_name].seeds
-    return own if own is not None else run_section(params).seeds
-
-
 def _setting(params: Mapping[str, Any], study_name: str, name: str, chosen: Study, methods: Sequence[str]) -> Setting:
     data = checked(DataSection, "data", params["data"])
     if data.name not in DATASETS:
@@ -294,7 +287,7 @@ def _method(params: Mapping[str, Any], label: str, row: Mapping[str, Any] | None
 @cache
 def _model(fn: Callable[..., Any], given: tuple[str, ...]) -> type[BaseModel]:
     """Return the model of a callable's keyword arguments, except those that are given to it anyway."""
-    hints = get_type_hints(fn, include_extras=True) if not isinstance(fn, type) else get_type_hints(fn, include_extras=True)
+    hints = get_type_hints(fn, include_extras=True)
     fields: dict[str, Any] = {
         name: (hints[name], ... if parameter.default is Parameter.empty else parameter.default)
         for name, parameter in signature(fn).parameters.items()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from prefect import task
-from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture
 
-from fedcore.types import Refused
 from fedcore.workers import WorkerDied, Workers
 from tasks import environment
 from tasks.keys import Digest
@@ -37,13 +36,21 @@ class Step:
 class Steps:
     """Runs functions as cached tasks; an `execute` for fedcore.rounds.run.
 
-    Arguments and results are references (tasks.store). watch is told of every step as it ends.
+    Arguments and results are references (tasks.store). watch is told of every step as it ends, played of the local
+    steps that were done inside a step.
     """
 
-    def __init__(self, store: Store, workers: Workers, watch: Callable[[Step], None] = lambda step: None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        workers: Workers,
+        watch: Callable[[Step], None] = lambda step: None,
+        played: Callable[[int], None] = lambda count: None,
+    ) -> None:
         self.store = store
         self.workers = workers
         self.watch = watch
+        self.played = played
         self.done: list[Step] = []
         self._digest = Digest()
 
@@ -63,14 +70,14 @@ class Steps:
         """
 
         def body(*args: Any) -> Any:
-            return call_save(self.store, fn, (InMemory(self.store, self.workers), *args, *unkeyed))
+            return call_save(self.store, fn, (InMemory(self.store, self.workers, self.played), *args, *unkeyed))
 
         return self._map(fn, {"": args}, body)[""]
 
     def _map(self, fn: Any, calls: Mapping[Any, tuple[Any, ...]], body: Callable[..., Any]) -> dict[Any, Any]:
         kind = name_of(fn)
         keys = {unit: self._digest.of(("step", fn, args)) for unit, args in calls.items()}
-        jobs = {unit: _Job(lambda args=args: body(*args)) for unit, args in calls.items()}
+        jobs = {unit: _Job(partial(body, *args)) for unit, args in calls.items()}
         futures = {
             unit: self._submit(kind, unit, keys[unit], jobs[unit]) for unit in sorted(calls, key=_heaviest_first(calls))
         }
@@ -93,7 +100,8 @@ class Steps:
     def _submit(self, kind: str, unit: Any, key: str, job: _Job, refresh: bool = False) -> PrefectFuture[Any]:
         _JOBS[key] = job
         label = f"{kind} {_label(unit)}".strip()
-        return cached_step.with_options(task_run_name=label, refresh_cache=refresh or None).submit(key)
+        named = cached_step.with_options(task_run_name=label)
+        return (named.with_options(refresh_cache=True) if refresh else named).submit(key)
 
     def _whole(self, record: Mapping[str, Any]) -> Any:
         value = unflatten(record["value"], {})
@@ -105,9 +113,10 @@ class Steps:
 class InMemory:
     """An `execute` for repeated rounds: what devices hold is loaded in the workers, everything else stays in memory."""
 
-    def __init__(self, store: Store, workers: Workers) -> None:
+    def __init__(self, store: Store, workers: Workers, played: Callable[[int], None]) -> None:
         self.store = store
         self.workers = workers
+        self.played = played
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
         return fn(*self.store.get(args))

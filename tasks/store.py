@@ -92,7 +92,7 @@ class Store:
         if not self.path(ref).exists():
             write_whole(self.path(ref), content)
         try:
-            with safe_open(self.path(ref), framework="pt") as file:  # type: ignore[no-untyped-call]
+            with safe_open(self.path(ref), framework="pt") as file:
                 whole = HEADER in (file.metadata() or {})
         except SafetensorError:
             whole = False
@@ -103,7 +103,7 @@ class Store:
 
     def _read(self, ref: Ref) -> Any:
         self.verify(ref)
-        with safe_open(self.path(ref), framework="pt") as file:  # type: ignore[no-untyped-call]
+        with safe_open(self.path(ref), framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             shape = json.loads(file.metadata()[HEADER])
         return unflatten(shape, tensors)

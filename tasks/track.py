@@ -25,9 +25,10 @@ from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run
 from mlflow.models import ModelSignature
 from mlflow.types import Schema, TensorSpec
+from torch import Tensor
 
-from fedcore import figures, records
 from fedcore import data as sources
+from fedcore import figures, records
 from fedcore.figures import png
 from fedcore.summary import curves
 from fedcore.types import Model, Net, Params
@@ -156,7 +157,9 @@ class Record:
         for start in range(0, len(metrics), AT_ONCE):
             self.client.log_batch(where, metrics=metrics[start : start + AT_ONCE])
         name, digest, profile = dataset
-        entity = Dataset(name, digest[:36], "code", json.dumps({"tags": {"fedcore.dataset": name}}), None, json.dumps(profile))
+        entity = Dataset(
+            name, digest[:36], "code", json.dumps({"tags": {"fedcore.dataset": name}}), None, json.dumps(profile)
+        )
         self.client.log_inputs(where, [DatasetInput(entity, [InputTag("mlflow.data.context", "federation")])])
         for name, leaf in arrays.items():
             self._artifact(where, f"arrays/{name}.npy", _npy(leaf.numpy()))
@@ -249,7 +252,9 @@ def _metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int) -> Iterable
 
     Steps count the turns from 1. Times are the run's start plus the step, so that writing twice gives one point.
     """
-    turns = {turn: number for number, turn in enumerate(sorted(set(zip(table["stage"], table["round"], strict=True))), 1)}
+    turns = {
+        turn: number for number, turn in enumerate(sorted(set(zip(table["stage"], table["round"], strict=True))), 1)
+    }
     known = table[table["value"].notna()]
     for (stage, number, split, metric), part in known.groupby(["stage", "round", "split", "metric"], sort=True):
         step = turns[stage, number]
@@ -263,13 +268,12 @@ def _metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int) -> Iterable
             named |= {f"{split}.{metric}.std": values.std(ddof=0)}
         for name, value in named.items():
             yield Metric(name, float(value), start + step, step)
-    for row in seconds.itertuples():
-        yield Metric(f"seconds.{row.kind}.wall", float(row.wall), start, 0)
-        yield Metric(f"seconds.{row.kind}.cpu", float(row.cpu), start, 0)
+    for kind, wall, cpu in zip(seconds["kind"], seconds["wall"], seconds["cpu"], strict=True):
+        yield Metric(f"seconds.{kind}.wall", float(wall), start, 0)
+        yield Metric(f"seconds.{kind}.cpu", float(cpu), start, 0)
 
 
 def _npy(array: np.ndarray) -> bytes:
     out = io.BytesIO()
     np.save(out, array, allow_pickle=False)
     return out.getvalue()
-

@@ -17,7 +17,9 @@ from fedcore.types import Count, Fraction, Message, Method, Net, Params, Stage, 
 Weights: TypeAlias = Literal["size", "even"]
 
 
-def fedavg(*, net: Net, training: Training, common: bool, rounds: Count, fraction: Fraction, weights: Weights) -> Method:
+def fedavg(
+    *, net: Net, training: Training, common: bool, rounds: Count, fraction: Fraction, weights: Weights
+) -> Method:
     """Build FedAvg.
 
     rounds: communication rounds. fraction: share of devices per round. weights: "size" (by training examples) or
