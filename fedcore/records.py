@@ -13,13 +13,16 @@ PREFIX = "record/"
 
 
 def plans(folds: Mapping[str, Mapping[str, Plan]]) -> Params:
-    """Return transport plans as leaves.
+    """Return transport plans, and how their problems were solved, as leaves.
 
     folds: name of the model that was aligned (or aligned to) -> label of the units -> plan. For each a leaf
-    "record/plan/<fold>/<label>" (n, m) float32, and one "record/solver" (F, 4) float64 with a row per plan in the same
-    order: iterations, marginal violation, 1 if it converged, Theorem 2's bound on Algorithm 2's iterations.
+    "record/plan/<fold>/<label>" (n, m) float32. "record/solver/..." (F,) float64 holds for each plan, in the same
+    order, its iterations, its marginal violation, and Theorem 2's bound on the iterations of Algorithm 2.
     """
     flat = {f"{fold}/{label}": plan for fold, labels in folds.items() for label, plan in labels.items()}
-    rows = [[plan.iterations, plan.violation, plan.converged, plan.bound] for plan in flat.values()]
     matrices = {f"{PREFIX}plan/{name}": plan.plan.float() for name, plan in flat.items()}
-    return matrices | {f"{PREFIX}solver": torch.tensor(rows, dtype=torch.float64).reshape(-1, 4)}
+    numbers = {
+        f"{PREFIX}solver/{name}": torch.tensor([getattr(plan, name) for plan in flat.values()], dtype=torch.float64)
+        for name in ("iterations", "violation", "bound")
+    }
+    return matrices | numbers

@@ -100,16 +100,15 @@ def play(method: Method, fed: Federation, seed: int, execute: Execute, state: St
     turn = take_turn(stage, state, fed, seed)
     out = execute.map(stage.local, {unit: (*inputs(unit, state, fed), turn.at(unit)) for unit in turn.units})
     updates = {unit: update for unit, (_, update) in out.items()}
+    present = {name for unit in turn.units for name in members(unit)}
     up = dict.fromkeys(turn.names, 0)
-    down = dict.fromkeys(turn.names, 0)
-    for unit in turn.units:
-        for name in members(unit):
-            down[name] += state.messages[name].nbytes
+    down = {name: state.messages[name].nbytes if name in present else 0 for name in turn.names}
     if stage.combine is None:
         own = {**state.own, **updates}
         server, messages = state.server, state.messages
     else:
-        own = {**state.own, **{unit: mine for unit, (mine, _) in out.items() if mine}}
+        kept = {**state.own, **{unit: mine for unit, (mine, _) in out.items()}}
+        own = {unit: mine for unit, mine in kept.items() if mine}
         for unit, update in updates.items():
             up[members(unit)[0]] += update.nbytes
         server, sent = execute(receive, stage.combine, state.server, updates, turn, fed.public.nets)
@@ -163,7 +162,7 @@ def check(unit: Unit, update: Update, net: Net | None) -> None:
     """Refuse an update with a value that is not finite, or with a leaf that the device's net does not have so."""
     who = " and ".join(members(unit))
     expected = shapes(net) if net is not None else {}
-    for name, leaf in {**update.params, **update.extra}.items():
+    for name, leaf in (*update.params.items(), *update.extra.items()):
         if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
             raise Refused(f"update of {who}: leaf {name} has values that are not finite; lower the learning rate")
     for name, leaf in update.params.items() if net is not None else ():

@@ -22,7 +22,10 @@ DEFAULTS = {
     "PREFECT_PROFILES_PATH": str(PREFECT / "profiles.toml"),
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_CLI_PROMPT": "false",
-    "PREFECT_LOGGING_LEVEL": "WARNING",
+    # A flow's own lines go to Prefect's page; the terminal has them already, and a line per task helps nobody.
+    "PREFECT_LOGGING_LEVEL": "INFO",
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "WARNING",
+    "PREFECT_LOGGING_LOGGERS_PREFECT_TASK_RUNS_LEVEL": "WARNING",
     "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
     "DO_NOT_TRACK": "1",
     "MLFLOW_TRACKING_URI": TRACKING,

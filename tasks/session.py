@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from prefect import get_run_logger
 from prefect.context import refresh_global_settings_context
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -66,6 +67,7 @@ class Session:
         self.store = Store(environment.BLOBS)
         self.steps = Steps(self.store, workers, self._watch, self._advance)
         self.progress = progress
+        self.log = get_run_logger()
         self.bar = progress.add_task(flow, total=None)
         self.done = 0
         self.local: frozenset[str] = frozenset()
@@ -84,7 +86,9 @@ class Session:
         self._advance(done - self.done)
 
     def say(self, line: str) -> None:
+        """Say what was found, here and in Prefect's log of the flow."""
         self.progress.console.print(line)
+        self.log.info(line.strip())
 
     def _advance(self, count: int) -> None:
         self.done += count

@@ -153,9 +153,8 @@ class Record:
         """Write a run's parameters, metrics, dataset, arrays and pictures; writing twice changes nothing."""
         where = run.info.run_id
         self.client.log_batch(where, params=[Param(key, _short(value)) for key, value in params.items()])
-        metrics = list(_metrics(table, seconds, run.info.start_time))
-        for start in range(0, len(metrics), AT_ONCE):
-            self.client.log_batch(where, metrics=metrics[start : start + AT_ONCE])
+        start = run.info.start_time
+        metrics = list(_metrics(table, seconds, start))
         name, digest, profile = dataset
         entity = Dataset(
             name, digest[:36], "code", json.dumps({"tags": {"fedcore.dataset": name}}), None, json.dumps(profile)
@@ -163,6 +162,10 @@ class Record:
         self.client.log_inputs(where, [DatasetInput(entity, [InputTag("mlflow.data.context", "federation")])])
         for name, leaf in arrays.items():
             self._artifact(where, f"arrays/{name}.npy", _npy(leaf.numpy()))
+            if leaf.ndim == 1:
+                metrics += [Metric(name.replace("/", "."), x, start + i, i) for i, x in enumerate(leaf.tolist())]
+        for first in range(0, len(metrics), AT_ONCE):
+            self.client.log_batch(where, metrics=metrics[first : first + AT_ONCE])
         for name, figure in pictures.items():
             self._artifact(where, f"pictures/{name}.png", png(figure))
 

@@ -101,6 +101,13 @@ def test_the_chain_rule_by_hand_is_autograds(widths, batch, keep, scale, seed):
     torch.testing.assert_close(list(leaves.values()), expected)
 
 
+def test_large_products_are_the_small_ones_together():
+    module, x = mlp((300,), [200], 100), torch.randn(200, 300, generator=seeded(0))
+    with torch.no_grad():
+        torch.testing.assert_close(module(x), torch.cat([module(part) for part in x.split(5)]), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(module(x), module.double()(x.double()).float(), rtol=1e-4, atol=1e-5)
+
+
 def test_nothing_is_kept_of_what_was_there():
     module = MLP([3, 2])
     leaves = {name: leaf.detach() for name, leaf in module.named_parameters()}

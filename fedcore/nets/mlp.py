@@ -7,10 +7,16 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedcore.types import Axes, Net, Params, Refused
+
+ONEDNN: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+
+LARGE = 1 << 22
+"""Multiplications from which a change of library pays: its conversions cost some 30 microseconds."""
 
 
 class MLP(nn.Module):
@@ -29,7 +35,7 @@ class MLP(nn.Module):
         """Return what enters each layer, and last the logits: (B, inputs), (B, h1), ..., (B, K)."""
         found = [x.flatten(1)]
         for layer in self.layers:
-            found.append(F.linear(found[-1], leaves[f"{layer}.weight"], leaves[f"{layer}.bias"]))
+            found.append(linear(found[-1], leaves[f"{layer}.weight"], leaves[f"{layer}.bias"]))
             if layer != self.layers[-1]:
                 found[-1].relu_()
         return found
@@ -50,6 +56,18 @@ class MLP(nn.Module):
             into[weight].addmm_(slope.t(), inputs, beta=keep, alpha=scale)
             into[bias].addmv_(slope.t(), ones, beta=keep, alpha=scale)
             slope = below
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return x W' + b: x (B, n), weight (m, n), bias (m,).
+
+    Large products of which no gradient is asked go through oneDNN, in the same precision: on AMD's processors it is
+    twice as fast as MKL, which PyTorch takes otherwise.
+    """
+    large = len(x) * weight.numel() >= LARGE and x.dtype == weight.dtype == torch.float32 and x.device.type == "cpu"
+    if large and ONEDNN and not torch.is_grad_enabled():
+        return F.linear(x.to_mkldnn(), weight, bias).to_dense()
+    return F.linear(x, weight, bias)
 
 
 def mlp(shape: Sequence[int], widths: Sequence[int], classes: int) -> nn.Module:
