@@ -1,0 +1,127 @@
+"""Tiny federations for tests: a few devices with a few examples of four numbers, of three classes."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedcore import nets
+from fedcore.local import Training
+from fedcore.rounds import Round, run
+from fedcore.types import At, Data, Device, Federation, Message, Method, Net, Params, Splits, Update, generator
+from fedcore.workers import Inline, Workers
+
+NET = nets.net("mlp", shape=(4,), classes=3, widths=[5, 4])
+NBYTES = 4 * ((5 * 4 + 5) + (4 * 5 + 4) + (3 * 4 + 3))  # of its leaves: 64 float32
+
+SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=4, epochs=2)
+ADAM = replace(SGD, optimiser="adam", lr=0.02)
+
+SIZES = {"a": 6, "b": 9, "c": 12}
+"""Training examples of the first devices."""
+
+
+def data(count: int, *words: object) -> Data:
+    """Examples that depend on the words alone; an example's class is the largest of its first three numbers."""
+    x = torch.randn(count, 4, generator=generator("data", *words))
+    return Data(x, x[:, :3].argmax(1))
+
+
+def device(name: str, net: Net = NET) -> Device:
+    """A device whose examples depend on its name alone."""
+    return Device(
+        name, net, Splits(data(SIZES.get(name, 8), name, "train"), data(7, name, "val"), data(5, name, "test"))
+    )
+
+
+def federation(names: Iterable[str] = "abc", net: Net = NET) -> Federation:
+    return Federation({name: device(name, net) for name in names}, data(20, "shared"), 3)
+
+
+def model(*words: object, net: Net = NET) -> Params:
+    """Fresh leaves that depend on the words alone."""
+    return nets.init(net, generator("model", *words))
+
+
+def shuffled(params: Params, net: Net, seed: int) -> Params:
+    """The same function with every layer's hidden units in another order."""
+    order: dict[str, Tensor] = {}
+    moved = dict(params)
+    for leaf, names in net.table.items():
+        for axis, name in enumerate(names):
+            if name is not None:
+                count = moved[leaf].shape[axis]
+                if name not in order:
+                    order[name] = torch.randperm(count, generator=generator("shuffle", seed, name))
+                moved[leaf] = moved[leaf].index_select(axis, order[name])
+    return moved
+
+
+def last(method: Method, fed: Federation, seed: int = 0) -> Round:
+    """Play a method to its end, in this process."""
+    return list(run(method, fed, seed, Inline()))[-1]
+
+
+def send(
+    own: Params, message: Message, device: Device, at: At, *, updates: Mapping[str, Update]
+) -> tuple[Params, Update]:
+    """A local step that sends what it is told to."""
+    return own, updates[device.name]
+
+
+def sending(method: Method, updates: Mapping[str, Update]) -> Method:
+    """The same method on devices that send these updates and do not train."""
+    local = partial(send, updates=updates)
+    return replace(method, stages=tuple(replace(stage, local=local) for stage in method.stages))
+
+
+def fused(method: Method, updates: Mapping[str, Update]) -> Params:
+    """What a method sends everyone after one round in which the devices sent these updates."""
+    messages = last(sending(method, updates), federation(updates)).state.messages
+    one = next(iter(messages.values()))
+    assert all(message is one for message in messages.values())
+    return one.params
+
+
+@cache
+def workers(count: int) -> Workers:
+    """So many worker processes, which all tests share: each takes seconds to start."""
+    pool = Workers(count)
+    atexit.register(pool.close)
+    return pool
+
+
+class Recorder(Inline):
+    """Runs steps in this process and remembers what each of them returned: (function, unit, result)."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[Callable[..., Any], Any, Any]] = []
+
+    def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]]) -> dict[Any, Any]:
+        results = super().map(fn, calls)
+        self.steps += [(fn, unit, result) for unit, result in results.items()]
+        return results
+
+
+def bits(value: Any, place: str = "") -> dict[str, str]:
+    """Take a value apart: the place of every part -> what tells its bits from any others."""
+    if isinstance(value, Tensor):
+        digest = hashlib.blake2b(value.contiguous().numpy().tobytes(), digest_size=8).hexdigest()
+        return {place: f"{value.dtype} {tuple(value.shape)} {digest}"}
+    if is_dataclass(value):
+        parts: dict[Any, Any] = {f.name: getattr(value, f.name) for f in fields(value)}
+    elif isinstance(value, Mapping):
+        parts = dict(value)
+    elif isinstance(value, tuple | list):
+        parts = dict(enumerate(value))
+    else:
+        return {place: repr(value)}
+    inside = [bits(part, f"{place}/{name}") for name, part in parts.items()]
+    return {place: type(value).__name__} | {key: found for part in inside for key, found in part.items()}

@@ -1,0 +1,117 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from federations import NET, data, federation, model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, f1_score, log_loss
+
+from fedcore.evaluate import BATCH, evaluate, metrics, outputs, score
+from fedcore.local import predict
+from fedcore.messages import received
+from fedcore.types import Data, Message, Model
+
+THREE = Model(tuple(model(i) for i in range(3)), (0.5, 0.3, 0.2))
+
+
+def probabilities(members, x):
+    """Class probabilities of each member (M, N, K), by numpy."""
+    logits = np.stack([predict(member, NET, x, 7).double().numpy() for member in members])
+    powers = np.exp(logits - logits.max(2, keepdims=True))
+    return powers / powers.sum(2, keepdims=True)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(count=st.integers(1, 30), classes=st.integers(2, 6), seen=st.integers(1, 6), seed=st.integers(0, 999))
+def test_metrics_are_scikit_learns(count, classes, seen, seed):
+    """Also where classes are missing from truth, prediction or both."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(count, classes, dtype=torch.float64, generator=generator)
+    y = torch.randint(0, min(seen, classes), (count,), generator=generator)
+    guess = logits.argmax(1)
+    assert metrics(logits.log_softmax(1), y) == pytest.approx({
+        "accuracy": accuracy_score(y, guess),
+        "macro_f1": f1_score(y, guess, average="macro", zero_division=0),
+        "loss": log_loss(y, logits.softmax(1), labels=range(classes)),
+    })  # fmt: skip
+
+
+def test_metrics_computed_by_hand():
+    # Truth 0 0 1 2, said 0 1 1 1: F1 of class 0 is 2/3, of 1 is 2 * 1 / (1 + 3), of 2 is 0; class 3 does not occur.
+    said = torch.tensor([0, 1, 1, 1])
+    p = torch.full((4, 4), 0.1, dtype=torch.float64).index_put((torch.arange(4), said), torch.tensor(0.7).double())
+    found = metrics(p.log(), torch.tensor([0, 0, 1, 2]))
+    loss = -(2 * math.log(0.7) + 2 * math.log(0.1)) / 4
+    assert found == pytest.approx({"accuracy": 2 / 4, "macro_f1": (2 / 3 + 1 / 2 + 0) / 3, "loss": loss})
+
+
+def test_without_examples_there_is_no_value():
+    none = data(0)
+    for found in (evaluate(Model((model(),)), NET, none), evaluate(THREE, NET, none)):
+        assert list(found) == ["accuracy", "macro_f1", "loss"]
+        assert all(math.isnan(value) for value in found.values())
+
+
+def test_a_single_members_outputs_do_not_saturate():
+    certain = {name: leaf * 100 for name, leaf in model().items()}
+    x = data(9).x
+    found = outputs(Model((certain,)), NET, x)
+    torch.testing.assert_close(found, predict(certain, NET, x, 9).log_softmax(1))
+    assert found.isfinite().all()
+    assert found.min() < -1000
+
+
+def test_members_probabilities_are_averaged_by_their_weights():
+    x = data(40).x
+    by_hand = np.tensordot(THREE.weights, probabilities(THREE.members, x), 1)
+    found = outputs(THREE, NET, x).exp()
+    torch.testing.assert_close(found.double().numpy(), by_hand, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.sum(1), torch.ones(40))
+
+
+def test_the_mixture_is_what_is_scored():
+    examples = data(40)
+    by_hand = np.tensordot(THREE.weights, probabilities(THREE.members, examples.x), 1)
+    found = evaluate(THREE, NET, examples)
+    assert found["accuracy"] == (by_hand.argmax(1) == examples.y.numpy()).mean()
+    assert found["loss"] == pytest.approx(log_loss(examples.y, by_hand), rel=1e-5)
+    alone = [evaluate(Model((member,)), NET, examples)["loss"] for member in THREE.members]
+    assert all(abs(found["loss"] - loss) > 0.01 for loss in alone)
+
+
+def test_all_weight_on_one_member_is_that_member():
+    examples = data(40)
+    lone = evaluate(Model((model(1),)), NET, examples)
+    assert evaluate(Model((model(0), model(1)), (0.0, 1.0)), NET, examples) == pytest.approx(lone)
+
+
+def test_images_are_scaled_before_they_are_scored():
+    x = torch.randint(0, 256, (9, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(9) % 3
+    scaled = evaluate(THREE, NET, Data(x.float() / 255, y))
+    assert evaluate(THREE, NET, Data(x, y)) == pytest.approx(scaled)
+    assert evaluate(THREE, NET, Data(x.float(), y))["loss"] != pytest.approx(scaled["loss"])
+
+
+def test_more_examples_than_are_scored_at_a_time():
+    examples = data(BATCH + 3)
+    halves = [Data(examples.x[part], examples.y[part]) for part in (slice(0, 500), slice(500, None))]
+    found = [evaluate(THREE, NET, half)["accuracy"] * len(half) for half in halves]
+    assert evaluate(THREE, NET, examples)["accuracy"] == pytest.approx(sum(found) / len(examples))
+
+
+def test_a_model_is_scored_on_its_devices_own_splits_and_the_shared_set():
+    fed = federation("ab")
+    device = fed.devices["b"]
+    devices = {"a": fed.devices["a"], "b": replace(device, data=replace(device.data, val=data(0)))}
+    found = score(received, {}, Message(model()), devices, fed.test)
+    assert list(found) == ["a", "b"]
+    assert all(list(splits) == ["val", "test", "shared"] for splits in found.values())
+    deployed = Model((model(),))
+    assert found["a"]["val"] == evaluate(deployed, NET, devices["a"].data.val)
+    assert found["b"]["test"] == evaluate(deployed, NET, devices["b"].data.test)
+    assert found["a"]["shared"] == found["b"]["shared"] == evaluate(deployed, NET, fed.test)
+    assert math.isnan(found["b"]["val"]["loss"])

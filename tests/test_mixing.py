@@ -1,0 +1,104 @@
+import pytest
+import torch
+from federations import bits, model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedcore.mixing import by_size, evenly, mean, mix
+
+
+def models(count):
+    return [model(i) for i in range(count)]
+
+
+def rows(count, members, seed=0):
+    return torch.rand(count, members, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).softmax(1)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=50).filter(any))
+def test_weights_by_size_are_proportional_and_on_the_simplex(sizes):
+    weights = by_size(sizes)
+    assert (weights >= 0).all()
+    assert weights.sum().item() == pytest.approx(1, abs=1e-12)
+    assert weights.tolist() == pytest.approx([n / sum(sizes) for n in sizes], abs=1e-15)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.integers(1, 1000))
+def test_equal_sizes_weigh_evenly(count):
+    assert evenly(count).sum().item() == pytest.approx(1, abs=1e-12)
+    torch.testing.assert_close(by_size([7] * count), evenly(count))
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(count=st.integers(1, 5), members=st.integers(1, 6), seed=st.integers(0, 99))
+def test_mixing_is_the_matrix_product(count, members, seed):
+    weights, given_models = rows(count, members, seed), models(members)
+    mixed = mix(given_models, weights)
+    assert len(mixed) == count
+    for name in given_models[0]:
+        stacked = torch.stack([params[name].double() for params in given_models])
+        product = (weights @ stacked.flatten(1)).view(count, *stacked.shape[1:])
+        torch.testing.assert_close(torch.stack([params[name] for params in mixed]), product.float())
+
+
+def test_the_mean_computed_by_hand():
+    members = [
+        {"w": torch.tensor([1.0, 4.0]), "b": torch.tensor(8.0)},
+        {"w": torch.tensor([5.0, 0.0]), "b": torch.tensor(0.0)},
+    ]
+    found = mean(members, torch.tensor([0.25, 0.75]))
+    assert {name: leaf.tolist() for name, leaf in found.items()} == {"w": [4.0, 1.0], "b": 2.0}
+
+
+def test_one_member_with_weight_one_returns_its_own_bits():
+    (one,) = models(1)
+    one["fc1.bias"][:2] = torch.tensor([-0.0, 1e-42])
+    found = mean([one], evenly(1))
+    assert bits(found) == bits(one)
+    assert found["fc1.bias"] is not one["fc1.bias"]
+
+
+def test_the_identity_leaves_everyone_its_own_bits():
+    given_models = models(4)
+    assert bits(mix(given_models, torch.eye(4))) == bits(given_models)
+
+
+def test_equal_models_are_a_fixed_point():
+    mixed = mix([model()] * 5, rows(3, 5))
+    for params in mixed:
+        torch.testing.assert_close(params, model())
+
+
+def test_equal_rows_share_one_result():
+    a, b, c = mix(models(2), torch.tensor([[0.5, 0.5], [1.0, 0.0], [0.5, 0.5]]))
+    assert a is c
+    assert b is not a
+
+
+def test_counters_are_not_averaged():
+    members = [{"n": torch.tensor(3), "w": torch.tensor(2.0)}, {"n": torch.tensor(6), "w": torch.tensor(4.0)}]
+    found = mean(members, evenly(2))
+    assert (found["n"].item(), found["n"].dtype, found["w"].item()) == (3, torch.int64, 3.0)
+    found["n"].add_(1)
+    assert members[0]["n"].item() == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_leaves_keep_their_precision(dtype):
+    members = [{"w": torch.ones(2, dtype=dtype)}, {"w": torch.zeros(2, dtype=dtype)}]
+    assert mean(members, evenly(2))["w"].dtype == dtype
+
+
+def test_nothing_is_changed_in_place():
+    given_models, weights = models(3), rows(2, 3)
+    before = bits(given_models), bits(weights)
+    mix(given_models, weights)
+    mean(given_models, weights[0])
+    assert (bits(given_models), bits(weights)) == before
+
+
+def test_as_many_weights_as_members():
+    with pytest.raises(ValueError, match="shorter"):
+        mean(models(3), evenly(2))

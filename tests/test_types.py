@@ -1,0 +1,74 @@
+import hashlib
+
+import pytest
+import torch
+from federations import NBYTES, NET, federation, model
+
+from fedcore.types import At, Data, Message, Net, Refused, Turn, Update, generator, nbytes
+
+
+def drawn(generator):
+    return torch.rand(4, generator=generator).tolist()
+
+
+def test_bytes_are_elements_times_item_size():
+    leaves = {"a": torch.zeros(2, 3), "b": torch.zeros(5, dtype=torch.int64), "c": torch.zeros(7, dtype=torch.bool)}
+    assert nbytes(leaves) == 6 * 4 + 5 * 8 + 7
+    assert nbytes({}) == 0
+    assert nbytes(model()) == NBYTES == 256
+    assert nbytes({"part of another": torch.zeros(100)[:3]}) == 12
+
+
+@pytest.mark.parametrize("kind", [Message, Update])
+def test_what_travels_is_parameters_and_extra(kind):
+    assert kind({"a": torch.zeros(3)}, {"a": torch.zeros(2, dtype=torch.float64)}).nbytes == 12 + 16
+    assert kind().nbytes == 0
+
+
+def test_two_plain_numbers_travel_free():
+    assert Update(size=1000, score=0.5).nbytes == 0
+
+
+def test_images_are_scaled_and_numbers_are_not():
+    images = Data(torch.tensor([[0, 51], [255, 102]], dtype=torch.uint8), torch.tensor([0, 1]))
+    assert images.inputs().dtype == torch.float32
+    torch.testing.assert_close(images.inputs(), torch.tensor([[0.0, 0.2], [1.0, 0.4]]))
+    torch.testing.assert_close(images.inputs(torch.tensor([1])), torch.tensor([[1.0, 0.4]]))
+    numbers = Data(torch.tensor([[3.0], [300.0]]), torch.tensor([0, 1]))
+    assert numbers.inputs(slice(1, 2)).tolist() == [[300.0]]
+    assert (len(images), len(numbers)) == (2, 2)
+
+
+def test_a_net_without_a_table_cannot_be_aligned():
+    assert NET.table["fc2.weight"] == ("h2", "h1")
+    with pytest.raises(Refused, match=r"^net\.name: .*no table"):
+        _ = Net(NET.build).table
+
+
+def test_the_public_part_holds_no_examples_but_the_shared_ones():
+    fed = federation("ab")
+    assert fed.public.names == ("a", "b")
+    assert set(vars(fed.public)) == {"nets", "test", "classes"}
+    assert fed.public.nets == {"a": NET, "b": NET}
+    assert fed.public.test is fed.test
+
+
+def test_a_generators_seed_is_a_digest_of_its_words():
+    digest = hashlib.blake2b(b"3\x1finit", digest_size=8).digest()
+    assert generator(3, "init").initial_seed() == int.from_bytes(digest, "little") // 2
+    assert drawn(generator(1, 23)) != drawn(generator(12, 3))
+
+
+def test_a_local_steps_draws_depend_on_seed_stage_round_unit_and_purpose():
+    at = At(seed=1, stage=2, round=3, unit="a")
+    assert drawn(at.generator("batches")) == drawn(generator(1, 2, 3, "a", "batches"))
+    others = [At(0, 2, 3, "a"), At(1, 0, 3, "a"), At(1, 2, 0, "a"), At(1, 2, 3, "b"), At(1, 2, 3, ("a", "b"))]
+    draws = [drawn(at.generator("batches")), drawn(at.generator()), *(drawn(o.generator("batches")) for o in others)]
+    assert len({tuple(numbers) for numbers in draws}) == len(draws)
+
+
+def test_a_turn_knows_where_its_units_stand_and_draws_for_itself():
+    turn = Turn(seed=1, stage=2, round=3, units=("a",), names=("a", "b"))
+    assert turn.at("a") == At(1, 2, 3, "a")
+    assert drawn(turn.generator("x")) == drawn(generator(1, 2, 3, "server", "x"))
+    assert drawn(turn.generator("x")) != drawn(turn.at("a").generator("x"))
