@@ -34,7 +34,7 @@ def data(count: int, *words: object) -> Data:
     return Data(x, x[:, :3].argmax(1))
 
 
-def device(name: str, net: Net = NET) -> Device:
+def device_of(name: str, net: Net = NET) -> Device:
     """A device whose examples depend on its name alone."""
     return Device(
         name, net, Splits(data(SIZES.get(name, 8), name, "train"), data(7, name, "val"), data(5, name, "test"))
@@ -42,7 +42,7 @@ def device(name: str, net: Net = NET) -> Device:
 
 
 def federation(names: Iterable[str] = "abc", net: Net = NET) -> Federation:
-    return Federation({name: device(name, net) for name in names}, data(20, "shared"), 3)
+    return Federation({name: device_of(name, net) for name in names}, data(20, "shared"), 3)
 
 
 def model(*words: object, net: Net = NET) -> Params:

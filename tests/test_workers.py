@@ -15,8 +15,9 @@ import torch
 
 from fedcore import nets
 from fedcore.local import Training, train
+from fedcore.packing import LARGE
 from fedcore.types import At, Data, Device, Message, Net, Refused, Splits
-from fedcore.workers import LARGE, Inline, WorkerDied, Workers, examples
+from fedcore.workers import Inline, WorkerDied, Workers, examples
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=64, epochs=1)
 NET = nets.net("mlp", shape=(28, 28), classes=10, widths=[120, 60])

@@ -1,0 +1,233 @@
+"""How values travel between processes: pickled, their tensors beside them in a block of shared memory.
+
+Blocks have no name: they are passed as open files and vanish with the last process that maps them. Large `Data` is put
+into shared memory once, for all workers.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import mmap
+import os
+import pickle
+import socket
+import struct
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedcore.types import Data
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+Adopt: TypeAlias = Callable[[], None]
+"""Makes the names of the sender's main program known here."""
+
+LARGE = 1 << 20
+"""Bytes from which `Data` is kept in shared memory, each an open file; smaller data travels with each call."""
+
+ALIGNMENT = 64
+"""Bytes: where a tensor may begin in a block."""
+
+
+class Block:
+    """Shared memory without a name: an open file of so many bytes."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        if hasattr(os, "memfd_create"):
+            self.descriptor = os.memfd_create("fedcore")
+        else:
+            with tempfile.TemporaryFile() as file:
+                self.descriptor = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self.descriptor)
+        os.truncate(self.descriptor, length)
+
+
+def map_bytes(descriptor: int, length: int, access: int = mmap.ACCESS_WRITE) -> Bytes:
+    """Return a block's bytes where they lie."""
+    return np.frombuffer(mmap.mmap(descriptor, length, access=access), dtype=np.uint8)
+
+
+class Packed:
+    """payload: the pickle. length: bytes needed for its tensors. tokens: the kept data that the payload names."""
+
+    def __init__(self, value: object, keep: Callable[[Data], int] | None = None) -> None:
+        stream = io.BytesIO()
+        pickler = _Pickler(stream, keep)
+        pickler.dump(value)
+        self.payload = stream.getbuffer()
+        self.length, self.tokens, self._leaves = pickler.length, pickler.tokens, pickler.leaves
+
+    def write(self, block: Bytes) -> None:
+        for start, leaf in self._leaves:
+            block[start : start + leaf.nbytes] = _bytes(leaf.contiguous())
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles all but tensors, for which it finds places in a block, and large data, for which it writes tokens."""
+
+    def __init__(self, stream: io.BytesIO, keep: Callable[[Data], int] | None) -> None:
+        super().__init__(stream, protocol=5)
+        self.keep = keep
+        self.leaves: list[tuple[int, Tensor]] = []
+        self.length = 0
+        self.tokens: set[int] = set()
+
+    def persistent_id(self, value: object) -> object:
+        if type(value) is Data and self.keep is not None and value.x.nbytes >= LARGE:
+            token = self.keep(value)
+            self.tokens.add(token)
+            return token
+        if type(value) is Tensor and value.device.type == "cpu" and value.layout is torch.strided:
+            start = math.ceil(self.length / ALIGNMENT) * ALIGNMENT
+            self.leaves.append((start, value.detach()))
+            self.length = start + value.nbytes
+            return start, value.dtype, tuple(value.shape)
+        return None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, parcel: Parcel, kept: Mapping[int, Data], adopt: Adopt | None) -> None:
+        super().__init__(io.BytesIO(parcel.payload))
+        self.parcel, self.kept, self.adopt = parcel, kept, adopt
+
+    def persistent_load(self, name: Any) -> object:
+        if isinstance(name, int):
+            return self.kept[name]
+        start, dtype, shape = name
+        part = self.parcel.block[start : start + math.prod(shape) * dtype.itemsize]
+        if self.parcel.owned:
+            return torch.from_numpy(part).view(dtype).view(shape)
+        leaf = torch.empty(shape, dtype=dtype)
+        _bytes(leaf)[:] = part
+        return leaf
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "__main__" and self.adopt is not None:
+            self.adopt()
+        return super().find_class(module, name)
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """What has arrived. owned: whether the bytes of its tensors are its own, or the line's, free for the next value."""
+
+    payload: bytes
+    block: Bytes
+    owned: bool
+
+    def open(self, kept: Mapping[int, Data] | None = None, adopt: Adopt | None = None) -> Any:
+        return _Unpickler(self, kept or {}, adopt).load()
+
+
+def _bytes(leaf: Tensor) -> Bytes:
+    """Return a contiguous tensor's bytes, which are copied by one thread (PyTorch's many stumble over busy workers)."""
+    array: Bytes = leaf.view(-1).view(torch.uint8).numpy()
+    return array
+
+
+class Line:
+    """One end of the socket between two processes, with a block for what is sent and one for what is received.
+
+    A block serves value after value (fresh memory costs ten times the copy), so each end takes its turn: a value is
+    opened before the answer to it is sent.
+    """
+
+    HEADER = struct.Struct("=QQ?")  # bytes of the pickle; bytes of the block that comes along, if any; owned
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.channel = channel
+        self._outgoing: Bytes = np.empty(0, dtype=np.uint8)
+        self._incoming: Bytes = np.empty(0, dtype=np.uint8)
+
+    def send(self, packed: Packed) -> None:
+        """Send a value in the line's own block."""
+        grown = None
+        if packed.length > len(self._outgoing):
+            grown = Block(2 * packed.length)
+            self._outgoing = map_bytes(grown.descriptor, grown.length)
+        packed.write(self._outgoing)
+        self._send(packed, grown, owned=False)
+
+    def give(self, packed: Packed, block: Block) -> None:
+        """Send a value whose tensors already stand in a block of their own, which both ends share from now on."""
+        self._send(packed, block, owned=True)
+
+    def _send(self, packed: Packed, block: Block | None, owned: bool) -> None:
+        header = self.HEADER.pack(len(packed.payload), 0 if block is None else block.length, owned)
+        socket.send_fds(self.channel, [header], [] if block is None else [block.descriptor])
+        self.channel.sendall(packed.payload)
+
+    def receive(self) -> Parcel:
+        """Wait for the next value. Raises EOFError when the other end is gone."""
+        header, descriptors, _, _ = socket.recv_fds(self.channel, self.HEADER.size, 1)
+        if len(header) < self.HEADER.size:
+            raise EOFError
+        size, length, owned = self.HEADER.unpack(header)
+        block = self._incoming
+        for descriptor in descriptors:
+            access = mmap.ACCESS_COPY if owned else mmap.ACCESS_WRITE  # nobody spoils what others map as well
+            block = map_bytes(descriptor, length, access)
+            os.close(descriptor)
+        if not owned:
+            self._incoming = block
+        payload = bytearray(size)
+        rest = memoryview(payload)
+        while rest:
+            got = self.channel.recv_into(rest)
+            if got == 0:
+                raise EOFError
+            rest = rest[got:]
+        return Parcel(bytes(payload), block, owned)
+
+
+class Shelf:
+    """The large data that this process has packed, by identity; each is let go when nothing else here refers to it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._tokens = itertools.count()
+        self._token_of: dict[int, int] = {}
+        self._held: dict[int, tuple[Packed, Block, weakref.ref[Data]]] = {}
+
+    def pack(self, value: object) -> Packed:
+        return Packed(value, self._keep)
+
+    def __getitem__(self, token: int) -> tuple[Packed, Block]:
+        packed, block, _ = self._held[token]
+        return packed, block
+
+    def held(self) -> set[int]:
+        return set(self._held)
+
+    def clear(self) -> None:
+        self._token_of.clear()
+        self._held.clear()
+
+    def _keep(self, data: Data) -> int:
+        with self._lock:
+            if id(data) not in self._token_of:
+                token = next(self._tokens)
+                packed = Packed(("keep", token, data))
+                block = Block(packed.length)
+                packed.write(map_bytes(block.descriptor, block.length))
+                reference = weakref.ref(data, partial(self._let_go, id(data), token))
+                self._held[token] = packed, block, reference
+                self._token_of[id(data)] = token
+            return self._token_of[id(data)]
+
+    def _let_go(self, identity: int, token: int, _: weakref.ref[Data]) -> None:
+        self._token_of.pop(identity, None)
+        self._held.pop(token, None)
