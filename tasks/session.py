@@ -8,11 +8,15 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
+from uuid import UUID
 
-from prefect import get_run_logger
+import psutil
+from prefect import get_client, get_run_logger, runtime
 from prefect.context import refresh_global_settings_context
+from prefect.exceptions import ObjectNotFound
+from prefect.states import Crashed
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -107,11 +111,30 @@ class Session:
 
 
 @contextmanager
+def on_record(flow_run: str) -> Iterator[None]:
+    """Keep Prefect's view of flow runs true: one whose process was killed is marked as crashed by the next."""
+    folder = environment.STATE / "flows"
+    folder.mkdir(parents=True, exist_ok=True)
+    for mark in folder.iterdir():
+        if not psutil.pid_exists(int(mark.read_text() or 0)):
+            with get_client(sync_client=True) as client, suppress(ObjectNotFound):
+                client.set_flow_run_state(UUID(mark.name), Crashed(message="its process ended"), force=True)
+            mark.unlink(missing_ok=True)
+    mark = folder / flow_run
+    mark.write_text(str(os.getpid()))
+    try:
+        yield
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+@contextmanager
 def session(flow: str, workers: int | None) -> Iterator[Session]:
     """Open a session: worker processes start with the first step that is not cached."""
     columns: list[Any] = [
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         TextColumn("left"), TimeRemainingColumn(),
     ]  # fmt: skip
-    with Workers(workers) as pool, Progress(*columns, console=console, transient=True) as progress:
+    progress = Progress(*columns, console=console, transient=True)
+    with on_record(str(runtime.flow_run.id)), Workers(workers) as pool, progress:
         yield Session(flow, pool, progress)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from fedcore import nets
-from fedcore.local import Training
+from fedcore.local import Training, train
 from fedcore.rounds import Round, run
 from fedcore.types import At, Data, Device, Federation, Message, Method, Net, Params, Splits, Update, generator
-from fedcore.workers import Inline, Workers
+from fedcore.workers import Inline, Workers, one_thread
 
 NET = nets.net("mlp", shape=(4,), classes=3, widths=[5, 4])
 NBYTES = 4 * ((5 * 4 + 5) + (4 * 5 + 4) + (3 * 4 + 3))  # of its leaves: 64 float32
@@ -82,12 +82,41 @@ def sending(method: Method, updates: Mapping[str, Update]) -> Method:
     return replace(method, stages=tuple(replace(stage, local=local) for stage in method.stages))
 
 
-def fused(method: Method, updates: Mapping[str, Update]) -> Params:
+def fused(method: Method, updates: Mapping[str, Update], test: Data | None = None) -> Params:
     """What a method sends everyone after one round in which the devices sent these updates."""
-    messages = last(sending(method, updates), federation(updates)).state.messages
+    fed = federation(updates)
+    messages = last(sending(method, updates), replace(fed, test=test or fed.test)).state.messages
     one = next(iter(messages.values()))
     assert all(message is one for message in messages.values())
     return one.params
+
+
+def trained(fed: Federation, training: Training, seed: int, sent: Params | None = None, round: int = 0) -> dict[str, Update]:
+    """What each device sends after training from `sent`, or from its own initial model, in the first stage."""
+    with one_thread():
+        return {
+            name: train({}, Message(sent or {}), there, At(seed, 0, round, name), training=training)[1]
+            for name, there in fed.devices.items()
+        }
+
+
+def constant(number: float) -> Params:
+    """A model with one number everywhere."""
+    return {leaf: torch.full_like(x, number) for leaf, x in model().items()}
+
+
+def says(answer: int) -> Params:
+    """A model that takes every example for the same class."""
+    params = model("says", answer)
+    params["fc3.weight"].zero_()
+    params["fc3.bias"].zero_()[answer] = 1.0
+    return params
+
+
+def disputed() -> tuple[dict[str, Update], Data]:
+    """Models a, b, c, worst first by their own word, and examples by which the order is c, a, b."""
+    updates = {name: Update(says(k), score=k / 10) for k, name in enumerate("abc")}
+    return updates, Data(data(6).x, torch.tensor([0, 0, 1, 1, 1, 2]))
 
 
 @cache

@@ -1,0 +1,217 @@
+"""A copy of the project in a folder of its own, used as a person uses it: by commands typed there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ("fedcore", "flows", "tasks")
+FOREIGN = ("PREFECT_", "MLFLOW_", "FEDCORE_", "DVC_", "GIT_")
+TABLES = {"runs": "runs", "points": "metrics", "versions": "model_versions", "models": "logged_models"}
+
+METHODS: dict[str, dict[str, Any]] = {
+    "local_only": {},
+    "fedavg_3": {"method": "fedavg", "rounds": 3, "training": {"epochs": 1, "init": "common"}},
+    "lmf": {},
+    "code_ot": {},
+    "best_local": {},
+}
+
+
+def small(params: dict[str, Any]) -> None:
+    """Make the default study one of seconds: four devices, a narrow net, one seed, five methods."""
+    params["run"]["seeds"] = [0]
+    params["federation"] |= {"devices": 4, "alpha": 1.0}
+    params["net"]["widths"] = [16, 8]
+    params["training"] |= {"epochs": 5, "batch": 32}
+    params["studies"]["code"]["methods"] = METHODS
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command left: its exit code and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def all(self) -> str:
+        return self.out + self.err
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a look at a project found: steps since the last look, the record's counts, digests of the outputs."""
+
+    steps: list[dict[str, Any]]
+    record: dict[str, int]
+    outs: dict[str, str]
+    said: Said | None = None
+
+    def computed(self, kind: str | None = None) -> list[dict[str, Any]]:
+        return [step for step in self.steps if not step["cached"] and kind in (None, step["step"])]
+
+    def count(self, kind: str) -> int:
+        return sum(step["step"] == kind for step in self.steps)
+
+
+@dataclass
+class Project:
+    """api: the Prefect server to use; None: the folder's own, as a user without settings has it."""
+
+    folder: Path
+    api: str | None = None
+    sources: Path | None = None
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+    read: int = 0
+
+    @classmethod
+    def copy(cls, folder: Path, api: str | None = None, change: Callable[[dict[str, Any]], None] = small) -> Project:
+        """Copy the project as it is now, with its parameters changed."""
+        for name in SOURCES:
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        files = (".dvcignore", ".gitignore", ".dvc/config", ".dvc/.gitignore", "dvc.yaml", "prefect.yaml", "prefect.toml")
+        for name in (*files, "data/README.md"):
+            (folder / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(ROOT / name, folder / name)
+        params = yaml.safe_load((ROOT / "params.yaml").read_text())
+        change(params)
+        (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+        return cls(folder, api)
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """The caller's environment without its settings of Prefect, MLflow and the project."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+        sources = [str(self.sources or self.folder), str(Path(__file__).parent)]
+        return {
+            **kept,
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)]),
+            "PYTHONPATH": os.pathsep.join(sources),
+            "COLUMNS": "200",
+            **{f"GIT_{who}_{what}": "a@b.c" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
+            **({"PREFECT_API_URL": self.api} if self.api else {}),
+            **more,
+        }
+
+    def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
+        """Start a command; what it started is ended by `stop`."""
+        process = subprocess.Popen(
+            command, cwd=self.folder, env=self.environment(**environment), stdin=subprocess.DEVNULL, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        self.started.append(process)
+        return process
+
+    def run(self, *command: str, code: int | None = 0, limit: float = 240, **environment: str) -> Said:
+        """Run a command to its end; `code` is the exit code that it must have (None: any)."""
+        process = self.start(*command, **environment)
+        try:
+            out, err = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            end(process)
+            out, err = process.communicate()
+            raise AssertionError(f"{' '.join(command)}: not done after {limit} s\n{out}\n{err}") from None
+        said = Said(process.returncode, out, err)
+        assert code is None or said.code == code, f"{' '.join(command)}: exit code {said.code}\n{out}\n{err}"
+        return said
+
+    def federate(self, *words: str, **options: Any) -> Said:
+        return self.run("python", "-m", "flows.federate", *words, **options)
+
+    def stop(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                end(process)
+            with suppress(ValueError):  # its pipes are closed already
+                process.communicate()
+
+    def look(self, said: Said | None = None) -> Seen:
+        """Return what happened since the last look."""
+        steps = self.journal()
+        new, self.read = steps[self.read :], len(steps)
+        return Seen(new, self.record(), digests(self.folder / "pipeline"), said)
+
+    def journal(self) -> list[dict[str, Any]]:
+        path = self.folder / ".fedcore" / "journal.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def record(self) -> dict[str, int]:
+        """Count what MLflow holds."""
+        path = self.folder / "mlflow.db"
+        if not path.exists():
+            return dict.fromkeys(TABLES, 0)
+        with closing(sqlite3.connect(path)) as database:
+            return {n: database.execute(f"select count(*) from {table}").fetchone()[0] for n, table in TABLES.items()}
+
+    def processes(self) -> dict[int, str]:
+        """Return the processes that work in the folder, by id, with their commands."""
+        found = {}
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if Path(os.readlink(entry / "cwd")) == self.folder:
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        return found
+
+    def ask(self, what: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Ask the Prefect server."""
+        content = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.api}/{what}", content, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    def edit(self, path: str, function: str, line: str) -> None:
+        """Put a line after the docstring of a function."""
+        import ast
+
+        file = self.folder / path
+        lines = file.read_text().splitlines(keepends=True)
+        (node,) = (n for n in ast.parse("".join(lines)).body if isinstance(n, ast.FunctionDef) and n.name == function)
+        first = node.body[1] if ast.get_docstring(node) else node.body[0]
+        lines.insert(first.lineno - 1, f"{' ' * first.col_offset}{line}\n")
+        file.write_text("".join(lines))
+
+    def commit(self, what: str) -> None:
+        self.run("git", "add", "--all")
+        self.run("git", "commit", "--quiet", "--message", what)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """End a process and all that it started."""
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, how)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+            return
+
+
+def wait(what: str, ready: Callable[[], Any], limit: float, every: float = 0.05) -> Any:
+    """Wait until something is there and return it; fails after `limit` seconds."""
+    until = time.monotonic() + limit
+    while not (found := ready()):
+        assert time.monotonic() < until, f"{what}: not seen in {limit} s"
+        time.sleep(every)
+    return found
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Return the digest of every file below a folder, by its path."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(p.relative_to(folder)): hashlib.blake2b(p.read_bytes(), digest_size=8).hexdigest() for p in files}
