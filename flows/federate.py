@@ -39,7 +39,7 @@ class Request(BaseModel):
 
     studies: list[str] | None = None
     size: str | None = None
-    seeds: list[int] | None = None
+    seeds: settings.Seeds | None = None
     methods: list[str] = []
     changes: dict[str, Any] = {}
     prepared: bool = False
@@ -129,13 +129,16 @@ def fetch(here: Session, setting: Setting, seed: int) -> data.Prepared:
 
 def planned(request: Request) -> tuple[dict[str, Any], list[Job]]:
     """Return the parameters and the jobs; raises Refused before anything is computed."""
-    params = settings.read()
+    # What is run is settled first; the other changes are made at each point of a study's grid.
+    mine = {key: value for key, value in request.changes.items() if key.partition(".")[0] in ("run", "studies")}
+    changes = {key: value for key, value in request.changes.items() if key not in mine}
+    params = settings.changed(settings.read(), mine)
     limits = settings.run_section(params)
     size = request.size or limits.size
     jobs = []
     for name in request.studies or limits.studies:
         study = settings.study(params, name)
-        points = settings.settings(params, name, size, request.changes, request.methods)
+        points = settings.settings(params, name, size, changes, request.methods)
         seeds = request.seeds or limits.seeds
         jobs += [Job(study=name, title=study.title, size=size, seed=seed, settings=points) for seed in seeds]
     return params, jobs

@@ -14,6 +14,7 @@ import pandas as pd
 from fedcore.figures import comparison, png
 from fedcore.methods import CONTROLS
 from fedcore.summary import summarise
+from fedcore.types import Refused
 from tasks import report, settings
 from tasks.federate import RUNS, SECONDS, TABLE
 
@@ -32,6 +33,8 @@ class Answer:
 
 def compare(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequence[Path], who: Iterable[Path]) -> Answer:
     """Compare what was written into some folders: results, seconds, and pictures of who holds what."""
+    for missing in (path for folder in results if not (path := folder / TABLE).is_file()):
+        raise Refused(f"{missing}: no such file; make it with: dvc repro")
     table = pd.concat([pd.read_parquet(folder / TABLE) for folder in results], ignore_index=True)
     spent = [pd.read_csv(folder / SECONDS) for folder in seconds if (folder / SECONDS).is_file()]
     frame = pd.concat(spent, ignore_index=True) if spent else NO_SECONDS

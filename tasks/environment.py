@@ -30,6 +30,7 @@ DEFAULTS = {
     "DO_NOT_TRACK": "1",
     "MLFLOW_TRACKING_URI": TRACKING,
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     # One thread each: the workers are the parallelism, and sums must not depend on the number of threads.

@@ -43,11 +43,11 @@ def orchestrated() -> Iterator[None]:
 
 
 class _Quiet(logging.Filter):
-    """Keeps the traceback of a refusal out of the terminal: its one line says all."""
+    """Keeps what Prefect says of a refusal out of the terminal: its one line says all."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        return not isinstance(error, Refused)
+        return not isinstance(error, Refused) and "an exception Refused: " not in record.getMessage()
 
 
 @contextmanager

@@ -33,6 +33,10 @@ from fedcore.types import Method, Net, Refused
 
 M = TypeVar("M", bound=BaseModel)
 Share = Annotated[float, Ge(0), Lt(1)]
+Seeds = Annotated[list[Annotated[int, Ge(0)]], Field(min_length=1)]
+SECTIONS = ("run", "data", "federation", "net", "training", "studies")
+"""Sections that params.yaml must have; the others are the methods'."""
+
 GIVEN = ("net", "training", "common")
 """What every method's builder gets beside its own section."""
 
@@ -72,7 +76,7 @@ class Study(Section):
 
     title: str
     family: str
-    methods: dict[str, dict[str, Any]]
+    methods: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
     sizes: dict[str, Size]
 
 
@@ -88,7 +92,7 @@ class Run(Section):
 
     studies: Annotated[list[str], Field(min_length=1)]
     size: str
-    seeds: Annotated[list[Annotated[int, Ge(0)]], Field(min_length=1)]
+    seeds: Seeds
     every: Annotated[int, Ge(1)]
     workers: Annotated[int, Ge(1)] | None
 
@@ -144,10 +148,19 @@ def read(path: Path = Path("params.yaml")) -> dict[str, Any]:
         params = yaml.safe_load(path.read_text())
     except FileNotFoundError:
         raise Refused(f"{path}: no such file; run this in the project's folder") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise Refused(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(params, dict):
         raise Refused(f"{path}: must hold sections, has {type(params).__name__}")
+    known = (*SECTIONS, *METHODS)
+    for name, section in params.items():
+        if name not in known:
+            raise Refused(f"{name}: no such section{_near(str(name), known)}")
+        if not isinstance(section, dict):
+            raise Refused(f"{name} = {section!r}: must be a section; one without keys is {{}}")
+    for name in SECTIONS:
+        if name not in params:
+            raise Refused(f"{name}: the section is missing in {path}")
     return params
 
 
@@ -274,12 +287,14 @@ def _method(params: Mapping[str, Any], label: str, row: Mapping[str, Any] | None
     init = training.pop("init", None)
     if init not in ("common", "per_device"):
         raise Refused(f"training.init = {init!r}: allowed: common, per_device")
+    settled = checked(_model(Training, ()), "training", training).model_dump()
+    Training(**settled)  # refuses what its annotations cannot
     builder = getattr(import_module(METHODS[name]), name)
     return MethodSettings(
         label,
         name,
         init == "common",
-        checked(_model(Training, ()), "training", training).model_dump(),
+        settled,
         checked(_model(builder, GIVEN), name, own).model_dump(),
     )
 

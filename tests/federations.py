@@ -91,7 +91,9 @@ def fused(method: Method, updates: Mapping[str, Update], test: Data | None = Non
     return one.params
 
 
-def trained(fed: Federation, training: Training, seed: int, sent: Params | None = None, round: int = 0) -> dict[str, Update]:
+def trained(
+    fed: Federation, training: Training, seed: int, sent: Params | None = None, round: int = 0
+) -> dict[str, Update]:
     """What each device sends after training from `sent`, or from its own initial model, in the first stage."""
     with one_thread():
         return {
@@ -113,10 +115,14 @@ def says(answer: int) -> Params:
     return params
 
 
+def ranked(*models: Params) -> dict[str, Update]:
+    """Updates of devices a, b, c, ..., of which each is better than the one before."""
+    return {chr(ord("a") + k): Update(params, score=k / 10) for k, params in enumerate(models)}
+
+
 def disputed() -> tuple[dict[str, Update], Data]:
     """Models a, b, c, worst first by their own word, and examples by which the order is c, a, b."""
-    updates = {name: Update(says(k), score=k / 10) for k, name in enumerate("abc")}
-    return updates, Data(data(6).x, torch.tensor([0, 0, 1, 1, 1, 2]))
+    return ranked(says(0), says(1), says(2)), Data(data(6).x, torch.tensor([0, 0, 1, 1, 1, 2]))
 
 
 @cache

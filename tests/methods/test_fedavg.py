@@ -3,7 +3,7 @@ from functools import partial
 
 import pytest
 import torch
-from federations import ADAM, NET, SGD, bits, constant, data, federation, fused, last, model, trained
+from federations import ADAM, NET, SGD, bits, constant, federation, fused, last, model, trained
 from torch.nn.functional import cross_entropy
 
 from fedcore import nets
@@ -70,13 +70,3 @@ def test_only_those_who_took_part_are_averaged():
 
 def test_equal_models_are_a_fixed_point():
     torch.testing.assert_close(fused(fedavg(), {name: Update(model()) for name in "abc"}), model())
-
-
-def test_averaging_pulls_models_together_that_started_alike():
-    """With a common start the mean serves the devices better than it does with different ones."""
-    long = replace(ADAM, epochs=30)
-    shared = [
-        last(fedavg(training=long, common=common), replace(federation(), test=data(200)), 1).scores["a"]["shared"]["loss"]
-        for common in (True, False)
-    ]
-    assert shared[0] < shared[1]

@@ -39,9 +39,7 @@ def test_nothing_is_sent(common):
 
 @pytest.mark.parametrize("common", [True, False])
 def test_one_device_is_fedavg(common):
-    averaged = method(
-        "fedavg", net=NET, training=SGD, common=common, rounds=1, fraction=1.0, weights="size"
-    )
+    averaged = method("fedavg", net=NET, training=SGD, common=common, rounds=1, fraction=1.0, weights="size")
     alone = last(local_only(common=common), federation("b"), 5)
     assert alone.scores == last(averaged, federation("b"), 5).scores
 

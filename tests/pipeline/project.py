@@ -13,7 +13,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,15 @@ class Project:
         """Copy the project as it is now, with its parameters changed."""
         for name in SOURCES:
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-        files = (".dvcignore", ".gitignore", ".dvc/config", ".dvc/.gitignore", "dvc.yaml", "prefect.yaml", "prefect.toml")
+        files = (
+            ".dvcignore",
+            ".gitignore",
+            ".dvc/config",
+            ".dvc/.gitignore",
+            "dvc.yaml",
+            "prefect.yaml",
+            "prefect.toml",
+        )
         for name in (*files, "data/README.md"):
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(ROOT / name, folder / name)
@@ -110,12 +118,13 @@ class Project:
             **more,
         }
 
-    def start(self, *command: str, **environment: str) -> subprocess.Popen[str]:
-        """Start a command; what it started is ended by `stop`."""
-        process = subprocess.Popen(
-            command, cwd=self.folder, env=self.environment(**environment), stdin=subprocess.DEVNULL, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
+    def start(self, *command: str, log: Path | None = None, **environment: str) -> subprocess.Popen[str]:
+        """Start a command, its output into a file if one is named; what it started is ended by `stop`."""
+        with log.open("w") if log else nullcontext(subprocess.PIPE) as out:
+            process = subprocess.Popen(
+                command, cwd=self.folder, env=self.environment(**environment), stdin=subprocess.DEVNULL, text=True,
+                stdout=out, stderr=subprocess.STDOUT if log else out, start_new_session=True,
+            )  # fmt: skip
         self.started.append(process)
         return process
 

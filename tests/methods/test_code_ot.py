@@ -1,0 +1,182 @@
+from functools import partial
+
+import pytest
+import torch
+from federations import (
+    ADAM,
+    NET,
+    SGD,
+    bits,
+    constant,
+    disputed,
+    federation,
+    fused,
+    last,
+    model,
+    ranked,
+    sending,
+    shuffled,
+    trained,
+)
+
+from fedcore import nets
+from fedcore.local import predict
+from fedcore.methods import method
+from fedcore.rounds import run
+from fedcore.types import At, Message, Net, Refused, Turn, Update
+from fedcore.workers import Inline, one_thread
+
+GIVEN = {
+    "net": NET, "training": SGD, "common": False, "shots": 1, "order": "ascending", "exam": "validation",
+    "solver": "newton", "reg": 0.01, "tol": 1e-7, "max_iterations": 10_000, "p": 1,
+}  # fmt: skip
+code_ot = partial(method, "code_ot", **GIVEN)
+no_alignment = partial(method, "no_alignment", net=NET, training=SGD, common=False)
+X = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+
+
+# Oracles
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"p": 2}, {"solver": "exact"}, {"solver": "sinkhorn", "reg": 0.03}],
+    ids=["newton", "squared", "exact", "sinkhorn"],
+)
+def test_a_permuted_network_fuses_back_to_itself(settings):
+    models = [*(shuffled(model(), NET, k) for k in (1, 2, 3)), model()]
+    for params in models:
+        torch.testing.assert_close(predict(params, NET, X, 50), predict(model(), NET, X, 50))
+    assert not any(torch.equal(params["fc2.weight"], model()["fc2.weight"]) for params in models[:-1])
+    found = fused(code_ot(**settings), ranked(*models))
+    torch.testing.assert_close(found, model(), rtol=0, atol=1e-5)
+    blind = fused(no_alignment(exam="validation"), ranked(*models))
+    assert (blind["fc2.weight"] - model()["fc2.weight"]).abs().max() > 0.1
+
+
+def test_the_fused_model_has_the_units_of_the_best():
+    models = [model(), shuffled(model(), NET, 1), shuffled(model(), NET, 2)]
+    torch.testing.assert_close(fused(code_ot(), ranked(*models)), models[-1], rtol=0, atol=1e-5)
+    torch.testing.assert_close(fused(code_ot(order="descending"), ranked(*models)), models[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{}, {"p": 2}, {"solver": "exact"}], ids=["newton", "squared", "exact"])
+@pytest.mark.parametrize("count", [2, 5])
+def test_identical_devices_are_a_fixed_point(settings, count):
+    found = fused(code_ot(**settings), ranked(*[model()] * count))
+    torch.testing.assert_close(found, model(), rtol=0, atol=1e-6)
+
+
+# Reductions
+
+
+@pytest.mark.parametrize("exam", ["validation", "test"])
+@pytest.mark.parametrize("names", ["a", "ab", "abcde"])
+def test_without_alignment_it_is_the_geometric_weighting_to_the_bit(exam, names):
+    fed = federation(names)
+    found = last(code_ot(training=ADAM, exam=exam, solver="identity"), fed, 2)
+    expected = last(no_alignment(training=ADAM, exam=exam), fed, 2)
+    assert bits(found.state.messages) == bits(expected.state.messages)
+    assert found.scores == expected.scores
+    if len(names) > 1:
+        aligned = last(code_ot(training=ADAM, exam=exam), fed, 2)
+        assert bits(aligned.state.messages) != bits(expected.state.messages)
+
+
+def test_one_device_is_that_device():
+    alone = federation("b")
+    one = last(code_ot(), alone, 3)
+    assert bits(one.state.messages["b"].params) == bits(trained(alone, SGD, 3)["b"].params)
+    assert one.state.server["record/solver/iterations"].shape == (0,)
+
+
+def test_one_shot_is_the_first_round_of_three():
+    fed = federation()
+    (alone,) = run(code_ot(), fed, 4, Inline())
+    rounds = list(run(code_ot(shots=3), fed, 4, Inline()))
+    assert [(one.turn.stage, one.turn.round) for one in rounds] == [(0, 0), (1, 0), (1, 1)]
+    assert bits(rounds[0].state) == bits(alone.state)
+    assert rounds[0].scores == alone.scores
+
+
+def test_later_shots_train_on_from_the_fused_model():
+    fed = federation()
+    first, second = run(code_ot(shots=2), fed, 4, Inline())
+    (local,) = {stage.local for stage in code_ot(shots=2).stages}
+    with one_thread():
+        updates = {
+            name: local({}, Message(first.state.messages[name].params), there, At(4, 1, 0, name))[1]
+            for name, there in fed.devices.items()
+        }
+    assert bits(second.state.messages["a"].params) == bits(fused(code_ot(), updates))
+    assert bits(second.state.messages) != bits(first.state.messages)
+
+
+# Order and exam
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"), [("ascending", 8 / 4 + 80 / 4 + 800 / 2), ("descending", 8 / 2 + 80 / 4 + 800 / 4)]
+)
+def test_the_last_of_the_order_counts_half(order, expected):
+    updates = {
+        "a": Update(constant(80.0), score=0.5),
+        "b": Update(constant(800.0), score=0.9),
+        "c": Update(constant(8.0), score=0.1),
+    }
+    assert bits(fused(code_ot(order=order, solver="identity"), updates)) == bits(constant(expected))
+
+
+@pytest.mark.parametrize(("exam", "order"), [("validation", "abc"), ("test", "cab")])
+def test_the_exam_decides(exam, order):
+    updates, examples = disputed()
+    found = fused(code_ot(exam=exam), updates, examples)
+    renamed = ranked(*(updates[name].params for name in order))
+    assert bits(found) == bits(fused(code_ot(), renamed))
+    assert bits(found) != bits(fused(code_ot(order="descending"), renamed))
+
+
+# What the server remembers
+
+
+def test_the_server_remembers_the_plans_of_this_round_alone():
+    fed, seen = federation(), set()
+    for one in run(code_ot(shots=3, exam="test"), fed, 3, Inline()):
+        server = one.state.server
+        plans = {name: leaf for name, leaf in server.items() if name.startswith("record/plan/")}
+        folds = {name.split("/")[2] for name in plans}
+        assert len(folds) == 2  # three models are folded twice, named by the model that is folded in
+        shapes = {f"record/plan/{fold}/{label}": (n, n) for fold in folds for label, n in (("h1", 5), ("h2", 4))}
+        assert {name: tuple(leaf.shape) for name, leaf in plans.items()} == shapes
+        assert all(leaf.sum().item() == pytest.approx(1, abs=1e-5) for leaf in plans.values())
+        assert server["record/solver/violation"].shape == (4,)
+        assert server["record/solver/violation"].max() < 1e-7
+        assert server["exam/x"] is fed.test.x
+        seen.add(frozenset(folds))
+    assert len(seen) == 3  # the order of the models changes from shot to shot, and older plans are gone
+
+
+def test_the_plan_of_a_permutation_is_that_permutation():
+    updates = ranked(model(), shuffled(model(), NET, 1))
+    one = last(sending(code_ot(), updates), federation("ab"))
+    plan = one.state.server["record/plan/b/h1"]
+    moved = 5 * plan.T @ model()["fc1.weight"]
+    torch.testing.assert_close(moved, updates["b"].params["fc1.weight"], rtol=0, atol=1e-5)
+    numbers = {f"record/solver/{name}" for name in ("iterations", "violation", "bound")}
+    assert set(one.state.server) == {"record/plan/b/h1", "record/plan/b/h2"} | numbers
+
+
+# What is refused
+
+
+def test_a_net_without_a_table_is_refused():
+    with pytest.raises(Refused, match=r"^net\.name: .*no table of axes"):
+        code_ot(net=Net(NET.build))
+
+
+def test_models_of_another_width_take_the_shape_of_the_best():
+    wide = nets.net("mlp", shape=(4,), classes=3, widths=[7, 6])
+    updates = ranked(model(net=wide), model())
+    (stage,) = code_ot().stages
+    _, messages = stage.combine({}, updates, Turn(0, 0, 0, ("a", "b"), ("a", "b")))
+    assert {leaf: tuple(x.shape) for leaf, x in messages["a"].params.items()} == nets.shapes(NET)

@@ -1,0 +1,145 @@
+"""What every method of the registry keeps, with its own section of params.yaml: a new one is covered at once."""
+
+import math
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from federations import NET, SGD, bits, federation, last, workers
+
+from fedcore import nets
+from fedcore.evaluate import evaluate
+from fedcore.local import Training, train
+from fedcore.methods import CONTROLS, METHODS, method
+from fedcore.rounds import begin, run
+from fedcore.types import Device, Federation, Refused
+from fedcore.workers import Inline
+from tasks import settings
+from tasks.keys import key
+
+PARAMS = settings.read(Path(__file__).parents[2] / "params.yaml")
+ROWS = {row.name: row for row in settings.settings(PARAMS, "code", "small", {}, list(METHODS))[0].methods}
+FED = federation("abcd")
+
+
+@pytest.fixture(params=METHODS)
+def row(request):
+    return ROWS[request.param]
+
+
+def test_every_method_has_a_section():
+    assert set(ROWS) == set(METHODS) <= set(PARAMS)
+    assert set(METHODS) > CONTROLS
+
+
+def test_same_seed_same_bits_other_seed_other_bits(row):
+    built = row.build(NET)
+    first, again, other = ([bits(one) for one in run(built, FED, seed, Inline())] for seed in (1, 1, 2))
+    assert first == again
+    assert len(first) == len(other)
+    deployed = [bits(models(built, last(built, FED, seed))) for seed in (1, 2)]
+    assert deployed[0].keys() == deployed[1].keys()
+    assert all(deployed[0][place] != deployed[1][place] for place in deployed[0] if "weight" in place.split("/")[-1])
+
+
+def models(built, one):
+    """What each device runs in the end."""
+    return {name: built.deploy(one.state.own.get(name) or {}, one.state.messages[name]).members for name in FED.devices}
+
+
+def test_what_is_deployed_fits_its_net_is_finite_and_is_what_was_scored(row):
+    built = row.build(NET)
+    one = last(built, FED)
+    assert list(one.scores) == list(FED.devices)
+    for name, there in FED.devices.items():
+        deployed = built.deploy(one.state.own.get(name) or {}, one.state.messages[name])
+        for params in deployed.members:
+            assert {leaf: tuple(x.shape) for leaf, x in params.items()} == nets.shapes(NET)
+            assert all(x.dtype == torch.float32 and bool(x.isfinite().all()) for x in params.values())
+        assert sum(deployed.weights) == pytest.approx(1)
+        for split, examples in (("val", there.data.val), ("test", there.data.test), ("shared", FED.test)):
+            assert one.scores[name][split] == evaluate(deployed, NET, examples)
+            assert all(math.isfinite(value) for value in one.scores[name][split].values())
+
+
+def test_nothing_that_goes_in_is_changed(row):
+    built, fed = row.build(NET), federation("abcd")
+    start = begin(built, fed, 0, Inline())
+    passed = [fed, start]
+    before = [bits(fed), bits(start)]
+    for one in run(built, fed, 0, Inline(), state=start):
+        passed.append(one)
+        before.append(bits(one))
+    assert len(passed) > 2
+    assert [bits(value) for value in passed] == before
+
+
+def test_who_takes_part_sends_and_nobody_else(row):
+    built = row.build(NET)
+    for one in run(built, FED, 0, Inline()):
+        assert list(one.up) == list(one.down) == list(FED.devices)
+        sends = built.stages[one.turn.stage].combine is not None
+        assert {name for name, count in one.up.items() if count} == (set(one.turn.units) if sends else set())
+
+
+def renamed(name):
+    return f"device {name}"
+
+
+def test_other_names_in_the_same_order_change_nothing_else(row):
+    """With one start for all and all examples in one batch nothing else is drawn by name."""
+    whole = {"batch": 1000, "epochs": 5, "optimiser": "sgd", "lr": 0.3}
+    built = replace(row, common=True, training=row.training | whole).build(NET)
+    other = Federation({renamed(k): Device(renamed(k), v.net, v.data) for k, v in FED.devices.items()}, FED.test, 3)
+    for one, two in zip(run(built, FED, 3, Inline()), run(built, other, 3, Inline()), strict=True):
+        assert {renamed(name): count for name, count in one.down.items()} == two.down
+        for name in FED.devices:
+            mine, its = one.state.messages[name], two.state.messages[renamed(name)]
+            torch.testing.assert_close(mine.params, its.params, rtol=1e-4, atol=1e-5)
+            for split, found in one.scores[name].items():
+                assert found == pytest.approx(two.scores[renamed(name)][split], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_every_step_travels_to_another_process_and_gives_the_same_bits_there(row):
+    built = row.build(NET)
+    again = pickle.loads(pickle.dumps(built))
+    here = [bits(one) for one in run(built, FED, 5, Inline())]
+    assert [bits(one) for one in run(again, FED, 5, workers(2))] == here
+
+
+@pytest.mark.slow
+def test_a_steps_key_is_the_same_in_another_process(row):
+    built = row.build(NET)
+    start = begin(built, FED, 0, Inline())
+    there = FED.devices["a"]
+    steps = [stage.local for stage in built.stages] + [stage.combine for stage in built.stages if stage.combine]
+    calls = [(built.begin, NET), *((step,) for step in steps), (built.deploy, start.messages["a"])]
+    calls.append((built.stages[0].local, {}, start.messages["a"], there))
+    keys = [key(*call) for call in calls]
+    assert keys == [workers(2).call(key, *call) for call in calls]
+    assert all(len(found) == 40 and int(found, 16) >= 0 for found in keys)
+    assert len({keys[0], keys[1], keys[-2], keys[-1]}) == 4
+
+
+def test_one_training_serves_every_one_shot_method():
+    keys = {
+        name: key(stage.local, {}, FED.devices["a"])
+        for name, row in ROWS.items()
+        for stage in row.build(NET).stages[:1]
+        if stage.local.func is train
+    }
+    assert set(keys) >= {"lmf", "code_ot", "local_only", "fedavg", *CONTROLS}
+    assert len(set(keys.values())) == 1
+    longer = method("local_only", net=NET, training=Training(**{**vars(SGD), "epochs": 9}), common=False).stages[0]
+    assert key(longer.local, {}, FED.devices["a"]) not in keys.values()
+
+
+def test_names_and_settings_that_are_not_known_are_refused():
+    with pytest.raises(Refused, match=r"^method: 'fedavgg' is not known \(allowed: .*\); did you mean fedavg\?$"):
+        method("fedavgg")
+    for name in METHODS:
+        with pytest.raises(TypeError, match="wrong"):
+            method(name, net=NET, training=SGD, common=True, **ROWS[name].own, wrong=1)

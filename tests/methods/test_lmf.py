@@ -1,0 +1,94 @@
+from functools import partial
+
+import pytest
+import torch
+from federations import (
+    ADAM,
+    NET,
+    SGD,
+    bits,
+    disputed,
+    federation,
+    fused,
+    last,
+    model,
+    ranked,
+    sending,
+    shuffled,
+    trained,
+)
+
+from fedcore.methods import method
+from fedcore.types import Net, Refused
+
+GIVEN = {
+    "net": NET, "training": SGD, "common": False, "exam": "validation",
+    "solver": "newton", "reg": 0.01, "tol": 1e-7, "max_iterations": 10_000, "p": 1,
+}  # fmt: skip
+lmf = partial(method, "lmf", **GIVEN)
+fedavg = partial(method, "fedavg", net=NET, training=SGD, common=False, rounds=1, fraction=1.0, weights="even")
+
+
+@pytest.mark.parametrize("settings", [{}, {"p": 2}, {"solver": "exact"}], ids=["newton", "squared", "exact"])
+def test_permuted_networks_fuse_back_to_the_best_ones_units(settings):
+    models = [shuffled(model(), NET, k) for k in (1, 2, 3)]
+    for best in range(3):
+        order = [*models[:best], *models[best + 1 :], models[best]]
+        found = fused(lmf(**settings), ranked(*order))
+        torch.testing.assert_close(found, models[best], rtol=0, atol=1e-5)
+    mean = fused(fedavg(), ranked(*models))
+    assert all((mean["fc2.weight"] - params["fc2.weight"]).abs().max() > 0.05 for params in models)
+
+
+@pytest.mark.parametrize("settings", [{}, {"p": 2}, {"solver": "exact"}], ids=["newton", "squared", "exact"])
+@pytest.mark.parametrize("count", [2, 5])
+def test_identical_devices_are_a_fixed_point(settings, count):
+    torch.testing.assert_close(fused(lmf(**settings), ranked(*[model()] * count)), model(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("names", ["ab", "abcde"])
+def test_without_alignment_it_is_the_even_mean(names):
+    fed = federation(names)
+    found = last(lmf(training=ADAM, solver="identity"), fed, 2).state.messages["a"].params
+    expected = last(fedavg(training=ADAM), fed, 2).state.messages["a"].params
+    torch.testing.assert_close(found, expected)
+    aligned = last(lmf(training=ADAM), fed, 2).state.messages["a"].params
+    assert (aligned["fc2.weight"] - expected["fc2.weight"]).abs().max() > 0.01
+
+
+def test_two_devices_are_code():
+    """With two models both rules align one to the other and take the mean."""
+    code_ot = method("code_ot", **GIVEN, shots=1, order="ascending")
+    fed = federation("ab")
+    found, expected = (last(built, fed, 6).state.messages["a"].params for built in (lmf(), code_ot))
+    torch.testing.assert_close(found, expected)
+
+
+def test_one_device_is_that_device():
+    alone = federation("b")
+    found = last(lmf(), alone, 3).state.messages["b"].params
+    assert bits(found) == bits(trained(alone, SGD, 3)["b"].params)
+
+
+def test_the_exam_decides_whose_units_are_kept():
+    updates, examples = disputed()
+    a, b, c = (updates[name].params for name in "abc")
+    by_word, by_test = (fused(lmf(exam=exam), updates, examples) for exam in ("validation", "test"))
+    torch.testing.assert_close(by_word, fused(lmf(), ranked(a, b, c)))
+    torch.testing.assert_close(by_test, fused(lmf(), ranked(c, a, b)))
+    assert (by_word["fc1.weight"] - by_test["fc1.weight"]).abs().max() > 0.01
+
+
+def test_the_server_remembers_every_plan_but_the_bests():
+    one = last(sending(lmf(), ranked(model("x"), model("y"), model("z"))), federation())
+    plans = {name: leaf for name, leaf in one.state.server.items() if name.startswith("record/plan/")}
+    assert {name: tuple(leaf.shape) for name, leaf in plans.items()} == {
+        f"record/plan/{name}/{label}": (n, n) for name in "ab" for label, n in (("h1", 5), ("h2", 4))
+    }
+    assert all(torch.allclose(leaf.sum(0), torch.full((len(leaf),), 1 / len(leaf))) for leaf in plans.values())
+    assert one.state.server["record/solver/violation"].max() < 1e-7
+
+
+def test_a_net_without_a_table_is_refused():
+    with pytest.raises(Refused, match=r"^net\.name: .*no table of axes"):
+        lmf(net=Net(NET.build))

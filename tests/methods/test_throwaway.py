@@ -1,0 +1,373 @@
+"""Four methods that are not in the registry, of the kinds that the loop must carry as it is.
+
+server and device memory     SCAFFOLD (Karimireddy et al. 2020), 3 of 10 devices a round
+personal leaves              FedPer (Arivazhagan et al. 2019): the last layer never travels
+a stage over pairs           how far devices lie apart, from which each one's mean is weighted
+combined outputs             every device runs all models, its own with the larger weight
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from federations import NET, SGD, Recorder, bits, device_of, federation, last, trained, workers
+from sklearn.metrics import log_loss
+from torch.nn.functional import cross_entropy
+
+from fedcore import nets
+from fedcore.evaluate import evaluate
+from fedcore.local import descend, gradients, lay, minibatches, predict, starting, train
+from fedcore.messages import everyone, first, received
+from fedcore.methods import method
+from fedcore.mixing import evenly, mean, mix
+from fedcore.rounds import run
+from fedcore.types import At, Data, Message, Method, Model, Splits, Stage, Update, generator
+from fedcore.workers import Inline, one_thread
+
+TEN = federation("abcdefghij")
+LEAVES = tuple(nets.shapes(NET))
+HEAD = ("fc3.weight", "fc3.bias")
+
+
+def whole_fedavg(**settings):
+    given = {"net": NET, "training": SGD, "common": True, "rounds": 1, "fraction": 1.0, "weights": "even"}
+    return method("fedavg", **given | settings)
+
+
+def zeros():
+    return {leaf: torch.zeros(shape) for leaf, shape in nets.shapes(NET).items()}
+
+
+# 1. Server and device memory
+
+
+def begin_corrected(public, seed):
+    _, messages = first(public, seed, common=True)
+    return zeros(), {name: replace(message, extra=zeros()) for name, message in messages.items()}
+
+
+def train_corrected(own, message, device, at, *, training):
+    """Steps along g - c_i + c; then c_i <- c_i - c + (x - y) / (K lr) (option II)."""
+    mine, common = own or zeros(), message.extra
+    laid = lay(device.net, starting({}, message, device, at))
+    batches = minibatches(laid, len(device.data.train), training, at.generator("batches"))
+    gradient = gradients(laid)
+
+    def step(x, y):
+        gradient(x, y)
+        for leaf, number in laid.leaves.items():
+            number.sub_(laid.slopes[leaf] - mine[leaf] + common[leaf], alpha=training.lr)
+
+    descend(device.data.train, batches, step)
+    params, scale = laid.params(), 1 / (len(batches) * training.lr)
+    after = {leaf: mine[leaf] - common[leaf] + scale * (message.params[leaf] - params[leaf]) for leaf in params}
+    return after, Update(params, {leaf: after[leaf] - mine[leaf] for leaf in after}, len(device.data.train))
+
+
+def average_corrected(server, updates, turn):
+    """Average the models; c <- c + sum dc_i / N, over those who took part, N counting all devices."""
+    change = mean([update.extra for update in updates.values()], evenly(len(updates)))
+    variate = {leaf: c + change[leaf] * len(updates) / len(turn.names) for leaf, c in server.items()}
+    model = mean([update.params for update in updates.values()], evenly(len(updates)))
+    return variate, everyone(turn.names, Message(model, variate))
+
+
+def scaffold(rounds=8, fraction=0.3):
+    local = partial(train_corrected, training=SGD)
+    return Method(begin_corrected, (Stage(local, average_corrected, rounds, fraction),), received)
+
+
+def scaffold_by_hand(fed, seed, turns):
+    """The same with autograd, loops and double precision; turns: who takes part in each round."""
+    x = {leaf: number.double() for leaf, number in nets.init(NET, generator(seed, "init")).items()}
+    c = {leaf: number.double() for leaf, number in zeros().items()}
+    own = dict.fromkeys(fed.devices, c)
+    for number, names in enumerate(turns):
+        models, changes = [], []
+        for name in names:
+            module = NET.build().double()
+            module.load_state_dict(x)
+            examples = fed.devices[name].data.train
+            draw, steps = At(seed, 0, number, name).generator("batches"), 0
+            for _ in range(SGD.epochs):
+                for index in torch.randperm(len(examples), generator=draw).split(SGD.batch):
+                    module.zero_grad()
+                    cross_entropy(module(examples.x[index].double()), examples.y[index]).backward()
+                    with torch.no_grad():
+                        for leaf, y in module.named_parameters():
+                            y -= SGD.lr * (y.grad - own[name][leaf] + c[leaf])
+                    steps += 1
+            y = {leaf: number.detach() for leaf, number in module.named_parameters()}
+            new = {leaf: own[name][leaf] - c[leaf] + (x[leaf] - y[leaf]) / (steps * SGD.lr) for leaf in y}
+            changes.append({leaf: new[leaf] - own[name][leaf] for leaf in y})
+            models.append(y)
+            own = {**own, name: new}
+        x = {leaf: sum(y[leaf] for y in models) / len(models) for leaf in x}
+        c = {leaf: c[leaf] + sum(change[leaf] for change in changes) / len(fed.devices) for leaf in c}
+    return x, c, own
+
+
+def test_variates_of_server_and_devices_are_those_of_the_algorithm():
+    rounds = list(run(scaffold(), TEN, 1, Inline()))
+    turns = [one.turn.units for one in rounds]
+    assert all(len(names) == 3 for names in turns)
+    assert any(name in earlier for k, names in enumerate(turns) for name in names for earlier in turns[:k])
+    model, variate, own = scaffold_by_hand(TEN, 1, turns)
+    state = rounds[-1].state
+    close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-5, check_dtype=False)
+    close(state.messages["a"].params, model)
+    close(state.server, variate)
+    for name in TEN.devices:
+        close(state.own.get(name, zeros()), own[name])
+
+
+def test_the_servers_variate_stays_the_mean_of_the_devices_own():
+    """This breaks as soon as one device's memory is lost between two of its rounds."""
+    seen, own = set(), {}
+    for one in run(scaffold(), TEN, 1, Inline()):
+        seen |= set(one.turn.units)
+        assert set(one.state.own) == seen
+        assert all(one.state.own[name] is own[name] for name in own if name not in one.turn.units)
+        own = one.state.own
+        average = {leaf: sum(own[name][leaf] for name in own) / 10 for leaf in LEAVES}
+        torch.testing.assert_close(one.state.server, average, rtol=1e-4, atol=1e-5)
+        assert one.state.server["fc3.bias"].abs().max() > 1e-3
+
+
+def test_without_variates_yet_the_first_round_is_fedavgs():
+    corrected, plain = (next(run(built, TEN, 1, Inline())) for built in (scaffold(), whole_fedavg(fraction=0.3)))
+    assert corrected.turn.units == plain.turn.units
+    torch.testing.assert_close(corrected.state.messages["a"].params, plain.state.messages["a"].params)
+    later, plainly = (last(built, TEN, 1) for built in (scaffold(2), whole_fedavg(rounds=2, fraction=0.3)))
+    apart = later.state.messages["a"].params["fc3.bias"] - plainly.state.messages["a"].params["fc3.bias"]
+    assert apart.abs().max() > 1e-3
+
+
+def test_variates_travel_beside_the_model_and_both_are_counted():
+    for one in run(scaffold(2), TEN, 1, Inline()):
+        final = 512 * (one.turn.round == 1)
+        assert one.up == {name: 512 * (name in one.turn.units) for name in TEN.devices}
+        assert one.down == {name: 512 * (name in one.turn.units) + final for name in TEN.devices}
+
+
+# 2. Personal leaves
+
+
+def begin_personal(public, seed, *, personal):
+    server, messages = first(public, seed, common=True)
+    return server, {name: Message(part(message.params, personal, False)) for name, message in messages.items()}
+
+
+def part(params, names, inside):
+    return {leaf: x for leaf, x in params.items() if (leaf in names) == inside}
+
+
+def train_personal(own, message, device, at, *, training, personal):
+    _, update = train(own, message, device, at, training=training)
+    return part(update.params, personal, True), replace(update, params=part(update.params, personal, False))
+
+
+def average_all(server, updates, turn):
+    return server, everyone(
+        turn.names, Message(mean([update.params for update in updates.values()], evenly(len(updates))))
+    )
+
+
+def deploy_personal(own, message):
+    return Model(({**message.params, **own},))
+
+
+def fedper(personal=HEAD, rounds=3):
+    local = partial(train_personal, training=SGD, personal=personal)
+    begin = partial(begin_personal, personal=personal)
+    return Method(begin, (Stage(local, average_all, rounds),), deploy_personal)
+
+
+def test_personal_leaves_never_travel():
+    execute = Recorder()
+    rounds = list(run(fedper(), federation(), 0, execute))
+    updates = [result[1] for _, _, result in execute.steps if isinstance(result, tuple)]
+    assert len(updates) == 3 * len(rounds) == 9
+    body = set(LEAVES) - set(HEAD)
+    for update in updates:
+        assert update.params.keys() | update.extra.keys() == body
+    for one in rounds:
+        for message in one.state.messages.values():
+            assert message.params.keys() | message.extra.keys() == body
+        assert one.state.server == {}
+        assert {name: tuple(own) for name, own in one.state.own.items()} == dict.fromkeys("abc", HEAD)
+        assert one.up == dict.fromkeys("abc", 256 - 4 * (12 + 3))
+
+
+def test_personal_leaves_are_those_of_a_plain_loop():
+    fed = federation()
+    body = part(nets.init(NET, generator(2, "init")), HEAD, False)
+    heads = {name: {} for name in fed.devices}
+    for number in range(3):
+        with one_thread():
+            updates = {
+                name: train(heads[name], Message(body), there, At(2, 0, number, name), training=SGD)[1].params
+                for name, there in fed.devices.items()
+            }
+        heads = {name: part(params, HEAD, True) for name, params in updates.items()}
+        body = mean([part(params, HEAD, False) for params in updates.values()], evenly(3))
+    one = last(fedper(), fed, 2)
+    for name, there in fed.devices.items():
+        assert bits(one.state.own[name]) == bits(heads[name])
+        assert bits(one.state.messages[name].params) == bits(body)
+        assert one.scores[name]["test"] == evaluate(Model(({**body, **heads[name]},)), NET, there.data.test)
+    assert one.scores["a"]["shared"] != one.scores["b"]["shared"]
+
+
+def test_nothing_personal_is_fedavg_and_all_personal_is_local_training():
+    fed = federation()
+    shared, averaged = (last(built, fed, 2) for built in (fedper(()), whole_fedavg(rounds=3)))
+    assert bits(shared.state.messages) == bits(averaged.state.messages)
+    assert shared.scores == averaged.scores
+    alone = last(fedper(LEAVES, rounds=1), fed, 2)
+    assert alone.scores == last(method("local_only", net=NET, training=SGD, common=False), fed, 2).scores
+    assert alone.up == dict.fromkeys("abc", 0)
+    sent = {name: update.params for name, update in trained(fed, SGD, 2).items()}
+    assert bits(alone.state.own) == bits(sent)
+
+
+# 3. A stage over pairs
+
+
+def estimate(own, message, device, at):
+    """How far two devices' examples lie apart, and a draw of the pair's own."""
+    one, other = (there.data.train.x for there in device)
+    drawn = torch.rand(1, generator=at.generator("pair"))
+    return {}, Update({}, {"apart": (one.mean(0) - other.mean(0)).norm()[None], "drawn": drawn})
+
+
+def remember(server, updates, turn):
+    """Keep the distances as a matrix (C, C)."""
+    apart = torch.zeros(len(turn.names), len(turn.names))
+    for (a, b), update in updates.items():
+        i, j = turn.names.index(a), turn.names.index(b)
+        apart[i, j] = apart[j, i] = update.extra["apart"]
+    return server | {"record/apart": apart}, {}
+
+
+def mix_near(server, updates, turn):
+    """W_ij proportional to exp(-4 d_ij)."""
+    weights = (-4 * server["record/apart"]).softmax(1)
+    mixed = mix([update.params for update in updates.values()], weights)
+    return server, {name: Message(params) for name, params in zip(updates, mixed, strict=True)}
+
+
+def neighbours():
+    stages = (Stage(estimate, remember, over="pairs"), Stage(partial(train, training=SGD), mix_near, 2))
+    return Method(partial(first, common=True), stages, received)
+
+
+def far(name):
+    """A device whose examples lie elsewhere."""
+    there = device_of(name)
+    moved = Data(there.data.train.x + 10, there.data.train.y)
+    return replace(there, data=Splits(moved, there.data.val, there.data.test))
+
+
+def apart():
+    fed = federation("abcd")
+    return replace(fed, devices={**fed.devices, "c": far("c"), "d": far("d")})
+
+
+def test_what_pairs_found_weighs_the_means_of_later_stages():
+    fed = apart()
+    pairs, once, twice = run(neighbours(), fed, 3, Inline())
+    assert pairs.turn.units == (("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d"), ("c", "d"))
+    centres = torch.stack([there.data.train.x.mean(0) for there in fed.devices.values()])
+    distances = torch.tensor([[math.dist(x, y) for y in centres.tolist()] for x in centres.tolist()])
+    torch.testing.assert_close(pairs.state.server["record/apart"], distances)
+    assert all(one.state.server is pairs.state.server for one in (once, twice))
+    with one_thread():
+        models = [
+            train({}, pairs.state.messages[name], there, At(3, 1, 0, name), training=SGD)[1].params
+            for name, there in fed.devices.items()
+        ]
+    powers = (-4 * distances).exp()
+    for i, name in enumerate(fed.devices):
+        by_hand = {
+            leaf: sum(powers[i, j] * params[leaf] for j, params in enumerate(models)) / powers[i].sum()
+            for leaf in LEAVES
+        }
+        torch.testing.assert_close(once.state.messages[name].params, by_hand, rtol=1e-4, atol=1e-6)
+    assert len({score["shared"]["loss"] for score in twice.scores.values()}) == 4
+
+
+def test_far_devices_do_not_touch_each_other():
+    """At distance 20 the other group's weight is below what a float can hold: the near pair's models alone decide."""
+    fed = apart()
+    together = last(neighbours(), fed, 3).state.messages
+    alone = last(neighbours(), replace(fed, devices={name: fed.devices[name] for name in "ab"}), 3).state.messages
+    for name in "ab":
+        torch.testing.assert_close(together[name].params, alone[name].params)
+    assert not torch.allclose(together["a"].params["fc3.bias"], together["c"].params["fc3.bias"])
+
+
+# 4. Combined outputs
+
+
+def hand_out(server, updates, turn):
+    """Send everyone everyone's models, and how much each counts: one's own as much as all others together."""
+    models = {f"{name}/{leaf}": x for name, update in updates.items() for leaf, x in update.params.items()}
+    count = len(turn.names)
+    weights = {
+        name: torch.tensor([0.5 if name == other else 0.5 / (count - 1) for other in turn.names]) for name in turn.names
+    }
+    return server, {name: Message(models, {"weights": weights[name]}) for name in turn.names}
+
+
+def deploy_all(own, message):
+    names = dict.fromkeys(leaf.partition("/")[0] for leaf in message.params)
+    members = tuple({leaf: message.params[f"{name}/{leaf}"] for leaf in LEAVES} for name in names)
+    return Model(members, tuple(message.extra["weights"].tolist()))
+
+
+def ensemble():
+    return Method(partial(first, common=False), (Stage(partial(train, training=SGD), hand_out),), deploy_all)
+
+
+def test_weighted_outputs_are_the_mixture_computed_by_hand():
+    fed = federation()
+    one = last(ensemble(), fed, 5)
+    updates = trained(fed, SGD, 5)
+    assert one.down == dict.fromkeys("abc", 3 * 256 + 3 * 4)
+    for name, there in fed.devices.items():
+        deployed = deploy_all({}, one.state.messages[name])
+        assert len(deployed.members) == 3
+        shares = np.array([0.5 if name == other else 0.25 for other in "abc"])
+        assert deployed.weights == tuple(shares)
+        for split, examples in (("val", there.data.val), ("test", there.data.test), ("shared", fed.test)):
+            logits = np.stack([predict(u.params, NET, examples.x, 50).double().numpy() for u in updates.values()])
+            powers = np.exp(logits)
+            mixture = np.einsum("m,mnk->nk", shares, powers / powers.sum(2, keepdims=True))
+            found = one.scores[name][split]
+            assert found["accuracy"] == (mixture.argmax(1) == examples.y.numpy()).mean()
+            assert found["loss"] == pytest.approx(log_loss(examples.y, mixture, labels=range(3)), rel=1e-5)
+    assert len({score["shared"]["loss"] for score in one.scores.values()}) == 3
+
+
+# All of them
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("built", "fed"),
+    [(scaffold(4), TEN), (fedper(), federation()), (neighbours(), apart()), (ensemble(), federation())],
+    ids=["memory", "personal", "pairs", "outputs"],
+)
+def test_the_same_bits_in_worker_processes_and_after_a_stop(built, fed):
+    here, there = ([bits(one) for one in run(built, fed, 8, execute)] for execute in (Inline(), workers(2)))
+    assert here == there
+    states = [one.state for one in run(built, fed, 8, Inline())]
+    assert here == [bits(one) for one in run(built, fed, 8, Inline())]
+    for done, state in enumerate(states, 1):
+        assert [bits(one) for one in run(built, fed, 8, workers(2), state=state)] == here[done:]

@@ -1,0 +1,227 @@
+"""Bad input by the command line: cases, and a program that types all of them in one process.
+
+python -m refusals   in a project's folder; reads cases as JSON, prints what was said to each as JSON
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import struct
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from project import Project, Said
+
+
+@dataclass(frozen=True)
+class Case:
+    """words: what is typed. says: what the one line must name. files: written (in a folder for this case) before it is
+    typed there, beside params.yaml; `change` changes that. late: whether it takes reading data to know."""
+
+    module: str
+    words: str
+    says: tuple[str, ...]
+    files: dict[str, bytes]
+    change: Callable[[dict[str, Any]], object] | None = None
+    late: bool = False
+
+
+def federate(words: str, *says: str, change: Callable[[dict[str, Any]], object] | None = None, **files: bytes) -> Case:
+    return Case("flows.federate", words, says, files, change)
+
+
+def late(words: str, *says: str, **files: bytes) -> Case:
+    return Case("flows.federate", f"{words} run.workers=1", says, files, late=True)
+
+
+def idx(shape: tuple[int, ...], cut: int = 0) -> bytes:
+    """Return an idx file of zeros, some bytes short."""
+    size = 1
+    for length in shape:
+        size *= length
+    return bytes((0, 0, 8, len(shape))) + struct.pack(f">{len(shape)}I", *shape) + bytes(size - cut)
+
+
+ROWS = ["0,0.5,a,train", "1,0.25,b,train", "2,0.5,a,val", "3,0.25,b,test"] * 8
+HEADER = "u,v,y,part"
+
+
+def csv(*more: str) -> bytes:
+    return "\n".join([HEADER, *ROWS, *more, ""]).encode()
+
+
+MNIST = {
+    "sets/MNIST/raw/train-images-idx3-ubyte": idx((20, 28, 28)),
+    "sets/MNIST/raw/train-labels-idx1-ubyte": idx((20,)),
+    "sets/MNIST/raw/t10k-images-idx3-ubyte": idx((10, 28, 28), cut=100),
+    "sets/MNIST/raw/t10k-labels-idx1-ubyte": idx((10,)),
+}
+TABLE = "data.name=table data.path=t.csv data.label=y federation.devices=2 federation.min_size=1 "
+
+CASES: dict[str, Case] = {
+    "unknown key": federate("federation.devises=4", "federation.devises", "did you mean devices?"),
+    "unknown section": federate("trainng.lr=0.1", "trainng.lr", "did you mean training?"),
+    "unknown key of the request": federate("sizes=small", "sizes", "did you mean size?"),
+    "a key below a value": federate("run.size.big=1", "run.size", "no keys below"),
+    "a section set to a value": federate("federation=4", "federation = 4", "devices"),
+    "text for a number": federate("federation.devices=many", "federation.devices = 'many'", "integer"),
+    "half an example per step": federate("training.batch=1.5", "training.batch", "1.5", "integer"),
+    "a word for a rate": federate("training.lr=fast", "training.lr", "'fast'"),
+    "a word for a list": federate("net.widths=wide", "net.widths", "'wide'"),
+    "nothing for a number": federate("federation.alpha=", "federation.alpha = None"),
+    "alpha of zero": federate("federation.alpha=0", "federation.alpha = 0", "greater than 0"),
+    "alpha below zero": federate("federation.alpha=-0.5", "federation.alpha = -0.5", "greater than 0"),
+    "alpha not a number": federate("federation.alpha=.nan", "federation.alpha"),
+    "a negative share": federate("federation.val=-0.1", "federation.val = -0.1"),
+    "no device": federate("federation.devices=0", "federation.devices = 0"),
+    "a rate of zero": federate("training.lr=0", "training.lr", "0"),
+    "an infinite rate": federate("training.lr=.inf", "training.lr", "inf"),
+    "an epoch too few": federate("training.epochs=0", "training.epochs", "0"),
+    "unknown optimiser": federate("training.optimiser=adm", "training.optimiser", "'adm'", "adam"),
+    "unknown initialisation": federate("training.init=same", "training.init = 'same'", "common, per_device"),
+    "unknown dataset": federate("data.name=minst", "data.name = 'minst'", "did you mean mnist?"),
+    "unknown net": federate("net.name=mpl", "net.name = 'mpl'", "did you mean mlp?"),
+    "unknown method": federate("method=code", "code", "code_ot"),
+    "unknown study": federate("study=cod", "cod", "did you mean code?"),
+    "unknown size": federate("size=tiny", "tiny", "small, paper"),
+    "unknown partition": federate("federation.partition=dirichle", "dirichle", "dirichlet"),
+    "unknown scale": federate("federation.scale=global", "federation.scale = 'global'", "device"),
+    "unknown solver": federate("code_ot.solver=newtn", "code_ot.solver = 'newtn'", "newton"),
+    "an order that is neither": federate("code_ot.p=3", "code_ot.p = 3", "1 or 2"),
+    "a share of devices above one": federate("fedavg.fraction=1.5", "fedavg.fraction = 1.5", "1"),
+    "a setting that a method has not": federate("lmf.order=ascending", "lmf.order"),
+    "a seed that is a word": federate("seed=first", "seeds", "'first'"),
+    "a seed below zero": federate("seed=-1", "seed", "-1"),
+    "no seeds": federate("seeds=[]", "seeds"),
+    "a word without =": federate("federation.devices", "'federation.devices'", "key=value"),
+    "a word without a key": federate("=3", "key=value"),
+    "not YAML": federate("net.widths=[16", "net.widths", "[16"),
+    "params.yaml malformed": federate("", "params.yaml", "YAML", **{"params.yaml": b"run: [\n"}),
+    "params.yaml not text": federate("", "params.yaml", **{"params.yaml": b"\xff\xfe\x00\x80"}),
+    "params.yaml a list": federate("", "params.yaml", "sections", **{"params.yaml": b"- run\n"}),
+    "params.yaml empty": federate("", "params.yaml", **{"params.yaml": b""}),
+    "params.yaml without a section": federate("", "federation", "missing", change=lambda p: p.pop("federation")),
+    "params.yaml without a key": federate(
+        "", "federation.alpha", "missing", change=lambda p: p["federation"].pop("alpha")
+    ),
+    "params.yaml with a key too many": federate(
+        "", "training.speed", "no such key", change=lambda p: p["training"].update(speed=1)
+    ),
+    "params.yaml with a section too many": federate("", "trainings", change=lambda p: p.update(trainings={"lr": 1})),
+    "a section that is a value": federate("", "training", change=lambda p: p.update(training=3)),
+    "a method's section that is a value": federate("", "lmf", change=lambda p: p.update(lmf=3)),
+    "a study without methods": federate(
+        "", "studies.code.methods", change=lambda p: p["studies"]["code"].update(methods={})
+    ),
+    "a grid that is no list": federate(
+        "",
+        "studies.code.sizes.small.grid",
+        change=lambda p: p["studies"]["code"]["sizes"].update(small={"grid": {"federation.alpha": 1.0}}),
+    ),
+    "a study that sets an unknown key": federate(
+        "",
+        "federation.alhpa",
+        "did you mean alpha?",
+        change=lambda p: p["studies"]["code"]["sizes"].update(small={"set": {"federation.alhpa": 1.0}}),
+    ),
+    "more devices than examples": late("federation.devices=5000", "federation.devices = 5000", "1438"),
+    "an alpha that leaves devices empty": late(
+        "federation.alpha=1.0e-9 federation.devices=16", "federation.min_size = 10", "raise alpha"
+    ),
+    "data that are not there": late(
+        "data.name=mnist data.root=nowhere data.download=false", "data.root = nowhere", "missing"
+    ),
+    "data that are cut off": late(
+        "data.name=mnist data.root=sets data.download=false", "t10k-images-idx3-ubyte", "bytes", **MNIST
+    ),
+    "a table that is not there": late("data.name=table data.path=t.csv data.label=y", "data.path", "t.csv", "no such"),
+    "a table without a label": federate("data.name=table data.path=t.csv", "data.label", "must be set"),
+    "a label column that is not there": late(TABLE + "data.label=z", "'z'", "u, v, y, part", **{"t.csv": csv()}),
+    "a cell without a number": late(TABLE, "'u'", "row 33", "finite", **{"t.csv": csv(",0.5,a,train")}),
+    "a table that is no text": late(TABLE, "t.csv", "cannot be read", **{"t.csv": bytes(range(128, 256)) * 9}),
+    "a label that no device has": late(
+        TABLE + "data.split=part federation.val=0", "label 'c'", **{"t.csv": csv("4,0.5,c,test")}
+    ),
+    "a device too many by name": late(TABLE + "federation.partition=by_device", "name no devices", **{"t.csv": csv()}),
+    "a rate that no training survives": late("training.lr=1.0e+38", "not finite", "learning rate"),
+    "nothing prepared": late("study=code seed=0 prepared=true", "dataset.safetensors", "dvc repro"),
+    "an unknown study to prepare": Case("flows.prepare", "data cod", ("cod", "did you mean code?"), {}),
+    "a stage that is not one": Case("flows.prepare", "date code", ("usage", "partition"), {}),
+    "nothing to compare": Case("flows.compare", "", ("dvc repro",), {}),
+    "nothing to show": Case("flows.compare", "show", ("dvc repro",), {}),
+}
+
+NOWHERE = "http://127.0.0.1:9/api"
+"""No server: what is refused here is refused before anything is started or computed."""
+
+TYPED = ("unknown key", "a cell without a number")
+"""Cases that are also typed one by one, each into a process of its own."""
+
+
+def ask(project: Project) -> dict[str, Said]:
+    """Type every case in the project; the ones that are typed by themselves have a name with "typed" before it."""
+    cases = {name: {**asdict(case), "folder": place(project, name, case), "change": None, "files": None}
+             for name, case in CASES.items()}  # fmt: skip
+    answers: dict[str, Said] = {}
+    for late, api in ((False, NOWHERE), (True, project.api or "")):
+        (project.folder / "cases.json").write_text(json.dumps({n: c for n, c in cases.items() if c["late"] == late}))
+        printed = project.run("python", "-m", "refusals", FEDCORE_HOME=str(project.folder), PREFECT_API_URL=api)
+        answers |= {name: Said(**said) for name, said in json.loads(printed.out.splitlines()[-1]).items()}
+    for name in TYPED:
+        here = Project(Path(place(project, name, CASES[name])), project.api, project.folder)
+        words = CASES[name].words.split()
+        answers[f"typed: {name}"] = here.run(
+            "python", "-m", CASES[name].module, *words, code=None, FEDCORE_HOME=str(project.folder)
+        )
+    return answers
+
+
+def place(project: Project, name: str, case: Case) -> str:
+    """Write a case's files; returns the folder."""
+    folder = project.folder / "cases" / name.replace(" ", "_")
+    params = yaml.safe_load((project.folder / "params.yaml").read_text())
+    if case.change:
+        case.change(params)
+    for path, content in {"params.yaml": yaml.safe_dump(params).encode(), **case.files}.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    return str(folder)
+
+
+def type_in(case: dict[str, Any]) -> dict[str, Any]:
+    """Run a case as `python -m` does; returns its exit code and all that came out of this process meanwhile."""
+    os.chdir(case["folder"])
+    sys.argv = [case["module"], *case["words"].split()]
+    saved = os.dup(1), os.dup(2)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        sys.stdout.flush(), sys.stderr.flush()
+        os.dup2(out.fileno(), 1), os.dup2(err.fileno(), 2)
+        code = 0
+        try:
+            runpy.run_module(case["module"], run_name="__main__", alter_sys=True)
+        except SystemExit as leaving:
+            code = leaving.code if isinstance(leaving.code, int) else 1
+        except Exception:
+            code = 1
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush(), sys.stderr.flush()
+            os.dup2(saved[0], 1), os.dup2(saved[1], 2)
+            for descriptor in saved:
+                os.close(descriptor)
+        out.seek(0), err.seek(0)
+        return {"code": code, "out": out.read().decode(), "err": err.read().decode()}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(
+        json.dumps({name: type_in(case) for name, case in json.loads(Path("cases.json").read_text()).items()}) + "\n"
+    )
