@@ -103,7 +103,9 @@ class Laid:
         return nets.leaves(self.module)
 
 
-def train(own: Params, message: Message, device: Device, at: At, *, training: Training) -> tuple[Params, Update]:
+def train(
+    own: Params | Update, message: Message, device: Device, at: At, *, training: Training
+) -> tuple[Params | Update, Update]:
     """Train the device's model on its examples, from what it was sent and what it owns; send the whole model.
 
     What it owns goes before what it was sent; leaves that are in neither are its own initial ones.
@@ -117,9 +119,9 @@ def train(own: Params, message: Message, device: Device, at: At, *, training: Tr
     return own, Update(params, size=len(examples), score=accuracy(params, device.net, device.data.val))
 
 
-def starting(own: Params, message: Message, device: Device, at: At) -> Params:
+def starting(own: Params | Update, message: Message, device: Device, at: At) -> Params:
     """Return the leaves to train from. A device's own initial ones depend on the seed and its name alone."""
-    known = {**message.params, **own}
+    known = {**message.params, **(own.params if isinstance(own, Update) else own)}
     names = nets.shapes(device.net)
     if any(name not in known for name in names):
         known = {**nets.init(device.net, replace(at, stage=0, round=0).generator("init")), **known}

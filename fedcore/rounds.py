@@ -108,7 +108,7 @@ def play(method: Method, fed: Federation, seed: int, execute: Execute, state: St
         server, messages = state.server, state.messages
     else:
         kept = {**state.own, **{unit: mine for unit, (mine, _) in out.items()}}
-        own = {unit: mine for unit, mine in kept.items() if mine}
+        own = {name: mine for name, mine in kept.items() if mine and isinstance(name, str)}  # a pair has no memory
         for unit, update in updates.items():
             up[members(unit)[0]] += update.nbytes
         server, sent = execute(receive, stage.combine, state.server, updates, turn, fed.public.nets)

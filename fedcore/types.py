@@ -158,6 +158,10 @@ class Model:
     members: tuple[Params, ...]
     weights: tuple[float, ...] = (1.0,)
 
+    def __post_init__(self) -> None:
+        if len(self.members) != len(self.weights):
+            raise ValueError(f"{len(self.members)} members have {len(self.weights)} weights")
+
 
 def generator(*words: object) -> torch.Generator:
     """Return a random generator that depends on the words alone, e.g. (seed, stage, round, device name)."""
@@ -196,9 +200,13 @@ class Turn:
 
 
 class Local(Protocol):
-    """One device, pure; the only place that sees data. In a stage over pairs each argument but `at` is a pair."""
+    """One device, pure; the only place that sees data.
 
-    def __call__(self, own: Any, message: Any, device: Any, at: At, /) -> tuple[Params, Update]: ...
+    In a stage over pairs each argument but `at` is a pair, what it returns as memory is dropped, and its update is
+    counted as the first device's traffic.
+    """
+
+    def __call__(self, own: Any, message: Any, device: Any, at: At, /) -> tuple[Any, Update]: ...
 
 
 class Combine(Protocol):

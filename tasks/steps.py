@@ -119,7 +119,7 @@ class InMemory:
         self.played = played
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
-        return fn(*self.store.get(args))
+        return self.workers(fn, *self.store.get(args))
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
         return self.workers.map(load_call, {unit: (self.store, fn, args) for unit, args in calls.items()})

@@ -121,7 +121,7 @@ def cloned(place: Place, origin: Project) -> Clone:
 
 
 SLOW = (
-    "federation.devices=6", "training.batch=4", "training.epochs=60", "methods=[best_local,lmf]",
+    "federation.devices=6", "training.batch=4", "training.epochs=300", "methods=[best_local,lmf]",
     "lmf.solver=sinkhorn", "lmf.tol=1.0e-300", "lmf.max_iterations=20000",
 )  # fmt: skip
 
@@ -142,7 +142,7 @@ class Killed:
 
 def killed(place: Place) -> Killed:
     project = place.copy("killed")
-    training, left = kill(project, lambda trained, fused: trained >= 2)
+    training, left = kill(project, lambda trained, fused: trained >= 1)
     # The second method's devices are found trained; then it fuses, for seconds.
     fusing, more = kill(project, lambda trained, fused: trained == 12 and fused == 1)
     finished = project.look(project.federate(*SLOW))
