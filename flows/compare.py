@@ -52,7 +52,8 @@ def show() -> None:
     if not (ANSWER / compare.SUMMARY).is_file():
         results, seconds, who = folders()
         compare.write(compare.compare(settings.read(), results, seconds, who), PIPELINE / "compare", ANSWER)
-    report.print_summary(pd.read_csv(ANSWER / compare.SUMMARY, keep_default_na=True))
+    ranks = dict.fromkeys(("rank", "test_rank", "shared_rank"), "Int64")
+    report.print_summary(pd.read_csv(ANSWER / compare.SUMMARY, dtype=ranks))
     print(f"page: {ANSWER / compare.PAGE}   record: make ui")
 
 

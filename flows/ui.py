@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 
-from tasks import environment, server
+from tasks import environment, server, track
 
 
 def main() -> None:
@@ -22,7 +22,8 @@ def main() -> None:
         ]  # fmt: skip
         with (environment.STATE / "mlflow.log").open("ab") as log:
             mlflow = subprocess.Popen(command, env=os.environ, stdout=log, stderr=log)
-        print(f"Prefect  {url.removesuffix('/api')}\nMLflow   http://127.0.0.1:{port}\nCtrl-C ends both")
+        runs = f"http://127.0.0.1:{port}/#/experiments/{track.Record().experiment}/runs"
+        print(f"Prefect  {url.removesuffix('/api')}\nMLflow   {runs}\nCtrl-C ends both", flush=True)
         try:
             mlflow.wait()
         except KeyboardInterrupt:

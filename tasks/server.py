@@ -39,9 +39,9 @@ def ensure() -> str:
 
     A server that the user named by PREFECT_API_URL is used as it is. Raises RuntimeError where none can be started.
     """
+    environment.prepare()
     if url := os.environ.get("PREFECT_API_URL"):
         return url
-    environment.prepare()
     touch()
     with FileLock(environment.STATE / "server.lock"):
         url = running()

@@ -44,8 +44,8 @@ class Ref:
 class Store:
     """Puts values into the folder and gets them back.
 
-    A value is one blob where it is a dataclass of tensors or a dict of tensors; tuples, lists and other dicts are kept
-    as they are, with references in place of the blobs inside them.
+    A value is one blob where it is a tensor, a dataclass of tensors or a dict of tensors; tuples, lists and other dicts
+    are kept as they are, with references in place of the blobs inside them.
     """
 
     def __init__(self, root: Path) -> None:
@@ -71,9 +71,8 @@ class Store:
         shape = flatten(value, "", tensors)
         content = save(tensors, {HEADER: json.dumps(shape, sort_keys=True, separators=(",", ":"))})
         ref = Ref(digest_of(content), getattr(value, "nbytes", sum(t.nbytes for t in tensors.values())))
-        path = self.path(ref)
-        if not path.exists():
-            write_whole(path, content)
+        if not self.holds(ref):
+            write_whole(self.path(ref), content)
         return ref
 
     def get(self, value: Any) -> Any:
@@ -89,7 +88,7 @@ class Store:
         """Store a blob that lies elsewhere; raises OSError, or Damaged if it is not one."""
         content = path.read_bytes()
         ref = Ref(digest_of(content), len(content))
-        if not self.path(ref).exists():
+        if not self.holds(ref):
             write_whole(self.path(ref), content)
         try:
             with safe_open(self.path(ref), framework="pt") as file:
@@ -108,17 +107,18 @@ class Store:
             shape = json.loads(file.metadata()[HEADER])
         return unflatten(shape, tensors)
 
-    def verify(self, ref: Ref) -> None:
-        """Raise Damaged unless the blob is there and whole; each file is read once per process and change."""
+    def holds(self, ref: Ref) -> bool:
+        """Tell whether a blob is there and whole; each file is read once per process and change."""
         path = self.path(ref)
         try:
             status = path.stat()
-            whole = _digest_at(path, status.st_mtime_ns, status.st_size) == ref.digest
-        except (OSError, SafetensorError):
-            whole = False
-        if not whole:
-            # Out of the way, so that writing the same content again is not skipped.
-            path.unlink(missing_ok=True)
+            return _digest_at(path, status.st_mtime_ns, status.st_size) == ref.digest
+        except OSError:
+            return False
+
+    def verify(self, ref: Ref) -> None:
+        """Raise Damaged unless the blob is there and whole."""
+        if not self.holds(ref):
             raise Damaged(f"blob {ref.digest} is missing or damaged")
 
 
@@ -151,7 +151,7 @@ def is_blob(value: Any) -> bool:
     """Tell whether a value is stored as one file."""
     if isinstance(value, dict):
         return bool(value) and all(isinstance(leaf, torch.Tensor) for leaf in value.values())
-    return type(value) in CLASSES.values()
+    return isinstance(value, torch.Tensor | np.ndarray) or type(value) in CLASSES.values()
 
 
 def rebuild(value: Any, change: Any) -> Any:

@@ -253,7 +253,8 @@ def _short(value: Any) -> str:
 def _metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int) -> Iterable[Metric]:
     """Yield every value per round and device, their mean, worst and spread over devices, and the seconds by step.
 
-    Steps count the turns from 1. Times are the run's start plus the step, so that writing twice gives one point.
+    Those of single devices stand in a group of their own, "devices/". Steps count the turns from 1. Times are the run's
+    start plus the step, so that writing twice gives one point.
     """
     turns = {
         turn: number for number, turn in enumerate(sorted(set(zip(table["stage"], table["round"], strict=True))), 1)
@@ -262,7 +263,9 @@ def _metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int) -> Iterable
     for (stage, number, split, metric), part in known.groupby(["stage", "round", "split", "metric"], sort=True):
         step = turns[stage, number]
         values = part["value"]
-        named = {f"{split}.{metric}.{device}": value for device, value in zip(part["device"], values, strict=True)}
+        named = {
+            f"devices/{split}.{metric}.{device}": value for device, value in zip(part["device"], values, strict=True)
+        }
         if split == "traffic":
             named |= {f"{metric}": values.sum()}
         else:

@@ -1,0 +1,152 @@
+"""Cached steps, each asked for several times; prints what was found as JSON. python -m probe_steps"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tasks import environment
+
+environment.prepare()
+
+import probe_work as work
+import torch
+from prefect import flow
+
+from fedcore.types import Update
+from fedcore.workers import Workers
+from tasks.session import orchestrated
+from tasks.steps import Steps
+from tasks.store import Ref, Store, refs
+
+X = {"w": torch.arange(8.0)}
+
+
+class Probe:
+    def __init__(self, workers: Workers) -> None:
+        self.store = Store(environment.BLOBS)
+        self.workers = workers
+
+    def ask(self, fn: Callable[..., Any], *args: Any, here: bool = False, **options: Any) -> tuple[Any, bool]:
+        """Ask for a step as another run of the flow would; returns its value and whether it was cached."""
+        steps = Steps(self.store, self.workers)
+        value = steps.here(fn, *args, **options) if here else steps(fn, *args)
+        (step,) = steps.done
+        return value, step.cached
+
+    def blob(self, spoil: Callable[[Path], object], fn: Callable[..., Any], word: str) -> dict[str, Any]:
+        """Spoil a blob of a step's result, and ask for the step again, twice."""
+        first, _ = self.ask(fn, word, X if fn is work.spread else Update(X))
+        path = self.store.path(next(refs(first)))
+        whole = path.read_bytes()
+        spoil(path)
+        answers = [self.ask(fn, word, X if fn is work.spread else Update(X)) for _ in range(2)]
+        return {
+            "cached": [cached for _, cached in answers],
+            "same": [value == first for value, _ in answers],
+            "whole": path.read_bytes() == whole,
+            "ran": work.said(word),
+        }
+
+    def record(self, content: bytes, word: str) -> dict[str, Any]:
+        """Overwrite what the cache knows of a step, and ask for the step again, twice."""
+        steps = Steps(self.store, self.workers)
+        first = steps(work.double, word, Update(X))
+        (environment.STEPS / steps.done[0].key).write_bytes(content)
+        answers = []
+        for _ in range(2):
+            try:
+                answers.append(self.ask(work.double, word, Update(X)))
+            except Exception as error:
+                answers.append((type(error).__name__, None))
+        return {
+            "cached": [cached for _, cached in answers],
+            "same": [value == first for value, _ in answers],
+            "ran": work.said(word),
+        }
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def caught(fn: Callable[[], object]) -> list[str]:
+    try:
+        fn()
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+    return []
+
+
+@flow(persist_result=False)
+def main() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    with Workers(2) as pool:
+        probe = Probe(pool)
+        first, second = (probe.ask(work.double, "twice", Update(X)) for _ in range(2))
+        found["twice"] = {
+            "cached": [first[1], second[1]], "same": first[0] == second[0], "ran": work.said("twice"),
+            "value": probe.store.get(second[0]).params["w"].tolist(),
+        }  # fmt: skip
+        found["missing"] = probe.blob(Path.unlink, work.double, "missing")
+        found["truncated"] = probe.blob(lambda path: os.truncate(path, 20), work.double, "truncated")
+        found["flipped"] = probe.blob(flip, work.double, "flipped")
+        found["emptied"] = probe.blob(lambda path: os.truncate(path, 0), work.double, "emptied")
+        found["inside"] = probe.blob(flip, work.spread, "inside")
+        found["record cut off"] = probe.record(b'{"metadata": {"stor', "record cut off")
+        found["record empty"] = probe.record(b"", "record empty")
+        found["record of something else"] = probe.record(b'{"value": 3}', "record of something else")
+
+        mixed, _ = probe.ask(work.spread, "mixed", X)
+        again, cached = probe.ask(work.spread, "mixed", X)
+        loaded = probe.store.get(again)
+        found["mixed"] = {
+            "cached": cached, "same": mixed == again, "once": again["sent"][0] == again["sent"][1],
+            "refs": isinstance(again["sent"][0], Ref), "sent": loaded["sent"][1].params["w"].tolist(),
+            "own": loaded["own"]["a"]["w"].tolist(), "empty": loaded["own"]["b"] == {}, "plain": loaded["plain"],
+        }  # fmt: skip
+        values = [probe.ask(work.plain, "plain") for _ in range(2)]
+        found["plain"] = [repr(value) for value, _ in values] + [cached for _, cached in values]
+        tensors = [probe.ask(work.bare, "bare") for _ in range(2)]
+        found["bare"] = [probe.store.get(value).tolist() for value, _ in tensors] + [cached for _, cached in tensors]
+
+        found["refused"] = [caught(lambda: probe.ask(work.refuse, "refused")) for _ in range(2)]
+        found["refused ran"] = work.said("refused")
+        found["failed"] = caught(lambda: probe.ask(work.fail, "failed"))
+        found["failed ran"] = work.said("failed")
+        value, cached = probe.ask(work.die_once, "died")
+        found["died"] = [probe.store.get(value).params["w"].tolist(), cached, work.said("died")]
+
+        segments = [probe.ask(work.stretch, "here", X, here=True, unkeyed=(left,)) for left in (1, 5)]
+        keyed, _ = probe.ask(work.stretch, "here", X, 5, here=True)
+        found["here"] = {
+            "cached": [cached for _, cached in segments], "same": segments[0][0] == segments[1][0],
+            "ran": work.said("here"), "parts": work.said("here part"),
+            "value": probe.store.get(segments[0][0])["w"].tolist(), "keyed": probe.store.get(keyed)["w"].tolist(),
+        }  # fmt: skip
+
+        light, heavy = probe.store.put(Update({"w": torch.zeros(3)})), probe.store.put(Update({"w": torch.zeros(3000)}))
+        steps = Steps(probe.store, pool)
+        sizes = steps.map(work.double, {"light": ("order", light), "heavy": ("order", heavy), "same": ("order", light)})
+        found["order"] = {
+            "units": list(sizes), "steps": [step.unit for step in steps.done],
+            "lengths": [len(value.params["w"]) for value in probe.store.get(sizes).values()],
+        }  # fmt: skip
+        bound = Steps(probe.store, pool)
+        bound(partial(partial(work.double, "bound"), Update(X)))
+        found["name"] = bound.done[0].kind
+    found["records"] = [json.loads(path.read_text())["metadata"]["serializer"]["type"] for path in
+                        environment.STEPS.iterdir()]  # fmt: skip
+    return found
+
+
+if __name__ == "__main__":
+    with orchestrated():
+        sys.stdout.write(json.dumps(main()) + "\n")

@@ -1,0 +1,71 @@
+"""What the probes' steps do. Each says so in a file, since a step runs in another process, or not at all."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import torch
+
+from fedcore.types import Message, Params, Refused, Update
+from tasks import environment
+
+LOG = environment.STATE / "done.txt"
+
+
+def note(word: str) -> int:
+    """Say that something was done; returns how often it was said before."""
+    before = said(word)
+    with LOG.open("a") as file:
+        file.write(f"{word}\n")
+    return before
+
+
+def said(word: str) -> int:
+    return LOG.read_text().splitlines().count(word) if LOG.exists() else 0
+
+
+def double(word: str, update: Update) -> Message:
+    note(word)
+    return Message({name: 2 * leaf for name, leaf in update.params.items()})
+
+
+def spread(word: str, x: Params) -> dict[str, Any]:
+    """Return blobs and plain values, mixed."""
+    note(word)
+    message = Message({"w": x["w"] + 1})
+    return {"sent": (message, message), "own": {"a": {"w": x["w"] - 1}, "b": {}}, "plain": [1, 0.5, None, "x", True]}
+
+
+def plain(word: str) -> dict[str, Any]:
+    note(word)
+    return {"nan": float("nan"), "inf": float("-inf"), ("a", "b"): (1, [2.5, "ü"], None), "empty": ({}, [], ())}
+
+
+def bare(word: str) -> torch.Tensor:
+    note(word)
+    return torch.arange(6.0).reshape(2, 3)
+
+
+def refuse(word: str) -> None:
+    note(word)
+    raise Refused("lr = -1: must be above 0")
+
+
+def fail(word: str) -> None:
+    note(word)
+    raise ZeroDivisionError("not a refusal")
+
+
+def die_once(word: str) -> Message:
+    if note(word) == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return Message({"w": torch.ones(2)})
+
+
+def stretch(execute: Any, word: str, x: Params, left: int = 0) -> Params:
+    """Run in the flow's own process, with calls handed out to workers."""
+    note(word)
+    parts = execute.map(double, {i: (word + " part", Update(x)) for i in range(2)})
+    return {"w": sum(part.params["w"] for part in parts.values()) + left}
