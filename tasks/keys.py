@@ -95,13 +95,13 @@ def source(module: str, name: str) -> str:
         if place in reached:
             continue
         where, what = place
+        reached[place] = ""
         if where.split(".")[0] not in follow:
             versions |= _version(where.split(".")[0])
             continue
         table = _definitions(where)
         if what not in table:
             # A name that comes from elsewhere: a submodule, or one that the module imports.
-            reached[place] = ""
             if _find(f"{where}.{what}") is not None:
                 todo += [(f"{where}.{what}", other) for other in _definitions(f"{where}.{what}")]
             continue
@@ -148,7 +148,8 @@ def _definitions(module: str) -> dict[str, tuple[str, list[tuple[str, str]]]]:
     body = ast.parse(path.read_text()).body
     imported: dict[str, tuple[str, str]] = {}
     for statement in body:
-        imported |= _imports(statement, package)
+        for node in ast.walk(statement) if isinstance(statement, ast.If | ast.Try) else [statement]:
+            imported |= _imports(node, package)
     table: dict[str, tuple[str, list[tuple[str, str]]]] = {}
     for statement in body:
         text = ast.dump(_bare(statement))
@@ -166,13 +167,26 @@ def _definitions(module: str) -> dict[str, tuple[str, list[tuple[str, str]]]]:
 
 
 def _bound(statement: ast.stmt) -> list[str]:
-    """Return the names that a top-level statement defines (imports aside)."""
-    match statement:
+    """Return the names that a top-level statement defines, or whose values it changes (imports aside)."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [statement.name]
+    return list(dict.fromkeys(name for node in ast.walk(statement) for name in _changed(node)))
+
+
+def _changed(node: ast.AST) -> list[str]:
+    """Return the name that a part of a statement defines or changes: x = ..., x[k] = ..., x.y = ..., x.add(...)."""
+    match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             return [name]
-        case ast.Import() | ast.ImportFrom():
+        case ast.Name(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()) | ast.Attribute(ctx=ast.Store()):
+            changed: ast.AST = node
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=changed))):
+            pass
+        case _:
             return []
-    return [node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    while isinstance(changed, ast.Subscript | ast.Attribute):
+        changed = changed.value
+    return [changed.id] if isinstance(changed, ast.Name) else []
 
 
 def _imports(node: ast.AST, package: str) -> dict[str, tuple[str, str]]:

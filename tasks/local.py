@@ -9,7 +9,7 @@ from typing import Any
 
 from fedcore.rounds import Round, State, begin, finish, measure, play, take_turn, upcoming
 from fedcore.types import Federation, Method
-from tasks.steps import InMemory, Steps
+from tasks.steps import Steps
 
 SEGMENT = 30.0
 """Seconds of repeated rounds between two checkpoints; one round if that takes longer."""
@@ -70,9 +70,13 @@ def segment(
 
 
 def stretch(
-    execute: InMemory, method: Method, fed: Federation, seed: int, place: tuple[Any, ...], every: int, left: int
+    execute: Any, method: Method, fed: Federation, seed: int, place: tuple[Any, ...], every: int, left: int
 ) -> dict[str, Any]:
-    """Play at most `left` rounds, for about SEGMENT seconds; returns the state after them and each round's numbers."""
+    """Play at most `left` rounds, for about SEGMENT seconds; returns the state after them and each round's numbers.
+
+    execute: a tasks.steps.InMemory. It is not named in the signature, as a step's key covers the source that its
+    function reaches, and how a segment is run is not what it finds.
+    """
     server, messages, own, stage, number = place
     server, messages, own = execute.store.get((server, messages, own))
     state = State(server, messages, own, stage, number)

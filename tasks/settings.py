@@ -75,7 +75,6 @@ class Study(Section):
     """A question as data: which settings, methods and seeds answer it."""
 
     title: str
-    family: str
     methods: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
     sizes: dict[str, Size]
 

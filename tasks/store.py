@@ -69,6 +69,11 @@ class Store:
     def _write(self, value: Any) -> Ref:
         tensors: dict[str, torch.Tensor] = {}
         shape = flatten(value, "", tensors)
+        seen: set[int] = set()
+        for name, leaf in tensors.items():  # a file has no two tensors in one place
+            place = leaf.untyped_storage().data_ptr()
+            tensors[name] = leaf.clone() if place in seen else leaf
+            seen.add(place)
         content = save(tensors, {HEADER: json.dumps(shape, sort_keys=True, separators=(",", ":"))})
         ref = Ref(digest_of(content), getattr(value, "nbytes", sum(t.nbytes for t in tensors.values())))
         if not self.holds(ref):
