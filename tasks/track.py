@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -103,7 +104,7 @@ class Record:
                 self.register(run, model, tags)
         else:
             for device, ref in result.models.items():
-                self._artifact(run.info.run_id, f"devices/{device}.safetensors", store.path(ref).read_bytes())
+                self._artifact(run.info.run_id, f"devices/{_plain(device)}.safetensors", store.path(ref).read_bytes())
         self.close(run, result.digest)
 
     def find(self, config: str) -> Run | None:
@@ -161,7 +162,8 @@ class Record:
         )
         self.client.log_inputs(where, [DatasetInput(entity, [InputTag("mlflow.data.context", "federation")])])
         for name, leaf in arrays.items():
-            self._artifact(where, f"arrays/{name}.npy", _npy(leaf.numpy()))
+            path = "/".join(_plain(part) for part in name.split("/"))
+            self._artifact(where, f"arrays/{path}.npy", _npy(leaf.numpy()))
             if leaf.ndim == 1:
                 metrics += [Metric(name.replace("/", "."), x, start + i, i) for i, x in enumerate(leaf.tolist())]
         for first in range(0, len(metrics), AT_ONCE):
@@ -245,6 +247,12 @@ def _figures(result: Result, arrays: Params) -> dict[str, Figure]:
     return made
 
 
+def _plain(name: str) -> str:
+    """Return a device's name as MLflow takes it; one that had to change ends in a digest, so that none are mixed up."""
+    plain = re.sub(r"^[.]+|[^A-Za-z0-9_. :-]", "_", name)[:100]
+    return plain if plain == name else f"{plain}-{digest_of(name.encode())[:6]}"
+
+
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 500 else text[:497] + "..."
@@ -264,7 +272,8 @@ def _metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int) -> Iterable
         step = turns[stage, number]
         values = part["value"]
         named = {
-            f"devices/{split}.{metric}.{device}": value for device, value in zip(part["device"], values, strict=True)
+            f"devices/{split}.{metric}.{_plain(device)}": value
+            for device, value in zip(part["device"], values, strict=True)
         }
         if split == "traffic":
             named |= {f"{metric}": values.sum()}

@@ -1,6 +1,6 @@
 """One Prefect server for all tests of the pipeline, and what a person does with the project, done once.
 
-Scenarios take long and mostly wait, so those that the collected tests ask for run two at a time from the start; a test
+Scenarios take long and mostly wait, so those that the collected tests ask for run three at a time from the start; a test
 gets what its scenario left, or what it failed with.
 """
 
@@ -19,7 +19,7 @@ os.environ.setdefault("DO_NOT_TRACK", "1")
 import scenarios
 from project import Project, wait
 
-SCENARIOS = {name: getattr(scenarios, name) for name in ("repro", "deployed", "killed", "tables", "probed")}
+SCENARIOS = {name: getattr(scenarios, name) for name in ("repro", "deployed", "tables", "killed", "probed")}
 """In the order in which they are started: the longest first."""
 
 LIMIT = 900
@@ -55,7 +55,7 @@ def running(
     request: pytest.FixtureRequest, house: Project, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Future[Any]]]:
     asked = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
-    pool = ThreadPoolExecutor(2)
+    pool = ThreadPoolExecutor(3)
     places = {name: scenarios.Place(tmp_path_factory.mktemp(name), house) for name in SCENARIOS if name in asked}
     try:
         yield {name: pool.submit(SCENARIOS[name], place) for name, place in places.items()}

@@ -1,18 +1,13 @@
-"""Cached steps, each asked for several times; prints what was found as JSON. python -m probe_steps"""
+"""Cached steps, each asked for several times; returns what was found."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-from tasks import environment
-
-environment.prepare()
 
 import probe_work as work
 import torch
@@ -20,7 +15,7 @@ from prefect import flow
 
 from fedcore.types import Update
 from fedcore.workers import Workers
-from tasks.session import orchestrated
+from tasks import environment
 from tasks.steps import Steps
 from tasks.store import Ref, Store, refs
 
@@ -86,7 +81,7 @@ def caught(fn: Callable[[], object]) -> list[str]:
 
 
 @flow(persist_result=False)
-def main() -> dict[str, Any]:
+def find() -> dict[str, Any]:
     found: dict[str, Any] = {}
     with Workers(2) as pool:
         probe = Probe(pool)
@@ -145,8 +140,3 @@ def main() -> dict[str, Any]:
     found["records"] = [json.loads(path.read_text())["metadata"]["serializer"]["type"] for path in
                         environment.STEPS.iterdir()]  # fmt: skip
     return found
-
-
-if __name__ == "__main__":
-    with orchestrated():
-        sys.stdout.write(json.dumps(main()) + "\n")

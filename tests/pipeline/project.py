@@ -36,7 +36,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 def small(params: dict[str, Any]) -> None:
     """Make the default study one of seconds: four devices, a narrow net, one seed, five methods."""
-    params["run"]["seeds"] = [0]
+    params["run"] |= {"seeds": [0], "workers": 1}
     params["federation"] |= {"devices": 4, "alpha": 1.0}
     params["net"]["widths"] = [16, 8]
     params["training"] |= {"epochs": 5, "batch": 32}
@@ -159,7 +159,8 @@ class Project:
 
     def journal(self) -> list[dict[str, Any]]:
         path = self.folder / ".fedcore" / "journal.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []  # what follows the last is being written
+        return [json.loads(line) for line in lines]
 
     def record(self) -> dict[str, int]:
         """Count what MLflow holds."""

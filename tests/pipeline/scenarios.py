@@ -7,7 +7,8 @@ import os
 import shutil
 import signal
 import sqlite3
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,16 +57,17 @@ class Clone:
 
 @dataclass(frozen=True)
 class Repro:
-    """first: `dvc repro`. forced: `dvc repro --force`. interrupted: the flow by hand, after the record of one run was
-    spoilt as if the run had been ended in the middle of writing it. reg: `dvc exp run -S code_ot.reg=0.1`. edited: the
-    flow by hand, after a line of the fusion's code had changed. runs: the record after the first `dvc repro`."""
+    """first: `dvc repro`. spoilt: the record's counts after one of its runs was spoilt, as if it had been ended in the
+    middle of writing. forced: `dvc repro --force` after that. reg: `dvc exp run -S code_ot.reg=0.1`. edited: the flow
+    by hand, after a line of the fusion's code had changed. runs: a copy of the record after the first `dvc repro`.
+    """
 
     project: Project
     runs: Path
     clone: Clone
     first: Seen
+    spoilt: dict[str, int]
     forced: Seen
-    interrupted: Seen
     reg: Seen
     edited: Seen
 
@@ -80,15 +82,15 @@ def repro(place: Place) -> Repro:
     shutil.copyfile(piped.folder / "mlflow.db", runs)
     piped.run("dvc", "push", "--quiet")
     clone = cloned(place, piped)
-    forced = piped.look(piped.run("dvc", "repro", "--force"))
     interrupt(piped.folder / "mlflow.db", "lmf")
-    interrupted = piped.look(piped.federate())
+    spoilt = piped.record()
+    forced = piped.look(piped.run("dvc", "repro", "--force"))
     reg = piped.look(piped.run("dvc", "exp", "run", "-S", "code_ot.reg=0.1"))
     piped.run("git", "checkout", "--quiet", "--", "params.yaml")
     for function in ("lmf", "code"):
         piped.edit("fedcore/fusion.py", function, "len('a line that was not there')")
     edited = piped.look(piped.federate())
-    return Repro(piped, runs, clone, first, forced, interrupted, reg, edited)
+    return Repro(piped, runs, clone, first, spoilt, forced, reg, edited)
 
 
 def interrupt(database: Path, method: str) -> None:
@@ -122,56 +124,65 @@ def cloned(place: Place, origin: Project) -> Clone:
 
 SLOW = (
     "federation.devices=6", "training.batch=4", "training.epochs=300", "methods=[best_local,lmf]",
-    "lmf.solver=sinkhorn", "lmf.tol=1.0e-300", "lmf.max_iterations=20000",
+    "lmf.solver=sinkhorn", "lmf.tol=1.0e-300", "lmf.max_iterations=10000", "run.workers=2",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
+class Kill:
+    """What a kill -9 left: what was seen just after it, the processes that stayed, the flow run that Prefect knows."""
+
+    seen: Seen
+    left: dict[int, str]
+    flow_run: str
+
+
+@dataclass(frozen=True)
 class Killed:
-    """training, fusing: what was seen just after a kill -9 in the middle of it, and the processes left behind. end:
-    after the same command ran to its end. calm: the same command in another folder, undisturbed."""
+    """training, fusing: a kill in the middle of it. end: after the same command ran to its end. calm: the same command
+    in another folder, undisturbed. states: what Prefect says in the end of the two flow runs that were killed."""
 
     project: Project
     undisturbed: Project
-    training: Seen
-    fusing: Seen
-    left: list[dict[int, str]]
+    training: Kill
+    fusing: Kill
     end: Seen
     calm: Seen
+    states: list[str]
 
 
 def killed(place: Place) -> Killed:
     project = place.copy("killed")
-    training, left = kill(project, lambda trained, fused: trained >= 1)
+    training = kill(project, lambda trained, fused: trained >= 1)
     # The second method's devices are found trained; then it fuses, for seconds.
-    fusing, more = kill(project, lambda trained, fused: trained == 12 and fused == 1)
+    fusing = kill(project, lambda trained, fused: trained == 12 and fused == 1)
     finished = project.look(project.federate(*SLOW))
     undisturbed = place.copy("undisturbed")
     calm = undisturbed.look(undisturbed.federate(*SLOW))
-    return Killed(project, undisturbed, training, fusing, [left, more], finished, calm)
+    states = [place.house.ask(f"flow_runs/{one.flow_run}")["state_type"] for one in (training, fusing)]
+    return Killed(project, undisturbed, training, fusing, finished, calm, states)
 
 
-def kill(project: Project, when: Any) -> tuple[Seen, dict[int, str]]:
-    """Start the flow, kill it when so many training and combining steps have ended; returns what is left after it."""
+def kill(project: Project, when: Callable[[int, int], bool]) -> Kill:
+    """Start the flow, and kill it when so many training and combining steps have ended."""
     flow = project.start("python", "-m", "flows.federate", *SLOW)
     before = project.read
 
     def now() -> bool:
         assert flow.poll() is None, f"ended before it was killed: {flow.communicate()}"
         steps = [step["step"] for step in project.journal()[before:]]
-        return bool(when(steps.count("train"), steps.count("receive")))
+        return when(steps.count("train"), steps.count("receive"))
 
     wait("the moment to kill", now, 120, every=0.01)
     os.kill(flow.pid, signal.SIGKILL)
     flow.wait()
-    with_left = project.look()
-    try:
+    seen = project.look()
+    (mark,) = (project.folder / ".fedcore" / "flows").iterdir()
+    with suppress(AssertionError):
         wait("no process left", lambda: not project.processes(), 10)
-    except AssertionError:
-        return with_left, project.processes()
-    finally:
-        end(flow)
-    return with_left, {}
+    left = project.processes()
+    end(flow)
+    return Kill(seen, left, mark.name)
 
 
 # a table per device, and bad input
@@ -192,14 +203,14 @@ class Tables:
 
 
 BY_DEVICE = (
-    "data.name=table", "data.path=devices", "data.label=y", "federation.partition=by_device", "seeds=[0,1]",
+    "data.name=table", "data.path=devices", "data.label=y", "federation.partition=by_device", "seeds=[3]",
     "methods=[local_only,lmf]",
 )  # fmt: skip
 
 
 def tables(place: Place) -> Tables:
     project = place.copy("tables")
-    for seed, name in enumerate(("amsterdam", "berlin", "cairo", "delhi")):
+    for seed, name in enumerate(("amsterdam", "berlin", "cairo", "são paulo #4")):
         table(project.folder / "devices" / f"{name}.csv", seed)
     first = project.look(project.federate(*BY_DEVICE))
     table(project.folder / "devices" / "cairo.csv", 7, rows=61)
@@ -282,8 +293,9 @@ def serve(house: Project) -> list[str]:
 
 
 def lone(params: dict[str, Any]) -> None:
-    """The small study with a single method."""
+    """The small study with a single method, and as many workers as there are cores."""
     small(params)
+    params["run"]["workers"] = None
     params["studies"]["code"]["methods"] = {"lmf": {}}
 
 
@@ -292,9 +304,6 @@ def lone(params: dict[str, Any]) -> None:
 
 def probed(place: Place) -> dict[str, Any]:
     """Run the probes beside this file, on a copy of the project; returns what they found."""
-    project = place.copy("probed")
-    found = {}
-    for name in ("probe_steps", "probe_segments"):
-        said = project.run("python", "-m", name)
-        found[name] = json.loads(said.out.splitlines()[-1])
+    said = place.copy("probed").run("python", "-m", "probes")
+    found: dict[str, Any] = json.loads(said.out.splitlines()[-1])
     return found

@@ -1,0 +1,173 @@
+"""A method's rounds as cached steps beside the library's plain loop; returns what was found."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from prefect import flow
+
+from fedcore import rounds as library
+from fedcore.local import Training
+from fedcore.methods import method
+from fedcore.nets import net
+from fedcore.rounds import Round, deployments
+from fedcore.types import Data, Device, Federation, Method, Splits
+from fedcore.workers import Inline, Workers
+from tasks import environment, local
+from tasks.steps import Steps
+from tasks.store import Store
+
+SGD = Training(optimiser="sgd", lr=0.1, momentum=0.5, weight_decay=0.0, schedule="constant", batch=8, epochs=1)
+NET = net("mlp", shape=(5,), classes=3, widths=[6, 4])
+EXAM = {"exam": "validation", "solver": "newton", "reg": 0.05, "tol": 1e-7, "max_iterations": 1000, "p": 1}
+
+
+def federation() -> Federation:
+    """Four devices of different size, and one without validation examples."""
+
+    def data(count: int, seed: int) -> Data:
+        g = torch.Generator().manual_seed(seed)
+        y = torch.randint(0, 3, (count,), generator=g)
+        return Data(torch.randn(count, 5, generator=g) + y[:, None], y)
+
+    sizes = {"a": (20, 6), "b": (31, 5), "c": (12, 0), "d": (40, 9)}
+    devices = {
+        name: Device(name, NET, Splits(data(train, i), data(val, 10 + i), data(7, 20 + i)))
+        for i, (name, (train, val)) in enumerate(sizes.items())
+    }
+    return Federation(devices, data(30, 99), 3)
+
+
+def stored(fed: Federation, store: Store) -> Federation:
+    """The same federation as the pipeline has it: devices hold references."""
+    devices = {name: Device(name, device.net, store.put(device.data)) for name, device in fed.devices.items()}
+    return Federation(devices, store.put(fed.test), fed.classes)
+
+
+def fedavg(rounds: int, fraction: float = 1.0, common: bool = True) -> Method:
+    return method("fedavg", net=NET, training=SGD, common=common, rounds=rounds, fraction=fraction, weights="size")
+
+
+def code(shots: int) -> Method:
+    return method("code_ot", net=NET, training=SGD, common=False, shots=shots, order="ascending", **EXAM)
+
+
+METHODS = {
+    "one round": fedavg(1),
+    "many rounds": fedavg(5),
+    "some devices per round": fedavg(5, fraction=0.5, common=False),
+    "one shot": code(1),
+    "few shots": code(3),
+    "nothing sent": method("local_only", net=NET, training=SGD, common=False),
+}
+
+
+def said(rounds: list[Round]) -> str:
+    """Return all that is found of some rounds, but the state."""
+    return repr([(r.turn, dict(r.up), dict(r.down), r.scores) for r in rounds])
+
+
+def near(rounds: list[Round], others: list[Round]) -> bool:
+    """Tell whether two runs found the same. Where a tensor lies in memory moves a loss by a last bit of float32."""
+    traffic = [[(r.turn, dict(r.up), dict(r.down)) for r in run] for run in (rounds, others)]
+    numbers = [[x for r in run for x in flat(r.scores)] for run in (rounds, others)]
+    return traffic[0] == traffic[1] and all(
+        mine == his or math.isclose(mine, his, rel_tol=1e-6) or (math.isnan(mine) and math.isnan(his))
+        for mine, his in zip(*numbers, strict=True)
+    )
+
+
+def flat(scores: Any) -> list[float]:
+    return [x for part in scores.values() for x in flat(part)] if isinstance(scores, dict) else [scores or 0.0]
+
+
+def models(chosen: Method, fed: Federation, last: Round, store: Store) -> str:
+    """Return what every device runs in the end, to the last bit."""
+    found = {}
+    for names, (deploy, own, message) in deployments(chosen, fed, last.state):
+        made = deploy(store.get(own), store.get(message))
+        found |= {n: [{k: leaf.tolist() for k, leaf in part.items()} for part in made.members] for n in names}
+    return json.dumps(dict(sorted(found.items())))
+
+
+class Play:
+    """One run of the pipeline after another, each with steps of its own on the same cache."""
+
+    def __init__(self, store: Store, pool: Workers, fed: Federation) -> None:
+        self.store, self.pool, self.fed = store, pool, fed
+
+    def rounds(self, chosen: Method, seed: int, every: int = 1) -> Iterator[Round]:
+        self.steps = Steps(self.store, self.pool)
+        return local.rounds(chosen, self.fed, seed, self.steps, every)
+
+    def computed(self, kind: str) -> tuple[int, int]:
+        steps = [step for step in self.steps.done if step.kind == kind]
+        return sum(not step.cached for step in steps), len(steps)
+
+
+@flow(persist_result=False)
+def find() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    plain = federation()
+    with Workers(2) as pool:
+        store = Store(environment.BLOBS)
+        play = Play(store, pool, stored(plain, store))
+
+        def plainly(chosen: Method, seed: int, every: int = 1) -> list[Round]:
+            return list(library.run(chosen, plain, seed, Inline(), every=every))
+
+        for name, chosen in METHODS.items():
+            for every in (1, 2) if name in ("many rounds", "few shots") else (1,):
+                runs = []
+                for segment in (30.0, 0.0):  # all rounds in one segment; a segment for each
+                    local.SEGMENT = segment
+                    shutil.rmtree(environment.STEPS, ignore_errors=True)
+                    runs.append(list(play.rounds(chosen, 1, every)))
+                    found[f"{name}, every {every}, segments of {segment:g}"] = play.computed("stretch")
+                reference = plainly(chosen, 1, every)
+                found[f"{name}, every {every}"] = {
+                    "any segments": said(runs[0]) == said(runs[1]),
+                    "the library's": near(runs[0], reference),
+                    "evaluated": [one.scores is not None for one in runs[0]],
+                    "models": len(
+                        {models(chosen, play.fed, run[-1], store) for run in runs}
+                        | {models(chosen, plain, reference[-1], store)}
+                    ) == 1,
+                }  # fmt: skip
+
+        local.SEGMENT = 0.0
+        # Interrupted: the run is left after two of five rounds, and begun anew.
+        interrupted = play.rounds(fedavg(5), 3)
+        next(interrupted), next(interrupted)
+        interrupted.close()
+        first = play.computed("stretch")
+        whole = list(play.rounds(fedavg(5), 3))
+        second = play.computed("stretch")
+        found["interrupted"] = [first, second, near(whole, plainly(fedavg(5), 3))]
+
+        local.SEGMENT = 30.0
+        # A longer run goes on where a shorter one ended.
+        list(play.rounds(fedavg(2), 4))
+        longer = list(play.rounds(fedavg(6), 4))
+        counts = play.computed("stretch")
+        found["longer"] = [counts, near(longer, plainly(fedavg(6), 4))]
+        # A shorter run cannot use a segment that goes too far.
+        list(play.rounds(fedavg(6), 5))
+        shorter = list(play.rounds(fedavg(3), 5))
+        found["shorter"] = [near(shorter, plainly(fedavg(3), 5))]
+        list(play.rounds(fedavg(3), 5))
+        found["shorter"].append([play.computed(kind) for kind in ("stretch", "score")])
+
+        # One-shot methods share their training, whatever is done with what it brings.
+        list(play.rounds(code(1), 6))
+        trained = play.computed("train")
+        list(play.rounds(METHODS["nothing sent"], 6))
+        found["shared training"] = [trained, play.computed("train")]
+        list(play.rounds(code(3), 6))
+        found["few shots go on"] = [play.computed("train"), play.computed("receive")]
+    return found

@@ -1,0 +1,20 @@
+"""Steps by themselves, in a folder with the project's sources; prints what was found as JSON. python -m probes"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from tasks import environment
+
+environment.prepare()
+
+import probe_segments
+import probe_steps
+
+from tasks.session import orchestrated
+
+if __name__ == "__main__":
+    with orchestrated():
+        found = {module.__name__: module.find() for module in (probe_steps, probe_segments)}
+    sys.stdout.write(json.dumps(found) + "\n")

@@ -1,0 +1,45 @@
+"""A server, a work pool and a worker on loopback: the deployment of prefect.yaml, by hand and by schedule."""
+
+from __future__ import annotations
+
+from scenarios import Deployed
+
+DEVICES = 4
+
+
+def test_a_deployment_run_completes(deployed: Deployed):
+    assert deployed.first.said is not None
+    assert "Flow run finished successfully" in deployed.first.said.all
+    assert len(deployed.first.computed("train")) == DEVICES
+    assert deployed.first.record["runs"] == 1 + 1
+
+
+def test_a_second_one_is_served_from_the_cache(deployed: Deployed):
+    assert deployed.second.computed() == []
+    assert len(deployed.second.steps) == len(deployed.first.steps)
+    assert deployed.second.record == deployed.first.record
+
+
+def test_a_wrong_parameter_is_refused_before_a_run_exists(deployed: Deployed):
+    assert deployed.wrong.code != 0
+    assert "methodz" in deployed.wrong.all
+    assert len([run for run in deployed.runs if not run["auto_scheduled"]]) == 2
+
+
+def test_the_nightly_schedule_is_there_and_rests(deployed: Deployed):
+    (schedule,) = deployed.schedules
+    assert schedule["schedule"]["cron"] == "0 2 * * *"
+    assert schedule["active"] is False
+
+
+def test_an_activated_interval_schedule_runs(deployed: Deployed):
+    scheduled = [run for run in deployed.runs if run["auto_scheduled"]]
+    assert [run["state_name"] for run in scheduled] == ["Completed"] * len(scheduled)
+    assert len(deployed.scheduled.steps) >= len(deployed.first.steps)
+    assert deployed.scheduled.computed() == []
+    assert deployed.scheduled.record == deployed.first.record
+
+
+def test_every_run_completed(deployed: Deployed):
+    assert {run["state_name"] for run in deployed.runs} == {"Completed"}
+    assert "Traceback" not in deployed.log

@@ -1,0 +1,70 @@
+"""The data's versions: a fresh clone that pulls has everything and runs nothing, and older data come back."""
+
+from __future__ import annotations
+
+import json
+
+import yaml
+from project import ROOT
+from scenarios import Repro
+
+
+def test_a_fresh_clone_pulls_what_was_pushed(repro: Repro):
+    assert repro.clone.pulled.outs == repro.first.outs
+    assert len(repro.first.outs) > 8
+
+
+def test_a_fresh_clone_runs_nothing(repro: Repro):
+    again = repro.clone.again
+    assert again.said is not None
+    assert "Running stage" not in again.said.out
+    assert again.said.out.count("didn't change, skipping") == 4
+    assert again.steps == []
+    assert again.outs == repro.first.outs
+    assert again.record == dict.fromkeys(again.record, 0)
+
+
+def test_other_data_are_another_version(repro: Repro):
+    changed = {path for path in repro.clone.changed.outs if path not in repro.first.outs}
+    assert {path.split("/")[-1] for path in changed} == {"dataset.safetensors", "card.json"}
+    assert all(path.startswith("data/code/table-") for path in changed)
+    assert not any(path.startswith("data/code/digits-") for path in repro.clone.changed.outs)
+
+
+def test_checkout_brings_older_data_back(repro: Repro):
+    assert repro.clone.back.outs == repro.first.outs
+    assert repro.clone.changed.outs != repro.first.outs
+
+
+def test_the_card_says_what_the_data_are(repro: Repro):
+    (path,) = (repro.project.folder / "pipeline" / "data" / "code").glob("*/card.json")
+    card = json.loads(path.read_text())
+    assert card["classes"] == list("0123456789")
+    assert card["shape"] == [1, 8, 8]
+    assert card["examples"] == 1797
+
+
+def test_no_output_holds_seconds_or_dates(repro: Repro):
+    """Else a stage that finds the same would look changed."""
+    for name in ("metrics.json", "models.json", "runs.json", "curves.csv"):
+        text = (repro.clone.project.folder / "pipeline" / "federate" / "code-0" / name).read_text()
+        assert not {"wall", "cpu", "seconds", "time", "date", "2026"} & set(text.replace('"', " ").split())
+
+
+def test_stages_keep_to_what_is_theirs():
+    """Prefect's and MLflow's stores are no outputs, and every stage lists the code that it runs."""
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    assert list(stages) == ["data", "partition", "federate", "compare"]
+    outs = [
+        str(out) for stage in stages.values() for kind in ("outs", "metrics", "plots") for out in stage.get(kind, [])
+    ]
+    assert outs
+    assert not [out for out in outs for store in ("mlflow", "mlruns", ".fedcore", "runs/") if store in out]
+    for name, stage in stages.items():
+        assert any(dep.startswith("flows/") for dep in stage["deps"]), name
+    assert {"fedcore", "tasks", "flows/federate.py"} <= set(stages["federate"]["deps"])
+
+
+def test_caches_are_no_part_of_what_dvc_watches():
+    ignored = (ROOT / ".dvcignore").read_text().split()
+    assert {"__pycache__", "*.pyc"} <= set(ignored)

@@ -1,0 +1,110 @@
+"""What runs again when something has changed, by count: the journal says of every step whether it was computed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pandas as pd
+from project import METHODS, Seen
+from scenarios import Repro, Tables
+
+DEVICES = 4
+ONE_SHOT = [label for label in METHODS if label != "fedavg_3"]
+
+
+def computed(seen: Seen) -> Counter[str]:
+    return Counter(step["step"] for step in seen.computed())
+
+
+def test_the_first_run_computes_everything_once(repro: Repro):
+    """Four devices train once for all one-shot methods; what each method does with it is its own."""
+    found = computed(repro.first)
+    assert found["train"] == DEVICES
+    assert repro.first.count("train") == DEVICES * len(ONE_SHOT)
+    assert found["receive"] == 3  # lmf, code_ot, best_local
+    assert found["stretch"] == 1  # fedavg_3
+    assert found["divide"] == found["hand_out"] == 1
+    keys = [step["key"] for step in repro.first.computed()]
+    assert len(set(keys)) == len(keys)
+
+
+def test_the_first_run_leaves_its_outputs(repro: Repro):
+    expected = {"table.parquet", "models.json", "runs.json", "metrics.json", "curves.csv"}
+    assert {path.split("/")[-1] for path in repro.first.outs if path.startswith("federate/code-0/")} == expected
+    assert {path.split("/")[0] for path in repro.first.outs} == {"data", "partition", "federate", "compare"}
+    table = pd.read_parquet(repro.project.folder / "pipeline" / "compare" / "table.parquet")
+    assert list(table.columns) == [
+        "study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value",
+    ]  # fmt: skip
+    assert set(table["method"]) == set(METHODS)
+    page = (repro.project.folder / "results" / "report.html").read_text()
+    assert "data:image/png;base64," in page
+    assert "http" not in page.split("<body")[1].replace("http-equiv", "")
+
+
+def test_a_forced_run_finds_every_step(repro: Repro):
+    assert repro.forced.computed() == []
+    assert len(repro.forced.steps) == len(repro.first.steps)
+    assert repro.forced.said is not None
+    for stage in ("data@code", "partition@code", "federate@code-0", "compare"):
+        assert f"Running stage '{stage}'" in repro.forced.said.out
+
+
+def test_a_forced_run_writes_the_same_outputs(repro: Repro):
+    """DVC deletes outputs before it runs a stage, so that they were written again, with the same bytes."""
+    assert repro.forced.outs == repro.first.outs
+
+
+def test_a_forced_run_records_nothing_new(repro: Repro):
+    """Nor does it leave a gap: half of a run's record was gone before."""
+    assert repro.spoilt["points"] < repro.first.record["points"]
+    assert repro.forced.record == repro.first.record
+    assert repro.first.record["runs"] == len(METHODS) + 1  # and their study
+
+
+def test_the_flow_by_hand_is_the_same_flow(repro: Repro):
+    """What the pipeline's stages computed is found by hand, into the same record, and comes to the same."""
+    (by_hand,) = (repro.project.folder / "runs").glob("*/code-0/models.json")
+    staged = repro.clone.project.folder / "pipeline" / "federate" / "code-0" / "models.json"
+    assert by_hand.read_bytes() == staged.read_bytes()
+    assert computed(repro.edited)["divide"] == computed(repro.edited)["hand_out"] == 0
+    assert repro.edited.record["runs"] == repro.reg.record["runs"] + 2  # of the two methods whose code had changed
+
+
+def test_another_regularisation_retrains_nobody(repro: Repro):
+    """`dvc exp run -S code_ot.reg=0.1`: one fusion, and what follows from it."""
+    assert computed(repro.reg) == {"receive": 1, "score": 1, "deploy": 1}
+    assert [step for step in repro.reg.steps if step["step"] == "train" and not step["cached"]] == []
+    assert repro.reg.count("train") == DEVICES * len(ONE_SHOT)
+    assert repro.reg.record["runs"] == repro.forced.record["runs"] + 1
+    changed = {path for path, digest in repro.reg.outs.items() if repro.first.outs[path] != digest}
+    assert changed == {
+        *(path for path in repro.first.outs if path.startswith("federate/")),
+        *(path for path in repro.first.outs if path.startswith("compare/")),
+    }  # fmt: skip
+    assert repro.reg.said is not None
+    assert "Stage 'partition@code' didn't change, skipping" in repro.reg.said.out
+
+
+def test_a_changed_line_of_the_fusion_retrains_nobody(repro: Repro):
+    """Both methods that fuse do so again; they find the same, so that nothing follows."""
+    assert computed(repro.edited) == {"receive": 2}
+    assert repro.edited.count("train") == DEVICES * len(ONE_SHOT)
+    assert repro.edited.count("receive") == 3
+
+
+def test_one_changed_file_trains_one_device(tables: Tables):
+    """A folder with a file per device, of which one has other rows and one row more."""
+    first, second = tables.first, tables.second
+    assert len(first.computed("train")) == len({step["unit"] for step in first.computed("train")}) == DEVICES
+    assert [step["unit"] for step in second.computed("train")] == [tables.changed]
+    assert second.count("train") == first.count("train") == 2 * DEVICES
+    assert len(second.computed("receive")) == 1  # what was sent is another, so it is fused again
+
+
+def test_every_step_says_what_it_was(repro: Repro):
+    for step in repro.first.steps:
+        assert set(step) == {"time", "process", "flow", "step", "unit", "key", "cached", "wall", "cpu"}
+        assert step["wall"] >= 0
+    walls = {step["key"]: step["wall"] for step in repro.first.steps}
+    assert all(step["wall"] == walls[step["key"]] for step in repro.forced.steps)  # of when it was computed

@@ -1,0 +1,367 @@
+"""A step's key: equal where the result must be, different where it may be."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from project import Project
+
+from fedcore.local import Training
+from fedcore.types import Net, Stage
+from tasks import keys
+from tasks.keys import Digest, key
+from tasks.store import Ref
+
+# sources, on packages that the tests write
+
+
+STEP = '''
+"""A module."""
+import math
+import numpy as np
+from .helpers import near, unused
+from . import helpers, deep
+from .deep import tables
+
+LIMIT = 3
+REST = 4
+
+def step(x, *, rate=1):
+    """Do a step."""
+    # a remark
+    return near(x) + LIMIT + helpers.far(x) + tables.WEIGHTS["a"] + other(x)
+
+def other(x):
+    def inner(y):
+        return y * math.pi
+    return inner(x)
+
+def apart(x):
+    return unused(x) + REST
+
+class Shape:
+    """A class."""
+    side = LIMIT
+
+    def area(self):
+        return near(self.side)
+'''
+HELPERS = """
+from .deep.tables import WEIGHTS as weights, spell
+
+def near(x):
+    return x + 1
+
+def far(x):
+    return below(x) + len(spell(x))
+
+def below(x):
+    return x * 2 + len(weights)
+
+def unused(x):
+    return x * 3
+"""
+TABLES = """
+WEIGHTS = {"a": 1}
+WEIGHTS["b"] = 2
+OTHER = {"c": 3}
+WEIGHTS.update(d=4)
+try:
+    from json import dumps as written
+except ImportError:
+    raise
+
+if True:
+    def spell(x):
+        return written(x) + "!"
+"""
+
+
+class Package:
+    """A package whose source is written and written again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "keyed"
+        self.files = {"__init__.py": "", "steps.py": STEP, "helpers.py": HELPERS, "deep/__init__.py": "",
+                      "deep/tables.py": TABLES}  # fmt: skip
+        self.write({})
+        self.steps = import_module("keyed.steps")
+
+    def write(self, changes: dict[str, tuple[str, str]]) -> None:
+        for name, text in self.files.items():
+            old, new = changes.get(name, ("", ""))
+            assert old in text, f"{name}: no {old!r}"
+            path = self.folder / name
+            path.parent.mkdir(exist_ok=True, parents=True)
+            path.write_text(text.replace(old, new, 1) if old else text)
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    yield Package(tmp_path)
+    for name in [name for name in sys.modules if name.split(".")[0] == "keyed"]:
+        del sys.modules[name]
+    for part in (keys.source, keys._definitions, keys._find):
+        part.cache_clear()
+
+
+REACHED = {
+    "its own body": ("steps.py", "+ LIMIT", "- LIMIT"),
+    "its default": ("steps.py", "rate=1", "rate=2"),
+    "a constant": ("steps.py", "LIMIT = 3", "LIMIT = 5"),
+    "a function beside it": ("steps.py", "math.pi", "math.e"),
+    "an imported function": ("helpers.py", "x + 1", "x + 2"),
+    "a function of an imported module": ("helpers.py", "below(x)", "below(-x)"),
+    "a function behind it": ("helpers.py", "x * 2", "x * 4"),
+    "a table, through two modules": ("deep/tables.py", '"a": 1', '"a": 2'),
+    "a table, by a line that fills it": ("deep/tables.py", '["b"] = 2', '["b"] = 3'),
+    "a table, by a call that fills it": ("deep/tables.py", "d=4", "d=5"),
+    "a function under a condition": ("deep/tables.py", '"!"', '"?"'),
+    "where a name of another package comes from": ("deep/tables.py", "import dumps", "import loads"),
+    "where a name comes from": ("steps.py", "from .helpers import near", "from .helpers import far as near"),
+}
+WITHOUT = {
+    "a comment": ("steps.py", "# a remark", "# another"),
+    "its docstring": ("steps.py", "Do a step.", "Take a step, differently."),
+    "the module's docstring": ("steps.py", "A module.", "Another."),
+    "layout": ("steps.py", "near(x) + LIMIT + helpers", "(near(x)\n        +   LIMIT) + helpers"),
+    "a function that it does not reach": ("helpers.py", "x * 3", "x * 5"),
+    "a constant that it does not reach": ("steps.py", "REST = 4", "REST = 5"),
+    "a table that it does not reach": ("deep/tables.py", '"c": 3', '"c": 4'),
+    "a class that it does not reach": ("steps.py", "side = LIMIT", "side = 2 * LIMIT"),
+    "an import that it does not use": ("steps.py", "import math\n", "import math\nimport json\n"),
+}
+
+
+def changed(package: Package, file: str, old: str, new: str, name: str = "step") -> str:
+    package.write({file: (old, new)})
+    for part in (keys.source, keys._definitions, keys._find):
+        part.cache_clear()
+    return key(getattr(package.steps, name), 1)
+
+
+@pytest.mark.parametrize("what", REACHED)
+def test_what_a_step_reaches_changes_its_key(package: Package, what: str):
+    before = changed(package, "steps.py", "", "")
+    assert changed(package, *REACHED[what]) != before
+    assert changed(package, "steps.py", "", "") == before
+
+
+@pytest.mark.parametrize("what", WITHOUT)
+def test_what_a_step_does_not_reach_leaves_its_key(package: Package, what: str):
+    before = changed(package, "steps.py", "", "")
+    assert changed(package, *WITHOUT[what]) == before
+
+
+def test_a_class_counts_with_its_methods(package: Package):
+    before = changed(package, "steps.py", "", "", name="Shape")
+    assert changed(package, "steps.py", "near(self.side)", "near(-self.side)", name="Shape") != before
+    assert changed(package, "steps.py", "A class.", "Another class.", name="Shape") == before
+    assert changed(package, "helpers.py", "x + 1", "x + 2", name="Shape") != before
+
+
+def test_another_function_has_another_key(package: Package):
+    assert key(package.steps.step, 1) != key(package.steps.other, 1)
+    same = "def a(x):\n    return x\n\ndef b(x):\n    return x\n"
+    (package.folder / "twins.py").write_text(same)
+    twins = import_module("keyed.twins")
+    assert key(twins.a, 1) != key(twins.b, 1)
+
+
+# values
+
+
+def near(x: int) -> int:
+    return x
+
+
+@dataclass(frozen=True)
+class Point:
+    x: int
+    y: int
+    note: str = field(default="", metadata={"digest": False})
+
+
+@dataclass(frozen=True)
+class Spot:
+    x: int
+    y: int
+
+
+ONE = torch.arange(6.0).reshape(2, 3)
+DIFFERENT: dict[str, tuple[Any, Any]] = {
+    "a number": (1, 2),
+    "whole and real": (1, 1.0),
+    "a bit and a number": (True, 1),
+    "a number and its text": (1, "1"),
+    "nothing and its text": (None, "None"),
+    "small changes": (0.1, 0.1 + 1e-16),
+    "signs of zero": (0.0, -0.0),
+    "lists and tuples": ([1, 2], (1, 2)),
+    "order": ((1, 2), (2, 1)),
+    "order of keys": ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+    "keys": ({"a": 1}, {"b": 1}),
+    "nesting": ((1, (2, 3)), ((1, 2), 3)),
+    "joined texts": (("ab", "c"), ("a", "bc")),
+    "a separator in a text": (("a\x1fb",), ("a", "b")),
+    "nothing and an empty tuple": ((), ((),)),
+    "tensors": (ONE, ONE + 1),
+    "shapes": (ONE, ONE.reshape(3, 2)),
+    "kinds of tensors": (ONE, ONE.double()),
+    "a tensor and an array": (ONE, ONE.numpy()),
+    "arrays": (np.arange(3), np.arange(3)[::-1]),
+    "kinds of arrays": (np.arange(3), np.arange(3, dtype=np.int32)),
+    "fields": (Point(1, 2), Point(2, 1)),
+    "classes with the same fields": (Point(1, 2), Spot(1, 2)),
+    "references": (Ref("a", 1), Ref("b", 1)),
+    "functions": (near, len),
+    "settings bound by name": (partial(near, rate=1), partial(near, rate=2)),
+    "settings bound by place": (partial(near, 1), partial(near, 2)),
+    "bound and not": (near, partial(near)),
+    "sets": ({1, 2}, {1, 3}),
+    "training": (
+        Training("adam", 0.1, 0.0, 0.0, "constant", 8, 1),
+        Training("adam", 0.1, 0.0, 0.0, "constant", 8, 2),
+    ),
+    "fractions of devices": (Stage(near, None, fraction=0.5), Stage(near, None, fraction=1.0)),
+}
+EQUAL: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "tensors that lie differently": lambda: (ONE, ONE.T.contiguous().T),
+    "arrays that lie differently": lambda: (np.arange(6)[::2], np.array([0, 2, 4])),
+    "sets in another order": lambda: ({1, 2, 3}, {3, 2, 1}),
+    "a field that is not part of it": lambda: (Point(1, 2, "a"), Point(1, 2, "b")),
+    "a net's table of axes": lambda: (Net(near, {"w": (None,)}), Net(near, None)),
+    "how many rounds follow": lambda: (Stage(near, None, rounds=1), Stage(near, None, rounds=10)),
+    "the bytes of a reference": lambda: (Ref("a", 1), Ref("a", 2)),
+    "partials made twice": lambda: (partial(near, rate=(1, 2)), partial(near, rate=(1, 2))),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_different_values_have_different_keys(what: str):
+    one, other = DIFFERENT[what]
+    assert key(near, one) != key(near, other)
+    assert key(near, {"deep": [one]}) != key(near, {"deep": [other]})
+
+
+@pytest.mark.parametrize("what", EQUAL)
+def test_equal_values_have_equal_keys(what: str):
+    one, other = EQUAL[what]()
+    assert key(near, one) == key(near, other)
+    assert key(near, {"deep": [one]}) == key(near, {"deep": [other]})
+
+
+def test_a_key_is_forty_hexadecimal_digits():
+    assert len(key(near)) == 40
+    assert int(key(near), 16) >= 0
+
+
+class Holder:
+    def method(self) -> None: ...
+
+    @staticmethod
+    def alone() -> None: ...
+
+
+def closure() -> Callable[[], None]:
+    def inside() -> None: ...
+
+    return inside
+
+
+@pytest.mark.parametrize(
+    "value",
+    [lambda: 1, Holder().method, Holder.alone, closure(), object(), Holder(), iter([]), 1j, b"bytes"],
+    ids=["a lambda", "a bound method", "a static method", "a closure", "an object", "an instance", "an iterator",
+         "a complex number", "bytes"],
+)  # fmt: skip
+def test_what_has_no_source_or_no_fixed_value_is_refused(value: Any):
+    for step, argument in ((value, 1), (near, value), (partial(near, rate=value), 1), (near, {"a": [value]})):
+        with pytest.raises(TypeError, match="a step cannot be keyed by"):
+            key(step, argument)
+
+
+def test_shared_parts_are_digested_once_and_never_mixed_up():
+    digest = Digest()
+    made = [digest.of({"a": number}) for number in range(200)]  # dicts that die at once, so that ids are used again
+    assert len(set(made)) == 200
+    shared = Point(1, 2)
+    assert digest.of((shared, shared)) == Digest().of((Point(1, 2), Point(1, 2)))
+
+
+# the library's own steps, on a copy of the project
+
+
+EDITS = (
+    "fedcore/fusion.py:code", "fedcore/fusion.py:lmf", "fedcore/transport.py:newton", "fedcore/local.py:train",
+    "fedcore/local.py:#", "fedcore/mixing.py:mean", "fedcore/evaluate.py:metrics", "fedcore/figures.py:png",
+)  # fmt: skip
+FUSED = {"lmf receive", "lmf stretch", "code_ot receive", "code_ot stretch"}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The keys after each edit, and those of another process with another order of hashes."""
+    project = Project.copy(tmp_path_factory.mktemp("keys"))
+    again = json.loads(project.run("python", "-m", "probe_keys", PYTHONHASHSEED="1").out)[""]
+    return {"again": again, **json.loads(project.run("python", "-m", "probe_keys", *EDITS, PYTHONHASHSEED="0").out)}
+
+
+def moved(found: dict[str, Any], edit: str) -> set[str]:
+    return {name for name, value in found[edit].items() if value != found[""][name]}
+
+
+@pytest.mark.slow
+def test_keys_are_the_same_in_every_process(found: dict[str, Any]):
+    assert found["again"] == found[""]
+    assert len(found[""]) == 2 + 5 * 7
+
+
+@pytest.mark.slow
+def test_editing_the_fusion_retrains_nobody(found: dict[str, Any]):
+    assert moved(found, "fedcore/fusion.py:code") == {"code_ot receive", "code_ot stretch"}
+    assert moved(found, "fedcore/fusion.py:lmf") == {"lmf receive", "lmf stretch"}
+    assert moved(found, "fedcore/transport.py:newton") == FUSED
+
+
+@pytest.mark.slow
+def test_editing_the_average_is_fedavgs_own_affair(found: dict[str, Any]):
+    assert moved(found, "fedcore/mixing.py:mean") == {"fedavg receive", "fedavg stretch"}
+
+
+@pytest.mark.slow
+def test_editing_the_training_retrains_everyone_and_nothing_else(found: dict[str, Any]):
+    """What is combined after it depends on what was trained, by its digest, not on how."""
+    expected = {name for name in found[""] if name.split(" ")[-1] in ("train", "stretch")}
+    assert moved(found, "fedcore/local.py:train") == expected
+    assert moved(found, "fedcore/local.py:#") == set()
+
+
+@pytest.mark.slow
+def test_editing_the_evaluation_evaluates_anew(found: dict[str, Any]):
+    expected = {name for name in found[""] if name.split(" ")[-1] in ("score", "stretch")}
+    assert moved(found, "fedcore/evaluate.py:metrics") == expected
+    assert moved(found, "fedcore/figures.py:png") == set()
+
+
+@pytest.mark.slow
+def test_one_shot_methods_share_their_training(found: dict[str, Any]):
+    """With the same message and device, training is one step for all of them."""
+    trained = {value for name, value in found[""].items() if name.endswith(" train")}
+    assert len(trained) == 1
+
+
+@pytest.mark.slow
+def test_another_torch_computes_anew(found: dict[str, Any]):
+    assert moved(found, "torch==0.0") == set(found[""])

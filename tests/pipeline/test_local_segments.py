@@ -1,0 +1,69 @@
+"""A method's rounds as cached steps: the same as the library's loop, however they are cut, and never done twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+ROUNDS = {
+    "one round": 1, "many rounds": 5, "some devices per round": 5, "one shot": 1, "few shots": 3, "nothing sent": 1,
+}  # fmt: skip
+REPEATED = {"many rounds": 5, "some devices per round": 5, "few shots": 2}
+"""Rounds of the stage that repeats them; in `few shots` it is the second."""
+
+
+@pytest.fixture
+def found(probed: dict[str, Any]) -> dict[str, Any]:
+    return probed["probe_segments"]
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_steps_find_what_the_library_finds(found: dict[str, Any], name: str):
+    """Traffic and models to the last bit, scores but for a last bit; the same bits however the rounds are cut."""
+    one = found[f"{name}, every 1"]
+    assert one == {"any segments": True, "the library's": True, "evaluated": [True] * ROUNDS[name], "models": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "evaluated"),
+    [("many rounds", [False, True, False, True, True]), ("few shots", [False, False, True])],
+)
+def test_rounds_are_evaluated_as_often_as_asked(found: dict[str, Any], name: str, evaluated: list[bool]):
+    """After every second round of a stage, and at the end."""
+    one = found[f"{name}, every 2"]
+    assert one == {"any segments": True, "the library's": True, "evaluated": evaluated, "models": True}
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_repeated_rounds_are_a_step_per_segment(found: dict[str, Any], name: str):
+    """Steps computed and asked for: all rounds are one if they take less than a segment, one each if they take more."""
+    rounds = REPEATED.get(name, 0)
+    assert found[f"{name}, every 1, segments of 30"] == [min(rounds, 1)] * 2
+    assert found[f"{name}, every 1, segments of 0"] == [rounds] * 2
+
+
+def test_an_interrupted_run_goes_on_at_the_last_segment(found: dict[str, Any]):
+    first, second, same = found["interrupted"]
+    assert first == [2, 2]
+    assert second == [3, 5]
+    assert same
+
+
+def test_a_longer_run_goes_on_where_a_shorter_one_ended(found: dict[str, Any]):
+    assert found["longer"] == [[1, 2], True]
+
+
+def test_a_shorter_run_is_not_misled_by_a_longer_one(found: dict[str, Any]):
+    same, (stretches, scores) = found["shorter"]
+    assert same
+    assert stretches == [0, 2]  # the one that goes too far, then its own
+    assert scores == [0, 1]
+
+
+def test_methods_share_their_training(found: dict[str, Any]):
+    """code_ot trained; local_only finds it, and so does code_ot with more shots."""
+    assert found["shared training"] == [[4, 4], [0, 4]]
+    trained, received = found["few shots go on"]
+    assert trained == [0, 4]
+    assert received == [0, 1]

@@ -1,0 +1,42 @@
+"""One Prefect server for a whole run: started by whoever needs it, shared, on loopback only."""
+
+from __future__ import annotations
+
+import json
+
+from project import Project
+from scenarios import Repro
+
+
+def test_two_who_ask_at_once_get_one_server(served: tuple[Project, list[str]]):
+    house, answers = served
+    assert len(set(answers)) == 1
+    assert answers[0].startswith("http://127.0.0.1:")
+    servers = [command for command in house.processes().values() if "prefect server start" in command]
+    assert len(servers) == 1
+    assert "--host 127.0.0.1" in servers[0]
+
+
+def test_a_running_server_is_used(house: Project):
+    here = Project(house.folder)
+    before = house.processes()
+    assert here.run("python", "-m", "tasks.server", "start").out.strip() == house.api
+    assert set(house.processes()) == set(before)
+
+
+def test_a_server_that_the_user_names_is_used_as_it_is(repro: Repro, house: Project):
+    state = repro.project.folder / ".fedcore"
+    assert repro.project.api == house.api
+    assert not (state / "server.json").exists()
+    assert not (state / "prefect" / "prefect.db").exists()
+
+
+def test_the_prefect_command_finds_it_without_a_setting(house: Project):
+    """prefect.toml names the profile that the server wrote."""
+    profile = (house.folder / ".fedcore" / "prefect" / "profiles.toml").read_text()
+    assert f'PREFECT_API_URL = "{house.api}"' in profile
+    assert json.loads((house.folder / ".fedcore" / "server.json").read_text())["url"] == house.api
+
+
+def test_it_answers(house: Project):
+    assert house.ask("health") is True

@@ -1,0 +1,443 @@
+"""params.yaml: what wins over what, what is refused and how, and that nothing in it is unread."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import os
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from inspect import Parameter, getsource, signature
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from project import ROOT
+
+from fedcore.data import DATASETS
+from fedcore.local import Training
+from fedcore.methods import METHODS
+from fedcore.nets import NETS, net
+from fedcore.partition import PARTITIONS, partition
+from fedcore.types import Refused
+from tasks import settings
+from tasks.settings import changed, parse, read, run_section, study
+
+PARAMS = read(ROOT / "params.yaml")
+
+
+@pytest.fixture
+def params() -> dict[str, Any]:
+    return copy.deepcopy(PARAMS)
+
+
+def points(params: Mapping[str, Any], methods: tuple[str, ...] = (), **changes: Any) -> list[settings.Setting]:
+    return settings.settings(
+        params, "asked", "small", {key.replace("__", "."): v for key, v in changes.items()}, methods
+    )
+
+
+def ask(params: dict[str, Any], methods: Mapping[str, Any], **size: Any) -> dict[str, Any]:
+    """Give the parameters one more study."""
+    params["studies"]["asked"] = {"title": "?", "methods": methods, "sizes": {"small": size}}
+    return params
+
+
+def refusal(ask: Any, *args: Any, **kwargs: Any) -> str:
+    """Return the one line of a refusal."""
+    with pytest.raises(Refused) as caught:
+        ask(*args, **kwargs)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# what wins
+
+
+def test_params_then_set_then_grid_then_what_is_typed(params: dict[str, Any]):
+    params["federation"]["alpha"] = 1.0
+    ask(params, {"lmf": {}})
+    assert [point.federation.alpha for point in points(params)] == [1.0]
+    ask(params, {"lmf": {}}, set={"federation.alpha": 2.0, "federation.devices": 5})
+    assert [(p.federation.alpha, p.federation.devices) for p in points(params)] == [(2.0, 5)]
+    ask(params, {"lmf": {}}, set={"federation.alpha": 2.0}, grid={"federation.alpha": [3.0, 4.0]})
+    assert [point.federation.alpha for point in points(params)] == [3.0, 4.0]
+    assert [point.federation.alpha for point in points(params, federation__alpha=5.0)] == [5.0]
+    assert params["federation"]["alpha"] == 1.0  # nothing is written back
+
+
+def test_a_grid_is_every_combination_with_a_name_for_each(params: dict[str, Any]):
+    ask(params, {"lmf": {}}, grid={"federation.alpha": [1.0e20, 0.1], "lmf.solver": ["newton", "exact"]})
+    found = points(params)
+    assert [(p.federation.alpha, p.methods[0].own["solver"]) for p in found] == [
+        (1e20, "newton"), (1e20, "exact"), (0.1, "newton"), (0.1, "exact"),
+    ]  # fmt: skip
+    assert [p.name for p in found] == ["alpha=1e+20 newton", "alpha=1e+20 exact", "alpha=0.1 newton", "alpha=0.1 exact"]
+    assert len({p.slug for p in found}) == 4
+    assert all(set(p.slug) <= set("abcdefghijklmnopqrstuvwxyzA_BCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.=+-") for p in found)
+    assert [p.name for p in points(params, federation__alpha=1.0)] == ["newton", "exact"]
+    ask(params, {"lmf": {}})
+    assert [p.name for p in points(params)] == ["base"]
+
+
+def test_a_row_wins_over_its_methods_section_and_training(params: dict[str, Any]):
+    params["training"] |= {"epochs": 7, "lr": 0.5, "init": "per_device"}
+    params["lmf"]["reg"] = 0.25
+    rows = {
+        "lmf": {},
+        "sharp": {"method": "lmf", "reg": 0.125, "training": {"epochs": 2, "init": "common"}},
+        "fedavg_2": {"method": "fedavg", "rounds": 2},
+    }
+    plain, sharp, average = points(ask(params, rows))[0].methods
+    assert (plain.label, plain.name, plain.own["reg"], plain.training["epochs"], plain.common) == (
+        "lmf",
+        "lmf",
+        0.25,
+        7,
+        False,
+    )
+    assert (sharp.label, sharp.name, sharp.own["reg"]) == ("sharp", "lmf", 0.125)
+    assert (sharp.training["epochs"], sharp.training["lr"], sharp.common) == (2, 0.5, True)
+    assert (average.name, average.own["rounds"], average.own["weights"]) == ("fedavg", 2, params["fedavg"]["weights"])
+    # What is typed for the method reaches every row of it, unless the row says otherwise.
+    plain, sharp, _ = points(params, lmf__reg=0.5)[0].methods
+    assert (plain.own["reg"], sharp.own["reg"]) == (0.5, 0.125)
+
+
+def test_a_methods_own_section_may_change_its_training(params: dict[str, Any]):
+    params["lmf"]["training"] = {"epochs": 3, "init": "common"}
+    lmf, code = points(ask(params, {"lmf": {}, "code_ot": {}}))[0].methods
+    assert (lmf.training["epochs"], lmf.common) == (3, True)
+    assert (code.training["epochs"], code.common) == (params["training"]["epochs"], False)
+    assert lmf.flat()["training.epochs"] == 3
+    assert lmf.flat()["init"] == "common"
+
+
+def test_methods_are_chosen_by_label_or_by_name(params: dict[str, Any]):
+    ask(params, {"ten": {"method": "fedavg", "rounds": 10}, "lmf": {}})
+    assert [row.label for row in points(params)[0].methods] == ["ten", "lmf"]
+    assert [(row.label, row.own["rounds"]) for row in points(params, ("ten",))[0].methods] == [("ten", 10)]
+    assert [(row.label, row.own["rounds"]) for row in points(params, ("fedavg",))[0].methods] == [("fedavg", 1)]
+
+
+@pytest.fixture(scope="module")
+def federate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The flow's module, imported with a home and an environment of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.environ", {**os.environ, "FEDCORE_HOME": str(tmp_path_factory.mktemp("home"))})
+        yield import_module("flows.federate")
+
+
+def test_what_is_typed_reaches_the_run_and_the_studies(federate: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    words = ["run.seeds=[5,6]", "run.every=3", "studies.code.methods={lmf: {}}", "federation.devices=3"]
+    params, jobs = federate.planned(federate.parse(words))
+    assert [job.seed for job in jobs] == [5, 6]
+    assert run_section(params).every == 3
+    assert [row.label for row in jobs[0].settings[0].methods] == ["lmf"]
+    assert jobs[0].settings[0].federation.devices == 3
+    assert [job.seed for job in federate.planned(federate.parse(["seed=9", "run.seeds=[5,6]"]))[1]] == [9]
+    assert "run.evry" in refusal(federate.planned, federate.parse(["run.evry=3"]))
+    assert "run.every = 0" in refusal(federate.planned, federate.parse(["run.every=0"]))
+
+
+def test_the_command_line_names_one_or_many(federate: Any):
+    asked = federate.parse(["study=code", "seeds=[1,2]", "method=lmf", "size=paper", "prepared=true", "lmf.reg=0.5"])
+    assert asked == federate.Request(
+        studies=["code"], seeds=[1, 2], methods=["lmf"], size="paper", prepared=True, changes={"lmf.reg": 0.5}
+    )
+
+
+# words
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [("3", 3), ("0.5", 0.5), ("1.0e-3", 0.001), ("true", True), ("null", None), ("", None), ("a b", "a b"),
+     ("[16, 8]", [16, 8]), ("{a: 1}", {"a": 1}), ("a=b", "a=b")],
+)  # fmt: skip
+def test_words_are_yaml(word: str, value: Any):
+    assert parse([f"some.key={word}"]) == {"some.key": value}
+
+
+@pytest.mark.parametrize("word", ["federation.devices", "", "=3", "a=[1", "a={"])
+def test_a_word_that_is_none_is_refused(word: str):
+    refusal(parse, [word])
+
+
+# keys
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("federation.devises", "federation.devises: no such key; did you mean devices?"),
+        ("fedration.devices", "fedration.devices: no such key; did you mean federation?"),
+        ("federation.zzz", "federation.zzz: no such key"),
+        ("data.rot", "data.rot: no such key; did you mean root?"),
+        ("federation.alpha.beta", "federation.alpha.beta: alpha has no keys below it"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_one(key: str, says: str):
+    assert refusal(changed, PARAMS, {key: 1}) == says
+
+
+def test_a_change_leaves_the_rest(params: dict[str, Any]):
+    after = changed(params, {"federation.devices": 3, "data.root": "here", "net.widths": [4]})
+    assert params == PARAMS
+    assert after["federation"] == {**params["federation"], "devices": 3}
+    assert after["data"]["root"] == "here"
+    assert {key for key in after if after[key] != params[key]} == {"federation", "data", "net"}
+
+
+def test_a_key_that_may_be_left_out_can_be_typed(params: dict[str, Any]):
+    del params["data"]["label"]
+    assert changed(params, {"data.label": "y"})["data"]["label"] == "y"
+
+
+def test_a_section_cannot_become_a_value():
+    assert "set a key below it" in refusal(changed, PARAMS, {"federation": 3})
+
+
+# types and ranges: every number that a user may turn, a step beyond what is allowed
+
+
+BEYOND: dict[str, list[Any]] = {
+    "run.studies": [[], "code", [1]],
+    "run.size": [3, None],
+    "run.seeds": [[], [-1], ["a"], 3, [0.5]],
+    "run.every": [0, "often", 1.5, None],
+    "run.workers": [0, -1, "two"],
+    "data.name": ["minst", 3, None],
+    "data.download": ["perhaps", None],
+    "federation.partition": ["dirichle", None],
+    "federation.devices": [0, -1, 2.5, "many", None],
+    "federation.alpha": [0, -1, "small", None, float("nan")],
+    "federation.min_size": [0, -3, 1.5],
+    "federation.val": [-0.1, 1, 1.5, "a"],
+    "federation.test": [-0.1, 1],
+    "federation.shared_test": [-0.1, 1],
+    "federation.scale": ["global", None],
+    "net.name": ["mpl", None],
+    "net.widths": ["wide", 3, [0.5], None],
+    "training.optimiser": ["adm", None],
+    "training.lr": [0, -1, "fast", None, float("inf")],
+    "training.momentum": [-0.1, 1],
+    "training.weight_decay": [-0.1],
+    "training.schedule": ["cosin"],
+    "training.batch": [0, 1.5, "a"],
+    "training.epochs": [0, 1.5],
+    "training.init": ["same", None],
+    "fedavg.rounds": [0, 1.5, "a"],
+    "fedavg.fraction": [0, 1.1, "a"],
+    "fedavg.weights": ["sizes"],
+    "lmf.exam": ["validate"],
+    "lmf.solver": ["newtn"],
+    "lmf.reg": [0, -1, "a"],
+    "lmf.tol": [0, -1],
+    "lmf.max_iterations": [0, 1.5],
+    "lmf.p": [0, 3, 1.5],
+    "code_ot.exam": ["validate"],
+    "code_ot.solver": ["newtn"],
+    "code_ot.reg": [0, -1],
+    "code_ot.tol": [0],
+    "code_ot.max_iterations": [0],
+    "code_ot.p": [3],
+    "code_ot.shots": [0, 1.5],
+    "code_ot.order": ["up"],
+    "best_local.exam": ["validate"],
+    "half_best.exam": ["validate"],
+    "no_alignment.exam": ["validate"],
+}
+FREE = {"data.root", "data.path", "data.label", "data.device", "data.split", "data.features"}
+"""Names of places and columns: what is there decides, when it is read."""
+
+
+def leaves(section: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in section.items():
+        yield from leaves(value, f"{prefix}{key}.") if isinstance(value, dict) and value else [f"{prefix}{key}"]
+
+
+def numbers() -> list[str]:
+    return [key for key in leaves({k: v for k, v in PARAMS.items() if k != "studies"}) if key != "local_only"]
+
+
+def test_every_key_of_params_has_a_value_that_is_refused():
+    assert set(numbers()) == set(BEYOND) | FREE
+
+
+def everything(params: dict[str, Any]) -> tuple[Any, ...]:
+    """Read all of it, as a run with every method does."""
+    run = run_section(params)
+    return run, settings.settings(ask(params, {name: {} for name in METHODS}), "asked", "small", {})
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in BEYOND.items() for value in values])
+def test_a_value_beyond_its_range_is_refused_by_name(params: dict[str, Any], key: str, value: Any):
+    line = refusal(everything, changed(params, {key: value}))
+    assert key.split(".")[-1] in line
+    assert "nan" in line or str(value).strip("[]'") in line
+
+
+@pytest.mark.parametrize("section", sorted(PARAMS))
+def test_a_key_that_nothing_reads_is_refused(params: dict[str, Any], section: str):
+    params[section]["surplus"] = 1
+    if section == "studies":
+        assert "studies.surplus" in refusal(study, params, "surplus")
+    else:
+        assert "surplus" in refusal(everything, params)
+
+
+@pytest.mark.parametrize("key", [key for key in numbers() if key.split(".")[0] != "data"])
+def test_a_key_that_is_missing_is_refused(params: dict[str, Any], key: str):
+    section, name = key.split(".")
+    del params[section][name]
+    assert name in refusal(everything, params)
+
+
+def test_the_default_parameters_are_read(params: dict[str, Any]):
+    run, (point,) = everything(params)
+    assert run.studies == ["code"]
+    assert [row.name for row in point.methods] == list(METHODS)
+
+
+# nothing is unread: each key reaches what it is passed to, and that reads it
+
+
+def test_every_section_has_a_reader():
+    assert set(PARAMS) == {"run", "data", "federation", "net", "training", "studies"} | set(METHODS)
+
+
+REACHING = [key for key in numbers() if key.split(".")[0] not in ("run", "data") and key != "net.name"]
+"""There is one net; what is read of the data depends on the dataset."""
+
+
+@pytest.mark.parametrize("key", REACHING)
+def test_every_key_reaches_a_run(params: dict[str, Any], key: str):
+    """Two allowed values lead to two settings."""
+    other = {
+        "federation.partition": "iid", "federation.scale": "device", "net.widths": [5], "training.optimiser": "sgd",
+        "training.schedule": "linear", "training.init": "common", "fedavg.weights": "even", "fedavg.fraction": 0.5,
+        "code_ot.order": "descending", "federation.val": 0.125, "federation.test": 0.125, "federation.shared_test": 0.5,
+        "training.momentum": 0.5,
+    }  # fmt: skip
+    by_name = {"exam": "test", "solver": "exact", "p": 2}
+    section, name = key.split(".")
+    now = params[section][name]
+    value = other.get(key, by_name.get(name, now + 1 if isinstance(now, int | float) else None))
+    assert value not in (None, now)
+    assert everything(changed(params, {key: value}))[1] != everything(copy.deepcopy(PARAMS))[1]
+
+
+def reads(function: Any) -> set[str]:
+    """Return the names that a function's body uses."""
+    (tree,) = ast.parse(getsource(function)).body
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+
+
+def resolve(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name or module.rpartition(".")[2])
+
+
+@pytest.mark.parametrize("place", [*DATASETS.values(), *NETS.values(), *METHODS.values()])
+def test_every_parameter_of_what_a_section_is_passed_to_is_used(place: str):
+    builder = resolve(place)
+    assert set(signature(builder).parameters) - set(settings.GIVEN) <= reads(builder)
+
+
+def test_every_key_of_the_federation_is_passed_on():
+    passed = set(settings.FederationSection.model_fields) - {"partition", "scale"} | {"name"}
+    assert passed == set(signature(partition).parameters) - {"dataset", "seed"}
+    assert set(signature(partition).parameters) <= reads(partition)
+    ways = {key for way in PARTITIONS.values() for key in signature(way).parameters}
+    assert {"devices", "alpha", "min_size"} <= ways
+
+
+def test_every_key_of_the_data_is_some_loaders():
+    taken = {key for place in DATASETS.values() for key in signature(resolve(place)).parameters}
+    assert set(settings.DataSection.model_fields) - {"name"} == taken
+    # and every setting that a loader must have can be given
+    for place in DATASETS.values():
+        needed = {k for k, p in signature(resolve(place)).parameters.items() if p.default is Parameter.empty}
+        assert needed <= set(settings.DataSection.model_fields)
+
+
+@pytest.mark.parametrize("model", [settings.Run, settings.Study, settings.Size])
+def test_every_key_of_a_study_and_of_the_run_is_read_by_some_code(model: Any):
+    sources = [path.read_text() for part in ("tasks", "flows") for path in (ROOT / part).glob("*.py")]
+    read = {node.attr for text in sources for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)}
+    assert set(model.model_fields) <= read
+
+
+def test_every_key_of_training_is_used():
+    fields = set(Training.__dataclass_fields__)
+    text = (ROOT / "fedcore" / "local.py").read_text()
+    used = {
+        node.attr
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "training"
+    }
+    assert fields == used
+    assert set(PARAMS["training"]) == fields | {"init"}
+
+
+# the studies that are there
+
+
+@pytest.mark.parametrize(("name", "size"), [(n, s) for n, study in PARAMS["studies"].items() for s in study["sizes"]])
+def test_every_study_is_valid_in_every_size(name: str, size: str):
+    found = settings.settings(PARAMS, name, size, {})
+    grid = PARAMS["studies"][name]["sizes"][size].get("grid", {})
+    count = 1
+    for tried in grid.values():
+        count *= len(tried)
+    assert len(found) == count
+    assert len({point.slug for point in found}) == count
+    labels = list(PARAMS["studies"][name]["methods"])
+    assert [[row.label for row in point.methods] for point in found] == [labels] * count
+    assert {"local_only", "fedavg"} <= {row.name for point in found for row in point.methods}  # the baselines
+    for point in found:
+        own = {key: value for key, value in point.net.items() if key != "name"}
+        for row in point.methods:
+            assert row.build(net(point.net["name"], shape=(1, 8, 8), classes=10, **own)).stages
+
+
+def test_an_unknown_study_or_size_is_refused():
+    assert "did you mean code?" in refusal(study, PARAMS, "cod")
+    assert "small, paper" in refusal(settings.settings, PARAMS, "code", "tiny", {})
+
+
+def test_dvc_gives_each_stage_the_sections_that_it_reads():
+    """A change of a section must make the stages that read it run, and no others."""
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    sections = {name: {key.split(".")[0] for key in stage["params"]} for name, stage in stages.items()}
+    assert sections["data"] == {"data", "run", "studies"}
+    assert sections["partition"] == {"federation", "run", "studies"}
+    assert sections["federate"] == {"net", "training", "run", "studies"} | set(METHODS)
+    assert {stage for stage, read in sections.items() if "training" in read} == {"federate"}
+
+
+# the file itself
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"run: [\n", "not YAML"),
+        (b"\xff\xfe\x00", "not YAML"),
+        (b"- run\n", "sections"),
+        (b"", "sections"),
+        (b"run: {}\n", "missing"),
+        (b"runn: {}\n", "did you mean run?"),
+        (b"run: 3\n", "section"),
+    ],
+)
+def test_a_file_that_is_no_parameter_file_is_refused(tmp_path: Path, content: bytes, says: str):
+    (tmp_path / "params.yaml").write_bytes(content)
+    assert says in refusal(read, tmp_path / "params.yaml")
+
+
+def test_a_missing_file_is_refused(tmp_path: Path):
+    assert "no such file" in refusal(read, tmp_path / "params.yaml")

@@ -1,0 +1,83 @@
+"""Cached steps by themselves, on a real server: computed once, found again, rebuilt when what is stored is spoilt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def found(probed: dict[str, Any]) -> dict[str, Any]:
+    return probed["probe_steps"]
+
+
+def test_a_step_is_computed_once(found: dict[str, Any]):
+    assert found["twice"] == {
+        "cached": [False, True], "same": True, "ran": 1, "value": [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("harm", ["missing", "truncated", "flipped", "emptied", "inside"])
+def test_a_damaged_blob_is_rebuilt(found: dict[str, Any], harm: str):
+    """Once; the next run finds it again. "inside": the blob is one of several in a result."""
+    assert found[harm] == {"cached": [False, True], "same": [True, True], "whole": True, "ran": 2}
+
+
+@pytest.mark.parametrize("harm", ["record cut off", "record empty", "record of something else"])
+def test_a_damaged_record_is_rebuilt(found: dict[str, Any], harm: str):
+    """What a run that was killed in the middle of writing may leave."""
+    assert found[harm] == {"cached": [False, True], "same": [True, True], "ran": 2}
+
+
+def test_results_may_mix_blobs_and_plain_values(found: dict[str, Any]):
+    assert found["mixed"] == {
+        "cached": True, "same": True, "once": True, "refs": True, "sent": [float(i + 1) for i in range(8)],
+        "own": [float(i - 1) for i in range(8)], "empty": True, "plain": [1, 0.5, None, "x", True],
+    }  # fmt: skip
+    value = "{'nan': nan, 'inf': -inf, ('a', 'b'): (1, [2.5, 'ü'], None), 'empty': ({}, [], ())}"
+    assert found["plain"] == [value, value, False, True]
+
+
+def test_a_result_may_be_a_bare_tensor(found: dict[str, Any]):
+    tensor = [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    assert found["bare"] == [tensor, tensor, False, True]
+
+
+def test_a_refusal_comes_through_and_is_not_cached(found: dict[str, Any]):
+    """Nor tried again: wrong input stays wrong. Asked for once more, it is computed once more."""
+    assert found["refused"] == [["Refused", "lr = -1: must be above 0"]] * 2
+    assert found["refused ran"] == 2
+
+
+def test_an_error_comes_through_and_is_not_tried_again(found: dict[str, Any]):
+    assert found["failed"] == ["ZeroDivisionError", "not a refusal"]
+    assert found["failed ran"] == 1
+
+
+def test_a_step_whose_worker_died_is_tried_again(found: dict[str, Any]):
+    assert found["died"] == [[1.0, 1.0], False, 2]
+
+
+def test_a_step_in_the_flows_own_process_hands_out_work(found: dict[str, Any]):
+    """Its argument without a key takes no part: the second time, with another, the first result is found."""
+    x = [4.0 * i for i in range(8)]
+    assert found["here"] == {
+        "cached": [False, True], "same": True, "ran": 2, "parts": 4, "value": [v + 1 for v in x],
+        "keyed": [v + 5 for v in x],
+    }  # fmt: skip
+
+
+def test_results_are_in_the_order_of_the_calls(found: dict[str, Any]):
+    """The heaviest is begun first, and two calls with equal arguments are one result."""
+    units = ["light", "heavy", "same"]
+    assert found["order"] == {"units": units, "steps": units, "lengths": [3, 3000, 3]}
+
+
+def test_a_step_has_its_functions_name_whatever_is_bound(found: dict[str, Any]):
+    assert found["name"] == "double"
+
+
+def test_no_record_is_pickled(found: dict[str, Any]):
+    assert set(found["records"]) == {"json"}
+    assert len(found["records"]) > 10

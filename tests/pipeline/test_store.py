@@ -1,0 +1,418 @@
+"""The folder of blobs: what goes in comes out, equal values are one file, a spoilt file is never taken for whole."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from project import ROOT
+from safetensors.torch import load_file, save_file
+
+from fedcore.data import Dataset
+from fedcore.partition import Partition
+from fedcore.types import Data, Message, Model, Splits, Update
+from tasks.store import CLASSES, Damaged, Store, digest_of, flatten, refs, unflatten, write_whole
+
+# values of every kind
+
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+]
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> torch.Tensor:
+    """A tensor of any kind: no dimension, no element, a view that is not contiguous, nan and inf."""
+    dtype = draw(st.sampled_from(DTYPES))
+    shape = draw(st.lists(st.integers(0, 3), max_size=3))
+    bits = draw(st.lists(st.integers(0, 255), min_size=1, max_size=27))
+    size = math.prod(shape)
+    values = torch.tensor([bits[i % len(bits)] for i in range(size)], dtype=torch.float64).reshape(shape)
+    if dtype.is_floating_point:
+        values = torch.where(values > 250, math.nan, torch.where(values > 245, -math.inf, values / 7))
+    made = values.to(dtype)
+    return made.transpose(0, -1) if draw(st.booleans()) and made.ndim > 1 else made
+
+
+names = st.text(max_size=8)
+params = st.dictionaries(names, tensors(), max_size=3)
+counts = st.integers(0, 2**40)
+numbers = st.floats(allow_nan=True, allow_infinity=True)
+data = st.builds(Data, tensors(), tensors())
+splits = st.builds(Splits, data, data, data)
+optional_names = st.none() | st.lists(names, max_size=3).map(tuple)
+indices = st.lists(st.integers(-5, 2**50), max_size=4).map(lambda xs: np.array(xs, dtype=np.int64))
+blobs = st.one_of(
+    data,
+    splits,
+    st.builds(Message, params, params),
+    st.builds(Update, params, params, counts, numbers),
+    st.builds(Model, st.tuples(params), st.tuples(numbers))
+    | st.builds(Model, st.tuples(params, params), st.tuples(numbers, numbers)),
+    st.builds(Dataset, data, st.none() | data, st.lists(names, max_size=3).map(tuple), optional_names, optional_names),
+    st.builds(Partition, st.dictionaries(names, st.dictionaries(st.sampled_from("abc"), indices)), indices),
+    st.dictionaries(names, tensors(), min_size=1, max_size=3),
+    tensors(),
+    indices,
+)
+plain = st.none() | st.booleans() | st.integers() | numbers | names
+values = st.recursive(
+    plain | blobs,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(plain.filter(lambda key: key == key) | st.tuples(names, names), inner, max_size=3),
+    ),
+    max_leaves=6,
+)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal in kind, type, shape and to the last bit; nan is nan."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return (
+            one.dtype == other.dtype
+            and one.shape == other.shape
+            and bool(
+                torch.equal(one.contiguous().view(-1).view(torch.uint8), other.contiguous().view(-1).view(torch.uint8))
+            )
+        )
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, tuple | list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if is_dataclass(one):
+        return all(same(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
+    return one == other or (one != one and other != other)
+
+
+def test_same_tells_apart():
+    assert same({"a": torch.ones(2)}, {"a": torch.ones(2)})
+    assert not same(torch.ones(2), torch.ones(2, dtype=torch.float64))
+    assert not same(torch.ones(2), torch.ones(1, 2))
+    assert not same({"a": (1, 2)}, {"a": [1, 2]})
+    assert not same(Message({"w": torch.ones(2)}), Message({"w": torch.zeros(2)}))
+    assert not same({"a": 1, "b": 2}, {"b": 2, "a": 1})
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(value=values)
+def test_what_goes_in_comes_out(tmp_path_factory: pytest.TempPathFactory, value: Any):
+    store = Store(tmp_path_factory.getbasetemp() / "any")
+    kept = store.put(value)
+    assert same(store.get(kept), value)
+    # The rest goes through JSON, as Prefect keeps it, and names the blobs alone.
+    words: dict[str, torch.Tensor] = {}
+    shape = json.loads(json.dumps(flatten(kept, "", words)))
+    assert words == {}
+    assert same(unflatten(shape, {}), kept)
+    # Stored anew, by another store, it has the same names.
+    again = Store(tmp_path_factory.getbasetemp() / "other").put(store.get(kept))
+    assert [ref.digest for ref in refs(again)] == [ref.digest for ref in refs(kept)]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(one=blobs, other=blobs)
+def test_different_values_have_different_names(tmp_path_factory: pytest.TempPathFactory, one: Any, other: Any):
+    store = Store(tmp_path_factory.getbasetemp() / "any")
+    assert (store.put(one).digest == store.put(other).digest) == same(one, other)
+
+
+def test_every_class_of_the_library_that_travels_is_known():
+    assert set(CLASSES) == {"Data", "Dataset", "Message", "Model", "Partition", "Splits", "Update"}
+
+
+def test_values_that_share_memory(tmp_path: Path):
+    """A leaf under two names, views of one tensor, and a tensor that repeats itself are kept as what they read as."""
+    x = torch.arange(12.0).reshape(3, 4)
+    store = Store(tmp_path)
+    for value in (
+        Message({"a": x, "b": x}, {"c": x}),
+        {"rows": x[:2], "columns": x[:, 1:3], "all": x},
+        Data(x[:1].expand(3, 4), torch.zeros(3, dtype=torch.int64)),
+        Splits(*(Data(x[i : i + 1], torch.tensor([i])) for i in range(3))),
+        {"a": np.arange(3), "b": np.arange(6)[::2]},
+    ):
+        assert same(store.get(store.put(value)), value)
+
+
+# one file, its name and its size
+
+
+def test_equal_values_are_one_file(tmp_path: Path):
+    store = Store(tmp_path)
+    first, second = store.put(message()), store.put(message())
+    assert first == second
+    assert files(tmp_path) == [store.path(first)]
+    assert first.digest == digest_of(store.path(first).read_bytes())
+    assert first.nbytes == message().nbytes == 4 * (3 + 4)
+
+
+def test_the_same_message_to_many_devices_is_written_and_read_once(tmp_path: Path):
+    store, sent = Store(tmp_path), message()
+    kept = store.put((dict.fromkeys("abc", sent), message()))
+    assert len({id(ref) for ref in kept[0].values()}) == 1
+    loaded = store.get(kept)
+    assert len({id(part) for part in (*loaded[0].values(), loaded[1])}) == 1
+
+
+def test_the_name_of_a_value_never_changes(tmp_path: Path):
+    """Golden: another name would orphan every cache and change every configuration's digest."""
+    update = Update({"w": torch.tensor([1.0, 2.0])}, {}, 3, 0.5)
+    content = Store(tmp_path).path(Store(tmp_path).put(update)).read_bytes()
+    # safetensors: 8 bytes of header length, the header padded to a multiple of 8, the tensors.
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    assert header["/params/w"] == {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+    assert json.loads(header["__metadata__"]["fedcore"]) == {
+        "class": "Update",
+        "fields": {
+            "params": {"dict": [[{"plain": "w"}, {"tensor": "/params/w"}]]},
+            "extra": {"dict": []},
+            "size": {"plain": 3},
+            "score": {"plain": 0.5},
+        },
+    }
+    assert content[8 + length :] == np.array([1.0, 2.0], dtype="<f4").tobytes()
+
+
+def test_the_name_is_the_same_in_another_process(tmp_path: Path):
+    code = (
+        "import sys, torch; from pathlib import Path; from tasks.store import Store; from fedcore.types import Message;"
+        "x = torch.arange(3.0); y = torch.ones(2, 2);"
+        "print(Store(Path(sys.argv[1])).put(Message({'b': x, 'a': y})).digest)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    assert out == Store(tmp_path).put(message()).digest
+    assert len(files(tmp_path)) == 1
+
+
+def message() -> Message:
+    return Message({"b": torch.arange(3.0), "a": torch.ones(2, 2)})
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+# damage
+
+
+@pytest.mark.parametrize("harm", ["gone", "empty", "cut off", "longer", "a flipped bit", "another blob", "a folder"])
+def test_a_damaged_blob_is_told(tmp_path: Path, harm: str):
+    store = Store(tmp_path)
+    ref = store.put(message())
+    path, whole = store.path(ref), store.path(ref).read_bytes()
+    store.verify(ref)
+    match harm:
+        case "gone":
+            path.unlink()
+        case "empty":
+            path.write_bytes(b"")
+        case "cut off":
+            path.write_bytes(whole[:-1])
+        case "longer":
+            path.write_bytes(whole + b"\0")
+        case "a flipped bit":
+            path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        case "another blob":
+            path.write_bytes(store.path(store.put(Message({"w": torch.zeros(9)}))).read_bytes())
+        case "a folder":
+            path.unlink()
+            path.mkdir()
+            with pytest.raises(Damaged, match=ref.digest):
+                store.verify(ref)
+            return
+    for ask in (store.verify, store.get, Store(tmp_path).get):
+        with pytest.raises(Damaged, match=ref.digest):
+            ask(ref)
+    assert not store.holds(ref)
+    assert store.put(message()) == ref  # written again, not skipped because a file is there
+    assert path.read_bytes() == whole
+    assert same(store.get(ref), message())
+
+
+def test_damage_is_told_in_a_value_that_refers_to_many_blobs(tmp_path: Path):
+    store = Store(tmp_path)
+    kept = store.put({"a": [message()], "b": (Message({"w": torch.zeros(9)}), 3)})
+    store.path(kept["b"][0]).unlink()
+    assert len(list(refs(kept))) == 2
+    with pytest.raises(Damaged, match=kept["b"][0].digest):
+        store.get(kept)
+
+
+def test_a_blob_from_elsewhere_is_taken_in_under_its_own_name(tmp_path: Path):
+    store, there = Store(tmp_path / "here"), Store(tmp_path / "there")
+    path = there.path(there.put(message()))
+    moved = path.rename(tmp_path / "dataset.safetensors")
+    ref = store.take_in(moved)
+    assert ref.digest == path.stem
+    assert same(store.get(ref), message())
+    store.path(ref).write_bytes(b"spoilt")
+    assert store.take_in(moved) == ref
+    assert same(store.get(ref), message())
+
+
+@pytest.mark.parametrize("content", ["nothing", "text", "cut off", "a pickle", "tensors of someone else"])
+def test_garbage_is_not_taken_in(tmp_path: Path, content: str):
+    store, path = Store(tmp_path / "here"), tmp_path / "dataset.safetensors"
+    match content:
+        case "nothing":
+            path.write_bytes(b"")
+        case "text":
+            path.write_text("x,y\n1,2\n" * 100)
+        case "cut off":
+            other = Store(tmp_path / "other")
+            path.write_bytes(other.path(other.put(message())).read_bytes()[:-3])
+        case "a pickle":
+            torch.save({"w": torch.ones(2)}, path)
+        case "tensors of someone else":
+            save_file({"w": torch.ones(2)}, path)
+            assert load_file(path)  # it is a whole file, only not one of ours
+    before = store.put(message())
+    with pytest.raises(Damaged, match=r"dataset\.safetensors is not a stored value"):
+        store.take_in(path)
+    assert files(store.root) == [store.path(before)]
+    assert path.exists()
+
+
+def test_a_missing_file_is_not_taken_in(tmp_path: Path):
+    with pytest.raises(FileNotFoundError):
+        Store(tmp_path).take_in(tmp_path / "none.safetensors")
+
+
+@pytest.mark.parametrize("value", [{1, 2}, b"bytes", 1j, object(), [message, 3], {"a": Path("x")}])
+def test_a_value_that_cannot_be_read_back_is_refused(tmp_path: Path, value: Any):
+    with pytest.raises(TypeError, match="a step cannot return"):
+        flatten(Store(tmp_path).put(value), "", {})
+
+
+# whole or not at all
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path):
+    path = tmp_path / "deep" / "file"
+    write_whole(path, b"first")
+    write_whole(path, b"second")
+    assert path.read_bytes() == b"second"
+    assert files(tmp_path) == [path]
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path):
+    path = tmp_path / "file"
+    write_whole(path, b"first")
+    with pytest.raises(TypeError):
+        write_whole(path, "not bytes")  # type: ignore[arg-type]
+    assert path.read_bytes() == b"first"
+    assert files(tmp_path) == [path]
+
+
+def over_and_over(path: str) -> None:
+    while True:
+        for letter in b"ab":
+            write_whole(Path(path), bytes([letter]) * 3_000_000)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked process")
+def test_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path: Path):
+    path = tmp_path / "file"
+    script = "import sys; sys.path[:0] = [sys.argv[1]]; import test_store; test_store.over_and_over(sys.argv[2])"
+    command = [sys.executable, "-c", script, str(Path(__file__).parent), str(path)]
+    writer = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    try:
+        until = time.monotonic() + 60
+        while not path.exists():
+            assert writer.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        for _ in range(30):
+            content = path.read_bytes()
+            assert len(content) == 3_000_000
+            assert content in (b"a" * 3_000_000, b"b" * 3_000_000)
+    finally:
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+    assert set(path.read_bytes()) in ({ord("a")}, {ord("b")})
+    assert path.stat().st_size == 3_000_000
+
+
+# nothing is unpickled
+
+
+READERS = {"load", "loads", "Unpickler", "read_pickle", "unsafe_load", "full_load"}
+FROM = {
+    "pickle",
+    "cPickle",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "torch",
+    "shelve",
+    "marshal",
+    "np",
+    "numpy",
+    "pd",
+    "pandas",
+    "yaml",
+}
+
+
+def unpickled(source: str) -> set[str]:
+    """Return what a source calls that can run code when it reads a file, or imports from where such things are."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id in FROM and node.attr in READERS:
+                found.add(f"{node.value.id}.{node.attr}")
+        elif isinstance(node, ast.ImportFrom) and node.module in FROM | {"torch.serialization"}:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names if alias.name in READERS}
+    return found
+
+
+def test_the_search_for_unpickling_finds_it():
+    assert unpickled("import torch\nx = torch.load('a')") == {"torch.load"}
+    assert unpickled("from pickle import Unpickler") == {"pickle.Unpickler"}
+    assert unpickled("import numpy as np\nnp.load(f, allow_pickle=True)") == {"np.load"}
+    assert unpickled("import yaml\nyaml.safe_load(f)\nimport json\njson.load(f)") == set()
+
+
+SOURCES = sorted(path for part in ("tasks", "flows", "fedcore") for path in (ROOT / part).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_file_is_unpickled(path: Path):
+    """What is pickled travels between processes of one run and never lies in a file."""
+    source = path.read_text()
+    found = unpickled(source)
+    if path.is_relative_to(ROOT / "fedcore") and found:
+        assert "read_bytes" not in source
+        assert not [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name) and node.id == "open"]
+        assert found <= {"pickle.loads", "pickle.Unpickler"}
+    else:
+        assert not found
