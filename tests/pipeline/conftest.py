@@ -1,7 +1,7 @@
 """One Prefect server for all tests of the pipeline, and what a person does with the project, done once.
 
-Scenarios take long and mostly wait, so those that the collected tests ask for run three at a time from the start; a test
-gets what its scenario left, or what it failed with.
+Scenarios take long and often wait, so those that the collected tests ask for run three at a time from the start; a
+test gets what its scenario left, or what it failed with.
 """
 
 from __future__ import annotations

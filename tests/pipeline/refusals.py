@@ -147,7 +147,7 @@ CASES: dict[str, Case] = {
     "a label that no device has": late(
         TABLE + "data.split=part federation.val=0", "label 'c'", **{"t.csv": csv("4,0.5,c,test")}
     ),
-    "a rate that no training survives": late("training.lr=1.0e+38", "not finite", "learning rate"),
+    "a rate that no training survives": late("method=lmf training.lr=1.0e+38", "not finite", "learning rate"),
     "nothing prepared": late("study=code seed=0 prepared=true", "dataset.safetensors", "dvc repro"),
     "an unknown study to prepare": Case("flows.prepare", "data cod", ("cod", "did you mean code?"), {}),
     "a stage that is not one": Case("flows.prepare", "date code", ("usage", "partition"), {}),
