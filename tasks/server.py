@@ -20,8 +20,8 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
+import psutil
 from filelock import FileLock
 
 from tasks import environment
@@ -90,12 +90,12 @@ def stop() -> None:
         pid = int(json.loads(STATE.read_text())["pid"])
     except (OSError, ValueError, KeyError):
         return
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if b"tasks.server" in Path(f"/proc/{pid}/cmdline").read_bytes() if Path("/proc").exists() else True:
-            os.kill(pid, signal.SIGTERM)
-            for _ in range(100):
-                os.kill(pid, 0)
-                time.sleep(0.1)
+    # The number may have gone to another process since.
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.TimeoutExpired):
+        process = psutil.Process(pid)
+        if "tasks.server" in process.cmdline():
+            process.terminate()
+            process.wait(15)
     STATE.unlink(missing_ok=True)
 
 
