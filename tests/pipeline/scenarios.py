@@ -194,6 +194,7 @@ class Tables:
     was said to each of `refusals.CASES`, in a project that holds results; before, after: its stored files, and counts.
     """
 
+    project: Project
     changed: str
     first: Seen
     second: Seen
@@ -217,7 +218,7 @@ def tables(place: Place) -> Tables:
     second = project.look(project.federate(*BY_DEVICE))
     before = stored(project)
     refused = refusals.ask(project)
-    return Tables("cairo", first, second, refused, before, stored(project))
+    return Tables(project, "cairo", first, second, refused, before, stored(project))
 
 
 def table(path: Path, seed: int, rows: int = 60) -> None:
