@@ -48,7 +48,8 @@ def fedcore_rounds(parts: list[Data], rounds: int, workers: Workers) -> Iterator
     devices = {name: Device(name, net, Splits(part, none, none)) for name, part in zip(names, parts, strict=True)}
     training = Training("sgd", RATE, momentum=0.0, weight_decay=0.0, schedule="constant", batch=BATCH, epochs=1)
     # One round more than asked for: the last one is scored, which the plain loop is not.
-    fedavg = method("fedavg", net=net, training=training, common=True, rounds=rounds + 1, fraction=1.0, weights="size")
+    own = {"rounds": rounds + 1, "fraction": 1.0, "weights": "size"}
+    fedavg = method("fedavg", nets=dict.fromkeys(names, net), training=training, common=True, **own)
     return run(fedavg, Federation(devices, none, 10), 0, workers, every=rounds + 2)
 
 

@@ -26,9 +26,9 @@ def who_holds_what(counts: pd.DataFrame) -> Figure:
     """Draw the training examples of every device and class (CODE, Fig. 5), device sizes above.
 
     counts: as :func:`fedcore.partition.counts` returns it. A disc's area is the number of examples, so that colour
-    carries nothing.
+    carries nothing. Examples without a label have no class: they are the grey part of a device's bar.
     """
-    table = counts.drop(columns=["n_train", "n_val", "n_test"])
+    table = counts.drop(columns=["n_train", "n_val", "n_test", "n_unlabelled"], errors="ignore")
     devices, classes = table.shape
     cell = float(np.clip(9 / devices, 0.26, 0.5))  # inches
     wide, high = cell * devices, max(cell * classes, 1.8)
@@ -38,7 +38,11 @@ def who_holds_what(counts: pd.DataFrame) -> Figure:
     figure = Figure(figsize=(wide + 2.2, high + 2.0), layout="constrained")
     sizes, discs = figure.subplots(2, 1, sharex=True, height_ratios=[1.0, high])
     at = np.arange(devices)
-    sizes.bar(at, table.sum(axis=1), width=0.7, color=BLUE)
+    labelled = table.sum(axis=1)
+    sizes.bar(at, labelled, width=0.7, color=BLUE)
+    if "n_unlabelled" in counts:
+        sizes.bar(at, counts["n_unlabelled"], bottom=labelled, width=0.7, color="0.75", label="without\nlabel")
+        sizes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, handlelength=0.9)
     sizes.set_ylabel("examples")
     sizes.spines[["top", "right"]].set_visible(False)
     sizes.tick_params(axis="x", length=0)
@@ -190,6 +194,54 @@ def curves(course: pd.DataFrame) -> Figure:
     figure.axes[0].set_ylabel("accuracy")
     _legend(figure, styles)
     return figure
+
+
+def along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]], key: str, split: str = "shared") -> Figure:
+    """Draw accuracy along one key of a study's grid, a panel for each combination of the others: CODE, Figs. 8 and 9.
+
+    summary: a study's rows. points: setting -> its point in the grid. Bars are one standard deviation over seeds;
+    controls are hollow.
+    """
+    place = {name: point for name, point in points.items() if key in point and (summary["setting"] == name).any()}
+    words = {
+        name: ", ".join(
+            f"{other.rpartition('.')[2]} = {_short(value)}" for other, value in point.items() if other != key
+        )
+        for name, point in place.items()
+    }
+    panels = list(dict.fromkeys(words.values()))
+    columns = min(len(panels), 3)
+    lines = -(-len(panels) // columns)
+    figure = Figure(figsize=(1.8 + 3.2 * columns, 0.6 + 2.7 * lines), layout="constrained")
+    axes = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    values = list(dict.fromkeys(point[key] for point in place.values()))
+    numbers = all(isinstance(value, int | float) for value in values)
+    styles = _styles(summary["method"], summary["control"])
+    for panel, word in zip(axes, panels, strict=False):
+        rows = summary[summary["setting"].isin([name for name in place if words[name] == word])]
+        for method, line in rows.groupby("method", sort=False):
+            x = [place[name][key] if numbers else values.index(place[name][key]) for name in line["setting"]]
+            line = line.assign(x=x).sort_values("x")
+            std = line[f"{split}_std_seeds"].fillna(0.0)
+            panel.errorbar(line["x"], line[f"{split}_mean"], std, elinewidth=1.2, **styles[str(method)])
+        panel.set_title(word, loc="left", fontsize=10)
+        panel.yaxis.set_major_formatter(_percent)
+        _bare(panel)
+    for panel in axes[len(panels) :]:
+        panel.set_axis_off()
+    first = axes[0]
+    if numbers and min(values) > 0 and max(values) >= 8 * min(values):
+        first.set_xscale("log")
+        first.xaxis.set_minor_locator(NullLocator())
+    first.set_xticks(values if numbers else range(len(values)), [_short(value) for value in values])
+    figure.supxlabel(key.rpartition(".")[2], fontsize=10)
+    figure.supylabel(f"accuracy on {SPLITS[split]} data", fontsize=10)
+    _legend(figure, styles)
+    return figure
+
+
+def _short(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 def per_device(table: pd.DataFrame, seed: int | None = None, split: str = "test") -> Figure:

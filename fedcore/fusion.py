@@ -34,6 +34,9 @@ from torch import Tensor
 from fedcore.transport import Plan, cost, solve, uniform
 from fedcore.types import Axes, Params, Refused
 
+STATISTICS = ("running_mean", "running_var")
+"""What PyTorch calls a norm's leaves that are no parameters."""
+
 
 class Options(TypedDict):
     """How units are matched: a solver of `transport.SOLVERS`, its lambda, tolerance and cap, and the cost's order."""
@@ -58,7 +61,11 @@ def align(
     plans: dict[str, Plan] = {}
     for label, n in widths.items():
         m = wanted[label]
-        ready = [leaf for leaf, names in axes.items() if names[:1] == (label,) and {*names[1:]} <= {None, *plans}]
+        ready = [
+            leaf
+            for leaf, names in axes.items()
+            if names[:1] == (label,) and {*names[1:]} <= {None, *plans} and not leaf.endswith(STATISTICS)
+        ]
         if not ready:
             raise Refused(f"axes: {label!r} depends on labels further down, list the leaves in forward order")
         x = torch.cat([moved[leaf].reshape(n, -1) for leaf in ready], 1)

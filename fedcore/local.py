@@ -32,6 +32,10 @@ ALIGNMENT = 16
 AT_A_TIME = 1024
 """Examples scored at a time: bounds memory."""
 
+IMAGES_AT_A_TIME = 32
+"""The same for convolutional nets, whose activations should stay in the cache and below the 32 MB from which each is
+fresh memory: McMahan's CNN takes three fifths of the time of 1024, ResNet-20 a third."""
+
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda done: 1.0,
     "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
@@ -130,11 +134,12 @@ def starting(own: Params | Update, message: Message, device: Device, at: At) -> 
 
 def lay(net: Net, params: Params) -> Laid:
     """Lay out a copy of `params`."""
-    names = [name for name, _ in _template(nets.key(net)).named_parameters()]
+    template = _template(nets.key(net))
+    names = [name for name, _ in template.named_parameters()]
     sizes = [math.ceil(params[name].numel() / ALIGNMENT) * ALIGNMENT for name in names]
     vector, gradient = torch.zeros(sum(sizes)), torch.zeros(sum(sizes))
     leaves, slopes = (
-        {name: part[: params[name].numel()].view(params[name].shape) for name, part in zip(names, parts, strict=True)}
+        {name: placed(part, params[name].shape, _inner(template)) for name, part in zip(names, parts, strict=True)}
         for parts in (torch.split(vector, sizes), torch.split(gradient, sizes))
     )
     for name, leaf in leaves.items():
@@ -143,6 +148,24 @@ def lay(net: Net, params: Params) -> Laid:
     for name, parameter in module.named_parameters():
         parameter.grad = slopes[name]
     return Laid(module.train(), vector, gradient, leaves, slopes)
+
+
+def placed(part: Tensor, shape: Sequence[int], channels_last: bool) -> Tensor:
+    """Return the view of that shape of a part of the vector.
+
+    channels_last: a convolution's weights (m, n, h, w) stand as (m, h, w, n). Activations follow, and oneDNN is faster:
+    a step of McMahan's CNN takes a quarter less time, one of MobileNetV2 two fifths, VGG's as long as before.
+    """
+    part = part[: math.prod(shape)]
+    if channels_last and len(shape) == 4:
+        maps, channels, height, width = shape
+        return part.view(maps, height, width, channels).permute(0, 3, 1, 2)
+    return part.view(shape)
+
+
+def _inner(module: nn.Module) -> bool:
+    """Whether channels may stand innermost: the module says so, for there are some that cannot (`x.view(B, -1)`)."""
+    return getattr(module, "channels_last", False)
 
 
 def load(net: Net, params: Params) -> nn.Module:
@@ -261,8 +284,15 @@ OPTIMISERS = {"sgd": _sgd, "adam": _adam}
 
 
 def predict(params: Params, net: Net, x: Tensor, batch: int) -> Tensor:
-    """Return the logits (N, K) of examples (N, *shape), float32 or uint8, `batch` at a time, in evaluation mode."""
+    """Return the logits (N, K) of examples (N, *shape), float32 or uint8, in evaluation mode.
+
+    batch: examples at a time; a convolutional net takes at most IMAGES_AT_A_TIME.
+    """
     module = load(net, params).eval()
+    if _inner(module):
+        module.to(memory_format=torch.channels_last)
+    if any(leaf.dim() > 2 for leaf in params.values()):
+        batch = min(batch, IMAGES_AT_A_TIME)
     examples = Data(x, torch.empty(len(x)))
     with torch.no_grad():
         return torch.cat([module(examples.inputs(slice(i, i + batch))) for i in range(0, max(len(x), 1), batch)])

@@ -11,9 +11,9 @@ from fedcore.types import Params
 
 
 def by_size(sizes: Sequence[int]) -> Tensor:
-    """Return the weights n_i / sum n (McMahan et al. 2017, Algorithm 1), (C,) on the simplex."""
+    """Return the weights n_i / sum n (McMahan et al. 2017, Algorithm 1), (C,) on the simplex; even where all are 0."""
     n = torch.tensor(sizes, dtype=torch.float64)
-    return n / n.sum()
+    return n / n.sum() if n.any() else evenly(len(n))
 
 
 def evenly(count: int) -> Tensor:

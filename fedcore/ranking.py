@@ -23,7 +23,7 @@ def begin(public: Public, seed: int, *, common: bool, exam: Exam) -> tuple[Param
     return (server | {"exam/x": public.test.x, "exam/y": public.test.y} if exam == "test" else server), messages
 
 
-def ascending(server: Params, updates: Mapping[str, Update], net: Net) -> list[str]:
+def ascending(server: Params, updates: Mapping[str, Update], nets: Mapping[str, Net]) -> list[str]:
     """Return the devices' names, the least accurate model first; equal ones in the order of their names.
 
     A device without validation examples (score nan) comes first: nothing speaks for its model.
@@ -31,5 +31,5 @@ def ascending(server: Params, updates: Mapping[str, Update], net: Net) -> list[s
     scores = {name: update.score for name, update in updates.items()}
     if "exam/x" in server:
         data = Data(server["exam/x"], server["exam/y"])
-        scores = {name: accuracy(update.params, net, data) for name, update in updates.items()}
+        scores = {name: accuracy(update.params, nets[name], data) for name, update in updates.items()}
     return sorted(updates, key=lambda name: (-math.inf if math.isnan(scores[name]) else scores[name], name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -17,12 +17,48 @@ def plans(folds: Mapping[str, Mapping[str, Plan]]) -> Params:
 
     folds: name of the model that was aligned (or aligned to) -> label of the units -> plan. For each a leaf
     "record/plan/<fold>/<label>" (n, m) float32. "record/solver/..." (F,) float64 holds for each plan, in the same
-    order, its iterations, its marginal violation, and Theorem 2's bound on the iterations of Algorithm 2.
+    order, its iterations, its marginal violation, Theorem 2's bound on the iterations of Algorithm 2, and partners: how
+    many units a unit's mass goes to, as the exponential of the entropy of its shares, mean over units (1: a
+    permutation; m: the mass is spread evenly).
     """
     flat = {f"{fold}/{label}": plan for fold, labels in folds.items() for label, plan in labels.items()}
     matrices = {f"{PREFIX}plan/{name}": plan.plan.float() for name, plan in flat.items()}
     numbers = {
-        f"{PREFIX}solver/{name}": torch.tensor([getattr(plan, name) for plan in flat.values()], dtype=torch.float64)
-        for name in ("iterations", "violation", "bound")
+        f"{PREFIX}solver/{name}": torch.tensor([read(plan) for plan in flat.values()], dtype=torch.float64)
+        for name, read in NUMBERS.items()
     }
     return matrices | numbers
+
+
+def partners(plan: Plan) -> float:
+    """Return the mean over rows of exp(entropy of the row's shares)."""
+    shares = plan.plan / plan.plan.sum(1, keepdim=True)
+    return float(torch.special.entr(shares).sum(1).exp().mean())
+
+
+def by_fold(server: Params) -> dict[str, dict[str, float]]:
+    """Return fold -> number -> value, over the labels of a fold: sums of iterations and bounds, means of the rest."""
+    names = [name.split("/")[2] for name in server if name.startswith(f"{PREFIX}plan/")]
+    found: dict[str, dict[str, float]] = {}
+    for number in NUMBERS if names else ():
+        values: dict[str, list[float]] = {}
+        for fold, value in zip(names, server[f"{PREFIX}solver/{number}"].tolist(), strict=True):
+            values.setdefault(fold, []).append(value)
+        for fold, of in values.items():
+            found.setdefault(fold, {})[number] = sum(of) / (1 if number in ("iterations", "bound") else len(of))
+    return found
+
+
+def last_fold(server: Params) -> Params:
+    """Return label -> transport plan of the fold that was made last, or nothing."""
+    names = [name.removeprefix(f"{PREFIX}plan/") for name in server if name.startswith(f"{PREFIX}plan/")]
+    labels = [name.partition("/") for name in names]
+    return {label: server[f"{PREFIX}plan/{fold}/{label}"] for fold, _, label in labels if fold == labels[-1][0]}
+
+
+NUMBERS: dict[str, Callable[[Plan], float]] = {
+    "iterations": lambda plan: plan.iterations,
+    "violation": lambda plan: plan.violation,
+    "bound": lambda plan: plan.bound,
+    "partners": partners,
+}

@@ -11,6 +11,8 @@ PLACE = ["study", "dataset", "setting"]
 ROW = [*PLACE, "method"]
 RUN = [*ROW, "seed"]
 SPLITS = {"test": "own test", "shared": "shared test"}
+SCORED = ("val", *SPLITS)
+"""The splits that hold scores; others hold bytes and what the server recorded."""
 PART = ["mean", "std_devices", "std_seeds", "worst", "macro_f1", "loss", "rank", "gap", "spread"]
 COLUMNS = [
     *ROW,
@@ -30,7 +32,7 @@ COLUMNS = [
 
 def last_round(table: pd.DataFrame) -> pd.DataFrame:
     """Return the score rows of every run's last evaluated round: never its best one."""
-    last = table[table["split"] != "traffic"]
+    last = table[table["split"].isin(SCORED)]
     for clock in ("stage", "round"):
         last = last[last[clock] == last.groupby(RUN)[clock].transform("max")]
     return last
@@ -187,7 +189,7 @@ def curves(table: pd.DataFrame) -> pd.DataFrame:
     """
     rounds = table.groupby([*ROW, "stage"])["round"].max()
     before = (rounds.groupby(ROW).cumsum() - rounds).rename("before")
-    scores = table[table["split"] != "traffic"].dropna(subset="value").join(before, on=[*ROW, "stage"])
+    scores = table[table["split"].isin(SCORED)].dropna(subset="value").join(before, on=[*ROW, "stage"])
     step = scores["round"] + scores["before"]
     means = scores.assign(step=step).groupby([*RUN, "split", "metric", "step"], sort=False)["value"].mean()
     course = means.groupby([*ROW, "split", "metric", "step"], sort=False).agg(["mean", "std"]).reset_index()

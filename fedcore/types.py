@@ -60,11 +60,15 @@ class Data:
 
 @dataclass(frozen=True)
 class Splits:
-    """One device's private examples. val orders and selects models, test is only ever reported."""
+    """One device's private examples. val orders and selects models, test is only ever reported.
+
+    unlabelled: training examples whose labels nobody knows; every y is -1. train and val are empty where no label is.
+    """
 
     train: Data
     val: Data
     test: Data
+    unlabelled: Data = field(default_factory=lambda: Data(torch.empty(0), torch.empty(0, dtype=torch.int64)))
 
 
 @dataclass(frozen=True)

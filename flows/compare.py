@@ -54,6 +54,7 @@ def show() -> None:
         compare.write(compare.compare(settings.read(), results, seconds, who), PIPELINE / "compare", ANSWER)
     ranks = dict.fromkeys(("rank", "test_rank", "shared_rank"), "Int64")
     report.print_summary(pd.read_csv(ANSWER / compare.SUMMARY, dtype=ranks))
+    report.print_claims(pd.read_csv(PIPELINE / "compare" / compare.CLAIMS))
     print(f"page: {ANSWER / compare.PAGE}   record: make ui")
 
 

@@ -86,6 +86,8 @@ def run(request: Request) -> None:
     if request.prepared:
         for job, results in zip(jobs, found, strict=True):
             federate.save(results, PIPELINE / "federate" / job.name)
+            if job.seed == min(limits.seeds):
+                draw(params, job, results, here, PIPELINE / "federate" / job.name)
             federate.save_seconds(results, SECONDS / job.name)
     else:
         answer(params, jobs, found, here, record)
@@ -101,6 +103,8 @@ def answer(
         places.append(folder / job.name)
         federate.save(results, places[-1])
         federate.save_seconds(results, places[-1])
+        if job.seed == min(other.seed for other in jobs):
+            draw(params, job, results, here, places[-1])
     pictures = []
     for result in {(r.setting.study, r.setting.name): r for results in reversed(found) for r in results}.values():
         place = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"
@@ -111,7 +115,14 @@ def answer(
     for alias, config in compare.champions(places).items():
         record.crown(alias, config)
     report.print_summary(made.summary)
+    report.print_claims(made.claims)
     print(f"page: {folder / compare.PAGE}   record: make ui")
+
+
+def draw(params: dict[str, Any], job: Job, results: list[federate.Result], here: Session, folder: Path) -> None:
+    """Draw what a study wants to be shown."""
+    if "transport" in settings.study(params, job.study).show:
+        federate.save_pictures(here.store, results, folder)
 
 
 def make(here: Session, setting: Setting, seed: int) -> data.Prepared:

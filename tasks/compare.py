@@ -11,24 +11,27 @@ from typing import Any
 
 import pandas as pd
 
-from fedcore.figures import comparison, png
+from fedcore.claims import Verdict, judge
+from fedcore.figures import along, comparison, png
 from fedcore.methods import CONTROLS
 from fedcore.summary import summarise
 from fedcore.types import Refused
 from tasks import report, settings
-from tasks.federate import RUNS, SECONDS, TABLE
+from tasks.federate import PICTURES, RUNS, SECONDS, TABLE
 
-SUMMARY, PAGE, PICTURE = "summary.csv", "report.html", "comparison.png"
+SUMMARY, PAGE, CLAIMS = "summary.csv", "report.html", "claims.csv"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a comparison found. pictures: who holds what, by study and setting."""
+    """What a comparison found. pictures: by study and setting; along: a study's accuracy over its grid."""
 
     table: pd.DataFrame
     summary: pd.DataFrame
     questions: dict[str, str]
     pictures: dict[tuple[str, str], dict[str, bytes]]
+    claims: pd.DataFrame
+    along: dict[str, bytes]
 
 
 def compare(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequence[Path], who: Iterable[Path]) -> Answer:
@@ -42,8 +45,51 @@ def compare(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequenc
     pictures: dict[tuple[str, str], dict[str, bytes]] = {}
     for path in who:
         pictures.setdefault((path.parts[-4], path.parts[-3]), {})["Who holds what (first seed)."] = path.read_bytes()
-    questions = {study: settings.study(params, study).title for study in studies}
-    return Answer(table, summarise(table, frame, controls(params, studies)), questions, pictures)
+    for folder in results:
+        for path in sorted((folder / PICTURES).glob("*/*.png")):
+            pictures.setdefault((folder.name.rpartition("-")[0], path.parent.name), {})[captioned(path)] = (
+                path.read_bytes()
+            )
+    asked = {study: settings.study(params, study) for study in studies}
+    summary = summarise(table, frame, controls(params, studies))
+    points = grid(results)
+    verdicts = [
+        (study, judge(claim, table[table["study"] == study], points[study]))
+        for study in studies
+        for claim in asked[study].claims
+    ]
+    drawn = {
+        study: png(along(summary[summary["study"] == study], points[study], key))
+        for study in studies
+        if (key := asked[study].along) and any(key in point for point in points[study].values())
+    }
+    return Answer(table, summary, {study: asked[study].title for study in studies}, pictures, tabled(verdicts), drawn)
+
+
+def grid(results: Iterable[Path]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return study -> setting -> its point in the study's grid."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for folder in results:
+        for run in json.loads((folder / RUNS).read_text()):
+            found.setdefault(run["study"], {})[run["setting"]] = run["point"]
+    return found
+
+
+def tabled(verdicts: Iterable[tuple[str, Verdict]]) -> pd.DataFrame:
+    """Return a row for each claim: what the paper says, the rule, whether it holds, and the numbers."""
+    rows = [
+        {
+            "study": study, "says": verdict.claim.says, "rule": verdict.claim.rule, "of": verdict.claim.of,
+            "where": ", ".join(f"{key} = {value}" for key, value in verdict.claim.where.items()),
+            "verdict": verdict.word, "numbers": verdict.numbers,
+        }
+        for study, verdict in verdicts
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=["study", "says", "rule", "of", "where", "verdict", "numbers"])
+
+
+def captioned(path: Path) -> str:
+    return f"Transport plans of {path.stem}: shares of a unit's mass."
 
 
 NO_SECONDS = pd.DataFrame(columns=["study", "setting", "method", "seed", "kind", "wall", "cpu"])
@@ -62,8 +108,12 @@ def write(answer: Answer, versioned: Path, shown: Path) -> None:
     answer.table.to_parquet(versioned / TABLE, index=False)
     for place, rows in answer.summary.groupby(["study", "setting"], sort=False):
         (versioned / f"{'-'.join(map(str, place))}.png".replace(" ", "_")).write_bytes(png(comparison(rows)))
+    for study, picture in answer.along.items():
+        (versioned / f"{study}.png").write_bytes(picture)
+    (versioned / CLAIMS).write_text(report.csv(answer.claims))
     (shown / SUMMARY).write_text(report.csv(answer.summary))
-    (shown / PAGE).write_text(report.html(answer.table, answer.summary, answer.questions, answer.pictures))
+    page = report.html(answer.table, answer.summary, answer.questions, answer.pictures, answer.claims, answer.along)
+    (shown / PAGE).write_text(page)
 
 
 def champions(results: Iterable[Path]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from fedcore.figures import png, who_holds_what
 from fedcore.nets import net
 from fedcore.partition import Partition, counts, from_frame, to_frame
 from fedcore.types import Device, Federation, Refused
-from tasks.settings import FederationSection, Setting
+from tasks.settings import Setting
 from tasks.steps import Steps
 from tasks.store import Damaged, Ref, Store
 from tasks.work import describe, divide, hand_out
@@ -84,17 +85,20 @@ def read_partition(store: Store, folder: Path) -> Ref:
     return made
 
 
-def who(steps: Steps, dataset: Ref, federation: FederationSection, seed: int) -> Ref:
+def who(steps: Steps, dataset: Ref, federation: Mapping[str, Any], seed: int) -> Ref:
     """Partition a dataset as a cached step."""
-    words = federation.model_dump(exclude={"partition", "scale"}) | {"name": federation.partition}
+    words = {"name" if key == "partition" else key: value for key, value in federation.items() if key != "scale"}
     made: Ref = steps(partial(divide, federation=words, seed=seed), dataset)
     return made
 
 
 def gather(steps: Steps, setting: Setting, prepared: Prepared) -> Federation:
     """Return the federation: its devices hold references, the loop never looks inside them."""
-    held, shared = steps(partial(hand_out, scale=setting.federation.scale), prepared.dataset, prepared.partition)
+    held, shared = steps(partial(hand_out, scale=setting.federation["scale"]), prepared.dataset, prepared.partition)
     card = steps(describe, prepared.dataset)
-    settings = {key: value for key, value in setting.net.items() if key != "name"}
-    chosen = net(setting.net["name"], shape=card["shape"], classes=len(card["classes"]), **settings)
-    return Federation({name: Device(name, chosen, held[name]) for name in held}, shared, len(card["classes"]))
+    own = {key: value for key, value in setting.net.items() if key != "variants"}
+    nets = [
+        net(shape=card["shape"], classes=len(card["classes"]), **one) for one in (own, *setting.net.get("variants", ()))
+    ]
+    devices = {name: Device(name, nets[i % len(nets)], held[name]) for i, name in enumerate(held)}
+    return Federation(devices, shared, len(card["classes"]))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import pandas as pd
 
@@ -11,11 +11,17 @@ from fedcore.rounds import Round
 from tasks.settings import Setting
 from tasks.steps import Step
 
+Numbers: TypeAlias = Mapping[str, Mapping[str, float]]
 COLUMNS = ["study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
 
 
-def rows(setting: Setting, label: str, seed: int, played: Iterable[Round]) -> pd.DataFrame:
-    """Return a method's rounds as tidy rows: scores of the evaluated ones, bytes of all."""
+def rows(
+    setting: Setting, label: str, seed: int, played: Sequence[Round], beside: Mapping[str, Numbers]
+) -> pd.DataFrame:
+    """Return a method's rounds as tidy rows: scores of the evaluated ones, bytes of all.
+
+    beside: split -> device -> metric -> value, once: what the device holds, what the server recorded of its model.
+    """
     found: list[tuple[Any, ...]] = []
     for one in played:
         place = (setting.study, setting.data["name"], setting.name, label, seed, one.turn.stage, one.turn.round + 1)
@@ -24,6 +30,9 @@ def rows(setting: Setting, label: str, seed: int, played: Iterable[Round]) -> pd
         for device, splits in (one.scores or {}).items():
             for split, metrics in splits.items():
                 found += [(*place, device, split, metric, value) for metric, value in metrics.items()]
+    for split, devices in beside.items():
+        for device, numbers in devices.items():
+            found += [(*place, device, split, name, value) for name, value in numbers.items()]
     return pd.DataFrame(found, columns=COLUMNS)
 
 

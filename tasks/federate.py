@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from fedcore import records
+from fedcore.figures import png, transport
 from fedcore.methods import CONTROLS
+from fedcore.partition import held
 from fedcore.rounds import State, deployments
 from fedcore.types import Federation, Method
 from tasks import evaluate
@@ -19,11 +22,11 @@ from tasks.local import rounds, work
 from tasks.session import Session
 from tasks.settings import MethodSettings, Setting
 from tasks.steps import Step, name_of
-from tasks.store import Ref, digest_of
+from tasks.store import Ref, Store, digest_of
 from tasks.work import deploy
 
 TABLE, METRICS, CURVES, MODELS, RUNS = "table.parquet", "metrics.json", "curves.csv", "models.json", "runs.json"
-SECONDS = "seconds.csv"
+SECONDS, PICTURES = "seconds.csv", "pictures"
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ def run_method(
 ) -> Result:  # fmt: skip
     """Play a method to its end; every step is cached."""
     first, before = len(here.steps.done), here.done
-    method = row.build(next(iter(fed.devices.values())).net)
+    method = row.build(fed.public.nets)
     here.begin(
         f"{setting.study} {setting.name} seed {seed}: {row.label}", frozenset(name_of(s.local) for s in method.stages)
     )
@@ -87,19 +90,24 @@ def run_method(
     done = tuple(here.steps.done[first:])
     words = (
         "config", setting.study, size, setting.name, row.label, row.flat(), seed, every, prepared.dataset.digest,
-        prepared.partition.digest, setting.federation.scale, fed.public.nets, method,
+        prepared.partition.digest, setting.federation["scale"], fed.public.nets, method,
     )  # fmt: skip
     return Result(
         setting, row, seed, size, Digest().of(words), prepared, fed,
-        evaluate.rows(setting, row.label, seed, played),
+        evaluate.rows(setting, row.label, seed, played, beside(here.store, prepared, played[-1].state.server)),
         evaluate.seconds(setting, row.label, seed, done), done, models, played[-1].state.server,
     )  # fmt: skip
 
 
+def beside(store: Store, prepared: Prepared, server: Ref | dict[str, Ref]) -> dict[str, evaluate.Numbers]:
+    """Return what is known of devices beside scores and bytes: what they hold, what the server recorded of them."""
+    holds = held(store.get(prepared.dataset), store.get(prepared.partition))
+    return {"data": holds, "transport": records.by_fold(store.get(server))}
+
+
 def work_of(setting: Setting, fed: Federation) -> int:
     """Return how many local steps a setting's methods take on a federation."""
-    net = next(iter(fed.devices.values())).net
-    return sum(work(row.build(net), len(fed.devices)) for row in setting.methods)
+    return sum(work(row.build(fed.public.nets), len(fed.devices)) for row in setting.methods)
 
 
 def deployed(here: Session, method: Method, fed: Federation, state: State) -> dict[str, Ref]:
@@ -120,12 +128,23 @@ def save(results: Sequence[Result], folder: Path) -> None:
     (folder / MODELS).write_text(json.dumps(models, indent=1) + "\n")
     runs = [
         {
-            "study": r.setting.study, "setting": r.setting.name, "method": r.row.label, "seed": r.seed,
+            "study": r.setting.study, "setting": r.setting.name, "point": r.setting.point,
+            "method": r.row.label, "seed": r.seed,
             "config": r.config, "candidate": r.shared is not None and not r.control, "validation": r.validation,
         }
         for r in results
     ]  # fmt: skip
     (folder / RUNS).write_text(json.dumps(runs, indent=1) + "\n")
+    (folder / PICTURES).mkdir(exist_ok=True)
+
+
+def save_pictures(store: Store, results: Iterable[Result], folder: Path) -> None:
+    """Draw the last fold's transport plans of every method that has some."""
+    for result in results:
+        if plans := records.last_fold(store.get(result.server)):
+            place = folder / PICTURES / result.setting.name
+            place.mkdir(parents=True, exist_ok=True)
+            (place / f"{result.row.label}.png").write_bytes(png(transport({k: x.numpy() for k, x in plans.items()})))
 
 
 def save_seconds(results: Sequence[Result], folder: Path) -> None:

@@ -38,6 +38,9 @@ the rank (1=). With a single seed the standard error over devices takes its plac
 shared test set.</p>
 <p><b>Controls</b> are not ways of combining that one would choose; they show how much of a score has a simpler
 cause. They have no rank: ≈ marks one as good as the best method, ↑ a better one.</p>
+<p><b>Claims</b> of a paper are rules. A rule holds if it holds in every setting that it speaks of: "A &gt; B" if A is
+above B by more than the standard deviation over seeds of their difference, seed by seed; "A ~ B within x" if the mean
+difference is no larger than x; "rises" and "falls" compare the two ends of a key. With one seed nothing is tested.</p>
 <p><b>Traffic</b> is the size of the models and of all else that travels, all rounds together, mean over devices: up to
 the server and down from it, the final models included. Two plain numbers that go with every update, how many examples
 are behind it and its validation score, are not counted. <b>Seconds</b> are those of all steps of a method when they
@@ -64,6 +67,10 @@ th { vertical-align: bottom; font-weight: 600; border-bottom: 1.5px solid var(--
 td { border-bottom: 1px solid var(--rule); }
 th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; }
 .control { color: var(--soft); font-style: italic; }
+.claims td { white-space: normal; max-width: 40rem; vertical-align: top; }
+.holds { font-weight: 700; color: var(--mark); }
+.does-not-hold { font-weight: 700; }
+.not-tested { color: var(--soft); font-style: italic; }
 .best { font-weight: 700; color: var(--mark); }
 figure { margin: 1.8rem 0; }
 figure img { display: block; max-width: 100%; height: auto; background: #fff; border-radius: 6px; padding: .6rem;
@@ -92,6 +99,7 @@ PAGE = """<!doctype html>
 </body>
 </html>
 """
+VERDICTS = {"holds": "bold", "does not hold": "bold", "not tested": ""}
 Pictures: TypeAlias = Mapping[tuple[str, str], Mapping[str, Figure | bytes]]
 """(study, setting) -> caption -> a figure, or the bytes of a PNG file"""
 
@@ -102,8 +110,44 @@ def csv(summary: pd.DataFrame) -> str:
 
 
 def print_summary(summary: pd.DataFrame, console: Console | None = None) -> None:
-    """Print a table for each study and setting, and below it what it says. Needs 80 columns, uses 100."""
+    """Print a table for each study and setting, and below it what it says. Needs 80 columns, uses 100.
+
+    A study with more than FEW settings is printed as one table, a line for each setting; the page has all of it.
+    """
     console = console or Console(width=None if sys.stdout.isatty() else 100)
+    for _, rows in summary.groupby("study", sort=False):
+        (_print_settings if rows["setting"].nunique() <= FEW else _print_grid)(rows, console)
+
+
+FEW = 3
+
+
+def _print_grid(summary: pd.DataFrame, console: Console) -> None:
+    """Print the mean accuracies of a study, in %: a line for each setting, a column for each method."""
+    split = "test" if (summary["primary"] == "test").all() else "shared"
+    title = Text(f"{summary['study'].iloc[0]}: accuracy on {SPLITS[split]} data, %", style="bold")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    methods = list(dict.fromkeys(summary.sort_values("control", kind="stable")["method"]))
+    table.add_column(Text("setting"), overflow="fold")
+    for method in methods:
+        table.add_column(Text(method.replace("_", "_\u200b")), justify="right", overflow="fold")
+    for (_, _, setting), rows in places(summary):
+        line = rows.set_index("method")
+        cells = [
+            Text(
+                _number(100 * line.loc[method, f"{split}_mean"]),
+                "bold" if line.loc[method, f"{split}_rank"] == 1 else "",
+            )
+            if method in line.index
+            else Text("-")
+            for method in methods
+        ]
+        table.add_row(Text(setting), *cells)
+    console.print(table)
+    console.print()
+
+
+def _print_settings(summary: pd.DataFrame, console: Console) -> None:
     for (study, dataset, setting), rows in places(summary):
         heads, lines = cells(rows)
         hidden = {"shared_std_devices", "shared_worst", "cpu"}
@@ -167,11 +211,31 @@ def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
     return heads, lines
 
 
-def html(table: pd.DataFrame, summary: pd.DataFrame, questions: Mapping[str, str], pictures: Pictures) -> str:
+def print_claims(claims: pd.DataFrame, console: Console | None = None) -> None:
+    """Print what became of each claim."""
+    console = console or Console(width=None if sys.stdout.isatty() else 100)
+    for study, rows in claims.fillna("").groupby("study", sort=False):
+        console.print(Text(f"{study}: what the paper claims", style="bold"))
+        for _, row in rows.iterrows():
+            where = f" where {row['where']}" if row["where"] else ""
+            console.print(Text(f"  {row['verdict']}: {row['says']}", style=VERDICTS[row["verdict"]]))
+            console.print(Text(f"    {row['rule']}{where} ({row['of']}): {row['numbers']}", style="dim"))
+        console.print()
+
+
+def html(
+    table: pd.DataFrame,
+    summary: pd.DataFrame,
+    questions: Mapping[str, str],
+    pictures: Pictures,
+    claims: pd.DataFrame | None = None,
+    along: Mapping[str, bytes] | None = None,
+) -> str:
     """Return one page that needs nothing else: for each study its question, for each setting table and pictures.
 
     table: the tidy table. summary: as :func:`fedcore.summary.summarise` returns it for that table. questions: study ->
-    what it asks. pictures: what else is to be seen, e.g. who holds what. The same page for the same input.
+    what it asks. pictures: what else is to be seen, e.g. who holds what. claims: columns study, says, rule, of, where,
+    verdict, numbers. along: study -> a picture of all its settings. The same page for the same input.
     """
     contents, body, before = [], [], None
     tidy = dict(places(table))
@@ -181,6 +245,10 @@ def html(table: pd.DataFrame, summary: pd.DataFrame, questions: Mapping[str, str
         if study != before:
             body.append(f"<h2>{escape(question)}</h2>")
             before = study
+            if claims is not None and (claims["study"] == study).any():
+                body.append(_html_claims(claims[claims["study"] == study]))
+            if along is not None and study in along:
+                body.append(_html_picture("Accuracy over the study's settings; hollow: controls.", along[study]))
         answer = escape(" ".join(verdict(rows)))  # the picture says it too, in its title
         name = f"{escape(setting)} <small>{escape(study)}, {escape(dataset)}</small>"
         contents.append(f'<li><a href="#s{i}">{name}</a><br>{answer}</li>')
@@ -219,6 +287,17 @@ def _html_table(rows: pd.DataFrame) -> str:
     )
     notes = "".join(f"<p><small>{note}</small></p>" for note in _notes(rows))
     return f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>{notes}'
+
+
+def _html_claims(claims: pd.DataFrame) -> str:
+    body = "\n".join(
+        f'<tr><td class="{row["verdict"].replace(" ", "-")}">{escape(row["verdict"])}</td><td>{escape(row["says"])}<br>'
+        f"<small>{escape(row['rule'])}{' where ' * bool(row['where'])}{escape(row['where'])} ({escape(row['of'])}): "
+        f"{escape(row['numbers'])}</small></td></tr>"
+        for _, row in claims.fillna("").iterrows()
+    )
+    head = "<tr><th>verdict</th><th>what the paper claims, the rule, the numbers</th></tr>"
+    return f'<div class="wide"><table class="claims">\n<thead>{head}</thead>\n<tbody>\n{body}\n</tbody></table></div>'
 
 
 def _html_picture(caption: str, picture: Figure | bytes, alt: str = "") -> str:

@@ -11,79 +11,71 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_origin, get_type_hints
 
 import yaml
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from fedcore.claims import Claim
 from fedcore.data import DATASETS
 from fedcore.local import Training
 from fedcore.methods import METHODS
 from fedcore.methods import method as build_method
-from fedcore.nets import NETS
-from fedcore.partition import PARTITIONS
+from fedcore.nets import NETS, maker
+from fedcore.partition import PARTITIONS, partition
 from fedcore.types import Method, Net, Refused
 
 M = TypeVar("M", bound=BaseModel)
-Share = Annotated[float, Ge(0), Lt(1)]
 Seeds = Annotated[list[Annotated[int, Ge(0)]], Field(min_length=1)]
 SECTIONS = ("run", "data", "federation", "net", "training", "studies")
 """Sections that params.yaml must have; the others are the methods'."""
 
-GIVEN = ("net", "training", "common")
+GIVEN = ("nets", "training", "common")
 """What every method's builder gets beside its own section."""
+
+EXAMPLES = ("shape", "classes")
+"""What every net gets: it comes from the data."""
+
+PARTITION = ("dataset", "name", "seed")
+"""What a partition gets beside its section."""
 
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class DataSection(Section):
-    """Which dataset, and where it lies; a loader takes those settings that it knows."""
-
-    name: str
-    root: str | None = None
-    download: bool = True
-    path: str | None = None
-    label: str | None = None
-    device: str | None = None
-    split: str | None = None
-    features: list[str] | None = None
-
-
-class FederationSection(Section):
-    """Who holds what."""
-
-    partition: str
-    devices: Annotated[int, Ge(1)]
-    alpha: Annotated[float, Gt(0)]
-    min_size: Annotated[int, Ge(1)]
-    val: Share
-    test: Share
-    shared_test: Share
-    scale: Literal["none", "device"]
-
-
 class Study(Section):
-    """A question as data: which settings, methods and seeds answer it."""
+    """A question as data: which settings, methods and seeds answer it.
+
+    methods: rows of the comparison: label -> changes to the method's section (`method` where the label is no method).
+    claims: what a paper says, as rules. along: the grid key along which the page draws accuracy. show: pictures of the
+    transport plans of every setting.
+    """
 
     title: str
     methods: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
     sizes: dict[str, Size]
+    claims: list[Claim] = Field(default_factory=list)
+    along: str | None = None
+    show: list[Literal["transport"]] = Field(default_factory=list)
 
 
 class Size(Section):
-    """set: settings of the study in this size. grid: settings of which every combination is run."""
+    """set: settings of the study in this size. grid: settings of which every combination is run.
+
+    A grid's values are settings of its key, or, by name, several settings that go together.
+    """
 
     set: dict[str, Any] = Field(default_factory=dict)
-    grid: dict[str, list[Any]] = Field(default_factory=dict)
+    grid: dict[str, list[Any] | dict[str, dict[str, Any]]] = Field(default_factory=dict)
 
 
 class Run(Section):
@@ -109,8 +101,8 @@ class MethodSettings:
     training: dict[str, Any]
     own: dict[str, Any]
 
-    def build(self, net: Net) -> Method:
-        return build_method(self.name, net=net, training=Training(**self.training), common=self.common, **self.own)
+    def build(self, nets: Mapping[str, Net]) -> Method:
+        return build_method(self.name, nets=nets, training=Training(**self.training), common=self.common, **self.own)
 
     def flat(self) -> dict[str, Any]:
         """Return every setting, for the record."""
@@ -124,8 +116,9 @@ class Setting:
 
     study: str
     name: str
+    point: dict[str, Any]
     data: dict[str, Any]
-    federation: FederationSection
+    federation: dict[str, Any]
     net: dict[str, Any]
     methods: tuple[MethodSettings, ...]
 
@@ -177,32 +170,37 @@ def parse(words: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
-def changed(params: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return params with dotted keys set; an unknown key is refused."""
+def changed(params: Mapping[str, Any], changes: Mapping[str, Any], more: Collection[str] = ()) -> dict[str, Any]:
+    """Return params with dotted keys set; a key that is neither there nor one of `more` is refused."""
     result = dict(params)
     for key, value in changes.items():
         head, _, rest = key.partition(".")
-        if head not in result:
-            raise Refused(f"{key}: no such key{_near(head, result)}")
+        if head not in result and head not in more:
+            raise Refused(f"{key}: no such key{_near(head, [*result, *more])}")
         if rest:
-            if not isinstance(result[head], Mapping):
+            if not isinstance(result.get(head), Mapping):
                 raise Refused(f"{key}: {head} has no keys below it")
-            below = {**_optional(head), **result[head]}
             try:
-                result[head] = changed(below, {rest: value})
+                result[head] = changed(result[head], {rest: value}, _optional(head))
             except Refused as refused:
                 raise Refused(f"{head}.{refused}") from None
-        elif isinstance(result[head], Mapping) and not isinstance(value, Mapping):
+        elif isinstance(result.get(head), Mapping) and not isinstance(value, Mapping):
             raise Refused(f"{key} = {value!r}: is a section, set a key below it: {', '.join(result[head])}")
         else:
             result[head] = value
     return result
 
 
-def _optional(section: str) -> dict[str, None]:
+def _optional(section: str) -> Collection[str]:
     """Return the keys of a section that may be left out of params.yaml."""
-    fields = DataSection.model_fields if section == "data" else {}
-    return {key: field.default for key, field in fields.items() if not field.is_required()}
+    match section:
+        case "data":
+            return _any(_loaders()).model_fields
+        case "net":
+            return [*_any(_nets()).model_fields, "variants"]
+        case "federation":
+            return _model(partition, PARTITION).model_fields
+    return ()
 
 
 def run_section(params: Mapping[str, Any]) -> Run:
@@ -213,7 +211,13 @@ def study(params: Mapping[str, Any], name: str) -> Study:
     studies = params.get("studies", {})
     if name not in studies:
         raise Refused(f"run.studies: {name!r} is not known (allowed: {', '.join(studies)}){_near(name, studies)}")
-    return checked(Study, f"studies.{name}", studies[name])
+    chosen = checked(Study, f"studies.{name}", studies[name])
+    for claim in chosen.claims:
+        for label in claim.labels - set(chosen.methods):
+            raise Refused(
+                f"studies.{name}.claims: {claim.rule!r} names {label!r}, the study has no such row in methods"
+            )
+    return chosen
 
 
 def settings(
@@ -227,53 +231,129 @@ def settings(
     chosen = study(params, study_name)
     if size_name not in chosen.sizes:
         raise Refused(f"run.size = {size_name!r}: study {study_name} has sizes {', '.join(chosen.sizes)}")
-    size = chosen.sizes[size_name]
-    grid = {key: values for key, values in size.grid.items() if key not in changes}
     points = []
-    for values in itertools.product(*grid.values()):
-        point = dict(zip(grid, values, strict=True))
-        here = changed(changed(params, {**size.set, **point}), changes)
-        name = " ".join(f"{key.rpartition('.')[2]}={value:g}" if isinstance(value, int | float) else f"{value}"
-                        for key, value in point.items()) or "base"  # fmt: skip
-        points.append(_setting(here, study_name, name, chosen, methods))
+    for values in itertools.product(
+        *(_axis(key, values, changes) for key, values in chosen.sizes[size_name].grid.items())
+    ):
+        point = {key: word for key, word, _ in values}
+        sets = {key: value for _, _, settings in values for key, value in settings.items()}
+        mine = {key: value for key, value in changes.items() if key not in point}
+        here = changed(changed(params, {**chosen.sizes[size_name].set, **sets}), mine)
+        points.append(_setting(here, study_name, _named(point), point, chosen, methods))
     return points
 
 
-def _setting(params: Mapping[str, Any], study_name: str, name: str, chosen: Study, methods: Sequence[str]) -> Setting:
-    data = checked(DataSection, "data", params["data"])
-    if data.name not in DATASETS:
-        raise Refused(f"data.name = {data.name!r}: allowed: {', '.join(DATASETS)}{_near(data.name, DATASETS)}")
-    federation = checked(FederationSection, "federation", params["federation"])
-    if federation.partition not in PARTITIONS:
-        raise Refused(
-            f"federation.partition = {federation.partition!r}: allowed: {', '.join(PARTITIONS)}"
-            f"{_near(federation.partition, PARTITIONS)}"
+def _axis(key: str, values: Sequence[Any] | Mapping[str, Any], changes: Mapping[str, Any]) -> list[Any]:
+    """Return the places along one axis of a grid: (key, what it is called there, settings)."""
+    if isinstance(values, Mapping):
+        named = [(key, name, settings) for name, settings in values.items() if changes.get(key, name) == name]
+        if not named:
+            raise Refused(f"{key} = {changes[key]!r}: allowed: {', '.join(values)}{_near(str(changes[key]), values)}")
+        return named
+    return [(key, value, {key: value}) for value in ([changes[key]] if key in changes else values)]
+
+
+def _named(point: Mapping[str, Any]) -> str:
+    """Return a name for a point of a grid."""
+    words = {key.rpartition(".")[2]: value for key, value in point.items()}
+    return (
+        " ".join(
+            f"{key}={value:g}" if isinstance(value, int | float) else f"{key}={value}" for key, value in words.items()
         )
-    labels = methods or list(chosen.methods)
-    rows = tuple(_method(params, label, chosen.methods.get(label)) for label in labels)
-    return Setting(study_name, name, _loader_settings(data), federation, _net(params["net"]), rows)
+        or "base"
+    )
 
 
-def _loader_settings(data: DataSection) -> dict[str, Any]:
-    module, _, function = DATASETS[data.name].partition(":")
-    takes = signature(getattr(import_module(module), function)).parameters
-    given = {key: value for key, value in data.model_dump().items() if key in takes}
-    if "root" in takes and given["root"] is None:
-        given["root"] = os.environ.get("FEDCORE_DATA", "datasets")
+def _setting(
+    params: Mapping[str, Any], study_name: str, name: str, point: dict[str, Any], chosen: Study, methods: Sequence[str]
+) -> Setting:
+    rows = tuple(_method(params, label, chosen.methods.get(label)) for label in methods or list(chosen.methods))
+    data, federation = _data(params["data"]), _federation(params["federation"])
+    return Setting(study_name, name, point, data, federation, _net(params["net"]), rows)
+
+
+def _data(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the loader is given: of the section those settings that it knows."""
+    own = {key: value for key, value in section.items() if value is not None}
+    name = own.pop("name", None)
+    if name not in DATASETS:
+        raise Refused(f"data.name = {name!r}: allowed: {', '.join(DATASETS)}{_near(str(name), DATASETS)}")
+    loader = _loaders()[str(name)]
+    takes = signature(loader).parameters
+    if "root" in takes:
+        own.setdefault("root", os.environ.get("FEDCORE_DATA", "datasets"))
     for key, parameter in takes.items():
-        if parameter.default is Parameter.empty and given.get(key) is None:
-            raise Refused(f"data.{key}: must be set for data.name = {data.name!r}")
-    return {"name": data.name, **given}
+        if parameter.default is Parameter.empty and key not in own:
+            raise Refused(f"data.{key}: must be set for data.name = {name!r}")
+    return {"name": name, **_taken(loader, "data", own, _loaders())}
+
+
+def _federation(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of `fedcore.partition.partition`, and how features are scaled."""
+    own = dict(section)
+    scale = checked(Scale, "federation", {key: own.pop(key) for key in ("scale",) if key in own}).scale
+    if own.get("partition") not in PARTITIONS:
+        near = _near(str(own.get("partition")), PARTITIONS)
+        raise Refused(f"federation.partition = {own.get('partition')!r}: allowed: {', '.join(PARTITIONS)}{near}")
+    name = own.pop("partition")
+    given = checked(_model(partition, PARTITION), "federation", own).model_dump()
+    return {"partition": name, **given, "scale": scale}
+
+
+class Scale(Section):
+    scale: Literal["none", "device"]
 
 
 def _net(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the net's settings: of the section those that it knows; `variants`: as many more nets, in full."""
     own = dict(section)
+    variants = own.pop("variants", None) or []
+    if not isinstance(variants, list) or not all(isinstance(one, Mapping) for one in variants):
+        raise Refused(f"net.variants = {variants!r}: must be a list of sections, e.g. [{{widths: [48, 24]}}]")
+    more = [_net({**own, **one}) for one in variants]
     name = own.pop("name", None)
-    if name not in NETS:
-        raise Refused(f"net.name = {name!r}: allowed: {', '.join(NETS)}{_near(str(name), NETS)}")
-    module, _, function = NETS[name].partition(":")
-    given = checked(_model(getattr(import_module(module), function), ("shape", "classes")), "net", own)
-    return {"name": name, **given.model_dump()}
+    if name not in NETS and ":" not in str(name):
+        raise Refused(f"net.name = {name!r}: allowed: {', '.join(NETS)}, package.module:Class{_near(str(name), NETS)}")
+    given = _taken(maker(str(name)), "net", own, _nets())
+    return {"name": name, **given, **({"variants": more} if more else {})}
+
+
+def _taken(
+    fn: Callable[..., Any], where: str, section: Mapping[str, Any], others: Mapping[str, Callable[..., Any]]
+) -> dict[str, Any]:
+    """Return those settings of a section that a function takes; the rest must be settings of one of the others."""
+    model = _model(fn, EXAMPLES)
+    mine = {key: value for key, value in section.items() if key in model.model_fields}
+    checked(_any(others), where, {key: value for key, value in section.items() if key not in mine})
+    return checked(model, where, mine).model_dump()
+
+
+@cache
+def _loaders() -> dict[str, Callable[..., Any]]:
+    places = {name: place.partition(":") for name, place in DATASETS.items()}
+    return {name: getattr(import_module(module), function) for name, (module, _, function) in places.items()}
+
+
+@cache
+def _nets() -> dict[str, Callable[..., Any]]:
+    return {name: maker(name) for name in NETS}
+
+
+def _any(functions: Mapping[str, Callable[..., Any]]) -> type[BaseModel]:
+    """Return the model of all settings that any of these takes, of a type that any of them takes."""
+    return _anyone(tuple(functions.values()))
+
+
+@cache
+def _anyone(functions: tuple[Callable[..., Any], ...]) -> type[BaseModel]:
+    types: dict[str, list[Any]] = {}
+    for fn in functions:
+        hints = get_type_hints(fn, include_extras=True)
+        for name in signature(fn).parameters:
+            if name not in EXAMPLES:
+                types.setdefault(name, [None]).append(hints[name])
+    fields: dict[str, Any] = {name: (Union[tuple(of)], None) for name, of in types.items()}  # noqa: UP007
+    return create_model("Settings", __base__=Section, **fields)
 
 
 def _method(params: Mapping[str, Any], label: str, row: Mapping[str, Any] | None) -> MethodSettings:
@@ -317,9 +397,16 @@ def checked(model: type[M], where: str, values: Any) -> M:
     try:
         return model.model_validate(dict(values), strict=False)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join([where, *(str(part) for part in first["loc"])])
-        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        errors = error.errors()
+        first, place = errors[0], errors[0]["loc"]
+        said = first["msg"]
+        field = model.model_fields.get(str(place[0])) if place else None
+        if field is not None and get_origin(field.annotation) in (Union, UnionType):  # each member says what it misses
+            said = ", or ".join(dict.fromkeys(other["msg"] for other in errors if other["loc"][:1] == place[:1]))
+            place = place[:1]
+        key = ".".join([where, *map(str, place)])
+        others = len({other["loc"][:1] for other in errors}) - 1
+        more = f" (and {others} more)" if others else ""
         match first["type"]:
             case "missing":
                 raise Refused(f"{key}: is missing{more}") from None
@@ -327,7 +414,8 @@ def checked(model: type[M], where: str, values: Any) -> M:
                 allowed = ", ".join(model.model_fields) or "none"
                 near = _near(str(first["loc"][-1]), model.model_fields)
                 raise Refused(f"{key}: no such key (allowed: {allowed}){near}{more}") from None
-        raise Refused(f"{key} = {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}{more}") from None
+        said = said.removeprefix("Value error, ")
+        raise Refused(f"{key} = {first['input']!r}: {said[0].lower()}{said[1:]}{more}") from None
 
 
 def _near(word: str, known: Any) -> str:

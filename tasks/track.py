@@ -225,7 +225,7 @@ def digest(results: Iterable[Result]) -> str:
 def _params(result: Result) -> dict[str, Any]:
     """Return every setting of a run by its key in params.yaml."""
     setting = result.setting
-    sections = {"data": setting.data, "federation": setting.federation.model_dump(), "net": setting.net}
+    sections = {"data": setting.data, "federation": setting.federation, "net": setting.net}
     flat = {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}
     return {"study": setting.study, "setting": setting.name, "seed": result.seed, **flat, **result.row.flat()}
 

@@ -19,6 +19,9 @@ from fedcore.types import At, Data, Device, Federation, Message, Method, Net, Pa
 from fedcore.workers import Inline, Workers, one_thread
 
 NET = nets.net("mlp", shape=(4,), classes=3, widths=[5, 4])
+NETS = {name: NET for letter in "abcdefghij" for name in (letter, f"device {letter}")}
+"""The nets of all devices that a test may have."""
+
 NBYTES = 4 * ((5 * 4 + 5) + (4 * 5 + 4) + (3 * 4 + 3))  # of its leaves: 64 float32
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=4, epochs=2)

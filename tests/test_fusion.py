@@ -245,6 +245,19 @@ def test_units_that_differ_in_their_bias_alone_are_told_apart() -> None:
     torch.testing.assert_close(align(model, target, MLP, **EXACT)[0], target, rtol=0, atol=1e-6)
 
 
+def test_running_statistics_travel_and_do_not_count() -> None:
+    target = network(CNN, 0)
+    orders = shuffles(CNN, 1)
+    model = gather(target, CNN, orders)
+    for k, leaf in enumerate(("norm.running_mean", "norm.running_var")):
+        model[leaf] = 100.0 * torch.arange(4) + k
+    found, plans = align(model, target, CNN, **EXACT)
+    torch.testing.assert_close(plans["c1"].plan.argmax(1), orders["c1"])
+    for leaf in ("norm.running_mean", "norm.running_var"):
+        torch.testing.assert_close(found[leaf][orders["c1"]], model[leaf])
+    torch.testing.assert_close(found["conv2.weight"], target["conv2.weight"], rtol=0, atol=1e-6)
+
+
 def test_average_weighs_the_second() -> None:
     a, b = {"w": torch.tensor([0.0]), "n": torch.tensor(1)}, {"w": torch.tensor([4.0]), "n": torch.tensor(2)}
     torch.testing.assert_close(average(a, b, 0.25), {"w": torch.tensor([1.0]), "n": torch.tensor(2)})

@@ -172,8 +172,16 @@ def test_other_memory_is_no_leaf():
     assert set(update.params) == set(nets.shapes(BY_HAND))
 
 
-def test_without_examples_the_model_stays():
-    torch.testing.assert_close(after(BY_HAND, count=0), start(BY_HAND), rtol=0, atol=0)
+@pytest.mark.parametrize("net", NETS.values(), ids=NETS)
+@pytest.mark.parametrize("training", [SGD, replace(ADAM, weight_decay=0.1, schedule="cosine")], ids=["sgd", "adam"])
+def test_without_examples_the_model_stays_and_weighs_nothing(net, training):
+    none = data(0)
+    for x in (none.x, torch.empty(0)):
+        here = Device("a", net, Splits(Data(x, none.y), none, none))
+        _, update = train({}, Message(start(net)), here, AT, training=training)
+        torch.testing.assert_close(update.params, start(net), rtol=0, atol=0)
+        assert update.size == 0
+        assert math.isnan(update.score)
 
 
 @pytest.mark.parametrize("training", [SGD, ADAM], ids=["sgd", "adam"])

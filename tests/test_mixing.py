@@ -24,6 +24,11 @@ def test_weights_by_size_are_proportional_and_on_the_simplex(sizes):
     assert weights.tolist() == pytest.approx([n / sum(sizes) for n in sizes], abs=1e-15)
 
 
+def test_devices_without_examples_weigh_nothing_or_where_nobody_has_any_the_same():
+    assert by_size([0, 3, 0, 1]).tolist() == [0.0, 0.75, 0.0, 0.25]
+    assert by_size([0, 0, 0, 0]).tolist() == [0.25] * 4
+
+
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.integers(1, 1000))
 def test_equal_sizes_weigh_evenly(count):

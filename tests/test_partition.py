@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from fedcore.data import Dataset, load
@@ -15,17 +15,14 @@ from fedcore.figures import who_holds_what
 from fedcore.partition import (
     PARTITIONS,
     Partition,
-    by_device,
     check_labels,
     counts,
-    dirichlet,
     from_frame,
-    iid,
     partition,
     splits,
     to_frame,
 )
-from fedcore.types import Data, Refused
+from fedcore.types import Data, Refused, Splits
 
 SETTINGS = {
     "name": "dirichlet",
@@ -39,12 +36,17 @@ SETTINGS = {
 }
 
 
-def dataset(labels: np.ndarray, owners: list[str] | None = None, marks: list[str] | None = None) -> Dataset:
+def dataset(
+    labels: np.ndarray,
+    owners: list[str] | None = None,
+    marks: list[str] | None = None,
+    domains: list[str] | None = None,
+) -> Dataset:
     """Examples (n, 1, n * n) that can be told apart, of as many classes as there are labels up to the largest."""
     n = torch.arange(len(labels), dtype=torch.float32)
     data = Data(torch.stack([n, torch.ones_like(n), n * n], dim=1), torch.from_numpy(labels.astype(np.int64)))
     classes = tuple(f"c{k}" for k in range(labels.max() + 1))
-    return Dataset(data, None, classes, tuple(owners) if owners else None, tuple(marks) if marks else None)
+    return Dataset(data, None, classes, *(tuple(names) if names else None for names in (owners, marks, domains)))
 
 
 def everything(made: Partition) -> np.ndarray:
@@ -67,6 +69,8 @@ def refusal(data: Dataset, **changes: object) -> str:
 
 LABELS = np.arange(200) % 5
 OWNERS = [f"site {'abcd'[i % 4]}" for i in range(200)]
+DOMAINS = ["east" if i % 8 < 5 else "west" for i in range(200)]
+FROM_DATA = {"by_device": ["site a", "site b", "site c", "site d"], "by_domain": ["east", "west"]}
 
 
 # every way, any settings
@@ -82,37 +86,45 @@ OWNERS = [f"site {'abcd'[i % 4]}" for i in range(200)]
     val=st.floats(0, 0.2),
     test=st.floats(0, 0.2),
     shared_test=st.floats(0.05, 0.4),
+    unlabelled=st.floats(0, 0.3),
+    hidden=st.floats(0, 0.2) | st.just("random"),
     seed=st.integers(0, 2**31),
 )
 def test_disjoint_complete_deterministic_and_large_enough(name, labels, devices, min_size, shared_test, **others):
-    data = dataset(labels, [f"d{i % devices}" for i in range(len(labels))])
+    names = [f"d{i % devices}" for i in range(len(labels))]
+    data = dataset(labels, names, None, names)
     asked = {"name": name, "devices": devices, "min_size": min_size, "shared_test": shared_test, **others}
-    made = partition(data, **asked)
+    try:
+        made = partition(data, **asked)
+    except Refused as refused:
+        if "no device has a training example of" not in str(refused):
+            raise
+        reject()  # all labels of a class are hidden, by chance
     assert everything(made).tolist() == list(range(len(labels)))  # each example once
     assert equal(made, partition(data, **asked))
     assert list(made.devices) == sorted(made.devices)
     for own in made.devices.values():
-        assert set(own) == {"train", "val", "test"}
-        assert len(own["train"]) >= 1
+        assert set(own) == {"train", "val", "test", "unlabelled"}
+        assert len(own["train"]) + len(own["unlabelled"]) >= 1
         assert sum(map(len, own.values())) >= min_size
         for index in own.values():
             assert index.dtype == np.int64
             assert (np.diff(index) > 0).all()
-    if name != "by_device":
+    if name not in FROM_DATA:
         assert list(made.devices) == [f"device-{i:02d}" for i in range(devices)]
         assert abs(len(made.shared) - shared_test * len(labels)) <= 0.5
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_depends_on_its_seed(name):
-    data = dataset(LABELS, OWNERS)
+    data = dataset(LABELS, OWNERS, None, DOMAINS)
     made = [partition(data, **{**SETTINGS, "name": name, "seed": seed}) for seed in (0, 1)]
     assert not equal(*made)
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_an_official_test_set_is_the_shared_one(name):
-    data = dataclasses.replace(dataset(LABELS, OWNERS), test=Data(torch.ones(5, 3), torch.arange(5)))
+    data = dataclasses.replace(dataset(LABELS, OWNERS, None, DOMAINS), test=Data(torch.ones(5, 3), torch.arange(5)))
     made = partition(data, **{**SETTINGS, "name": name})
     assert len(made.shared) == 0
     assert everything(made).tolist() == list(range(200))
@@ -121,7 +133,7 @@ def test_an_official_test_set_is_the_shared_one(name):
 
 def test_the_shared_test_set_is_the_same_for_any_setting():
     data = dataset(LABELS)
-    changes = [{}, {"devices": 7}, {"alpha": 0.5}, {"name": "iid"}, {"val": 0.3, "test": 0.0}]
+    changes = [{}, {"devices": 7}, {"alpha": 0.5}, {"name": "iid"}, {"val": 0.3, "test": 0.0}, {"examples": 50}]
     shared = [partition(data, **{**SETTINGS, **change}).shared for change in changes]
     for other in shared[1:]:
         assert other.tolist() == shared[0].tolist()
@@ -131,59 +143,11 @@ def test_fractions_are_met():
     made = partition(dataset(LABELS), **{**SETTINGS, "name": "iid"})
     assert len(made.shared) == 40
     assert [{k: len(v) for k, v in own.items()} for own in made.devices.values()] == [
-        {"train": 28, "val": 4, "test": 8}  # of 40 examples
+        {"train": 28, "val": 4, "test": 8, "unlabelled": 0}  # of 40 examples
     ] * 4
 
 
-def test_device_names_are_as_wide_as_their_number_needs():
-    assert list(iid(LABELS, 101, 0))[::50] == ["device-000", "device-050", "device-100"]
-
-
-# iid and Dirichlet
-
-
-@settings(max_examples=30, deadline=None, derandomize=True)
-@given(devices=st.integers(1, 20), seed=st.integers(0, 99))
-def test_iid_sizes_differ_by_one_at_most(devices, seed):
-    sizes = [len(index) for index in iid(LABELS, devices, seed).values()]
-    assert max(sizes) - min(sizes) <= 1
-
-
-@settings(max_examples=30, deadline=None, derandomize=True)
-@given(devices=st.integers(1, 40), seed=st.integers(0, 99))
-def test_dirichlet_is_uniform_for_alpha_1e20(devices, seed):
-    for index in dirichlet(LABELS, devices, 1e20, 1, seed).values():
-        held = np.bincount(LABELS[index], minlength=5)
-        assert (np.abs(held - 40 / devices) < 1).all()  # each class has 40 examples
-
-
-def test_dirichlet_is_more_skewed_for_smaller_alpha():
-    def largest_share(alpha: float) -> float:
-        """Mean over seeds and classes of the share of a class that its largest holder has."""
-        made = [dirichlet(np.arange(2000) % 5, 8, alpha, 1, seed) for seed in range(20)]
-        held = np.array([[np.bincount(index % 5, minlength=5) for index in m.values()] for m in made])
-        return float((held.max(axis=1) / 400).mean())
-
-    shares = [largest_share(alpha) for alpha in (1e20, 100.0, 1.0, 0.1)]
-    assert shares[0] == pytest.approx(1 / 8)
-    assert shares == sorted(shares)
-    # the largest of n parts of a uniformly cut stick (alpha = 1) is (1 + 1/2 + ... + 1/n) / n long: .340 for n = 8
-    assert shares[2] == pytest.approx(0.340, abs=0.03)
-    assert shares[3] > 0.6
-
-
-def test_dirichlet_redraws_until_every_device_has_enough():
-    sizes = [min(map(len, dirichlet(LABELS, 8, 0.3, 12, seed).values())) for seed in range(5)]
-    assert min(sizes) >= 12
-    assert min(min(map(len, dirichlet(LABELS, 8, 0.3, 1, seed).values())) for seed in range(5)) < 12
-
-
 # devices from the data
-
-
-def test_by_device_keeps_owners_and_their_names():
-    made = by_device(["b", "10", "b", "9"])
-    assert {who: index.tolist() for who, index in made.items()} == {"10": [1], "9": [3], "b": [0, 2]}
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -213,7 +177,7 @@ def test_a_device_that_joins_an_iid_federation_is_a_new_partition_with_the_old_s
 def test_a_split_column_is_kept():
     marks = ["train", "train", "test", "val", "train"] * 40
     owners = [f"d{i // 50}" for i in range(200)]
-    data = dataset(np.arange(200) // 5 % 4, owners, marks)
+    data = dataset(np.arange(200) // 5 % 4, owners, marks, owners)
     for name in PARTITIONS:
         made = partition(data, **{**SETTINGS, "name": name})
         assert everything(made).tolist() == list(range(200))
@@ -282,6 +246,20 @@ def test_a_label_that_no_device_has_is_refused():
         ({"shared_test": 0.001}, ["federation.shared_test = 0.001", "raise it"]),
         ({"val": 0.5, "test": 0.5}, ["federation.val + federation.test", "below 1"]),
         ({"name": "by_device"}, ["federation.partition = 'by_device'", "data.device"]),
+        ({"name": "by_writer"}, ["federation.partition = 'by_writer'", "data.device"]),
+        ({"name": "by_domain"}, ["federation.partition = 'by_domain'", "name no domains"]),
+        ({"name": "label_skew", "share": 0.1}, ["federation.share = 0.1", "1 / 5"]),
+        ({"name": "quantity_skew", "alpha": 0}, ["federation.alpha = 0", "above 0"]),
+        ({"name": "quantity_skew", "min_size": 41}, ["federation.min_size = 41", "at most 40"]),
+        ({"domains": "splt"}, ["federation.domains = 'splt'", "did you mean 'split'"]),
+        ({"domains": "split"}, ["federation.domains = 'split'", "name no domains"]),
+        ({"unlabelled": 1.0}, ["federation.unlabelled = 1.0", "below 1"]),
+        ({"unlabelled": 0.9}, ["federation.unlabelled = 0.9", "4 devices"]),
+        ({"hidden": 1}, ["federation.hidden = 1", "below 1, or random"]),
+        ({"hidden": "rand"}, ["federation.hidden = rand", "or random"]),
+        ({"examples": 0}, ["federation.examples = 0", "null"]),
+        ({"examples": 3}, ["federation.devices = 4", "1 to 3"]),
+        ({"examples": 7}, ["federation.min_size = 2", "at most 1"]),
         ({"name": "dirichelt"}, ["federation.partition = 'dirichelt'", "did you mean 'dirichlet'"]),
     ],
 )
@@ -297,6 +275,183 @@ def test_devices_of_the_data_are_refused_by_name():
     marks = ["test"] + ["train"] * 199
     line = refusal(dataset(LABELS, owners, marks), name="by_device", min_size=1, shared_test=0.0)
     assert "device 'lonely' has no row marked train" in line
+
+
+# domains
+
+
+def test_split_domains_keep_every_device_in_one():
+    data = dataset(LABELS, OWNERS, None, DOMAINS)
+    for name in sorted(set(PARTITIONS) - set(FROM_DATA)):
+        made = partition(data, **{**SETTINGS, "name": name, "devices": 5, "domains": "split"})
+        assert everything(made).tolist() == list(range(200))
+        assert list(made.devices) == ["east-00", "east-01", "east-02", "west-00", "west-01"]
+        for who, own in made.devices.items():
+            assert {DOMAINS[i] for index in own.values() for i in index} == {who[:4]}
+        assert [DOMAINS[i] for i in made.shared].count("east") == 25  # a fifth of each domain's 125 and 75
+        assert len(made.shared) == 40
+
+
+def test_mixed_domains_are_not_looked_at():
+    names = [dataset(LABELS), dataset(LABELS, None, None, DOMAINS)]
+    assert equal(*(partition(data, **SETTINGS) for data in names))
+
+
+def test_a_domain_is_divided_apart_from_the_others():
+    """What one domain holds and how it is divided does not depend on another one, but each has draws of its own."""
+    whole = dataset(LABELS, None, None, DOMAINS)
+    more = dataset(np.arange(240) % 5, None, None, [*DOMAINS, *["west"] * 40])
+    one, other = (partition(data, **{**SETTINGS, "domains": "split"}).devices for data in (whole, more))
+    for who in ("east-00", "east-01"):
+        assert {k: v.tolist() for k, v in one[who].items()} == {k: v.tolist() for k, v in other[who].items()}
+    twins = dataset(np.arange(400) // 2 % 5, None, None, ["east", "west"] * 200)
+    made = partition(twins, **{**SETTINGS, "domains": "split", "shared_test": 0.0}).devices
+    assert len(made["east-00"]["train"]) != len(made["west-00"]["train"])
+
+
+def test_devices_go_to_domains_in_turn_as_long_as_there_is_room():
+    domains = ["a"] * 100 + ["b"] * 24 + ["c"] * 76
+    asked = {"name": "iid", "shared_test": 0.0, "domains": "split", "min_size": 10}
+    for devices, expected in {3: (1, 1, 1), 4: (2, 1, 1), 8: (3, 2, 3), 9: (4, 2, 3), 16: (7, 2, 7)}.items():
+        made = partition(dataset(LABELS, None, None, domains), **{**SETTINGS, **asked, "devices": devices})
+        firsts = [who[0] for who in made.devices]
+        assert tuple(map(firsts.count, "abc")) == expected
+    data = dataset(LABELS, None, None, domains)
+    assert "federation.devices = 2: must be at least 3, one for each domain" in refusal(data, **asked, devices=2)
+    assert "federation.devices = 30: must be at most 19" in refusal(data, **asked, devices=30)
+    line = refusal(data, **{**asked, "min_size": 25}, devices=4)
+    assert "federation.min_size = 25: domain 'b' has 24 examples" in line
+
+
+def test_a_refusal_names_the_domain():
+    owners = [f"w{i % 2}" if i < 100 else f"v{i % 9}" for i in range(200)]
+    data = dataset(LABELS, owners, None, ["few"] * 100 + ["many"] * 100)
+    line = refusal(data, name="by_writer", devices=6, domains="split")
+    assert line.startswith("federation.devices = 3: must be 1 to 2, the number of writers")
+    assert line.endswith("(in domain 'few')")
+    for name in FROM_DATA:
+        assert f"must be mixed with federation.partition = '{name}'" in refusal(data, name=name, domains="split")
+
+
+# a part of the data
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_so_many_examples_are_shared_out(name):
+    data = dataset(LABELS, OWNERS, None, DOMAINS)
+    whole, part, other = (
+        partition(data, **{**SETTINGS, "name": name, "examples": n, "devices": d})
+        for n, d in ((None, 4), (100, 4), (100, 3))
+    )
+    drawn = everything(part)
+    assert len(drawn) == 100 + len(part.shared)
+    assert part.shared.tolist() == whole.shared.tolist()
+    assert drawn.tolist() == everything(other).tolist()  # the same for any number of devices
+    assert len(np.unique(LABELS[drawn])) == 5
+    assert equal(whole, partition(data, **{**SETTINGS, "name": name, "examples": 10**6}))
+
+
+# hidden labels
+
+
+LARGE = np.arange(4000) % 5
+HALF = {"name": "iid", "devices": 10, "unlabelled": 0.5, "hidden": "random"}
+
+
+def test_half_of_the_devices_know_no_label_and_the_others_a_random_part():
+    data = dataset(LARGE)
+    made, known = partition(data, **{**SETTINGS, **HALF}), partition(data, **{**SETTINGS, "name": "iid", "devices": 10})
+    shares = []
+    for who, own in made.devices.items():
+        before = known.devices[who]
+        assert own["test"].tolist() == before["test"].tolist()
+        assert {*own["train"], *own["val"], *own["unlabelled"]} == {*before["train"], *before["val"]}
+        assert {*own["train"]} <= {*before["train"]}
+        assert {*own["val"]} <= {*before["val"]}
+        if not len(own["train"]):
+            assert not len(own["val"])
+            continue
+        share = 1 - len(own["train"]) / len(before["train"])
+        assert len(own["val"]) / len(before["val"]) == pytest.approx(1 - share, abs=0.02)
+        shares.append(share)
+    assert len(shares) == 5
+    assert max(shares) - min(shares) > 0.3
+
+
+def test_random_parts_are_uniform():
+    made = partition(dataset(LARGE), **{**SETTINGS, "name": "iid", "devices": 80, "hidden": "random", "val": 0.0})
+    shares = [len(own["unlabelled"]) / (len(own["unlabelled"]) + len(own["train"])) for own in made.devices.values()]
+    assert np.mean(shares) == pytest.approx(1 / 2, abs=0.1)
+    assert np.var(shares) == pytest.approx(1 / 12, abs=0.02)
+
+
+@pytest.mark.parametrize("hidden", [0.0, 0.25, 0.999])
+def test_a_fixed_part_of_the_labels_is_hidden_and_one_is_kept(hidden):
+    made = partition(dataset(np.zeros(4000, int)), **{**SETTINGS, "name": "iid", "devices": 10, "hidden": hidden})
+    for own in made.devices.values():
+        sizes = {part: len(index) for part, index in own.items()}
+        assert sizes["train"] == max(round(224 * (1 - hidden)), 1)  # of 320: 64 test, 32 val
+        assert sizes["val"] == round(32 * (1 - hidden))
+        assert sum(sizes.values()) == 320
+
+
+def test_what_one_device_hides_is_nobody_elses_matter():
+    """A device that joins changes no other's draws; which examples are hidden does not depend on their labels."""
+    owners = [f"site {'abcd'[i % 4]}" for i in range(4000)]
+    few = [i for i in range(4000) if owners[i] != "site a"]
+    asked = {**SETTINGS, "name": "by_device", "hidden": "random"}
+    whole = partition(dataset(LARGE, owners), **asked)
+    less = partition(dataset(LARGE[few], [owners[i] for i in few]), **asked)
+    for who, own in less.devices.items():
+        for part, index in own.items():
+            assert [few[i] for i in index] == whole.devices[who][part].tolist()
+
+
+def test_unlabelled_devices_are_drawn_by_the_seed_and_most_stay_when_one_joins():
+    def without(devices: int, seed: int = 0) -> set[str]:
+        made = partition(dataset(LARGE), **{**SETTINGS, **HALF, "devices": devices, "seed": seed})
+        return {who for who, own in made.devices.items() if not len(own["train"])}
+
+    assert len({frozenset(without(10, seed)) for seed in range(10)}) > 5
+    assert len(without(11)) == round(0.5 * 11)
+    assert len(without(10) ^ without(12)) <= 3
+
+
+def test_a_class_whose_labels_nobody_knows_is_refused():
+    owners = ["a" if label < 4 else "b" for label in LABELS]
+    asked = {"name": "by_device", "unlabelled": 0.5}
+    lines = [refusal(dataset(LABELS, owners), **asked, seed=seed) for seed in range(4)]
+    for line in lines:
+        assert "no device has a training example of label" in line
+        assert line.endswith(
+            "unlabelled, shared test); lower federation.unlabelled or federation.hidden, or change the seed"
+        )
+
+
+def test_hidden_labels_are_not_handed_out():
+    data = dataset(LARGE)
+    made = partition(data, **{**SETTINGS, **HALF})
+    held, _ = splits(data, made)
+    for who, own in made.devices.items():
+        got = held[who].unlabelled
+        assert got.x[:, 0].tolist() == own["unlabelled"].tolist()
+        assert (got.y == -1).all()
+        assert len(got) == len(own["unlabelled"])
+        assert held[who].train.x.shape[1:] == held[who].val.x.shape[1:] == got.x.shape[1:] == (3,)
+    nothing = Splits(data.train, data.train, data.train).unlabelled
+    assert len(nothing) == 0
+    assert torch.cat([data.train.inputs(), nothing.inputs()]).shape == data.train.x.shape
+
+
+def test_scaling_by_device_needs_no_labels():
+    data = dataset(LARGE, [f"site {'abcd'[i % 4]}" for i in range(4000)])
+    asked = {**SETTINGS, "name": "by_device", "val": 0.0}
+    plain, hidden = (partition(data, **{**asked, **more}) for more in ({}, {"unlabelled": 0.5, "hidden": 0.5}))
+    (known, shared), (held, same) = (splits(data, made, scale="device") for made in (plain, hidden))
+    torch.testing.assert_close(same.x, shared.x)
+    for who, own in held.items():
+        both = torch.cat([own.train.x, own.unlabelled.x])
+        torch.testing.assert_close(both.sort(dim=0)[0], known[who].train.x.sort(dim=0)[0])
 
 
 # what devices hold
@@ -346,6 +501,10 @@ def test_scaling_by_device_scales_a_common_test_set_by_everyone():
     train = data.train.x[np.concatenate([own["train"] for own in made.devices.values()])].double()
     expected = (made.shared - train[:, 0].mean().item()) / train[:, 0].std(correction=0).item()
     torch.testing.assert_close(shared.x[:, 0].double().numpy(), expected, rtol=1e-5, atol=1e-6)
+    official = dataclasses.replace(dataset(LABELS, OWNERS), test=Data(data.train.x[:7], torch.zeros(7)))
+    made = partition(official, **{**SETTINGS, "name": "by_device"})
+    _, shared = splits(official, made, scale="device")
+    assert len(shared) == 7
     with pytest.raises(Refused, match=r"data.scale = 'devices': did you mean 'device'"):
         splits(data, made, scale="devices")
 
@@ -355,8 +514,8 @@ def test_counts():
     empty = np.array([], dtype=np.int64)
     made = Partition(
         {
-            "a": {"train": np.array([0, 1]), "val": np.array([2]), "test": empty},
-            "b": {"train": np.array([3, 4, 5]), "val": empty, "test": empty},
+            "a": {"train": np.array([0, 1]), "val": np.array([2]), "test": empty, "unlabelled": empty},
+            "b": {"train": np.array([3, 4, 5]), "val": empty, "test": empty, "unlabelled": empty},
         },
         empty,
     )
@@ -364,11 +523,16 @@ def test_counts():
     assert frame.index.tolist() == ["a", "b"]
     assert frame.columns.tolist() == ["c0", "c1", "n_train", "n_val", "n_test"]
     assert frame.to_numpy().tolist() == [[2, 0, 2, 1, 0], [1, 2, 3, 0, 0]]
+    made.devices["b"] |= {"train": np.array([4]), "unlabelled": np.array([3, 5])}
+    frame = counts(data, made)
+    assert frame.columns.tolist() == ["c0", "c1", "n_train", "n_val", "n_test", "n_unlabelled"]
+    assert frame.to_numpy().tolist() == [[2, 0, 2, 1, 0, 0], [1, 0, 1, 0, 0, 2]]
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_a_partition_survives_its_table(tmp_path, name):
-    made = partition(dataset(LABELS, OWNERS), **{**SETTINGS, "name": name, "val": 0.0})
+    data = dataset(LABELS, OWNERS, None, DOMAINS)
+    made = partition(data, **{**SETTINGS, "name": name, "val": 0.0, "unlabelled": 0.3, "share": 0.2})
     frame = to_frame(made)
     assert frame.columns.tolist() == ["device", "split", "index"]
     assert frame["index"].tolist() != sorted(frame["index"])
@@ -377,7 +541,8 @@ def test_a_partition_survives_its_table(tmp_path, name):
     for read in (pd.read_parquet(tmp_path / "p.parquet"), pd.read_csv(tmp_path / "p.csv")):
         back = from_frame(read)
         assert equal(made, back)
-        assert list(back.devices["device-00" if name != "by_device" else "site a"]) == ["train", "val", "test"]
+        assert list(back.devices) == FROM_DATA.get(name, [f"device-{i:02d}" for i in range(4)])
+        assert all(list(own) == ["train", "val", "test", "unlabelled"] for own in back.devices.values())
         assert back.shared.dtype == np.int64
 
 
@@ -405,3 +570,14 @@ def test_who_holds_what(tmp_path, devices, classes):
     assert [tick.get_text() for tick in discs.get_yticklabels()] == list(data.classes)
     figure.savefig(tmp_path / "f.png", dpi=50)
     assert (tmp_path / "f.png").stat().st_size > 1000
+
+
+def test_who_holds_what_shows_what_has_no_label():
+    data = dataset(LARGE)
+    table = counts(data, partition(data, **{**SETTINGS, **HALF}))
+    sizes, discs = who_holds_what(table).axes
+    assert [tick.get_text() for tick in discs.get_yticklabels()] == list(data.classes)
+    known, hidden = ([bar.get_height() for bar in bars] for bars in sizes.containers)
+    assert known == table["n_train"].tolist()
+    assert hidden == table["n_unlabelled"].tolist()
+    assert [text.get_text() for text in sizes.get_legend().get_texts()] == ["without\nlabel"]

@@ -22,12 +22,14 @@ def test_a_leaf_for_each_plan_and_how_each_problem_was_solved():
         "record/solver/iterations": (3,),
         "record/solver/violation": (3,),
         "record/solver/bound": (3,),
+        "record/solver/partners": (3,),
     }
     assert all(name.startswith(records.PREFIX) for name in leaves)
     assert leaves["record/plan/b/h1"].dtype == torch.float32
     torch.testing.assert_close(leaves["record/plan/b/h1"], torch.full((3, 2), 1 / 6))
     numbers = {name: leaves[f"record/solver/{name}"].tolist() for name in ("iterations", "violation", "bound")}
     assert numbers == {"iterations": [7, 8, 9], "violation": [1e-9, 0, 0.5], "bound": [100, 200, 3]}
+    torch.testing.assert_close(leaves["record/solver/partners"], torch.tensor([2.0, 2.0, 3.0], dtype=torch.float64))
     assert leaves["record/solver/violation"].dtype == torch.float64
 
 
@@ -36,3 +38,32 @@ def test_no_plan_leaves_no_matrix():
         leaves = records.plans(folds)
         assert leaves
         assert all(leaf.shape == (0,) for leaf in leaves.values())
+
+
+def test_partners_are_one_for_a_permutation_and_all_for_an_even_plan():
+    eye = Plan(torch.eye(4, dtype=torch.float64)[[2, 0, 3, 1]] / 4, 1, 0.0, True, 1.0)
+    assert records.partners(eye) == 1
+    halves = Plan(torch.tensor([[0.25, 0.25, 0, 0], [0, 0, 0.25, 0.25]], dtype=torch.float64), 1, 0.0, True, 1.0)
+    assert abs(records.partners(halves) - 2) < 1e-12
+
+
+def test_numbers_of_a_fold_are_sums_of_iterations_and_bounds_and_means_of_the_rest():
+    folds = {
+        "b": {"h1": plan(3, 2, 7, 0.5, 100.0), "h2": plan(2, 2, 8, 0.0, 200.0)},
+        "a": {"h1": plan(2, 3, 9, 0.5, 3.0)},
+    }
+    found = records.by_fold({"other": torch.zeros(1)} | records.plans(folds))
+    assert {name: {k: round(v, 9) for k, v in numbers.items()} for name, numbers in found.items()} == {
+        "b": {"iterations": 15, "violation": 0.25, "bound": 300, "partners": 2},
+        "a": {"iterations": 9, "violation": 0.5, "bound": 3, "partners": 3},
+    }
+    assert records.by_fold({"other": torch.zeros(1)}) == {}
+
+
+def test_the_last_fold():
+    folds = {"b": {"h1": plan(3, 2, 7, 0.5, 1.0)}, "a": {"h1": plan(2, 3, 9, 0.5, 3.0), "h2": plan(2, 2, 9, 0.5, 3.0)}}
+    assert {k: tuple(x.shape) for k, x in records.last_fold(records.plans(folds)).items()} == {
+        "h1": (2, 3),
+        "h2": (2, 2),
+    }
+    assert records.last_fold({}) == {}

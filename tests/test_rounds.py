@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from federations import ADAM, NBYTES, NET, SGD, Recorder, bits, device_of, federation, last, model, workers
+from federations import ADAM, NBYTES, NET, NETS, SGD, Recorder, bits, device_of, federation, last, model, workers
 
 from fedcore import nets
 from fedcore.evaluate import evaluate, score
@@ -24,12 +24,13 @@ PLANS = {"solver": "newton", "reg": 0.01, "tol": 1e-7, "max_iterations": 100, "p
 
 
 def fedavg(rounds=1, fraction=1.0, common=True, training=SGD):
-    return build("fedavg", net=NET, training=training, common=common, rounds=rounds, fraction=fraction, weights="size")
+    own = {"rounds": rounds, "fraction": fraction, "weights": "size"}
+    return build("fedavg", nets=NETS, training=training, common=common, **own)
 
 
 def code_ot(shots):
     return build(
-        "code_ot", net=NET, training=SGD, common=False, shots=shots, order="ascending", exam="validation", **PLANS
+        "code_ot", nets=NETS, training=SGD, common=False, shots=shots, order="ascending", exam="validation", **PLANS
     )
 
 
@@ -158,8 +159,8 @@ def test_samples_depend_on_seed_stage_and_round_alone_and_favour_nobody():
 
 def test_a_new_device_changes_nobody_elses_draws():
     for few, many in (("bc", "abc"), ("abc", "abcd")):
-        alone = last(build("local_only", net=NET, training=SGD, common=False), federation(few), 3)
-        together = last(build("local_only", net=NET, training=SGD, common=False), federation(many), 3)
+        alone = last(build("local_only", nets=NETS, training=SGD, common=False), federation(few), 3)
+        together = last(build("local_only", nets=NETS, training=SGD, common=False), federation(many), 3)
         for name in few:
             assert bits(alone.state.own[name]) == bits(together.state.own[name])
             assert alone.scores[name] == together.scores[name]
@@ -246,7 +247,7 @@ def test_devices_that_initialise_themselves_are_sent_nothing_at_first():
 
 @pytest.mark.parametrize(("common", "first"), [(True, 256), (False, 0)])
 def test_who_stays_alone_sends_nothing_and_is_delivered_nothing(common, first):
-    assert traffic(build("local_only", net=NET, training=SGD, common=common)) == [(each(0), each(first))]
+    assert traffic(build("local_only", nets=NETS, training=SGD, common=common)) == [(each(0), each(first))]
 
 
 def test_in_sampled_rounds_only_those_who_take_part_send_and_receive():
@@ -350,7 +351,7 @@ def test_devices_with_the_same_model_share_one_evaluation():
 
 def test_devices_with_models_of_their_own_are_each_evaluated():
     fed = federation()
-    one, evaluated = evaluations(build("local_only", net=NET, training=SGD, common=True), fed)
+    one, evaluated = evaluations(build("local_only", nets=NETS, training=SGD, common=True), fed)
     assert evaluated == ["a", "b", "c"]
     for name, device in fed.devices.items():
         deployed = Model((one.state.own[name].params,))

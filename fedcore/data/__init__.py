@@ -14,6 +14,15 @@ from fedcore.types import Data, Refused
 DATASETS: dict[str, str] = {
     "digits": "fedcore.data.digits:digits",
     "mnist": "fedcore.data.images:mnist",
+    "fashion_mnist": "fedcore.data.images:fashion_mnist",
+    "emnist": "fedcore.data.images:emnist",
+    "usps": "fedcore.data.usps:usps",
+    "mnist_m": "fedcore.data.mnist_m:mnist_m",
+    "cifar10": "fedcore.data.cifar:cifar10",
+    "cifar100": "fedcore.data.cifar:cifar100",
+    "domains": "fedcore.data.domains:domains",
+    "leaf": "fedcore.data.leaf:leaf",
+    "image_folder": "fedcore.data.pictures:image_folder",
     "table": "fedcore.data.tables:table",
 }
 """name -> "module:function", imported only when asked for."""
@@ -27,6 +36,7 @@ class Dataset:
     classes: names of the classes, classes[k] for y == k.
     device: who recorded each example of `train` (N names), where the source says so.
     split: "train", "val" or "test" for each example of `train`, where the source fixes it.
+    domain: name of the domain that each example of `train` comes from, where several are put together.
     """
 
     train: Data
@@ -34,6 +44,7 @@ class Dataset:
     classes: tuple[str, ...]
     device: tuple[str, ...] | None = None
     split: tuple[str, ...] | None = None
+    domain: tuple[str, ...] | None = None
 
 
 def load(name: str, **settings: Any) -> Dataset:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 
 from fedcore.data import Dataset
+from fedcore.data.pixels import scaled
 from fedcore.types import Data
 
 
@@ -15,6 +15,14 @@ def digits() -> Dataset:
 
     The source counts dark pixels in 4 x 4 blocks, 0..16. Sixteenths are exact in float32; uint8 would be read as 1/255.
     """
+    from sklearn.datasets import load_digits  # here, as it takes most of a second to import
+
     x, y = load_digits(return_X_y=True)
     images = torch.from_numpy((x / 16).astype(np.float32)).reshape(-1, 1, 8, 8)
     return Dataset(Data(images, torch.from_numpy(y.astype(np.int64))), None, tuple("0123456789"))
+
+
+def enlarged(size: int) -> Data:
+    """Return the digits as images of bytes, x (1797, 1, size, size) uint8, scaled as :func:`pixels.scaled` does."""
+    small = digits().train
+    return Data(scaled(small.x * 255, size), small.y)

@@ -1,114 +1,123 @@
-"""Image sets in idx files, laid out as torchvision does: `<root>/<name>/raw/<file>`, plain or gzip-ed.
+"""Sets of grey images of 28 x 28 pixels in idx files, where torchvision keeps them: `<root>/<set>/raw/<file>`.
 
-The format: two zero bytes, a type (8: uint8), the number of dimensions, each dimension (big-endian uint32), the values.
+The files may be plain or gzip-ed (.gz); :mod:`fedcore.data.files` describes their format.
 """
 
 from __future__ import annotations
 
-import gzip
-import math
-import struct
-import zlib
-from contextlib import redirect_stdout
-from dataclasses import dataclass
-from importlib import import_module
-from io import StringIO
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from string import ascii_lowercase, ascii_uppercase, digits
+from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
-from fedcore.data import Dataset
-from fedcore.types import Data, Refused
+from fedcore.data import Dataset, unknown
+from fedcore.data.files import damaged, idx, labelled, obtain
+from fedcore.types import Data
 
-
-@dataclass(frozen=True)
-class Source:
-    """name: torchvision's class and folder. shape: height and width in pixels. classes: their names, in order."""
-
-    name: str
-    shape: tuple[int, int]
-    classes: tuple[str, ...]
-
-
-MNIST = Source("MNIST", (28, 28), tuple("0123456789"))
+SIDE = 28
 
 TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
+WRITERS = "QMNIST/raw/qmnist-train-labels-idx2-int"
 
-def mnist(root: str | Path, download: bool) -> Dataset:
-    """Return MNIST, x (N, 1, 28, 28) uint8, with its official test set."""
-    return images(MNIST, Path(root), download)
+CLOTHES = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"
+)  # fmt: skip
 
+MERGED = (*digits, *ascii_uppercase, *"abdefghnqrt")
+"""Lower-case letters that look like their capital are of its class (Cohen et al. 2017, sec. II-B)."""
 
-def images(source: Source, root: Path, download: bool) -> Dataset:
-    """Read a source's four files below `root`; fetch them first where some are missing and `download` is set."""
-    if download and missing(source, root):
-        fetch(source, root)
-    for name in missing(source, root):
-        raise Refused(
-            f"data.root = {root}: {source.name}/raw/{name} (plain or .gz) is missing; put torchvision's files for "
-            f"{source.name} there, or set data.download = true where there is a network"
-        )
-    train, test = ([find(source, root, name) for name in part] for part in (TRAIN, TEST))
-    return Dataset(read(source, root, *train), read(source, root, *test), source.classes)
-
-
-def find(source: Source, root: Path, name: str) -> Path:
-    """Return where a file is: plain if it is there, else gzip-ed."""
-    plain = root / source.name / "raw" / name
-    return plain if plain.is_file() else plain.with_name(f"{name}.gz")
+SUBSETS: dict[str, tuple[str, ...]] = {
+    "byclass": (*digits, *ascii_uppercase, *ascii_lowercase),
+    "bymerge": MERGED,
+    "balanced": MERGED,
+    "letters": tuple(ascii_lowercase),
+    "digits": tuple(digits),
+    "mnist": tuple(digits),
+}
+"""Classes of each subset of EMNIST, in the order of their labels."""
 
 
-def missing(source: Source, root: Path) -> list[str]:
-    return [name for name in TRAIN + TEST if not find(source, root, name).is_file()]
+def mnist(root: str | Path, download: bool, writers: bool = False) -> Dataset:
+    """Return MNIST, x (N, 1, 28, 28) uint8, with its official test set.
+
+    writers: `device` says who wrote each training digit, by QMNIST (Yadav and Bottou 2019): "writer-0123" for NIST's
+    writer 123; 539 of them wrote 19 to 131 digits each. Only its file of training labels is needed.
+    """
+    root = Path(root)
+    dataset = images(root, "MNIST", TRAIN, TEST, tuple(digits), download, lambda sets: sets.MNIST(root, download=True))
+    return replace(dataset, device=written_by(root, dataset.train, download)) if writers else dataset
 
 
-def read(source: Source, root: Path, images: Path, labels: Path) -> Data:
-    """Return one part of a source, its images and labels checked against each other."""
-    x, y = idx(root, images, 3), idx(root, labels, 1)
-    if not 0 < len(y) == len(x):
-        raise damaged(root, labels, f"has {len(y)} labels for {len(x)} images")
-    if x.shape[1:] != source.shape:
-        raise damaged(root, images, f"has images of {x.shape[1:]} pixels, not {source.shape}")
-    if y.max() >= len(source.classes):
-        raise damaged(root, labels, f"has the label {y.max()}, but labels are 0 to {len(source.classes) - 1}")
-    return Data(torch.from_numpy(x).unsqueeze(1), torch.from_numpy(y.astype(np.int64)))
+def fashion_mnist(root: str | Path, download: bool) -> Dataset:
+    """Return Fashion-MNIST (Xiao et al. 2017), x (N, 1, 28, 28) uint8, with its official test set."""
+    root = Path(root)
+    return images(root, "FashionMNIST", TRAIN, TEST, CLOTHES, download, lambda t: t.FashionMNIST(root, download=True))
 
 
-def idx(root: Path, file: Path, dimensions: int) -> NDArray[np.uint8]:
-    """Return the values of one idx file of uint8 with this many dimensions."""
-    try:
-        raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
-        raise damaged(root, file, f"cannot be read ({error})") from error
-    start = 4 + 4 * dimensions
-    if raw[:4] != bytes((0, 0, 8, dimensions)) or len(raw) < start:
-        raise damaged(
-            root, file, f"is no idx file of bytes with {dimensions} dimensions (it starts with {raw[:4].hex()})"
-        )
-    shape = struct.unpack(f">{dimensions}I", raw[4:start])
-    if len(raw) != start + math.prod(shape):
-        raise damaged(root, file, f"has {len(raw)} bytes where its header {shape} needs {start + math.prod(shape)}")
-    return np.frombuffer(raw, np.uint8, offset=start).reshape(shape).copy()
+def emnist(root: str | Path, download: bool, subset: str = "byclass") -> Dataset:
+    """Return a subset of EMNIST (Cohen et al. 2017), x (N, 1, 28, 28) uint8, with its official test set.
+
+    The files hold each image transposed, and count letters from 1; both are undone.
+    """
+    if subset not in SUBSETS:
+        raise unknown("data.subset", subset, SUBSETS)
+    root = Path(root)
+    train, test = (
+        [f"emnist-{subset}-{part}-{what}" for what in ("images-idx3-ubyte", "labels-idx1-ubyte")]
+        for part in ("train", "test")
+    )
+
+    def fetch(sets: Any) -> object:
+        return sets.EMNIST(root, split=subset, download=True)
+
+    first = 1 if subset == "letters" else 0
+    return images(root, "EMNIST", train, test, SUBSETS[subset], download, fetch, first, transposed=True)
 
 
-def damaged(root: Path, file: Path, what: str) -> Refused:
-    """Return the refusal of one file, named as found below the root."""
-    shown = file.relative_to(root).as_posix()
-    return Refused(f"data.root = {root}: {shown} {what}; replace it, or delete it and set data.download = true")
+def images(
+    root: Path,
+    source: str,
+    train: Sequence[str],
+    test: Sequence[str],
+    classes: tuple[str, ...],
+    download: bool,
+    fetch: Callable[[Any], object],
+    first: int = 0,
+    transposed: bool = False,
+) -> Dataset:
+    """Read a set's four files: images and labels for training and for the test; labels count from `first`."""
+
+    def part(pixels: Path, labels: Path) -> Data:
+        x, y = idx(root, pixels, 3), idx(root, labels, 1)
+        if x.shape[1:] != (SIDE, SIDE):
+            raise damaged(root, pixels, f"has images of {x.shape[1:]} pixels, not {(SIDE, SIDE)}")
+        if transposed:
+            x = x.swapaxes(1, 2)
+        return labelled(root, labels, x[:, None], y, len(classes), first)
+
+    files = obtain(root, source, [f"{source}/raw/{name}" for name in (*train, *test)], download, fetch, gz=True)
+    return Dataset(part(*files[:2]), part(*files[2:]), classes)
 
 
-def fetch(source: Source, root: Path) -> None:
-    """Let torchvision download what is missing (it checks MD5 sums)."""
-    try:
-        with redirect_stdout(StringIO()):  # it prints every mirror that fails
-            getattr(import_module("torchvision.datasets"), source.name)(root, download=True)
-    except (ImportError, OSError, RuntimeError) as error:
-        why = " ".join(str(error).split())
-        raise Refused(
-            f"data.root = {root}: {source.name} is not there and the download failed ({why}); "
-            f"put torchvision's files into {source.name}/raw, or choose another data.name"
-        ) from error
+def written_by(root: Path, train: Data, download: bool) -> tuple[str, ...]:
+    """Return the writer of each of MNIST's training digits.
+
+    A row of the file belongs to an image of MNIST: column 0 is its digit (checked), column 2 its writer.
+    """
+
+    def fetch(sets: Any) -> object:
+        url, md5 = sets.QMNIST.resources["train"][1]
+        return sets.utils.download_url(url, root / "QMNIST" / "raw", md5=md5)
+
+    (file,) = obtain(root, "QMNIST", [WRITERS], download, fetch, gz=True)
+    rows = idx(root, file, 2, kind=12)
+    if rows.shape[1] < 3:
+        raise damaged(root, file, f"has {rows.shape[1]} columns, but the writer is in the third")
+    if not np.array_equal(rows[:, 0], train.y):
+        raise damaged(root, file, "is not about these images: its digits are not the labels of MNIST's training images")
+    return tuple(f"writer-{writer:04d}" for writer in rows[:, 2].tolist())

@@ -1,6 +1,6 @@
 """The methods, by name. A method's module is imported when it is asked for.
 
-A builder takes its params.yaml section as keyword-only arguments, beside `net` (the devices' architecture),
+A builder takes its params.yaml section as keyword-only arguments, beside `nets` (every device's architecture),
 `training` (local training) and `common` (whether all devices start from one initial model).
 """
 

@@ -9,16 +9,18 @@ from fedcore.local import Training, train
 from fedcore.messages import everyone, received
 from fedcore.ranking import Exam, ascending, begin
 from fedcore.types import Message, Method, Net, Params, Stage, Turn, Update
+from fedcore.unequal import alike
 
 
-def best_local(*, net: Net, training: Training, common: bool, exam: Exam) -> Method:
+def best_local(*, nets: Mapping[str, Net], training: Training, common: bool, exam: Exam) -> Method:
     """Build the control. exam: what models are ranked by."""
-    stage = Stage(partial(train, training=training), partial(choose, net=net))
+    alike(nets)
+    stage = Stage(partial(train, training=training), partial(choose, nets=nets))
     return Method(partial(begin, common=common, exam=exam), (stage,), received)
 
 
 def choose(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, net: Net
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, nets: Mapping[str, Net]
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone the best model."""
-    return server, everyone(turn.names, Message(updates[ascending(server, updates, net)[-1]].params))
+    return server, everyone(turn.names, Message(updates[ascending(server, updates, nets)[-1]].params))

@@ -12,17 +12,18 @@ from typing import Literal, TypeAlias
 from fedcore import records
 from fedcore.fusion import Options, code
 from fedcore.local import Training, train
-from fedcore.messages import everyone, received
+from fedcore.messages import received
 from fedcore.ranking import Exam, ascending, begin
 from fedcore.transport import Solver
 from fedcore.types import Axes, Count, Message, Method, Net, Params, Positive, Stage, Turn, Update
+from fedcore.unequal import fitted, table
 
 Order: TypeAlias = Literal["ascending", "descending"]
 
 
 def code_ot(
     *,
-    net: Net,
+    nets: Mapping[str, Net],
     training: Training,
     common: bool,
     shots: Count,
@@ -38,10 +39,11 @@ def code_ot(
 
     shots: communication rounds; after the first, devices train on from the fused model (Fig. 10). order: in which the
     models are folded; the last one counts half. exam: what orders them. solver, reg (lambda), tol (epsilon),
-    max_iterations, p: see fedcore.transport. Raises Refused for a net without an axes table.
+    max_iterations, p: see fedcore.transport. Devices' nets may differ in widths; raises Refused for one
+    without an axes table.
     """
     options = Options(solver=solver, reg=reg, tol=tol, max_iterations=max_iterations, p=p)
-    combine = partial(fuse, net=net, axes=net.table, order=order, options=options)
+    combine = partial(fuse, nets=nets, axes=table(nets), order=order, options=options)
     local = partial(train, training=training)
     # The first shot is a stage of its own: its training is the one that every one-shot method shares.
     stages = (Stage(local, combine), Stage(local, combine, shots - 1))
@@ -49,12 +51,21 @@ def code_ot(
 
 
 def fuse(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, net: Net, axes: Axes, order: Order, options: Options
+    server: Params,
+    updates: Mapping[str, Update],
+    turn: Turn,
+    *,
+    nets: Mapping[str, Net],
+    axes: Axes,
+    order: Order,
+    options: Options,
 ) -> tuple[Params, Mapping[str, Message]]:
     """Sort the models and fold them into one; the server remembers the transport plans of this round."""
-    names = ascending(server, updates, net)
+    names = ascending(server, updates, nets)
     if order == "descending":
         names.reverse()
-    fused, plans = code([updates[name].params for name in names], axes, **options)
+    models = {name: updates[name].params for name in names}
+    fused, plans = code(list(models.values()), axes, **options)
     kept = {name: leaf for name, leaf in server.items() if not name.startswith(records.PREFIX)}
-    return kept | records.plans(dict(zip(names[1:], plans, strict=True))), everyone(turn.names, Message(fused))
+    messages = fitted(fused, models, nets, turn.names, axes, options)
+    return kept | records.plans(dict(zip(names[1:], plans, strict=True))), messages

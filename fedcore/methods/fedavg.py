@@ -13,18 +13,20 @@ from fedcore.local import Training, train
 from fedcore.messages import everyone, first, received
 from fedcore.mixing import by_size, evenly, mean
 from fedcore.types import Count, Fraction, Message, Method, Net, Params, Stage, Turn, Update
+from fedcore.unequal import alike
 
 Weights: TypeAlias = Literal["size", "even"]
 
 
 def fedavg(
-    *, net: Net, training: Training, common: bool, rounds: Count, fraction: Fraction, weights: Weights
+    *, nets: Mapping[str, Net], training: Training, common: bool, rounds: Count, fraction: Fraction, weights: Weights
 ) -> Method:
     """Build FedAvg.
 
     rounds: communication rounds. fraction: share of devices per round. weights: "size" (by training examples) or
     "even".
     """
+    alike(nets)
     stage = Stage(partial(train, training=training), partial(average, weights=weights), rounds, fraction)
     return Method(partial(first, common=common), (stage,), received)
 

@@ -13,18 +13,20 @@ from fedcore.local import Training, train
 from fedcore.messages import everyone, received
 from fedcore.ranking import Exam, ascending, begin
 from fedcore.types import Message, Method, Net, Params, Stage, Turn, Update
+from fedcore.unequal import alike
 
 
-def half_best(*, net: Net, training: Training, common: bool, exam: Exam) -> Method:
+def half_best(*, nets: Mapping[str, Net], training: Training, common: bool, exam: Exam) -> Method:
     """Build the control. exam: what models are ranked by."""
-    stage = Stage(partial(train, training=training), partial(halve, net=net))
+    alike(nets)
+    stage = Stage(partial(train, training=training), partial(halve, nets=nets))
     return Method(partial(begin, common=common, exam=exam), (stage,), received)
 
 
 def halve(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, net: Net
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, nets: Mapping[str, Net]
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone the best model, every number in it halved (counters are kept)."""
-    best = updates[ascending(server, updates, net)[-1]].params
+    best = updates[ascending(server, updates, nets)[-1]].params
     half = {name: leaf / 2 if leaf.is_floating_point() else leaf for name, leaf in best.items()}
     return server, everyone(turn.names, Message(half))

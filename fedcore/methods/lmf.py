@@ -9,17 +9,19 @@ from typing import Literal
 from fedcore import fusion, records
 from fedcore.fusion import Options
 from fedcore.local import Training, train
-from fedcore.messages import everyone, received
+from fedcore.messages import received
 from fedcore.ranking import Exam, ascending, begin
 from fedcore.transport import Solver
 from fedcore.types import Axes, Count, Message, Method, Net, Params, Positive, Stage, Turn, Update
+from fedcore.unequal import fitted, table
 
 
 def lmf(
     *,
-    net: Net,
+    nets: Mapping[str, Net],
     training: Training,
     common: bool,
+    shots: Count,
     exam: Exam,
     solver: Solver,
     reg: Positive,
@@ -29,14 +31,19 @@ def lmf(
 ) -> Method:
     """Build LMF: all models aligned to the most accurate one and averaged evenly. Settings as in code_ot."""
     options = Options(solver=solver, reg=reg, tol=tol, max_iterations=max_iterations, p=p)
-    stage = Stage(partial(train, training=training), partial(fuse, net=net, axes=net.table, options=options))
-    return Method(partial(begin, common=common, exam=exam), (stage,), received)
+    combine = partial(fuse, nets=nets, axes=table(nets), options=options)
+    local = partial(train, training=training)
+    stages = (Stage(local, combine), Stage(local, combine, shots - 1))
+    return Method(partial(begin, common=common, exam=exam), stages[: 1 + (shots > 1)], received)
 
 
 def fuse(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, net: Net, axes: Axes, options: Options
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, nets: Mapping[str, Net], axes: Axes, options: Options
 ) -> tuple[Params, Mapping[str, Message]]:
     """Fuse the models; the server remembers the transport plans."""
-    names = ascending(server, updates, net)
-    fused, plans = fusion.lmf([updates[name].params for name in names], axes, reference=len(names) - 1, **options)
-    return server | records.plans(dict(zip(names, plans, strict=True))), everyone(turn.names, Message(fused))
+    names = ascending(server, updates, nets)
+    models = {name: updates[name].params for name in names}
+    fused, plans = fusion.lmf(list(models.values()), axes, reference=len(names) - 1, **options)
+    kept = {name: leaf for name, leaf in server.items() if not name.startswith(records.PREFIX)}
+    messages = fitted(fused, models, nets, turn.names, axes, options)
+    return kept | records.plans(dict(zip(names, plans, strict=True))), messages

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from fedcore.local import Training, train
@@ -9,7 +10,7 @@ from fedcore.messages import first
 from fedcore.types import Message, Method, Model, Net, Params, Stage, Update
 
 
-def local_only(*, net: Net, training: Training, common: bool) -> Method:
+def local_only(*, nets: Mapping[str, Net], training: Training, common: bool) -> Method:
     """Train once on each device and send nothing."""
     return Method(partial(first, common=common), (Stage(partial(train, training=training), None),), keep)
 

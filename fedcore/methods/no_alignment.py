@@ -10,17 +10,19 @@ from fedcore.local import Training, train
 from fedcore.messages import everyone, received
 from fedcore.ranking import Exam, ascending, begin
 from fedcore.types import Message, Method, Net, Params, Stage, Turn, Update
+from fedcore.unequal import alike
 
 
-def no_alignment(*, net: Net, training: Training, common: bool, exam: Exam) -> Method:
+def no_alignment(*, nets: Mapping[str, Net], training: Training, common: bool, exam: Exam) -> Method:
     """Build the control. exam: what models are ranked by."""
-    stage = Stage(partial(train, training=training), partial(fold, net=net))
+    alike(nets)
+    stage = Stage(partial(train, training=training), partial(fold, nets=nets))
     return Method(partial(begin, common=common, exam=exam), (stage,), received)
 
 
 def fold(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, net: Net
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, nets: Mapping[str, Net]
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone the weighted mean of the models, in CODE's order."""
-    names = ascending(server, updates, net)
+    names = ascending(server, updates, nets)
     return server, everyone(turn.names, Message(fold_without_alignment([updates[name].params for name in names])))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from inspect import signature
@@ -14,24 +14,44 @@ import torch
 
 from fedcore.types import Net, Params, Refused
 
-NETS = {"mlp": "fedcore.nets.mlp:net"}
-"""Where each net's function stands: (*, shape, classes, **settings) -> Net."""
+NETS = {
+    "mlp": "fedcore.nets.mlp:net",
+    "cnn": "fedcore.nets.cnn:net",
+    "lenet": "fedcore.nets.cnn:lenet",
+    "dfl_cnn": "fedcore.nets.cnn:dfl_cnn",
+    "mcmahan_cnn": "fedcore.nets.cnn:mcmahan_cnn",
+    "stlf_cnn": "fedcore.nets.cnn:stlf_cnn",
+    "vgg11": "fedcore.nets.vgg:vgg11",
+    "vgg16": "fedcore.nets.vgg:vgg16",
+    "resnet20": "fedcore.nets.residual:resnet20",
+    "mobilenet_v2": "fedcore.nets.residual:mobilenet_v2",
+}
+"""Where each net's function stands: (*, shape, classes, **settings) -> Net. A name with a colon is a user's own."""
 
 _GLOBAL_RANDOMNESS = threading.RLock()
 
 
+def maker(name: str) -> Callable[..., Net]:
+    """Return the function (*, shape, classes, **settings) -> Net of that name."""
+    if ":" in name:
+        from fedcore.nets.own import own
+
+        return own(name)
+    if name not in NETS:
+        raise Refused(f"net.name: {name!r} is not one of {', '.join(NETS)}, nor package.module:Class")
+    module, _, function = NETS[name].partition(":")
+    make: Callable[..., Net] = getattr(import_module(module), function)
+    return make
+
+
 def net(name: str, *, shape: tuple[int, ...], classes: int, **settings: object) -> Net:
     """Return the net of that name for examples of `shape` and that many classes."""
-    if name not in NETS:
-        raise Refused(f"net.name: {name!r} is not one of {', '.join(NETS)}")
-    module, _, function = NETS[name].partition(":")
-    make = getattr(import_module(module), function)
+    make = maker(name)
     try:
         signature(make).bind(shape=shape, classes=classes, **settings)
     except TypeError as error:
         raise Refused(f"net: {error}, for net.name {name}") from None
-    made: Net = make(shape=shape, classes=classes, **settings)
-    return made
+    return make(shape=shape, classes=classes, **settings)
 
 
 def shapes(net: Net) -> dict[str, tuple[int, ...]]:
@@ -47,7 +67,9 @@ def init(net: Net, generator: torch.Generator) -> Params:
 
 def leaves(module: torch.nn.Module) -> Params:
     """Return a copy of a module's parameters and buffers."""
-    return {name: leaf.detach().clone() for name, leaf in module.state_dict().items()}
+    return {
+        name: leaf.detach().clone(memory_format=torch.contiguous_format) for name, leaf in module.state_dict().items()
+    }
 
 
 def key(net: Net) -> bytes:
@@ -74,6 +96,6 @@ def drawn_from(generator: torch.Generator) -> Iterator[None]:
 
 @functools.lru_cache(maxsize=256)
 def _shapes(key: bytes) -> dict[str, tuple[int, ...]]:
-    with torch.device("meta"):
+    with drawn_from(torch.Generator()):
         module = pickle.loads(key)()
     return {name: tuple(leaf.shape) for name, leaf in module.state_dict().items()}

@@ -3,13 +3,13 @@ from functools import partial
 
 import pytest
 import torch
-from federations import ADAM, NET, SGD, bits, disputed, federation, fused, last, model, trained
+from federations import ADAM, NET, NETS, SGD, bits, disputed, federation, fused, last, model, trained
 
 from fedcore.local import accuracy
 from fedcore.methods import method
 from fedcore.types import Data, Splits, Update
 
-best_local = partial(method, "best_local", net=NET, training=SGD, common=False)
+best_local = partial(method, "best_local", nets=NETS, training=SGD, common=False)
 
 
 def mislabelled(examples):

@@ -5,6 +5,7 @@ import torch
 from federations import (
     ADAM,
     NET,
+    NETS,
     SGD,
     bits,
     constant,
@@ -20,18 +21,20 @@ from federations import (
 )
 
 from fedcore import nets
+from fedcore.fusion import align
 from fedcore.local import predict
 from fedcore.methods import method
 from fedcore.rounds import run
-from fedcore.types import At, Message, Net, Refused, Turn, Update
+from fedcore.types import At, Message, Net, Refused, Turn, Update, generator
 from fedcore.workers import Inline, one_thread
 
 GIVEN = {
-    "net": NET, "training": SGD, "common": False, "shots": 1, "order": "ascending", "exam": "validation",
+    "nets": NETS, "training": SGD, "common": False, "shots": 1, "order": "ascending", "exam": "validation",
     "solver": "newton", "reg": 0.01, "tol": 1e-7, "max_iterations": 10_000, "p": 1,
 }  # fmt: skip
+PLANS = {name: GIVEN[name] for name in ("solver", "reg", "tol", "max_iterations", "p")}
 code_ot = partial(method, "code_ot", **GIVEN)
-no_alignment = partial(method, "no_alignment", net=NET, training=SGD, common=False)
+no_alignment = partial(method, "no_alignment", nets=NETS, training=SGD, common=False)
 X = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
 
 
@@ -162,7 +165,7 @@ def test_the_plan_of_a_permutation_is_that_permutation():
     plan = one.state.server["record/plan/b/h1"]
     moved = 5 * plan.T @ model()["fc1.weight"]
     torch.testing.assert_close(moved, updates["b"].params["fc1.weight"], rtol=0, atol=1e-5)
-    numbers = {f"record/solver/{name}" for name in ("iterations", "violation", "bound")}
+    numbers = {f"record/solver/{name}" for name in ("iterations", "violation", "bound", "partners")}
     assert set(one.state.server) == {"record/plan/b/h1", "record/plan/b/h2"} | numbers
 
 
@@ -171,12 +174,66 @@ def test_the_plan_of_a_permutation_is_that_permutation():
 
 def test_a_net_without_a_table_is_refused():
     with pytest.raises(Refused, match=r"^net\.name: .*no table of axes"):
-        code_ot(net=Net(NET.build))
+        code_ot(nets={"a": Net(NET.build)})
 
 
-def test_models_of_another_width_take_the_shape_of_the_best():
-    wide = nets.net("mlp", shape=(4,), classes=3, widths=[7, 6])
-    updates = ranked(model(net=wide), model())
-    (stage,) = code_ot().stages
+# Unequal widths
+
+
+WIDE = nets.net("mlp", shape=(4,), classes=3, widths=[7, 6])
+
+
+def mixed(**settings):
+    """What each device is sent after the shot of devices a and c (narrow) and b and d (wide); the best is narrow."""
+    given = {name: WIDE if name in "bd" else NET for name in "abcd"}
+    updates = {"d": Update(model("d", net=WIDE), score=0.1), "b": Update(model("b", net=WIDE), score=0.2)}
+    updates |= {"c": Update(model("c"), score=0.3), "a": Update(model("a"), score=0.4)}
+    (stage,) = code_ot(nets=given, **settings).stages
+    server, messages = stage.combine({}, updates, Turn(0, 0, 0, ("a", "b", "c", "d"), ("a", "b", "c", "d")))
+    return server, messages, updates
+
+
+def test_models_of_other_widths_are_fused_and_every_device_gets_its_own_shapes():
+    server, messages, updates = mixed()
+    for name, message in messages.items():
+        shapes = {leaf: tuple(x.shape) for leaf, x in message.params.items()}
+        assert shapes == nets.shapes(WIDE if name in "bd" else NET)
+    assert tuple(server["record/plan/c/h1"].shape) == (7, 5)
+    assert messages["a"] is messages["c"]
+    assert messages["b"] is messages["d"]  # aligned to the better of the two wide models, once
+    fit = align(messages["a"].params, updates["b"].params, NET.table, **PLANS)[0]
+    assert bits(messages["b"].params) == bits(fit)
+
+
+def test_what_the_wide_devices_get_is_the_fused_function_where_their_models_are_split_copies():
+    """Each of NET's units is there twice in the wide net, with half of its outgoing weights: the same function."""
+    small = model("small")
+    wide = nets.net("mlp", shape=(4,), classes=3, widths=[10, 8])
+    copy = {
+        "fc1.weight": small["fc1.weight"].repeat_interleave(2, 0),
+        "fc1.bias": small["fc1.bias"].repeat_interleave(2, 0),
+        "fc2.weight": small["fc2.weight"].repeat_interleave(2, 0).repeat_interleave(2, 1) / 2,
+        "fc2.bias": small["fc2.bias"].repeat_interleave(2, 0),
+        "fc3.weight": small["fc3.weight"].repeat_interleave(2, 1) / 2,
+        "fc3.bias": small["fc3.bias"],
+    }
+    updates = {"b": Update(copy, score=0.1), "a": Update(small, score=0.2)}
+    (stage,) = code_ot(nets={"a": NET, "b": wide}, solver="exact").stages
     _, messages = stage.combine({}, updates, Turn(0, 0, 0, ("a", "b"), ("a", "b")))
-    assert {leaf: tuple(x.shape) for leaf, x in messages["a"].params.items()} == nets.shapes(NET)
+    x = torch.randn(9, 4, generator=generator("x"))
+    expected = predict(small, NET, x, 9)
+    torch.testing.assert_close(predict(messages["a"].params, NET, x, 9), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(predict(messages["b"].params, wide, x, 9), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_nets_of_unequal_depth_are_refused():
+    deep = nets.net("mlp", shape=(4,), classes=3, widths=[5, 4, 4])
+    with pytest.raises(Refused, match=r"^net\.variants: .*widths only"):
+        code_ot(nets={"a": NET, "b": deep})
+
+
+@pytest.mark.parametrize("name", ["fedavg", "best_local", "half_best", "no_alignment"])
+def test_what_is_taken_leaf_by_leaf_needs_equal_nets(name):
+    own = {"rounds": 1, "fraction": 1.0, "weights": "size"} if name == "fedavg" else {"exam": "validation"}
+    with pytest.raises(Refused, match=r"^net\.variants: .*equal nets"):
+        method(name, nets={"a": NET, "b": WIDE}, training=SGD, common=False, **own)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from federations import NET, SGD, bits, federation, last, workers
+from federations import NET, NETS, SGD, bits, federation, last, workers
 
 from fedcore import nets
 from fedcore.evaluate import evaluate
@@ -35,7 +35,7 @@ def test_every_method_has_a_section():
 
 
 def test_same_seed_same_bits_other_seed_other_bits(row):
-    built = row.build(NET)
+    built = row.build(NETS)
     first, again, other = ([bits(one) for one in run(built, FED, seed, Inline())] for seed in (1, 1, 2))
     assert first == again
     assert len(first) == len(other)
@@ -50,7 +50,7 @@ def models(built, one):
 
 
 def test_what_is_deployed_fits_its_net_is_finite_and_is_what_was_scored(row):
-    built = row.build(NET)
+    built = row.build(NETS)
     one = last(built, FED)
     assert list(one.scores) == list(FED.devices)
     for name, there in FED.devices.items():
@@ -75,7 +75,7 @@ class Watched(Inline):
 
 
 def test_nothing_that_goes_in_is_changed(row):
-    built = row.build(NET)
+    built = row.build(NETS)
     start = begin(built, FED, 0, Watched())
     passed, before = [start], [bits(start)]
     for one in run(built, FED, 0, Watched(), state=start):
@@ -86,7 +86,7 @@ def test_nothing_that_goes_in_is_changed(row):
 
 
 def test_who_takes_part_sends_and_nobody_else(row):
-    built = row.build(NET)
+    built = row.build(NETS)
     for one in run(built, FED, 0, Inline()):
         assert list(one.up) == list(one.down) == list(FED.devices)
         sends = built.stages[one.turn.stage].combine is not None
@@ -100,7 +100,7 @@ def renamed(name):
 def test_other_names_in_the_same_order_change_nothing_else(row):
     """With one start for all and all examples in one batch nothing else is drawn by name."""
     whole = {"batch": 1000, "epochs": 5, "optimiser": "sgd", "lr": 0.3}
-    built = replace(row, common=True, training=row.training | whole).build(NET)
+    built = replace(row, common=True, training=row.training | whole).build(NETS)
     other = Federation({renamed(k): Device(renamed(k), v.net, v.data) for k, v in FED.devices.items()}, FED.test, 3)
     for one, two in zip(run(built, FED, 3, Inline()), run(built, other, 3, Inline()), strict=True):
         assert {renamed(name): count for name, count in one.down.items()} == two.down
@@ -113,7 +113,7 @@ def test_other_names_in_the_same_order_change_nothing_else(row):
 
 @pytest.mark.slow
 def test_every_step_travels_to_another_process_and_gives_the_same_bits_there(row):
-    built = row.build(NET)
+    built = row.build(NETS)
     again = pickle.loads(pickle.dumps(built))
     here = [bits(one) for one in run(built, FED, 5, Inline())]
     assert [bits(one) for one in run(again, FED, 5, workers(2))] == here
@@ -121,7 +121,7 @@ def test_every_step_travels_to_another_process_and_gives_the_same_bits_there(row
 
 @pytest.mark.slow
 def test_a_steps_key_is_the_same_in_another_process(row):
-    built = row.build(NET)
+    built = row.build(NETS)
     start = begin(built, FED, 0, Inline())
     there = FED.devices["a"]
     steps = [stage.local for stage in built.stages] + [stage.combine for stage in built.stages if stage.combine]
@@ -137,12 +137,12 @@ def test_one_training_serves_every_one_shot_method():
     keys = {
         name: key(stage.local, {}, FED.devices["a"])
         for name, row in ROWS.items()
-        for stage in row.build(NET).stages[:1]
+        for stage in row.build(NETS).stages[:1]
         if stage.local.func is train
     }
     assert set(keys) >= {"lmf", "code_ot", "local_only", "fedavg", *CONTROLS}
     assert len(set(keys.values())) == 1
-    longer = method("local_only", net=NET, training=Training(**{**vars(SGD), "epochs": 9}), common=False).stages[0]
+    longer = method("local_only", nets=NETS, training=Training(**{**vars(SGD), "epochs": 9}), common=False).stages[0]
     assert key(longer.local, {}, FED.devices["a"]) not in keys.values()
 
 
@@ -151,4 +151,4 @@ def test_names_and_settings_that_are_not_known_are_refused():
         method("fedavgg")
     for name in METHODS:
         with pytest.raises(TypeError, match="wrong"):
-            method(name, net=NET, training=SGD, common=True, **ROWS[name].own, wrong=1)
+            method(name, nets=NETS, training=SGD, common=True, **ROWS[name].own, wrong=1)

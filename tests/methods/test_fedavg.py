@@ -3,7 +3,7 @@ from functools import partial
 
 import pytest
 import torch
-from federations import ADAM, NET, SGD, bits, constant, federation, fused, last, model, trained
+from federations import ADAM, NET, NETS, SGD, bits, constant, federation, fused, last, model, trained
 from torch.nn.functional import cross_entropy
 
 from fedcore import nets
@@ -13,7 +13,7 @@ from fedcore.rounds import run
 from fedcore.types import Update, generator
 from fedcore.workers import Inline
 
-GIVEN = {"net": NET, "training": SGD, "common": True, "rounds": 1, "fraction": 1.0, "weights": "size"}
+GIVEN = {"nets": NETS, "training": SGD, "common": True, "rounds": 1, "fraction": 1.0, "weights": "size"}
 fedavg = partial(method, "fedavg", **GIVEN)
 
 

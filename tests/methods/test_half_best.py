@@ -2,14 +2,14 @@ from functools import partial
 
 import pytest
 import torch
-from federations import ADAM, NET, SGD, bits, disputed, federation, fused, last, model, trained
+from federations import ADAM, NETS, SGD, bits, disputed, federation, fused, last, model, trained
 from torch import nn
 
 from fedcore import nets
 from fedcore.methods import method
 from fedcore.types import Net, Update
 
-half_best = partial(method, "half_best", net=NET, training=SGD, common=False)
+half_best = partial(method, "half_best", nets=NETS, training=SGD, common=False)
 
 
 def normed():
@@ -31,7 +31,7 @@ def test_everyone_gets_half_of_the_model_with_the_best_score():
 @pytest.mark.parametrize("exam", ["validation", "test"])
 def test_it_is_half_of_best_local_to_the_bit(exam):
     fed = federation("abcd")
-    whole = method("best_local", net=NET, training=ADAM, common=False, exam=exam)
+    whole = method("best_local", nets=NETS, training=ADAM, common=False, exam=exam)
     best = last(whole, fed, 1).state.messages["a"].params
     half = last(half_best(training=ADAM, exam=exam), fed, 1).state.messages["a"].params
     assert bits(half) == bits(halved(best))
@@ -55,7 +55,7 @@ def test_counters_are_kept_and_buffers_halved():
     fed = federation("ab", net)
     updates = trained(fed, SGD, 0)
     best = max(updates, key=lambda name: (updates[name].score, name))
-    found = last(half_best(net=net, exam="validation"), fed, 0).state.messages["a"].params
+    found = last(half_best(nets=fed.public.nets, exam="validation"), fed, 0).state.messages["a"].params
     assert set(found) == set(nets.shapes(net))
     count = found["1.num_batches_tracked"]
     assert count.item() == updates[best].params["1.num_batches_tracked"].item() > 0

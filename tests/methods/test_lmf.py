@@ -5,6 +5,7 @@ import torch
 from federations import (
     ADAM,
     NET,
+    NETS,
     SGD,
     bits,
     disputed,
@@ -22,11 +23,11 @@ from fedcore.methods import method
 from fedcore.types import Net, Refused
 
 GIVEN = {
-    "net": NET, "training": SGD, "common": False, "exam": "validation",
+    "nets": NETS, "training": SGD, "common": False, "shots": 1, "exam": "validation",
     "solver": "newton", "reg": 0.01, "tol": 1e-7, "max_iterations": 10_000, "p": 1,
 }  # fmt: skip
 lmf = partial(method, "lmf", **GIVEN)
-fedavg = partial(method, "fedavg", net=NET, training=SGD, common=False, rounds=1, fraction=1.0, weights="even")
+fedavg = partial(method, "fedavg", nets=NETS, training=SGD, common=False, rounds=1, fraction=1.0, weights="even")
 
 
 @pytest.mark.parametrize("settings", [{}, {"p": 2}, {"solver": "exact"}], ids=["newton", "squared", "exact"])
@@ -58,7 +59,7 @@ def test_without_alignment_it_is_the_even_mean(names):
 
 def test_two_devices_are_code():
     """With two models both rules align one to the other and take the mean."""
-    code_ot = method("code_ot", **GIVEN, shots=1, order="ascending")
+    code_ot = method("code_ot", **GIVEN, order="ascending")
     fed = federation("ab")
     found, expected = (last(built, fed, 6).state.messages["a"].params for built in (lmf(), code_ot))
     torch.testing.assert_close(found, expected)
@@ -91,4 +92,4 @@ def test_the_server_remembers_every_plan_but_the_bests():
 
 def test_a_net_without_a_table_is_refused():
     with pytest.raises(Refused, match=r"^net\.name: .*no table of axes"):
-        lmf(net=Net(NET.build))
+        lmf(nets={"a": Net(NET.build)})

@@ -2,7 +2,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from federations import ADAM, NBYTES, NET, SGD, bits, federation, last, model, trained
+from federations import ADAM, NBYTES, NET, NETS, SGD, bits, federation, last, model, trained
 
 from fedcore import nets
 from fedcore.evaluate import evaluate
@@ -11,7 +11,7 @@ from fedcore.rounds import run
 from fedcore.types import Message, Model, generator
 from fedcore.workers import Inline
 
-local_only = partial(method, "local_only", net=NET, training=SGD)
+local_only = partial(method, "local_only", nets=NETS, training=SGD)
 
 
 @pytest.mark.parametrize("common", [True, False])
@@ -39,7 +39,7 @@ def test_nothing_is_sent(common):
 
 @pytest.mark.parametrize("common", [True, False])
 def test_one_device_is_fedavg(common):
-    averaged = method("fedavg", net=NET, training=SGD, common=common, rounds=1, fraction=1.0, weights="size")
+    averaged = method("fedavg", nets=NETS, training=SGD, common=common, rounds=1, fraction=1.0, weights="size")
     alone = last(local_only(common=common), federation("b"), 5)
     assert alone.scores == last(averaged, federation("b"), 5).scores
 

@@ -2,13 +2,27 @@ from functools import partial
 
 import pytest
 import torch
-from federations import ADAM, NET, SGD, bits, constant, disputed, federation, fused, last, model, shuffled, trained
+from federations import (
+    ADAM,
+    NET,
+    NETS,
+    SGD,
+    bits,
+    constant,
+    disputed,
+    federation,
+    fused,
+    last,
+    model,
+    shuffled,
+    trained,
+)
 
 from fedcore.local import accuracy
 from fedcore.methods import method
 from fedcore.types import Update
 
-no_alignment = partial(method, "no_alignment", net=NET, training=SGD, common=False)
+no_alignment = partial(method, "no_alignment", nets=NETS, training=SGD, common=False)
 
 
 def geometric(models):
@@ -43,7 +57,7 @@ def test_what_was_trained_is_ranked_and_folded(exam):
 
 def test_two_devices_are_averaged_and_one_is_left_alone():
     updates = {name: Update(model(name), score=0.5) for name in "ab"}
-    evenly = method("fedavg", net=NET, training=SGD, common=False, rounds=1, fraction=1.0, weights="even")
+    evenly = method("fedavg", nets=NETS, training=SGD, common=False, rounds=1, fraction=1.0, weights="even")
     built = no_alignment(exam="validation")
     torch.testing.assert_close(fused(built, updates), fused(evenly, updates))
     assert bits(fused(built, {"a": updates["a"]})) == bits(model("a"))

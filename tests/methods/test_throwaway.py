@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from federations import NET, SGD, Recorder, bits, device_of, federation, last, trained, workers
+from federations import NET, NETS, SGD, Recorder, bits, device_of, federation, last, trained, workers
 from sklearn.metrics import log_loss
 from torch.nn.functional import cross_entropy
 
@@ -35,7 +35,7 @@ HEAD = ("fc3.weight", "fc3.bias")
 
 
 def whole_fedavg(**settings):
-    given = {"net": NET, "training": SGD, "common": True, "rounds": 1, "fraction": 1.0, "weights": "even"}
+    given = {"nets": NETS, "training": SGD, "common": True, "rounds": 1, "fraction": 1.0, "weights": "even"}
     return method("fedavg", **given | settings)
 
 
@@ -230,7 +230,7 @@ def test_nothing_personal_is_fedavg_and_all_personal_is_local_training():
     assert bits(shared.state.messages) == bits(averaged.state.messages)
     assert shared.scores == averaged.scores
     alone = last(fedper(LEAVES, rounds=1), fed, 2)
-    assert alone.scores == last(method("local_only", net=NET, training=SGD, common=False), fed, 2).scores
+    assert alone.scores == last(method("local_only", nets=NETS, training=SGD, common=False), fed, 2).scores
     assert alone.up == dict.fromkeys("abc", 0)
     sent = {name: update.params for name, update in trained(fed, SGD, 2).items()}
     assert bits(alone.state.own) == bits(sent)

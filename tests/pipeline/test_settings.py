@@ -19,7 +19,7 @@ from fedcore.data import DATASETS
 from fedcore.local import Training
 from fedcore.methods import METHODS
 from fedcore.nets import NETS, net
-from fedcore.partition import PARTITIONS, partition
+from fedcore.partition import partition
 from fedcore.types import Refused
 from tasks import settings
 from tasks.settings import changed, parse, read, run_section, study
@@ -58,25 +58,30 @@ def refusal(ask: Any, *args: Any, **kwargs: Any) -> str:
 def test_params_then_set_then_grid_then_what_is_typed(params: dict[str, Any]):
     params["federation"]["alpha"] = 1.0
     ask(params, {"lmf": {}})
-    assert [point.federation.alpha for point in points(params)] == [1.0]
+    assert [point.federation["alpha"] for point in points(params)] == [1.0]
     ask(params, {"lmf": {}}, set={"federation.alpha": 2.0, "federation.devices": 5})
-    assert [(p.federation.alpha, p.federation.devices) for p in points(params)] == [(2.0, 5)]
+    assert [(p.federation["alpha"], p.federation["devices"]) for p in points(params)] == [(2.0, 5)]
     ask(params, {"lmf": {}}, set={"federation.alpha": 2.0}, grid={"federation.alpha": [3.0, 4.0]})
-    assert [point.federation.alpha for point in points(params)] == [3.0, 4.0]
-    assert [point.federation.alpha for point in points(params, federation__alpha=5.0)] == [5.0]
+    assert [point.federation["alpha"] for point in points(params)] == [3.0, 4.0]
+    assert [point.federation["alpha"] for point in points(params, federation__alpha=5.0)] == [5.0]
     assert params["federation"]["alpha"] == 1.0  # nothing is written back
 
 
 def test_a_grid_is_every_combination_with_a_name_for_each(params: dict[str, Any]):
     ask(params, {"lmf": {}}, grid={"federation.alpha": [1.0e20, 0.1], "lmf.solver": ["newton", "exact"]})
     found = points(params)
-    assert [(p.federation.alpha, p.methods[0].own["solver"]) for p in found] == [
+    assert [(p.federation["alpha"], p.methods[0].own["solver"]) for p in found] == [
         (1e20, "newton"), (1e20, "exact"), (0.1, "newton"), (0.1, "exact"),
     ]  # fmt: skip
-    assert [p.name for p in found] == ["alpha=1e+20 newton", "alpha=1e+20 exact", "alpha=0.1 newton", "alpha=0.1 exact"]
+    assert [p.name for p in found] == [
+        f"alpha={alpha} solver={solver}" for alpha in ("1e+20", "0.1") for solver in ("newton", "exact")
+    ]
+    assert [p.point for p in found][:2] == [
+        {"federation.alpha": 1e20, "lmf.solver": "newton"}, {"federation.alpha": 1e20, "lmf.solver": "exact"},
+    ]  # fmt: skip
     assert len({p.slug for p in found}) == 4
     assert all(set(p.slug) <= set("abcdefghijklmnopqrstuvwxyzA_BCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.=+-") for p in found)
-    assert [p.name for p in points(params, federation__alpha=1.0)] == ["newton", "exact"]
+    assert [p.name for p in points(params, federation__alpha=1.0)] == ["alpha=1 solver=newton", "alpha=1 solver=exact"]
     ask(params, {"lmf": {}})
     assert [p.name for p in points(params)] == ["base"]
 
@@ -136,7 +141,7 @@ def test_what_is_typed_reaches_the_run_and_the_studies(federate: Any, monkeypatc
     assert [job.seed for job in jobs] == [5, 6]
     assert run_section(params).every == 3
     assert [row.label for row in jobs[0].settings[0].methods] == ["lmf"]
-    assert jobs[0].settings[0].federation.devices == 3
+    assert jobs[0].settings[0].federation["devices"] == 3
     assert [job.seed for job in federate.planned(federate.parse(["seed=9", "run.seeds=[5,6]"]))[1]] == [9]
     assert "run.evry" in refusal(federate.planned, federate.parse(["run.evry=3"]))
     assert "run.every = 0" in refusal(federate.planned, federate.parse(["run.every=0"]))
@@ -210,17 +215,23 @@ BEYOND: dict[str, list[Any]] = {
     "run.every": [0, "often", 1.5, None],
     "run.workers": [0, -1, "two"],
     "data.name": ["minst", 3, None],
-    "data.download": ["perhaps", None],
+    "data.download": ["perhaps"],
     "federation.partition": ["dirichle", None],
     "federation.devices": [0, -1, 2.5, "many", None],
     "federation.alpha": [0, -1, "small", None, float("nan")],
+    "federation.share": [0, 1.5, "a"],
     "federation.min_size": [0, -3, 1.5],
+    "federation.examples": [0, 1.5],
+    "federation.domains": ["splitt"],
+    "federation.unlabelled": [-0.1, 1, "a"],
+    "federation.hidden": [-0.1, 1, "some"],
     "federation.val": [-0.1, 1, 1.5, "a"],
     "federation.test": [-0.1, 1],
     "federation.shared_test": [-0.1, 1],
     "federation.scale": ["global", None],
     "net.name": ["mpl", None],
     "net.widths": ["wide", 3, [0.5], None],
+    "net.variants": ["wide", [3]],
     "training.optimiser": ["adm", None],
     "training.lr": [0, -1, "fast", None, float("inf")],
     "training.momentum": [-0.1, 1],
@@ -232,6 +243,7 @@ BEYOND: dict[str, list[Any]] = {
     "fedavg.rounds": [0, 1.5, "a"],
     "fedavg.fraction": [0, 1.1, "a"],
     "fedavg.weights": ["sizes"],
+    "lmf.shots": [0, 1.5],
     "lmf.exam": ["validate"],
     "lmf.solver": ["newtn"],
     "lmf.reg": [0, -1, "a"],
@@ -289,7 +301,13 @@ def test_a_key_that_nothing_reads_is_refused(params: dict[str, Any], section: st
         assert "surplus" in refusal(everything, params)
 
 
-@pytest.mark.parametrize("key", [key for key in numbers() if key.split(".")[0] != "data"])
+MAY_BE_MISSING = {f"federation.{k}" for k in ("share", "examples", "domains", "unlabelled", "hidden")} | {
+    "net.variants"
+}
+"""They have a default of their own."""
+
+
+@pytest.mark.parametrize("key", [key for key in numbers() if key.split(".")[0] != "data" and key not in MAY_BE_MISSING])
 def test_a_key_that_is_missing_is_refused(params: dict[str, Any], key: str):
     section, name = key.split(".")
     del params[section][name]
@@ -320,7 +338,8 @@ def test_every_key_reaches_a_run(params: dict[str, Any], key: str):
         "federation.partition": "iid", "federation.scale": "device", "net.widths": [5], "training.optimiser": "sgd",
         "training.schedule": "linear", "training.init": "common", "fedavg.weights": "even", "fedavg.fraction": 0.5,
         "code_ot.order": "descending", "federation.val": 0.125, "federation.test": 0.125, "federation.shared_test": 0.5,
-        "training.momentum": 0.5,
+        "training.momentum": 0.5, "federation.share": 0.5, "federation.examples": 99, "federation.domains": "split",
+        "federation.unlabelled": 0.5, "federation.hidden": "random", "net.variants": [{"widths": [3, 2]}],
     }  # fmt: skip
     by_name = {"exam": "test", "solver": "exact", "p": 2}
     section, name = key.split(".")
@@ -347,21 +366,93 @@ def test_every_parameter_of_what_a_section_is_passed_to_is_used(place: str):
     assert set(signature(builder).parameters) - set(settings.GIVEN) <= reads(builder)
 
 
-def test_every_key_of_the_federation_is_passed_on():
-    passed = set(settings.FederationSection.model_fields) - {"partition", "scale"} | {"name"}
-    assert passed == set(signature(partition).parameters) - {"dataset", "seed"}
-    assert set(signature(partition).parameters) <= reads(partition)
-    ways = {key for way in PARTITIONS.values() for key in signature(way).parameters}
-    assert {"devices", "alpha", "min_size"} <= ways
+def test_every_key_of_the_federation_can_be_typed_and_is_a_partitions(params: dict[str, Any]):
+    for key, parameter in signature(partition).parameters.items():
+        if parameter.default is not Parameter.empty:
+            assert key not in params["federation"] or key in ("examples", "hidden", "share", "domains", "unlabelled")
+            assert everything(changed(params, {f"federation.{key}": parameter.default}))
 
 
-def test_every_key_of_the_data_is_some_loaders():
-    taken = {key for place in DATASETS.values() for key in signature(resolve(place)).parameters}
-    assert set(settings.DataSection.model_fields) - {"name"} == taken
-    # and every setting that a loader must have can be given
-    for place in DATASETS.values():
-        needed = {k for k, p in signature(resolve(place)).parameters.items() if p.default is Parameter.empty}
-        assert needed <= set(settings.DataSection.model_fields)
+def test_a_setting_of_several_types_is_refused_in_one_line(params: dict[str, Any]):
+    line = refusal(everything, changed(params, {"federation.hidden": "some"}))
+    assert line.startswith("federation.hidden = 'some': ")
+    assert "'random'" in line
+    assert "more)" not in line
+
+
+# a dataset and a net take what they know
+
+
+def test_settings_of_other_datasets_and_nets_may_stand_there_unread(params: dict[str, Any]):
+    changes = {"data.subset": "letters", "data.size": 20, "net.maps": [3], "net.widths": [5]}
+    (point,) = points(ask(params, {"lmf": {}}), (), **{key.replace(".", "__"): value for key, value in changes.items()})
+    assert point.data == {"name": "digits"}
+    assert point.net == {"name": "mlp", "widths": [5]}
+    (point,) = points(params, (), net__name="lenet", net__width=0.5)
+    assert point.net == {"name": "lenet", "width": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("data.subst", "letters"), ("net.wdth", 2), ("data.size", "large"), ("net.maps", "many")]
+)
+def test_what_no_dataset_or_net_takes_is_refused(params: dict[str, Any], key: str, value: Any):
+    section, name = key.split(".")
+    params[section][name] = value
+    assert key in refusal(everything, params)
+
+
+def test_nets_may_vary_from_device_to_device(params: dict[str, Any]):
+    params["net"]["variants"] = [{"widths": [5, 4]}, {"widths": [3, 2]}]
+    (point,) = points(ask(params, {"lmf": {}}))
+    widths = params["net"]["widths"]
+    assert point.net == {
+        "name": "mlp", "widths": widths,
+        "variants": [{"name": "mlp", "widths": [5, 4]}, {"name": "mlp", "widths": [3, 2]}],
+    }  # fmt: skip
+    params["net"]["variants"] = {"widths": [5]}
+    assert "net.variants" in refusal(everything, params)
+    params["net"]["variants"] = [{"widths": 5}]
+    assert "net.widths = 5" in refusal(everything, params)
+
+
+# grids and claims
+
+
+def test_settings_that_go_together_have_a_name(params: dict[str, Any]):
+    grid = {
+        "optimiser": {
+            "sgd": {"training.optimiser": "sgd", "training.lr": 0.1},
+            "adam": {"training.optimiser": "adam", "training.lr": 0.001},
+        },
+        "federation.alpha": [1.0, 0.1],
+    }
+    ask(params, {"lmf": {}}, grid=grid)
+    found = points(params)
+    assert [p.name for p in found] == [
+        "optimiser=sgd alpha=1", "optimiser=sgd alpha=0.1", "optimiser=adam alpha=1", "optimiser=adam alpha=0.1",
+    ]  # fmt: skip
+    assert [(p.methods[0].training["optimiser"], p.methods[0].training["lr"]) for p in found[1:3]] == [
+        ("sgd", 0.1), ("adam", 0.001),
+    ]  # fmt: skip
+    assert [p.name for p in points(params, optimiser="adam", federation__alpha=0.5)] == ["optimiser=adam alpha=0.5"]
+    assert "did you mean adam?" in refusal(points, params, optimiser="adma")
+
+
+@pytest.mark.parametrize(
+    ("claim", "says"),
+    [
+        ({"says": "a", "rule": "lmf beats code_ot"}, "must be one of A > B"),
+        ({"says": "a", "rule": "lmf > fedavg_99"}, "'fedavg_99'"),
+        ({"says": "a", "rule": "lmf rises with federation.alpha", "of": "accuracy"}, "a split and a metric"),
+        ({"rule": "lmf > code_ot"}, "says: is missing"),
+    ],
+)
+def test_a_claim_that_cannot_be_read_is_refused(params: dict[str, Any], claim: dict[str, Any], says: str):
+    ask(params, {"lmf": {}, "code_ot": {}})
+    params["studies"]["asked"]["claims"] = [claim]
+    line = refusal(study, params, "asked")
+    assert "studies.asked.claims" in line
+    assert says in line
 
 
 @pytest.mark.parametrize("model", [settings.Run, settings.Study, settings.Size])
@@ -397,11 +488,12 @@ def test_every_study_is_valid_in_every_size(name: str, size: str):
     assert len({point.slug for point in found}) == count
     labels = list(PARAMS["studies"][name]["methods"])
     assert [[row.label for row in point.methods] for point in found] == [labels] * count
-    assert {"local_only", "fedavg"} <= {row.name for point in found for row in point.methods}  # the baselines
+    if name == "code":
+        assert {"local_only", "fedavg"} <= {row.name for point in found for row in point.methods}  # the baselines
     for point in found:
         own = {key: value for key, value in point.net.items() if key != "name"}
         for row in point.methods:
-            assert row.build(net(point.net["name"], shape=(1, 8, 8), classes=10, **own)).stages
+            assert row.build({"a": net(point.net["name"], shape=(1, 28, 28), classes=10, **own)}).stages
 
 
 def test_an_unknown_study_or_size_is_refused():

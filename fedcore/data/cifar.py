@@ -1,0 +1,213 @@
+r"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009): colour images of 32 x 32 pixels, an official test set.
+
+Of these, the first that is whole below the data folder is read:
+
+1. the binary version, e.g. cifar-10-batches-bin/data_batch_1.bin: records of 1 label byte (CIFAR-100: coarse, then
+   fine) and 3,072 pixels, red before green before blue, each row by row;
+2. the Python version as torchvision unpacks it, e.g. cifar-10-batches-py/data_batch_1: a pickled dict with the pixels,
+   an array (N, 3072), and lists of labels;
+3. the Python version as torchvision downloads it, e.g. cifar-10-python.tar.gz, its MD5 checked.
+
+A pickle is a program: `pickle.load` runs any function that the file names. :class:`Batch` is a reader that cannot. All
+that a pickle can call is what :meth:`Batch.find_class` returns (every opcode that names something goes through it; the
+others build numbers, texts, lists and dicts, call what is already there, or set the state of such an object). It
+returns :class:`Kept` alone, and that only for the names that a numpy array needs; any other name ends the reading
+before anything by that name is imported. `Kept` does nothing but keep what it is given. So nothing outside this module
+is called, numpy's own reconstruction included: bytes become an array here, after their number and type were checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import pickle
+import tarfile
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedcore.data import Dataset, unknown
+from fedcore.data.files import damaged, in_a_line, labelled, obtain
+from fedcore.types import Data
+
+PIXELS = 3 * 32 * 32
+
+Rows: TypeAlias = tuple[NDArray[np.uint8], NDArray[Any]]
+"""Pixels (N, 3072) and labels (N,)"""
+
+Reader: TypeAlias = Callable[[bytes, Sequence[str], int], Rows]
+"""Reads a file's bytes, given the kinds of labels that images have and which of them is wanted."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A set: torchvision's class, the folder of each version, their files (the last is the test's), the archive.
+
+    labels: what an image's labels are called in a pickle, in the order of the label bytes of the binary version.
+    """
+
+    name: str
+    binary: str
+    python: str
+    files: tuple[str, ...]
+    archive: str
+    md5: str
+    labels: tuple[str, ...]
+
+
+CIFAR10 = Source(
+    "CIFAR10",
+    "cifar-10-batches-bin",
+    "cifar-10-batches-py",
+    (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"),
+    "cifar-10-python.tar.gz",
+    "c58f30108f718f92721af3b95e74349a",
+    ("labels",),
+)
+CIFAR100 = Source(
+    "CIFAR100",
+    "cifar-100-binary",
+    "cifar-100-python",
+    ("train", "test"),
+    "cifar-100-python.tar.gz",
+    "eb9058c3a382ffc7106e4002c42a8d85",
+    ("coarse_labels", "fine_labels"),
+)
+
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+FINE = """
+    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+    caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant
+    flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree
+    motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate
+    poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider
+    squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle
+    wardrobe whale willow_tree wolf woman worm
+"""
+COARSE = """
+    aquatic_mammals fish flowers food_containers fruit_and_vegetables household_electrical_devices
+    household_furniture insects large_carnivores large_man-made_outdoor_things large_natural_outdoor_scenes
+    large_omnivores_and_herbivores medium_mammals non-insect_invertebrates people reptiles small_mammals trees
+    vehicles_1 vehicles_2
+"""
+
+
+def cifar10(root: str | Path, download: bool) -> Dataset:
+    """Return CIFAR-10, x (N, 3, 32, 32) uint8, with its official test set."""
+    return cifar(CIFAR10, Path(root), download, "labels", CLASSES)
+
+
+def cifar100(root: str | Path, download: bool, labels: str = "fine") -> Dataset:
+    """Return CIFAR-100, x (N, 3, 32, 32) uint8, with its official test set.
+
+    labels: "fine", 100 classes, or "coarse", 20 that each hold five of them.
+    """
+    if labels not in ("fine", "coarse"):
+        raise unknown("data.labels", labels, ("fine", "coarse"))
+    classes = tuple((FINE if labels == "fine" else COARSE).split())
+    return cifar(CIFAR100, Path(root), download, f"{labels}_labels", classes)
+
+
+def cifar(source: Source, root: Path, download: bool, labels: str, classes: tuple[str, ...]) -> Dataset:
+    """Read every file of a set with one kind of labels."""
+    read, files = batches(source, root, download)
+    parts = []
+    for file, raw in files.items():
+        try:
+            x, y = read(raw, source.labels, source.labels.index(labels))
+        except Exception as error:  # damaged bytes make the readers raise anything
+            raise damaged(root, file, f"is no batch of {source.name} ({in_a_line(error)})") from error
+        parts.append(labelled(root, file, x.reshape(-1, 3, 32, 32), y, len(classes)))
+    *train, test = parts
+    everything = Data(torch.cat([part.x for part in train]), torch.cat([part.y for part in train]))
+    return Dataset(everything, test, classes)
+
+
+def batches(source: Source, root: Path, download: bool) -> tuple[Reader, dict[Path, bytes]]:
+    """Return what reads a set's files, and the files: where each is (or would be, in the archive) and its bytes."""
+    binary = [f"{source.binary}/{name}.bin" for name in source.files]
+    python = [f"{source.python}/{name}" for name in source.files]
+    for read, files in ((records, binary), (unpickled, python)):
+        if all((root / file).is_file() for file in files):
+            return read, {root / file: (root / file).read_bytes() for file in files}
+
+    def fetch(sets: Any) -> object:
+        return sets.utils.download_url(getattr(sets, source.name).url, root, source.archive, source.md5)
+
+    wanted = [source.archive]
+    if not download and not (root / source.archive).is_file():  # then name what a folder lacks, if there is one
+        wanted = next((files for files in (binary, python) if (root / files[0]).parent.is_dir()), wanted)
+    archive = obtain(root, source.name, wanted, download, fetch)[0]
+    return unpickled, {root / name: raw for name, raw in unpacked(source, root, archive, python).items()}
+
+
+def unpacked(source: Source, root: Path, archive: Path, names: Sequence[str]) -> dict[str, bytes]:
+    """Return some files of the archive, nothing is written."""
+    try:
+        with archive.open("rb") as file:
+            found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        if found != source.md5:
+            raise ValueError(f"its MD5 is {found}, not {source.md5}")
+        with tarfile.open(archive, "r:gz") as tar:
+            inner = ((member.name, tar.extractfile(member)) for member in tar if member.name in names)
+            held = {name: batch.read() for name, batch in inner if batch is not None}
+    except (OSError, EOFError, ValueError, zlib.error, tarfile.TarError) as error:
+        raise damaged(root, archive, f"cannot be used ({in_a_line(error)})") from error
+    for name in names:
+        if name not in held:
+            raise damaged(root, archive, f"has no file {name}")
+    return {name: held[name] for name in names}
+
+
+def records(raw: bytes, labels: Sequence[str], which: int) -> Rows:
+    """Return a batch of the binary version: records of a byte for each kind of label and the pixels."""
+    count = len(labels)
+    if len(raw) % (count + PIXELS):
+        raise ValueError(f"its {len(raw)} bytes are no records of {count + PIXELS}")
+    rows = np.frombuffer(raw, np.uint8).reshape(-1, count + PIXELS)
+    return rows[:, count:], rows[:, which]
+
+
+class Kept:
+    """Stands in a pickle for numpy's array and its type: keeps what they would be made of, and makes nothing."""
+
+    def __init__(self, *made_of: Any) -> None:
+        self.made_of, self.state = made_of, ()
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class Batch(pickle.Unpickler):
+    """Reads a pickled batch without calling anything but `Kept`; see the head of this module."""
+
+    NAMES = frozenset(
+        {("numpy", "ndarray"), ("numpy", "dtype")}
+        | {(f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")}
+    )
+
+    def find_class(self, module: str, name: str) -> type[Kept]:
+        if (module, name) not in self.NAMES:
+            raise pickle.UnpicklingError(f"it asks for {module[:40]}.{name[:40]}, which no batch needs; not run")
+        return Kept
+
+
+def unpickled(raw: bytes, labels: Sequence[str], which: int) -> Rows:
+    """Return a batch of the Python version; its texts are bytes where Python 2 wrote it."""
+    batch = Batch(BytesIO(raw), encoding="bytes").load()
+    held = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
+    array, y = held["data"], np.asarray(held[labels[which]])
+    _, shape, dtype, by_column, values = array.state
+    if dtype.made_of[0] not in ("u1", b"u1") or by_column or shape[1:] != (PIXELS,) or len(values) != math.prod(shape):
+        raise ValueError(f"its pixels are not rows of {PIXELS} bytes")
+    if y.ndim != 1 or y.dtype.kind != "i":
+        raise ValueError("its labels are not whole numbers")
+    return np.frombuffer(values, np.uint8).reshape(shape), y

@@ -1,0 +1,87 @@
+"""The same ten digits from several domains, as one set that says of each example which domain it comes from.
+
+Published sets (to be read or fetched), all of 3 x 28 x 28: mnist, usps (scaled up), mnist_m. Made from scikit-learn's
+digits without any file, all of 3 x 16 x 16:
+
+* digits: white on black, scaled up.
+* digits_inverted: black on white, at three quarters of the size, with a border. The inversion turns around what every
+  pixel says about the class, so that a model of plain digits is worse than useless on them although they are as easy to
+  learn; size and border are what differs between collections of real digits (MNIST has a border, USPS fills the frame).
+* digits_photo: over scikit-learn's photographs, as MNIST-M.
+
+Each of scikit-learn's digits is in one of these three only: their domains share no image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch.nn.functional import pad
+
+from fedcore.data import Dataset, unknown
+from fedcore.data.digits import enlarged
+from fedcore.data.images import mnist
+from fedcore.data.mnist_m import mnist_m, photographs
+from fedcore.data.pixels import blended, coloured, scaled
+from fedcore.data.usps import usps
+from fedcore.types import Data, Refused, generator
+
+PUBLISHED = ("mnist", "usps", "mnist_m")
+EMBEDDED = ("digits", "digits_inverted", "digits_photo")
+
+SIDE = 16
+BORDER = 2
+
+
+def domains(
+    root: str | Path, download: bool, domains: Sequence[str], photos: str | Path | None = None, seed: int = 0
+) -> Dataset:
+    """Return several digit domains in the order given, x (N, 3, 28, 28) or (N, 3, 16, 16) uint8.
+
+    The test set is the official ones together; the embedded digits have none. photos and seed: as for `mnist_m`; seed
+    also says which digits are in which embedded domain, whichever others are chosen.
+    """
+    for k, name in enumerate(domains):
+        if name not in PUBLISHED + EMBEDDED:
+            raise unknown("data.domains", name, PUBLISHED + EMBEDDED)
+        if name in domains[:k]:
+            raise Refused(f"data.domains = {list(domains)}: {name!r} is there twice")
+    published = [name for name in domains if name in PUBLISHED]
+    if not domains or 0 < len(published) < len(domains):
+        raise Refused(
+            f"data.domains = {list(domains)}: choose some of {', '.join(PUBLISHED)}, or some of {', '.join(EMBEDDED)} "
+            "(their images differ in size)"
+        )
+    make: dict[str, Callable[[], Dataset]] = {
+        "mnist": lambda: mnist(root, download),
+        "usps": lambda: usps(root, download, size=28),
+        "mnist_m": lambda: mnist_m(root, download, photos=photos, seed=seed),
+    }
+    sets = [make[name]() if name in make else Dataset(embedded(name, photos, seed), None, ()) for name in domains]
+    tests = [one.test for one in sets if one.test is not None]
+    return Dataset(
+        train=together([one.train for one in sets]),
+        test=together(tests) if len(tests) == len(sets) else None,
+        classes=tuple("0123456789"),
+        domain=tuple(name for name, one in zip(domains, sets, strict=True) for _ in range(len(one.train))),
+    )
+
+
+def together(parts: Sequence[Data]) -> Data:
+    return Data(torch.cat([coloured(part.x) for part in parts]), torch.cat([part.y for part in parts]))
+
+
+def embedded(name: str, photos: str | Path | None, seed: int) -> Data:
+    """Return one embedded domain: every third of scikit-learn's digits, shuffled and then sorted by class."""
+    everyone = enlarged(SIDE)
+    shuffled = torch.randperm(len(everyone), generator=generator(seed, "domains"))
+    by_class = shuffled[everyone.y[shuffled].argsort(stable=True)]
+    mine = by_class[EMBEDDED.index(name) :: len(EMBEDDED)].sort().values
+    x = everyone.x[mine]
+    if name == "digits_inverted":
+        x = 255 - pad(scaled(x, SIDE - 2 * BORDER), [BORDER] * 4)
+    if name == "digits_photo":
+        x = blended(x, photographs(photos, SIDE), generator(seed, "domains", name))
+    return Data(x, everyone.y[mine])

@@ -1,0 +1,104 @@
+"""Files of a published set below a data folder: found, fetched, read, and refused in one line that names them.
+
+A file of a set is named by its path below the folder, e.g. "MNIST/raw/train-labels-idx1-ubyte".
+
+The idx format: two zero bytes, a type (8: uint8, 12: int32), the number of dimensions, each dimension (uint32), the
+values; everything big-endian.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from http.client import HTTPException
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedcore.types import Data, Refused
+
+KINDS = {8: "bytes", 12: "int32"}
+
+
+def obtain(
+    root: Path, source: str, files: Sequence[str], download: bool, fetch: Callable[[Any], object], gz: bool = False
+) -> list[Path]:
+    """Return where a set's files are, after fetching them where some are missing and `download` is set.
+
+    source: torchvision's name for the set. fetch: is given torchvision.datasets. gz: a gzip-ed file will do as well.
+    """
+
+    def place(file: str) -> Path:
+        plain = root / file
+        return plain.with_name(f"{plain.name}.gz") if gz and not plain.is_file() else plain
+
+    def missing() -> list[str]:
+        return [file for file in files if not place(file).is_file()]
+
+    if download and missing():
+        try:
+            with redirect_stdout(StringIO()):  # it prints every mirror that fails
+                fetch(import_module("torchvision.datasets"))
+        except (ImportError, OSError, RuntimeError, HTTPException) as error:
+            folder = files[0].rpartition("/")[0] or "the folder"
+            raise Refused(
+                f"data.root = {root}: {source} is not there and the download failed ({in_a_line(error)}); "
+                f"put torchvision's files into {folder}, or choose another data.name"
+            ) from error
+    for file in missing():
+        raise Refused(
+            f"data.root = {root}: {file} {'(plain or .gz) ' if gz else ''}is missing; put torchvision's files for "
+            f"{source} there, or set data.download = true where there is a network"
+        )
+    return [place(file) for file in files]
+
+
+def damaged(root: Path, file: Path, what: str) -> Refused:
+    """Return the refusal of one file, named as found below the root."""
+    shown = file.relative_to(root).as_posix()
+    return Refused(f"data.root = {root}: {shown} {what}; replace it, or delete it and set data.download = true")
+
+
+def in_a_line(error: object) -> str:
+    """Return an error's message as one line of moderate length."""
+    return " ".join(str(error).split())[:300]
+
+
+def idx(root: Path, file: Path, dimensions: int, kind: int = 8) -> NDArray[Any]:
+    """Return the values of one idx file with this many dimensions, read-only, of the type `kind` in KINDS."""
+    try:
+        raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise damaged(root, file, f"cannot be read ({in_a_line(error)})") from error
+    start = 4 + 4 * dimensions
+    if raw[:4] != bytes((0, 0, kind, dimensions)) or len(raw) < start:
+        raise damaged(
+            root,
+            file,
+            f"is no idx file of {KINDS[kind]} with {dimensions} dimensions (it starts with {raw[:4].hex()})",
+        )
+    shape = struct.unpack(f">{dimensions}I", raw[4:start])
+    item = np.dtype(np.uint8 if kind == 8 else ">i4")
+    needed = start + math.prod(shape) * item.itemsize
+    if len(raw) != needed:
+        raise damaged(root, file, f"has {len(raw)} bytes where its header {shape} needs {needed}")
+    return np.frombuffer(raw, item, offset=start).reshape(shape)
+
+
+def labelled(root: Path, file: Path, x: NDArray[np.uint8], y: NDArray[Any], classes: int, first: int = 0) -> Data:
+    """Return images (N, C, H, W) and labels (N,), checked and copied; in the file the labels begin at `first`."""
+    if not 0 < len(y) == len(x):
+        raise damaged(root, file, f"has {len(y)} labels for {len(x)} images")
+    for label in (y.max(), y.min()):
+        if not first <= label < first + classes:
+            raise damaged(root, file, f"has the label {label}, but labels are {first} to {first + classes - 1}")
+    return Data(torch.from_numpy(np.array(x, order="C")), torch.from_numpy(y.astype(np.int64) - first))

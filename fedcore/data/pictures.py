@@ -1,0 +1,86 @@
+"""A user's own pictures, a class per folder: `<path>/<class>/<any name>.jpg`, or .png and the other usual types.
+
+`<path>/train/<class>/...` with `<path>/test/<class>/...` give an official test set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+
+from fedcore.data import Dataset
+from fedcore.data.files import in_a_line
+from fedcore.data.pixels import side
+from fedcore.types import Data, Refused
+
+TYPES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+
+
+def image_folder(path: str | Path, size: int = 32, gray: bool = False) -> Dataset:
+    """Return pictures, x (N, 3, size, size) uint8, or (N, 1, size, size) if `gray`.
+
+    Classes are the folders in the order of their names, examples in the order of the files'. A picture is turned as its
+    camera noted, its shorter side is scaled to `size` (bilinear, antialiased) and what is beyond a central square is
+    cut off; transparency is dropped. Files of other types and hidden ones do not count.
+    """
+    path, wanted = Path(path), side(size)
+    folders = subfolders(path)
+    paired = [folder.name for folder in folders] == ["test", "train"]
+    classes = subfolders(path / "train") if paired else folders
+    names = tuple(folder.name for folder in classes)
+    if len(names) < 2:
+        raise Refused(
+            f"data.path = {classes[0].parent if classes else path}: {len(names)} folders with pictures; a folder for "
+            "each of at least 2 classes is needed"
+        )
+    train = squares(classes, names, wanted, gray)
+    if not paired:
+        return Dataset(train, None, names)
+    tested = subfolders(path / "test")
+    for folder in tested:
+        if folder.name not in names:
+            raise Refused(f"data.path = {folder}: no such class in {path / 'train'}; it has: {', '.join(names)}")
+    if not tested:
+        raise Refused(f"data.path = {path / 'test'}: no folder of a class; remove it, or give it those of train")
+    return Dataset(train, squares(tested, names, wanted, gray), names)
+
+
+def subfolders(path: Path) -> list[Path]:
+    """Return the folders in a folder by name; hidden ones do not count."""
+    if not path.is_dir():
+        raise Refused(f"data.path = {path}: no such folder; give one that holds a folder of pictures for each class")
+    return sorted(inner for inner in path.iterdir() if inner.is_dir() and not inner.name.startswith("."))
+
+
+def squares(folders: Iterable[Path], classes: tuple[str, ...], size: int, gray: bool) -> Data:
+    """Return the pictures of some classes as squares."""
+    x, y = [], []
+    for folder in folders:
+        files = pictures(folder.iterdir())
+        if not files:
+            raise Refused(f"data.path = {folder}: no picture ({', '.join(TYPES)}); add some, or remove the folder")
+        for file in files:
+            square = ImageOps.fit(picture("data.path", file), (size, size), Image.Resampling.BILINEAR)
+            x.append(np.asarray(square.convert("L" if gray else "RGB")).reshape(size, size, -1))
+        y += [classes.index(folder.name)] * len(files)
+    return Data(torch.from_numpy(np.stack(x).transpose(0, 3, 1, 2).copy()), torch.tensor(y))
+
+
+def pictures(files: Iterable[Path]) -> list[Path]:
+    """Return those of some files that are pictures by their name, in order; hidden ones do not count."""
+    return sorted(f for f in files if f.suffix.lower() in TYPES and f.is_file() and not f.name.startswith("."))
+
+
+def picture(key: str, file: Path) -> Image.Image:
+    """Read one picture in colour, as a viewer shows it. More than 8 bits are refused: Pillow would cut them off."""
+    try:
+        with Image.open(file) as opened:
+            if opened.mode.startswith(("I", "F")):
+                raise ValueError(f"it has more than 8 bits per channel (mode {opened.mode}): convert it")
+            return ImageOps.exif_transpose(opened).convert("RGB")
+    except Exception as error:  # damaged bytes make the readers raise anything, a SyntaxError among others
+        raise Refused(f"{key} = {file}: cannot be used ({in_a_line(error)}); replace or remove it") from error

@@ -1,0 +1,57 @@
+"""USPS, handwritten digits from envelopes (Hull 1994), in libsvm's files as torchvision keeps them.
+
+The format: bzip2-ed text, a line an image: the digit plus one, then "i:v" for each pixel i = 1..256, v in [-1, 1].
+"""
+
+from __future__ import annotations
+
+import bz2
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedcore.data import Dataset
+from fedcore.data.files import damaged, in_a_line, labelled, obtain
+from fedcore.data.pixels import scaled, side
+from fedcore.types import Data
+
+FILES = ("USPS/usps.bz2", "USPS/usps.t.bz2")
+SIDE = 16
+
+
+def usps(root: str | Path, download: bool, size: int | None = None) -> Dataset:
+    """Return USPS, x (N, 1, 16, 16) uint8, with its official test set.
+
+    v becomes floor((v + 1) / 2 * 255), as in torchvision. size: scale to so many pixels a side, bilinear (28: beside
+    MNIST). A file that is there is read whatever its MD5.
+    """
+    root = Path(root)
+    wanted = SIDE if size is None else side(size)
+
+    def fetch(sets: Any) -> None:
+        for url, name, md5 in sets.USPS.split_list.values():
+            if not (root / "USPS" / name).is_file():
+                sets.utils.download_url(url, root / "USPS", name, md5)
+
+    train, test = (read(root, file) for file in obtain(root, "USPS", FILES, download, fetch))
+    return Dataset(Data(scaled(train.x, wanted), train.y), Data(scaled(test.x, wanted), test.y), tuple("0123456789"))
+
+
+def read(root: Path, file: Path) -> Data:
+    """Return the images of one file."""
+    from sklearn.datasets import load_svmlight_file  # here, as it takes most of a second to import
+
+    try:
+        text = bz2.decompress(file.read_bytes())
+        values, labels = load_svmlight_file(BytesIO(text), n_features=SIDE * SIDE, zero_based=False)
+    except (OSError, EOFError, ValueError, IndexError) as error:
+        raise damaged(root, file, f"cannot be read ({in_a_line(error)})") from error
+    if (np.diff(values.indptr) != SIDE * SIDE).any():
+        raise damaged(root, file, f"has a line without all {SIDE * SIDE} pixels")
+    v = values.toarray().astype(np.float32)
+    if not (np.abs(v) <= 1).all():
+        raise damaged(root, file, "has a value outside [-1, 1]")
+    pixels = ((v + 1) / 2 * 255).astype(np.uint8).reshape(-1, 1, SIDE, SIDE)
+    return labelled(root, file, pixels, labels.astype(np.int64), 10, first=1)

@@ -1,0 +1,117 @@
+"""Convolutional networks: convolutions with pooling, then fully connected layers."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Literal
+
+from torch import nn
+
+from fedcore.nets.tables import Images, described
+from fedcore.types import Count, Net, Positive, Refused
+
+
+def cnn(
+    shape: Sequence[int], classes: int, maps: Sequence[int], kernel: int, padding: str, hidden: Sequence[int], size: int
+) -> nn.Module:
+    """Build conv1, pool, ReLU, conv2, ..., flatten, fc1, ReLU, ..., fcL: x (B, *shape) -> logits (B, K).
+
+    Pooling takes the largest of 2 x 2 pixels; done before the ReLU, it comes to the same at a quarter of the work.
+    """
+    frame, (channels, *sides) = framed(shape, size)
+    layers: dict[str, nn.Module] = {"frame": frame}
+    for i, (before, after) in enumerate(pairwise([channels, *maps]), start=1):
+        layers[f"conv{i}"] = nn.Conv2d(before, after, kernel, padding=padding)
+        layers |= {f"pool{i}": nn.MaxPool2d(2), f"relu{i}": nn.ReLU(inplace=True)}
+        sides = [(side - (kernel - 1 if padding == "valid" else 0)) // 2 for side in sides]
+    if min(sides) < 1:
+        raise Refused(f"net: images of {shape[1]} x {shape[2]} are too small for {len(maps)} layers of kernel {kernel}")
+    layers["flatten"] = nn.Flatten()
+    widths = [maps[-1] * math.prod(sides), *hidden, classes]
+    for i, (before, after) in enumerate(pairwise(widths), start=1):
+        layers |= {f"fc{i}": nn.Linear(before, after), f"out{i}": nn.ReLU(inplace=True)}
+    layers.popitem()
+    return Images(OrderedDict(layers))
+
+
+def images(shape: Sequence[int]) -> tuple[int, int, int]:
+    """Return channels, height and width, or refuse examples that are no images."""
+    if len(shape) != 3:
+        raise Refused(f"net.name: it takes images (channels, height, width), examples are {tuple(shape)}")
+    return shape[0], shape[1], shape[2]
+
+
+def framed(shape: Sequence[int], size: int) -> tuple[nn.Module, tuple[int, int, int]]:
+    """Return what puts images into the middle of zeros, size x size, and the shape that leaves; larger ones stay."""
+    channels, height, width = images(shape)
+    lacking = [max(size - side, 0) for side in (width, height)]
+    left, right, top, bottom = (edge for lack in lacking for edge in (lack // 2, lack - lack // 2))
+    frame = nn.ZeroPad2d((left, right, top, bottom)) if any(lacking) else nn.Identity()
+    return frame, (channels, max(height, size), max(width, size))
+
+
+def scaled(widths: Sequence[int], width: float) -> tuple[int, ...]:
+    """Return the widths times a factor, at least 1."""
+    return tuple(max(round(width * each), 1) for each in widths)
+
+
+def net(
+    *,
+    shape: Sequence[int],
+    classes: int,
+    maps: Sequence[Count],
+    kernel: Count,
+    padding: Literal["valid", "same"],
+    hidden: Sequence[Count],
+    size: int = 0,
+) -> Net:
+    """Return the architecture with so many maps per convolution and units per hidden layer.
+
+    padding: "same" keeps the sides, "valid" shortens them by kernel - 1. size: smaller images are framed with zeros.
+    """
+    for key, numbers in {"maps": maps, "hidden": hidden, "kernel": [kernel]}.items():
+        if not all(type(number) is int and number > 0 for number in numbers):
+            raise Refused(f"net.{key}: {list(numbers)} are not whole numbers above 0")
+    if len(maps) == 0 or padding not in ("valid", "same"):
+        raise Refused(f"net: maps {list(maps)} must not be empty, padding {padding!r} is valid or same")
+    return described(partial(cnn, tuple(shape), classes, tuple(maps), kernel, padding, tuple(hidden), size))
+
+
+def _preset(
+    shape: Sequence[int],
+    classes: int,
+    width: float,
+    maps: Sequence[int],
+    hidden: Sequence[int],
+    padding: str,
+    size: int = 0,
+) -> Net:
+    maps, hidden = scaled(maps, width), scaled(hidden, width)
+    return described(partial(cnn, tuple(shape), classes, maps, 5, padding, hidden, size))
+
+
+def lenet(*, shape: Sequence[int], classes: int, width: Positive = 1.0) -> Net:
+    """LeNet-5 (LeCun et al. 1998) as it is used today: images framed to 32 x 32, 6 and 16 maps, 120 and 84 units.
+
+    With 3 x 32 x 32 and ten classes 62,006 parameters: DFL's CNN for CIFAR. width: factor of all widths, here as below.
+    """
+    return _preset(shape, classes, width, [6, 16], [120, 84], "valid", size=32)
+
+
+def dfl_cnn(*, shape: Sequence[int], classes: int, width: Positive = 1.0) -> Net:
+    """DFL's CNN for MNIST, by its size in Table IV: 20 and 50 maps, 50 units; 66,130 parameters at 28 x 28."""
+    return _preset(shape, classes, width, [20, 50], [50], "valid")
+
+
+def mcmahan_cnn(*, shape: Sequence[int], classes: int, width: Positive = 1.0) -> Net:
+    """The CNN of McMahan et al. 2017: 32 and 64 maps, 512 units; 1,663,370 parameters at 28 x 28."""
+    return _preset(shape, classes, width, [32, 64], [512], "same")
+
+
+def stlf_cnn(*, shape: Sequence[int], classes: int, width: Positive = 1.0) -> Net:
+    """ST-LF's CNN: 10 and 20 maps and two fully connected layers, the first of 50 units (not printed in the paper)."""
+    return _preset(shape, classes, width, [10, 20], [50], "valid")

@@ -1,0 +1,100 @@
+"""Networks with residual sums and batch norm for images of about 32 x 32: ResNet-20 and MobileNetV2."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from torch import nn
+
+from fedcore.nets.cnn import images, scaled
+from fedcore.nets.tables import Images, Residual, described
+from fedcore.nets.vgg import he
+from fedcore.types import Net, Positive
+
+
+class Step(NamedTuple):
+    """One convolution."""
+
+    maps: int
+    kernel: int
+    stride: int = 1
+    groups: int = 1
+
+
+def convolutions(before: int, *steps: Step, relu: type[nn.Module] = nn.ReLU, linear: bool = False) -> nn.Sequential:
+    """Return conv1, norm1, relu1, conv2, ..., reluL; linear: without the last ReLU."""
+    layers: dict[str, nn.Module] = {}
+    for i, (after, kernel, stride, groups) in enumerate(steps, start=1):
+        layers[f"conv{i}"] = nn.Conv2d(before, after, kernel, stride, kernel // 2, groups=groups, bias=False)
+        layers |= {f"norm{i}": nn.BatchNorm2d(after), f"relu{i}": relu(inplace=True)}
+        before = after
+    if linear:
+        layers.popitem()
+    return nn.Sequential(OrderedDict(layers))
+
+
+def headed(layers: dict[str, nn.Module], before: int, classes: int) -> nn.Module:
+    """Return the layers, the mean over all pixels and one fully connected layer."""
+    head = {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "fc": nn.Linear(before, classes)}
+    return he(Images(OrderedDict(layers | head)))
+
+
+def resnet(shape: Sequence[int], classes: int, widths: Sequence[int], bottleneck: bool) -> nn.Module:
+    """Build a stem and three stages of residual blocks: x (B, *shape) -> logits (B, K)."""
+    before = widths[0]
+    layers: dict[str, nn.Module] = {"stem": convolutions(images(shape)[0], Step(before, 3))}
+    depth = 2 if bottleneck else 3
+    for i in range(3 * depth):
+        inner, stride = widths[i // depth], 2 if i in (depth, 2 * depth) else 1
+        steps = [Step(inner, 3, stride), Step(inner, 3)]
+        if bottleneck:
+            steps = [Step(inner, 1), Step(inner, 3, stride), Step(4 * inner, 1)]
+        after = steps[-1].maps
+        keeps = before == after and stride == 1
+        shortcut = nn.Identity() if keeps else convolutions(before, Step(after, 1, stride), linear=True)
+        layers[f"block{i + 1}"] = Residual(convolutions(before, *steps, linear=True), shortcut)
+        layers[f"relu{i + 1}"] = nn.ReLU(inplace=True)
+        before = after
+    return headed(layers, before, classes)
+
+
+def mobilenet(shape: Sequence[int], classes: int, width: float) -> nn.Module:
+    """Build the stem, 17 inverted residual blocks and the last convolution: x (B, *shape) -> logits (B, K)."""
+    before, *maps, last = scaled([32, 16, 24, 32, 64, 96, 160, 320, 1280], width)
+    layers: dict[str, nn.Module] = {"stem": convolutions(images(shape)[0], Step(before, 3), relu=nn.ReLU6)}
+    rows = zip(maps, (1, 6, 6, 6, 6, 6, 6), (1, 2, 3, 4, 3, 3, 1), (1, 1, 2, 2, 1, 2, 1), strict=True)
+    for after, factor, depth, first in rows:
+        for stride in (first, *[1] * (depth - 1)):
+            inner = factor * before
+            widen = [Step(inner, 1)] if factor > 1 else []
+            steps = [*widen, Step(inner, 3, stride, groups=inner), Step(after, 1)]
+            branch = convolutions(before, *steps, relu=nn.ReLU6, linear=True)
+            keeps = before == after and stride == 1
+            layers[f"block{len(layers)}"] = Residual(branch, nn.Identity()) if keeps else branch
+            before = after
+    layers["last"] = convolutions(before, Step(last, 1), relu=nn.ReLU6)
+    return headed(layers, last, classes)
+
+
+def resnet20(*, shape: Sequence[int], classes: int, width: Positive = 1.0, bottleneck: bool = False) -> Net:
+    """ResNet-20 for 32 x 32 (He et al. 2016, Section 4.2): three stages of 16, 32 and 64 maps, .27 million parameters.
+
+    Where a stage begins, the shortcut is a 1 x 1 convolution (their option B; 272,474 parameters with 3 x 32 x 32 and
+    ten classes). Theirs there, option A, pads with zero channels: the first maps of a stage would be those of the stage
+    before, and a unit could not be carried from stage to stage. width: factor of all widths.
+
+    bottleneck: two blocks a stage of 1 x 1, 3 x 3 and 1 x 1 (four times as wide) convolutions, as many layers. This is
+    DFL's (Table IV: 909.9 KB for CIFAR, and 257 numbers for each further class; 220,378 parameters).
+    """
+    return described(partial(resnet, tuple(shape), classes, widths=scaled([16, 32, 64], width), bottleneck=bottleneck))
+
+
+def mobilenet_v2(*, shape: Sequence[int], classes: int, width: Positive = 1.0) -> Net:
+    """MobileNetV2 (Sandler et al. 2018) for 32 x 32: strides 1 in the stem and in the stage of 24 maps; no dropout.
+
+    With 3 x 32 x 32 and ten classes 2,236,682 parameters. width: factor of all widths.
+    """
+    return described(partial(mobilenet, tuple(shape), classes, width))

@@ -1,0 +1,407 @@
+r"""Who holds which example: partitions as index lists, pure functions of the labels (or owners) and a seed.
+
+A way (:mod:`fedcore.partition.ways`) divides examples among devices; :func:`partition` then divides each device's share
+into train, val and test, and hides labels. What happens to a device's share depends on (seed, its name) and its own
+examples only, so that with `by_device` a changed device leaves every other one as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from typing import Annotated, Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+import torch
+from annotated_types import Ge, Lt
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedcore.data import Dataset, unknown
+from fedcore.partition.ways import (
+    PARTITIONS,
+    Index,
+    by_device,
+    by_domain,
+    by_writer,
+    dirichlet,
+    dirichlet_capped,
+    draws,
+    iid,
+    label_skew,
+    quantity_skew,
+)
+from fedcore.types import Count, Data, Fraction, Positive, Refused, Splits
+
+__all__ = [
+    "PARTITIONS",
+    "PARTS",
+    "Index",
+    "Partition",
+    "by_device",
+    "by_domain",
+    "by_writer",
+    "check_labels",
+    "counts",
+    "dirichlet",
+    "dirichlet_capped",
+    "draws",
+    "from_frame",
+    "held",
+    "iid",
+    "label_skew",
+    "partition",
+    "quantity_skew",
+    "splits",
+    "to_frame",
+]
+
+Share: TypeAlias = Annotated[float, Ge(0), Lt(1)]
+"""A part that may be nothing and is never all."""
+
+PARTS = ("train", "val", "test", "unlabelled")
+FROM_DATA = ("by_device", "by_domain")
+EVERYONE = "everyone"
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Sorted indices into `Dataset.train`; together they hold every example that is shared out once.
+
+    devices: name -> {"train", "val", "test", "unlabelled"} -> indices, by name. shared: indices of the shared test set,
+    empty where the dataset has an official one (or none is wanted).
+    """
+
+    devices: dict[str, dict[str, Index]]
+    shared: Index
+
+
+def partition(
+    dataset: Dataset,
+    *,
+    name: str,
+    devices: Count,
+    alpha: Positive,
+    min_size: Count,
+    val: Share,
+    test: Share,
+    shared_test: Share,
+    seed: int,
+    share: Fraction = 0.8,
+    domains: Literal["mixed", "split"] = "mixed",
+    examples: Count | None = None,
+    unlabelled: Share = 0.0,
+    hidden: Share | Literal["random"] = 0.0,
+) -> Partition:
+    """Divide a dataset among devices, and each device's share into train, val, test and unlabelled.
+
+    name: a way of PARTITIONS; it takes what it needs of devices, alpha, min_size and share. min_size: least examples of
+    a device, its parts together. val, test: fractions of a device's examples. shared_test: fraction of all examples
+    held out first, if there is no official test set: the same for any devices and alpha; with by_device, by_domain or
+    split domains, of each one.
+
+    domains: "mixed" takes no notice of them. "split": the devices go to the domains, in turn by name while each has
+    min_size examples to give, and the way divides each domain among its own, "<domain>-00", "<domain>-01", ...
+    examples: at most so many are shared out, drawn of all that are not held out; the same for any devices and alpha.
+
+    unlabelled: fraction of the devices (rounded) that know no label: train and val are empty, what they would hold is
+    unlabelled. hidden: fraction of train and of val that is unlabelled on every other device, which keeps one training
+    example at least; "random": a fraction for each device, uniform in [0, 1). The test parts keep their labels, they
+    are only reported. (Half of the devices unlabelled, the others at random: ST-LF, sec. V.)
+
+    A split column is kept: `test` is then not used, shared_test is a fraction of the rows marked test, and val is drawn
+    from a device's train rows only where it has no row marked val.
+    """
+    if name not in PARTITIONS:
+        raise unknown("federation.partition", name, PARTITIONS)
+    if domains not in ("mixed", "split"):
+        raise unknown("federation.domains", domains, ("mixed", "split"))
+    fractions = {"val": val, "test": test, "shared_test": shared_test, "unlabelled": unlabelled}
+    if hidden != "random":
+        fractions["hidden"] = hidden
+    for key, fraction in fractions.items():
+        if isinstance(fraction, str) or not 0 <= fraction < 1:
+            also = ", or random" if key == "hidden" else ""
+            raise Refused(f"federation.{key} = {fraction}: must be a fraction, at least 0 and below 1{also}")
+    if val + test >= 1:
+        raise Refused(f"federation.val + federation.test = {val} + {test}: must be below 1, training needs examples")
+    if min_size < 1:
+        raise Refused(f"federation.min_size = {min_size}: must be at least 1, a device without examples cannot train")
+    if examples is not None and examples < 1:
+        raise Refused(f"federation.examples = {examples}: must be at least 1, or null for all")
+
+    labels = dataset.train.y.numpy()
+    marks = None if dataset.split is None else np.asarray(dataset.split)
+    pools = _pools(dataset, name, domains)
+    shared = np.array([], dtype=np.int64)
+    if dataset.test is None:
+        may = {who: index if marks is None else index[marks[index] == "test"] for who, index in pools.items()}
+        held = {who: _cut(index, labels, [shared_test], draws(seed, "shared", who))[0] for who, index in may.items()}
+        pools = {who: np.setdiff1d(index, held[who], assume_unique=True) for who, index in pools.items()}
+        shared = np.sort(np.concatenate(list(held.values())))
+        if shared_test > 0 and not len(shared):
+            raise Refused(f"federation.shared_test = {shared_test}: no example is held out of {len(labels)}; raise it")
+    if examples is not None:
+        pools = _some(pools, labels, examples, draws(seed, "examples"))
+
+    def divided(pool: Index, devices: int, seed: int) -> dict[str, Index]:
+        given = {"labels": labels[pool], "owners": None, "devices": devices, "alpha": alpha, "min_size": min_size}
+        given |= {"share": share, "seed": seed}
+        if dataset.device is not None:
+            given["owners"] = np.asarray(dataset.device)[pool]
+        way = PARTITIONS[name]
+        shares = way(**{key: given[key] for key in signature(way).parameters})
+        return {who: pool[index] for who, index in shares.items()}
+
+    if name in FROM_DATA:
+        own = pools
+    elif domains == "split":
+        own = _apart(divided, pools, _numbers(pools, devices, min_size), seed)
+    else:
+        own = divided(pools[EVERYONE], devices, seed)
+    for who, index in own.items():
+        if len(index) < min_size:
+            raise Refused(
+                f"federation.min_size = {min_size}: {who!r} has {len(index)} examples; lower it or drop devices"
+            )
+    parts = {who: _parts(own[who], labels, marks, val, test, draws(seed, "split", who)) for who in sorted(own)}
+    for who, part in parts.items():
+        if not len(part["train"]):
+            raise Refused(f"data.split: device {who!r} has no row marked train; every device needs at least one")
+    made = Partition(_hide(parts, unlabelled, hidden, seed), shared)
+    check_labels(dataset, made)
+    return made
+
+
+def _pools(dataset: Dataset, name: str, domains: str) -> dict[str, Index]:
+    """Return the examples that are divided apart from each other: each device's or domain's, or everyone's."""
+    if domains == "split":
+        if name in FROM_DATA:
+            raise Refused(f"federation.domains = 'split': must be mixed with federation.partition = {name!r}")
+        if dataset.domain is None:
+            raise Refused("federation.domains = 'split': must be mixed, the data name no domains")
+        return by_domain(dataset.domain)
+    if name == "by_device":
+        return by_device(dataset.device)
+    if name == "by_domain":
+        return by_domain(dataset.domain)
+    return {EVERYONE: np.arange(len(dataset.train))}
+
+
+def _some(pools: Mapping[str, Index], labels: Index, examples: int, rng: np.random.Generator) -> dict[str, Index]:
+    """Keep at most so many examples of all pools together."""
+    everything = np.concatenate(list(pools.values()))
+    kept = np.zeros(len(labels), dtype=bool)
+    kept[_cut(everything, labels, [max(1 - examples / len(everything), 0)], rng)[1]] = True
+    return {who: index[kept[index]] for who, index in pools.items()}
+
+
+def _numbers(pools: Mapping[str, Index], devices: int, min_size: int) -> dict[str, int]:
+    """Return how many devices each domain gets: one in turn, while it has min_size examples for one more."""
+    if devices < len(pools):
+        raise Refused(f"federation.devices = {devices}: must be at least {len(pools)}, one for each domain")
+    numbers = dict.fromkeys(pools, 0)
+    for given in range(devices):
+        room = [who for who, index in pools.items() if len(index) >= (numbers[who] + 1) * min_size]
+        if not room:
+            raise Refused(
+                f"federation.devices = {devices}: must be at most {given}, so many devices of federation.min_size = "
+                f"{min_size} examples find room in the domains"
+            )
+        numbers[min(room, key=numbers.__getitem__)] += 1
+    for who, number in numbers.items():
+        if not number:
+            raise Refused(f"federation.min_size = {min_size}: domain {who!r} has {len(pools[who])} examples; lower it")
+    return numbers
+
+
+def _apart(
+    divided: Callable[[Index, int, int], dict[str, Index]],
+    pools: Mapping[str, Index],
+    numbers: Mapping[str, int],
+    seed: int,
+) -> dict[str, Index]:
+    """Divide each domain, by draws of its own, among devices that bear its name."""
+    own: dict[str, Index] = {}
+    for domain, number in numbers.items():
+        try:
+            shares = divided(pools[domain], number, int(draws(seed, "domain", domain).integers(2**63)))
+        except Refused as refused:
+            raise Refused(f"{refused} (in domain {domain!r})") from None
+        own |= {f"{domain}{who.removeprefix('device')}": index for who, index in shares.items()}
+    return own
+
+
+def _cut(index: Index, labels: Index, fractions: Sequence[float], rng: np.random.Generator) -> list[Index]:
+    """Draw a piece for each fraction; the last piece is the rest, never empty.
+
+    The rest gets one example of each label first: a rare label stays in training whatever the seed.
+    """
+    order = rng.permutation(index)
+    first = np.unique(labels[order], return_index=True)[1]
+    order = np.concatenate([np.delete(order, first), order[first]])
+    ends = np.clip(np.rint(len(order) * np.cumsum(fractions)).astype(np.int64), 0, max(len(order) - 1, 0))
+    return [np.sort(piece) for piece in np.split(order, ends)]
+
+
+def _parts(
+    index: Index, labels: Index, marks: NDArray[np.str_] | None, val: float, test: float, rng: np.random.Generator
+) -> dict[str, Index]:
+    """Divide one device's examples."""
+    if marks is None:
+        part = _cut(index, labels, [val, test], rng)
+        return {"train": part[2], "val": part[0], "test": part[1]}
+    found = {part: index[marks[index] == part] for part in ("train", "val", "test")}
+    if not len(found["val"]):
+        found["val"], found["train"] = _cut(found["train"], labels, [val], rng)
+    return found
+
+
+def _hide(
+    devices: Mapping[str, dict[str, Index]], unlabelled: float, hidden: float | str, seed: int
+) -> dict[str, dict[str, Index]]:
+    """Move examples of train and val to unlabelled. What a device draws depends on its name alone."""
+    ranked = sorted(devices, key=lambda who: draws(seed, "unlabelled", who).random()) if unlabelled else []
+    without = set(ranked[: round(unlabelled * len(devices))])
+    if len(without) == len(devices):
+        raise Refused(f"federation.unlabelled = {unlabelled}: leaves no label on {len(devices)} devices; lower it")
+    made = {}
+    for who, own in devices.items():
+        rng = draws(seed, "hidden", who)
+        fraction = 1.0 if who in without else rng.random() if isinstance(hidden, str) else hidden
+        most = {"train": len(own["train"]) - (fraction < 1), "val": len(own["val"])}
+        taken = {
+            part: rng.permutation(own[part])[: min(round(fraction * len(own[part])), n)] for part, n in most.items()
+        }
+        known = {part: np.setdiff1d(own[part], index, assume_unique=True) for part, index in taken.items()}
+        made[who] = {**own, **known, "unlabelled": np.sort(np.concatenate([taken["train"], taken["val"]]))}
+    return made
+
+
+def check_labels(dataset: Dataset, partition: Partition) -> None:
+    """Refuse a class of which no device has a labelled training example: nobody could learn what the tests ask."""
+    labels = dataset.train.y.numpy()
+    everyone = {part: np.concatenate([own[part] for own in partition.devices.values()]) for part in PARTS}
+    found = {part: np.unique(labels[index]) for part, index in everyone.items()}
+    found["shared test"] = np.unique(labels[partition.shared] if dataset.test is None else dataset.test.y.numpy())
+    for k, label in enumerate(dataset.classes):
+        if k not in found["train"]:
+            where = [part for part, held in found.items() if k in held]
+            advice = "add training examples of it or remove the label"
+            if "unlabelled" in where:
+                advice = "lower federation.unlabelled or federation.hidden, or change the seed"
+            raise Refused(
+                f"data: no device has a training example of label {label!r} (found in: {', '.join(where) or 'nothing'})"
+                f"; {advice}"
+            )
+
+
+# from a partition to what devices hold
+
+
+def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple[dict[str, Splits], Data]:
+    """Return each device's examples, in tensors of its own, and the shared test set.
+
+    scale "none": as loaded. "device": every feature is standardised, (x - mean) / std over the device's own training
+    examples, with or without label. Shared test examples are scaled as those of the device that gave them; if no one
+    device did (an official test set, or not divided by_device or by_domain), with the mean and std over all training
+    examples.
+    """
+    if scale not in ("none", "device"):
+        raise unknown("data.scale", scale, ("none", "device"))
+    held = {
+        who: {part: _take(dataset.train, own[part], known=part != "unlabelled") for part in PARTS}
+        for who, own in partition.devices.items()
+    }
+    shared = dataset.test if dataset.test is not None else _take(dataset.train, partition.shared)
+    if scale == "device":
+        shared = _standardised(shared, *_shared_moments(dataset, partition, held))
+        for who, own in held.items():
+            moments = _moments(own["train"], own["unlabelled"])
+            held[who] = {part: _standardised(data, *moments) for part, data in own.items()}
+    return {who: Splits(**own) for who, own in held.items()}, shared
+
+
+def _take(data: Data, index: Index, known: bool = True) -> Data:
+    """Copy some examples; a label that is not known is -1."""
+    chosen = torch.from_numpy(index)
+    return Data(data.x[chosen], data.y[chosen] if known else torch.full((len(index),), -1))
+
+
+def _moments(*parts: Data) -> tuple[Tensor, Tensor]:
+    """Return each feature's mean and standard deviation, (1, *shape) float64; 1 in place of a deviation of 0."""
+    x = torch.cat([data.inputs() for data in parts]).double()
+    constant = x.amax(0) == x.amin(0)
+    return x.mean(0, keepdim=True), x.std(0, correction=0, keepdim=True).masked_fill_(constant, 1.0)
+
+
+def _standardised(data: Data, mean: Tensor, std: Tensor) -> Data:
+    return Data(((data.inputs().double() - mean) / std).float(), data.y)
+
+
+def _shared_moments(
+    dataset: Dataset, partition: Partition, held: Mapping[str, Mapping[str, Data]]
+) -> tuple[Tensor, Tensor]:
+    """Return the mean and deviation that scale the shared test set: for each example (N, *shape), or (1, *shape)."""
+    trains = {who: np.concatenate([own["train"], own["unlabelled"]]) for who, own in partition.devices.items()}
+    for givers in (dataset.device, dataset.domain) if dataset.test is None else ():
+        if givers is not None and all(givers[index[0]] == who for who, index in trains.items()):
+            own = (_moments(own["train"], own["unlabelled"]) for own in held.values())
+            mean, std = (torch.cat(m) for m in zip(*own, strict=True))
+            place = {who: i for i, who in enumerate(trains)}
+            given = [place[givers[i]] for i in partition.shared]
+            return mean[given], std[given]
+    return _moments(_take(dataset.train, np.concatenate(list(trains.values()))))
+
+
+# from a partition to tables
+
+
+def counts(dataset: Dataset, partition: Partition) -> pd.DataFrame:
+    """Return who holds what: a row per device, labelled training examples of each class, then n_train, n_val, n_test.
+
+    And n_unlabelled, where any label is hidden.
+    """
+    labels = dataset.train.y.numpy()
+    devices = partition.devices
+    held = [np.bincount(labels[own["train"]], minlength=len(dataset.classes)) for own in devices.values()]
+    frame = pd.DataFrame(held, index=pd.Index(devices, name="device"), columns=list(dataset.classes))
+    sizes = {f"n_{part}": [len(own[part]) for own in devices.values()] for part in PARTS}
+    if not any(sizes["n_unlabelled"]):
+        del sizes["n_unlabelled"]
+    return frame.assign(**sizes)
+
+
+def held(dataset: Dataset, partition: Partition) -> dict[str, dict[str, float]]:
+    """Return device -> what it trains on: examples, classes, and the largest share that one class has of them."""
+    table = counts(dataset, partition)[list(dataset.classes)]
+    examples = table.sum(axis=1)
+    found = {"examples": examples, "classes": (table > 0).sum(axis=1), "largest_share": table.max(axis=1) / examples}
+    numbers = pd.DataFrame(found).astype(float).fillna(0.0)
+    return {
+        str(who): dict(zip(found, row, strict=True))
+        for who, row in zip(numbers.index, numbers.to_numpy().tolist(), strict=True)
+    }
+
+
+def to_frame(partition: Partition) -> pd.DataFrame:
+    """Return a partition as a tidy table (device, split, index) to store; the shared test set is split "shared"."""
+    rows = [(who, part, own[part]) for who, own in partition.devices.items() for part in PARTS]
+    who, part, index = zip(*rows, ("server", "shared", partition.shared), strict=True)
+    times = list(map(len, index))
+    return pd.DataFrame(
+        {"device": np.repeat(who, times), "split": np.repeat(part, times), "index": np.concatenate(index)}
+    )
+
+
+def from_frame(frame: pd.DataFrame) -> Partition:
+    """Return the partition that :func:`to_frame` wrote; the order of the rows does not matter."""
+    found: dict[tuple[str, str], Index] = {}
+    for (who, part), rows in frame.groupby(["device", "split"])["index"]:
+        found[str(who), str(part)] = np.sort(rows.to_numpy(np.int64))
+    nothing = np.array([], dtype=np.int64)
+    names = sorted({who for who, part in found if part != "shared"})
+    devices = {who: {part: found.get((who, part), nothing) for part in PARTS} for who in names}
+    return Partition(devices, found.get(("server", "shared"), nothing))

@@ -1,0 +1,84 @@
+"""Small files of published sets, as the tests of the loaders write them."""
+
+import gzip
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+import torch
+
+from fedcore.data import Dataset, load
+from fedcore.data.images import TEST, TRAIN
+from fedcore.types import Refused
+
+REAL = Path(os.environ.get("FEDCORE_DATA", "."))
+real = pytest.mark.skipif(
+    "FEDCORE_DATA" not in os.environ, reason="FEDCORE_DATA names no data folder: real sets not read"
+)
+
+
+def refusal(name: str, **settings: object) -> str:
+    """Return the one line with which a dataset is refused."""
+    with pytest.raises(Refused) as caught:
+        load(name, **settings)
+    line = str(caught.value)
+    assert "\n" not in line
+    return line
+
+
+def idx(values: np.ndarray) -> bytes:
+    kind = 8 if values.dtype == np.uint8 else 12
+    big = values.astype(values.dtype.newbyteorder(">"))
+    return bytes((0, 0, kind, values.ndim)) + struct.pack(f">{values.ndim}I", *values.shape) + big.tobytes()
+
+
+def written(root: Path, folder: str = "MNIST", train=TRAIN, test=TEST, classes: int = 10, first: int = 0) -> Path:
+    """Write a set of 2 * classes training and `classes` test images below `root`."""
+    rng = np.random.default_rng(0)
+    raw = root / folder / "raw"
+    raw.mkdir(parents=True)
+    for names, count in ((train, 2 * classes), (test, classes)):
+        images = rng.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        labels = (np.arange(count) % classes + first).astype(np.uint8)
+        for name, values in zip(names, (images, labels), strict=True):
+            (raw / name).write_bytes(idx(values))
+    return root
+
+
+def zipped(folder: Path) -> None:
+    """Replace every file of a folder by its gzip-ed form."""
+    for file in list(folder.iterdir()):
+        file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes(), mtime=0))
+        file.unlink()
+
+
+def same(one: Dataset, other: Dataset) -> None:
+    for a, b in ((one.train, other.train), (one.test, other.test)):
+        assert (a is None) == (b is None)
+        if a is not None and b is not None:
+            torch.testing.assert_close(a.x, b.x, rtol=0, atol=0)
+            torch.testing.assert_close(a.y, b.y, rtol=0, atol=0)
+    assert (one.classes, one.device, one.split, one.domain) == (other.classes, other.device, other.split, other.domain)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *words: object) -> None: ...
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """Serve a folder; gives its address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
+        Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+NOWHERE = "http://127.0.0.1:9"  # nobody answers: as without a network

@@ -1,0 +1,157 @@
+"""A user's own tables: CSV and Parquet."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from sets import refusal
+
+from fedcore.data import load
+
+ROWS = pd.DataFrame(
+    {
+        "a": [1.5, 2.5, -3.0, 4.0],
+        "b": [1, 2, 3, 4],
+        "kind": ["ok", "bad", "ok", "bad"],
+        "who": ["north", "south", "north", "south"],
+        "part": ["train", "train", "test", "val"],
+    }
+)
+
+
+def written(rows: pd.DataFrame, file: Path) -> Path:
+    file.parent.mkdir(exist_ok=True)
+    if file.suffix == ".csv":
+        rows.to_csv(file, index=False)
+    else:
+        rows.to_parquet(file)
+    return file
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_table(tmp_path, suffix):
+    file = written(ROWS, tmp_path / f"t{suffix}")
+    data = load("table", path=file, label="kind", device="who", split="part")
+    assert data.train.x.tolist() == [[1.5, 1], [2.5, 2], [-3, 3], [4, 4]]
+    assert data.train.x.dtype == torch.float32
+    assert data.train.y.tolist() == [1, 0, 1, 0]
+    assert data.test is None
+    assert data.classes == ("bad", "ok")
+    assert data.device == ("north", "south", "north", "south")
+    assert data.split == ("train", "train", "test", "val")
+    plain = load("table", path=str(file), label="kind", features=["b"])
+    assert plain.train.x.tolist() == [[1], [2], [3], [4]]
+    assert (plain.device, plain.split) == (None, None)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        ([10, 9, 9, 100], ("9", "10", "100")),
+        ([1.0, 0.5, -2.0, 1.0], ("-2", "0.5", "1")),
+        ([True, False, True, True], ("False", "True")),
+        (["b10", "b9", "b9", "a"], ("a", "b10", "b9")),
+    ],
+)
+def test_table_classes_are_sorted(tmp_path, suffix, labels, classes):
+    data = load("table", path=written(ROWS.assign(kind=labels), tmp_path / f"t{suffix}"), label="kind")
+    assert data.classes == classes
+    assert [float(data.classes[k] == str(v).removesuffix(".0")) for k, v in zip(data.train.y, labels, strict=True)] == [
+        1
+    ] * 4
+
+
+def test_table_folder_is_a_device_a_file(tmp_path):
+    written(ROWS[:3], tmp_path / "d" / "west.csv")
+    written(ROWS[3:].assign(kind="new"), tmp_path / "d" / "east.parquet")
+    (tmp_path / "d" / ".hidden").touch()
+    data = load("table", path=tmp_path / "d", label="kind")
+    assert data.device == ("east", "west", "west", "west")
+    assert data.classes == ("bad", "new", "ok")
+    assert data.train.y.tolist() == [1, 2, 0, 2]
+    assert data.train.x[:, 1].tolist() == [4, 1, 2, 3]
+
+
+def test_table_one_changed_file_leaves_the_others_bit_for_bit(tmp_path):
+    for name in ("a", "b"):
+        written(ROWS, tmp_path / "d" / f"{name}.csv")
+    before = load("table", path=tmp_path / "d", label="kind")
+    written(ROWS.assign(a=ROWS.a * 1e6 + 0.1, b=[0.5, 7, 8, 9]), tmp_path / "d" / "a.csv")
+    after = load("table", path=tmp_path / "d", label="kind")
+    assert not torch.equal(before.train.x[:4], after.train.x[:4])
+    torch.testing.assert_close(before.train.x[4:], after.train.x[4:], rtol=0, atol=0)
+
+
+REFUSED = {
+    # name: (content of t.csv, settings, what the line must say)
+    "missing label column": ("a,y\n1,0\n2,1\n", {"label": "z"}, ["no column 'z'", "a, y"]),
+    "missing feature column": ("a,y\n1,0\n2,1\n", {"features": ["a", "c"]}, ["no column 'c'"]),
+    "missing device column": ("a,y\n1,0\n2,1\n", {"device": "d"}, ["no column 'd'"]),
+    "nan in a feature": ("a,b,y\n1,1,0\n2,,1\n", {}, ["column 'b', row 2", "'nan'"]),
+    "inf in a feature": ("a,y\n1,0\n-inf,1\n", {}, ["column 'a', row 2", "-inf"]),
+    "too large for float32": ("a,y\n1,0\n1e300,1\n", {}, ["column 'a', row 2"]),
+    "a word among numbers": ("a,b,y\n1,1,0\n2,oops,1\n", {}, ["column 'b', row 2", "'oops'", "data.features"]),
+    "a column of words": ("a,b,y\n1,x,0\n2,z,1\n", {"features": ["b"]}, ["column 'b', row 1", "'x'"]),
+    "nan in the label": ("a,y\n1,0\n2,1\n3,\n", {}, ["column 'y', row 3"]),
+    "inf in the label": ("a,y\n1,0\n2,inf\n", {}, ["column 'y', row 2"]),
+    "nan in the device": ("a,d,y\n1,,0\n2,q,1\n", {"device": "d"}, ["column 'd', row 1"]),
+    "unknown split": (
+        "a,s,y\n1,train,0\n2,dev,1\n",
+        {"split": "s"},
+        ["column 's', row 2", "'dev'", "train, val, test"],
+    ),
+    "empty file": ("", {}, ["cannot be read"]),
+    "header only": ("a,y\n", {}, ["no rows"]),
+    "one row": ("a,y\n1,0\n", {}, ["1 rows"]),
+    "one class": ("a,y\n1,0\n2,0\n", {}, ["1 different label", "'y'"]),
+    "no feature": ("y,z\n0,p\n1,q\n", {}, ["no column of numbers"]),
+    "label as feature": ("a,y\n1,0\n2,1\n", {"features": ["a", "y"]}, ["'y' is there twice"]),
+    "row too long": ("a,y\n1,0\n2,1,7\n", {}, ["cannot be read"]),
+    "all rows too long": ("a,y\n1,0,5\n2,1,7\n", {}, ["cannot be read"]),
+    "line break in a cell": ('a,b,y\n1,1,0\n2,"oo\nps",1\n', {}, ["row 2"]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_table_refused(tmp_path, case):
+    content, settings, said = REFUSED[case]
+    (tmp_path / "t.csv").write_text(content)
+    line = refusal("table", path=tmp_path / "t.csv", **{"label": "y", **settings})
+    assert line.startswith((f"data.path = {tmp_path / 't.csv'}: ", "data.features = "))
+    for words in said:
+        assert words in line
+
+
+def test_table_files_refused(tmp_path):
+    assert "no such file" in refusal("table", path=tmp_path / "none.csv", label="y")
+    (tmp_path / "t.xlsx").touch()
+    assert "'.xlsx'" in refusal("table", path=tmp_path / "t.xlsx", label="y")
+    (tmp_path / "t.csv").write_bytes(b"a,y\n\xff\xfe,1\n")
+    assert "t.csv" in refusal("table", path=tmp_path / "t.csv", label="y")
+    whole = written(ROWS, tmp_path / "t.parquet").read_bytes()
+    for keep in range(0, len(whole), 97):
+        (tmp_path / "t.parquet").write_bytes(whole[:keep])
+        assert "t.parquet: cannot be read" in refusal("table", path=tmp_path / "t.parquet", label="kind")
+
+
+def test_table_folder_refused(tmp_path):
+    folder = tmp_path / "d"
+    folder.mkdir()
+    assert "empty" in refusal("table", path=folder, label="kind")
+    written(ROWS, folder / "a.csv")
+    assert "data.device = 'who'" in refusal("table", path=folder, label="kind", device="who")
+    written(ROWS.rename(columns={"b": "c"}), folder / "b.csv")
+    line = refusal("table", path=folder, label="kind")
+    assert "b.csv" in line
+    assert "no column 'b'" in line
+    written(ROWS.assign(c=1), folder / "b.csv")
+    assert "b.csv: column 'c' is not in" in refusal("table", path=folder, label="kind")
+    written(ROWS[:0], folder / "b.csv")
+    assert "b.csv: no rows" in refusal("table", path=folder, label="kind")
+    (folder / "b.csv").unlink()
+    written(ROWS, folder / "a.parquet")
+    assert "two files are named 'a'" in refusal("table", path=folder, label="kind")
+    (folder / "a.parquet").rename(folder / "notes.txt")
+    assert "notes.txt" in refusal("table", path=folder, label="kind")
