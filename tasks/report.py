@@ -132,17 +132,13 @@ def _print_grid(summary: pd.DataFrame, console: Console) -> None:
     for method in methods:
         table.add_column(Text(method.replace("_", "_\u200b")), justify="right", overflow="fold")
     for (_, _, setting), rows in places(summary):
-        line = rows.set_index("method")
-        cells = [
-            Text(
-                _number(100 * line.loc[method, f"{split}_mean"]),
-                "bold" if line.loc[method, f"{split}_rank"] == 1 else "",
+        found = {
+            method: Text(_number(100 * mean), "bold" if rank == 1 else "")
+            for method, mean, rank in zip(
+                rows["method"], rows[f"{split}_mean"], rows[f"{split}_rank"].fillna(0), strict=True
             )
-            if method in line.index
-            else Text("-")
-            for method in methods
-        ]
-        table.add_row(Text(setting), *cells)
+        }
+        table.add_row(Text(setting), *(found.get(method, Text("-")) for method in methods))
     console.print(table)
     console.print()
 

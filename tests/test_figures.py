@@ -117,3 +117,31 @@ def test_the_same_input_gives_the_same_bytes():
     table = drawn(TWO, 4)
     first, second = (figures.png(figures.comparison(summary_of(table))) for _ in range(2))
     assert first == second
+
+
+GRID = {
+    f"devices={count} alpha={alpha}": {"federation.devices": count, "federation.alpha": alpha}
+    for count in (2, 32) for alpha in (1.0, 0.1)
+}  # fmt: skip
+
+
+def test_along_a_key_draws_a_panel_for_each_combination_of_the_others():
+    table = pd.concat([drawn(TWO, 3, setting=setting) for setting in GRID])
+    summary = summary_of(table, "together")
+    picture = figures.along(summary, GRID, "federation.devices")
+    assert [panel.get_title(loc="left") for panel in picture.axes if panel.axison] == ["alpha = 1", "alpha = 0.1"]
+    assert {*TWO, "2", "32", "devices"} <= set(texts(picture))
+    first = picture.axes[0]
+    assert first.get_xscale() == "log"
+    for method, line in zip(summary["method"].unique(), [c.lines[0] for c in first.containers], strict=True):
+        rows_ = summary[(summary["method"] == method) & summary["setting"].str.endswith("alpha=1.0")]
+        assert sorted(line.get_ydata().tolist()) == pytest.approx(sorted(rows_["shared_mean"]))
+        assert line.get_xdata().tolist() == [2, 32]
+    assert figures.png(picture) == figures.png(figures.along(summary, GRID, "federation.devices"))
+
+
+def test_along_a_key_of_names_keeps_their_order():
+    grid = {f"net={net}": {"net": net} for net in ("mlp", "cnn")}
+    table = pd.concat([drawn(TWO, 3, setting=setting) for setting in grid])
+    picture = figures.along(summary_of(table), grid, "net")
+    assert [label.get_text() for label in picture.axes[0].get_xticklabels()] == ["mlp", "cnn"]

@@ -10,7 +10,7 @@ from tables import NO_SECONDS, drawn, frame, rows
 
 from fedcore import figures
 from fedcore.summary import COLUMNS, summarise
-from tasks.report import csv, html, print_summary
+from tasks.report import csv, html, print_claims, print_summary
 
 METHODS = ["local_only", "code_ot", "half_best"]
 WICKED = '<b>&"x"</b>'
@@ -138,3 +138,56 @@ def test_csv_reads_back():
     assert text == csv(summary)
     pd.testing.assert_series_equal(back["test_mean"], summary["test_mean"], rtol=1e-5)
     assert back["rank"].isna().tolist() == summary["control"].tolist()
+
+
+# claims, and studies of many settings
+
+
+def claims() -> pd.DataFrame:
+    columns = ["study", "says", "rule", "of", "where", "verdict", "numbers"]
+    found = [
+        ("study", f"{WICKED} is best", "a > b", "shared.accuracy", "alpha = 1", "holds", "in 1 of 1"),
+        ("study", "It is cheap", "a ~ b within 1", "shared.loss", "", "does not hold", "in 0 of 1; most against: +3"),
+        ("study", "It lasts", "a rises with round", "shared.accuracy", "", "not tested", "needs two seeds"),
+        ("elsewhere", "Never mind", "a > b", "shared.accuracy", "", "holds", "in 1 of 1"),
+    ]
+    return pd.DataFrame(found, columns=columns)
+
+
+def test_the_page_says_of_every_claim_of_a_study_whether_it_holds_with_the_numbers():
+    table, summary = made()
+    text = html(table, summary, {"study": "Who?"}, {}, claims(), {"study": figures.png(figures.heat_map([[1.0]], "x"))})
+    page = Page(text)
+    assert page.open == []
+    for word in ("holds", "does not hold", "not tested", "It is cheap", "most against: +3", "a ~ b within 1"):
+        assert word in page.words
+    assert f"{WICKED} is best" in page.words  # as text, not as a tag
+    assert "where alpha = 1 (shared.accuracy)" in page.words
+    assert "Never mind" not in page.words
+    assert "over the study's settings" in page.words
+    assert html(table, summary, {"study": "Who?"}, {}) == html(table, summary, {"study": "Who?"}, {}, claims()[:0], {})
+
+
+def test_claims_are_printed():
+    out = io.StringIO()
+    print_claims(claims(), Console(file=out, width=100))
+    words = " ".join(out.getvalue().split())
+    assert "study: what the paper claims" in words
+    assert "does not hold: It is cheap a ~ b within 1 (shared.loss): in 0 of 1; most against: +3" in words
+    out = io.StringIO()
+    print_claims(claims()[:0], Console(file=out, width=100))
+    assert out.getvalue() == ""
+
+
+def test_a_study_of_many_settings_is_printed_as_one_table():
+    names = ["local_only", "code_ot", "half_best"]
+    table = pd.concat([drawn(names, 4, seeds=2, setting=f"devices={count}") for count in (2, 4, 8, 16)])
+    summary = summarise(table, NO_SECONDS, frozenset(["half_best"]))
+    text = printed(summary, 100)
+    lines = text.splitlines()
+    for count in (2, 4, 8, 16):
+        (line,) = [line for line in lines if line.startswith(f"devices={count} ")]
+        found = summary[summary["setting"] == f"devices={count}"].set_index("method")["test_mean"]
+        order = [*(name for name in summary["method"].unique() if name != "half_best"), "half_best"]
+        assert line.split()[1:] == [f"{100 * found[name]:.1f}" for name in order]
+    assert text.count("accuracy on own test data") == 1

@@ -407,10 +407,16 @@ SOURCES = sorted(path for part in ("tasks", "flows", "fedcore") for path in (ROO
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_no_file_is_unpickled(path: Path):
-    """What is pickled travels between processes of one run and never lies in a file."""
+    """What is pickled travels between processes of one run and never lies in a file.
+
+    But for the batches that others publish: their reader can call nothing (tests/test_data_cifar.py tries to make it).
+    """
     source = path.read_text()
     found = unpickled(source)
-    if path.is_relative_to(ROOT / "fedcore") and found:
+    if path == ROOT / "fedcore" / "data" / "cifar.py":
+        assert found == {"pickle.Unpickler"}
+        assert "def find_class(" in source
+    elif path.is_relative_to(ROOT / "fedcore") and found:
         assert "read_bytes" not in source
         assert not [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name) and node.id == "open"]
         assert found <= {"pickle.loads", "pickle.Unpickler"}
