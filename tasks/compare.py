@@ -43,13 +43,14 @@ def compare(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequenc
     frame = pd.concat(spent, ignore_index=True) if spent else NO_SECONDS
     studies = list(dict.fromkeys(table["study"]))
     pictures: dict[tuple[str, str], dict[str, bytes]] = {}
+    names = {settings.slug(name): name for name in table["setting"].unique()}
     for path in who:
-        pictures.setdefault((path.parts[-4], path.parts[-3]), {})["Who holds what (first seed)."] = path.read_bytes()
+        place = (path.parts[-4], names.get(path.parts[-3], path.parts[-3]))
+        pictures.setdefault(place, {})["Who holds what (first seed)."] = path.read_bytes()
     for folder in results:
         for path in sorted((folder / PICTURES).glob("*/*.png")):
-            pictures.setdefault((folder.name.rpartition("-")[0], path.parent.name), {})[captioned(path)] = (
-                path.read_bytes()
-            )
+            place = (folder.name.rpartition("-")[0], names.get(path.parent.name, path.parent.name))
+            pictures.setdefault(place, {})[captioned(path)] = path.read_bytes()
     asked = {study: settings.study(params, study) for study in studies}
     summary = summarise(table, frame, controls(params, studies))
     points = grid(results)
@@ -106,8 +107,10 @@ def write(answer: Answer, versioned: Path, shown: Path) -> None:
     versioned.mkdir(parents=True, exist_ok=True)
     shown.mkdir(parents=True, exist_ok=True)
     answer.table.to_parquet(versioned / TABLE, index=False)
-    for place, rows in answer.summary.groupby(["study", "setting"], sort=False):
-        (versioned / f"{'-'.join(map(str, place))}.png".replace(" ", "_")).write_bytes(png(comparison(rows)))
+    for study, mine in answer.summary.groupby("study", sort=False):
+        for setting, rows in mine.groupby("setting", sort=False):
+            if mine["setting"].nunique() <= report.FEW:
+                (versioned / f"{study}-{setting}.png".replace(" ", "_")).write_bytes(png(comparison(rows)))
     for study, picture in answer.along.items():
         (versioned / f"{study}.png").write_bytes(picture)
     (versioned / CLAIMS).write_text(report.csv(answer.claims))

@@ -142,7 +142,7 @@ def save_pictures(store: Store, results: Iterable[Result], folder: Path) -> None
     """Draw the last fold's transport plans of every method that has some."""
     for result in results:
         if plans := records.last_fold(store.get(result.server)):
-            place = folder / PICTURES / result.setting.name
+            place = folder / PICTURES / result.setting.slug
             place.mkdir(parents=True, exist_ok=True)
             (place / f"{result.row.label}.png").write_bytes(png(transport({k: x.numpy() for k, x in plans.items()})))
 

@@ -231,9 +231,11 @@ def html(
 
     table: the tidy table. summary: as :func:`fedcore.summary.summarise` returns it for that table. questions: study ->
     what it asks. pictures: what else is to be seen, e.g. who holds what. claims: columns study, says, rule, of, where,
-    verdict, numbers. along: study -> a picture of all its settings. The same page for the same input.
+    verdict, numbers. along: study -> a picture of all its settings. A study with more than FEW settings has a table for
+    each, but only the given pictures. The same page for the same input.
     """
     contents, body, before = [], [], None
+    many = summary.groupby("study")["setting"].nunique() > FEW
     tidy = dict(places(table))
     for i, (place, rows) in enumerate(places(summary)):
         study, dataset, setting = place
@@ -249,11 +251,13 @@ def html(
         name = f"{escape(setting)} <small>{escape(study)}, {escape(dataset)}</small>"
         contents.append(f'<li><a href="#s{i}">{name}</a><br>{answer}</li>')
         body.append(f'<section id="s{i}"><h3>{name}</h3>')
-        body.append(
-            _html_picture("Accuracy on own test data and on the shared test set.", figures.comparison(rows), answer)
-        )
-        body.append(_html_table(rows))
-        body += [_html_picture(*pair) for pair in _pictures(tidy[place], rows, pictures.get((study, setting), {}))]
+        given = pictures.get((study, setting), {})
+        if many[study]:
+            body += [f"<p>{answer}</p>", _html_table(rows), *(_html_picture(*pair) for pair in given.items())]
+        else:
+            caption = "Accuracy on own test data and on the shared test set."
+            body += [_html_picture(caption, figures.comparison(rows), answer), _html_table(rows)]
+            body += [_html_picture(*pair) for pair in _pictures(tidy[place], rows, given)]
         body.append("</section>")
     page = {"contents": "\n".join(contents), "body": "\n".join(body)}
     return PAGE.format(title=escape(TITLE), style=STYLE, reading=READING, **page)

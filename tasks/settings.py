@@ -124,14 +124,18 @@ class Setting:
 
     @property
     def slug(self) -> str:
-        """The name, fit for a path."""
-        return re.sub(r"[^A-Za-z0-9.=+-]+", "_", self.name)
+        return slug(self.name)
 
     @property
     def dataset(self) -> str:
         """A name for the dataset as these settings read it, fit for a path."""
         words = json.dumps({k: v for k, v in self.data.items() if k not in ("root", "download")}, sort_keys=True)
         return f"{self.data['name']}-{hashlib.blake2b(words.encode(), digest_size=4).hexdigest()}"
+
+
+def slug(name: str) -> str:
+    """Return a setting's name, fit for a path."""
+    return re.sub(r"[^A-Za-z0-9.=+-]+", "_", name)
 
 
 def read(path: Path = Path("params.yaml")) -> dict[str, Any]:

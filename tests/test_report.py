@@ -191,3 +191,13 @@ def test_a_study_of_many_settings_is_printed_as_one_table():
         order = [*(name for name in summary["method"].unique() if name != "half_best"), "half_best"]
         assert line.split()[1:] == [f"{100 * found[name]:.1f}" for name in order]
     assert text.count("accuracy on own test data") == 1
+
+
+def test_the_page_of_a_study_of_many_settings_shows_a_table_for_each_and_the_given_pictures_only():
+    names = ["local_only", "code_ot"]
+    table = pd.concat([drawn(names, 2, seeds=2, setting=f"devices={count}") for count in (2, 4, 8, 16)])
+    summary = summarise(table, NO_SECONDS, frozenset())
+    given = {("study", "devices=4"): {"Who holds what": figures.png(figures.heat_map([[1.0]], "x"))}}
+    page = Page(html(table, summary, {"study": "Who?"}, given))
+    tags = [tag for tag, _ in page.tags]
+    assert (tags.count("table"), tags.count("img")) == (4, 1)
