@@ -26,11 +26,12 @@ from tasks.work import deploy, divide, hand_out
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.5, weight_decay=0.0, schedule="constant", batch=8, epochs=1)
 NET = net("mlp", shape=(5,), classes=3, widths=[6, 4])
+NETS = dict.fromkeys("abcd", NET)
 OPTIONS = {"exam": "validation", "solver": "newton", "reg": 0.05, "tol": 1e-7, "max_iterations": 1000, "p": 1}
 OWN: dict[str, dict[str, Any]] = {
     "local_only": {},
     "fedavg": {"rounds": 2, "fraction": 1.0, "weights": "size"},
-    "lmf": OPTIONS,
+    "lmf": {**OPTIONS, "shots": 1},
     "code_ot": {**OPTIONS, "shots": 1, "order": "ascending"},
     "best_local": {"exam": "validation"},
     "half_best": {"exam": "validation"},
@@ -47,7 +48,7 @@ def found() -> dict[str, str]:
         "hand_out": keys.key(partial(hand_out, scale="none"), Ref("dataset", 1), Ref("partition", 1)),
     }
     for name in METHODS:
-        built = method(name, net=NET, training=SGD, common=False, **OWN[name])
+        built = method(name, nets=NETS, training=SGD, common=False, **OWN[name])
         (stage,) = built.stages
         made[f"{name} train"] = keys.key(stage.local, {}, Ref("message", 1), (Ref("device", 1), NET))
         made[f"{name} receive"] = keys.key(receive, stage.combine, {}, {"a": Ref("update", 1)})

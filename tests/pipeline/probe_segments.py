@@ -24,6 +24,7 @@ from tasks.store import Store
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.5, weight_decay=0.0, schedule="constant", batch=8, epochs=1)
 NET = net("mlp", shape=(5,), classes=3, widths=[6, 4])
+NETS = dict.fromkeys("abcd", NET)
 EXAM = {"exam": "validation", "solver": "newton", "reg": 0.05, "tol": 1e-7, "max_iterations": 1000, "p": 1}
 
 
@@ -50,11 +51,11 @@ def stored(fed: Federation, store: Store) -> Federation:
 
 
 def fedavg(rounds: int, fraction: float = 1.0, common: bool = True) -> Method:
-    return method("fedavg", net=NET, training=SGD, common=common, rounds=rounds, fraction=fraction, weights="size")
+    return method("fedavg", nets=NETS, training=SGD, common=common, rounds=rounds, fraction=fraction, weights="size")
 
 
 def code(shots: int) -> Method:
-    return method("code_ot", net=NET, training=SGD, common=False, shots=shots, order="ascending", **EXAM)
+    return method("code_ot", nets=NETS, training=SGD, common=False, shots=shots, order="ascending", **EXAM)
 
 
 METHODS = {
@@ -63,7 +64,7 @@ METHODS = {
     "some devices per round": fedavg(5, fraction=0.5, common=False),
     "one shot": code(1),
     "few shots": code(3),
-    "nothing sent": method("local_only", net=NET, training=SGD, common=False),
+    "nothing sent": method("local_only", nets=NETS, training=SGD, common=False),
 }
 
 

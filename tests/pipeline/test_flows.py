@@ -80,7 +80,7 @@ def test_another_regularisation_retrains_nobody(repro: Repro):
     changed = {path for path, digest in repro.reg.outs.items() if repro.first.outs[path] != digest}
     assert changed == {
         *(path for path in repro.first.outs if path.startswith("federate/")),
-        *(path for path in repro.first.outs if path.startswith("compare/")),
+        *(path for path in repro.first.outs if path.startswith("compare/") and path != "compare/claims.csv"),
     }  # fmt: skip
     assert repro.reg.said is not None
     assert "Stage 'partition@code' didn't change, skipping" in repro.reg.said.out
