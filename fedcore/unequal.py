@@ -15,7 +15,9 @@ from fedcore.types import Axes, Message, Net, Params, Refused
 def alike(nets: Mapping[str, Net]) -> None:
     """Refuse nets that are not all equal."""
     if len({key(net) for net in nets.values()}) > 1:
-        raise Refused("net.variants: this method takes models leaf by leaf, it needs equal nets; leave variants out")
+        raise Refused(
+            "net.variants: this method takes models leaf by leaf, it needs equal nets; leave variants or this row out"
+        )
 
 
 def table(nets: Mapping[str, Net]) -> Axes:

@@ -46,7 +46,7 @@ class Request(BaseModel):
 
 
 class Job(BaseModel):
-    """One study and seed, on all of the study's settings."""
+    """One study and seed, on all of the study's settings. transport: draw the plans of one seed."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -55,6 +55,7 @@ class Job(BaseModel):
     size: str
     seed: int
     settings: list[Setting]
+    transport: bool
 
     @property
     def name(self) -> str:
@@ -86,8 +87,8 @@ def run(request: Request) -> None:
     if request.prepared:
         for job, results in zip(jobs, found, strict=True):
             federate.save(results, PIPELINE / "federate" / job.name)
-            if job.seed == min(limits.seeds):
-                draw(params, job, results, here, PIPELINE / "federate" / job.name)
+            shown = results if job.transport and job.seed == min(limits.seeds) else []
+            federate.save_pictures(here.store, shown, PIPELINE / "federate" / job.name)
             federate.save_seconds(results, SECONDS / job.name)
     else:
         answer(params, jobs, found, here, record)
@@ -103,8 +104,8 @@ def answer(
         places.append(folder / job.name)
         federate.save(results, places[-1])
         federate.save_seconds(results, places[-1])
-        if job.seed == min(other.seed for other in jobs):
-            draw(params, job, results, here, places[-1])
+        shown = results if job.transport and job.seed == min(other.seed for other in jobs) else []
+        federate.save_pictures(here.store, shown, places[-1])
     pictures = []
     for result in {(r.setting.study, r.setting.name): r for results in reversed(found) for r in results}.values():
         place = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"
@@ -117,12 +118,6 @@ def answer(
     report.print_summary(made.summary)
     report.print_claims(made.claims)
     print(f"page: {folder / compare.PAGE}   record: make ui")
-
-
-def draw(params: dict[str, Any], job: Job, results: list[federate.Result], here: Session, folder: Path) -> None:
-    """Draw what a study wants to be shown."""
-    if "transport" in settings.study(params, job.study).show:
-        federate.save_pictures(here.store, results, folder)
 
 
 def make(here: Session, setting: Setting, seed: int) -> data.Prepared:
@@ -151,7 +146,9 @@ def planned(request: Request) -> tuple[dict[str, Any], list[Job]]:
         study = settings.study(params, name)
         points = settings.settings(params, name, size, changes, request.methods)
         seeds = request.seeds or limits.seeds
-        jobs += [Job(study=name, title=study.title, size=size, seed=seed, settings=points) for seed in seeds]
+        shown = "transport" in study.show
+        for seed in seeds:
+            jobs.append(Job(study=name, title=study.title, size=size, seed=seed, settings=points, transport=shown))
     return params, jobs
 
 

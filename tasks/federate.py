@@ -135,16 +135,20 @@ def save(results: Sequence[Result], folder: Path) -> None:
         for r in results
     ]  # fmt: skip
     (folder / RUNS).write_text(json.dumps(runs, indent=1) + "\n")
-    (folder / PICTURES).mkdir(exist_ok=True)
 
 
 def save_pictures(store: Store, results: Iterable[Result], folder: Path) -> None:
-    """Draw the last fold's transport plans of every method that has some."""
+    """Draw the last fold's transport plans of every method of `results` that has some, and list what was drawn."""
+    drawn = []
     for result in results:
         if plans := records.last_fold(store.get(result.server)):
-            place = folder / PICTURES / result.setting.slug
-            place.mkdir(parents=True, exist_ok=True)
-            (place / f"{result.row.label}.png").write_bytes(png(transport({k: x.numpy() for k, x in plans.items()})))
+            path = Path(result.setting.slug) / f"{result.row.label}.png"
+            (folder / PICTURES / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / PICTURES / path).write_bytes(png(transport({k: x.numpy() for k, x in plans.items()})))
+            drawn.append((result.setting.name, result.row.label, path.as_posix()))
+    (folder / PICTURES).mkdir(exist_ok=True)
+    columns = ["setting", "method", "file"]
+    pd.DataFrame(drawn, columns=columns).to_csv(folder / PICTURES / "index.csv", index=False)
 
 
 def save_seconds(results: Sequence[Result], folder: Path) -> None:

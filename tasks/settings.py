@@ -102,7 +102,13 @@ class MethodSettings:
     own: dict[str, Any]
 
     def build(self, nets: Mapping[str, Net]) -> Method:
-        return build_method(self.name, nets=nets, training=Training(**self.training), common=self.common, **self.own)
+        """Build the method; raises Refused, naming the row, where it cannot be had with these nets."""
+        try:
+            return build_method(
+                self.name, nets=nets, training=Training(**self.training), common=self.common, **self.own
+            )
+        except Refused as refused:
+            raise Refused(f"{refused} (row {self.label})") from None
 
     def flat(self) -> dict[str, Any]:
         """Return every setting, for the record."""
@@ -185,7 +191,8 @@ def changed(params: Mapping[str, Any], changes: Mapping[str, Any], more: Collect
             if not isinstance(result.get(head), Mapping):
                 raise Refused(f"{key}: {head} has no keys below it")
             try:
-                result[head] = changed(result[head], {rest: value}, _optional(head))
+                own = head == "net" and ":" in str(changes.get("net.name", result[head].get("name")))
+                result[head] = changed(result[head], {rest: value}, (rest,) if own else _optional(head))
             except Refused as refused:
                 raise Refused(f"{head}.{refused}") from None
         elif isinstance(result.get(head), Mapping) and not isinstance(value, Mapping):
@@ -326,9 +333,14 @@ def _taken(
     fn: Callable[..., Any], where: str, section: Mapping[str, Any], others: Mapping[str, Callable[..., Any]]
 ) -> dict[str, Any]:
     """Return those settings of a section that a function takes; the rest must be settings of one of the others."""
-    model = _model(fn, EXAMPLES)
+    model, anyones = _model(fn, EXAMPLES), _any(others)
     mine = {key: value for key, value in section.items() if key in model.model_fields}
-    checked(_any(others), where, {key: value for key, value in section.items() if key not in mine})
+    rest = {key: value for key, value in section.items() if key not in mine}
+    for key in rest.keys() - anyones.model_fields.keys():
+        allowed = ", ".join(model.model_fields) or "none"
+        known = [*model.model_fields, *anyones.model_fields]
+        raise Refused(f"{where}.{key}: no such key (allowed: {allowed}){_near(str(key), known)}")
+    checked(anyones, where, rest)
     return checked(model, where, mine).model_dump()
 
 

@@ -21,6 +21,8 @@ DATASETS: dict[str, str] = {
     "cifar10": "fedcore.data.cifar:cifar10",
     "cifar100": "fedcore.data.cifar:cifar100",
     "domains": "fedcore.data.domains:domains",
+    "cwru": "fedcore.data.cwru:cwru",
+    "bearings": "fedcore.data.rig:bearings",
     "leaf": "fedcore.data.leaf:leaf",
     "image_folder": "fedcore.data.pictures:image_folder",
     "table": "fedcore.data.tables:table",

@@ -19,7 +19,7 @@ os.environ.setdefault("DO_NOT_TRACK", "1")
 import scenarios
 from project import Project, wait
 
-SCENARIOS = {name: getattr(scenarios, name) for name in ("repro", "deployed", "tables", "killed", "probed")}
+SCENARIOS = {name: getattr(scenarios, name) for name in ("repro", "deployed", "tables", "killed", "own", "probed")}
 """In the order in which they are started: the longest first."""
 
 LIMIT = 900
@@ -84,6 +84,11 @@ def killed(running: dict[str, Future[Any]]) -> scenarios.Killed:
 @pytest.fixture(scope="session")
 def tables(running: dict[str, Future[Any]]) -> scenarios.Tables:
     return running["tables"].result()
+
+
+@pytest.fixture(scope="session")
+def own(running: dict[str, Future[Any]]) -> scenarios.Own:
+    return running["own"].result()
 
 
 @pytest.fixture(scope="session")

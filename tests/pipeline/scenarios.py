@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -17,7 +18,8 @@ import numpy as np
 import pandas as pd
 import refusals
 import yaml
-from project import Project, Said, Seen, digests, end, small, wait
+from PIL import Image
+from project import ROOT, Project, Said, Seen, digests, end, small, wait
 
 
 @dataclass
@@ -237,6 +239,68 @@ def stored(project: Project) -> tuple[dict[str, str], dict[str, int]]:
     kept = {f"{name}/{path}": digest for name in ("blobs", "steps") for path, digest in
             digests(project.folder / ".fedcore" / name).items()}  # fmt: skip
     return kept | {f"runs/{p}": d for p, d in digests(project.folder / "runs").items()}, project.record()
+
+
+# a folder of pictures and a module of one's own
+
+
+@dataclass(frozen=True)
+class Own:
+    """first: pictures in folders and the module of docs/nets.md. commented, edited: the same after a comment in the
+    module's file, and after a changed line. refused: what was said to what cannot be used.
+    """
+
+    project: Project
+    first: Seen
+    commented: Seen
+    edited: Seen
+    refused: dict[str, Said]
+
+
+PICTURES = ("data.name=image_folder", "data.path=data/shapes", "data.size=16", "federation.min_size=4")
+MODULE = "net.name=mynets:Small"
+
+
+def own(place: Place) -> Own:
+    project = place.copy("own")
+    shapes(project.folder / "data" / "shapes")
+    file = project.folder / "mynets.py"
+    file.write_text(documented())
+    seen = [project.look(project.federate(*PICTURES, MODULE))]
+    line = "        x = F.relu(F.max_pool2d"
+    for other in (f"        # the largest of 4 x 4\n{line}", "        x = F.relu(F.avg_pool2d"):
+        assert file.read_text().count(line) == 1
+        file.write_text(file.read_text().replace(line, other))
+        seen.append(project.look(project.federate(*PICTURES, MODULE)))
+    file.write_text(file.read_text() + "\n\nclass Plain:\n    pass\n")
+    picture = project.folder / "data" / "shapes" / "stripe" / "07.png"
+    picture.write_bytes(picture.read_bytes()[:200])
+    names = {"no such file": "mynet:Small", "no such class": "mynets:Smal", "no module": "mynets:Plain"}
+    words = {what: f"{' '.join(PICTURES)} net.name={name}" for what, name in names.items()}
+    words["damaged picture"] = " ".join([*PICTURES, MODULE])
+    cases = {what: {"module": "flows.federate", "words": typed, "folder": "."} for what, typed in words.items()}
+    (project.folder / "cases.json").write_text(json.dumps(cases))
+    printed = json.loads(project.run("python", "-m", "refusals").out.splitlines()[-1])
+    refused = {what: Said(**said) for what, said in printed.items()}
+    return Own(project, *seen, refused)
+
+
+def documented() -> str:
+    """Return the module of one's own that docs/nets.md shows."""
+    return "\n\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "nets.md").read_text(), re.DOTALL))
+
+
+def shapes(folder: Path) -> None:
+    """Write 40 pictures of each of three shapes."""
+    rng = np.random.default_rng(0)
+    row, column = np.mgrid[:24, :30]
+    for i in range(40):
+        y, x = row - rng.integers(8, 16), column - rng.integers(10, 20)
+        found = {"circle": y**2 + x**2 < 40, "square": (abs(y) < 5) & (abs(x) < 5), "stripe": x % 6 < 3}
+        for name, shape in found.items():
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            pixels = 180 * shape[..., None] + rng.integers(0, 60, (24, 30, 3))
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{i:02d}.png")
 
 
 # a deployment

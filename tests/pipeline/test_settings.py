@@ -401,6 +401,28 @@ def test_what_no_dataset_or_net_takes_is_refused(params: dict[str, Any], key: st
     assert key in refusal(everything, params)
 
 
+OWN = """
+from torch import nn
+
+
+class Small(nn.Sequential):
+    def __init__(self, shape, classes, units: int = 3):
+        super().__init__(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], units), nn.Linear(units, classes))
+"""
+
+
+def test_settings_of_an_own_net_can_be_typed(params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "own_of_settings.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ask(params, {"local_only": {}})
+    (point,) = points(params, (), net__name="own_of_settings:Small", net__units=8)
+    assert point.net == {"name": "own_of_settings:Small", "units": 8}
+    line = refusal(points, params, (), net__name="own_of_settings:Small", net__unit=8)
+    assert line.startswith("net.unit: no such key (allowed: units)")
+    assert "did you mean units?" in line
+    assert "net.units = 'a'" in refusal(points, params, (), net__name="own_of_settings:Small", net__units="a")
+
+
 def test_nets_may_vary_from_device_to_device(params: dict[str, Any]):
     params["net"]["variants"] = [{"widths": [5, 4]}, {"widths": [3, 2]}]
     (point,) = points(ask(params, {"lmf": {}}))

@@ -1,0 +1,141 @@
+"""The bearing records of Case Western Reserve University's Bearing Data Center: defects at the drive end, 12 kHz.
+
+The format: a MATLAB file for each run, `CWRU/<number>.mat`, with a column of acceleration in g for each sensor, named
+X<number>_DE_time (drive end), _FE_ (fan end) and _BA_ (base), the number in three digits; about ten seconds. The
+records of normal bearings have no base sensor.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from http.client import HTTPException
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import numpy as np
+
+from fedcore.data import Dataset
+from fedcore.data.bearings import CLASSES, DEVICES, LOADS, LOCATIONS, Cut, Record, Signal, examples
+from fedcore.data.files import damaged, in_a_line
+from fedcore.types import Refused
+
+FIRST = dict(zip(CLASSES, (97, 105, 169, 209, 118, 185, 222, 130, 197, 234), strict=True))
+"""Number of each class's file at load 0; loads 1, 2 and 3 follow. Outer race: at 6 o'clock, in the load zone."""
+
+NUMBERS = {first + load: (kind, load) for kind, first in FIRST.items() for load in LOADS}
+
+SENSORS = dict(zip(LOCATIONS, ("DE", "FE", "BA"), strict=True))
+
+SOURCE = "https://engineering.case.edu/bearingdatacenter"
+ADDRESS = "https://engineering.case.edu/sites/default/files/{}.mat"
+PATIENCE = 60
+"""Seconds without an answer."""
+
+log = logging.getLogger(__name__)
+
+
+def cwru(
+    root: str | Path,
+    download: bool,
+    window: int = 1024,
+    train: int = 80,
+    test: int = 20,
+    scaling: str = "none",
+    noise: float = 0.0,
+    seed: int = 0,
+) -> Dataset:
+    """Return twelve devices with up to ten classes each, x (N, 1, window / 2) float32.
+
+    The settings are those of :class:`fedcore.data.bearings.Cut`. A device lacks the class of a file or of a sensor that
+    is missing, which is logged in one line. download: fetch missing files; if one cannot be had, nothing is returned.
+    """
+    cut, root = Cut(window, train, test, scaling, noise, seed), Path(root)
+    if download:
+        fetch(root)
+    found = [number for number in NUMBERS if place(root, number).is_file()]
+    if not found:
+        raise Refused(
+            f"data.root = {root}: none of the {len(NUMBERS)} files CWRU/{min(NUMBERS)}.mat to CWRU/{max(NUMBERS)}.mat "
+            f"is there; put the published ones there ({SOURCE}), or set data.download = true where there is a network"
+        )
+    made = examples((record for number in found for record in records(root, number)), cut)
+    report(made, [number for number in NUMBERS if number not in found])
+    return made
+
+
+def place(root: Path, number: int) -> Path:
+    return root / "CWRU" / f"{number}.mat"
+
+
+def records(root: Path, number: int) -> Iterator[Record]:
+    """Give the record of each sensor in one file."""
+    kind, load = NUMBERS[number]
+    for location, signal in read(root, number).items():
+        source = f"CWRU/{number}.mat, {SENSORS[location]},"
+        yield Record(f"{location}{load}", kind, signal, source)
+
+
+def read(root: Path, number: int) -> dict[str, Signal]:
+    """Return what each location's sensor recorded, (T,)."""
+    try:
+        return columns(place(root, number), number)
+    except ValueError as error:
+        raise damaged(root, place(root, number), str(error)) from error
+
+
+def columns(file: Path, number: int) -> dict[str, Signal]:
+    """Return each location's column of a file, (T,); raises ValueError where it is not as published."""
+    from scipy.io import loadmat  # here, as only this set needs it
+
+    names = {location: f"X{number:03d}_{sensor}_time" for location, sensor in SENSORS.items()}
+    try:
+        held = loadmat(file, variable_names=list(names.values()))
+        signals = {at: np.asarray(held[name], np.float64) for at, name in names.items() if name in held}
+    except Exception as error:  # damaged bytes make the reader raise anything
+        raise ValueError(f"is no MATLAB file that can be read ({in_a_line(error)})") from error
+    if not signals:
+        raise ValueError(f"has none of {', '.join(names.values())}")
+    for location, signal in signals.items():
+        if signal.ndim != 2 or signal.shape[1] != 1:
+            raise ValueError(f"has in {names[location]} no column of numbers (its shape is {signal.shape})")
+        if not np.isfinite(signal).all():
+            raise ValueError(f"has in {names[location]} a value that is no finite number")
+    return {location: signal[:, 0] for location, signal in signals.items()}
+
+
+def fetch(root: Path) -> None:
+    """Fetch the files that are missing; each is read before it gets its name."""
+
+    for number in NUMBERS:
+        file = place(root, number)
+        if file.is_file():
+            continue
+        part = file.with_suffix(".part")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            request = Request(ADDRESS.format(number), headers={"User-Agent": "Mozilla/5.0 (fedcore)"})
+            with urlopen(request, timeout=PATIENCE) as answer:
+                part.write_bytes(answer.read())
+            columns(part, number)
+            part.replace(file)
+        except (OSError, HTTPException, ValueError) as error:
+            part.unlink(missing_ok=True)
+            if isinstance(error, HTTPError):
+                error.close()  # it holds the connection
+            raise Refused(
+                f"data.root = {root}: CWRU/{number}.mat is not there and the download failed ({in_a_line(error)}); put "
+                f"the published file there ({SOURCE}), or set data.download = false to go on with those that are there"
+            ) from error
+
+
+def report(made: Dataset, missing: list[int]) -> None:
+    """Log in one line which device lacks which class."""
+    held = set(zip(made.device or (), made.train.y.tolist(), strict=True))
+    lacking = {kind: [device for device in DEVICES if (device, k) not in held] for k, kind in enumerate(CLASSES)}
+    words = [f"no {kind} at {', '.join(devices)}" for kind, devices in lacking.items() if devices]
+    if missing:
+        words.append(f"not there: {', '.join(f'{number}.mat' for number in missing)}")
+    if words:
+        log.warning("the CWRU set is not complete: %s", "; ".join(words))
