@@ -1,7 +1,7 @@
 """Training one device's model: minibatch descent on a net whose parameters are laid out as one vector.
 
 `train` is a stage's local step. Methods that need another loss or corrected gradients compose the same pieces:
-`starting`, `lay`, `minibatches`, `gradients`, `updates`, `descend`.
+`starting`, `lay`, `fit`, or below it `minibatches`, `gradients`, `updates`, `descend`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,17 @@ from fedcore.types import At, Data, Device, Message, Net, Params, Refused, Updat
 Step: TypeAlias = Callable[[Tensor, Tensor], None]
 """What is done with one minibatch: inputs (B, *shape) float32 and labels (B,)."""
 
+Pieces: TypeAlias = Sequence[tuple[slice, float]]
+"""Parts of the vector that lie one after the other, and the factor of the learning rate in each."""
+
+WHOLE: Pieces = ((slice(None), 1.0),)
+
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Logits (B, K) and labels (B,) -> the mean loss over them."""
+
+MOMENTS = "moments/"
+"""What the names begin with under which a device keeps its optimiser's memory."""
+
 ALIGNMENT = 16
 """Every leaf starts at a multiple of so many numbers in the vector (a cache line): products run 4 % faster."""
 
@@ -44,13 +55,37 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 """The share of the learning rate that is left, by the share of this call's steps that are done."""
 
 
+def entropies(logits: Tensor) -> Tensor:
+    """Return the entropy of softmax(logits) in nats: (B, K) -> (B,)."""
+    return -(logits.softmax(1) * logits.log_softmax(1)).sum(1)
+
+
+def printed(logits: Tensor, y: Tensor) -> Tensor:
+    """FedASA's loss as printed (Deng et al. 2024, eq. 12): CE(s, y) + exp(entropy of s), s = softmax(logits) (10).
+
+    The softmax is taken twice, so that no class can have more than e / (e + K - 1): it trains badly. Its hard label
+    (11) occurs in no formula. Departure: the mean over the examples, of which (12) prints no sum.
+    """
+    return cross_entropy(logits.softmax(1), y) + entropies(logits).exp().mean()
+
+
+def table3(logits: Tensor, y: Tensor) -> Tensor:
+    """The loss that fits the numbers of FedASA's Table III, which (12) cannot: cross-entropy plus entropy."""
+    return cross_entropy(logits, y) + entropies(logits).mean()
+
+
+LOSSES: dict[str, Loss] = {"ce": cross_entropy, "printed": printed, "table3": table3}
+
+
 @dataclass(frozen=True)
 class Training:
     """How a device trains.
 
     optimiser: "sgd" or "adam" (beta .9 and .999, eps 1e-8). momentum: of sgd. weight_decay: half the squared norm's
     weight in the loss, for both. schedule: of the learning rate over one round's steps. batch: examples per step; an
-    epoch's last one may be smaller.
+    epoch's last one may be smaller. loss: "ce" (cross-entropy), "printed" or "table3" (FedASA's). moments: "fresh", an
+    optimiser begins each round anew, or "kept": a device keeps its optimiser's memory from round to round, and to
+    itself (where nothing is sent in a stage it has no place to keep it).
     """
 
     optimiser: str
@@ -60,6 +95,8 @@ class Training:
     schedule: str
     batch: int
     epochs: int
+    loss: str = "ce"
+    moments: str = "fresh"
 
     def __post_init__(self) -> None:
         allowed: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -70,6 +107,8 @@ class Training:
             "schedule": (lambda value: value in list(SCHEDULES), " or ".join(SCHEDULES)),
             "batch": (lambda value: type(value) is int and value > 0, "a whole number above 0"),
             "epochs": (lambda value: type(value) is int and value > 0, "a whole number above 0"),
+            "loss": (lambda value: value in list(LOSSES), " or ".join(LOSSES)),
+            "moments": (lambda value: value in ["fresh", "kept"], "fresh or kept"),
         }
         for name, (holds, words) in allowed.items():
             if not holds(getattr(self, name)):
@@ -114,13 +153,36 @@ def train(
 
     What it owns goes before what it was sent; leaves that are in neither are its own initial ones.
     """
-    examples = device.data.train
     laid = lay(device.net, starting(own, message, device, at))
-    with nets.drawn_from(at.generator("noise")):
-        batches = minibatches(laid, len(examples), training, at.generator("batches"))
-        descend(examples, batches, plain(laid, training, len(batches)))
+    memory = {} if isinstance(own, Update) else own
+    moments = fit(laid, device, at, training, memory)
     params = laid.params()
-    return own, Update(params, size=len(examples), score=accuracy(params, device.net, device.data.val))
+    update = Update(params, size=len(device.data.train), score=accuracy(params, device.net, device.data.val))
+    return ({**memory, **moments} if moments else own), update
+
+
+def fit(
+    laid: Laid,
+    device: Device,
+    at: At,
+    training: Training,
+    own: Params,
+    *,
+    memory: str = MOMENTS,
+    pull: Callable[[], None] | None = None,
+    pieces: Pieces = WHOLE,
+) -> Params:
+    """Train a laid out model on the device's examples; returns the optimiser's memory if it is to be kept.
+
+    own: the device's memory, in which names that begin with `memory` hold the optimiser's. pull, pieces: see `plain`.
+    """
+    kept = training.moments == "kept"
+    mine = {name: leaf for name, leaf in own.items() if kept and name.startswith(memory)}
+    moments = {name.removeprefix(memory): leaf.clone() for name, leaf in mine.items()}
+    with nets.drawn_from(at.generator("noise")):
+        batches = minibatches(laid, len(device.data.train), training, at.generator("batches"))
+        descend(device.data.train, batches, plain(laid, training, len(batches), moments, pull=pull, pieces=pieces))
+    return {f"{memory}{name}": leaf for name, leaf in moments.items()} if kept else {}
 
 
 def starting(own: Params | Update, message: Message, device: Device, at: At) -> Params:
@@ -200,10 +262,23 @@ def descend(data: Data, batches: Sequence[Tensor], step: Step) -> None:
         step(x.index_select(0, index), y.index_select(0, index))
 
 
-def plain(laid: Laid, training: Training, steps: int) -> Step:
-    """Return the step that minimises the mean cross-entropy."""
+def plain(
+    laid: Laid,
+    training: Training,
+    steps: int,
+    moments: Params | None = None,
+    *,
+    pull: Callable[[], None] | None = None,
+    pieces: Pieces = WHOLE,
+) -> Step:
+    """Return the step that minimises the mean loss.
+
+    moments: the optimiser's memory, which each step changes; an empty one is filled. pull: what changes
+    `laid.gradient` before it is followed. pieces: parts of the vector with learning rates of their own.
+    """
     rates = iter(learning_rates(training, steps))
-    if isinstance(laid.module, ByHand) and training.optimiser == "sgd" and training.momentum == 0:
+    bare = training.optimiser == "sgd" and training.momentum == 0 and training.loss == "ce"
+    if isinstance(laid.module, ByHand) and bare and pull is None and len(pieces) == 1:
         module = laid.module
 
         def fused(x: Tensor, y: Tensor) -> None:
@@ -211,24 +286,41 @@ def plain(laid: Laid, training: Training, steps: int) -> Step:
             by_hand(module, laid.leaves, x, y, laid.leaves, keep=1 - rate * training.weight_decay, scale=-rate)
 
         return fused
-    gradient, update = gradients(laid), updates(laid, training)
+    gradient, update = gradients(laid, training.loss), updates(laid, training, moments, pieces)
 
     def step(x: Tensor, y: Tensor) -> None:
         gradient(x, y)
+        if pull is not None:
+            pull()
         update(next(rates))
 
     return step
 
 
-def gradients(laid: Laid) -> Step:
-    """Return what writes the gradient of the mean cross-entropy into `laid.gradient`."""
-    module = laid.module
-    if isinstance(module, ByHand):
+def toward(laid: Laid, anchor: Tensor, weight: float) -> Callable[[], None] | None:
+    """Return what adds the gradient of weight/2 ||w - anchor||^2 to `laid.gradient`; None for weight 0.
+
+    anchor: (P,), laid out as `laid.vector`.
+    """
+    if weight == 0:
+        return None
+    away = torch.empty_like(anchor)
+
+    def pull() -> None:
+        laid.gradient.add_(torch.sub(laid.vector, anchor, out=away), alpha=weight)
+
+    return pull
+
+
+def gradients(laid: Laid, loss: str = "ce") -> Step:
+    """Return what writes the gradient of the mean loss into `laid.gradient`."""
+    module, mean = laid.module, LOSSES[loss]
+    if isinstance(module, ByHand) and loss == "ce":
         return lambda x, y: by_hand(module, laid.leaves, x, y, laid.slopes, keep=0.0, scale=1.0)
 
     def gradient(x: Tensor, y: Tensor) -> None:
         laid.gradient.zero_()
-        torch.autograd.backward(cross_entropy(module(x), y))
+        torch.autograd.backward(mean(module(x), y))
 
     return gradient
 
@@ -250,31 +342,48 @@ def learning_rates(training: Training, steps: int) -> list[float]:
     return [training.lr * SCHEDULES[training.schedule](step / steps) for step in range(steps)]
 
 
-def updates(laid: Laid, training: Training) -> Callable[[float], None]:
-    """Return what moves `laid.vector` along `laid.gradient` at a given learning rate; it remembers its moments."""
-    return OPTIMISERS[training.optimiser](laid, training)
+def updates(
+    laid: Laid, training: Training, moments: Params | None = None, pieces: Pieces = WHOLE
+) -> Callable[[float], None]:
+    """Return what moves `laid.vector` along `laid.gradient` at a given learning rate.
+
+    It remembers its moments, in `moments` if that is given, and goes on with those that are there.
+    """
+    return OPTIMISERS[training.optimiser](laid, training, {} if moments is None else moments, pieces)
 
 
-def _sgd(laid: Laid, training: Training) -> Callable[[float], None]:
-    velocity = [torch.zeros_like(laid.vector) if training.momentum else None]
+def _sgd(laid: Laid, training: Training, moments: Params, pieces: Pieces) -> Callable[[float], None]:
+    velocity = moments.setdefault("velocity", torch.zeros_like(laid.vector)) if training.momentum else None
+    parts = [
+        ([laid.vector[piece]], [laid.gradient[piece]], [None if velocity is None else velocity[piece]], factor)
+        for piece, factor in pieces
+    ]
 
     def update(rate: float) -> None:
-        sgd(
-            [laid.vector], [laid.gradient], velocity, fused=True, lr=rate, momentum=training.momentum,
-            weight_decay=training.weight_decay, dampening=0.0, nesterov=False, maximize=False,
-        )  # fmt: skip
+        for vector, gradient, buffer, factor in parts:
+            sgd(
+                vector, gradient, buffer, fused=True, lr=rate * factor, momentum=training.momentum,
+                weight_decay=training.weight_decay, dampening=0.0, nesterov=False, maximize=False,
+            )  # fmt: skip
 
     return update
 
 
-def _adam(laid: Laid, training: Training) -> Callable[[float], None]:
-    first, second, steps = torch.zeros_like(laid.vector), torch.zeros_like(laid.vector), torch.zeros(())
+def _adam(laid: Laid, training: Training, moments: Params, pieces: Pieces) -> Callable[[float], None]:
+    first, second = (moments.setdefault(name, torch.zeros_like(laid.vector)) for name in ("first", "second"))
+    steps = moments.setdefault("steps", torch.zeros(()))
+    counts = [steps] + [steps.clone() for _ in pieces[1:]]  # a call counts its own
+    parts = [
+        ([laid.vector[piece]], [laid.gradient[piece]], [first[piece]], [second[piece]], [count], factor)
+        for (piece, factor), count in zip(pieces, counts, strict=True)
+    ]
 
     def update(rate: float) -> None:
-        adam(
-            [laid.vector], [laid.gradient], [first], [second], [], [steps], fused=True, lr=rate, beta1=0.9, beta2=0.999,
-            eps=1e-8, weight_decay=training.weight_decay, amsgrad=False, maximize=False,
-        )  # fmt: skip
+        for vector, gradient, mean, square, count, factor in parts:
+            adam(
+                vector, gradient, mean, square, [], count, fused=True, lr=rate * factor, beta1=0.9, beta2=0.999,
+                eps=1e-8, weight_decay=training.weight_decay, amsgrad=False, maximize=False,
+            )  # fmt: skip
 
     return update
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -51,3 +51,21 @@ def mix(members: Sequence[Params], weights: Tensor) -> list[Params]:
     rows, which = torch.unique(weights, dim=0, return_inverse=True)
     mixed = [mean(members, row) for row in rows]
     return [mixed[i] for i in which.tolist()]
+
+
+def mean_of_users(members: Mapping[str, Params], sizes: Mapping[str, int]) -> Params:
+    r"""Average each leaf over the models that have it, weighted by their examples (Deng et al. 2024, eq. 9, S(o) > 0).
+
+    theta_hp(o) = sum_k N_k,o / (sum_i N_i,o) theta_k(o)
+
+    members: for each device the leaves of the operators o that it used. sizes: N_k. Where all have equal leaves this
+    is `mean` of `by_size`: FedAvg.
+    """
+    users: dict[tuple[str, ...], list[str]] = {}
+    for leaf in dict.fromkeys(leaf for params in members.values() for leaf in params):
+        users.setdefault(tuple(name for name, params in members.items() if leaf in params), []).append(leaf)
+    mixed: Params = {}
+    for names, leaves in users.items():
+        parts = [{leaf: members[name][leaf] for leaf in leaves} for name in names]
+        mixed |= mean(parts, by_size([sizes[name] for name in names]))
+    return mixed

@@ -24,6 +24,8 @@ Unit: TypeAlias = "str | tuple[str, str]"
 Count: TypeAlias = Annotated[int, Ge(1)]
 Positive: TypeAlias = Annotated[float, Gt(0)]
 Fraction: TypeAlias = Annotated[float, Gt(0), Le(1)]
+Amount: TypeAlias = Annotated[float, Ge(0)]
+Depth: TypeAlias = Annotated[int, Ge(0)]
 """What a method's setting may be: a builder's annotations are checked before anything runs."""
 
 Axes: TypeAlias = dict[str, tuple[str | None, ...]]
@@ -40,6 +42,10 @@ def nbytes(params: Params) -> int:
 
 class Refused(ValueError):
     """Input that cannot be used. The message is one line: which key, which value, what is allowed."""
+
+
+def _none() -> Data:
+    return Data(torch.empty(0), torch.empty(0, dtype=torch.int64))
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ class Splits:
     train: Data
     val: Data
     test: Data
-    unlabelled: Data = field(default_factory=lambda: Data(torch.empty(0), torch.empty(0, dtype=torch.int64)))
+    unlabelled: Data = field(default_factory=_none)
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,9 @@ class Net:
     def table(self) -> Axes:
         """The axes table; raises Refused where the net has none."""
         if self.axes is None:
-            raise Refused("net.name: this net has no table of axes, its units cannot be aligned")
+            raise Refused(
+                "net.name: this net has no table of axes, its units cannot be aligned; give it one (docs/nets.md)"
+            )
         return self.axes
 
 
@@ -101,11 +109,12 @@ class Device:
 
 @dataclass(frozen=True)
 class Public:
-    """What the server knows before anything is sent: names, nets, classes and its own test set."""
+    """What the server knows before anything is sent: names, nets, classes, its test set and examples of its own."""
 
     nets: Mapping[str, Net]
     test: Data
     classes: int
+    own: Data = field(default_factory=_none)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -114,15 +123,19 @@ class Public:
 
 @dataclass(frozen=True)
 class Federation:
-    """The devices in the order of their names, the shared test set and the number of classes."""
+    """The devices in the order of their names, the shared test set and the number of classes.
+
+    own: training examples that the server itself holds; most methods need none.
+    """
 
     devices: Mapping[str, Device]
     test: Data
     classes: int
+    own: Data = field(default_factory=_none)
 
     @property
     def public(self) -> Public:
-        return Public({name: device.net for name, device in self.devices.items()}, self.test, self.classes)
+        return Public({name: device.net for name, device in self.devices.items()}, self.test, self.classes, self.own)
 
 
 @dataclass(frozen=True)

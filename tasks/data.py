@@ -94,11 +94,14 @@ def who(steps: Steps, dataset: Ref, federation: Mapping[str, Any], seed: int) ->
 
 def gather(steps: Steps, setting: Setting, prepared: Prepared) -> Federation:
     """Return the federation: its devices hold references, the loop never looks inside them."""
-    held, shared = steps(partial(hand_out, scale=setting.federation["scale"]), prepared.dataset, prepared.partition)
+    held, shared, own = steps(
+        partial(hand_out, scale=setting.federation["scale"]), prepared.dataset, prepared.partition
+    )
     card = steps(describe, prepared.dataset)
-    own = {key: value for key, value in setting.net.items() if key != "variants"}
+    first = {key: value for key, value in setting.net.items() if key != "variants"}
     nets = [
-        net(shape=card["shape"], classes=len(card["classes"]), **one) for one in (own, *setting.net.get("variants", ()))
+        net(shape=card["shape"], classes=len(card["classes"]), **one)
+        for one in (first, *setting.net.get("variants", ()))
     ]
     devices = {name: Device(name, nets[i % len(nets)], held[name]) for i, name in enumerate(held)}
-    return Federation(devices, shared, len(card["classes"]))
+    return Federation(devices, shared, len(card["classes"]), own)

@@ -266,13 +266,13 @@ def _axis(key: str, values: Sequence[Any] | Mapping[str, Any], changes: Mapping[
 
 def _named(point: Mapping[str, Any]) -> str:
     """Return a name for a point of a grid."""
-    words = {key.rpartition(".")[2]: value for key, value in point.items()}
-    return (
-        " ".join(
-            f"{key}={value:g}" if isinstance(value, int | float) else f"{key}={value}" for key, value in words.items()
-        )
-        or "base"
-    )
+    return " ".join(f"{key.rpartition('.')[2]}={_word(value)}" for key, value in point.items()) or "base"
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return "+".join(map(_word, value))
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 def _setting(

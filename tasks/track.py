@@ -92,11 +92,7 @@ class Record:
         profile = {"examples": len(held.train), "classes": list(held.classes), "shape": list(shape)}
         server: Params = store.get(result.server)
         arrays = {n.removeprefix(records.PREFIX): x for n, x in server.items() if n.startswith(records.PREFIX)}
-        self.write(
-            run, params=_params(result), table=result.table, seconds=result.seconds,
-            dataset=(setting.data["name"], result.prepared.dataset.digest, profile), arrays=arrays,
-            pictures=_figures(result, arrays),
-        )  # fmt: skip
+        # The model goes first: MLflow copies to it, one by one, the metrics that its run has by then.
         net = next(iter(result.fed.devices.values())).net
         if result.shared is not None:
             model = self.model(run, net, store.get(result.shared), shape, list(held.classes))
@@ -105,6 +101,11 @@ class Record:
         else:
             for device, ref in result.models.items():
                 self._artifact(run.info.run_id, f"devices/{_plain(device)}.safetensors", store.path(ref).read_bytes())
+        self.write(
+            run, params=_params(result), table=result.table, seconds=result.seconds,
+            dataset=(setting.data["name"], result.prepared.dataset.digest, profile), arrays=arrays,
+            pictures=_figures(result, arrays),
+        )  # fmt: skip
         self.close(run, result.digest)
 
     def find(self, config: str) -> Run | None:

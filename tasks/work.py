@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fedcore.data import Dataset
-from fedcore.partition import Partition, partition, splits
+from fedcore.partition import Partition, partition, servers, splits
 from fedcore.types import Data, Deploy, Message, Model, Params, Splits
 from tasks.store import Store, flatten
 
@@ -41,9 +41,9 @@ def divide(dataset: Dataset, *, federation: dict[str, Any], seed: int) -> Partit
     return partition(dataset, seed=seed, **federation)
 
 
-def hand_out(dataset: Dataset, made: Partition, *, scale: str) -> tuple[dict[str, Splits], Data]:
-    """Give each device its own examples."""
-    return splits(dataset, made, scale)
+def hand_out(dataset: Dataset, made: Partition, *, scale: str) -> tuple[dict[str, Splits], Data, Data]:
+    """Give each device its own examples; beside them the shared test set and what the server holds itself."""
+    return *splits(dataset, made, scale), servers(dataset, scale)
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def device_of(name: str, net: Net = NET) -> Device:
 
 
 def federation(names: Iterable[str] = "abc", net: Net = NET) -> Federation:
-    return Federation({name: device_of(name, net) for name in names}, data(20, "shared"), 3)
+    return Federation({name: device_of(name, net) for name in names}, data(20, "shared"), 3, data(24, "server"))
 
 
 def model(*words: object, net: Net = NET) -> Params:

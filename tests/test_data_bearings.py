@@ -18,7 +18,7 @@ from fedcore.data.bearings import CLASSES, DEVICES, Cut, Record, examples, simil
 from fedcore.partition import partition
 from fedcore.types import Data, Refused
 
-SMALL = {"window": 8, "train": 3, "test": 2}
+SMALL = {"server": 0, "window": 8, "train": 3, "test": 2}
 SENSORS = {"A": "DE", "B": "FE", "C": "BA"}
 
 
@@ -262,14 +262,48 @@ def test_settings_refused(tmp_path):
         ("test", -1, "must be at least 0"),
         ("noise", -0.5, "must be a finite number, at least 0"),
         ("noise", math.inf, "must be a finite number, at least 0"),
+        ("server", -1, "must be at least 0"),
     ):
         for name, given in (("cwru", {"root": tmp_path, "download": False}), ("bearings", {})):
             assert refusal(name, **given, **{key: value}) == f"data.{key} = {value}: {why}"
     assert refusal("bearings", scaling="rsm").startswith("data.scaling = 'rsm': did you mean 'rms'?")
     assert refusal("cwru", root=tmp_path, download=False, window=8, train=6, test=2) == (
-        "data.train + data.test = 6 + 2: CWRU/105.mat, DE, holds 7 windows of 8 samples; take fewer"
+        "data.train + data.test + data.server = 6 + 2 + 16: CWRU/105.mat, DE, holds 7 windows of 8 samples; take fewer"
     )
+    for places in (["D"], []):
+        assert refusal("bearings", locations=places).startswith(f"data.locations = {places}: ")
     assert "a simulated record holds 119 windows of 1024" in refusal("bearings", train=100, test=20)
+
+
+# the server's own
+
+
+def test_the_server_holds_the_windows_after_the_training_ones_of_the_first_place_alone(tmp_path):
+    own, none = read(everything(tmp_path), server=2), read(tmp_path)
+    assert torch.equal(own.train.x, none.train.x)  # devices hold what they held
+    assert none.server is None
+    expected = []
+    for device, kind, number in PLACES:
+        if device[0] == "A":
+            signal = record(number, "A")
+            rows = [magnitude(signal[start : start + 8]) for start in (24, 32)]  # windows 3 and 4, after 0 to 2
+            held = own.server.x[own.server.y == CLASSES.index(kind)].flatten(1)
+            assert all(
+                any(torch.allclose(torch.tensor(row, dtype=torch.float32), x, atol=1e-4) for x in held) for row in rows
+            )
+            expected.append(kind)
+    assert expected
+    assert len(own.server) == 2 * sum(
+        device[0] == "A" for device, _ in set(zip(none.device, none.train.y.tolist(), strict=True))
+    )
+
+
+def test_places_can_be_chosen(tmp_path):
+    whole, two = read(everything(tmp_path), server=1), read(tmp_path, server=1, locations=["B", "C"])
+    kept = torch.tensor([place != "A" for place in whole.domain])
+    assert torch.equal(two.train.x, whole.train.x[kept])
+    assert set(two.device) == {name for name in DEVICES if name[0] != "A"}
+    assert torch.equal(two.server.x, whole.server.x)  # the server is where it is
 
 
 # download

@@ -4,7 +4,7 @@ from federations import bits, model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcore.mixing import by_size, evenly, mean, mix
+from fedcore.mixing import by_size, evenly, mean, mean_of_users, mix
 
 
 def models(count):
@@ -107,3 +107,43 @@ def test_nothing_is_changed_in_place():
 def test_as_many_weights_as_members():
     with pytest.raises(ValueError, match="shorter"):
         mean(models(3), evenly(2))
+
+
+def deep(depth, number):
+    """A model that has a stem and so many cells, one number everywhere."""
+    return {name: torch.full((2,), float(number)) for name in ["stem", "cell1", "cell2"][: depth + 1]}
+
+
+def test_each_cell_is_averaged_over_those_who_use_it():
+    """Eq. (9) by hand: three devices of 1, 2 and 3 examples with depths 0, 1 and 2."""
+    members = {"a": deep(0, 6), "b": deep(1, 12), "c": deep(2, 18)}
+    found = mean_of_users(members, {"a": 1, "b": 2, "c": 3})
+    assert {name: leaf.tolist() for name, leaf in found.items()} == {
+        "stem": pytest.approx(2 * [(1 * 6 + 2 * 12 + 3 * 18) / 6], rel=1e-6),
+        "cell1": pytest.approx(2 * [(2 * 12 + 3 * 18) / 5], rel=1e-6),
+        "cell2": [18.0, 18.0],
+    }
+
+
+def test_cells_of_everyone_are_fedavg_and_order_does_not_matter():
+    members, sizes = dict(zip("abc", models(3), strict=True)), {"a": 6, "b": 9, "c": 12}
+    found = mean_of_users(members, sizes)
+    assert bits(found) == bits(mean(list(members.values()), by_size([6, 9, 12])))
+    torch.testing.assert_close(mean_of_users(dict(reversed(members.items())), sizes), found)
+
+
+def test_aggregating_and_sampling_is_one_row_stochastic_matrix_per_cell():
+    """Row i of a cell's matrix: the weights of all who use the cell if i does, else itself alone."""
+    sizes, depths = {"a": 1, "b": 2, "c": 3}, {"a": 0, "b": 1, "c": 2}
+    every = {name: {leaf: torch.randn(4, generator=torch.Generator().manual_seed(k)) for leaf in deep(2, 0)}
+             for k, name in enumerate("abc")}  # fmt: skip
+    sent = {name: {leaf: every[name][leaf] for leaf in deep(m, 0)} for name, m in depths.items()}
+    hyper = mean_of_users(sent, sizes)
+    for m, leaf in enumerate(deep(2, 0)):
+        uses = torch.tensor([depths[name] >= m for name in "abc"])
+        share = torch.tensor([sizes[name] for name in "abc"]).double() * uses
+        matrix = torch.where(uses[:, None], share / share.sum(), torch.eye(3).double())
+        torch.testing.assert_close(matrix.sum(1), torch.ones(3).double())
+        mixed = mix([{leaf: every[name][leaf]} for name in "abc"], matrix)
+        for name, row in zip("abc", mixed, strict=True):
+            torch.testing.assert_close(row[leaf], (every[name] | {k: hyper[k] for k in sent[name]})[leaf])

@@ -30,6 +30,7 @@ NARROW: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     "resnet20": ("resnet20", (3, 16, 16), {"width": 0.25}),
     "resnet20 with bottlenecks": ("resnet20", (1, 16, 16), {"width": 0.25, "bottleneck": True}),
     "mobilenet_v2": ("mobilenet_v2", (1, 16, 16), {"width": 0.125}),
+    "cells": ("cells", (1, 64), {"width": 0.125, "cells": 2}),
 }
 """Every registered net, made narrow so that tests are fast."""
 
@@ -171,7 +172,7 @@ def test_small_images_are_framed_with_zeros():
     assert larger(images((3, 40, 40))).shape == (4, 3)
 
 
-@pytest.mark.parametrize("name", sorted({*nets.NETS} - {"mlp", "cnn"}))
+@pytest.mark.parametrize("name", sorted({*nets.NETS} - {"mlp", "cnn", "cells"}))
 def test_rows_of_a_table_are_refused(name):
     with pytest.raises(Refused, match=r"takes images \(channels, height, width\), examples are \(9,\)"):
         nets.net(name, shape=(9,), classes=3)

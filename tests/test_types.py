@@ -48,9 +48,10 @@ def test_a_net_without_a_table_cannot_be_aligned():
 def test_the_public_part_holds_no_examples_but_the_shared_ones():
     fed = federation("ab")
     assert fed.public.names == ("a", "b")
-    assert set(vars(fed.public)) == {"nets", "test", "classes"}
+    assert set(vars(fed.public)) == {"nets", "test", "classes", "own"}
     assert fed.public.nets == {"a": NET, "b": NET}
     assert fed.public.test is fed.test
+    assert fed.public.own is fed.own
 
 
 def test_a_generators_seed_is_a_digest_of_its_words():

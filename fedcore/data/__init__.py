@@ -39,6 +39,7 @@ class Dataset:
     device: who recorded each example of `train` (N names), where the source says so.
     split: "train", "val" or "test" for each example of `train`, where the source fixes it.
     domain: name of the domain that each example of `train` comes from, where several are put together.
+    server: examples that the server itself holds, and no device.
     """
 
     train: Data
@@ -47,6 +48,7 @@ class Dataset:
     device: tuple[str, ...] | None = None
     split: tuple[str, ...] | None = None
     domain: tuple[str, ...] | None = None
+    server: Data | None = None
 
 
 def load(name: str, **settings: Any) -> Dataset:

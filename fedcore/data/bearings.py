@@ -9,7 +9,7 @@ here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TypeAlias
 
@@ -59,6 +59,9 @@ class Cut:
     a record, so that they share no sample and the test windows are the same for any `train`. scaling: "none", eq. (7)
     as it stands; "rms": divided by the root mean square of all features of the device's training examples. noise: white
     noise of so many times the record's root mean square is added first; its draws depend on seed, device and class.
+
+    server: windows of each class that the server records itself at the first place (the paper's auxiliary set), those
+    that follow the training windows; no device has them. locations: the places whose devices take part.
     """
 
     window: int
@@ -67,6 +70,8 @@ class Cut:
     scaling: str
     noise: float
     seed: int
+    server: int = 0
+    locations: tuple[str, ...] = LOCATIONS
 
     def __post_init__(self) -> None:
         if self.window < 2 or self.window % 2:
@@ -77,6 +82,11 @@ class Cut:
             raise Refused(f"data.test = {self.test}: must be at least 0")
         if self.scaling not in SCALINGS:
             raise unknown("data.scaling", self.scaling, SCALINGS)
+        if self.server < 0:
+            raise Refused(f"data.server = {self.server}: must be at least 0")
+        for location in self.locations or ("",):
+            if location not in LOCATIONS:
+                raise unknown("data.locations", list(self.locations), LOCATIONS)
         if not 0 <= self.noise < np.inf:
             raise Refused(f"data.noise = {self.noise}: must be a finite number, at least 0")
 
@@ -86,8 +96,17 @@ def examples(records: Iterable[Record], cut: Cut) -> Dataset:
 
     `device` is the device's name, `domain` its location, `split` says which windows are the last ones.
     """
-    spectra = {(DEVICES.index(r.device), CLASSES.index(r.kind)): spectrum(windows(r, cut)) for r in records}
+    spectra, others = {}, {}
+    for record in records:
+        at, kept = (DEVICES.index(record.device), CLASSES.index(record.kind)), spare(record, cut)
+        held = spectrum(windows(record, cut))
+        if record.device[0] in cut.locations:
+            spectra[at] = np.delete(held, np.s_[cut.train : cut.train + kept], axis=0)
+        if kept:
+            others[at] = held[cut.train : cut.train + kept]
     order = sorted(spectra)
+    if not order:
+        raise Refused(f"data.locations = {list(cut.locations)}: there is no record of these places")
     x = np.concatenate([block for _, own in groupby(order, lambda at: at[0]) for block in scaled(own, spectra, cut)])
     each = cut.train + cut.test
     devices = tuple(DEVICES[device] for device, _ in order for _ in range(each))
@@ -99,24 +118,38 @@ def examples(records: Iterable[Record], cut: Cut) -> Dataset:
         device=devices,
         split=(("train",) * cut.train + ("test",) * cut.test) * len(order),
         domain=tuple(device[0] for device in devices),
+        server=servers(others, cut) if others else None,
     )
 
 
+def servers(spectra: dict[tuple[int, int], Signal], cut: Cut) -> Data:
+    """Return the server's own examples, scaled as a device scales its own."""
+    order = sorted(spectra)
+    x = np.concatenate([*scaled(order, spectra, replace(cut, train=cut.server))])
+    y = torch.tensor([kind for _, kind in order]).repeat_interleave(cut.server)
+    return Data(torch.from_numpy(x.astype(np.float32)[:, None]), y)
+
+
+def spare(record: Record, cut: Cut) -> int:
+    """Return how many of a record's windows are the server's."""
+    return cut.server if record.device[0] == LOCATIONS[0] else 0
+
+
 def windows(record: Record, cut: Cut) -> Signal:
-    """Return a record's first and last windows, (train + test, window), with noise."""
+    """Return a record's first and last windows, (train + server + test, window), with noise."""
     signal = record.signal
     if cut.noise:
         draws = generator(cut.seed, "noise", record.device, record.kind)
         white = torch.randn(len(signal), generator=draws, dtype=torch.float64).numpy()
         signal = signal + cut.noise * np.sqrt(np.mean(signal**2)) * white
-    held = len(signal) // cut.window
-    if held < cut.train + cut.test:
-        raise Refused(
-            f"data.train + data.test = {cut.train} + {cut.test}: {record.source} holds {held} windows of {cut.window} "
-            "samples; take fewer"
-        )
+    held, first = len(signal) // cut.window, cut.train + spare(record, cut)
+    if held < first + cut.test:
+        wanted = f"data.train + data.test = {cut.train} + {cut.test}"
+        if spare(record, cut):
+            wanted = f"data.train + data.test + data.server = {cut.train} + {cut.test} + {cut.server}"
+        raise Refused(f"{wanted}: {record.source} holds {held} windows of {cut.window} samples; take fewer")
     whole = signal[: held * cut.window].reshape(held, cut.window)
-    return np.concatenate([whole[: cut.train], whole[held - cut.test :]])
+    return np.concatenate([whole[:first], whole[held - cut.test :]])
 
 
 def spectrum(windows: Signal) -> Signal:

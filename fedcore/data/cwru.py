@@ -45,13 +45,16 @@ def cwru(
     scaling: str = "none",
     noise: float = 0.0,
     seed: int = 0,
+    server: int = 16,
+    locations: list[str] | None = None,
 ) -> Dataset:
     """Return twelve devices with up to ten classes each, x (N, 1, window / 2) float32.
 
     The settings are those of :class:`fedcore.data.bearings.Cut`. A device lacks the class of a file or of a sensor that
     is missing, which is logged in one line. download: fetch missing files; if one cannot be had, nothing is returned.
     """
-    cut, root = Cut(window, train, test, scaling, noise, seed), Path(root)
+    places = LOCATIONS if locations is None else tuple(locations)
+    cut, root = Cut(window, train, test, scaling, noise, seed, server, places), Path(root)
     if download:
         fetch(root)
     found = [number for number in NUMBERS if place(root, number).is_file()]

@@ -67,13 +67,21 @@ NOISE, COLOUR = 0.04, 0.5
 
 
 def bearings(
-    window: int = 1024, train: int = 80, test: int = 20, scaling: str = "none", noise: float = 0.0, seed: int = 0
+    window: int = 1024,
+    train: int = 80,
+    test: int = 20,
+    scaling: str = "none",
+    noise: float = 0.0,
+    seed: int = 0,
+    server: int = 16,
+    locations: list[str] | None = None,
 ) -> Dataset:
     """Return the simulated rig's twelve devices with ten classes each, x (N, 1, window / 2) float32.
 
     The settings are those of :class:`fedcore.data.bearings.Cut`; `seed` also makes another rig.
     """
-    return examples(records(seed), Cut(window, train, test, scaling, noise, seed))
+    places = LOCATIONS if locations is None else tuple(locations)
+    return examples(records(seed), Cut(window, train, test, scaling, noise, seed, server, places))
 
 
 def records(seed: int) -> Iterator[Record]:

@@ -20,6 +20,11 @@ METHODS: dict[str, str] = {
     "best_local": "fedcore.methods.best_local",
     "half_best": "fedcore.methods.half_best",
     "no_alignment": "fedcore.methods.no_alignment",
+    "fedprox": "fedcore.methods.fedprox",
+    "fedper": "fedcore.methods.fedper",
+    "ditto": "fedcore.methods.ditto",
+    "fixed_depth": "fedcore.methods.fixed_depth",
+    "fedasa": "fedcore.methods.fedasa",
 }
 
 CONTROLS = frozenset({"best_local", "half_best", "no_alignment"})

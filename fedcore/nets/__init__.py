@@ -25,6 +25,7 @@ NETS = {
     "vgg16": "fedcore.nets.vgg:vgg16",
     "resnet20": "fedcore.nets.residual:resnet20",
     "mobilenet_v2": "fedcore.nets.residual:mobilenet_v2",
+    "cells": "fedcore.nets.cells:net",
 }
 """Where each net's function stands: (*, shape, classes, **settings) -> Net. A name with a colon is a user's own."""
 

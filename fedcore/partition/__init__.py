@@ -54,6 +54,7 @@ __all__ = [
     "label_skew",
     "partition",
     "quantity_skew",
+    "servers",
     "splits",
     "to_frame",
 ]
@@ -322,6 +323,12 @@ def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple
             moments = _moments(own["train"], own["unlabelled"])
             held[who] = {part: _standardised(data, *moments) for part, data in own.items()}
     return {who: Splits(**own) for who, own in held.items()}, shared
+
+
+def servers(dataset: Dataset, scale: str = "none") -> Data:
+    """Return what the server holds itself, scaled as a device scales its own; nothing where the dataset has none."""
+    own = dataset.server if dataset.server is not None else _take(dataset.train, np.array([], dtype=np.int64))
+    return _standardised(own, *_moments(own)) if scale == "device" and len(own) else own
 
 
 def _take(data: Data, index: Index, known: bool = True) -> Data:

@@ -14,7 +14,7 @@ from fedcore.evaluate import evaluate
 from fedcore.local import Training, train
 from fedcore.methods import CONTROLS, METHODS, method
 from fedcore.rounds import begin, run
-from fedcore.types import Device, Federation, Refused
+from fedcore.types import Refused
 from fedcore.workers import Inline
 from tasks import settings
 from tasks.keys import key
@@ -101,7 +101,7 @@ def test_other_names_in_the_same_order_change_nothing_else(row):
     """With one start for all and all examples in one batch nothing else is drawn by name."""
     whole = {"batch": 1000, "epochs": 5, "optimiser": "sgd", "lr": 0.3}
     built = replace(row, common=True, training=row.training | whole).build(NETS)
-    other = Federation({renamed(k): Device(renamed(k), v.net, v.data) for k, v in FED.devices.items()}, FED.test, 3)
+    other = replace(FED, devices={renamed(k): replace(v, name=renamed(k)) for k, v in FED.devices.items()})
     for one, two in zip(run(built, FED, 3, Inline()), run(built, other, 3, Inline()), strict=True):
         assert {renamed(name): count for name, count in one.down.items()} == two.down
         for name in FED.devices:

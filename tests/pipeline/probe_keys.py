@@ -36,6 +36,20 @@ OWN: dict[str, dict[str, Any]] = {
     "best_local": {"exam": "validation"},
     "half_best": {"exam": "validation"},
     "no_alignment": {"exam": "validation"},
+    "fedprox": {"rounds": 2, "fraction": 1.0, "mu": 0.1},
+    "fedper": {"rounds": 2, "personal_lr": None},
+    "ditto": {"rounds": 2, "fraction": 1.0, "strength": 0.1},
+    "fixed_depth": {"rounds": 2, "depth": 1, "personal_lr": None},
+    "fedasa": {
+        "rounds": 2,
+        "alignment_rounds": 2,
+        "auxiliary": None,
+        "steps": 3,
+        "cell": None,
+        "distance": "printed",
+        "budget": None,
+        "personal_lr": None,
+    },
 }
 
 

@@ -17,6 +17,7 @@ import torch
 from project import Project
 
 from fedcore.local import Training
+from fedcore.methods import METHODS
 from fedcore.types import Net, Stage
 from tasks import keys
 from tasks.keys import Digest, key
@@ -304,9 +305,11 @@ def test_shared_parts_are_digested_once_and_never_mixed_up():
 
 
 EDITS = (
-    "fedcore/fusion.py:code", "fedcore/fusion.py:lmf", "fedcore/transport.py:newton", "fedcore/local.py:train",
+    "fedcore/fusion.py:code", "fedcore/fusion.py:lmf", "fedcore/transport.py:newton", "fedcore/local.py:fit",
     "fedcore/local.py:#", "fedcore/mixing.py:mean", "fedcore/evaluate.py:metrics", "fedcore/figures.py:png",
 )  # fmt: skip
+IN_ROUNDS = ("fedprox", "fedper", "ditto", "fixed_depth", "fedasa")
+"""Methods with a training of their own."""
 FUSED = {"lmf receive", "lmf stretch", "code_ot receive", "code_ot stretch"}
 
 
@@ -325,7 +328,7 @@ def moved(found: dict[str, Any], edit: str) -> set[str]:
 @pytest.mark.slow
 def test_keys_are_the_same_in_every_process(found: dict[str, Any]):
     assert found["again"] == found[""]
-    assert len(found[""]) == 2 + 5 * 7
+    assert len(found[""]) == 2 + 5 * 12
 
 
 @pytest.mark.slow
@@ -336,15 +339,17 @@ def test_editing_the_fusion_retrains_nobody(found: dict[str, Any]):
 
 
 @pytest.mark.slow
-def test_editing_the_average_is_fedavgs_own_affair(found: dict[str, Any]):
-    assert moved(found, "fedcore/mixing.py:mean") == {"fedavg receive", "fedavg stretch"}
+def test_editing_the_average_concerns_those_who_average(found: dict[str, Any]):
+    assert moved(found, "fedcore/mixing.py:mean") == {
+        f"{name} {step}" for name in ("fedavg", *IN_ROUNDS) for step in ("receive", "stretch")
+    }
 
 
 @pytest.mark.slow
 def test_editing_the_training_retrains_everyone_and_nothing_else(found: dict[str, Any]):
     """What is combined after it depends on what was trained, by its digest, not on how."""
     expected = {name for name in found[""] if name.split(" ")[-1] in ("train", "stretch")}
-    assert moved(found, "fedcore/local.py:train") == expected
+    assert moved(found, "fedcore/local.py:fit") == expected
     assert moved(found, "fedcore/local.py:#") == set()
 
 
@@ -358,7 +363,7 @@ def test_editing_the_evaluation_evaluates_anew(found: dict[str, Any]):
 @pytest.mark.slow
 def test_one_shot_methods_share_their_training(found: dict[str, Any]):
     """With the same message and device, training is one step for all of them."""
-    trained = {value for name, value in found[""].items() if name.endswith(" train")}
+    trained = {found[""][f"{name} train"] for name in METHODS if name not in IN_ROUNDS}
     assert len(trained) == 1
 
 

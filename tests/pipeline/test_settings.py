@@ -240,6 +240,8 @@ BEYOND: dict[str, list[Any]] = {
     "training.batch": [0, 1.5, "a"],
     "training.epochs": [0, 1.5],
     "training.init": ["same", None],
+    "training.loss": ["mse", None],
+    "training.moments": ["keep", None],
     "fedavg.rounds": [0, 1.5, "a"],
     "fedavg.fraction": [0, 1.1, "a"],
     "fedavg.weights": ["sizes"],
@@ -261,6 +263,25 @@ BEYOND: dict[str, list[Any]] = {
     "best_local.exam": ["validate"],
     "half_best.exam": ["validate"],
     "no_alignment.exam": ["validate"],
+    "fedprox.rounds": [0, 1.5],
+    "fedprox.fraction": [0, 1.1],
+    "fedprox.mu": [-0.1, "a"],
+    "fedper.rounds": [0, 1.5],
+    "fedper.personal_lr": [0, -1, "a"],
+    "ditto.rounds": [0, 1.5],
+    "ditto.fraction": [0, 1.1],
+    "ditto.strength": [-0.1, "a"],
+    "fixed_depth.rounds": [0, 1.5],
+    "fixed_depth.depth": [-1, 0.5, "all"],
+    "fixed_depth.personal_lr": [0, -1],
+    "fedasa.rounds": [0, 1.5],
+    "fedasa.alignment_rounds": [0, 1.5],
+    "fedasa.auxiliary": [-1, 1.5],
+    "fedasa.steps": [0, 1.5],
+    "fedasa.cell": [-1, 0.5],
+    "fedasa.distance": ["cosine", None],
+    "fedasa.budget": [0, -1, "a", [1, 2]],
+    "fedasa.personal_lr": [0, -1],
 }
 FREE = {"data.root", "data.path", "data.label", "data.device", "data.split", "data.features"}
 """Names of places and columns: what is there decides, when it is read."""
@@ -302,7 +323,9 @@ def test_a_key_that_nothing_reads_is_refused(params: dict[str, Any], section: st
 
 
 MAY_BE_MISSING = {f"federation.{k}" for k in ("share", "examples", "domains", "unlabelled", "hidden")} | {
-    "net.variants"
+    "net.variants",
+    "training.loss",
+    "training.moments",
 }
 """They have a default of their own."""
 
@@ -340,8 +363,10 @@ def test_every_key_reaches_a_run(params: dict[str, Any], key: str):
         "code_ot.order": "descending", "federation.val": 0.125, "federation.test": 0.125, "federation.shared_test": 0.5,
         "training.momentum": 0.5, "federation.share": 0.5, "federation.examples": 99, "federation.domains": "split",
         "federation.unlabelled": 0.5, "federation.hidden": "random", "net.variants": [{"widths": [3, 2]}],
+        "training.loss": "table3", "training.moments": "kept", "fedprox.fraction": 0.5, "ditto.fraction": 0.5,
+        "fedasa.auxiliary": 1, "fedasa.cell": 0, "fedasa.distance": "unit_norm", "fedasa.budget": 1.0e+6,
     }  # fmt: skip
-    by_name = {"exam": "test", "solver": "exact", "p": 2}
+    by_name = {"exam": "test", "solver": "exact", "p": 2, "personal_lr": 0.5}
     section, name = key.split(".")
     now = params[section][name]
     value = other.get(key, by_name.get(name, now + 1 if isinstance(now, int | float) else None))
@@ -515,7 +540,8 @@ def test_every_study_is_valid_in_every_size(name: str, size: str):
     for point in found:
         own = {key: value for key, value in point.net.items() if key != "name"}
         for row in point.methods:
-            assert row.build({"a": net(point.net["name"], shape=(1, 28, 28), classes=10, **own)}).stages
+            shape = (1, 512) if point.data["name"] in ("bearings", "cwru") else (1, 28, 28)
+            assert row.build({"a": net(point.net["name"], shape=shape, classes=10, **own)}).stages
 
 
 def test_an_unknown_study_or_size_is_refused():

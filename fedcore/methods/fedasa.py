@@ -1,0 +1,217 @@
+"""FedASA (Deng et al. 2024, Algorithm 1): each device shares the stem and as many cells as fit its data and its budget.
+
+The server trains an auxiliary model on examples of its own. In the alignment rounds it finds for each device the cell
+whose features are nearest to those of the auxiliary model's cell l (8); from then on the device shares at that depth.
+Every round it aggregates each cell over the devices that share it (9) and sends each device its own part back.
+
+Departures. In the alignment rounds the paper's devices send their whole model (line 5); here the stem and all cells
+that their budget allows, as (8) looks at no more: heads never travel up. A device may share the stem alone (m = 0), as
+in Table VI; (8) prints m in [M]. In an alignment round (9) runs over the depths just found. The auxiliary model, which
+the paper calls poor (78 % accuracy), is one that is stopped after a few steps. With `common`, the server's first
+message is the whole initial model, whatever the budget, as in step (i) of Section III.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+
+import torch
+
+from fedcore.cells import (
+    Distance,
+    comparable,
+    deepest,
+    distances,
+    hyper_model,
+    merged,
+    sample,
+    train_shared,
+    upto,
+)
+from fedcore.local import Training, accuracy, descend, lay, minibatches, plain
+from fedcore.messages import first
+from fedcore.nets import drawn_from, init, shapes
+from fedcore.records import PREFIX
+from fedcore.types import (
+    At,
+    Count,
+    Data,
+    Depth,
+    Device,
+    Message,
+    Method,
+    Net,
+    Params,
+    Positive,
+    Public,
+    Refused,
+    Stage,
+    Turn,
+    Update,
+    generator,
+    nbytes,
+)
+from fedcore.unequal import alike
+
+Budget: TypeAlias = dict[str, Positive] | Positive | None
+"""C_k: what a device may send in a round, in bytes; one for all, or one for each by name; None: no limit."""
+
+AUXILIARY, HYPER = "auxiliary/", "hyper/"
+"""What names begin with in the server's memory: the auxiliary model and its examples; the hyper-model."""
+
+
+def fedasa(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    rounds: Count,
+    alignment_rounds: Count,
+    auxiliary: Depth | None,
+    steps: Count,
+    cell: Depth | None,
+    distance: Distance,
+    budget: Budget,
+    personal_lr: Positive | None,
+) -> Method:
+    """Build FedASA. Everyone takes part in every round.
+
+    rounds: T. alignment_rounds: t_0, the first of them. auxiliary: L, cells of the auxiliary model; None: as many as
+    the devices' nets have. steps: minibatches that it is trained on. cell: l, 0 to L; None: L // 2. distance: how
+    features are compared. budget: C_k. personal_lr: eta_h; None: training's rate, which is eta_g.
+    """
+    alike(nets)
+    net = next(iter(nets.values()))
+    comparable(net)
+    cells = deepest(net) if auxiliary is None else auxiliary
+    if cells > deepest(net):
+        raise Refused(f"fedasa.auxiliary = {cells}: the devices' nets have {deepest(net)} cells, it can have no more")
+    if cell is not None and cell > cells:
+        raise Refused(f"fedasa.cell = {cell}: the auxiliary model has cells 0 (the stem) to {cells}")
+    limits = within(budget, nets)
+    aligning = min(alignment_rounds, rounds)
+    own = net if cells == deepest(net) else shortened(net, cells)
+    find = partial(align, net=net, auxiliary=own, cell=cells // 2 if cell is None else cell, distance=distance)
+    most = partial(train_most, limits=limits, training=training, personal_lr=personal_lr)
+    same = partial(train_same, training=training, personal_lr=personal_lr)
+    stages = (Stage(most, find, aligning), Stage(same, mix, rounds - aligning))
+    begin = partial(begin_aligning, auxiliary=own, steps=steps, training=training, common=common)
+    return Method(begin, stages[: 1 + (rounds > aligning)], merged)
+
+
+def shortened(net: Net, cells: int) -> Net:
+    """Return the same net with so many cells."""
+    if not isinstance(net.build, partial) or "cells" not in net.build.keywords:
+        raise Refused(f"fedasa.auxiliary = {cells}: only net.name = cells can be made with fewer cells; use null")
+    return Net(partial(net.build.func, *net.build.args, **{**net.build.keywords, "cells": cells}))
+
+
+def within(budget: Budget, nets: Mapping[str, Net]) -> dict[str, int]:
+    """Return the greatest depth that each device's budget allows; refuses one that the stem does not fit into."""
+    if isinstance(budget, dict) and set(budget) != set(nets):
+        wrong = sorted(set(nets) ^ set(budget))
+        raise Refused(f"fedasa.budget: it must name every device and no other; wrong: {', '.join(wrong)}")
+    limits = {}
+    for name, net in nets.items():
+        leaves = init(net, torch.Generator())
+        costs = [nbytes({leaf: leaves[leaf] for leaf in upto(net, m)}) for m in range(deepest(net) + 1)]
+        here = budget[name] if isinstance(budget, dict) else math.inf if budget is None else budget
+        if here < costs[0]:
+            raise Refused(f"fedasa.budget: {name} has {here:.0f} bytes a round, the least that fits is {costs[0]}")
+        limits[name] = sum(cost <= here for cost in costs) - 1
+    return limits
+
+
+def begin_aligning(
+    public: Public, seed: int, *, auxiliary: Net, steps: int, training: Training, common: bool
+) -> tuple[Params, Mapping[str, Message]]:
+    """Draw the initial model and train the auxiliary one from the same numbers; the server remembers both.
+
+    Its leaves are named auxiliary/<leaf>, its examples auxiliary/x, and the hyper-model's hyper/<leaf>.
+    """
+    if len(public.own) == 0:
+        raise Refused("fedasa: the server has no examples of its own to train the auxiliary model on")
+    _, messages = first(public, seed, common=common)
+    whole = init(next(iter(public.nets.values())), generator(seed, "init"))
+    trained = teach(auxiliary, {leaf: whole[leaf] for leaf in shapes(auxiliary)}, public.own, training, steps, seed)
+    hyper = {f"{HYPER}{leaf}": x for leaf, x in whole.items() if common}
+    right = torch.tensor(accuracy(trained, auxiliary, public.own), dtype=torch.float64)
+    memory = {f"{AUXILIARY}{leaf}": x for leaf, x in trained.items()} | {f"{AUXILIARY}x": public.own.x}
+    return hyper | memory | {f"{PREFIX}auxiliary/accuracy": right}, messages
+
+
+def teach(net: Net, start: Params, data: Data, training: Training, steps: int, seed: int) -> Params:
+    """Train the auxiliary model on so many minibatches of the server's own examples."""
+    laid = lay(net, start)
+    enough = replace(training, epochs=math.ceil(steps / max(len(data) // training.batch, 1)))
+    with drawn_from(generator(seed, "auxiliary", "noise")):
+        batches = minibatches(laid, len(data), enough, generator(seed, "auxiliary"))[:steps]
+        descend(data, batches, plain(laid, enough, len(batches)))
+    return laid.params()
+
+
+def train_most(
+    own: Params,
+    message: Message,
+    device: Device,
+    at: At,
+    *,
+    limits: Mapping[str, int],
+    training: Training,
+    personal_lr: float | None,
+) -> tuple[Params, Update]:
+    """Train all, send the stem and as many cells as the budget allows."""
+    shared = upto(device.net, limits[device.name])
+    return train_shared(own, message, device, at, shared=shared, training=training, personal_lr=personal_lr)
+
+
+def train_same(
+    own: Params, message: Message, device: Device, at: At, *, training: Training, personal_lr: float | None
+) -> tuple[Params, Update]:
+    """Train all, send what was sent."""
+    return train_shared(
+        own, message, device, at, shared=message.params.keys(), training=training, personal_lr=personal_lr
+    )
+
+
+def align(
+    server: Params,
+    updates: Mapping[str, Update],
+    turn: Turn,
+    *,
+    net: Net,
+    auxiliary: Net,
+    cell: int,
+    distance: Distance,
+) -> tuple[Params, Mapping[str, Message]]:
+    """Find the alignment vector m* (8), aggregate the cells (9) and sample (lines 5-17).
+
+    The server remembers record/alignment/<device>, m*_k, and record/distance/<device> (M_k + 1,), the distances.
+    """
+    model = {leaf: server[f"{AUXILIARY}{leaf}"] for leaf in shapes(auxiliary)}
+    examples = Data(server[f"{AUXILIARY}x"], torch.empty(len(server[f"{AUXILIARY}x"])))
+    sent = {name: update.params for name, update in updates.items()}
+    apart = distances(net, sent, (auxiliary, model), cell, examples, distance)
+    depths = {name: d.argmin() for name, d in apart.items()}
+    found = {f"{PREFIX}alignment/{name}": m for name, m in depths.items()}
+    found |= {f"{PREFIX}distance/{name}": d for name, d in apart.items()}
+    used = {
+        name: replace(update, params={leaf: update.params[leaf] for leaf in upto(net, int(depths[name]))})
+        for name, update in updates.items()
+    }
+    return aggregate(server | found, used)
+
+
+def mix(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
+    """Aggregate and sample; nothing is aligned any more, so the auxiliary model is forgotten."""
+    return aggregate({name: x for name, x in server.items() if not name.startswith(AUXILIARY)}, updates)
+
+
+def aggregate(server: Params, updates: Mapping[str, Update]) -> tuple[Params, Mapping[str, Message]]:
+    """Replace in the hyper-model the operators that were used (9), leave the others alone, and sample."""
+    hyper = hyper_model(updates)
+    return server | {f"{HYPER}{leaf}": x for leaf, x in hyper.items()}, sample(hyper, updates)

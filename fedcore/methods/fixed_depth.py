@@ -1,0 +1,79 @@
+"""G-sharing (Deng et al. 2024, Fig. 3b): everyone shares the stem and the same number of cells, alpha_0 to alpha_M.
+
+With depth null nobody shares anything: local training, in rounds. With depth random it is FedASA's control: does it
+matter which depth a device is given?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Literal, TypeAlias
+
+import torch
+
+from fedcore.cells import deepest, exchange, merged, train_shared, upto
+from fedcore.local import Training
+from fedcore.messages import first
+from fedcore.types import (
+    At,
+    Count,
+    Depth,
+    Device,
+    Message,
+    Method,
+    Net,
+    Params,
+    Positive,
+    Refused,
+    Stage,
+    Update,
+    generator,
+)
+from fedcore.unequal import alike
+
+Choice: TypeAlias = Depth | Literal["random"] | None
+
+
+def fixed_depth(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    rounds: Count,
+    depth: Choice,
+    personal_lr: Positive | None,
+) -> Method:
+    """Build it. Everyone takes part in every round.
+
+    depth: cells that are shared beside the stem, 0 to M (of nets without cells: layers after the first, the last one
+    never); null: nothing; random: drawn for each device, evenly from 0 to M. personal_lr: of what is not shared; None:
+    training's.
+    """
+    alike(nets)
+    for net in nets.values():
+        if depth is not None and not 0 <= (0 if depth == "random" else depth) <= deepest(net):
+            raise Refused(f"fixed_depth.depth = {depth!r}: this net's depths are 0 to {deepest(net)}, random and null")
+    stage = Stage(partial(train_upto, training=training, depth=depth, personal_lr=personal_lr), exchange, rounds)
+    return Method(partial(first, common=common), (stage,), merged)
+
+
+def train_upto(
+    own: Params,
+    message: Message,
+    device: Device,
+    at: At,
+    *,
+    training: Training,
+    depth: Choice,
+    personal_lr: float | None,
+) -> tuple[Params, Update]:
+    """Train all, send the stem and the cells up to the device's depth."""
+    here = drawn(device.net, at.seed, device.name) if depth == "random" else depth
+    shared = () if here is None else upto(device.net, here)
+    return train_shared(own, message, device, at, shared=shared, training=training, personal_lr=personal_lr)
+
+
+def drawn(net: Net, seed: int, name: str) -> int:
+    """Return a depth from 0 to M that depends on the seed and the device's name alone."""
+    return int(torch.randint(deepest(net) + 1, (), generator=generator(seed, name, "depth")))

@@ -1,0 +1,60 @@
+"""FedASA's network for signals (Deng et al. 2024, Fig. 7): two convolutions, residual cells, two connected layers."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import partial
+
+from torch import Tensor, nn
+
+from fedcore.nets.cnn import scaled
+from fedcore.nets.tables import Images, Residual, described
+from fedcore.types import Count, Net, Positive, Refused
+
+
+class Row(nn.Module):
+    """Makes a signal an image of one row: (B, C, n) -> (B, C, 1, n). Convolutions of images are a quarter faster."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.unsqueeze(2)
+
+
+def cellular(shape: Sequence[int], classes: int, cells: int, widths: Sequence[int]) -> nn.Module:
+    """Build stem, cell1, ..., cellM, head: x (B, channels, n) -> logits (B, K).
+
+    A cell is x -> x + pool(ReLU(conv(x))); its pooling, the largest of three neighbours, keeps the length.
+    """
+    narrow, wide, hidden = widths
+    length = (((shape[1] - 4) // 4 + 1) - 1) // 4 + 1
+    stem = {
+        "conv1": nn.Conv2d(shape[0], narrow, (1, 4), stride=(1, 4)), "relu1": nn.ReLU(inplace=True),
+        "conv2": nn.Conv2d(narrow, wide, (1, 5), stride=(1, 4), padding=(0, 2)), "relu2": nn.ReLU(inplace=True),
+    }  # fmt: skip
+    layers: dict[str, nn.Module] = {"row": Row(), "stem": nn.Sequential(OrderedDict(stem))}
+    for i in range(1, cells + 1):
+        branch = {
+            "conv": nn.Conv2d(wide, wide, (1, 3), padding=(0, 1)), "relu": nn.ReLU(inplace=True),
+            "pool": nn.MaxPool2d((1, 3), stride=1, padding=(0, 1)),
+        }  # fmt: skip
+        layers[f"cell{i}"] = Residual(nn.Sequential(OrderedDict(branch)), nn.Identity())
+    head = {
+        "flatten": nn.Flatten(), "fc1": nn.Linear(wide * length, hidden), "relu": nn.ReLU(inplace=True),
+        "fc2": nn.Linear(hidden, classes),
+    }  # fmt: skip
+    layers["head"] = nn.Sequential(OrderedDict(head))
+    return Images(OrderedDict(layers))
+
+
+def net(*, shape: Sequence[int], classes: int, cells: Count = 4, width: Positive = 1.0) -> Net:
+    """The network that Table VI's numbers of parameters fit: signals of 512 and ten classes make 323,434 of them.
+
+    The stem (10,464) takes 4 and 5 samples at strides of 4 into 32 and 64 maps; each cell (12,352) has 64 maps; the
+    head has 128 units. cells: M. width: factor of all widths. The paper does not print kernels, strides, activations
+    or the kind of pooling.
+    """
+    if len(shape) != 2 or shape[1] < 4:
+        raise Refused(f"net.name: cells takes signals (channels, length from 4), examples are {tuple(shape)}")
+    if type(cells) is not int or cells < 1:
+        raise Refused(f"net.cells: {cells!r} is not a whole number above 0")
+    return described(partial(cellular, tuple(shape), classes, cells=cells, widths=scaled([32, 64, 128], width)))

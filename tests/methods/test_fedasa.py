@@ -1,0 +1,346 @@
+"""FedASA: who shares how much, what is averaged over whom, and that with the right setting it is FedAvg or local."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from math import inf
+
+import pytest
+import torch
+from federations import NET as MLP
+from federations import NETS as MLPS
+from federations import Recorder, bits, last, workers
+from federations import federation as tables
+from signals import ADAM, NET, NETS, WHOLE, data
+from signals import federation as signals
+
+from fedcore import nets
+from fedcore.cells import deepest, distances, exchange, features, parts, upto
+from fedcore.local import accuracy, load, train
+from fedcore.methods import method
+from fedcore.methods.fedasa import mix, shortened, teach
+from fedcore.mixing import by_size, mean
+from fedcore.rounds import begin, run
+from fedcore.types import At, Data, Message, Refused, Turn, Update, generator
+from fedcore.workers import Inline, one_thread
+
+GIVEN = {
+    "nets": NETS, "training": ADAM, "common": True, "rounds": 3, "alignment_rounds": 1, "auxiliary": None, "steps": 6,
+    "cell": None, "distance": "printed", "budget": None, "personal_lr": None,
+}  # fmt: skip
+fedasa = partial(method, "fedasa", **GIVEN)
+LEAVES = tuple(nets.shapes(NET))
+PRIVATE = parts(NET)["head"]
+M = deepest(NET)
+COSTS = [4 * sum(torch.Size(nets.shapes(NET)[leaf]).numel() for leaf in upto(NET, m)) for m in range(M + 1)]
+GENTLE = replace(ADAM, lr=1e-4)
+"""So small a rate that after a round every model is still about the common initial one."""
+
+
+def turn(names="abc"):
+    return Turn(0, 1, 0, tuple(names), tuple(names))
+
+
+def filled(leaves, number):
+    return {leaf: torch.full(nets.shapes(NET)[leaf], float(number)) for leaf in leaves}
+
+
+def alignment(state):
+    return {name: int(state.server[f"record/alignment/{name}"]) for name in state.messages}
+
+
+# Aggregation (9) and sampling
+
+
+def test_three_devices_with_unequal_depths_by_hand():
+    """Sizes 1, 2, 3 at depths 0, 1, 2: the stem is everyone's, cell 2 one device's, and nobody uses cell 3."""
+    sizes, numbers = {"a": 1, "b": 2, "c": 3}, {"a": 6.0, "b": 12.0, "c": 18.0}
+    updates = {name: Update(filled(upto(NET, m), numbers[name]), size=sizes[name]) for m, name in enumerate(numbers)}
+    before = {f"hyper/{leaf}": x for leaf, x in filled(LEAVES, -1).items()}
+    server, messages = mix(before, updates, turn())
+    expected = {"stem": (1 * 6 + 2 * 12 + 3 * 18) / 6, "cell1": (2 * 12 + 3 * 18) / 5, "cell2": 18, "cell3": -1}
+    for part, leaves in parts(NET).items():
+        for leaf, x in filled(leaves, expected.get(part, -1)).items():
+            torch.testing.assert_close(server[f"hyper/{leaf}"], x)
+            for name in numbers:
+                if leaf in updates[name].params:
+                    torch.testing.assert_close(messages[name].params[leaf], x)
+                else:
+                    assert leaf not in messages[name].params
+    assert {name: [*message.params] for name, message in messages.items()} == {
+        name: [*update.params] for name, update in updates.items()
+    }
+
+
+def everyone_at_full_depth(**changes):
+    """FedASA whose alignment finds depth M for everyone."""
+    return last(fedasa(cell=M, distance="unit_norm", training=GENTLE, **changes), signals(), 2).state
+
+
+def test_with_everyone_at_depth_m_it_is_fedavg_of_stem_and_cells():
+    state, fed, shared = everyone_at_full_depth(), signals(), upto(NET, M)
+    assert alignment(state) == dict.fromkeys("abc", M)
+    own, params = {name: {} for name in "abc"}, dict.fromkeys("abc", nets.init(NET, generator(2, "init")))
+    for stage, number in ((0, 0), (1, 0), (1, 1)):
+        with one_thread():
+            for name, there in fed.devices.items():
+                at = At(2, stage, number, name)
+                own[name], update = train(own[name], Message(params[name]), there, at, training=GENTLE)
+                params[name] = update.params
+        base = mean([{leaf: params[name][leaf] for leaf in shared} for name in params], by_size([6, 9, 12]))
+        params = {name: mine | base for name, mine in params.items()}
+    for name in fed.devices:
+        assert bits(state.messages[name].params) == bits(base)
+        deployed = fedasa().deploy(state.own[name], state.messages[name]).members[0]
+        assert bits(deployed) == bits(params[name])
+        assert bits({leaf: state.server[f"hyper/{leaf}"] for leaf in shared}) == bits(base)
+
+
+@pytest.mark.parametrize("common", [True, False])
+def test_alone_it_is_local_only(common):
+    """Nobody to share with: the mean over one device is that device."""
+    built = fedasa(rounds=1, common=common)
+    one = last(built, signals("b"), 3)
+    two = last(method("local_only", nets=NETS, training=ADAM, common=common), signals("b"), 3)
+    assert one.scores == two.scores
+    mine = built.deploy(one.state.own["b"], one.state.messages["b"]).members[0]
+    assert bits(mine) == bits(two.state.own["b"].params)
+
+
+def test_what_is_private_is_untouched_by_the_server_and_never_sent():
+    execute = Recorder()
+    rounds = list(run(fedasa(), signals(), 1, execute))
+    sent = [result[1] for _, _, result in execute.steps if isinstance(result, tuple)]
+    assert len(sent) == 9
+    assert not any(set(update.params) & set(PRIVATE) or update.extra for update in sent)
+    for one in rounds:
+        depths = alignment(one.state)
+        for name, message in one.state.messages.items():
+            assert [*message.params] == [*upto(NET, depths[name])]
+            assert not message.extra
+            deployed = fedasa().deploy(one.state.own[name], message).members[0]
+            for leaf in set(LEAVES) - set(message.params):
+                assert deployed[leaf] is one.state.own[name][leaf]
+        assert not any(leaf.startswith("moments/") for leaf in one.state.server)
+
+
+def test_the_initial_models_private_leaves_reach_nobody_a_second_time():
+    """A head in the server's memory stays the initial one: there is nothing to change it by."""
+    state = last(fedasa(), signals(), 1).state
+    start = nets.init(NET, generator(1, "init"))
+    for leaf in PRIVATE:
+        assert torch.equal(state.server[f"hyper/{leaf}"], start[leaf])
+
+
+# Alignment (8)
+
+
+@pytest.mark.parametrize("cell", range(M + 1))
+def test_from_a_common_start_the_depth_is_the_auxiliary_models(cell):
+    state = last(fedasa(cell=cell, distance="unit_norm", training=GENTLE), signals(), 5).state
+    assert alignment(state) == dict.fromkeys("abc", cell)
+    for name in "abc":
+        found = state.server[f"record/distance/{name}"]
+        assert found.shape == (M + 1,)
+        assert found.argmin() == cell
+
+
+@pytest.mark.parametrize("distance", ["printed", "unit_norm"])
+def test_a_planted_depth_is_found(distance):
+    """A cell of zeros hands on what enters it: C after m - 1 of them makes the features of C after one."""
+    params = nets.init(NET, generator("planted"))
+    cells = {m: parts(NET)[f"cell{m}"] for m in (1, 2, 3)}
+
+    def planted(at, number=1):
+        moved = params | {leaf: 9 * params[leaf] for m in cells if m > at for leaf in cells[m]}
+        for m in range(1, at):
+            moved |= {leaf: torch.zeros_like(moved[leaf]) for leaf in cells[m]}
+        return moved | dict(zip(cells[at], (params[leaf] * number for leaf in cells[1]), strict=True))
+
+    models = {name: {leaf: planted(m)[leaf] for leaf in upto(NET, M)} for name, m in zip("abc", (1, 2, 3), strict=True)}
+    found = distances(NET, models, (NET, planted(2)), 2, data(40, "aux"), distance)
+    for name, m in zip("abc", (1, 2, 3), strict=True):
+        assert found[name].argmin() == m
+        assert found[name][m] < 1e-10 < found[name][m - 1]
+
+
+def test_distances_are_the_printed_mean_over_examples():
+    one, two, examples = (nets.init(NET, generator(k)) for k in (1, 2)), nets.init(NET, generator(3)), data(37, "aux")
+    models = dict(zip("ab", one, strict=True))
+    found = distances(NET, models, (NET, two), 1, examples, "printed")
+    unit = distances(NET, models, (NET, two), 1, examples, "unit_norm")
+    with torch.no_grad():
+        wanted = features(NET, load(NET, two), examples.x)[1].flatten(1).double()
+        for name, params in models.items():
+            for m, feature in enumerate(features(NET, load(NET, params), examples.x)):
+                mine = feature.flatten(1).double()
+                by_hand = sum(((w - f) ** 2).sum() for w, f in zip(wanted, mine, strict=True)) / 37
+                cosines = torch.nn.functional.cosine_similarity(wanted, mine)
+                torch.testing.assert_close(found[name][m], by_hand, rtol=1e-5, atol=1e-7)
+                torch.testing.assert_close(unit[name][m], (2 - 2 * cosines).mean(), rtol=1e-4, atol=1e-6)
+
+
+def test_features_of_another_shape_are_infinitely_far():
+    params = nets.init(MLP, generator(0))
+    found = distances(MLP, {"a": params}, (MLP, params), 1, Data(torch.rand(5, 4), torch.zeros(5)), "printed")
+    assert found["a"].tolist() == [inf, 0.0]
+
+
+def test_the_depth_is_found_again_in_every_alignment_round_and_kept_after():
+    rounds = list(run(fedasa(rounds=4, alignment_rounds=2), signals(), 1, Inline()))
+    assert [one.turn.stage for one in rounds] == [0, 0, 1, 1]
+    most, depths = dict.fromkeys("abc", COSTS[M]), alignment(rounds[1].state)
+    assert [one.up for one in rounds[:2]] == [most, most]
+    assert [one.up for one in rounds[2:]] == 2 * [{name: COSTS[m] for name, m in depths.items()}]
+    assert alignment(rounds[3].state) == depths
+    kept = [{leaf.partition("/")[0] for leaf in one.state.server} for one in rounds]
+    assert kept == 2 * [{"auxiliary", "hyper", "record"}] + 2 * [{"hyper", "record"}]
+    assert last(fedasa(rounds=1, alignment_rounds=9), signals(), 1).turn.stage == 0
+
+
+def test_after_a_second_alignment_a_device_goes_on_with_its_own_deeper_cells():
+    """What it sent and did not get back is as it trained it."""
+    one, two = list(run(fedasa(rounds=2, alignment_rounds=2, cell=0, distance="unit_norm", training=GENTLE),
+                        signals(), 1, Inline()))  # fmt: skip
+    assert alignment(one.state) == dict.fromkeys("abc", 0)
+    there = signals().devices["a"]
+    known = one.state.own["a"] | one.state.messages["a"].params
+    with one_thread():
+        _, update = train(known, Message(), there, At(1, 0, 1, "a"), training=GENTLE)
+    assert bits({leaf: two.state.own["a"][leaf] for leaf in LEAVES}) == bits(update.params)
+
+
+# The auxiliary model
+
+
+def test_the_auxiliary_model_is_trained_from_the_common_start_on_the_servers_examples():
+    fed = signals()
+    state = begin(fedasa(steps=6), fed, 3, Inline())
+    start = nets.init(NET, generator(3, "init"))
+    module = NET.build()
+    module.load_state_dict(start)
+    optimiser, draw = torch.optim.Adam(module.parameters(), ADAM.lr), generator(3, "auxiliary")
+    batches = [b for _ in range(2) for b in torch.randperm(20, generator=draw).split(ADAM.batch)][:6]
+    for index in batches:
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(module(fed.own.x[index]), fed.own.y[index]).backward()
+        optimiser.step()
+    trained = {leaf: state.server[f"auxiliary/{leaf}"] for leaf in LEAVES}
+    torch.testing.assert_close(trained, dict(module.state_dict()), rtol=1e-4, atol=1e-6)
+    assert state.server["record/auxiliary/accuracy"].item() == accuracy(trained, NET, fed.own)
+    assert bits({leaf: state.server[f"hyper/{leaf}"] for leaf in LEAVES}) == bits(start)
+    assert bits(state.messages["a"].params) == bits(start)
+
+
+def test_a_shorter_auxiliary_model():
+    short = shortened(NET, 1)
+    assert [*parts(short)] == ["stem", "cell1", "head"]
+    state = last(fedasa(auxiliary=1, cell=1, distance="unit_norm", training=GENTLE), signals(), 4).state
+    assert alignment(state) == dict.fromkeys("abc", 1)
+    start = nets.init(NET, generator(4, "init"))
+    same = teach(short, {leaf: start[leaf] for leaf in nets.shapes(short)}, signals().own, GENTLE, 1, 4)
+    torch.testing.assert_close(same["stem.conv1.weight"], start["stem.conv1.weight"], rtol=0, atol=2e-4)
+
+
+# Budgets
+
+
+def test_nobody_sends_more_than_its_budget():
+    budget = {"a": COSTS[0], "b": COSTS[2] - 1, "c": 10.0 * COSTS[M]}
+    built = fedasa(nets=dict.fromkeys("abc", NET), budget=budget, cell=M, distance="unit_norm", training=GENTLE)
+    rounds = list(run(built, signals(), 1, Inline()))
+    depths = {"a": 0, "b": 1, "c": M}
+    for one in rounds:
+        assert one.up == {name: COSTS[m] for name, m in depths.items()}
+        assert all(one.up[name] <= budget[name] for name in budget)
+        assert all(len(one.state.server[f"record/distance/{name}"]) == m + 1 for name, m in depths.items())
+    assert alignment(rounds[-1].state) == depths
+
+
+def test_a_budget_below_the_stem_is_refused():
+    words = rf"fedasa.budget: b has {COSTS[0] - 1} bytes a round, the least that fits is {COSTS[0]}"
+    all_but = dict.fromkeys("acd", COSTS[1])
+    with pytest.raises(Refused, match=words):
+        fedasa(budget=all_but | {"b": COSTS[0] - 1})
+    with pytest.raises(Refused, match=r"fedasa.budget: a has 41855 bytes a round, the least that fits is 41856"):
+        fedasa(nets={"a": WHOLE}, budget=41_855)
+    for budget in (all_but, all_but | {"b": COSTS[0], "z": COSTS[0]}):
+        with pytest.raises(Refused, match=r"fedasa.budget: it must name every device and no other; wrong: [bz]$"):
+            fedasa(budget=budget)
+
+
+def test_the_papers_shares():
+    """10.46 K to 59.87 K parameters in every round, and 81.49 % less than the whole."""
+    fed = signals("ab", WHOLE, (1, 512))
+    costs = [4 * count for count in (10_464, 22_816, 35_168, 47_520, 59_872)]
+    for one in run(fedasa(nets=fed.public.nets, rounds=2), fed, 0, Inline()):
+        assert set(one.up.values()) <= ({costs[4]} if one.turn.stage == 0 else set(costs))
+    assert round(1 - costs[4] / (4 * 323_434), 4) == 0.8149
+
+
+# Refusals and reproducibility
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(Refused, match="the server has no examples of its own"):
+        last(fedasa(), replace(signals(), own=Data(torch.empty(0), torch.empty(0).long())))
+    with pytest.raises(Refused, match=r"fedasa.auxiliary = 4: the devices' nets have 3 cells"):
+        fedasa(auxiliary=4)
+    with pytest.raises(Refused, match=r"fedasa.cell = 2: the auxiliary model has cells 0 \(the stem\) to 1"):
+        fedasa(auxiliary=1, cell=2)
+    with pytest.raises(Refused, match=r"fedasa.auxiliary = 0: only net.name = cells"):
+        fedasa(nets=MLPS, auxiliary=0)
+    with pytest.raises(Refused, match="a sequence of at least two layers"):
+        fedasa(nets={"a": nets.net("mlp", shape=(4,), classes=3, widths=[])})
+
+
+def test_other_nets():
+    """Layers of one width are cells, too."""
+    even = nets.net("mlp", shape=(4,), classes=3, widths=[6, 6, 6])
+    state = last(fedasa(nets=dict.fromkeys("abc", even), cell=1, distance="unit_norm", training=GENTLE),
+                 tables(net=even), 1).state  # fmt: skip
+    assert alignment(state) == dict.fromkeys("abc", 1)
+
+
+@pytest.mark.parametrize("loss", ["printed", "table3"])
+def test_other_losses_train_all_of_it(loss):
+    plain, other = (last(fedasa(training=replace(ADAM, loss=name)), signals(), 1).state for name in ("ce", loss))
+    assert not torch.equal(plain.server["hyper/stem.conv1.weight"], other.server["hyper/stem.conv1.weight"])
+    assert all(bool(x.isfinite().all()) for own in other.own.values() for x in own.values())
+
+
+def test_a_rate_of_its_own_for_what_is_private():
+    state = last(fedasa(rounds=1, personal_lr=1e-12), signals(), 1).state
+    start = nets.init(NET, generator(1, "init"))
+    for leaf in LEAVES:
+        assert torch.allclose(state.own["a"][leaf], start[leaf]) == (leaf in PRIVATE)
+
+
+def test_the_order_of_devices_does_not_matter():
+    fed = signals()
+    turned = replace(fed, devices=dict(reversed(fed.devices.items())))
+    one, two = (last(fedasa(), each, 1).state for each in (fed, turned))
+    assert alignment(one) == alignment(two)
+    for name in fed.devices:
+        torch.testing.assert_close(one.messages[name].params, two.messages[name].params)
+
+
+@pytest.mark.slow
+def test_the_same_bits_in_worker_processes_and_after_a_stop():
+    built = fedasa(rounds=4, alignment_rounds=2, budget=COSTS[2])
+    here, there = ([bits(one) for one in run(built, signals(), 8, execute)] for execute in (Inline(), workers(2)))
+    assert here == there
+    states = [one.state for one in run(built, signals(), 8, Inline())]
+    for done, state in enumerate(states[:3], 1):
+        assert [bits(one) for one in run(built, signals(), 8, workers(2), state=state)] == here[done:]
+
+
+def test_everyone_sampling_what_it_sent_is_a_fixed_depth():
+    """With alignment taken out and one stage: the same local step and the same means."""
+    built = fedasa(rounds=1)
+    taken_out = replace(built, stages=(replace(built.stages[0], combine=exchange),))
+    fixed = method("fixed_depth", nets=NETS, training=ADAM, common=True, rounds=1, depth=M, personal_lr=None)
+    one, two = last(taken_out, signals(), 1), last(fixed, signals(), 1)
+    assert bits(one.state.messages) == bits(two.state.messages)
+    assert one.scores == two.scores

@@ -1,0 +1,143 @@
+"""What a method may ask of training: other losses, an optimiser that remembers, a pull, rates by part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import e, exp, log
+
+import pytest
+import torch
+from federations import ADAM, NET, SGD, bits, device_of, model
+from torch.nn.functional import cross_entropy
+
+from fedcore.cells import pieces, upto
+from fedcore.local import LOSSES, MOMENTS, entropies, fit, gradients, lay, toward, train, updates
+from fedcore.types import At, Message
+
+A = device_of("a")
+MOMENTUM = replace(SGD, momentum=0.9)
+
+
+def test_the_three_losses_computed_by_hand():
+    # One example: softmax(log 3, log 1) = (3/4, 1/4), class 0. Another: even, class 1.
+    logits, y = torch.tensor([[log(3.0), 0.0], [0.0, 0.0]]), torch.tensor([0, 1])
+    entropy = [-0.75 * log(0.75) - 0.25 * log(0.25), log(2)]
+    plain = [-log(0.75), log(2)]
+    twice = [-log(exp(0.75) / (exp(0.75) + exp(0.25))), log(2)]
+    torch.testing.assert_close(entropies(logits), torch.tensor(entropy))
+    expected = {
+        "ce": sum(plain) / 2,
+        "table3": (sum(plain) + sum(entropy)) / 2,
+        "printed": (sum(twice) + sum(map(exp, entropy))) / 2,
+    }
+    assert {name: loss(logits, y).item() for name, loss in LOSSES.items()} == pytest.approx(expected, rel=1e-6)
+
+
+def test_table_iii_adds_less_than_the_printed_formula_can():
+    """2.42 - 1.23 and 1.42 - .85 are entropies of ten classes, below log 10; exp(entropy) is at least 1."""
+    for difference in (2.42 - 1.23, 1.42 - 0.85):
+        assert 0 < difference < log(10)
+    assert 1.42 - 0.85 < 1
+
+
+def test_the_printed_loss_cannot_be_sure():
+    """After softmax twice the right one of ten classes has e / (e + 9) at most."""
+    sure = torch.tensor([[100.0] + 9 * [0.0]])
+    assert LOSSES["printed"](sure, torch.tensor([0])).item() == pytest.approx(1 - log(e / (e + 9)))
+    assert LOSSES["ce"](sure, torch.tensor([0])).item() == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_gradients_are_autograds(loss):
+    params, x, y = model(), A.data.train.x, A.data.train.y
+    laid, module = lay(NET, params), NET.build()
+    module.load_state_dict(params)
+    gradients(laid, loss)(x, y)
+    LOSSES[loss](module(x), y).backward()
+    for name, leaf in module.named_parameters():
+        torch.testing.assert_close(laid.slopes[name], leaf.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("training", [ADAM, MOMENTUM], ids=["adam", "momentum"])
+def test_kept_moments_are_one_optimiser_through_all_rounds(training):
+    kept, module = replace(training, moments="kept"), NET.build()
+    module.load_state_dict(model())
+    optimiser = (
+        torch.optim.Adam(module.parameters(), kept.lr)
+        if kept.optimiser == "adam"
+        else torch.optim.SGD(module.parameters(), kept.lr, kept.momentum)
+    )
+    own, sent = {}, model()
+    for number in range(3):
+        at = At(1, 0, number, "a")
+        before = bits(own)
+        own, update = train(own_before := own, Message(sent), A, at, training=kept)
+        assert bits(own_before) == before
+        sent = update.params
+        draw = at.generator("batches")
+        for _ in range(kept.epochs):
+            for index in torch.randperm(len(A.data.train), generator=draw).split(kept.batch):
+                optimiser.zero_grad()
+                cross_entropy(module(A.data.train.x[index]), A.data.train.y[index]).backward()
+                optimiser.step()
+    torch.testing.assert_close(sent, dict(module.state_dict()), rtol=1e-4, atol=1e-5)
+    assert own
+    assert all(name.startswith(MOMENTS) for name in own)
+    assert not update.extra
+
+
+def test_fresh_moments_are_not_remembered_nor_read():
+    mine = {f"{MOMENTS}first": torch.ones(7)}
+    own, update = train(mine, Message(model()), A, At(1, 0, 0, "a"), training=ADAM)
+    assert own is mine
+    _, without = train({}, Message(model()), A, At(1, 0, 0, "a"), training=ADAM)
+    assert bits(update.params) == bits(without.params)
+    _, first = train({}, Message(model()), A, At(1, 0, 0, "a"), training=replace(ADAM, moments="kept"))
+    assert bits(first.params) == bits(without.params)
+
+
+@pytest.mark.parametrize("training", [ADAM, SGD, MOMENTUM], ids=["adam", "sgd", "momentum"])
+def test_rates_by_part_are_parameter_groups(training):
+    params, x, y = model(), A.data.train.x, A.data.train.y
+    laid, module = lay(NET, params), NET.build()
+    module.load_state_dict(params)
+    base, personal = upto(NET, 0), training.lr / 3
+    leaves = dict(module.named_parameters())
+    groups = [
+        {"params": [leaves[name] for name in base]},
+        {"params": [leaf for name, leaf in leaves.items() if name not in base], "lr": personal},
+    ]
+    kind = torch.optim.Adam if training.optimiser == "adam" else torch.optim.SGD
+    optimiser = kind(groups, training.lr, **({"momentum": training.momentum} if kind is torch.optim.SGD else {}))
+    cut = pieces(laid, base, training.lr, personal)
+    assert len(cut) == 2
+    moments = {}
+    gradient, update = gradients(laid), updates(laid, training, moments, cut)
+    for _ in range(4):
+        gradient(x, y)
+        update(training.lr)
+        optimiser.zero_grad()
+        cross_entropy(module(x), y).backward()
+        optimiser.step()
+    torch.testing.assert_close(laid.params(), dict(module.state_dict()), rtol=1e-4, atol=1e-6)
+    if training is ADAM:
+        assert moments["steps"].item() == 4
+
+
+def test_rates_by_part_for_all_or_none():
+    laid = lay(NET, model())
+    assert len(pieces(laid, upto(NET, 0), 0.1, None)) == len(pieces(laid, upto(NET, 0), 0.1, 0.1)) == 1
+    assert len(pieces(laid, [*laid.leaves], 0.1, 0.3)) == 1
+    (_, _), (everything, factor) = pieces(laid, (), 0.1, 0.3)
+    assert (everything, factor) == (slice(0, None), pytest.approx(3))
+
+
+def test_a_pull_is_the_gradient_of_half_the_squared_distance():
+    laid, anchor = lay(NET, model("here")), lay(NET, model("there")).vector
+    laid.gradient.fill_(1.0)
+    toward(laid, anchor, 0.5)()
+    torch.testing.assert_close(laid.gradient, 1 + 0.5 * (laid.vector - anchor))
+    assert toward(laid, anchor, 0) is None
+    strong = lay(NET, model("here"))
+    fit(strong, A, At(0, 0, 0, "a"), replace(SGD, epochs=40), {}, pull=toward(strong, anchor, 9.0))
+    assert (strong.vector - anchor).norm() < 0.1 * (lay(NET, model("here")).vector - anchor).norm()
