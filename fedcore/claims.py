@@ -167,10 +167,15 @@ def _by_key(means: pd.Series, key: str, points: Points) -> Iterator[tuple[str, p
     for setting, point in points.items():
         if key in point and setting in known:
             others = " ".join(f"{name.rpartition('.')[2]}={value}" for name, value in point.items() if name != key)
-            groups.setdefault(others, {})[point[key]] = setting
+            groups.setdefault(others, {})[_kept(point[key])] = setting
     for place, settings in groups.items():
         if len(settings) > 1:
-            values = list(settings) if any(isinstance(value, str) for value in settings) else sorted(settings)
+            values = list(settings) if any(isinstance(value, str | tuple) for value in settings) else sorted(settings)
             low, high = values[0], values[-1]
             words = place or f"{key.rpartition('.')[2]} from {low} to {high}"
             yield words, final.xs(settings[low]), final.xs(settings[high])
+
+
+def _kept(value: Any) -> Any:
+    """Return a grid's value as the key of a dict."""
+    return tuple(value) if isinstance(value, list) else value

@@ -125,3 +125,31 @@ def test_a_rule_that_cannot_be_read_is_refused(rule):
 def test_labels():
     assert Claim("said", "a - b ~ c - d within 1e-3").labels == {"a", "b", "c", "d"}
     assert Claim("said", "a rises with round").labels == {"a"}
+
+
+def test_a_trend_over_lists_follows_the_grid():
+    """Sets of locations have no size: from the first to the last that the grid names."""
+    points = {"locations=B": {"data.locations": ["B"]}, "locations=A+B": {"data.locations": ["A", "B"]}}
+    claim = Claim("", "fedavg falls with data.locations", of="test.accuracy")
+    rows = [
+        (place, seed, value + seed / 100) for place, value in zip(points, (0.9, 0.6), strict=True) for seed in (0, 1)
+    ]
+    table = pd.DataFrame(
+        [("s", "d", place, "fedavg", seed, 0, 1, "a", "test", "accuracy", value) for place, seed, value in rows],
+        columns=[
+            "study",
+            "dataset",
+            "setting",
+            "method",
+            "seed",
+            "stage",
+            "round",
+            "device",
+            "split",
+            "metric",
+            "value",
+        ],
+    )
+    verdict = judge(claim, table, points)
+    assert verdict.word == "holds"
+    assert verdict.evidence[0].difference == pytest.approx(0.3)
