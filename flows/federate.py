@@ -2,6 +2,8 @@
 
     python -m flows.federate [studies=[...] size=... seeds=[...] method=...] [section.key=value ...]
 
+By hand the first study of run.studies is run unless others are named, since what is typed is meant for one.
+
 The same flow runs under `dvc repro` (stage federate: one study and seed, on what the stages before it wrote) and as a
 Prefect deployment.
 """
@@ -165,6 +167,8 @@ def parse(words: list[str]) -> Request:
 def main(words: list[str]) -> None:
     with refusals():
         request = parse(words)
+        if request.studies is None and "run.studies" not in request.changes:
+            request.studies = settings.run_section(settings.read()).studies[:1]
         planned(request)
         with orchestrated():
             run(request)

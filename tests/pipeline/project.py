@@ -36,7 +36,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 def small(params: dict[str, Any]) -> None:
     """Make the default study one of seconds: four devices, a narrow net, one seed, five methods."""
-    params["run"] |= {"seeds": [0], "workers": 1}
+    params["run"] |= {"studies": ["code"], "seeds": [0], "workers": 1}
     params["federation"] |= {"devices": 4, "alpha": 1.0}
     params["net"]["widths"] = [16, 8]
     params["training"] |= {"epochs": 5, "batch": 32}

@@ -136,13 +136,13 @@ def federate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 def test_what_is_typed_reaches_the_run_and_the_studies(federate: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
-    words = ["run.seeds=[5,6]", "run.every=3", "studies.code.methods={lmf: {}}", "federation.devices=3"]
+    words = ["study=code", "run.seeds=[5,6]", "run.every=3", "studies.code.methods={lmf: {}}", "federation.devices=3"]
     params, jobs = federate.planned(federate.parse(words))
     assert [job.seed for job in jobs] == [5, 6]
     assert run_section(params).every == 3
     assert [row.label for row in jobs[0].settings[0].methods] == ["lmf"]
     assert jobs[0].settings[0].federation["devices"] == 3
-    assert [job.seed for job in federate.planned(federate.parse(["seed=9", "run.seeds=[5,6]"]))[1]] == [9]
+    assert [job.seed for job in federate.planned(federate.parse(["study=code", "seed=9", "run.seeds=[5,6]"]))[1]] == [9]
     assert "run.evry" in refusal(federate.planned, federate.parse(["run.evry=3"]))
     assert "run.every = 0" in refusal(federate.planned, federate.parse(["run.every=0"]))
 
@@ -339,7 +339,7 @@ def test_a_key_that_is_missing_is_refused(params: dict[str, Any], key: str):
 
 def test_the_default_parameters_are_read(params: dict[str, Any]):
     run, (point,) = everything(params)
-    assert run.studies == ["code"]
+    assert run.studies[0] == "code"
     assert [row.name for row in point.methods] == list(METHODS)
 
 
