@@ -1,18 +1,21 @@
 """What a paper claims, as rules over the tidy table: each holds, does not hold, or was not tested, with the numbers.
 
-A rule is a sentence of a small language; A and B are rows of a study, or differences of two ("code_ot - lmf"), KEY is
-a key of the study's grid, or "round":
+A rule is a sentence of a small language; A and B are rows of a study, differences of two ("code_ot - lmf"), or one of
+them is a number; KEY is a key of the study's grid, or "round":
 
     A > B                   A is above B by more than the spread
     A ~ B within 0.02       they differ by no more than that
     A rises with KEY        A at the key's last value is above A at its first, by more than the spread
     A falls with KEY
 
-Numbers are ordered by size, names as the grid has them.
+Numbers are ordered by size, names as the grid has them. A row's value is the mean over devices, unless `of` asks for
+their standard deviation, "std of test.accuracy", or for the worst of them, "worst of test.accuracy": the least, of what
+is better less (:data:`fedcore.summary.LESS`) the greatest.
 
 A rule is put to every setting of the grid that `where` admits (a trend: to every group of settings that differ in the
-key alone) and holds if it holds in each. As in :mod:`fedcore.summary`, differences are taken seed by seed and their
-spread is the standard deviation over seeds; a single seed tests nothing.
+key alone) and holds if it holds in each. The key `domain` of `where` is none of the grid: with `domain: A` the values
+are those of the devices whose data are of domain A (:func:`fedcore.summary.groups`). As in :mod:`fedcore.summary`,
+differences are taken seed by seed and their spread is the standard deviation over seeds; a single seed tests nothing.
 """
 
 from __future__ import annotations
@@ -24,14 +27,18 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from fedcore.summary import LESS, groups
 from fedcore.types import Refused
 
+NUMBER = r"-?\d*\.?\d+(?:e[+-]?\d+)?"
+SIDE = rf"{NUMBER}|\w+(?: - \w+)?"
 RULE = re.compile(
-    r"(?P<a>\w+)( - (?P<a2>\w+))? "
-    r"(?:> (?P<b>\w+)( - (?P<b2>\w+))?"
-    r"|~ (?P<near>\w+)( - (?P<near2>\w+))? within (?P<margin>[0-9.e-]+)"
+    rf"(?P<a>{SIDE}) (?:> (?P<below>{SIDE})|~ (?P<near>{SIDE}) within (?P<margin>{NUMBER})"
     r"|(?P<way>rises|falls) with (?P<key>[\w.]+))"
 )
+OF = re.compile(r"(?:(?P<how>std|worst) of )?(?P<split>\w+)\.(?P<metric>.+)")
+DOMAIN = "domain"
+"""The key of `where` that chooses devices; a grid may have none of this name."""
 
 Points = Mapping[str, Mapping[str, Any]]
 """setting -> its point in the study's grid: key -> value"""
@@ -39,7 +46,7 @@ Points = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Claim:
-    """says: what the paper says. rule: see above. where: values (or lists of values) of grid keys. of: split.metric.
+    """says: what the paper says. rule, of: see above. where: values (or lists of values) of grid keys, and of `domain`.
 
     Raises Refused for a rule that cannot be read.
     """
@@ -50,19 +57,34 @@ class Claim:
     of: str = "shared.accuracy"
 
     def __post_init__(self) -> None:
-        if RULE.fullmatch(self.rule) is None:
+        if RULE.fullmatch(self.rule) is None or not self.labels:
             raise Refused(
-                f"rule = {self.rule!r}: must be one of A > B, A ~ B within NUMBER, A rises with KEY, A falls with KEY"
+                f"rule = {self.rule!r}: must be one of A > B, A ~ B within NUMBER, A rises with KEY, A falls with KEY; "
+                "A or B may be a number"
             )
-        if "." not in self.of:
-            raise Refused(f"of = {self.of!r}: must be a split and a metric, e.g. shared.accuracy")
+        if OF.fullmatch(self.of) is None:
+            raise Refused(
+                f"of = {self.of!r}: must be a split and a metric, e.g. shared.accuracy, std of test.accuracy or worst "
+                "of test.accuracy"
+            )
+
+    @property
+    def parts(self) -> dict[str, str | None]:
+        """The words of the rule by their part in it."""
+        found = RULE.fullmatch(self.rule)
+        assert found is not None
+        return found.groupdict()
 
     @property
     def labels(self) -> set[str]:
         """The rows that the rule names."""
-        found = RULE.fullmatch(self.rule)
-        assert found is not None
-        return {found[name] for name in ("a", "a2", "b", "b2", "near", "near2") if found[name]}
+        sides = [self.parts[name] for name in ("a", "below", "near")]
+        return {label for side in sides if side and _number(side) is None for label in side.split(" - ")}
+
+    @property
+    def domains(self) -> list[str] | None:
+        """The groups of devices whose values count; None: all devices."""
+        return [str(name) for name in _listed(self.where[DOMAIN])] if DOMAIN in self.where else None
 
 
 class Evidence(NamedTuple):
@@ -91,7 +113,7 @@ class Verdict(NamedTuple):
     def numbers(self) -> str:
         """The share of places where the rule holds, and the place that speaks most against it."""
         if not self.evidence:
-            return "needs two seeds, and the rows and settings it names"
+            return "needs two seeds, and the rows, settings and domains it names"
         yes = sum(one.holds for one in self.evidence)
         against = [one for one in self.evidence if not one.holds] or self.evidence
         least = min(against, key=lambda one: abs(one.difference) if one.holds else -abs(one.difference))
@@ -104,20 +126,19 @@ class Verdict(NamedTuple):
 
 def judge(claim: Claim, table: pd.DataFrame, points: Points) -> Verdict:
     """Put a claim to one study's tidy table. points: the settings of the table, in the grid's order."""
-    found = RULE.fullmatch(claim.rule)
-    assert found is not None
-    part = found.groupdict()
+    part = claim.parts
     admitted = [setting for setting, point in points.items() if _admits(claim.where, point)]
-    split, _, metric = claim.of.rpartition(".")
-    rows = table[(table["split"] == split) & (table["metric"] == metric) & table["setting"].isin(admitted)]
-    a = _quantity(rows, part["a"], part["a2"])
+    rows = _rows(claim, table[table["setting"].isin(admitted)])
+    a = _side(rows, str(part["a"]))
+    differences: dict[str, pd.Series]
     if part["key"]:
+        assert not isinstance(a, float)
         places = _by_round(a) if part["key"] == "round" else _by_key(a, part["key"], {s: points[s] for s in admitted})
         sign = 1 if part["way"] == "rises" else -1
         differences = {place: sign * (last - first) for place, first, last in places}
     else:
-        b = _quantity(rows, part["b"] or part["near"], part["b2"] or part["near2"])
-        gap = _last(a) - _last(b)
+        gap = _last(a) - _last(_side(rows, str(part["below"] or part["near"])))
+        assert not isinstance(gap, float)
         differences = {setting: gap.xs(setting) for setting in admitted if setting in gap.index.unique("setting")}
     evidence = []
     for place, difference in differences.items():
@@ -129,23 +150,47 @@ def judge(claim: Claim, table: pd.DataFrame, points: Points) -> Verdict:
     return Verdict(claim, tuple(evidence))
 
 
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
 def _admits(where: Mapping[str, Any], point: Mapping[str, Any]) -> bool:
-    wanted = {key: value if isinstance(value, list) else [value] for key, value in where.items()}
+    wanted = {key: _listed(value) for key, value in where.items() if key != DOMAIN}
     return all(key in point and point[key] in values for key, values in wanted.items())
 
 
-def _quantity(rows: pd.DataFrame, label: str, less: str | None) -> pd.Series:
-    """Return a row's means over devices, by setting, seed and turn; of a difference, those of the last turn."""
-    mine = rows[rows["method"] == label]
-    means = mine.groupby(["setting", "seed", "stage", "round"])["value"].mean()
-    return means if less is None else _last(means) - _last(_quantity(rows, less, None))
+def _rows(claim: Claim, table: pd.DataFrame) -> pd.Series:
+    """Return what is compared, over devices, by method, setting, seed and turn."""
+    found = OF.fullmatch(claim.of)
+    assert found is not None
+    rows = table[(table["split"] == found["split"]) & (table["metric"] == found["metric"])]
+    if claim.domains is not None:
+        of = groups(table)
+        rows = rows.merge(of[of["group"].isin(claim.domains)])
+    worst = "max" if found["metric"] in LESS else "min"
+    how = {None: "mean", "std": "std", "worst": worst}[found["how"]]
+    over: pd.Series = rows.groupby(["method", "setting", "seed", "stage", "round"])["value"].agg(how)
+    return over
 
 
-def _last(means: pd.Series) -> pd.Series:
-    """Return the last turn's values, by setting and seed."""
-    if means.index.nlevels == 2:
-        return means
-    return means.dropna().groupby(["setting", "seed"]).last()
+def _number(side: str) -> float | None:
+    return float(side) if re.fullmatch(NUMBER, side) else None
+
+
+def _side(rows: pd.Series, side: str) -> pd.Series | float:
+    """Return a row's values by setting, seed and turn; of a difference, those of the last turn; or the number."""
+    number = _number(side)
+    if number is not None:
+        return number
+    a, *less = (rows[rows.index.get_level_values("method") == label].droplevel("method") for label in side.split(" - "))
+    return _last(a) - _last(less[0]) if less else a
+
+
+def _last(values: Any) -> Any:
+    """Return the last turn's values, by setting and seed; a number as it is."""
+    if isinstance(values, float) or values.index.nlevels == 2:
+        return values
+    return values.dropna().groupby(["setting", "seed"]).last()
 
 
 def _by_round(means: pd.Series) -> Iterator[tuple[str, pd.Series, pd.Series]]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import io
+import itertools
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import Formatter, FuncFormatter, MaxNLocator, NullLocator
 
 from fedcore.summary import SPLITS, last_round, readable, standings, verdict
@@ -75,6 +79,9 @@ LINES = ("-", "--", ":")
 MAP = "viridis"  # even steps of lightness, for every kind of sight
 QUIET = "#6f8fa6"
 GREY = "0.45"
+CHOSEN = "#d55e00"
+FEW_CELLS = 16
+"""Rows of a matrix up to which its values are written into it."""
 
 
 def comparison(summary: pd.DataFrame) -> Figure:
@@ -166,18 +173,28 @@ def accuracy_by_traffic(summary: pd.DataFrame) -> Figure:
 
 
 def curves(course: pd.DataFrame) -> Figure:
-    """Draw accuracy after every evaluated round for one setting: mean over devices and seeds, a band of one spread.
+    """Draw accuracy after every evaluated round: mean over devices and seeds, a band of one spread over seeds.
 
-    course: the rows of one setting as :func:`fedcore.summary.curves` returns them. A method with a single evaluated
-    round is drawn as a level line from there on, to compare with.
+    course: rows as :func:`fedcore.summary.curves` returns them. Of one setting: a panel for each split that has values;
+    of several: a panel for each setting, on own test data where every setting has them. A method with a single
+    evaluated round is drawn as a level line from there on, to compare with.
     """
     course = course[course["metric"] == "accuracy"]
     splits = [split for split in SPLITS if (course["split"] == split).any()] or list(SPLITS)
-    last = course[course["split"] == splits[0]].sort_values("step").drop_duplicates("method", keep="last")
-    styles = _styles(last.sort_values("mean", ascending=False, kind="stable")["method"])
-    figure = Figure(figsize=(1.6 + 3.6 * len(splits), 3.4), layout="constrained")
-    for panel, split in zip(figure.subplots(1, len(splits), sharey=True, squeeze=False)[0], splits, strict=True):
-        for method, line in course[course["split"] == split].groupby("method"):
+    names = list(dict.fromkeys(course["setting"]))
+    own = course[course["split"] == "test"]["setting"].nunique() == len(names)
+    places = [(name, "test" if own else "shared") for name in names]
+    if len(names) == 1:
+        places = [(names[0], split) for split in splits]
+    last = course[course["split"] == places[0][1]].sort_values("step").groupby("method")["mean"].last()
+    styles = _styles(last.sort_values(ascending=False, kind="stable").index)
+    columns = min(len(places), 3)
+    lines = -(-len(places) // columns)
+    figure = Figure(figsize=(1.6 + 3.6 * columns, 0.6 + 2.8 * lines), layout="constrained")
+    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    for panel, (name, split) in zip(panels, places, strict=False):
+        here = course[(course["setting"] == name) & (course["split"] == split)]
+        for method, line in here.groupby("method"):
             step, mean, std = line.sort_values("step")[["step", "mean", "std"]].to_numpy(float).T
             style = styles[str(method)] | {"markersize": 4, "markevery": max(len(step) // 8, 1)}
             panel.plot(step, mean, **style)
@@ -185,13 +202,15 @@ def curves(course: pd.DataFrame) -> Figure:
                 panel.fill_between(step, mean - std, mean + std, color=style["color"], alpha=0.15, linewidth=0)
             else:
                 panel.hlines(mean, step, course["step"].max(), color=style["color"], linewidth=1, linestyle=":")
-        panel.set_title(SPLITS[split], loc="left", fontsize=10)
-        panel.set_xlabel("round")
+        panel.set_title(SPLITS[split] if len(names) == 1 else _plain(name), loc="left", fontsize=10)
         panel.set_xlim(0.5, course["step"].max() + 0.5)
         panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         panel.yaxis.set_major_formatter(_percent)
         _bare(panel)
-    figure.axes[0].set_ylabel("accuracy")
+    for panel in panels[len(places) :]:
+        panel.set_axis_off()
+    figure.supxlabel("round", fontsize=10)
+    figure.supylabel("accuracy" if len(names) == 1 else f"accuracy on {SPLITS[places[0][1]]} data", fontsize=10)
     _legend(figure, styles)
     return figure
 
@@ -261,13 +280,10 @@ def per_device(table: pd.DataFrame, seed: int | None = None, split: str = "test"
     panel = figure.subplots()
     _image(figure, panel, values, "accuracy", FuncFormatter(_percent))
     panel.set_aspect("auto")
-    panel.set_xticks(np.arange(devices), [_plain(name) for name in cells.columns], rotation=90)
-    panel.set_yticks(np.arange(methods), [_plain(name) for name in cells.index])
+    _named(panel, cells.index, cells.columns)
+    panel.tick_params(axis="x", rotation=90)
     panel.set_title(f"{SPLITS.get(split, split)}, seed {seed}, in %", loc="left", fontsize=10)
-    middle = (np.nanmin(values) + np.nanmax(values)) / 2 if np.isfinite(values).any() else 0.0
-    for y, x in zip(*np.nonzero(np.isfinite(values)), strict=True):
-        ink = "white" if values[y, x] < middle else "black"
-        panel.text(x, y, f"{100 * values[y, x]:.0f}", color=ink, ha="center", va="center", size=7)
+    _written(panel, values, lambda value: f"{100 * value:.0f}")
     return figure
 
 
@@ -279,6 +295,90 @@ def heat_map(matrix: npt.ArrayLike, title: str) -> Figure:
     panel.set_title(_plain(title), loc="left", fontsize=10)
     panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     panel.yaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure
+
+
+def similarity(cosine: pd.DataFrame, groups: Mapping[str, str]) -> Figure:
+    """Draw the cosine between the data of each two devices (FedASA, Fig. 1), with its value where 16 or fewer are.
+
+    cosine: (C, C) with the devices' names. groups: device -> group; those of one group stand together, between lines.
+    """
+    order = sorted(cosine.index, key=lambda name: (groups.get(name, "~"), name))
+    values = cosine.loc[order, order].to_numpy(float)
+    cell = float(np.clip(9 / len(order), 0.22, 0.46))  # inches
+    figure = Figure(figsize=(1.9 + cell * len(order), 0.8 + cell * len(order)), layout="constrained")
+    panel = figure.subplots()
+    _image(figure, panel, values, "cosine", None)
+    _named(panel, order, order)
+    panel.tick_params(axis="x", rotation=90)
+    if len(order) <= FEW_CELLS:
+        _written(panel, values, lambda value: f"{value:.2f}".replace("0.", ".", 1))
+    for at, (one, other) in enumerate(itertools.pairwise(order)):
+        if groups.get(one) != groups.get(other):
+            panel.axhline(at + 0.5, color="white", linewidth=2)
+            panel.axvline(at + 0.5, color="white", linewidth=2)
+    return figure
+
+
+def alignment(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure:
+    """Draw how far each device's cells are from the server's, a panel for each method; the cell it found is framed.
+
+    found: method -> device -> depth and distance_0, distance_1, ..., as :func:`fedcore.records.alignment` returns it.
+    """
+    columns = min(len(found), 4)
+    lines = -(-len(found) // columns)
+    cells = max(int(name.rpartition("_")[2]) for devices in found.values() for one in devices.values()
+                for name in one if name != "depth") + 1  # fmt: skip
+    high = 0.9 + 0.27 * max(map(len, found.values()))
+    figure = Figure(figsize=(0.7 + (1.8 + 0.46 * cells) * columns, high * lines + 0.2), layout="constrained")
+    panels = figure.subplots(lines, columns, squeeze=False).ravel()
+    for panel, (method, devices) in zip(panels, found.items(), strict=False):
+        values = np.array([[one.get(f"distance_{m}", np.nan) for m in range(cells)] for one in devices.values()])
+        positive = bool((values[np.isfinite(values)] > 0).all())
+        _image(figure, panel, values, "distance", None, LogNorm() if positive else None)
+        panel.set_aspect("auto")
+        _named(panel, devices, range(cells))
+        panel.set_title(_plain(method), loc="left", fontsize=10)
+        panel.set_xlabel("cell (0: stem)", fontsize=9)
+        if len(devices) <= FEW_CELLS:
+            _written(panel, np.log(values) if positive else values, lambda value: f"{value:.3g}", values)
+        for y, one in enumerate(devices.values()):
+            place = one["depth"] - 0.46, y - 0.44
+            panel.add_patch(Rectangle(place, 0.92, 0.88, fill=False, edgecolor=CHOSEN, linewidth=2.2))
+    for panel in panels[len(found) :]:
+        panel.set_axis_off()
+    return figure
+
+
+def features(plane: Mapping[str, pd.DataFrame], classes: Sequence[str]) -> Figure:
+    """Draw embedded examples, a panel for each method: the colour is the class, the marker the group (FedASA, Fig. 13).
+
+    plane: method -> columns x, y, label (class number), group (a name, "" for none).
+    """
+    columns = min(len(plane), 4)
+    lines = -(-len(plane) // columns)
+    figure = Figure(figsize=(1.7 + 2.7 * columns, 0.3 + 2.75 * lines), layout="constrained")
+    panels = figure.subplots(lines, columns, squeeze=False).ravel()
+    groups = sorted({group for points in plane.values() for group in points["group"].unique()})
+    colours = [colormaps["tab10" if len(classes) <= 10 else "tab20"](k % 20) for k in range(len(classes))]
+    for panel, (method, points) in zip(panels, plane.items(), strict=False):
+        for (label, group), some in points.groupby(["label", "group"]):
+            marker = MARKERS[groups.index(str(group)) % len(MARKERS)]
+            panel.scatter(some["x"], some["y"], s=11, color=colours[int(str(label))], marker=marker, linewidths=0)
+        panel.set_title(_plain(method), loc="left", fontsize=10)
+        panel.set_xticks([])
+        panel.set_yticks([])
+    for panel in panels[len(plane) :]:
+        panel.set_axis_off()
+    dots = [Line2D([], [], color=colour, marker="o", linestyle="") for colour in colours]
+    marks = [Line2D([], [], color=GREY, marker=marker, linestyle="") for marker in MARKERS[: len(groups)]]
+    figure.legend(
+        dots + (marks if len(groups) > 1 else []),
+        [_plain(name) for name in [*classes, *(groups if len(groups) > 1 else [])]],
+        loc="outside right center",
+        frameon=False,
+        fontsize=8,
+    )
     return figure
 
 
@@ -314,11 +414,30 @@ def _coarse(matrix: Array, most: int) -> Array:
     return matrix
 
 
-def _image(figure: Figure, panel: Axes, values: Array, label: str, form: Formatter | None) -> None:
+def _image(
+    figure: Figure, panel: Axes, values: Array, label: str, form: Formatter | None, scale: Normalize | None = None
+) -> None:
     """Show a matrix with a scale beside it; cells without a value stay grey."""
     panel.set_facecolor("0.85")
-    image = panel.imshow(np.ma.masked_invalid(values), cmap=MAP)
+    image = panel.imshow(np.ma.masked_invalid(values), cmap=MAP, norm=scale)
     figure.colorbar(image, ax=panel, label=label, format=form)
+
+
+def _named(panel: Axes, rows: Iterable[object], columns: Iterable[object]) -> None:
+    """Name the rows and columns of a matrix."""
+    down, across = [_plain(name) for name in rows], [_plain(name) for name in columns]
+    panel.set_yticks(np.arange(len(down)), down)
+    panel.set_xticks(np.arange(len(across)), across)
+
+
+def _written(panel: Axes, light: Array, form: Callable[[float], str], values: Array | None = None) -> None:
+    """Write a matrix's values into its cells, in an ink that is seen. light: what the colours stand for."""
+    values = light if values is None else values
+    known = light[np.isfinite(light)]
+    middle = (known.min() + known.max()) / 2 if len(known) else 0.0
+    for y, x in zip(*np.nonzero(np.isfinite(values)), strict=True):
+        ink = "white" if light[y, x] < middle else "black"
+        panel.text(x, y, form(values[y, x]), color=ink, ha="center", va="center", size=7)
 
 
 def _panels(summary: pd.DataFrame, wide: float, high: float, sharey: bool = False) -> tuple[Figure, dict[Axes, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -38,7 +39,7 @@ def partners(plan: Plan) -> float:
 
 def by_fold(server: Params) -> dict[str, dict[str, float]]:
     """Return fold -> number -> value, over the labels of a fold: sums of iterations and bounds, means of the rest."""
-    names = [name.split("/")[2] for name in server if name.startswith(f"{PREFIX}plan/")]
+    names = [name.partition("/")[0] for name in named(server, "plan")]
     found: dict[str, dict[str, float]] = {}
     for number in NUMBERS if names else ():
         values: dict[str, list[float]] = {}
@@ -49,10 +50,34 @@ def by_fold(server: Params) -> dict[str, dict[str, float]]:
     return found
 
 
+def alignment(server: Params) -> dict[str, dict[str, float]]:
+    """Return device -> depth and distance_0, distance_1, ...: which cell FedASA found for it, and how far each one is.
+
+    From leaves "record/alignment/<device>" () and "record/distance/<device>" (M + 1,); infinite distances are left out.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for name in named(server, "alignment"):
+        distances = server[f"{PREFIX}distance/{name}"].tolist()
+        apart = {f"distance_{m}": d for m, d in enumerate(distances) if math.isfinite(d)}
+        found[name] = {"depth": float(server[f"{PREFIX}alignment/{name}"]), **apart}
+    return found
+
+
+def numbers(server: Params) -> dict[str, dict[str, dict[str, float]]]:
+    """Return split -> device -> metric -> value, all that the server recorded of single devices: rows of the table."""
+    found = {"transport": by_fold(server), "alignment": alignment(server)}
+    return {split: devices for split, devices in found.items() if devices}
+
+
+def named(server: Params, kind: str) -> list[str]:
+    """Return what the leaves "record/<kind>/..." are of: their names after that."""
+    start = f"{PREFIX}{kind}/"
+    return [name.removeprefix(start) for name in server if name.startswith(start)]
+
+
 def last_fold(server: Params) -> Params:
     """Return label -> transport plan of the fold that was made last, or nothing."""
-    names = [name.removeprefix(f"{PREFIX}plan/") for name in server if name.startswith(f"{PREFIX}plan/")]
-    labels = [name.partition("/") for name in names]
+    labels = [name.partition("/") for name in named(server, "plan")]
     return {label: server[f"{PREFIX}plan/{fold}/{label}"] for fold, _, label in labels if fold == labels[-1][0]}
 
 

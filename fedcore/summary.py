@@ -13,6 +13,10 @@ RUN = [*ROW, "seed"]
 SPLITS = {"test": "own test", "shared": "shared test"}
 SCORED = ("val", *SPLITS)
 """The splits that hold scores; others hold bytes and what the server recorded."""
+LESS = frozenset(
+    {"loss", "largest_share", "similarity_other", "iterations", "violation", "bound", "bytes_up", "bytes_down"}
+)
+"""The metrics of which less is better; a device is worst at them where they are greatest."""
 PART = ["mean", "std_devices", "std_seeds", "worst", "macro_f1", "loss", "rank", "gap", "spread"]
 COLUMNS = [
     *ROW,
@@ -28,6 +32,7 @@ COLUMNS = [
     "n_devices",
     "n_seeds",
 ]
+GROUPS = [*ROW, "group", "split", "mean", "std_devices", "std_seeds", "n_devices", "n_seeds"]
 
 
 def last_round(table: pd.DataFrame) -> pd.DataFrame:
@@ -66,6 +71,40 @@ def summarise(table: pd.DataFrame, seconds: pd.DataFrame, controls: frozenset[st
         for _, place in rows[PLACE].drop_duplicates().iterrows()
     ]
     return pd.concat(places, ignore_index=True)[COLUMNS] if places else pd.DataFrame(columns=COLUMNS)
+
+
+def groups(table: pd.DataFrame) -> pd.DataFrame:
+    """Return each device's group: columns study, dataset, setting, method, seed, device, group.
+
+    A group are the devices that train on one domain alone: data.in_<domain> is 1.
+    """
+    of = table[(table["split"] == "data") & table["metric"].str.startswith("in_") & (table["value"] == 1)]
+    return of.assign(group=of["metric"].str.removeprefix("in_"))[[*RUN, "device", "group"]]
+
+
+def by_group(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the last round's accuracy of each group of devices: a row per study, setting, method, group and split.
+
+    mean, std_devices, std_seeds: as :func:`summarise` has them, over the group's devices. n_devices: of the group, the
+    mean over seeds. Nothing where a setting has fewer than two groups.
+    """
+    scores = last_round(table)
+    scores = scores[(scores["metric"] == "accuracy") & scores["split"].isin(SPLITS) & scores["value"].notna()]
+    of = groups(table)
+    mine = scores.merge(of[of.groupby(PLACE)["group"].transform("nunique") > 1], on=[*RUN, "device"])
+    by = [*ROW, "group", "split"]
+    devices = mine.groupby([*by, "seed"], sort=False)["value"].agg(["mean", "std", "count"])
+    seeds = devices.groupby(by, sort=False)
+    found = pd.DataFrame(
+        {
+            "mean": seeds["mean"].mean(),
+            "std_devices": seeds["std"].mean(),
+            "std_seeds": seeds["mean"].std(),
+            "n_devices": seeds["count"].mean(),
+            "n_seeds": seeds.size(),
+        }
+    )
+    return found.reset_index()[GROUPS]
 
 
 def _traffic(table: pd.DataFrame) -> pd.DataFrame:

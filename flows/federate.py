@@ -48,7 +48,7 @@ class Request(BaseModel):
 
 
 class Job(BaseModel):
-    """One study and seed, on all of the study's settings. transport: draw the plans of one seed."""
+    """One study and seed, on all of the study's settings. show: what else is drawn, with the first seed only."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -57,7 +57,7 @@ class Job(BaseModel):
     size: str
     seed: int
     settings: list[Setting]
-    transport: bool
+    show: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -81,7 +81,9 @@ def run(request: Request) -> None:
                 here.expect(left * federate.work_of(setting, fed))
                 left -= 1
                 for row in setting.methods:
-                    result = federate.run_method(here, setting, prepared, fed, row, job.seed, job.size, limits.every)
+                    result = federate.run_method(
+                        here, setting, prepared, fed, row, job.seed, job.size, limits.every, job.show
+                    )
                     record.keep(here.store, result, job.title)
                     found[-1].append(result)
                     here.say(federate.line(result))
@@ -89,8 +91,7 @@ def run(request: Request) -> None:
     if request.prepared:
         for job, results in zip(jobs, found, strict=True):
             federate.save(results, PIPELINE / "federate" / job.name)
-            shown = results if job.transport and job.seed == min(limits.seeds) else []
-            federate.save_pictures(here.store, shown, PIPELINE / "federate" / job.name)
+            federate.save_pictures(here.store, results, PIPELINE / "federate" / job.name)
             federate.save_seconds(results, SECONDS / job.name)
     else:
         answer(params, jobs, found, here, record)
@@ -106,8 +107,7 @@ def answer(
         places.append(folder / job.name)
         federate.save(results, places[-1])
         federate.save_seconds(results, places[-1])
-        shown = results if job.transport and job.seed == min(other.seed for other in jobs) else []
-        federate.save_pictures(here.store, shown, places[-1])
+        federate.save_pictures(here.store, results, places[-1])
     pictures = []
     for result in {(r.setting.study, r.setting.name): r for results in reversed(found) for r in results}.values():
         place = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"
@@ -148,9 +148,10 @@ def planned(request: Request) -> tuple[dict[str, Any], list[Job]]:
         study = settings.study(params, name)
         points = settings.settings(params, name, size, changes, request.methods)
         seeds = request.seeds or limits.seeds
-        shown = "transport" in study.show
+        first = min(limits.seeds if request.prepared else seeds)
         for seed in seeds:
-            jobs.append(Job(study=name, title=study.title, size=size, seed=seed, settings=points, transport=shown))
+            show = tuple(study.show) if seed == first else ()
+            jobs.append(Job(study=name, title=study.title, size=size, seed=seed, settings=points, show=show))
     return params, jobs
 
 

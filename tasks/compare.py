@@ -14,20 +14,23 @@ import pandas as pd
 from fedcore.claims import Verdict, judge
 from fedcore.figures import along, comparison, png
 from fedcore.methods import CONTROLS
-from fedcore.summary import summarise
+from fedcore.summary import by_group, summarise
 from fedcore.types import Refused
 from tasks import report, settings
-from tasks.federate import PICTURES, RUNS, SECONDS, TABLE
+from tasks.federate import INDEX, PICTURES, RUNS, SECONDS, TABLE
 
-SUMMARY, PAGE, CLAIMS = "summary.csv", "report.html", "claims.csv"
+SUMMARY, GROUPS, PAGE, CLAIMS = "summary.csv", "groups.csv", "report.html", "claims.csv"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a comparison found. pictures: by study and setting; along: a study's accuracy over its grid."""
+    """What a comparison found. groups: the summary by group of devices. pictures: by study and setting; along: a
+    study's accuracy over its grid.
+    """
 
     table: pd.DataFrame
     summary: pd.DataFrame
+    groups: pd.DataFrame
     questions: dict[str, str]
     pictures: dict[tuple[str, str], dict[str, bytes]]
     claims: pd.DataFrame
@@ -48,9 +51,11 @@ def compare(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequenc
         place = (path.parts[-4], names.get(path.parts[-3], path.parts[-3]))
         pictures.setdefault(place, {})["Who holds what (first seed)."] = path.read_bytes()
     for folder in results:
-        for path in sorted((folder / PICTURES).glob("*/*.png")):
-            place = (folder.name.rpartition("-")[0], names.get(path.parent.name, path.parent.name))
-            pictures.setdefault(place, {})[captioned(path)] = path.read_bytes()
+        if (folder / PICTURES / INDEX).is_file():
+            index = pd.read_csv(folder / PICTURES / INDEX, dtype=str, keep_default_na=False)
+            for setting, file, caption in zip(index["setting"], index["file"], index["caption"], strict=True):
+                place = (folder.name.rpartition("-")[0], setting)
+                pictures.setdefault(place, {})[caption] = (folder / PICTURES / file).read_bytes()
     asked = {study: settings.study(params, study) for study in studies}
     summary = summarise(table, frame, controls(params, studies))
     points = grid(results)
@@ -64,7 +69,15 @@ def compare(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequenc
         for study in studies
         if (key := asked[study].along) and any(key in point for point in points[study].values())
     }
-    return Answer(table, summary, {study: asked[study].title for study in studies}, pictures, tabled(verdicts), drawn)
+    return Answer(
+        table,
+        summary,
+        by_group(table),
+        {study: asked[study].title for study in studies},
+        pictures,
+        tabled(verdicts),
+        drawn,
+    )
 
 
 def grid(results: Iterable[Path]) -> dict[str, dict[str, dict[str, Any]]]:
@@ -89,10 +102,6 @@ def tabled(verdicts: Iterable[tuple[str, Verdict]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["study", "says", "rule", "of", "where", "verdict", "numbers"])
 
 
-def captioned(path: Path) -> str:
-    return f"Transport plans of {path.stem}: shares of a unit's mass."
-
-
 NO_SECONDS = pd.DataFrame(columns=["study", "setting", "method", "seed", "kind", "wall", "cpu"])
 
 
@@ -111,11 +120,19 @@ def write(answer: Answer, versioned: Path, shown: Path) -> None:
         for setting, rows in mine.groupby("setting", sort=False):
             if mine["setting"].nunique() <= report.FEW:
                 (versioned / f"{study}-{setting}.png".replace(" ", "_")).write_bytes(png(comparison(rows)))
+    for place, picture in report.courses(answer.table, answer.summary).items():
+        (versioned / f"{'-'.join(filter(None, place))}-rounds.png".replace(" ", "_")).write_bytes(picture)
     for study, picture in answer.along.items():
         (versioned / f"{study}.png").write_bytes(picture)
     (versioned / CLAIMS).write_text(report.csv(answer.claims))
     (shown / SUMMARY).write_text(report.csv(answer.summary))
-    page = report.html(answer.table, answer.summary, answer.questions, answer.pictures, answer.claims, answer.along)
+    if len(answer.groups):
+        (shown / GROUPS).write_text(report.csv(answer.groups))
+    else:
+        (shown / GROUPS).unlink(missing_ok=True)
+    page = report.html(
+        answer.table, answer.summary, answer.questions, answer.pictures, answer.claims, answer.along, answer.groups
+    )
     (shown / PAGE).write_text(page)
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 
-from fedcore import records
-from fedcore.figures import png, transport
+from fedcore import figures, records
+from fedcore.embedding import embed
+from fedcore.figures import png
 from fedcore.methods import CONTROLS
-from fedcore.partition import held
 from fedcore.rounds import State, deployments
-from fedcore.types import Federation, Method
-from tasks import evaluate
+from fedcore.types import Federation, Method, Refused
+from tasks import evaluate, pictures
 from tasks.data import Prepared
 from tasks.keys import Digest
 from tasks.local import rounds, work
@@ -26,12 +27,15 @@ from tasks.store import Ref, Store, digest_of
 from tasks.work import deploy
 
 TABLE, METRICS, CURVES, MODELS, RUNS = "table.parquet", "metrics.json", "curves.csv", "models.json", "runs.json"
-SECONDS, PICTURES = "seconds.csv", "pictures"
+SECONDS, PICTURES, INDEX = "seconds.csv", "pictures", "index.csv"
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a method came to. config: the digest of all that led to it. models: what each device runs in the end."""
+    """What a method came to. config: the digest of all that led to it. models: what each device runs in the end.
+
+    show: what is drawn of it beside its scores. embedding: its devices' examples in the plane, where that is drawn.
+    """
 
     setting: Setting
     row: MethodSettings
@@ -45,12 +49,14 @@ class Result:
     steps: tuple[Step, ...]
     models: dict[str, Ref]
     server: Ref | dict[str, Ref]
+    show: tuple[str, ...] = ()
+    embedding: Ref | None = None
 
     @property
     def digest(self) -> str:
-        """The digest of what was found (seconds aside)."""
+        """The digest of what was found (seconds aside), and of what is drawn beside."""
         models = json.dumps({name: ref.digest for name, ref in self.models.items()})
-        return digest_of((models + self.table.to_csv(index=False)).encode())
+        return digest_of((models + self.table.to_csv(index=False) + "".join(self.show)).encode())
 
     @property
     def shared(self) -> Ref | None:
@@ -76,7 +82,7 @@ class Result:
 
 def run_method(
     here: Session, setting: Setting, prepared: Prepared, fed: Federation, row: MethodSettings, seed: int, size: str,
-    every: int,
+    every: int, show: Collection[str] = (),
 ) -> Result:  # fmt: skip
     """Play a method to its end; every step is cached."""
     first, before = len(here.steps.done), here.done
@@ -87,6 +93,7 @@ def run_method(
     played = list(rounds(method, fed, seed, here.steps, every))
     here.reach(before + work(method, len(fed.devices)))
     models = deployed(here, method, fed, played[-1].state)
+    plane = embedded(here, row, fed, models, played[-1].state, seed) if "features" in show else None
     done = tuple(here.steps.done[first:])
     words = (
         "config", setting.study, size, setting.name, row.label, row.flat(), seed, every, prepared.dataset.digest,
@@ -95,14 +102,28 @@ def run_method(
     return Result(
         setting, row, seed, size, Digest().of(words), prepared, fed,
         evaluate.rows(setting, row.label, seed, played, beside(here.store, prepared, played[-1].state.server)),
-        evaluate.seconds(setting, row.label, seed, done), done, models, played[-1].state.server,
+        evaluate.seconds(setting, row.label, seed, done), done, models, played[-1].state.server, tuple(show), plane,
     )  # fmt: skip
 
 
 def beside(store: Store, prepared: Prepared, server: Ref | dict[str, Ref]) -> dict[str, evaluate.Numbers]:
     """Return what is known of devices beside scores and bytes: what they hold, what the server recorded of them."""
-    holds = held(store.get(prepared.dataset), store.get(prepared.partition))
-    return {"data": holds, "transport": records.by_fold(store.get(server))}
+    return {
+        "data": pictures.holds(store, prepared.dataset, prepared.partition),
+        **records.numbers(store.get(server)),
+    }
+
+
+def embedded(
+    here: Session, row: MethodSettings, fed: Federation, models: dict[str, Ref], state: State, seed: int
+) -> Ref | None:
+    """Embed devices' examples as their shared parts show them; says why where that cannot be."""
+    try:
+        found: Ref = here.steps(partial(embed, seed=seed), models, dict(state.messages), dict(fed.devices))
+    except Refused as refused:
+        here.say(f"  {row.label}: no picture of its features; {refused}")
+        return None
+    return found
 
 
 def work_of(setting: Setting, fed: Federation) -> int:
@@ -138,17 +159,38 @@ def save(results: Sequence[Result], folder: Path) -> None:
 
 
 def save_pictures(store: Store, results: Iterable[Result], folder: Path) -> None:
-    """Draw the last fold's transport plans of every method of `results` that has some, and list what was drawn."""
+    """Draw what is shown of each setting, and list what was drawn, with its caption."""
+    (folder / PICTURES).mkdir(parents=True, exist_ok=True)
     drawn = []
+    settings: dict[str, list[Result]] = {}
     for result in results:
-        if plans := records.last_fold(store.get(result.server)):
-            path = Path(result.setting.slug) / f"{result.row.label}.png"
-            (folder / PICTURES / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / PICTURES / path).write_bytes(png(transport({k: x.numpy() for k, x in plans.items()})))
-            drawn.append((result.setting.name, result.row.label, path.as_posix()))
-    (folder / PICTURES).mkdir(exist_ok=True)
-    columns = ["setting", "method", "file"]
-    pd.DataFrame(drawn, columns=columns).to_csv(folder / PICTURES / "index.csv", index=False)
+        settings.setdefault(result.setting.name, []).append(result)
+    for name, mine in settings.items():
+        for file, caption, picture in shown(store, mine):
+            path = Path(mine[0].setting.slug) / f"{file}.png"
+            (folder / PICTURES / path).parent.mkdir(exist_ok=True)
+            (folder / PICTURES / path).write_bytes(picture if isinstance(picture, bytes) else png(picture))
+            drawn.append((name, path.as_posix(), caption))
+    columns = ["setting", "file", "caption"]
+    pd.DataFrame(drawn, columns=columns).to_csv(folder / PICTURES / INDEX, index=False)
+
+
+def shown(store: Store, results: Sequence[Result]) -> Iterator[tuple[str, str, pictures.Drawn]]:
+    """Yield the pictures of one setting's methods: a name, what it shows, the picture."""
+    show = results[0].show
+    place = (store, results[0].prepared.dataset, results[0].prepared.partition)
+    if "similarity" in show:
+        yield "similarity", pictures.CAPTIONS["similarity"], pictures.likeness(*place)
+    servers = {result.row.label: store.get(result.server) for result in results}
+    for label, server in servers.items() if "transport" in show else ():
+        if picture := pictures.recorded(server, label).get("transport"):
+            yield f"transport-{label}", pictures.CAPTIONS["transport"].format(method=label), picture
+    found = {label: aligned for label, server in servers.items() if (aligned := records.alignment(server))}
+    if "alignment" in show and found:
+        yield "alignment", pictures.CAPTIONS["alignment"], figures.alignment(found)
+    planes = {result.row.label: result.embedding for result in results if result.embedding is not None}
+    if "features" in show and planes:
+        yield "features", pictures.CAPTIONS["features"], pictures.features(*place, planes)
 
 
 def save_seconds(results: Sequence[Result], folder: Path) -> None:

@@ -31,7 +31,10 @@ device's model gets right. <b>Own test</b>: the device's own test examples, dist
 same model, they score the same there.</p>
 <p><b>Mean and spread</b>: the mean over devices, then over seeds; <i>± seeds</i> is the standard deviation of that
 mean over seeds (a seed draws who holds what, the initial models and the order of the examples), <i>devices ±</i> the
-standard deviation over devices, <i>worst device</i> the least accuracy of a device, both averaged over seeds.</p>
+standard deviation over devices (the smaller, the fairer), <i>worst device</i> the least accuracy of a device, both
+averaged over seeds.</p>
+<p><b>Domains</b>: where each device's training examples come from one source or place, devices are also taken together
+by it: mean over the domain's devices and over seeds, ± the standard deviation over its devices.</p>
 <p><b>Ties</b>: methods are compared seed by seed, each with the best of its rank. If their mean difference is no larger
 than the standard deviation of the differences over seeds, another seed could well turn the order round, and they share
 the rank (1=). With a single seed the standard error over devices takes its place; that says less, and nothing on the
@@ -56,6 +59,7 @@ body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 66rem; background:
 h1 { font-size: 1.8rem; line-height: 1.2; margin: 0 0 1rem; }
 h2 { font-size: 1.35rem; line-height: 1.3; margin: 3.5rem 0 0; padding-top: 1.2rem; border-top: 2px solid var(--ink); }
 h3 { font-size: 1.1rem; margin: 2.2rem 0 .4rem; }
+h4 { font-size: 1rem; margin: 1.6rem 0 0; }
 p, ul { max-width: 44rem; }
 a { color: var(--mark); }
 nav li { margin: .3rem 0; }
@@ -120,6 +124,8 @@ def print_summary(summary: pd.DataFrame, console: Console | None = None) -> None
 
 
 FEW = 3
+PANELS = 12
+ROUNDS = "Accuracy over rounds, mean over devices and seeds ± seeds; dotted: methods that are evaluated once."
 
 
 def _print_grid(summary: pd.DataFrame, console: Console) -> None:
@@ -146,7 +152,7 @@ def _print_grid(summary: pd.DataFrame, console: Console) -> None:
 def _print_settings(summary: pd.DataFrame, console: Console) -> None:
     for (study, dataset, setting), rows in places(summary):
         heads, lines = cells(rows)
-        hidden = {"shared_std_devices", "shared_worst", "cpu"}
+        hidden = {"shared_std_devices", "shared_worst", "cpu", "bytes_round"}
         hidden |= {"test_std_devices", "wall"} if console.width < 100 else set()
         title = Text(f"{study}: {setting} ({dataset})", style="bold")
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
@@ -199,6 +205,10 @@ def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
         heads[way] = f"{word} per\ndevice"
         for line, sent in zip(lines, rows[way] / rows["n_devices"], strict=True):
             line[way] = Cell(readable(sent))
+    if rows["rounds"].max() > 1:
+        heads["bytes_round"] = "up per device\nand round"
+        for line, sent in zip(lines, rows["bytes_up"] / rows["n_devices"] / rows["rounds"], strict=True):
+            line["bytes_round"] = Cell(readable(sent))
     for clock, word in {"wall": "seconds", "cpu": "seconds\nof CPU"}.items():
         if rows[clock].notna().any():
             heads[clock] = word
@@ -226,17 +236,21 @@ def html(
     pictures: Pictures,
     claims: pd.DataFrame | None = None,
     along: Mapping[str, bytes] | None = None,
+    groups: pd.DataFrame | None = None,
 ) -> str:
     """Return one page that needs nothing else: for each study its question, for each setting table and pictures.
 
     table: the tidy table. summary: as :func:`fedcore.summary.summarise` returns it for that table. questions: study ->
     what it asks. pictures: what else is to be seen, e.g. who holds what. claims: columns study, says, rule, of, where,
-    verdict, numbers. along: study -> a picture of all its settings. A study with more than FEW settings has a table for
-    each, but only the given pictures. The same page for the same input.
+    verdict, numbers. along: study -> a picture of all its settings. groups: as :func:`fedcore.summary.by_group` returns
+    them. A study with more than FEW settings has tables for each, but only the given pictures. The same page for the
+    same input.
     """
     contents, body, before = [], [], None
     many = summary.groupby("study")["setting"].nunique() > FEW
     tidy = dict(places(table))
+    course = courses(table, summary)
+    parts = {} if groups is None else dict(places(groups))
     for i, (place, rows) in enumerate(places(summary)):
         study, dataset, setting = place
         question = questions.get(study, study)
@@ -247,20 +261,45 @@ def html(
                 body.append(_html_claims(claims[claims["study"] == study]))
             if along is not None and study in along:
                 body.append(_html_picture("Accuracy over the study's settings; hollow: controls.", along[study]))
+            if (study, "") in course:
+                body.append(_html_picture(ROUNDS, course[study, ""]))
         answer = escape(" ".join(verdict(rows)))  # the picture says it too, in its title
         name = f"{escape(setting)} <small>{escape(study)}, {escape(dataset)}</small>"
         contents.append(f'<li><a href="#s{i}">{name}</a><br>{answer}</li>')
         body.append(f'<section id="s{i}"><h3>{name}</h3>')
-        given = pictures.get((study, setting), {})
+        given = dict(pictures.get((study, setting), {}))
+        by_domain = _html_groups(parts[place], rows) if place in parts else ""
         if many[study]:
-            body += [f"<p>{answer}</p>", _html_table(rows), *(_html_picture(*pair) for pair in given.items())]
+            body += [f"<p>{answer}</p>", _html_table(rows), by_domain, *(_html_picture(*p) for p in given.items())]
         else:
             caption = "Accuracy on own test data and on the shared test set."
-            body += [_html_picture(caption, figures.comparison(rows), answer), _html_table(rows)]
+            body += [_html_picture(caption, figures.comparison(rows), answer), _html_table(rows), by_domain]
+            given |= {ROUNDS: course[study, setting]} if (study, setting) in course else {}
             body += [_html_picture(*pair) for pair in _pictures(tidy[place], rows, given)]
         body.append("</section>")
     page = {"contents": "\n".join(contents), "body": "\n".join(body)}
     return PAGE.format(title=escape(TITLE), style=STYLE, reading=READING, **page)
+
+
+def courses(table: pd.DataFrame, summary: pd.DataFrame) -> dict[tuple[str, str], bytes]:
+    """Draw accuracy over rounds: (study, setting) -> a picture, for each setting in which a method has several rounds.
+
+    A study with more than FEW settings, at most PANELS, has one picture of them all: (study, "").
+    """
+    course = curves(table)
+    made = {}
+    for study, rows in summary[summary["rounds"] > 1].groupby("study", sort=False):
+        mine = course[(course["study"] == study) & course["setting"].isin(rows["setting"])]
+        count = summary[summary["study"] == study]["setting"].nunique()
+        if count <= FEW:
+            for setting in dict.fromkeys(rows["setting"]):
+                made[str(study), str(setting)] = figures.png(figures.curves(mine[mine["setting"] == setting]))
+        elif count <= PANELS:
+            order = {name: place for place, name in enumerate(dict.fromkeys(summary["setting"]))}
+            made[str(study), ""] = figures.png(
+                figures.curves(mine.sort_values("setting", key=lambda names: names.map(order), kind="stable"))
+            )
+    return made
 
 
 def _pictures(
@@ -268,9 +307,6 @@ def _pictures(
 ) -> Iterator[tuple[str, Figure | bytes]]:
     """Yield the pictures below one setting's table, with their captions."""
     yield from given.items()
-    if rows["rounds"].max() > 1:
-        text = "Accuracy round by round; dotted: methods that are evaluated once."
-        yield text, figures.curves(curves(table))
     yield "Accuracy against what a device sends and receives; hollow: controls.", figures.accuracy_by_traffic(rows)
     split = "test" if rows["test_mean"].notna().any() else "shared"
     yield "Accuracy of every device, one seed.", figures.per_device(table, split=split)
@@ -287,6 +323,27 @@ def _html_table(rows: pd.DataFrame) -> str:
     )
     notes = "".join(f"<p><small>{note}</small></p>" for note in _notes(rows))
     return f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>{notes}'
+
+
+def _html_groups(groups: pd.DataFrame, rows: pd.DataFrame) -> str:
+    """Return one setting's accuracies by domain, on the split that decides: a line for each row of its table."""
+    split = rows["primary"].iloc[0]
+    found = {
+        (row["method"], row["group"]): f"{_number(100 * row['mean'])} ± {_number(100 * row['std_devices'])}"
+        for _, row in groups[groups["split"] == split].iterrows()
+    }
+    names = sorted({group for _, group in found})
+    head = "<th></th><th>method</th>" + "".join(f"<th>{escape(name)}</th>" for name in names)
+    body = "\n".join(
+        f"<tr{' class=control' * bool(control)}><td></td><td>{escape(str(method))}</td>"
+        + "".join(f"<td>{found.get((method, name), '-')}</td>" for name in names)
+        + "</tr>"
+        for method, control in zip(rows["method"], rows["control"], strict=True)
+    )
+    return (
+        f"<h4>Accuracy by domain <small>{SPLITS[split]}, % ± devices</small></h4>"
+        f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
+    )
 
 
 def _html_claims(claims: pd.DataFrame) -> str:

@@ -24,7 +24,7 @@ import yaml
 from annotated_types import Ge
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from fedcore.claims import Claim
+from fedcore.claims import DOMAIN, Claim
 from fedcore.data import DATASETS
 from fedcore.local import Training
 from fedcore.methods import METHODS
@@ -56,8 +56,8 @@ class Study(Section):
     """A question as data: which settings, methods and seeds answer it.
 
     methods: rows of the comparison: label -> changes to the method's section (`method` where the label is no method).
-    claims: what a paper says, as rules. along: the grid key along which the page draws accuracy. show: pictures of the
-    transport plans of every setting.
+    claims: what a paper says, as rules. along: the grid key along which the page draws accuracy. show: what else the
+    page draws of every setting, with the first seed (docs/pipeline.md).
     """
 
     title: str
@@ -65,7 +65,7 @@ class Study(Section):
     sizes: dict[str, Size]
     claims: list[Claim] = Field(default_factory=list)
     along: str | None = None
-    show: list[Literal["transport"]] = Field(default_factory=list)
+    show: list[Literal["transport", "similarity", "alignment", "features"]] = Field(default_factory=list)
 
 
 class Size(Section):
@@ -227,6 +227,12 @@ def study(params: Mapping[str, Any], name: str) -> Study:
     if name not in studies:
         raise Refused(f"run.studies: {name!r} is not known (allowed: {', '.join(studies)}){_near(name, studies)}")
     chosen = checked(Study, f"studies.{name}", studies[name])
+    for size, one in chosen.sizes.items():
+        if DOMAIN in one.grid:
+            raise Refused(
+                f"studies.{name}.sizes.{size}.grid.{DOMAIN}: no key of a grid, claims mean the devices' domain by it; "
+                "use another name"
+            )
     for claim in chosen.claims:
         for label in claim.labels - set(chosen.methods):
             raise Refused(

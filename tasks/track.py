@@ -21,7 +21,6 @@ import numpy as np
 import pandas as pd
 import torch
 from filelock import FileLock
-from matplotlib.figure import Figure
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run
 from mlflow.models import ModelSignature
@@ -31,9 +30,9 @@ from torch import Tensor
 from fedcore import data as sources
 from fedcore import figures, records
 from fedcore.figures import png
-from fedcore.summary import curves
+from fedcore.summary import LESS, SCORED, curves, groups
 from fedcore.types import Model, Net, Params
-from tasks import environment, evaluate
+from tasks import environment, evaluate, pictures
 from tasks.federate import Result
 from tasks.store import Store, digest_of
 
@@ -104,7 +103,7 @@ class Record:
         self.write(
             run, params=_params(result), table=result.table, seconds=result.seconds,
             dataset=(setting.data["name"], result.prepared.dataset.digest, profile), arrays=arrays,
-            pictures=_figures(result, arrays),
+            drawn=_pictures(store, result, server),
         )  # fmt: skip
         self.close(run, result.digest)
 
@@ -150,7 +149,7 @@ class Record:
         seconds: pd.DataFrame,
         dataset: tuple[str, str, Mapping[str, Any]],
         arrays: Params,
-        pictures: Mapping[str, Figure],
+        drawn: Mapping[str, pictures.Drawn],
     ) -> None:
         """Write a run's parameters, metrics, dataset, arrays and pictures; writing twice changes nothing."""
         where = run.info.run_id
@@ -166,11 +165,13 @@ class Record:
             path = "/".join(_plain(part) for part in name.split("/"))
             self._artifact(where, f"arrays/{path}.npy", _npy(leaf.numpy()))
             if leaf.ndim == 1:
-                metrics += [Metric(name.replace("/", "."), x, start + i, i) for i, x in enumerate(leaf.tolist())]
+                key = path.replace("/", ".")
+                metrics += [Metric(key, x, start + i, i) for i, x in enumerate(leaf.tolist()) if math.isfinite(x)]
         for first in range(0, len(metrics), AT_ONCE):
             self.client.log_batch(where, metrics=metrics[first : first + AT_ONCE])
-        for name, figure in pictures.items():
-            self._artifact(where, f"pictures/{name}.png", png(figure))
+        for name, picture in drawn.items():
+            content = picture if isinstance(picture, bytes) else png(picture)
+            self._artifact(where, f"pictures/{name}.png", content)
 
     def close(self, run: Run, result: str) -> None:
         self.client.set_tag(run.info.run_id, "fedcore.result", result)
@@ -231,20 +232,22 @@ def _params(result: Result) -> dict[str, Any]:
     return {"study": setting.study, "setting": setting.name, "seed": result.seed, **flat, **result.row.flat()}
 
 
-def _figures(result: Result, arrays: Params) -> dict[str, Figure]:
-    """Return a run's pictures: every device's accuracy, the course over rounds, the server's matrices."""
+def _pictures(store: Store, result: Result, server: Params) -> dict[str, pictures.Drawn]:
+    """Return a run's pictures: each device's accuracy, the course over rounds, the server's record, what is shown."""
     split = "test" if evaluate.has(result.table, "test") else "shared"
-    made = {"devices": figures.per_device(result.table, split=split)}
+    made: dict[str, pictures.Drawn] = {"devices": figures.per_device(result.table, split=split)}
     if result.table["round"].max() > 1:
         made["rounds"] = figures.curves(curves(result.table))
-    plans = {name.removeprefix("plan/"): x.numpy() for name, x in arrays.items() if name.startswith("plan/")}
-    if plans:
-        # The last fold is the one that counts most; one picture with all of a network's layers.
-        last = next(reversed(plans)).rpartition("/")[0]
-        made["transport"] = figures.transport({n: x for n, x in plans.items() if n.rpartition("/")[0] == last})
-    for name, x in arrays.items():
-        if x.ndim == 2 and not name.startswith("plan/"):
-            made[name.replace("/", "-")] = figures.heat_map(x.numpy(), name)
+    made |= pictures.recorded(server, result.row.label)
+    place = (store, result.prepared.dataset, result.prepared.partition)
+    if "similarity" in result.show:
+        made["similarity"] = pictures.likeness(*place)
+    if result.embedding is not None:
+        made["features"] = pictures.features(*place, {result.row.label: result.embedding})
+    for name, x in server.items():
+        what = name.removeprefix(records.PREFIX)
+        if name.startswith(records.PREFIX) and x.ndim == 2 and not what.startswith("plan/"):
+            made[what.replace("/", "-")] = figures.heat_map(x.numpy(), what)
     return made
 
 
@@ -262,12 +265,16 @@ def _short(value: Any) -> str:
 def _metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int) -> Iterable[Metric]:
     """Yield every value per round and device, their mean, worst and spread over devices, and the seconds by step.
 
+    Where devices are in several groups also the mean score of each, e.g. test.accuracy.in_A.
+
     Those of single devices stand in a group of their own, "devices/". Steps count the turns from 1. Times are the run's
     start plus the step, so that writing twice gives one point.
     """
     turns = {
         turn: number for number, turn in enumerate(sorted(set(zip(table["stage"], table["round"], strict=True))), 1)
     }
+    members = groups(table)
+    of = dict(zip(members["device"], members["group"], strict=True))
     known = table[table["value"].notna()]
     for (stage, number, split, metric), part in known.groupby(["stage", "round", "split", "metric"], sort=True):
         step = turns[stage, number]
@@ -279,9 +286,12 @@ def _metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int) -> Iterable
         if split == "traffic":
             named |= {f"{metric}": values.sum()}
         else:
-            worst = values.max() if metric == "loss" else values.min()
+            worst = values.max() if metric in LESS else values.min()
             named |= {f"{split}.{metric}": values.mean(), f"{split}.{metric}.worst": worst}
             named |= {f"{split}.{metric}.std": values.std(ddof=0)}
+            if split in SCORED and len(set(of.values())) > 1:
+                means = values.groupby(part["device"].map(of)).mean()
+                named |= {f"{split}.{metric}.in_{_plain(str(group))}": mean for group, mean in means.items()}
         for name, value in named.items():
             yield Metric(name, float(value), start + step, step)
     for kind, wall, cpu in zip(seconds["kind"], seconds["wall"], seconds["cpu"], strict=True):

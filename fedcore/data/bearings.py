@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from fedcore.data import Dataset, unknown
+from fedcore.data import Dataset, cosines, unknown
 from fedcore.types import Data, Refused, generator
 
 LOCATIONS = ("A", "B", "C")
@@ -169,13 +169,9 @@ def scaled(own: Iterable[tuple[int, int]], spectra: dict[tuple[int, int], Signal
 def similarity(dataset: Dataset) -> pd.DataFrame:
     """Return the cosine between the devices' mean features, (C, C) with their names (FedASA, fig. 1).
 
-    Over all of a device's examples. The scale of a device's features does not matter.
+    Over all of a device's examples; :func:`fedcore.partition.similarity` is over those that it trains on.
     """
     if dataset.device is None:
         raise Refused("data.name: this dataset names no devices to compare")
     owners = np.asarray(dataset.device)
-    names = sorted(set(dataset.device))
-    x = dataset.train.inputs().flatten(1).double().numpy()
-    means = np.stack([x[owners == name].mean(axis=0) for name in names])
-    means /= np.linalg.norm(means, axis=1, keepdims=True)
-    return pd.DataFrame(means @ means.T, index=names, columns=names)
+    return cosines(dataset.train, {name: np.flatnonzero(owners == name) for name in sorted(set(dataset.device))})

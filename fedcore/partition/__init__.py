@@ -19,7 +19,7 @@ from annotated_types import Ge, Lt
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcore.data import Dataset, unknown
+from fedcore.data import Dataset, cosines, unknown
 from fedcore.partition.ways import (
     PARTITIONS,
     Index,
@@ -49,14 +49,17 @@ __all__ = [
     "dirichlet_capped",
     "draws",
     "from_frame",
+    "groups",
     "held",
     "iid",
     "label_skew",
     "partition",
     "quantity_skew",
     "servers",
+    "similarity",
     "splits",
     "to_frame",
+    "training",
 ]
 
 Share: TypeAlias = Annotated[float, Ge(0), Lt(1)]
@@ -352,7 +355,7 @@ def _shared_moments(
     dataset: Dataset, partition: Partition, held: Mapping[str, Mapping[str, Data]]
 ) -> tuple[Tensor, Tensor]:
     """Return the mean and deviation that scale the shared test set: for each example (N, *shape), or (1, *shape)."""
-    trains = {who: np.concatenate([own["train"], own["unlabelled"]]) for who, own in partition.devices.items()}
+    trains = training(partition)
     for givers in (dataset.device, dataset.domain) if dataset.test is None else ():
         if givers is not None and all(givers[index[0]] == who for who, index in trains.items()):
             own = (_moments(own["train"], own["unlabelled"]) for own in held.values())
@@ -381,16 +384,60 @@ def counts(dataset: Dataset, partition: Partition) -> pd.DataFrame:
     return frame.assign(**sizes)
 
 
+def groups(dataset: Dataset, partition: Partition) -> dict[str, str]:
+    """Return device -> its group: the domain of all its training examples. One that has several is in no group."""
+    if dataset.domain is None:
+        return {}
+    domain = np.asarray(dataset.domain)
+    found = {who: np.unique(domain[index]) for who, index in training(partition).items()}
+    return {who: str(names[0]) for who, names in found.items() if len(names) == 1}
+
+
+def training(partition: Partition) -> dict[str, Index]:
+    """Return device -> its training examples, with or without label."""
+    return {who: np.concatenate([own["train"], own["unlabelled"]]) for who, own in partition.devices.items()}
+
+
+def similarity(dataset: Dataset, partition: Partition) -> pd.DataFrame:
+    """Return the cosine between the mean features of each two devices' training examples, (C, C) (FedASA, Fig. 1)."""
+    return cosines(dataset.train, training(partition))
+
+
 def held(dataset: Dataset, partition: Partition) -> dict[str, dict[str, float]]:
-    """Return device -> what it trains on: examples, classes, and the largest share that one class has of them."""
+    """Return device -> what it trains on: labelled examples, classes, the largest share that one class has of them.
+
+    Of a dataset with domains also, for each of them, in_<domain>: the share of the device's training examples, with or
+    without label, that are of it. A device in a group (see :func:`groups`) further has similarity_same, the least
+    cosine between its mean features and those of another device of its group, and similarity_other, the greatest with
+    one of another group; what has no such other device is left out.
+    """
     table = counts(dataset, partition)[list(dataset.classes)]
     examples = table.sum(axis=1)
     found = {"examples": examples, "classes": (table > 0).sum(axis=1), "largest_share": table.max(axis=1) / examples}
     numbers = pd.DataFrame(found).astype(float).fillna(0.0)
+    beside = _of_domains(dataset, partition)
     return {
-        str(who): dict(zip(found, row, strict=True))
+        str(who): dict(zip(found, row, strict=True)) | beside.get(str(who), {})
         for who, row in zip(numbers.index, numbers.to_numpy().tolist(), strict=True)
     }
+
+
+def _of_domains(dataset: Dataset, partition: Partition) -> dict[str, dict[str, float]]:
+    """Return what :func:`held` says of domains and groups."""
+    if dataset.domain is None:
+        return {}
+    domain = np.asarray(dataset.domain)
+    of, table = groups(dataset, partition), similarity(dataset, partition)
+    cosine = {str(who): dict(zip(table, row, strict=True)) for who, row in zip(table, table.to_numpy(), strict=True)}
+    found = {}
+    for who, index in training(partition).items():
+        mine = {f"in_{name}": float((domain[index] == name).mean()) for name in sorted(set(dataset.domain))}
+        others = {other: float(cosine[who][other]) for other in of if who in of and other != who}
+        same = [value for other, value in others.items() if of[other] == of[who]]
+        apart = [value for other, value in others.items() if of[other] != of[who]]
+        mine |= {"similarity_same": min(same)} if same else {}
+        found[who] = mine | ({"similarity_other": max(apart)} if apart else {})
+    return found
 
 
 def to_frame(partition: Partition) -> pd.DataFrame:
