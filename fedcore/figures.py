@@ -306,7 +306,7 @@ def similarity(cosine: pd.DataFrame, groups: Mapping[str, str]) -> Figure:
     order = sorted(cosine.index, key=lambda name: (groups.get(name, "~"), name))
     values = cosine.loc[order, order].to_numpy(float)
     cell = float(np.clip(9 / len(order), 0.22, 0.46))  # inches
-    figure = Figure(figsize=(1.9 + cell * len(order), 0.8 + cell * len(order)), layout="constrained")
+    figure = Figure(figsize=(2.4 + cell * len(order), 1.0 + cell * len(order)), layout="constrained")
     panel = figure.subplots()
     _image(figure, panel, values, "cosine", None)
     _named(panel, order, order)
@@ -334,14 +334,15 @@ def alignment(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure:
     panels = figure.subplots(lines, columns, squeeze=False).ravel()
     for panel, (method, devices) in zip(panels, found.items(), strict=False):
         values = np.array([[one.get(f"distance_{m}", np.nan) for m in range(cells)] for one in devices.values()])
-        positive = bool((values[np.isfinite(values)] > 0).all())
-        _image(figure, panel, values, "distance", None, LogNorm() if positive else None)
+        known = values[np.isfinite(values)]
+        wide = bool(known.min() > 0) and bool(known.max() > 10 * known.min())
+        _image(figure, panel, values, "distance", None, LogNorm() if wide else None)
         panel.set_aspect("auto")
         _named(panel, devices, range(cells))
         panel.set_title(_plain(method), loc="left", fontsize=10)
         panel.set_xlabel("cell (0: stem)", fontsize=9)
         if len(devices) <= FEW_CELLS:
-            _written(panel, np.log(values) if positive else values, lambda value: f"{value:.3g}", values)
+            _written(panel, np.log(values) if wide else values, lambda value: f"{value:.3g}", values)
         for y, one in enumerate(devices.values()):
             place = one["depth"] - 0.46, y - 0.44
             panel.add_patch(Rectangle(place, 0.92, 0.88, fill=False, edgecolor=CHOSEN, linewidth=2.2))
@@ -368,6 +369,7 @@ def features(plane: Mapping[str, pd.DataFrame], classes: Sequence[str]) -> Figur
         panel.set_title(_plain(method), loc="left", fontsize=10)
         panel.set_xticks([])
         panel.set_yticks([])
+        panel.spines[:].set_color("0.85")
     for panel in panels[len(plane) :]:
         panel.set_axis_off()
     dots = [Line2D([], [], color=colour, marker="o", linestyle="") for colour in colours]

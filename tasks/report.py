@@ -70,6 +70,7 @@ th, td { padding: .28rem .6rem; text-align: right; white-space: nowrap; }
 th { vertical-align: bottom; font-weight: 600; border-bottom: 1.5px solid var(--ink); }
 td { border-bottom: 1px solid var(--rule); }
 th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; }
+.domains :is(th, td):nth-child(2) { text-align: right; }
 .control { color: var(--soft); font-style: italic; }
 .claims td { white-space: normal; max-width: 40rem; vertical-align: top; }
 .holds { font-weight: 700; color: var(--mark); }
@@ -333,16 +334,17 @@ def _html_groups(groups: pd.DataFrame, rows: pd.DataFrame) -> str:
         for _, row in groups[groups["split"] == split].iterrows()
     }
     names = sorted({group for _, group in found})
-    head = "<th></th><th>method</th>" + "".join(f"<th>{escape(name)}</th>" for name in names)
+    head = "<th>method</th>" + "".join(f"<th>{escape(name)}</th>" for name in names)
     body = "\n".join(
-        f"<tr{' class=control' * bool(control)}><td></td><td>{escape(str(method))}</td>"
+        f"<tr{' class=control' * bool(control)}><td>{escape(str(method))}</td>"
         + "".join(f"<td>{found.get((method, name), '-')}</td>" for name in names)
         + "</tr>"
         for method, control in zip(rows["method"], rows["control"], strict=True)
     )
     return (
-        f"<h4>Accuracy by domain <small>{SPLITS[split]}, % ± devices</small></h4>"
-        f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>'
+        f"<h4>Accuracy by domain <small>{SPLITS[split]}, % ± devices</small></h4>\n"
+        f'<div class="wide"><table class="domains">\n<thead><tr>{head}</tr></thead>\n'
+        f"<tbody>\n{body}\n</tbody></table></div>"
     )
 
 

@@ -50,3 +50,17 @@ def drawn(
                 rows({method: own.tolist()}, shared=0.8 - 0.02 * i, setting=setting, at=at, up=1000.0 * (i > 0))
             )
     return frame(*parts)
+
+
+def grouped(table: pd.DataFrame, groups: Mapping[str, str]) -> pd.DataFrame:
+    """Add what each device holds: all of its examples are of one domain, device -> domain; of "" they are mixed."""
+    places = table.groupby(
+        ["study", "dataset", "setting", "method", "seed", "device"], as_index=False, sort=False
+    ).last()
+    parts = []
+    for name in sorted({*groups.values()} - {""}):
+        share = places["device"].map(
+            lambda who, name=name: 1.0 if groups[who] == name else 0.5 if not groups[who] else 0.0
+        )
+        parts.append(places.assign(split="data", metric=f"in_{name}", value=share))
+    return pd.concat([table, *parts], ignore_index=True)

@@ -67,6 +67,14 @@ def verdict(rule, **words):
         ("good > absent", "not tested"),
         ("good rises with federation.devices", "not tested"),
         ("good - fair rises with round", "not tested"),
+        ("good > 0.6", "holds"),  # .7 and .8, spread .02
+        ("good > 0.69", "does not hold"),  # within the spread where alpha is 1
+        ("0.9 > good", "holds"),
+        ("0.75 > good", "does not hold"),
+        ("good - fair > 5e-2", "holds"),
+        ("0.05 > good - fair", "does not hold"),
+        ("good ~ .75 within 0.06", "holds"),
+        ("single > 0.1", "not tested"),
     ],
 )
 def test_rules(rule, word):
@@ -115,14 +123,67 @@ def test_the_numbers_name_the_place_that_speaks_most_against():
 
 
 @pytest.mark.parametrize(
-    "rule", ["", "good", "good >", "good beats fair", "good > fair and", "good ~ fair", "good rises", "a - b - c > d"]
+    "rule",
+    [
+        *("", "good", "good >", "good beats fair", "good > fair and", "good ~ fair", "good rises", "a - b - c > d"),
+        *("0.9 > 0.8", "0.9 rises with round", "good > 0.9 - 0.1", "good > .", "0.5 < good"),
+    ],
 )
 def test_a_rule_that_cannot_be_read_is_refused(rule):
     with pytest.raises(Refused, match="must be one of"):
         Claim("said", rule)
 
 
+@pytest.mark.parametrize("of", ["", "accuracy", "mean of test.accuracy", "std test.accuracy", "worst of accuracy"])
+def test_an_of_that_cannot_be_read_is_refused(of):
+    with pytest.raises(Refused, match="must be a split and a metric"):
+        Claim("said", "good > fair", of=of)
+
+
+def spread_out():
+    """The same with good's devices a and b in domains of their own, .2 apart instead of .02, under every setting."""
+    rows = table().assign(study="s", dataset="d")
+    good, a = rows["method"] == "good", rows["device"] == "a"
+    rows.loc[good, "value"] += a[good].map({True: 0.09, False: -0.09})
+    places = rows.drop(columns=["split", "metric", "value"]).drop_duplicates()
+    held = [places.assign(split="data", metric=f"in_{name}", value=(places["device"] == who) * 1.0)
+            for name, who in (("A", "a"), ("B", "b"))]  # fmt: skip
+    return pd.concat([rows, *held])
+
+
+@pytest.mark.parametrize(
+    ("rule", "words", "differences"),
+    [
+        ("good > fair", {"of": "std of shared.accuracy"}, 0.18 / 2**0.5),  # .2 and .02 apart: over sqrt(2) each
+        ("good > fair", {"of": "worst of shared.accuracy"}, 0.1 - 0.09),
+        ("good > fair", {"where": {"domain": "A"}}, 0.1 + 0.09),
+        ("good > fair", {"where": {"domain": ["B"]}}, 0.1 - 0.09),
+        ("good > fair", {"where": {"domain": ["A", "B"]}}, 0.1),
+        ("good > 0.0", {"of": "data.in_A"}, 0.5),
+        ("good > 0.0", {"of": "data.in_A", "where": {"domain": "A"}}, 1.0),
+        ("good > 0.0", {"of": "worst of data.in_A"}, 0.0),
+    ],
+)
+def test_spreads_worst_devices_and_domains(rule, words, differences):
+    found = judge(Claim("said", rule, **words), spread_out(), POINTS).evidence
+    assert [one.difference for one in found] == pytest.approx([differences] * len(POINTS))
+
+
+def test_the_worst_of_what_is_better_less_is_the_greatest():
+    rows = spread_out()
+    for metric, worst in (("accuracy", 0.0), ("loss", 1.0), ("similarity_other", 1.0)):
+        renamed = rows[rows["metric"] == "in_A"].assign(split="shared", metric=metric)
+        (first, *_) = judge(Claim("said", "good > -1", of=f"worst of shared.{metric}"), renamed, POINTS).evidence
+        assert first.difference == worst + 1
+
+
+def test_a_domain_that_no_device_is_of_is_not_tested():
+    assert judge(Claim("said", "good > fair", {"domain": "C"}), spread_out(), POINTS).word == "not tested"
+
+
 def test_labels():
+    assert Claim("said", "0.5 > a - b").labels == {"a", "b"}
+    assert Claim("said", "10_rounds > 10").labels == {"10_rounds"}
     assert Claim("said", "a - b ~ c - d within 1e-3").labels == {"a", "b", "c", "d"}
     assert Claim("said", "a rises with round").labels == {"a"}
 

@@ -145,3 +145,59 @@ def test_along_a_key_of_names_keeps_their_order():
     table = pd.concat([drawn(TWO, 3, setting=setting) for setting in grid])
     picture = figures.along(summary_of(table), grid, "net")
     assert [label.get_text() for label in picture.axes[0].get_xticklabels()] == ["mlp", "cnn"]
+
+
+def test_curves_of_several_settings_have_a_panel_each():
+    table = pd.concat([drawn(TWO, 3, rounds=3, setting=setting) for setting in ("b", "a", "c", "d")])
+    picture = figures.curves(curves(table))
+    assert [panel.get_title(loc="left") for panel in picture.axes if panel.axison] == ["b", "a", "c", "d"]
+    assert "accuracy on own test data" in texts(picture)
+    figures.png(picture)
+
+
+def matrix(count: int) -> tuple[pd.DataFrame, list[str]]:
+    names = [f"d{i}" for i in range(count)]
+    values = np.random.default_rng(0).uniform(0.2, 0.9, (count, count))
+    return pd.DataFrame(values, names, names), names
+
+
+def test_similarity_puts_groups_together_and_writes_few_values():
+    table, names = matrix(4)
+    picture = figures.similarity(table, {"d0": "B", "d1": "A", "d2": "B"})
+    order = ["d1", "d0", "d2", "d3"]  # d3 is in no group
+    panel = picture.axes[0]
+    assert [label.get_text() for label in panel.get_yticklabels()] == order
+    np.testing.assert_array_equal(panel.images[0].get_array(), table.loc[order, order])
+    assert len(panel.texts) == 16
+    assert panel.texts[1].get_text() == f"{table.loc['d1', 'd0']:.2f}"[1:]
+    assert len(panel.lines) == 2 * 2
+    many, names = matrix(17)
+    assert not figures.similarity(many, dict.fromkeys(names, "A")).axes[0].texts
+    figures.png(picture)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.0, 1000.0])
+def test_alignment_frames_the_cell_that_was_found(scale: float):
+    found = {
+        "one": {"a": {"depth": 1.0, "distance_0": 3.0, "distance_1": scale}, "b": {"depth": 0.0, "distance_0": 2.0}},
+        "two": {"a": {"depth": 0.0, "distance_0": 1.0}},
+    }
+    picture = figures.alignment(found)
+    first, second = (panel for panel in picture.axes if panel.get_title(loc="left"))
+    assert [first.get_title(loc="left"), second.get_title(loc="left")] == ["one", "two"]
+    np.testing.assert_array_equal(first.images[0].get_array().filled(-1), [[3, scale], [2, -1]])
+    frames = [(round(patch.get_x() + 0.46), round(patch.get_y() + 0.44)) for patch in first.patches]
+    assert frames == [(1, 0), (0, 1)]
+    assert [text.get_text() for text in first.texts] == ["3", f"{scale:.3g}", "2"]
+    figures.png(picture)
+
+
+def test_features_have_a_colour_for_each_class_and_a_marker_for_each_group():
+    points = pd.DataFrame({"x": range(6), "y": range(6), "label": [0, 1, 2, 0, 1, 2], "group": ["A"] * 3 + ["B"] * 3})
+    picture = figures.features({"one": points, "two": points}, ["k0", "k1", "k2"])
+    assert [len(panel.collections) for panel in picture.axes] == [6, 6]
+    assert {"one", "two", "k0", "k1", "k2", "A", "B"} <= set(texts(picture))
+    colours = {tuple(np.round(dots.get_facecolor()[0], 6)) for dots in picture.axes[0].collections}
+    assert len(colours) == 3
+    assert "A" not in texts(figures.features({"one": points.assign(group="A")}, ["k0", "k1", "k2"]))
+    figures.png(picture)

@@ -67,3 +67,27 @@ def test_the_last_fold():
         "h2": (2, 2),
     }
     assert records.last_fold({}) == {}
+
+
+ALIGNED = {
+    "record/alignment/a": torch.tensor(1),
+    "record/distance/a": torch.tensor([3.0, 0.5, torch.inf], dtype=torch.float64),
+    "record/alignment/b/1": torch.tensor(0),
+    "record/distance/b/1": torch.tensor([2.0], dtype=torch.float64),
+    "hyper/x": torch.zeros(2),
+}
+
+
+def test_alignment_is_depth_and_finite_distances_of_each_device():
+    expected = {"a": {"depth": 1, "distance_0": 3, "distance_1": 0.5}, "b/1": {"depth": 0, "distance_0": 2}}
+    assert records.alignment(ALIGNED) == expected
+
+
+def test_numbers_are_all_that_is_known_by_split():
+    plans = records.plans({"b": {"h1": plan(3, 2, 7, 0.5, 100.0)}})
+    assert records.numbers({}) == records.numbers({"hyper/x": torch.zeros(1)}) == {}
+    assert records.numbers(ALIGNED) == {"alignment": records.alignment(ALIGNED)}
+    assert records.numbers(plans | ALIGNED) == {
+        "transport": records.by_fold(plans),
+        "alignment": records.alignment(ALIGNED),
+    }

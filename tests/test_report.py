@@ -6,11 +6,11 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 from rich.console import Console
-from tables import NO_SECONDS, drawn, frame, rows
+from tables import NO_SECONDS, drawn, frame, grouped, rows
 
 from fedcore import figures
-from fedcore.summary import COLUMNS, summarise
-from tasks.report import csv, html, print_claims, print_summary
+from fedcore.summary import COLUMNS, by_group, summarise
+from tasks.report import courses, csv, html, print_claims, print_summary
 
 METHODS = ["local_only", "code_ot", "half_best"]
 WICKED = '<b>&"x"</b>'
@@ -201,3 +201,50 @@ def test_the_page_of_a_study_of_many_settings_shows_a_table_for_each_and_the_giv
     page = Page(html(table, summary, {"study": "Who?"}, given))
     tags = [tag for tag, _ in page.tags]
     assert (tags.count("table"), tags.count("img")) == (4, 1)
+
+
+# groups and curves
+
+
+def test_accuracy_by_domain_is_shown_where_there_are_several():
+    table = frame(rows({"a": [[0.8, 0.6, 0.1], [0.9, 0.5, 0.3]], WICKED: [[0.5] * 3] * 2}))
+    summary = summarise(table, NO_SECONDS, frozenset())
+    two, one = ({"d00": "A", "d01": "A", "d02": last} for last in ("B", "A"))
+    text = html(table, summary, {}, {}, groups=by_group(grouped(table, two)))
+    page = Page(text)
+    assert page.open == []
+    assert "Accuracy by domain" in page.words
+    assert "own test, % ± devices" in page.words
+    for words in ("70.0 ± 21.2", "20.0 ± -", "50.0 ± 0.0"):
+        assert words in page.words
+    without = html(table, summary, {}, {})
+    assert html(table, summary, {}, {}, groups=by_group(grouped(table, one))) == without
+    assert "Accuracy by domain" not in without
+
+
+@pytest.mark.parametrize(("settings", "keys"), [(3, 3), (4, 1), (13, 0)])
+def test_a_picture_of_the_rounds_for_each_of_few_settings_one_for_several(settings: int, keys: int):
+    table = pd.concat([drawn(METHODS, 2, rounds=3, seeds=1, setting=f"devices={i}") for i in range(settings)])
+    found = courses(table, summarise(table, NO_SECONDS, frozenset()))
+    assert len(found) == keys
+    assert all(picture.startswith(b"\x89PNG") for picture in found.values())
+    assert keys != 1 or list(found) == [("study", "")]
+
+
+def test_a_single_round_has_no_course():
+    table = drawn(METHODS, 2)
+    assert courses(table, summarise(table, NO_SECONDS, frozenset())) == {}
+
+
+def test_bytes_per_round_and_the_spread_over_devices_are_on_the_page():
+    table = frame(*(rows({"a": [[0.8, 0.6]]}, at=at, up=1000.0 * at) for at in (1, 2)))
+    page = Page(html(table, summarise(table, NO_SECONDS, frozenset()), {}, {}))
+    assert "up per deviceand round" in page.words
+    assert "1.5 kB" in page.words  # a device sends 1 kB, then 2 kB
+    assert "14.1" in page.words  # .2 / sqrt(2), the devices' standard deviation
+    assert "up per deviceand round" not in Page(html(*made_once(), {}, {})).words
+
+
+def made_once() -> tuple[pd.DataFrame, pd.DataFrame]:
+    table = frame(rows({"a": [[0.8, 0.6]]}))
+    return table, summarise(table, NO_SECONDS, frozenset())

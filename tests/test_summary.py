@@ -6,12 +6,14 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tables import NO_SECONDS, frame, rows
+from tables import NO_SECONDS, frame, grouped, rows
 
 from fedcore.summary import (
     COLUMNS,
     behind,
+    by_group,
     curves,
+    groups,
     last_round,
     listed,
     ranks,
@@ -132,6 +134,34 @@ def test_last_round_is_of_the_last_stage():
     assert last[last["metric"] == "accuracy"].groupby("method")["value"].max().to_dict() == {"a": 0.5, "b": 0.5}
     assert set(zip(last["method"], last["stage"], last["round"], strict=True)) == {("a", 1, 1), ("b", 0, 2)}
     assert "traffic" not in set(last["split"])
+
+
+def test_groups_are_devices_of_one_domain():
+    table = grouped(frame(rows({"a": [[0.8, 0.6, 0.1, 0.3]]})), {"d00": "A", "d01": "A", "d02": "", "d03": "C"})
+    assert dict(zip(*(groups(table)[name] for name in ("device", "group")), strict=True)) == {
+        "d00": "A", "d01": "A", "d03": "C",
+    }  # fmt: skip
+    assert groups(frame(rows(ACCURACY))).empty
+
+
+def test_accuracy_by_group_of_the_last_round():
+    early, late = {"a": [[1.0, 1.0, 1.0]] * 2}, {"a": [[0.8, 0.6, 0.1], [0.9, 0.5, 0.3]]}
+    table = grouped(frame(rows(early, at=1), rows(late, at=2)), {"d00": "A", "d01": "A", "d02": "B"})
+    found = by_group(table)
+    own = found[found["split"] == "test"].set_index("group")
+    assert own.loc["A", ["mean", "std_seeds", "n_devices", "n_seeds"]].tolist() == pytest.approx([0.7, 0, 2, 2])
+    assert own.loc["A", "std_devices"] == pytest.approx((0.2 + 0.4) / ROOT / 2)
+    assert own.loc["B", ["mean", "std_seeds", "n_devices"]].tolist() == pytest.approx([0.2, 0.2 / ROOT, 1])
+    assert math.isnan(own.loc["B", "std_devices"])
+    assert set(found["split"]) == {"test", "shared"}
+
+
+def test_one_group_or_none_are_no_groups():
+    table = frame(rows(ACCURACY))
+    assert by_group(table).empty
+    assert by_group(grouped(table, {"d00": "A", "d01": "A"})).empty
+    assert by_group(grouped(table, {"d00": "A", "d01": ""})).empty
+    assert list(by_group(table).columns) == list(by_group(grouped(table, {"d00": "A", "d01": "B"})).columns)
 
 
 def test_curves_count_rounds_through_the_stages():
