@@ -21,6 +21,7 @@ environment.prepare()
 from prefect import flow
 from pydantic import BaseModel, ConfigDict
 
+from fedcore.types import Federation
 from tasks import compare, data, federate, report, settings, track
 from tasks.session import Session, orchestrated, refusals, session
 from tasks.settings import Setting
@@ -72,14 +73,12 @@ def run(request: Request) -> None:
     record = track.Record()
     found: list[list[federate.Result]] = []
     with session("federate", limits.workers) as here:
-        left = sum(len(job.settings) for job in jobs)
-        for job in jobs:
+        # All data are read and all methods built first: what they refuse is refused before anything is trained.
+        ready = [[(setting, *gathered(here, setting, job.seed, request)) for setting in job.settings] for job in jobs]
+        here.expect(sum(federate.work_of(setting, fed) for points in ready for setting, _, fed in points))
+        for job, points in zip(jobs, ready, strict=True):
             found.append([])
-            for setting in job.settings:
-                prepared = fetch(here, setting, job.seed) if request.prepared else make(here, setting, job.seed)
-                fed = data.gather(here.steps, setting, prepared)
-                here.expect(left * federate.work_of(setting, fed))
-                left -= 1
+            for setting, prepared, fed in points:
                 for row in setting.methods:
                     result = federate.run_method(
                         here, setting, prepared, fed, row, job.seed, job.size, limits.every, job.show
@@ -120,6 +119,12 @@ def answer(
     report.print_summary(made.summary)
     report.print_claims(made.claims)
     print(f"page: {folder / compare.PAGE}   record: make ui")
+
+
+def gathered(here: Session, setting: Setting, seed: int, request: Request) -> tuple[data.Prepared, Federation]:
+    """Return what is read and divided, and the federation that holds it."""
+    prepared = fetch(here, setting, seed) if request.prepared else make(here, setting, seed)
+    return prepared, data.gather(here.steps, setting, prepared)
 
 
 def make(here: Session, setting: Setting, seed: int) -> data.Prepared:

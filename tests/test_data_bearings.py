@@ -240,7 +240,17 @@ DAMAGE = {
     "a matrix": (column(np.zeros((50, 2))), "has in X107_FE_time no column of numbers (its shape is (50, 2))"),
     "words": (column(np.array(["a", "b"])), "is no MATLAB file that can be read ("),
     "not finite": (column(np.full((50, 1), np.nan)), "has in X107_FE_time a value that is no finite number"),
-    "another file": (lambda file: savemat(file, {"x": 1}), "has none of X107_DE_time, X107_FE_time, X107_BA_time"),
+    "another file": (lambda file: savemat(file, {"x": 1}), "has none of X107_DE_time, X107_FE_time, X107_BA_time; it"),
+    "at 48,000 Hz": (
+        lambda file: savemat(file, {"X111_DE_time": np.zeros((900, 1)), "X111RPM": 1750}),
+        "has none of X107_DE_time, X107_FE_time, X107_BA_time; it holds X111_DE_time, X111RPM: of another run, or at "
+        "48,000 samples a second; replace it",
+    ),
+    "at 48,000 Hz, renamed": (
+        column(np.ones((132_001, 1))),
+        "has in X107_FE_time 132001 samples, more than 132000: 12,000 a second for ten seconds are wanted, this may be "
+        "a record at 48,000; replace it",
+    ),
 }
 
 
@@ -251,6 +261,46 @@ def test_a_damaged_file_is_refused_by_name(tmp_path, name):
     harm(mat(tmp_path, 107))
     line = refusal("cwru", root=tmp_path, download=False, **SMALL)
     assert line.startswith(f"data.root = {tmp_path}: CWRU/107.mat {why}")
+
+
+def test_normal_bearings_are_taken_at_any_length(tmp_path):
+    """They were published in one form only, of 243,938 samples and more."""
+    mat(tmp_path, 97, "", X097_DE_time=np.ones((243_938, 1)), X097_FE_time=np.ones((485_643, 1)))
+    assert set(read(tmp_path).device) == {"A0", "B0"}
+
+
+def test_a_window_longer_than_a_record_is_refused(tmp_path):
+    mat(tmp_path, 105)
+    line = refusal("cwru", root=tmp_path, download=False, **SMALL | {"window": 62})
+    assert line == "data.window = 62: CWRU/105.mat, DE, has 61 samples; take a shorter window"
+    line = refusal("bearings", window=rig.SAMPLES + 2, train=1, test=0, server=0)
+    assert line == (
+        f"data.window = {rig.SAMPLES + 2}: a simulated record has {rig.SAMPLES} samples; take a shorter window"
+    )
+
+
+def test_a_place_that_no_file_has_a_record_of_is_refused(tmp_path):
+    for number in (97, 105):
+        mat(tmp_path, number, "AB")
+    assert set(read(tmp_path).device) == {"A0", "B0"}  # the places that are there, if none is named
+    assert set(read(tmp_path, locations=["B"]).device) == {"B0"}
+    line = refusal("cwru", root=tmp_path, download=False, locations=["A", "C"], **SMALL)
+    assert line == (
+        f"data.locations = ['A', 'C']: no file below {tmp_path} has a record of C (columns X..._BA_time); leave it "
+        f"out, or put the published files there ({cwru.SOURCE})"
+    )
+    assert "there is no record of these places" in refusal(
+        "cwru", root=tmp_path, download=False, locations=["C"], **SMALL
+    )
+
+
+def test_a_device_without_any_record_is_none_and_named(tmp_path, caplog):
+    mat(tmp_path, 105)
+    mat(tmp_path, 106, "B")
+    assert set(read(tmp_path, locations=["A", "B"]).device) == {"A0", "B0", "B1"}
+    (said,) = (entry.getMessage() for entry in caplog.records)
+    assert "nothing at all of A1, A2, A3, B2, B3; " in said
+    assert "C0" not in said
 
 
 def test_settings_refused(tmp_path):

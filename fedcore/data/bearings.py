@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
 import torch
+from annotated_types import Ge, MinLen, MultipleOf
 from numpy.typing import NDArray
 
 from fedcore.data import Dataset, cosines, unknown
@@ -39,6 +40,12 @@ CLASSES = ("normal", *(f"{part}_{size}" for part in PARTS for size in SIZES))
 SCALINGS = ("none", "rms")
 
 Signal: TypeAlias = NDArray[np.float64]
+
+Window: TypeAlias = Annotated[int, Ge(2), MultipleOf(2)]
+Windows: TypeAlias = Annotated[int, Ge(0)]
+Scaling: TypeAlias = Literal["none", "rms"]
+Locations: TypeAlias = Annotated[list[Literal["A", "B", "C"]], MinLen(1)]
+"""What settings may be: what these types refuse is refused before any data are read."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +154,10 @@ def windows(record: Record, cut: Cut) -> Signal:
         wanted = f"data.train + data.test = {cut.train} + {cut.test}"
         if spare(record, cut):
             wanted = f"data.train + data.test + data.server = {cut.train} + {cut.test} + {cut.server}"
+        if not held:
+            raise Refused(
+                f"data.window = {cut.window}: {record.source} has {len(signal)} samples; take a shorter window"
+            )
         raise Refused(f"{wanted}: {record.source} holds {held} windows of {cut.window} samples; take fewer")
     whole = signal[: held * cut.window].reshape(held, cut.window)
     return np.concatenate([whole[:first], whole[held - cut.test :]])

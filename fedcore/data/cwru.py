@@ -8,7 +8,7 @@ records of normal bearings have no base sensor.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError
@@ -17,9 +17,22 @@ from urllib.request import Request, urlopen
 import numpy as np
 
 from fedcore.data import Dataset
-from fedcore.data.bearings import CLASSES, DEVICES, LOADS, LOCATIONS, Cut, Record, Signal, examples
+from fedcore.data.bearings import (
+    CLASSES,
+    DEVICES,
+    LOADS,
+    LOCATIONS,
+    Cut,
+    Locations,
+    Record,
+    Scaling,
+    Signal,
+    Window,
+    Windows,
+    examples,
+)
 from fedcore.data.files import damaged, in_a_line
-from fedcore.types import Refused
+from fedcore.types import Amount, Count, Refused
 
 FIRST = dict(zip(CLASSES, (97, 105, 169, 209, 118, 185, 222, 130, 197, 234), strict=True))
 """Number of each class's file at load 0; loads 1, 2 and 3 follow. Outer race: at 6 o'clock, in the load zone."""
@@ -27,6 +40,14 @@ FIRST = dict(zip(CLASSES, (97, 105, 169, 209, 118, 185, 222, 130, 197, 234), str
 NUMBERS = {first + load: (kind, load) for kind, first in FIRST.items() for load in LOADS}
 
 SENSORS = dict(zip(LOCATIONS, ("DE", "FE", "BA"), strict=True))
+
+RATE = 12_000
+"""Samples a second."""
+LONGEST = 11 * RATE
+"""Samples of a defect's record at most. The 36 published ones have 121,265 to 122,917, ten seconds; the same defects at
+48,000 a second (109.mat to 241.mat) have 240,000 and more. A file does not say its rate, and normal bearings were
+published in one form only, of 243,938 samples and more: these are taken as they are.
+"""
 
 SOURCE = "https://engineering.case.edu/bearingdatacenter"
 ADDRESS = "https://engineering.case.edu/sites/default/files/{}.mat"
@@ -39,19 +60,20 @@ log = logging.getLogger(__name__)
 def cwru(
     root: str | Path,
     download: bool,
-    window: int = 1024,
-    train: int = 80,
-    test: int = 20,
-    scaling: str = "none",
-    noise: float = 0.0,
+    window: Window = 1024,
+    train: Count = 80,
+    test: Windows = 20,
+    scaling: Scaling = "none",
+    noise: Amount = 0.0,
     seed: int = 0,
-    server: int = 16,
-    locations: list[str] | None = None,
+    server: Windows = 16,
+    locations: Locations | None = None,
 ) -> Dataset:
     """Return twelve devices with up to ten classes each, x (N, 1, window / 2) float32.
 
     The settings are those of :class:`fedcore.data.bearings.Cut`. A device lacks the class of a file or of a sensor that
-    is missing, which is logged in one line. download: fetch missing files; if one cannot be had, nothing is returned.
+    is missing, which is logged in one line; one that lacks every class is none. A place of `locations` of which no file
+    has a record is refused. download: fetch missing files; if one cannot be had, nothing is returned.
     """
     places = LOCATIONS if locations is None else tuple(locations)
     cut, root = Cut(window, train, test, scaling, noise, seed, server, places), Path(root)
@@ -64,7 +86,13 @@ def cwru(
             f"is there; put the published ones there ({SOURCE}), or set data.download = true where there is a network"
         )
     made = examples((record for number in found for record in records(root, number)), cut)
-    report(made, [number for number in NUMBERS if number not in found])
+    for location in locations or ():
+        if location not in (made.domain or ()):
+            raise Refused(
+                f"data.locations = {list(places)}: no file below {root} has a record of {location} "
+                f"(columns X..._{SENSORS[location]}_time); leave it out, or put the published files there ({SOURCE})"
+            )
+    report(made, places, [number for number in NUMBERS if number not in found])
     return made
 
 
@@ -90,21 +118,28 @@ def read(root: Path, number: int) -> dict[str, Signal]:
 
 def columns(file: Path, number: int) -> dict[str, Signal]:
     """Return each location's column of a file, (T,); raises ValueError where it is not as published."""
-    from scipy.io import loadmat  # here, as only this set needs it
+    from scipy.io import loadmat, whosmat  # here, as only this set needs it
 
     names = {location: f"X{number:03d}_{sensor}_time" for location, sensor in SENSORS.items()}
     try:
         held = loadmat(file, variable_names=list(names.values()))
         signals = {at: np.asarray(held[name], np.float64) for at, name in names.items() if name in held}
+        there = [name for name, *_ in whosmat(file)]
     except Exception as error:  # damaged bytes make the reader raise anything
         raise ValueError(f"is no MATLAB file that can be read ({in_a_line(error)})") from error
     if not signals:
-        raise ValueError(f"has none of {', '.join(names.values())}")
+        others = f"; it holds {', '.join(there)}: of another run, or at 48,000 samples a second" if there else ""
+        raise ValueError(f"has none of {', '.join(names.values())}{others}")
     for location, signal in signals.items():
         if signal.ndim != 2 or signal.shape[1] != 1:
             raise ValueError(f"has in {names[location]} no column of numbers (its shape is {signal.shape})")
         if not np.isfinite(signal).all():
             raise ValueError(f"has in {names[location]} a value that is no finite number")
+        if NUMBERS[number][0] != CLASSES[0] and len(signal) > LONGEST:
+            raise ValueError(
+                f"has in {names[location]} {len(signal)} samples, more than {LONGEST}: {RATE:,} a second for ten "
+                "seconds are wanted, this may be a record at 48,000"
+            )
     return {location: signal[:, 0] for location, signal in signals.items()}
 
 
@@ -133,11 +168,14 @@ def fetch(root: Path) -> None:
             ) from error
 
 
-def report(made: Dataset, missing: list[int]) -> None:
-    """Log in one line which device lacks which class."""
+def report(made: Dataset, places: Sequence[str], missing: list[int]) -> None:
+    """Log in one line which device of these places lacks which class."""
     held = set(zip(made.device or (), made.train.y.tolist(), strict=True))
-    lacking = {kind: [device for device in DEVICES if (device, k) not in held] for k, kind in enumerate(CLASSES)}
+    there = [device for device in DEVICES if device in (made.device or ())]
+    lacking = {kind: [device for device in there if (device, k) not in held] for k, kind in enumerate(CLASSES)}
     words = [f"no {kind} at {', '.join(devices)}" for kind, devices in lacking.items() if devices]
+    if absent := [device for device in DEVICES if device[0] in places and device not in there]:
+        words.append(f"nothing at all of {', '.join(absent)}")
     if missing:
         words.append(f"not there: {', '.join(f'{number}.mat' for number in missing)}")
     if words:

@@ -12,12 +12,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Le
 
 from fedcore.data import Dataset
-from fedcore.data.bearings import CLASSES, LOADS, LOCATIONS, Cut, Record, Signal, examples
-from fedcore.types import generator
+from fedcore.data.bearings import (
+    CLASSES,
+    LOADS,
+    LOCATIONS,
+    Cut,
+    Locations,
+    Record,
+    Scaling,
+    Signal,
+    Window,
+    Windows,
+    examples,
+)
+from fedcore.types import Amount, Count, generator
 
 RATE = 12_000
 """Samples a second."""
@@ -67,14 +81,14 @@ NOISE, COLOUR = 0.04, 0.5
 
 
 def bearings(
-    window: int = 1024,
-    train: int = 80,
-    test: int = 20,
-    scaling: str = "none",
-    noise: float = 0.0,
+    window: Annotated[Window, Le(SAMPLES)] = 1024,
+    train: Count = 80,
+    test: Windows = 20,
+    scaling: Scaling = "none",
+    noise: Amount = 0.0,
     seed: int = 0,
-    server: int = 16,
-    locations: list[str] | None = None,
+    server: Windows = 16,
+    locations: Locations | None = None,
 ) -> Dataset:
     """Return the simulated rig's twelve devices with ten classes each, x (N, 1, window / 2) float32.
 

@@ -57,8 +57,9 @@ from fedcore.types import (
 )
 from fedcore.unequal import alike
 
-Budget: TypeAlias = dict[str, Positive] | Positive | None
-"""C_k: what a device may send in a round, in bytes; one for all, or one for each by name; None: no limit."""
+Budget: TypeAlias = dict[str, Positive] | list[Positive] | Positive | None
+"""C_k: what a device may send in a round, in bytes; one for all, one for each by name or in the devices' order; None:
+no limit."""
 
 AUXILIARY, HYPER = "auxiliary/", "hyper/"
 """What names begin with in the server's memory: the auxiliary model and its examples; the hyper-model."""
@@ -112,9 +113,17 @@ def shortened(net: Net, cells: int) -> Net:
 
 def within(budget: Budget, nets: Mapping[str, Net]) -> dict[str, int]:
     """Return the greatest depth that each device's budget allows; refuses one that the stem does not fit into."""
-    if isinstance(budget, dict) and set(budget) != set(nets):
-        wrong = sorted(set(nets) ^ set(budget))
-        raise Refused(f"fedasa.budget: it must name every device and no other; wrong: {', '.join(wrong)}")
+    if isinstance(budget, list):
+        if len(budget) != len(nets):
+            raise Refused(
+                f"fedasa.budget: {len(budget)} numbers for {len(nets)} devices ({', '.join(nets)}, in this order)"
+            )
+        budget = dict(zip(nets, budget, strict=True))
+    if isinstance(budget, dict):
+        if wrong := [name for name in budget if name not in nets]:
+            raise Refused(f"fedasa.budget: {', '.join(wrong)} is no device; the devices are {', '.join(nets)}")
+        if left := [name for name in nets if name not in budget]:
+            raise Refused(f"fedasa.budget: it must name every device; left out: {', '.join(left)}")
     limits = {}
     for name, net in nets.items():
         leaves = init(net, torch.Generator())

@@ -19,7 +19,7 @@ from fedcore import nets
 from fedcore.cells import deepest, distances, exchange, features, parts, upto
 from fedcore.local import accuracy, load, train
 from fedcore.methods import method
-from fedcore.methods.fedasa import mix, shortened, teach
+from fedcore.methods.fedasa import mix, shortened, teach, within
 from fedcore.mixing import by_size, mean
 from fedcore.rounds import begin, run
 from fedcore.types import At, Data, Message, Refused, Turn, Update, generator
@@ -265,9 +265,30 @@ def test_a_budget_below_the_stem_is_refused():
         fedasa(budget=all_but | {"b": COSTS[0] - 1})
     with pytest.raises(Refused, match=r"fedasa.budget: a has 41855 bytes a round, the least that fits is 41856"):
         fedasa(nets={"a": WHOLE}, budget=41_855)
-    for budget in (all_but, all_but | {"b": COSTS[0], "z": COSTS[0]}):
-        with pytest.raises(Refused, match=r"fedasa.budget: it must name every device and no other; wrong: [bz]$"):
-            fedasa(budget=budget)
+
+
+def test_a_list_of_budgets_is_one_for_each_device_in_their_order():
+    numbers = [COSTS[0], COSTS[2] - 1, 10.0 * COSTS[M]]
+    assert within(numbers, dict.fromkeys("abc", NET)) == {"a": 0, "b": 1, "c": M}
+    assert within(numbers, dict.fromkeys("cab", NET)) == {"c": 0, "a": 1, "b": M}
+    assert within(float(COSTS[1]), dict.fromkeys("ab", NET)) == {"a": 1, "b": 1}
+    assert within(None, dict.fromkeys("ab", NET)) == {"a": M, "b": M}
+
+
+@pytest.mark.parametrize(
+    ("budget", "words"),
+    [
+        ([1e9, 1e9], r"fedasa.budget: 2 numbers for 4 devices \(a, b, c, d, in this order\)"),
+        ([1e9] * 5, r"fedasa.budget: 5 numbers for 4 devices \(a, b, c, d, in this order\)"),
+        ([1e9, 1e9, 7, 1e9], rf"fedasa.budget: c has 7 bytes a round, the least that fits is {COSTS[0]}"),
+        (dict.fromkeys("abcdz", 1e9), r"fedasa.budget: z is no device; the devices are a, b, c, d"),
+        (dict.fromkeys("abd", 1e9), r"fedasa.budget: it must name every device; left out: c"),
+    ],
+    ids=["too short", "too long", "below the stem", "no device", "left out"],
+)
+def test_budgets_that_do_not_fit_the_devices_are_refused(budget, words):
+    with pytest.raises(Refused, match=f"^{words}$"):
+        fedasa(budget=budget)
 
 
 def test_the_papers_shares():

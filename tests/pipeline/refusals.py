@@ -5,6 +5,7 @@ python -m refusals   in a project's folder; reads cases as JSON, prints what was
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import runpy
@@ -17,8 +18,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from project import Project, Said
+from scipy.io import savemat
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,20 @@ MNIST = {
     "sets/MNIST/raw/t10k-labels-idx1-ubyte": idx((10,)),
 }
 TABLE = "data.name=table data.path=t.csv data.label=y federation.devices=2 federation.min_size=1 "
+
+
+def mat(*columns: str, samples: int = 2000) -> bytes:
+    """Return a MATLAB file with these columns of noise."""
+    file = io.BytesIO()
+    savemat(file, {name: np.random.default_rng(0).standard_normal((samples, 1)) for name in columns})
+    return file.getvalue()
+
+
+BEARINGS = (
+    "data.name=bearings data.train=1 data.test=1 data.server=1 federation.partition=by_device federation.min_size=1 "
+    "federation.val=0 federation.shared_test=0 net.name=cells method=fedasa "
+)
+CWRU = BEARINGS.replace("bearings", "cwru") + "data.root=sets data.download=false data.window=64 "
 
 CASES: dict[str, Case] = {
     "unknown key": federate("federation.devises=4", "federation.devises", "did you mean devices?"),
@@ -131,6 +148,53 @@ CASES: dict[str, Case] = {
         "federation.alhpa",
         "did you mean alpha?",
         change=lambda p: p["studies"]["code"]["sizes"].update(small={"set": {"federation.alhpa": 1.0}}),
+    ),
+    "a sensor's place that does not exist": federate(BEARINGS + "data.locations=[A,D]", "data.locations", "'D'", "'C'"),
+    "no sensor": federate(BEARINGS + "data.locations=[]", "data.locations = []", "at least 1"),
+    "an odd window": federate(BEARINGS + "data.window=1023", "data.window = 1023", "multiple of 2"),
+    "a window longer than the simulator's record": federate(
+        BEARINGS + "data.window=121858", "data.window = 121858", "less than or equal to 121856"
+    ),
+    "no training window": federate(BEARINGS + "data.train=0", "data.train = 0", "greater than or equal to 1"),
+    "unknown scaling of spectra": federate(CWRU + "data.scaling=rsm", "data.scaling = 'rsm'", "'rms'"),
+    "a rate of the simulator": federate(BEARINGS + "data.rate=6000", "data.rate", "no such key"),
+    "a budget that is a word": federate(BEARINGS + "fedasa.budget=small", "fedasa.budget = 'small'", "valid number"),
+    "a budget of nothing": federate(BEARINGS + "fedasa.budget=[1000,0]", "fedasa.budget", "greater than 0"),
+    "an alignment that is not one": federate(BEARINGS + "fedasa.distance=cosine", "fedasa.distance", "'unit_norm'"),
+    "a budget list of the wrong length": late(
+        BEARINGS + "fedasa.budget=[100000,100000,100000]", "fedasa.budget: 3 numbers for 12 devices (A0, A1,"
+    ),
+    "a budget for no device": late(BEARINGS + "fedasa.budget={D0: 50000}", "fedasa.budget: D0 is no device", "C3"),
+    "a budget below the stem": late(
+        BEARINGS + "data.locations=[B] fedasa.budget=[41856,41855,50000,50000]",
+        "fedasa.budget: B1 has 41855 bytes a round, the least that fits is 41856",
+    ),
+    "a sensor that no file has": late(
+        CWRU + "data.locations=[A,C]",
+        "data.locations = ['A', 'C']",
+        "no file",
+        "C (columns X..._BA_time)",
+        **{"sets/CWRU/105.mat": mat("X105_DE_time", "X105_FE_time")},
+    ),
+    "a window longer than a record": late(
+        CWRU + "data.window=4096",
+        "data.window = 4096",
+        "CWRU/105.mat, DE,",
+        "2000 samples",
+        **{"sets/CWRU/105.mat": mat("X105_DE_time")},
+    ),
+    "fewer windows than asked for": late(
+        CWRU + "data.train=80", "80 + 1 + 1", "31 windows", **{"sets/CWRU/105.mat": mat("X105_DE_time")}
+    ),
+    "a record at 48,000 Hz": late(
+        CWRU,
+        "CWRU/105.mat has none of X105_DE_time",
+        "X109_DE_time",
+        "48,000",
+        **{"sets/CWRU/105.mat": mat("X109_DE_time", "X109_FE_time")},
+    ),
+    "a record at 48,000 Hz, renamed": late(
+        CWRU, "CWRU/105.mat", "243938 samples", "48,000", **{"sets/CWRU/105.mat": mat("X105_DE_time", samples=243_938)}
     ),
     "more devices than examples": late("federation.devices=5000", "federation.devices = 5000", "1438"),
     "data that are not there": late(
