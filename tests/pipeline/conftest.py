@@ -19,7 +19,9 @@ os.environ.setdefault("DO_NOT_TRACK", "1")
 import scenarios
 from project import Project, wait
 
-SCENARIOS = {name: getattr(scenarios, name) for name in ("repro", "deployed", "tables", "killed", "own", "probed")}
+SCENARIOS = {
+    name: getattr(scenarios, name) for name in ("repro", "deployed", "tables", "killed", "long", "own", "probed")
+}
 """In the order in which they are started: the longest first."""
 
 LIMIT = 900
@@ -79,6 +81,11 @@ def deployed(running: dict[str, Future[Any]]) -> scenarios.Deployed:
 @pytest.fixture(scope="session")
 def killed(running: dict[str, Future[Any]]) -> scenarios.Killed:
     return running["killed"].result()
+
+
+@pytest.fixture(scope="session")
+def long(running: dict[str, Future[Any]]) -> scenarios.Long:
+    return running["long"].result()
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,8 @@ import re
 import shutil
 import signal
 import sqlite3
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -155,9 +156,9 @@ class Killed:
 
 def killed(place: Place) -> Killed:
     project = place.copy("killed")
-    training = kill(project, lambda trained, fused: trained >= 1)
+    training = kill(project, SLOW, lambda steps: steps["train"] >= 1)
     # The second method's devices are found trained; then it fuses, for seconds.
-    fusing = kill(project, lambda trained, fused: trained == 12 and fused == 1)
+    fusing = kill(project, SLOW, lambda steps: steps["train"] == 12 and steps["receive"] == 1)
     finished = project.look(project.federate(*SLOW))
     undisturbed = place.copy("undisturbed")
     calm = undisturbed.look(undisturbed.federate(*SLOW))
@@ -165,15 +166,14 @@ def killed(place: Place) -> Killed:
     return Killed(project, undisturbed, training, fusing, finished, calm, states)
 
 
-def kill(project: Project, when: Callable[[int, int], bool]) -> Kill:
-    """Start the flow, and kill it when so many training and combining steps have ended."""
-    flow = project.start("python", "-m", "flows.federate", *SLOW)
+def kill(project: Project, words: Sequence[str], when: Callable[[Counter[str]], bool]) -> Kill:
+    """Start the flow, and kill it when so many steps have ended, by kind."""
+    flow = project.start("python", "-m", "flows.federate", *words)
     before = project.read
 
     def now() -> bool:
         assert flow.poll() is None, f"ended before it was killed: {flow.communicate()}"
-        steps = [step["step"] for step in project.journal()[before:]]
-        return when(steps.count("train"), steps.count("receive"))
+        return when(Counter(step["step"] for step in project.journal()[before:]))
 
     wait("the moment to kill", now, 120, every=0.01)
     os.kill(flow.pid, signal.SIGKILL)
@@ -185,6 +185,47 @@ def kill(project: Project, when: Callable[[int, int], bool]) -> Kill:
     left = project.processes()
     end(flow)
     return Kill(seen, left, mark.name)
+
+
+# kill -9 in the middle of 200 rounds
+
+
+LONG = (
+    "data.name=bearings", "data.locations=[A]", "data.window=64", "data.train=1", "data.test=1", "data.server=1",
+    "federation.partition=by_device", "federation.min_size=1", "federation.val=0", "federation.shared_test=0",
+    "net.name=cells", "net.width=0.125", "training.init=common", "training.moments=kept", "training.epochs=1",
+    "fedasa.rounds=200", "run.every=20", "methods=[fedasa]",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Long:
+    """halfway: a kill after alignment and some checkpoints. end: after the same command ran to its end. calm: the same
+    in another folder, undisturbed. refused: a grid whose second point has a budget that does not fit.
+    """
+
+    project: Project
+    undisturbed: Project
+    halfway: Kill
+    end: Seen
+    calm: Seen
+    refused: Seen
+
+
+def long(place: Place) -> Long:
+    project, undisturbed = place.copy("long"), place.copy("long-undisturbed")
+    for one in (project, undisturbed):
+        file = one.folder / "tasks" / "local.py"
+        assert file.read_text().count("SEGMENT = 30.0\n") == 1
+        file.write_text(file.read_text().replace("SEGMENT = 30.0\n", "SEGMENT = 0.5\n"))
+    halfway = kill(project, LONG, lambda steps: steps["stretch"] >= 3)
+    finished = project.look(project.federate(*LONG))
+    calm = undisturbed.look(undisturbed.federate(*LONG))
+    params = yaml.safe_load((project.folder / "params.yaml").read_text())
+    params["studies"]["code"]["sizes"]["small"] = {"grid": {"fedasa.budget": [1.0e6, [1.0e6, 1.0e6]]}}
+    (project.folder / "params.yaml").write_text(yaml.safe_dump(params))
+    refused = project.look(project.federate(*LONG, "training.lr=0.02", code=2))
+    return Long(project, undisturbed, halfway, finished, calm, refused)
 
 
 # a table per device, and bad input
