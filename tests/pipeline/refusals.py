@@ -164,7 +164,7 @@ CASES: dict[str, Case] = {
     "a budget list of the wrong length": late(
         BEARINGS + "fedasa.budget=[100000,100000,100000]", "fedasa.budget: 3 numbers for 12 devices (A0, A1,"
     ),
-    "a budget for no device": late(BEARINGS + "fedasa.budget={D0: 50000}", "fedasa.budget: D0 is no device", "C3"),
+    "a budget for no device": late(BEARINGS + 'fedasa.budget={"D0":50000}', "fedasa.budget: D0 is no device", "C3"),
     "a budget below the stem": late(
         BEARINGS + "data.locations=[B] fedasa.budget=[41856,41855,50000,50000]",
         "fedasa.budget: B1 has 41855 bytes a round, the least that fits is 41856",
