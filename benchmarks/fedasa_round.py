@@ -5,6 +5,7 @@ The paper's size: the cells net (323,434 parameters), 800 windows of 512 numbers
 found, and the bare loops of all devices, one after the other with one thread: indices, a forward and a backward pass,
 `torch.optim.Adam`, nothing else. They train the net of Conv1d that a tutorial would have, the house's net, and the
 latter with channels innermost and Adam fused, as fedcore does. What they take is divided by the number of workers.
+Where other work is done on the machine, the ratio of processor seconds says more than that of wall times.
 
     python -m benchmarks.fedasa_round [repetitions]
 """
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from statistics import median
 
+import psutil
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -93,11 +95,16 @@ def bare_rounds(parts: dict[str, Data], build: Callable[[], nn.Module], fused: b
         yield
 
 
-def seconds(rounds: Iterator[object]) -> float:
-    """Return the wall time of the next round."""
-    start = time.perf_counter()
+def seconds(rounds: Iterator[object]) -> tuple[float, float]:
+    """Return the wall time of the next round, and the processor seconds of this process and its workers."""
+    start, used = time.perf_counter(), processor()
     next(rounds)
-    return time.perf_counter() - start
+    return time.perf_counter() - start, processor() - used
+
+
+def processor() -> float:
+    me = psutil.Process()
+    return sum(sum(one.cpu_times()[:2]) for one in (me, *me.children(recursive=True)))
 
 
 def main(repetitions: int = 5) -> None:
@@ -112,19 +119,24 @@ def main(repetitions: int = 5) -> None:
             "bare, tuned": bare_rounds(parts, tuned, fused=True),
         }
         walls: dict[str, list[float]] = {way: [] for way in ways}
+        cpus: dict[str, list[float]] = {way: [] for way in ways}
         for repetition in range(repetitions + 1):
             for way, rounds in ways.items():
-                wall = seconds(rounds)
+                wall, cpu = seconds(rounds)
                 if repetition:  # the first starts the workers, finds the depths and warms up
                     walls[way].append(wall)
+                    cpus[way].append(cpu)
     for way, times in walls.items():
-        print(f"{way:22} {median(times):6.2f} s a round (from {min(times):.2f} to {max(times):.2f})")
-    ours, *others = walls.values()
-    for way, bare in zip([*ways][1:], others, strict=True):
-        ratios = [WORKERS * one / other for one, other in zip(ours, bare, strict=True)]
-        ratio = WORKERS * median(ours) / median(bare)
-        print(f"ratio to {way}, divided by {WORKERS}: {ratio:.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
-    print(f"goal at most {GOAL:.2f}; load of the machine {os.getloadavg()[0]:.1f}, of which {WORKERS} is this")
+        used = f"processors {median(cpus[way]):.2f} s"
+        print(f"{way:22} {median(times):6.2f} s a round (from {min(times):.2f} to {max(times):.2f}), {used}")
+    ours, *bare = ways
+    for way in bare:
+        ratios = [WORKERS * one / other for one, other in zip(walls[ours], walls[way], strict=True)]
+        ratio = WORKERS * median(walls[ours]) / median(walls[way])
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        spent = median(cpus[ours]) / median(cpus[way])
+        print(f"ratio to {way}, divided by {WORKERS}: {ratio:.2f} ({spread}), of processor seconds {spent:.2f}")
+    print(f"goal at most {GOAL:.2f}; load of the machine {os.getloadavg()[0]:.1f}, this among it")
 
 
 if __name__ == "__main__":
