@@ -215,13 +215,18 @@ def curves(course: pd.DataFrame) -> Figure:
     return figure
 
 
-def along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]], key: str, split: str = "shared") -> Figure:
+def along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]], key: str) -> Figure:
     """Draw accuracy along one key of a study's grid, a panel for each combination of the others: CODE, Figs. 8 and 9.
 
-    summary: a study's rows. points: setting -> its point in the grid. Bars are one standard deviation over seeds;
-    controls are hollow.
+    summary: a study's rows. points: setting -> its point in the grid. Of the shared test set where there is one.
+    Bars are one standard deviation over seeds; controls are hollow.
     """
-    place = {name: point for name, point in points.items() if key in point and (summary["setting"] == name).any()}
+    split = "shared" if summary["shared_mean"].notna().all() else "test"
+    place = {
+        name: {**point, key: tuple(point[key]) if isinstance(point[key], list) else point[key]}
+        for name, point in points.items()
+        if key in point and (summary["setting"] == name).any()
+    }
     words = {
         name: ", ".join(
             f"{other.rpartition('.')[2]} = {_short(value)}" for other, value in point.items() if other != key
@@ -260,6 +265,8 @@ def along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]], key: s
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return "+".join(map(_short, value))
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 

@@ -147,6 +147,14 @@ def test_along_a_key_of_names_keeps_their_order():
     assert [label.get_text() for label in picture.axes[0].get_xticklabels()] == ["mlp", "cnn"]
 
 
+def test_along_sets_of_places_without_a_shared_test_set():
+    grid = {f"locations={'+'.join(sites)}": {"data.locations": sites} for sites in (["A"], ["A", "B"])}
+    table = pd.concat([drawn(TWO, 3, setting=setting) for setting in grid])
+    picture = figures.along(summary_of(table[table["split"] != "shared"]), grid, "data.locations")
+    assert [label.get_text() for label in picture.axes[0].get_xticklabels()] == ["A", "A+B"]
+    assert {"locations", "accuracy on own test data"} <= set(texts(picture))
+
+
 def test_curves_of_several_settings_have_a_panel_each():
     table = pd.concat([drawn(TWO, 3, rounds=3, setting=setting) for setting in ("b", "a", "c", "d")])
     picture = figures.curves(curves(table))
