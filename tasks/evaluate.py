@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pandas as pd
 
 from fedcore.rounds import Round
-from tasks.settings import Setting
-from tasks.steps import Step
+from fedcore.summary import LESS, SCORED
+
+if TYPE_CHECKING:  # importing Prefect takes seconds
+    from tasks.settings import Setting
+    from tasks.steps import Step
 
 Numbers: TypeAlias = Mapping[str, Mapping[str, float]]
 COLUMNS = ["study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
@@ -34,6 +37,21 @@ def rows(
         for device, numbers in devices.items():
             found += [(*place, device, split, name, value) for name, value in numbers.items()]
     return pd.DataFrame(found, columns=COLUMNS)
+
+
+def over_devices(rows: pd.DataFrame, groups: pd.Series) -> dict[str, float]:
+    """Return the mean, worst and spread of one metric over devices; of scores also each group's mean, in_<name>.
+
+    rows: of one split, metric and turn. groups: device -> group; with fewer than two there are no means of groups.
+    """
+    values = rows["value"]
+    split, metric = rows[["split", "metric"]].iloc[0]
+    worst = values.max() if metric in LESS else values.min()
+    found = {"mean": values.mean(), "worst": worst, "std": values.std(ddof=0)}
+    if split in SCORED and len(groups.unique()) > 1:
+        means = values.groupby(rows["device"].map(groups)).mean()
+        found |= {f"in_{name}": mean for name, mean in means.items()}
+    return {word: float(value) for word, value in found.items()}
 
 
 def headline(table: pd.DataFrame) -> dict[str, dict[str, float]]:

@@ -30,7 +30,7 @@ from torch import Tensor
 from fedcore import data as sources
 from fedcore import figures, records
 from fedcore.figures import png
-from fedcore.summary import LESS, SCORED, curves, groups
+from fedcore.summary import curves, groups
 from fedcore.types import Model, Net, Params
 from tasks import environment, evaluate, pictures
 from tasks.federate import Result
@@ -273,25 +273,21 @@ def _metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int) -> Iterable
     turns = {
         turn: number for number, turn in enumerate(sorted(set(zip(table["stage"], table["round"], strict=True))), 1)
     }
-    members = groups(table)
-    of = dict(zip(members["device"], members["group"], strict=True))
+    members = groups(table).drop_duplicates("device").set_index("device")["group"]
     known = table[table["value"].notna()]
     for (stage, number, split, metric), part in known.groupby(["stage", "round", "split", "metric"], sort=True):
         step = turns[stage, number]
         values = part["value"]
         named = {
-            f"devices/{split}.{metric}.{_plain(device)}": value
+            f"devices/{split}.{_plain(str(metric))}.{_plain(device)}": value
             for device, value in zip(part["device"], values, strict=True)
         }
         if split == "traffic":
             named |= {f"{metric}": values.sum()}
         else:
-            worst = values.max() if metric in LESS else values.min()
-            named |= {f"{split}.{metric}": values.mean(), f"{split}.{metric}.worst": worst}
-            named |= {f"{split}.{metric}.std": values.std(ddof=0)}
-            if split in SCORED and len(set(of.values())) > 1:
-                means = values.groupby(part["device"].map(of)).mean()
-                named |= {f"{split}.{metric}.in_{_plain(str(group))}": mean for group, mean in means.items()}
+            found = evaluate.over_devices(part, members)
+            named |= {f"{split}.{_plain(str(metric))}": found.pop("mean")}
+            named |= {f"{split}.{_plain(str(metric))}.{_plain(word)}": value for word, value in found.items()}
         for name, value in named.items():
             yield Metric(name, float(value), start + step, step)
     for kind, wall, cpu in zip(seconds["kind"], seconds["wall"], seconds["cpu"], strict=True):

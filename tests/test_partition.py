@@ -18,7 +18,10 @@ from fedcore.partition import (
     check_labels,
     counts,
     from_frame,
+    groups,
+    held,
     partition,
+    similarity,
     splits,
     to_frame,
 )
@@ -507,6 +510,52 @@ def test_scaling_by_device_scales_a_common_test_set_by_everyone():
     assert len(shared) == 7
     with pytest.raises(Refused, match=r"data.scale = 'devices': did you mean 'device'"):
         splits(data, made, scale="devices")
+
+
+NOTHING = np.array([], dtype=np.int64)
+
+
+def owned(**devices: tuple[list[int], list[int]]) -> Partition:
+    """A partition of which each device's train and unlabelled examples are given."""
+    parts = {
+        name: {"train": np.array(train, np.int64), "unlabelled": np.array(more, np.int64), "val": NOTHING,
+               "test": NOTHING}
+        for name, (train, more) in devices.items()
+    }  # fmt: skip
+    return Partition(parts, NOTHING)
+
+
+def test_a_device_that_trains_on_one_domain_alone_is_in_its_group():
+    data = dataset(np.array([0, 0, 1, 1, 0, 1]), domains=["x", "x", "x", "y", "y", "y"])
+    made = owned(a=([0], []), b=([1, 2], [3, 4]), c=([], [5]))
+    assert groups(data, made) == {"a": "x", "c": "y"}
+    assert groups(dataclasses.replace(data, domain=None), made) == {}
+    found = held(data, made)
+    assert {name: (own["in_x"], own["in_y"]) for name, own in found.items()} == {
+        "a": (1.0, 0.0), "b": (0.5, 0.5), "c": (0.0, 1.0),
+    }  # fmt: skip
+
+
+def test_likeness_within_and_across_groups_is_the_least_and_the_greatest_cosine():
+    half, third = np.sqrt(0.5), np.sqrt(3) / 2
+    x = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 5.0], [2.0, 2.0], [-7.0, 0.0], [third, 0.5]])
+    data = Dataset(Data(x, torch.zeros(6, dtype=torch.int64)), None, ("k",), domain=("u", "u", "u", "u", "v", "w"))
+    made = owned(a=([0, 1], []), b=([], [2]), c=([3], []), d=([4], []), e=([0, 5], []))
+    table = similarity(data, made)
+    np.testing.assert_allclose(table.loc[list("abcd"), list("abcd")], [
+        [1, 0, half, -1], [0, 1, half, 0], [half, half, 1, -half], [-1, 0, -half, 1],
+    ], atol=1e-7)  # fmt: skip
+    found = {name: (own.get("similarity_same"), own.get("similarity_other")) for name, own in held(data, made).items()}
+    # d is alone in its group, e is in none and nobody's other.
+    assert found["d"] == (None, pytest.approx(0))
+    assert found["e"] == (None, None)
+    for name, numbers in {"a": (0, -1), "b": (0, 0), "c": (half, -half)}.items():
+        assert found[name] == pytest.approx(numbers, abs=1e-7)
+
+
+def test_without_domains_nothing_is_said_of_them():
+    made = owned(a=([0, 1], []), b=([2], [3]))
+    assert {*held(dataset(np.array([0, 1, 0, 1])), made)["b"]} == {"examples", "classes", "largest_share"}
 
 
 def test_counts():

@@ -491,6 +491,8 @@ def test_settings_that_go_together_have_a_name(params: dict[str, Any]):
         ({"says": "a", "rule": "lmf beats code_ot"}, "must be one of A > B"),
         ({"says": "a", "rule": "lmf > fedavg_99"}, "'fedavg_99'"),
         ({"says": "a", "rule": "lmf rises with federation.alpha", "of": "accuracy"}, "a split and a metric"),
+        ({"says": "a", "rule": "lmf > code_ot", "of": "best of test.accuracy"}, "std of test.accuracy"),
+        ({"says": "a", "rule": "0.9 > 0.8"}, "must be one of A > B"),
         ({"rule": "lmf > code_ot"}, "says: is missing"),
     ],
 )
@@ -500,6 +502,21 @@ def test_a_claim_that_cannot_be_read_is_refused(params: dict[str, Any], claim: d
     line = refusal(study, params, "asked")
     assert "studies.asked.claims" in line
     assert says in line
+
+
+def test_a_grid_has_no_key_that_claims_take_for_the_devices_domain(params: dict[str, Any]):
+    ask(params, {"lmf": {}})
+    params["studies"]["asked"]["sizes"]["small"]["grid"] = {"domain": {"a": {"training.lr": 0.1}}}
+    line = refusal(study, params, "asked")
+    assert "studies.asked.sizes.small.grid.domain: no key of a grid" in line
+
+
+def test_only_known_pictures_are_shown(params: dict[str, Any]):
+    ask(params, {"lmf": {}})
+    params["studies"]["asked"]["show"] = ["similarity", "alignment", "features", "transport"]
+    assert study(params, "asked").show == params["studies"]["asked"]["show"]
+    params["studies"]["asked"]["show"] = ["links"]
+    assert "studies.asked.show.0 = 'links'" in refusal(study, params, "asked")
 
 
 @pytest.mark.parametrize("model", [settings.Run, settings.Study, settings.Size])

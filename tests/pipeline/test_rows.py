@@ -1,0 +1,77 @@
+"""What a method's rounds become in the tidy table, without a server; what is recorded of it over devices."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+from signals import ADAM, WHOLE, federation
+
+from fedcore import records
+from fedcore.methods import method
+from fedcore.rounds import run
+from fedcore.workers import Inline
+from tasks import evaluate
+
+STEM, CELL, WHOLE_NET, BASE = 10_464, 12_352, 323_434, 322_144
+"""Parameters of the stem, of a cell, of the whole and of all but the last layer (FedASA, Table VI)."""
+
+FEDASA = {
+    "rounds": 3, "alignment_rounds": 1, "auxiliary": None, "steps": 4, "cell": None, "distance": "printed",
+    "budget": None, "personal_lr": None,
+}  # fmt: skip
+
+
+def table(name: str, **settings: Any) -> pd.DataFrame:
+    fed = federation("ab", WHOLE, (1, 512))
+    made = method(name, nets=fed.public.nets, training=ADAM, common=True, **settings)
+    played = list(run(made, fed, 0, Inline()))
+    setting: Any = SimpleNamespace(study="s", data={"name": "d"}, name="base")
+    return evaluate.rows(setting, name, 0, played, records.numbers(played[-1].state.server))
+
+
+def sent(rows: pd.DataFrame) -> pd.Series:
+    """Bytes up by stage, round and device."""
+    up = rows[(rows["split"] == "traffic") & (rows["metric"] == "bytes_up")]
+    return up.set_index(["stage", "round", "device"])["value"]
+
+
+def test_fedasa_sends_four_bytes_for_each_parameter_that_it_shares():
+    rows = table("fedasa", **FEDASA)
+    up = sent(rows)
+    aligned = rows[rows["split"] == "alignment"].set_index(["device", "metric"])["value"]
+    assert len(up) == 3 * 2
+    for (stage, _, device), count in up.items():
+        depth = aligned[device, "depth"] if stage else 4  # in the alignment round all cells are compared
+        assert count == 4 * (STEM + CELL * depth)
+    for device in "ab":
+        distances = [aligned[device, f"distance_{m}"] for m in range(5)]
+        assert distances.index(min(distances)) == aligned[device, "depth"]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "shared"),
+    [
+        ("fixed_depth", {"rounds": 2, "depth": 0, "personal_lr": None}, STEM),
+        ("fixed_depth", {"rounds": 2, "depth": 3, "personal_lr": None}, STEM + 3 * CELL),
+        ("fixed_depth", {"rounds": 2, "depth": None, "personal_lr": None}, 0),
+        ("fedper", {"rounds": 2, "personal_lr": None}, BASE),
+        ("fedavg", {"rounds": 2, "fraction": 1.0, "weights": "size"}, WHOLE_NET),
+    ],
+)
+def test_so_do_the_others_and_nothing_is_said_of_their_alignment(name: str, settings: dict[str, Any], shared: int):
+    rows = table(name, **settings)
+    assert set(sent(rows)) == {4.0 * shared}
+    assert "alignment" not in set(rows["split"])
+
+
+def test_over_devices_and_groups():
+    rows = pd.DataFrame({"device": list("abc"), "split": "test", "metric": "accuracy", "value": [0.2, 0.6, 0.4]})
+    groups = pd.Series({"a": "x", "b": "x", "c": "y"})
+    plain = {"mean": pytest.approx(0.4), "worst": 0.2, "std": pytest.approx((0.08 / 3) ** 0.5)}
+    assert evaluate.over_devices(rows, groups) == {**plain, "in_x": pytest.approx(0.4), "in_y": 0.4}
+    assert evaluate.over_devices(rows, groups[:2]) == evaluate.over_devices(rows, groups[:0]) == plain
+    assert evaluate.over_devices(rows.assign(split="data"), groups) == plain
+    assert evaluate.over_devices(rows.assign(metric="loss"), groups)["worst"] == 0.6
