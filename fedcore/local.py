@@ -34,6 +34,9 @@ WHOLE: Pieces = ((slice(None), 1.0),)
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Logits (B, K) and labels (B,) -> the mean loss over them."""
 
+Slope: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Logits (B, K) and labels (B,) -> the derivative of the loss, summed over them, at the logits (B, K)."""
+
 MOMENTS = "moments/"
 """What the names begin with under which a device keeps its optimiser's memory."""
 
@@ -171,17 +174,20 @@ def fit(
     memory: str = MOMENTS,
     pull: Callable[[], None] | None = None,
     pieces: Pieces = WHOLE,
+    slope: Slope | None = None,
 ) -> Params:
     """Train a laid out model on the device's examples; returns the optimiser's memory if it is to be kept.
 
-    own: the device's memory, in which names that begin with `memory` hold the optimiser's. pull, pieces: see `plain`.
+    own: the device's memory, in which names that begin with `memory` hold the optimiser's. pull, pieces, slope: see
+    `plain`.
     """
     kept = training.moments == "kept"
     mine = {name: leaf for name, leaf in own.items() if kept and name.startswith(memory)}
     moments = {name.removeprefix(memory): leaf.clone() for name, leaf in mine.items()}
     with nets.drawn_from(at.generator("noise")):
         batches = minibatches(laid, len(device.data.train), training, at.generator("batches"))
-        descend(device.data.train, batches, plain(laid, training, len(batches), moments, pull=pull, pieces=pieces))
+        step = plain(laid, training, len(batches), moments, pull=pull, pieces=pieces, slope=slope)
+        descend(device.data.train, batches, step)
     return {f"{memory}{name}": leaf for name, leaf in moments.items()} if kept else {}
 
 
@@ -210,6 +216,27 @@ def lay(net: Net, params: Params) -> Laid:
     for name, parameter in module.named_parameters():
         parameter.grad = slopes[name]
     return Laid(module.train(), vector, gradient, leaves, slopes)
+
+
+def beside(laid: Laid, numbers: Params) -> Tensor:
+    """Lay numbers by leaf out as `laid.vector` is, (P,); zero where a leaf is missing."""
+    vector = torch.zeros_like(laid.vector)
+    for name, view in _views(laid, vector).items():
+        if name in numbers:
+            view.copy_(numbers[name])
+    return vector
+
+
+def by_leaf(laid: Laid, vector: Tensor) -> Params:
+    """Return copies of a vector's parts, (P,) as `laid.vector`, by leaf."""
+    views = _views(laid, vector).items()
+    return {name: view.clone(memory_format=torch.contiguous_format) for name, view in views}
+
+
+def _views(laid: Laid, vector: Tensor) -> Params:
+    return {
+        name: vector.as_strided(leaf.shape, leaf.stride(), leaf.storage_offset()) for name, leaf in laid.leaves.items()
+    }
 
 
 def placed(part: Tensor, shape: Sequence[int], channels_last: bool) -> Tensor:
@@ -270,23 +297,27 @@ def plain(
     *,
     pull: Callable[[], None] | None = None,
     pieces: Pieces = WHOLE,
+    slope: Slope | None = None,
 ) -> Step:
     """Return the step that minimises the mean loss.
 
     moments: the optimiser's memory, which each step changes; an empty one is filled. pull: what changes
-    `laid.gradient` before it is followed. pieces: parts of the vector with learning rates of their own.
+    `laid.gradient` before it is followed. pieces: parts of the vector with learning rates of their own. slope: of the
+    loss that takes the place of `training.loss`.
     """
     rates = iter(learning_rates(training, steps))
-    bare = training.optimiser == "sgd" and training.momentum == 0 and training.loss == "ce"
-    if isinstance(laid.module, ByHand) and bare and pull is None and len(pieces) == 1:
-        module = laid.module
+    known = slope or (of_cross_entropy if training.loss == "ce" else None)
+    bare = training.optimiser == "sgd" and training.momentum == 0 and pull is None and len(pieces) == 1
+    if isinstance(laid.module, ByHand) and bare and known is not None:
+        module, at_logits = laid.module, known
 
         def fused(x: Tensor, y: Tensor) -> None:
             rate = next(rates)
-            by_hand(module, laid.leaves, x, y, laid.leaves, keep=1 - rate * training.weight_decay, scale=-rate)
+            keep = 1 - rate * training.weight_decay
+            by_hand(module, laid.leaves, x, y, laid.leaves, keep=keep, scale=-rate, slope=at_logits)
 
         return fused
-    gradient, update = gradients(laid, training.loss), updates(laid, training, moments, pieces)
+    gradient, update = gradients(laid, training.loss, slope), updates(laid, training, moments, pieces)
 
     def step(x: Tensor, y: Tensor) -> None:
         gradient(x, y)
@@ -312,29 +343,40 @@ def toward(laid: Laid, anchor: Tensor, weight: float) -> Callable[[], None] | No
     return pull
 
 
-def gradients(laid: Laid, loss: str = "ce") -> Step:
-    """Return what writes the gradient of the mean loss into `laid.gradient`."""
+def gradients(laid: Laid, loss: str = "ce", slope: Slope | None = None) -> Step:
+    """Return what writes the gradient of the mean loss into `laid.gradient`. slope: of a loss in place of `loss`."""
     module, mean = laid.module, LOSSES[loss]
-    if isinstance(module, ByHand) and loss == "ce":
-        return lambda x, y: by_hand(module, laid.leaves, x, y, laid.slopes, keep=0.0, scale=1.0)
+    known = slope or (of_cross_entropy if loss == "ce" else None)
+    if isinstance(module, ByHand) and known is not None:
+        return lambda x, y: by_hand(module, laid.leaves, x, y, laid.slopes, keep=0.0, scale=1.0, slope=known)
 
     def gradient(x: Tensor, y: Tensor) -> None:
         laid.gradient.zero_()
-        torch.autograd.backward(mean(module(x), y))
+        if slope is None:
+            torch.autograd.backward(mean(module(x), y))
+        else:
+            logits = module(x)
+            torch.autograd.backward(logits, slope(logits.detach(), y) / len(y))
 
     return gradient
 
 
-def by_hand(module: ByHand, leaves: Params, x: Tensor, y: Tensor, into: Params, *, keep: float, scale: float) -> None:
-    """Do into <- keep * into + scale * (gradient of the mean cross-entropy), without autograd.
+def of_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """Return softmax(logits) - onehot(y), the slope of cross-entropy."""
+    slope = logits.softmax(1)
+    return slope.scatter_add_(1, y[:, None], slope.new_full((len(y), 1), -1.0))
 
-    At the logits the sum's derivative is softmax(logits) - onehot(y); the mean's 1/B goes into the scale.
+
+def by_hand(
+    module: ByHand, leaves: Params, x: Tensor, y: Tensor, into: Params, *, keep: float, scale: float, slope: Slope
+) -> None:
+    """Do into <- keep * into + scale * (gradient of the mean loss), without autograd.
+
+    slope: of the loss; the mean's 1/B goes into the scale.
     """
     with torch.no_grad():
         activations = module.activations(leaves, x)
-        slope = activations[-1].softmax(1)
-        slope.scatter_add_(1, y[:, None], slope.new_full((len(y), 1), -1.0))
-        module.pull(leaves, activations, slope, into, keep=keep, scale=scale / len(y))
+        module.pull(leaves, activations, slope(activations[-1], y), into, keep=keep, scale=scale / len(y))
 
 
 def learning_rates(training: Training, steps: int) -> list[float]:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from torch import Tensor
+
+from fedcore.mixing import changed, mean
 from fedcore.nets import init, key
-from fedcore.types import Message, Model, Params, Public, generator
+from fedcore.types import Message, Model, Params, Public, Refused, generator
+
+MODEL = "model/"
+"""What the names begin with under which the server remembers the model that it sent."""
 
 
 def everyone(names: Iterable[str], message: Message) -> dict[str, Message]:
@@ -29,3 +35,33 @@ def first(public: Public, seed: int, *, common: bool) -> tuple[Params, Mapping[s
 def received(own: Params, message: Message) -> Model:
     """Run the model that the server sent."""
     return Model((message.params,))
+
+
+def first_kept(public: Public, seed: int) -> tuple[Params, Mapping[str, Message]]:
+    """Send everyone one initial model and remember it: what devices send back is how it changed."""
+    _, messages = first(public, seed, common=True)
+    return kept(next(iter(messages.values())).params), messages
+
+
+def kept(model: Params) -> Params:
+    """Return the leaves under the names by which the server remembers them."""
+    return {f"{MODEL}{name}": leaf for name, leaf in model.items()}
+
+
+def remembered(server: Params) -> Params:
+    """Return the model that the server remembers, or nothing."""
+    return {name.removeprefix(MODEL): leaf for name, leaf in server.items() if name.startswith(MODEL)}
+
+
+def followed(server: Params, changes: Sequence[Params], weights: Tensor) -> Params:
+    r"""Return the model that the server remembers, moved by the weighted mean of the changes.
+
+    w <- w + sum_k p_k Delta_k
+    """
+    return changed(remembered(server), mean(changes, weights))
+
+
+def one_start(name: str, common: bool) -> None:
+    """Refuse a start from different models, which have no common change."""
+    if not common:
+        raise Refused(f"training.init = per_device: {name} averages changes to one model; use common")

@@ -41,6 +41,16 @@ def mean(members: Sequence[Params], weights: Tensor) -> Params:
     return mixed
 
 
+def changes(after: Params, before: Params) -> Params:
+    """Return after - before, leaf by leaf; of leaves that count, how far they have counted."""
+    return {name: leaf - before[name] for name, leaf in after.items()}
+
+
+def changed(before: Params, change: Params) -> Params:
+    """Return before + change, leaf by leaf."""
+    return {name: leaf + change[name] for name, leaf in before.items()}
+
+
 def mix(members: Sequence[Params], weights: Tensor) -> list[Params]:
     r"""Replace each device's model by a weighted mean of everyone's.
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 
 import torch
+from torch import Tensor
 
 from fedcore.transport import Plan
 from fedcore.types import Params
@@ -29,6 +30,15 @@ def plans(folds: Mapping[str, Mapping[str, Plan]]) -> Params:
         for name, read in NUMBERS.items()
     }
     return matrices | numbers
+
+
+def extended(server: Params, numbers: Mapping[str, Tensor]) -> Params:
+    """Return leaves "record/<name>" (R + 1, *shape) float32: what the server recorded so far, and this round's numbers.
+
+    numbers: (*shape) each; a name's shape must stay the same.
+    """
+    news = {f"{PREFIX}{name}": number.float()[None] for name, number in numbers.items()}
+    return {name: torch.cat([server[name], new]) if name in server else new for name, new in news.items()}
 
 
 def partners(plan: Plan) -> float:

@@ -24,6 +24,7 @@ Unit: TypeAlias = "str | tuple[str, str]"
 Count: TypeAlias = Annotated[int, Ge(1)]
 Positive: TypeAlias = Annotated[float, Gt(0)]
 Fraction: TypeAlias = Annotated[float, Gt(0), Le(1)]
+Share: TypeAlias = Annotated[float, Ge(0), Le(1)]
 Amount: TypeAlias = Annotated[float, Ge(0)]
 Depth: TypeAlias = Annotated[int, Ge(0)]
 """What a method's setting may be: a builder's annotations are checked before anything runs."""

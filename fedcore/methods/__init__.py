@@ -25,9 +25,14 @@ METHODS: dict[str, str] = {
     "ditto": "fedcore.methods.ditto",
     "fixed_depth": "fedcore.methods.fixed_depth",
     "fedasa": "fedcore.methods.fedasa",
+    "dfl": "fedcore.methods.dfl",
+    "fd": "fedcore.methods.fd",
+    "scaffold": "fedcore.methods.scaffold",
+    "fedgen": "fedcore.methods.fedgen",
+    "label_smoothing": "fedcore.methods.label_smoothing",
 }
 
-CONTROLS = frozenset({"best_local", "half_best", "no_alignment"})
+CONTROLS = frozenset({"best_local", "half_best", "no_alignment", "label_smoothing"})
 """What a method must beat to have earned its name; never a candidate for the best model."""
 
 

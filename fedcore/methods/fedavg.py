@@ -6,35 +6,72 @@ FedAvg-1 with a different initialisation on each device is the CODE paper's vani
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeAlias
 
+from torch import Tensor
+
 from fedcore.local import Training, train
-from fedcore.messages import everyone, first, received
-from fedcore.mixing import by_size, evenly, mean
-from fedcore.types import Count, Fraction, Message, Method, Net, Params, Stage, Turn, Update
+from fedcore.messages import everyone, first, first_kept, followed, kept, one_start, received
+from fedcore.mixing import by_size, changes, evenly, mean
+from fedcore.types import At, Count, Device, Fraction, Message, Method, Net, Params, Stage, Turn, Update
 from fedcore.unequal import alike
 
 Weights: TypeAlias = Literal["size", "even"]
+Sends: TypeAlias = Literal["model", "change"]
 
 
 def fedavg(
-    *, nets: Mapping[str, Net], training: Training, common: bool, rounds: Count, fraction: Fraction, weights: Weights
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    rounds: Count,
+    fraction: Fraction,
+    weights: Weights,
+    sends: Sends = "model",
 ) -> Method:
     """Build FedAvg.
 
     rounds: communication rounds. fraction: share of devices per round. weights: "size" (by training examples) or
-    "even".
+    "even". sends: a device's "model", or its "change", what training added to the model that it was sent: equal
+    but for rounding, and as many bytes. Methods that send changes (DFL) are compared with the latter, bit by bit.
     """
     alike(nets)
-    stage = Stage(partial(train, training=training), partial(average, weights=weights), rounds, fraction)
-    return Method(partial(first, common=common), (stage,), received)
+    if sends == "model":
+        stage = Stage(partial(train, training=training), partial(average, weights=weights), rounds, fraction)
+        return Method(partial(first, common=common), (stage,), received)
+    one_start("fedavg.sends = change", common)
+    stage = Stage(partial(train_change, training=training), partial(follow, weights=weights), rounds, fraction)
+    return Method(first_kept, (stage,), received)
 
 
 def average(
     server: Params, updates: Mapping[str, Update], turn: Turn, *, weights: Weights
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone the weighted mean of what was sent."""
-    members = list(updates.values())
-    share = by_size([update.size for update in members]) if weights == "size" else evenly(len(members))
-    return server, everyone(turn.names, Message(mean([update.params for update in members], share)))
+    return server, everyone(
+        turn.names, Message(mean([update.params for update in updates.values()], shares(updates, weights)))
+    )
+
+
+def train_change(
+    own: Params, message: Message, device: Device, at: At, *, training: Training
+) -> tuple[Params | Update, Update]:
+    """Train; send how the model changed."""
+    kept_own, update = train(own, message, device, at, training=training)
+    return kept_own, replace(update, params=changes(update.params, message.params))
+
+
+def follow(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, weights: Weights
+) -> tuple[Params, Mapping[str, Message]]:
+    """Move the model by the weighted mean of what was sent."""
+    model = followed(server, [update.params for update in updates.values()], shares(updates, weights))
+    return kept(model), everyone(turn.names, Message(model))
+
+
+def shares(updates: Mapping[str, Update], weights: Weights) -> Tensor:
+    """Return the weight of each update, (C,) on the simplex."""
+    return by_size([update.size for update in updates.values()]) if weights == "size" else evenly(len(updates))

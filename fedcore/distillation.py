@@ -1,0 +1,152 @@
+"""Learning from soft targets, one row of logits per label (DFL, Liu et al.; Jeong et al. 2018; Hinton et al. 2015).
+
+A table of soft targets is (K, K) float64: row l holds the logits that examples of label l get on average. A label that
+no device has shown yet has the row of a one-hot target, 0 at l and -inf elsewhere: its softmax is exactly one-hot at
+every temperature, so that such a label is learnt from the hard label alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fedcore.local import AT_A_TIME, Slope, Training, predict
+from fedcore.records import PREFIX, extended
+from fedcore.types import Device, Params, Refused, Update
+
+Kind: TypeAlias = Literal["fixed", "dynamic", "threshold"]
+Weighting: TypeAlias = Literal["counts", "examples"]
+
+SUMS, COUNTS, SOFT = "soft/sums", "soft/counts", "soft/targets"
+"""What travels: a device's label-wise sums (K, K) and counts (K,) up, the table (K, K) down."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """rho, the hard labels' share of the loss (3): max(1 - r / R, floor) in round r = 1, ..., R (6).
+
+    rounds: R; None: the floor in every round. The first round has no soft targets, its rho is 1.
+    """
+
+    floor: float
+    rounds: int | None
+
+    def at(self, round: int) -> float:
+        """Return rho in a round, counted from 0 as `At.round` is."""
+        if round == 0:
+            return 1.0
+        return self.floor if self.rounds is None else max(1 - (round + 1) / self.rounds, self.floor)
+
+
+def ratio(kind: Kind, threshold: float, rounds: int) -> Ratio:
+    """Return DFL's variants (Section IV-C): DFL-FR "fixed", DFL-DRw/T "dynamic", DFL-DRwT "threshold".
+
+    The paper does not print the fixed ratio; here it is the threshold.
+    """
+    return Ratio(0.0 if kind == "dynamic" else threshold, None if kind == "fixed" else rounds)
+
+
+def unseen(classes: int) -> Tensor:
+    """Return the table before anybody has shown anything, (K, K) float64: every row is a one-hot target's."""
+    table = torch.full((classes, classes), -math.inf, dtype=torch.float64)
+    return table.fill_diagonal_(0.0)
+
+
+def label_wise(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sum of the logits of each label's examples, (K, K) float64, and how many there are, (K,) int64.
+
+    logits: (N, K). y: (N,). A row of which there is no example is zero. (Algorithm 2, line 8; sums and counts in place
+    of averages, so that the server can tell a label that a device lacks.)
+    """
+    classes = logits.shape[1]
+    sums = torch.zeros(classes, classes, dtype=torch.float64).index_add_(0, y, logits.double())
+    return sums, torch.bincount(y, minlength=classes)
+
+
+def shown(params: Params, device: Device) -> Params:
+    """Return what a device sends of its training examples' logits, in evaluation mode: sums and counts."""
+    sums, counts = label_wise(predict(params, device.net, device.data.train.x, AT_A_TIME), device.data.train.y)
+    return {SUMS: sums, COUNTS: counts}
+
+
+def refreshed(table: Tensor, updates: Iterable[Update], weighting: Weighting) -> Tensor:
+    r"""Return the new table of soft targets, (K, K); the row of a label that nobody has stays as it is.
+
+    counts:   Y_l = sum_k n_kl Y_kl / sum_k n_kl      n_kl: device k's examples of label l
+    examples: Y_l = sum_k |D_k| Y_kl / sum_k |D_k|    (2) as printed
+
+    The two agree where devices hold labels in equal shares. As printed, every device counts in every row: the row of a
+    label that it lacks is an average over nothing, taken as zero here, and draws that soft target towards an even one.
+    """
+    sent = list(updates)
+    sums, counts = (torch.stack([update.extra[name] for update in sent]) for name in (SUMS, COUNTS))
+    known = counts.sum(0) > 0
+    if weighting == "examples":
+        sizes = torch.tensor([update.size for update in sent], dtype=torch.float64)
+        means = sums / counts.clamp(min=1)[:, :, None]
+        new = (sizes[:, None, None] * means).sum(0) / sizes.sum().clamp(min=1)
+    else:
+        new = sums.sum(0) / counts.sum(0).clamp(min=1)[:, None]
+    return torch.where(known[:, None], new, table)
+
+
+def likelihoods(table: Tensor, temperature: float) -> Tensor:
+    """Return the soft targets as probabilities, softmax(Y / tau): (K, K), rows on the simplex."""
+    return (table / temperature).softmax(1)
+
+
+def distilled(targets: Tensor, hard: float, soft: float, temperature: float = 1.0) -> Slope:
+    r"""Return the slope of hard * CE(y) + soft * tau^2 KL(p_y || softmax(z / tau)) at the logits z.
+
+    hard (softmax(z) - onehot(y)) + soft tau (softmax(z / tau) - p_y)
+
+    targets: p, (K, K), rows on the simplex, looked up by label; at temperature tau. Summed over the examples, so that
+    the mean is PyTorch's `batchmean`; tau^2 keeps the soft part's slope at the scale of the hard one's (Hinton et al.).
+    At temperature 1 with hard + soft = 1 this is the slope of cross-entropy against hard I + soft p.
+    """
+    table = (hard * torch.eye(len(targets), dtype=torch.float64) + soft * temperature * targets.double()).float()
+
+    def slope(logits: Tensor, y: Tensor) -> Tensor:
+        if temperature == 1:
+            return logits.softmax(1).mul_(hard + soft).sub_(table.index_select(0, y))
+        sharp, flat = logits.softmax(1), (logits / temperature).softmax(1)
+        return sharp.mul_(hard).add_(flat, alpha=soft * temperature).sub_(table.index_select(0, y))
+
+    return slope
+
+
+def smoothed(share: float) -> Slope:
+    """Return the slope of cross-entropy against (1 - share) onehot(y) + share / K: softmax(z) less these targets."""
+
+    def slope(logits: Tensor, y: Tensor) -> Tensor:
+        found = logits.softmax(1).sub_(share / logits.shape[1])
+        return found.scatter_add_(1, y[:, None], found.new_full((len(y), 1), share - 1))
+
+    return slope
+
+
+def recorded(server: Params, table: Tensor, temperature: float, **numbers: float) -> Params:
+    """Return what the record keeps of a table, and of all tables so far and any other numbers, round by round.
+
+    record/soft_targets (K, K): the table as probabilities. record/own_class (R, K): the probability that each label's
+    soft target gave that label. record/diagonal (R,): its mean. record/right (R,): how many soft targets were largest
+    at their own label. All float32: some 4 R (K + 3) bytes.
+    """
+    soft = likelihoods(table, temperature)
+    right = (soft.argmax(1) == torch.arange(len(soft))).sum()
+    read = {"own_class": soft.diagonal(), "diagonal": soft.diagonal().mean(), "right": right}
+    others = {name: torch.tensor(number) for name, number in numbers.items()}
+    return {f"{PREFIX}soft_targets": soft.float()} | extended(server, read | others)
+
+
+def hard_label_loss(name: str, training: Training) -> None:
+    """Refuse a loss in place of the cross-entropy that a method's own loss is made of."""
+    if training.loss != "ce":
+        raise Refused(
+            f"training.loss = {training.loss}: {name} has a loss of its own, with cross-entropy in it; use ce"
+        )

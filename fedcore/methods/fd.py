@@ -1,0 +1,95 @@
+"""FD, federated distillation (Jeong et al. 2018, Algorithm 1): devices exchange soft targets and nothing else.
+
+There is no global model: what is deployed and scored is each device's own, and a device that was never chosen runs the
+initial one. Soft targets are the plain mean of the devices' label-wise mean logits; each device gets the mean of the
+others. It needs no equal nets.
+
+Departures. Logits are those of the trained model in one pass, as DFL computes them; Jeong et al. add them up during
+training. The mean is taken over the devices that have the label and were chosen; where there is no other, the row that
+was there before stays, one-hot at first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from fedcore.cells import merged
+from fedcore.distillation import (
+    COUNTS,
+    SOFT,
+    SUMS,
+    distilled,
+    hard_label_loss,
+    likelihoods,
+    recorded,
+    shown,
+    unseen,
+)
+from fedcore.local import Training, fit, lay, starting
+from fedcore.messages import first, first_kept, one_start, remembered
+from fedcore.types import Amount, At, Count, Device, Fraction, Message, Method, Net, Params, Public, Stage, Turn, Update
+from fedcore.unequal import alike
+
+CHOSEN = "chosen/"
+"""What the names begin with under which the server remembers who took part: those need no initial model any more."""
+
+
+def fd(
+    *, nets: Mapping[str, Net], training: Training, common: bool, rounds: Count, fraction: Fraction, gamma: Amount
+) -> Method:
+    """Build FD.
+
+    rounds, fraction: as in fedavg. gamma: weight of the soft targets in CE(y) + gamma CE(soft target); 0 is local
+    training. Where not everyone takes part, the initial model is one and the same and is sent until a device did.
+    """
+    if fraction < 1:
+        alike(nets)
+        one_start("fd with fraction below 1", common)
+    hard_label_loss("fd", training)
+    stage = Stage(partial(train_apart, training=training, gamma=gamma), exchange, rounds, fraction)
+    return Method(partial(begin, common=common, sampled=fraction < 1), (stage,), merged)
+
+
+def begin(public: Public, seed: int, *, common: bool, sampled: bool) -> tuple[Params, Mapping[str, Message]]:
+    """Begin with the initial models, which the server remembers if some devices will have nothing else."""
+    server, messages = first_kept(public, seed) if sampled else first(public, seed, common=common)
+    return server | {SOFT: unseen(public.classes)}, messages
+
+
+def train_apart(
+    own: Params, message: Message, device: Device, at: At, *, training: Training, gamma: float
+) -> tuple[Params, Update]:
+    """Train the device's own model on hard labels and the others' soft targets; keep it; send its logits."""
+    laid = lay(device.net, starting(own, message, device, at))
+    table = message.extra.get(SOFT)
+    slope = None if table is None or gamma == 0 else distilled(likelihoods(table, 1.0), 1.0, gamma)
+    moments = fit(laid, device, at, training, own, slope=slope)
+    params = laid.params()
+    return params | moments, Update(extra=shown(params, device), size=len(device.data.train))
+
+
+def exchange(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
+    """Send each device the others' mean logits, everyone who did not take part the mean of all.
+
+    The server remembers what `distillation.recorded` says of the mean of all.
+    """
+    has = {name: update.extra[COUNTS] > 0 for name, update in updates.items()}
+    means = {name: update.extra[SUMS] / update.extra[COUNTS].clamp(min=1)[:, None] for name, update in updates.items()}
+    total, known = torch.stack([*means.values()]).sum(0), torch.stack([*has.values()]).sum(0)
+    everyones = over(total, known, server[SOFT])
+    others = {name: over(total - means[name], known - has[name].long(), server[SOFT]) for name in updates}
+    chosen = {name: leaf for name, leaf in server.items() if name.startswith(CHOSEN)}
+    chosen |= {f"{CHOSEN}{name}": torch.tensor(True) for name in updates}
+    later, start = Message(extra={SOFT: everyones}), Message(remembered(server), {SOFT: everyones})
+    messages = {name: later if f"{CHOSEN}{name}" in chosen else start for name in turn.names}
+    messages |= {name: Message(extra={SOFT: table}) for name, table in others.items()}
+    return server | chosen | {SOFT: everyones} | recorded(server, everyones, 1.0), messages
+
+
+def over(total: Tensor, count: Tensor, table: Tensor) -> Tensor:
+    """Return total / count row by row, (K, K), and the old table's row where there is nothing to divide."""
+    return torch.where(count[:, None] > 0, total / count.clamp(min=1)[:, None], table)

@@ -1,0 +1,56 @@
+"""FedAvg whose hard labels are smoothed by 1 - rho, rho as in DFL: what DFL's soft targets must beat.
+
+At temperature 1 DFL's loss is cross-entropy against rho onehot(y) + (1 - rho) soft target; here the soft target is the
+even one (Szegedy et al. 2016), which nobody has to learn or to send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+
+from fedcore import cells, distillation
+from fedcore.distillation import Kind, Ratio, hard_label_loss, smoothed
+from fedcore.local import Training, fit, lay, starting
+from fedcore.messages import first, received
+from fedcore.records import extended
+from fedcore.types import At, Count, Device, Fraction, Message, Method, Net, Params, Share, Stage, Turn, Update
+from fedcore.unequal import alike
+
+
+def label_smoothing(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    rounds: Count,
+    fraction: Fraction,
+    ratio: Kind,
+    threshold: Share,
+) -> Method:
+    """Build the control. rounds, fraction: as in fedavg. ratio, threshold: as in dfl; threshold 1 is fedavg."""
+    alike(nets)
+    hard_label_loss("label_smoothing", training)
+    rho = distillation.ratio(ratio, threshold, rounds)
+    stage = Stage(partial(train_smoothed, training=training, rho=rho), partial(average, rho=rho), rounds, fraction)
+    return Method(partial(first, common=common), (stage,), received)
+
+
+def train_smoothed(
+    own: Params, message: Message, device: Device, at: At, *, training: Training, rho: Ratio
+) -> tuple[Params, Update]:
+    """Train on labels smoothed by 1 - rho; where that is nothing this is FedAvg's training, bit by bit."""
+    laid = lay(device.net, starting({}, message, device, at))
+    share = 1 - rho.at(at.round)
+    moments = fit(laid, device, at, training, own, slope=smoothed(share) if share else None)
+    return moments, Update(laid.params(), size=len(device.data.train))
+
+
+def average(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, rho: Ratio
+) -> tuple[Params, Mapping[str, Message]]:
+    """Average the models by examples. The server remembers record/rho (R,)."""
+    _, messages = cells.average(server, updates, turn)
+    return extended(server, {"rho": torch.tensor(rho.at(turn.round))}), messages

@@ -1,0 +1,94 @@
+"""SCAFFOLD (Karimireddy et al. 2020, Algorithm 1, option II): every step is corrected by what others' data would add.
+
+The server's variate c travels down beside the model, the change of a device's c_i up: twice FedAvg's traffic both ways
+(buffers, which have no gradient, travel with the model alone). A device keeps c_i to itself between its rounds.
+
+Departures. The server's step size is 1, as in the paper's experiments. K eta_l is the sum of the learning rates of the
+steps that were really taken, which is the same where the rate is constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+
+from fedcore.local import Training, beside, by_leaf, descend, lay, learning_rates, minibatches, plain, starting
+from fedcore.messages import everyone, first, received
+from fedcore.mixing import evenly, mean
+from fedcore.nets import drawn_from
+from fedcore.types import (
+    At,
+    Count,
+    Device,
+    Fraction,
+    Message,
+    Method,
+    Net,
+    Params,
+    Public,
+    Refused,
+    Stage,
+    Turn,
+    Update,
+)
+from fedcore.unequal import alike
+
+
+def scaffold(*, nets: Mapping[str, Net], training: Training, common: bool, rounds: Count, fraction: Fraction) -> Method:
+    """Build SCAFFOLD. rounds, fraction: as in fedavg. Models are averaged evenly, as in the paper.
+
+    Only plain SGD: option II takes the mean gradient from how far the model moved, which a momentum or Adam changes.
+    """
+    alike(nets)
+    if training.optimiser != "sgd" or training.momentum:
+        way = "adam" if training.optimiser == "adam" else f"sgd with momentum {training.momentum}"
+        raise Refused(f"training.optimiser = {way}: scaffold needs plain sgd; use sgd and momentum 0")
+    stage = Stage(partial(train_corrected, training=training), average, rounds, fraction)
+    return Method(partial(begin, common=common), (stage,), received)
+
+
+def begin(public: Public, seed: int, *, common: bool) -> tuple[Params, Mapping[str, Message]]:
+    """Begin with c = 0, which travels with the initial model (and with none does not)."""
+    _, messages = first(public, seed, common=common)
+    with drawn_from(torch.Generator()):
+        module = next(iter(public.nets.values())).build()
+    variate = {name: torch.zeros_like(leaf).detach() for name, leaf in module.named_parameters()}
+    one = Message(next(iter(messages.values())).params, variate if common else {})
+    return variate, everyone(public.names, one)
+
+
+def train_corrected(
+    own: Params, message: Message, device: Device, at: At, *, training: Training
+) -> tuple[Params, Update]:
+    r"""Step along g(y) - c_i + c; then take the new variate from the way that was gone (lines 10 and 12, option II).
+
+    c_i+ = c_i - c + (x - y) / (K eta_l)
+
+    own: c_i by leaf, nothing before the first time, which is zero. Sends y and c_i+ - c_i.
+    """
+    laid = lay(device.net, starting({}, message, device, at))
+    x, mine, common = laid.vector.clone(), beside(laid, own), beside(laid, message.extra)
+    correction = common - mine
+
+    def correct() -> None:
+        laid.gradient.add_(correction)
+
+    pull = correct if correction.any() else None
+    with drawn_from(at.generator("noise")):
+        batches = minibatches(laid, len(device.data.train), training, at.generator("batches"))
+        descend(device.data.train, batches, plain(laid, training, len(batches), pull=pull))
+    way = sum(learning_rates(training, len(batches)))
+    change = (x - laid.vector) / way - common if way else torch.zeros_like(x)
+    return by_leaf(laid, mine + change), Update(laid.params(), by_leaf(laid, change), len(device.data.train))
+
+
+def average(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
+    """Average the models of those who took part (line 16); c <- c + sum dc_i / N, N counting all devices (line 17)."""
+    share = evenly(len(updates))
+    change = mean([update.extra for update in updates.values()], share)
+    part = len(updates) / len(turn.names)
+    variate = {name: leaf + part * change[name] for name, leaf in server.items()}
+    model = mean([update.params for update in updates.values()], share)
+    return variate, everyone(turn.names, Message(model, variate))
