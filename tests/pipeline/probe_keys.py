@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -50,7 +51,20 @@ OWN: dict[str, dict[str, Any]] = {
         "budget": None,
         "personal_lr": None,
     },
-}
+    "dfl": {
+        "rounds": 2, "fraction": 1.0, "ratio": "threshold", "threshold": 0.6, "temperature": 1.0, "weighting": "counts"
+    },
+    "fd": {"rounds": 2, "fraction": 1.0, "gamma": 1.0},
+    "scaffold": {"rounds": 2, "fraction": 1.0},
+    "fedgen": {
+        "rounds": 2, "fraction": 1.0, "alpha": 10.0, "decay": 0.98, "generated": 8, "noise": 8, "hidden": 16,
+        "steps": 2, "batch": 8, "lr": 0.01, "weight_decay": 0.01, "diversity": 1.0,
+    },
+    "label_smoothing": {"rounds": 2, "fraction": 1.0, "ratio": "threshold", "threshold": 0.6},
+}  # fmt: skip
+TRAINING = {"scaffold": replace(SGD, momentum=0.0)}
+COMMON = {"dfl"}
+"""Methods that need plain SGD, or one start for all."""
 
 
 def found() -> dict[str, str]:
@@ -62,7 +76,7 @@ def found() -> dict[str, str]:
         "hand_out": keys.key(partial(hand_out, scale="none"), Ref("dataset", 1), Ref("partition", 1)),
     }
     for name in METHODS:
-        built = method(name, nets=NETS, training=SGD, common=False, **OWN[name])
+        built = method(name, nets=NETS, training=TRAINING.get(name, SGD), common=name in COMMON, **OWN[name])
         (stage,) = built.stages
         made[f"{name} train"] = keys.key(stage.local, {}, Ref("message", 1), (Ref("device", 1), NET))
         made[f"{name} receive"] = keys.key(receive, stage.combine, {}, {"a": Ref("update", 1)})

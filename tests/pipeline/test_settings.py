@@ -6,8 +6,10 @@ import ast
 import copy
 import os
 from collections.abc import Iterator, Mapping
+from functools import reduce
 from importlib import import_module
 from inspect import Parameter, getsource, signature
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +284,37 @@ BEYOND: dict[str, list[Any]] = {
     "fedasa.distance": ["cosine", None],
     "fedasa.budget": [0, -1, "a", [1, 2]],
     "fedasa.personal_lr": [0, -1],
+    "fedavg.sends": ["models"],
+    "dfl.rounds": [0, 1.5],
+    "dfl.fraction": [0, 1.1],
+    "dfl.ratio": ["rising", None],
+    "dfl.threshold": [-0.1, 1.1, "a"],
+    "dfl.temperature": [0, -1, "a"],
+    "dfl.weighting": ["sizes", None],
+    "dfl.training.init": ["same"],
+    "fd.rounds": [0, 1.5],
+    "fd.fraction": [0, 1.1],
+    "fd.gamma": [-0.1, "a"],
+    "scaffold.rounds": [0, 1.5],
+    "scaffold.fraction": [0, 1.1],
+    "scaffold.training.optimiser": ["adm"],
+    "scaffold.training.momentum": [-0.1, 1],
+    "fedgen.rounds": [0, 1.5],
+    "fedgen.fraction": [0, 1.1],
+    "fedgen.alpha": [-0.1, "a"],
+    "fedgen.decay": [0, 1.1],
+    "fedgen.generated": [0, 1.5],
+    "fedgen.noise": [0, 1.5],
+    "fedgen.hidden": [0, 1.5],
+    "fedgen.steps": [0, 1.5],
+    "fedgen.batch": [0, 1.5],
+    "fedgen.lr": [0, -1],
+    "fedgen.weight_decay": [-0.1],
+    "fedgen.diversity": [-0.1, "a"],
+    "label_smoothing.rounds": [0, 1.5],
+    "label_smoothing.fraction": [0, 1.1],
+    "label_smoothing.ratio": ["rising"],
+    "label_smoothing.threshold": [-0.1, 1.1],
 }
 FREE = {"data.root", "data.path", "data.label", "data.device", "data.split", "data.features"}
 """Names of places and columns: what is there decides, when it is read."""
@@ -326,8 +359,12 @@ MAY_BE_MISSING = {f"federation.{k}" for k in ("share", "examples", "domains", "u
     "net.variants",
     "training.loss",
     "training.moments",
+    "fedavg.sends",
+    "dfl.training.init",
+    "scaffold.training.optimiser",
+    "scaffold.training.momentum",
 }
-"""They have a default of their own."""
+"""They have a default of their own, or section training's."""
 
 
 @pytest.mark.parametrize("key", [key for key in numbers() if key.split(".")[0] != "data" and key not in MAY_BE_MISSING])
@@ -359,16 +396,26 @@ def test_every_key_reaches_a_run(params: dict[str, Any], key: str):
     """Two allowed values lead to two settings."""
     other = {
         "federation.partition": "iid", "federation.scale": "device", "net.widths": [5], "training.optimiser": "sgd",
-        "training.schedule": "linear", "training.init": "common", "fedavg.weights": "even", "fedavg.fraction": 0.5,
+        "training.schedule": "linear", "training.init": "common", "fedavg.weights": "even",
         "code_ot.order": "descending", "federation.val": 0.125, "federation.test": 0.125, "federation.shared_test": 0.5,
         "training.momentum": 0.5, "federation.share": 0.5, "federation.examples": 99, "federation.domains": "split",
         "federation.unlabelled": 0.5, "federation.hidden": "random", "net.variants": [{"widths": [3, 2]}],
-        "training.loss": "table3", "training.moments": "kept", "fedprox.fraction": 0.5, "ditto.fraction": 0.5,
+        "training.loss": "table3", "training.moments": "kept",
         "fedasa.auxiliary": 1, "fedasa.cell": 0, "fedasa.distance": "unit_norm", "fedasa.budget": 1.0e+6,
+        "fedavg.sends": "change", "dfl.weighting": "examples", "dfl.training.init": "per_device",
+        "scaffold.training.optimiser": "adam", "scaffold.training.momentum": 0.5, "fedgen.decay": 0.5,
     }  # fmt: skip
-    by_name = {"exam": "test", "solver": "exact", "p": 2, "personal_lr": 0.5}
-    section, name = key.split(".")
-    now = params[section][name]
+    by_name = {
+        "fraction": 0.5,
+        "ratio": "fixed",
+        "threshold": 0.5,
+        "exam": "test",
+        "solver": "exact",
+        "p": 2,
+        "personal_lr": 0.5,
+    }
+    *sections, name = key.split(".")
+    now = reduce(getitem, sections, params)[name]
     value = other.get(key, by_name.get(name, now + 1 if isinstance(now, int | float) else None))
     assert value not in (None, now)
     assert everything(changed(params, {key: value}))[1] != everything(copy.deepcopy(PARAMS))[1]
