@@ -51,9 +51,8 @@ def average(
     server: Params, updates: Mapping[str, Update], turn: Turn, *, weights: Weights
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone the weighted mean of what was sent."""
-    return server, everyone(
-        turn.names, Message(mean([update.params for update in updates.values()], shares(updates, weights)))
-    )
+    model = mean([update.params for update in updates.values()], shares(updates, weights))
+    return server, everyone(turn.names, Message(model))
 
 
 def train_change(
