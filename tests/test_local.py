@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedcore import nets
-from fedcore.local import Training, accuracy, lay, load, predict, train
+from fedcore.local import Training, accuracy, beside, by_leaf, lay, load, predict, train
 from fedcore.types import At, Data, Device, Message, Net, Refused, Splits
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=4, epochs=2)
@@ -229,3 +229,23 @@ def test_leaves_of_another_net_are_not_taken():
 def test_unusable_settings_are_refused(name, value):
     with pytest.raises(Refused, match=rf"training\.{name}: .* is not "):
         replace(SGD, **{name: value})
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet", "resnet20"])
+def test_numbers_by_leaf_are_laid_out_as_the_net_is_and_come_back(name):
+    """Whatever the memory order of its leaves; zero where a leaf is missing."""
+    net = nets.net(name, shape=(1, 28, 28), classes=3, **({"widths": [9]} if name == "mlp" else {}))
+    params = start(net)
+    laid = lay(net, params)
+    assert torch.equal(beside(laid, params), laid.vector)
+    back = by_leaf(laid, laid.vector)
+    assert set(back) == set(laid.leaves)
+    for leaf, x in back.items():
+        assert torch.equal(x, params[leaf])
+        assert x.is_contiguous()
+        x.zero_()
+    assert laid.vector.any()
+    last = list(laid.leaves)[-1]
+    alone = beside(laid, {last: params[last]})
+    assert torch.equal(by_leaf(laid, alone)[last], params[last])
+    assert alone.count_nonzero() == params[last].count_nonzero()

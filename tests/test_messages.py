@@ -3,7 +3,7 @@ import torch
 from federations import NET, federation, model
 
 from fedcore import nets
-from fedcore.messages import everyone, first, received
+from fedcore.messages import everyone, first, first_kept, followed, kept, received, remembered
 from fedcore.types import Federation, Message, Model, generator
 
 WIDE = nets.net("mlp", shape=(4,), classes=3, widths=[7])
@@ -48,3 +48,14 @@ def test_what_was_received_is_run_whatever_the_device_owns(own):
     found = received(own, Message(params))
     assert found == Model((params,))
     assert found.weights == (1.0,)
+
+
+def test_what_is_kept_of_one_start_follows_the_mean_change():
+    server, messages = first_kept(federation().public, 3)
+    start = messages["a"].params
+    assert all(message.params is start for message in messages.values())
+    ones, threes = ({leaf: torch.full_like(x, n) for leaf, x in start.items()} for n in (1.0, 3.0))
+    moved = followed(server, [ones, threes], torch.tensor([0.75, 0.25]))
+    torch.testing.assert_close(moved, {leaf: x + 1.5 for leaf, x in start.items()})
+    assert remembered({**kept(moved), "record/rho": torch.zeros(1)}) == moved
+    assert remembered({}) == {}

@@ -4,7 +4,7 @@ from federations import bits, model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcore.mixing import by_size, evenly, mean, mean_of_users, mix
+from fedcore.mixing import by_size, changed, changes, evenly, mean, mean_of_users, mix
 
 
 def models(count):
@@ -147,3 +147,12 @@ def test_aggregating_and_sampling_is_one_row_stochastic_matrix_per_cell():
         mixed = mix([{leaf: every[name][leaf]} for name in "abc"], matrix)
         for name, row in zip("abc", mixed, strict=True):
             torch.testing.assert_close(row[leaf], (every[name] | {k: hyper[k] for k in sent[name]})[leaf])
+
+
+def test_a_change_is_what_was_added_and_counters_count_on():
+    before = {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(3)}
+    after = {"w": torch.tensor([1.5, 0.0]), "n": torch.tensor(7)}
+    change = changes(after, before)
+    assert {name: leaf.tolist() for name, leaf in change.items()} == {"w": [0.5, -2.0], "n": 4}
+    assert {name: leaf.tolist() for name, leaf in changed(before, change).items()} == {"w": [1.5, 0.0], "n": 7}
+    assert change["n"].dtype == torch.int64

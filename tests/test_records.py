@@ -91,3 +91,13 @@ def test_numbers_are_all_that_is_known_by_split():
         "transport": records.by_fold(plans),
         "alignment": records.alignment(ALIGNED),
     }
+
+
+def test_numbers_are_recorded_round_by_round():
+    first = records.extended({}, {"rho": torch.tensor(1.0), "rows": torch.tensor([1, 2])})
+    second = records.extended(
+        {**first, "other": torch.zeros(2)}, {"rho": torch.tensor(0.5), "rows": torch.tensor([3, 4])}
+    )
+    assert {name: leaf.tolist() for name, leaf in second.items()} == {
+        "record/rho": [1.0, 0.5], "record/rows": [[1.0, 2.0], [3.0, 4.0]],
+    }  # fmt: skip
