@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from fedcore.evaluate import Scores, score
+from fedcore.messages import received
 from fedcore.nets import key, shapes
 from fedcore.types import (
     Combine,
@@ -185,13 +186,15 @@ def measure(method: Method, fed: Federation, state: State, execute: Execute) -> 
 
 
 def deployments(method: Method, fed: Federation, state: State) -> list[tuple[list[str], tuple[Deploy, Any, Any]]]:
-    """Return the devices that run the same model, and what makes it: deploy, memory, message."""
+    """Return the devices that run the same model, and what makes it: deploy, memory, message.
+
+    Memories tell devices apart only where what they run may come from there: SCAFFOLD's devices all run one model.
+    """
+    own: Mapping[Unit, Any] = {} if method.deploy is received else state.own
     groups: dict[Any, list[str]] = {}
     for name, device in fed.devices.items():
-        groups.setdefault((same(state.own.get(name)), same(state.messages[name]), key(device.net)), []).append(name)
-    return [
-        (names, (method.deploy, state.own.get(names[0]) or {}, state.messages[names[0]])) for names in groups.values()
-    ]
+        groups.setdefault((same(own.get(name)), same(state.messages[name]), key(device.net)), []).append(name)
+    return [(names, (method.deploy, own.get(names[0]) or {}, state.messages[names[0]])) for names in groups.values()]
 
 
 def same(value: Any) -> Any:

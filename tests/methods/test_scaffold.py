@@ -7,11 +7,12 @@ from functools import partial
 
 import pytest
 import torch
-from federations import ADAM, NBYTES, NET, NETS, SGD, bits, federation, last
+from federations import ADAM, NBYTES, NET, NETS, SGD, Recorder, bits, federation, last
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedcore import nets
+from fedcore.evaluate import score
 from fedcore.methods import method
 from fedcore.rounds import run
 from fedcore.types import At, Data, Net, Refused, Splits, generator
@@ -131,6 +132,14 @@ def test_its_traffic_is_twice_fedavgs_both_ways(common):
         assert one.up == {name: 2 * count for name, count in two.up.items()}
         assert one.down == {name: 2 * count for name, count in two.down.items()}
     assert max(one.up.values()) == 2 * NBYTES
+
+
+def test_its_one_model_is_scored_once_for_all_devices():
+    """Variates tell the devices' memories apart, not what they run."""
+    execute = Recorder()
+    rounds = list(run(scaffold(rounds=3), TEN, 1, execute))
+    assert len(rounds[-1].state.own) > 1
+    assert sum(fn is score for fn, _, _ in execute.steps) == 3
 
 
 def normed() -> nn.Module:
