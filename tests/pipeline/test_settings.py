@@ -282,7 +282,7 @@ BEYOND: dict[str, list[Any]] = {
     "fedasa.steps": [0, 1.5],
     "fedasa.cell": [-1, 0.5],
     "fedasa.distance": ["cosine", None],
-    "fedasa.budget": [0, -1, "a", [1, 2]],
+    "fedasa.budget": [0, -1, "a", [1, -2]],
     "fedasa.personal_lr": [0, -1],
     "fedavg.sends": ["models"],
     "dfl.rounds": [0, 1.5],
