@@ -487,7 +487,11 @@ def _styles(methods: Iterable[str], hollow: Iterable[bool] | None = None) -> dic
 
 def _legend(figure: Figure, styles: Mapping[str, Mapping[str, Any]]) -> None:
     handles = [Line2D([], [], **style) for style in styles.values()]
-    figure.legend(handles, [_plain(name) for name in styles], loc="outside right center", frameon=False)
+    width, height = figure.get_size_inches()
+    columns = -(-len(styles) // int(height / 0.24))  # as many lines as the figure is high
+    figure.set_size_inches(width + 1.3 * (columns - 1), height)
+    names = [_plain(name) for name in styles]
+    figure.legend(handles, names, loc="outside right center", frameon=False, ncols=columns)
 
 
 def _percent(value: float, _: object = None) -> str:
