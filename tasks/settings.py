@@ -151,7 +151,7 @@ def slug(name: str) -> str:
 def read(path: Path = Path("params.yaml")) -> dict[str, Any]:
     """Read params.yaml; raises Refused where it is missing or not YAML."""
     try:
-        params = yaml.load(path.read_text(), LOADER)
+        params = LOADER(path.read_text()).get_single_data()
     except FileNotFoundError:
         raise Refused(f"{path}: no such file; run this in the project's folder") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

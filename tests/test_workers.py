@@ -308,7 +308,7 @@ def test_workers_leave_with_their_parent_and_say_nothing(script, tmp_path, numbe
     workers = _busy(pids, process)
     time.sleep(1.5 if busy == "1" else 0)
     os.killpg(process.pid, number)
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=60)
     for _ in range(50):
         if not any(map(_lives, workers)):
             break
