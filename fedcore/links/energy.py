@@ -1,0 +1,71 @@
+r"""What a link costs: K_ij = M / R_ij * P_i, the energy to send a model from device i to device j (ST-LF, Sec. V)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedcore.links.problem import Array, checked
+from fedcore.types import Refused
+
+POWERS = (23.0, 25.0)
+"""The paper's range of transmission powers, dBm."""
+
+RATES = (63e6, 85e6)
+"""The paper's range of transmission rates, bits per second."""
+
+MODEL = 1e9
+"""The paper's size of a model, bits."""
+
+
+def watts(dbm: Array) -> Array:
+    """Return a power given in dBm as watts: 10^(dBm / 10) milliwatts."""
+    return np.asarray(10 ** (dbm / 10 - 3))
+
+
+def energy(powers: Array, rates: Array, bits: float = MODEL) -> Array:
+    """Return K_ij in joules, (N, N), zero from a device to itself.
+
+    powers: P_i in dBm, (N,). rates: R_ij from i to j in bits per second, (N, N); the diagonal is not used. bits: M.
+    """
+    n = len(powers)
+    if not np.isfinite(powers).all():
+        raise Refused("powers: some values are infinite or nan, allowed are finite powers in dBm")
+    if not (np.isfinite(bits) and bits > 0):
+        raise Refused(f"bits: {bits} is no size of a model, allowed are finite numbers above 0")
+    checked("rates", rates, (n, n))
+    others = ~np.eye(n, dtype=bool)
+    if not rates[others].all():
+        raise Refused("rates: some links have rate 0, allowed are finite rates above 0, in bits per second")
+    return np.divide(bits * watts(powers)[:, None], rates, out=np.zeros((n, n)), where=others)
+
+
+def drawn(
+    n: int,
+    generator: torch.Generator,
+    *,
+    powers: Sequence[float] = POWERS,
+    rates: Sequence[float] = RATES,
+    bits: float = MODEL,
+) -> Array:
+    """Return K_ij (N, N) with powers (dBm) and rates (bits per second) drawn evenly from the given ranges."""
+
+    def even(size: tuple[int, ...], low: float, high: float) -> Array:
+        draw: Tensor = torch.rand(size, generator=generator, dtype=torch.float64)
+        return np.asarray(low + (high - low) * draw.numpy())
+
+    for name, (low, high) in (("powers", powers), ("rates", rates)):
+        if not low <= high:
+            raise Refused(f"{name}: {low:g} to {high:g} is no range, allowed is a low end and a high end")
+    return energy(even((n,), *powers), even((n, n), *rates), bits)
+
+
+def given(costs: Array, n: int) -> Array:
+    """Return a user's own costs of links (latency, trust, ...) as K_ij, (N, N) float64; refuse what is no such matrix."""
+    matrix = np.array(costs, dtype=np.float64)
+    checked("energy", matrix, (n, n))
+    np.fill_diagonal(matrix, 0)
+    return matrix

@@ -1,0 +1,171 @@
+r"""Three ways to solve (P): the paper's, the paper's with its links repaired, and the optimum.
+
+successive   Algorithm 2: geometric programs around the last point until the penalised objective settles, then rounded
+repaired     its sources, every target listening to the one source that serves it best
+exact        the optimum, as a facility-location program
+
+`exact` is one because a single source per target is best whatever psi is (`fedcore.links.problem.best_links`): with
+y_i = 1 - psi_i,
+
+    min phi_S sum_i S_i y_i + sum_ij c_ij x_ij   s.t.   sum_{i != j} x_ij = 1 - y_j,  0 <= x_ij <= y_i,  y_i in {0, 1}
+
+with c_ij = phi_T T_ij + phi_E K_ij / (1 + eps_E). x is whole of itself where y is. With several optima the solver's is
+returned.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedcore.links.geometric import EPS_C, FORMS, Around, Point, penalised, start
+from fedcore.links.problem import Answer, Array, Problem, best_links, objective
+from fedcore.types import Refused
+
+Solver: TypeAlias = Literal["successive", "repaired", "exact"]
+Form: TypeAlias = Literal["cone", "log", "gp"]
+
+RISE = 1e-6
+"""The most, relative, by which the penalised objective may rise from one iteration to the next: a solver's tolerance."""
+
+
+def solve(problem: Problem, *, solver: Solver, form: Form = "cone", tol: float = 1e-4, max_iterations: int = 60) -> Answer:
+    """Solve (P) and say how far the answer is above the optimum.
+
+    form, tol, max_iterations: of Algorithm 2 (`successive`). gap is found by `exact`, also for the other two.
+    """
+    if solver not in SOLVERS:
+        raise Refused(f"solver: {solver!r} is unknown, allowed are {', '.join(SOLVERS)}")
+    if form not in FORMS:
+        raise Refused(f"form: {form!r} is unknown, allowed are {', '.join(FORMS)}")
+    if not 0 < tol < np.inf:
+        raise Refused(f"tol: {tol} is not allowed, it must be positive and finite")
+    if max_iterations < 1:
+        raise Refused(f"max_iterations: {max_iterations} is not allowed, it must be at least 1")
+    answer = SOLVERS[solver](problem, form=form, tol=tol, max_iterations=max_iterations)
+    best = answer if solver == "exact" else exact(problem)
+    return replace(answer, gap=gap(answer.objective, best.objective) if best.status == OPTIMAL else np.nan)
+
+
+def gap(found: float, best: float) -> float:
+    """Return how far an objective is above the best one, as a fraction of it; infinite where the best one is 0."""
+    above = found - best
+    if abs(above) <= 1e-12 * max(1.0, best):
+        return 0.0
+    return above / best if best > 0 else np.inf
+
+
+def successive(problem: Problem, *, form: Form, tol: float, max_iterations: int, begin: Point | None = None) -> Answer:
+    """Algorithm 2. Stops when the penalised objective falls by less than tol, relative, or after max_iterations.
+
+    begin: where it starts, by default `fedcore.links.geometric.start`. A step that fails, or whose point is worse than
+    the last one, ends it there; where it is the first, the answer is that of `local_search`. trace has the penalised
+    objective (83) of every solution.
+    """
+    began = time.perf_counter()
+    n = len(problem)
+    if n == 1:
+        return _answer(problem, np.zeros(1), np.zeros((1, 1)), 0, began, "Solved")
+    at, trace, status = begin or start(n), [], f"{form}: max_iterations"
+    for iteration in range(1, max_iterations + 1):
+        step = FORMS[form](Around(problem, at))
+        value = np.inf if step.point is None else penalised(problem, step.point)
+        if step.point is None or (trace and value > trace[-1] * (1 + RISE)):
+            status = f"{form}: {step.status} at iteration {iteration}"
+            if not trace:
+                return _fallback(problem, began, status)
+            status += f"; fallback: iteration {iteration - 1}"
+            break
+        at = step.point
+        trace.append(value)
+        if len(trace) > 1 and trace[-2] - value <= tol * value:
+            status = f"{form}: {step.status}"
+            break
+    psi, alpha = rounded(at)
+    return replace(_answer(problem, psi, alpha, len(trace), began, status), trace=tuple(trace))
+
+
+def rounded(at: Point) -> tuple[Array, Array]:
+    """Return whole psi and feasible alpha from a relaxed point.
+
+    psi is rounded, with the device of least psi a source where none is. A link of at most eps_C is none, as the band
+    around (53) is that wide; a target whose links are all that weak keeps its strongest one. Columns are scaled to one.
+    """
+    psi = np.asarray(at.psi >= 0.5, dtype=np.float64)
+    psi[at.psi.argmin()] = 0
+    alpha = at.alpha * (psi == 0)[:, None] * psi
+    strongest = alpha.max(0)
+    alpha = np.where((alpha > EPS_C) | ((alpha == strongest) & (strongest <= EPS_C)), alpha, 0) * (alpha > 0)
+    return psi, alpha / np.where(psi, alpha.sum(0), 1)
+
+
+def repaired(problem: Problem, *, form: Form, tol: float, max_iterations: int) -> Answer:
+    """Algorithm 2's sources, with every target's best link (`best_links`)."""
+    began = time.perf_counter()
+    found = successive(problem, form=form, tol=tol, max_iterations=max_iterations)
+    answer = _answer(problem, found.psi, best_links(problem, found.psi), found.iterations, began, found.status)
+    return replace(answer, trace=found.trace)
+
+
+def exact(problem: Problem, *, time_limit: float = np.inf, **_: object) -> Answer:
+    """The optimum of (P), also with the noise, by HiGHS. iterations counts its branch-and-bound nodes.
+
+    time_limit: seconds after which HiGHS gives up; `local_search` answers then.
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp  # half a second
+
+    began = time.perf_counter()
+    n = len(problem)
+    i, j = np.nonzero(~np.eye(n, dtype=bool))
+    pairs = np.arange(len(i))
+    ones = np.ones(len(i))
+    served = sp.hstack([sp.eye_array(n), sp.csr_array((ones, (j, pairs)), shape=(n, len(i)))])
+    opened = sp.hstack([sp.csr_array((-ones, (pairs, i)), shape=(len(i), n)), sp.eye_array(len(i))])
+    found = milp(
+        np.concatenate([problem.phi_s * problem.source, problem.link[i, j]]),
+        integrality=np.concatenate([np.ones(n), np.zeros(len(i))]),
+        bounds=Bounds(0, 1),
+        constraints=[LinearConstraint(served, 1, 1), LinearConstraint(opened, -np.inf, 0)],
+        options={"mip_rel_gap": 0.0, "time_limit": time_limit},
+    )
+    if found.status != 0:
+        return _fallback(problem, began, f"HiGHS: {found.message.split('.')[0].strip()}")
+    psi = np.asarray(found.x[:n] < 0.5, dtype=np.float64)
+    return _answer(problem, psi, best_links(problem, psi), int(found.mip_node_count), began, OPTIMAL)
+
+
+OPTIMAL = "HiGHS: optimal"
+
+
+def local_search(problem: Problem) -> Array:
+    """Return psi (N,) that no change of one device improves, from all sources; what stands in for a failed solver."""
+    psi = np.zeros(len(problem))
+
+    def value(psi: Array) -> float:
+        return objective(problem, psi, best_links(problem, psi)) if (psi == 0).any() else np.inf
+
+    now = value(psi)
+    while True:
+        flips = [value(np.where(np.arange(len(psi)) == device, 1 - psi, psi)) for device in range(len(psi))]
+        device = int(np.argmin(flips))
+        if flips[device] >= now:
+            return psi
+        psi[device], now = 1 - psi[device], flips[device]
+
+
+def _answer(problem: Problem, psi: Array, alpha: Array, iterations: int, began: float, status: str) -> Answer:
+    seconds = time.perf_counter() - began
+    return Answer(psi, alpha, objective(problem, psi, alpha), np.nan, iterations, seconds, status)
+
+
+def _fallback(problem: Problem, began: float, status: str) -> Answer:
+    psi = local_search(problem)
+    return _answer(problem, psi, best_links(problem, psi), 0, began, f"{status}; fallback: local search")
+
+
+SOLVERS: dict[str, Callable[..., Answer]] = {"successive": successive, "repaired": repaired, "exact": exact}
