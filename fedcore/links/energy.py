@@ -64,7 +64,7 @@ def drawn(
 
 
 def given(costs: Array, n: int) -> Array:
-    """Return a user's own costs of links (latency, trust, ...) as K_ij, (N, N) float64; refuse what is no such matrix."""
+    """Return a user's own costs of links (latency, trust, ...) as K_ij, (N, N) float64, once they are checked."""
     matrix = np.array(costs, dtype=np.float64)
     checked("energy", matrix, (n, n))
     np.fill_diagonal(matrix, 0)

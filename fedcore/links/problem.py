@@ -3,7 +3,7 @@ r"""What ST-LF optimises: which devices are sources, and who sends whom how much
     min_{psi, alpha}  phi_S sum_i (1 - psi_i) S_i
                     + phi_T sum_j psi_j sum_i (1 - psi_i) alpha_ij (T_ij + sum_k (1 - psi_k) alpha_kj D_ijk)
                     + phi_E sum_ij K_ij alpha_ij / (alpha_ij + eps_E)                                    (ST-LF, eq. 11)
-    s.t.  sum_i alpha_ij = psi_j,  alpha_ij = 0 where i is a target                               (eqs. 13-16, and below)
+    s.t.  sum_i alpha_ij = psi_j,  alpha_ij = 0 where i is a target                              (eqs. 13-16, and below)
 
 psi_i is 0 for a source and 1 for a target; alpha_ij runs from source i to target j. D_ijk is how often the models of
 sources i and k differ on target j's data: the last sum is the hypothesis-combination noise (61), left out where

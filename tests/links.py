@@ -1,0 +1,47 @@
+"""Instances of the link program for the tests: devices, half of them with labels."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from fedcore.links import Problem
+from fedcore.links.bound import source_bound, target_bound
+from fedcore.links.energy import drawn
+from fedcore.links.problem import Array
+
+
+def random(n: int, seed: int, *, phi_e: float = 1.0, noisy: bool = False) -> Problem:
+    """Half of the devices labelled, measured constants, random sizes, errors, divergences, powers and rates."""
+    rng = np.random.default_rng(seed)
+    error = np.where(np.arange(n) < max(n // 2, 1), rng.uniform(0.05, 0.5, n), 1e3)
+    sizes = rng.integers(500, 1500, n).astype(np.float64)
+    source = source_bound(error, sizes, delta=1e-3, constants="measured")
+    target = target_bound(error, sizes, symmetric(n, seed, 2.0), delta=1e-3, constants="measured")
+    energy = drawn(n, torch.Generator().manual_seed(seed))
+    noise = None
+    if noisy:
+        draw = rng.uniform(0, 0.5, (n, n, n))
+        noise = (draw + draw.transpose(2, 1, 0)) / 2
+        noise[np.arange(n), :, np.arange(n)] = 0
+    return Problem(source, target, energy, phi_e=phi_e, noise=noise)
+
+
+def plain(n: int, seed: int) -> Problem:
+    """Every constant drawn evenly, so that any number of sources may be best."""
+    rng = np.random.default_rng(seed)
+    source, target, energy = rng.uniform(0, 3, n), rng.uniform(0, 1, (n, n)), rng.uniform(0, 1, (n, n))
+    return Problem(source, target, energy, *rng.uniform(0, 2, 3))
+
+
+def symmetric(n: int, seed: int, high: float) -> Array:
+    """Divergences: symmetric, zero diagonal."""
+    draw = np.triu(np.random.default_rng(seed).uniform(0, high, (n, n)), 1)
+    return np.asarray(draw + draw.T)
+
+
+def figure_5(divergence: Array, phi_e: float = 0.0) -> Problem:
+    """Ten equal devices, the first five labelled, and T = d, the setting in which Fig. 5 appears."""
+    error = np.where(np.arange(10) < 5, 0.1, 1e3)
+    source = source_bound(error, np.full(10, 1000.0), delta=1e-3, constants="measured")
+    return Problem(source, divergence, drawn(10, torch.Generator().manual_seed(0)), phi_e=phi_e)
