@@ -1,0 +1,77 @@
+"""Time the link programs by the number of devices: python -m benchmarks.links [N ...]
+
+Random instances as in the tests: half of the devices labelled, measured constants, phi = 1, 5 and phi_E as given by
+PHI_E. Medians over instances; each (N, program) in a process of its own, so that its peak memory is its own (imports
+of NumPy, SciPy and Torch are in it). `successive` is run in the cone form, up to SMALL devices also in the others,
+and `successive` not at all at 100 devices, where a step takes seconds. One thread.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+import torch
+
+from fedcore.links import Answer, Problem, solve
+from fedcore.links.bound import source_bound, target_bound
+from fedcore.links.energy import drawn
+
+SIZES, SMALL, LARGE = (10, 20, 40, 100), 20, 100
+PHI_E = (0.01, 1.0)
+INSTANCES = 3
+
+
+def instance(n: int, seed: int, phi_e: float) -> Problem:
+    """Draw a problem: sizes 500 to 1,500, errors .05 to .5 where there are labels, divergences 0 to 2."""
+    rng = np.random.default_rng(seed)
+    error = np.where(np.arange(n) < n // 2, rng.uniform(0.05, 0.5, n), 1e3)
+    sizes = rng.integers(500, 1500, n).astype(np.float64)
+    half = np.triu(rng.uniform(0, 2, (n, n)), 1)
+    source = source_bound(error, sizes, delta=1e-3, constants="measured")
+    target = target_bound(error, sizes, half + half.T, delta=1e-3, constants="measured")
+    return Problem(source, target, drawn(n, torch.Generator().manual_seed(seed)), phi_e=phi_e)
+
+
+def measure(n: int, phi_e: float, solver: str, form: str) -> tuple[list[Answer], float]:
+    """Return the answers on all instances and the process's peak memory in MiB."""
+    torch.set_num_threads(1)
+    answers = [solve(instance(n, seed, phi_e), solver=solver, form=form) for seed in range(INSTANCES)]
+    return answers, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> None:
+    """Print one line per N, phi_E and program: median seconds, iterations, gap in percent, and peak memory."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    sizes = [int(word) for word in sys.argv[1:]] or SIZES
+    print("   N  phi_E  program           seconds iterations   gap %  worst %    MiB")
+    for n in sizes:
+        for phi_e in PHI_E:
+            programs = [("exact", "cone")]
+            if n < LARGE:
+                programs += [("successive", "cone"), ("repaired", "cone")]
+            if n <= SMALL:
+                programs += [("successive", "log")]
+            if n < SMALL:
+                programs += [("successive", "gp")]
+            for solver, form in programs:
+                with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                    answers, peak = pool.submit(measure, n, phi_e, solver, form).result()
+                seconds = statistics.median(answer.seconds for answer in answers)
+                iterations = statistics.median(answer.iterations for answer in answers)
+                gaps = [100 * answer.gap for answer in answers]
+                name = solver if solver != "successive" else f"{solver}, {form}"
+                print(
+                    f"{n:>4} {phi_e:>6}  {name:<16} {seconds:>8.2f} {iterations:>10.0f} {statistics.median(gaps):>7.2f}"
+                    f" {max(gaps):>8.2f} {peak:>6.0f}",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
