@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedcore.links import Answer, Problem, best_links, objective, solve, spent
 from fedcore.links.bound import source_bound, target_bound
-from fedcore.links.geometric import Point
+from fedcore.links.geometric import start
 from fedcore.links.programs import RISE, exact, gap, local_search, successive
 from fedcore.types import Refused
 
@@ -68,7 +68,7 @@ def test_no_mixture_of_sources_beats_the_best_single_one_even_with_noise(n: int,
 
 
 @pytest.mark.slow
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8, deadline=None, derandomize=True)
 @given(n=st.integers(1, 8), seed=SEEDS, noisy=st.booleans())
 def test_every_answer_is_feasible_and_the_penalised_objective_never_rises(n: int, seed: int, noisy: bool) -> None:
     problem = links.random(n, seed, phi_e=10.0 ** (seed % 4 - 2), noisy=noisy and n > 1)
@@ -76,6 +76,7 @@ def test_every_answer_is_feasible_and_the_penalised_objective_never_rises(n: int
     feasible(answer)
     for before, after in zip(answer.trace, answer.trace[1:], strict=False):
         assert after <= before * (1 + RISE)
+    assert "fallback" not in answer.status  # a rise would have ended it so
     feasible(fixed := solve(problem, solver="repaired"))
     feasible(best := solve(problem, solver="exact"))
     assert best.gap == 0
@@ -183,9 +184,10 @@ def test_local_search_is_what_stands_in_for_a_solver_that_fails() -> None:
     answer = exact(problem, time_limit=0.0)
     assert answer.status == "HiGHS: Time limit reached; fallback: local search"
     feasible(answer)
-    begin = Point(*(np.full(shape, np.nan) for shape in (8, (8, 8), 8)))
+    begin = start(8)
+    begin.alpha[:] = 1e-3 * (1 - np.eye(8)) + 0.9 * np.roll(np.eye(8), 1, axis=1)  # too sparse for psi = .5
     answer = successive(problem, form="cone", tol=1e-3, max_iterations=5, begin=begin)
-    assert answer.status == "cone: NumericalError at iteration 1; fallback: local search"
+    assert answer.status == "cone: PrimalInfeasible at iteration 1; fallback: local search"
     feasible(answer)
     np.testing.assert_array_equal(answer.psi, local_search(problem))
 

@@ -58,7 +58,7 @@ def solve(
 def gap(found: float, best: float) -> float:
     """Return how far an objective is above the best one, as a fraction of it; infinite where the best one is 0."""
     above = found - best
-    if abs(above) <= 1e-12 * max(1.0, best):
+    if abs(above) <= 1e-9 * best:  # HiGHS's tolerance, about
         return 0.0
     return above / best if best > 0 else np.inf
 
