@@ -7,6 +7,7 @@ them is a number; KEY is a key of the study's grid, or "round":
     A ~ B within 0.02       they differ by no more than that
     A rises with KEY        A at the key's last value is above A at its first, by more than the spread
     A falls with KEY
+    A stays within 0.05 with KEY    they differ by no more than that
 
 Numbers are ordered by size, names as the grid has them. A row's value is the mean over devices, unless `of` asks for
 their standard deviation, "std of test.accuracy", or for the worst of them, "worst of test.accuracy": the least, of what
@@ -34,7 +35,7 @@ NUMBER = r"-?\d*\.?\d+(?:e[+-]?\d+)?"
 SIDE = rf"{NUMBER}|\w+(?: - \w+)?"
 RULE = re.compile(
     rf"(?P<a>{SIDE}) (?:> (?P<below>{SIDE})|~ (?P<near>{SIDE}) within (?P<margin>{NUMBER})"
-    r"|(?P<way>rises|falls) with (?P<key>[\w.]+))"
+    rf"|(?:(?P<way>rises|falls)|stays within (?P<room>{NUMBER})) with (?P<key>[\w.]+))"
 )
 OF = re.compile(r"(?:(?P<how>std|worst) of )?(?P<split>\w+)\.(?P<metric>.+)")
 DOMAIN = "domain"
@@ -59,7 +60,8 @@ class Claim:
     def __post_init__(self) -> None:
         if RULE.fullmatch(self.rule) is None or not self.labels:
             raise Refused(
-                f"rule = {self.rule!r}: must be one of A > B, A ~ B within NUMBER, A rises with KEY, A falls with KEY; "
+                f"rule = {self.rule!r}: must be one of A > B, A ~ B within NUMBER, A rises with KEY, A falls with KEY, "
+                "A stays within NUMBER with KEY; "
                 "A or B may be a number"
             )
         if OF.fullmatch(self.of) is None:
@@ -134,18 +136,19 @@ def judge(claim: Claim, table: pd.DataFrame, points: Points) -> Verdict:
     if part["key"]:
         assert not isinstance(a, float)
         places = _by_round(a) if part["key"] == "round" else _by_key(a, part["key"], {s: points[s] for s in admitted})
-        sign = 1 if part["way"] == "rises" else -1
+        sign = -1 if part["way"] == "falls" else 1
         differences = {place: sign * (last - first) for place, first, last in places}
     else:
         gap = _last(a) - _last(_side(rows, str(part["below"] or part["near"])))
         assert not isinstance(gap, float)
         differences = {setting: gap.xs(setting) for setting in admitted if setting in gap.index.unique("setting")}
+    margin = part["margin"] or part["room"]
     evidence = []
     for place, difference in differences.items():
         values = difference.dropna()
         if len(values) > 1:
             mean, spread = float(values.mean()), float(values.std())
-            holds = abs(mean) <= float(part["margin"]) if part["margin"] else mean > spread
+            holds = abs(mean) <= float(margin) if margin else mean > spread
             evidence.append(Evidence(place, mean, spread, len(values), holds))
     return Verdict(claim, tuple(evidence))
 

@@ -60,6 +60,8 @@ def verdict(rule, **words):
         ("good falls with federation.alpha", "holds"),
         ("good rises with federation.alpha", "does not hold"),
         ("good rises with net", "does not hold"),  # equal
+        ("good stays within 0.001 with net", "holds"),
+        ("good stays within 0.01 with federation.alpha", "does not hold"),
         ("good rises with round", "holds"),
         ("good - fair rises with federation.alpha", "does not hold"),
         ("good - fair ~ good - even within 0.01", "holds"),
