@@ -133,15 +133,19 @@ def smoothed(share: float) -> Slope:
 def recorded(server: Params, table: Tensor, temperature: float, **numbers: float) -> Params:
     """Return what the record keeps of a table, and of all tables so far and any other numbers, round by round.
 
-    record/soft_targets (K, K): the table as probabilities. record/own_class (R, K): the probability that each label's
-    soft target gave that label. record/diagonal (R,): its mean. record/right (R,): how many soft targets were largest
-    at their own label. All float32: some 4 R (K + 3) bytes.
+    record/soft_targets (K, K): the table as probabilities. record/tables (S, K, K): those after rounds 1, 2, 4, 8, ....
+    record/own_class (R, K): the probability that each label's soft target gave that label. record/diagonal (R,): its
+    mean. record/right (R,): how many soft targets were largest at their own label. All float32: some 4 R (K + 3) +
+    4 K^2 log2(R) bytes.
     """
     soft = likelihoods(table, temperature)
     right = (soft.argmax(1) == torch.arange(len(soft))).sum()
     read = {"own_class": soft.diagonal(), "diagonal": soft.diagonal().mean(), "right": right}
     others = {name: torch.tensor(number) for name, number in numbers.items()}
-    return {f"{PREFIX}soft_targets": soft.float()} | extended(server, read | others)
+    made = {f"{PREFIX}soft_targets": soft.float(), **extended(server, read | others)}
+    rounds = len(made[f"{PREFIX}diagonal"])
+    tables = extended(server, {"tables": soft})
+    return made | (tables if rounds.bit_count() == 1 else {name: server[name] for name in tables})
 
 
 def hard_label_loss(name: str, training: Training) -> None:

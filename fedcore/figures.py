@@ -84,6 +84,10 @@ FEW_CELLS = 16
 """Rows of a matrix up to which its values are written into it."""
 
 
+FEW_TABLES = 6
+"""Tables of soft targets of one method that are drawn."""
+
+
 def comparison(summary: pd.DataFrame) -> Figure:
     """Draw how well every method of one setting serves the devices: own test data beside the shared test set.
 
@@ -389,6 +393,50 @@ def features(plane: Mapping[str, pd.DataFrame], classes: Sequence[str]) -> Figur
         fontsize=8,
     )
     return figure
+
+
+def soft_targets(
+    tables: Mapping[str, Mapping[int, npt.NDArray[Any]]], courses: Mapping[str, Mapping[str, npt.NDArray[Any]]]
+) -> Figure:
+    """Draw soft targets as heat maps over rounds, a line of panels for each method; at most FEW_TABLES of its rounds.
+
+    tables: method -> round -> (K, K), probabilities, labels down. courses: method -> number -> (R,); of these diagonal,
+    right (drawn as a share of the K labels) and rho stand left of the tables.
+    """
+    drawn = {method: _spaced(list(rounds), FEW_TABLES) for method, rounds in tables.items()}
+    columns = 1 + max(map(len, drawn.values()))
+    figure = Figure(figsize=(1.4 + 1.9 * columns, 0.5 + 2.0 * len(tables)), layout="constrained")
+    panels = figure.subplots(len(tables), columns, squeeze=False, width_ratios=[1.6] + [1.0] * (columns - 1))
+    for line, (method, rounds) in zip(panels, tables.items(), strict=True):
+        first, *rest = line
+        classes = len(next(iter(rounds.values())))
+        scale = {"diagonal": 1, "right": classes, "rho": 1}
+        for colour, (name, whole) in zip(COLOURS, scale.items(), strict=False):
+            if name in courses[method]:
+                values = courses[method][name] / whole
+                first.plot(np.arange(1, len(values) + 1), values, color=colour, label=name)
+        first.set_title(_plain(method), loc="left", fontsize=10)
+        first.set_ylim(-0.03, 1.03)
+        first.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        _bare(first)
+        for panel, number in zip(rest, drawn[method], strict=False):
+            image = panel.imshow(rounds[number], cmap=MAP, vmin=0, vmax=1, interpolation="nearest")
+            panel.set_title(f"round {number}", fontsize=8)
+            panel.set_xticks([])
+            panel.set_yticks([])
+        for panel in rest[len(drawn[method]) :]:
+            panel.set_axis_off()
+    panels[-1][0].set_xlabel("round", fontsize=9)
+    longest = max(panels[:, 0], key=lambda panel: len(panel.lines))
+    figure.legend(*longest.get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False, fontsize=9)
+    figure.colorbar(image, ax=panels.ravel().tolist(), label="probability", shrink=1 / len(tables), aspect=16)
+    return figure
+
+
+def _spaced(values: list[int], most: int) -> list[int]:
+    """Return at most so many values, the first and the last among them."""
+    at = np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int)
+    return [values[i] for i in at]
 
 
 def transport(plans: Mapping[str, npt.ArrayLike]) -> Figure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -73,9 +73,28 @@ def alignment(server: Params) -> dict[str, dict[str, float]]:
     return found
 
 
-def numbers(server: Params) -> dict[str, dict[str, dict[str, float]]]:
-    """Return split -> device -> metric -> value, all that the server recorded of single devices: rows of the table."""
-    found = {"transport": by_fold(server), "alignment": alignment(server)}
+def courses(server: Params) -> dict[str, Tensor]:
+    """Return name -> (R,), what :func:`extended` recorded as one number per round: rho, diagonal, right, ...."""
+    leaves = {name.removeprefix(PREFIX): leaf for name, leaf in server.items() if name.startswith(PREFIX)}
+    return {name: leaf for name, leaf in leaves.items() if leaf.ndim == 1 and "/" not in name}
+
+
+def tables(server: Params) -> dict[int, Tensor]:
+    """Return round -> (K, K), soft targets as probabilities: after rounds 1, 2, 4, 8, ... and the last one."""
+    if f"{PREFIX}tables" not in server:
+        return {}
+    kept = {2**i: table for i, table in enumerate(server[f"{PREFIX}tables"])}
+    return kept | {len(server[f"{PREFIX}diagonal"]): server[f"{PREFIX}soft_targets"]}
+
+
+def numbers(server: Params, devices: Iterable[str] = ()) -> dict[str, dict[str, dict[str, float]]]:
+    """Return split -> device -> metric -> value, all that the server recorded of single devices: rows of the table.
+
+    devices: those of whom the last round's numbers of `courses` are told, all alike, in the split "distillation".
+    """
+    last = {name: float(course[-1]) for name, course in courses(server).items()}
+    alike = {name: last for name in devices if last}
+    found = {"transport": by_fold(server), "alignment": alignment(server), "distillation": alike}
     return {split: devices for split, devices in found.items() if devices}
 
 

@@ -108,10 +108,8 @@ def run_method(
 
 def beside(store: Store, prepared: Prepared, server: Ref | dict[str, Ref]) -> dict[str, evaluate.Numbers]:
     """Return what is known of devices beside scores and bytes: what they hold, what the server recorded of them."""
-    return {
-        "data": pictures.holds(store, prepared.dataset, prepared.partition),
-        **records.numbers(store.get(server)),
-    }
+    held = pictures.holds(store, prepared.dataset, prepared.partition)
+    return {"data": held, **records.numbers(store.get(server), held)}
 
 
 def embedded(
@@ -188,6 +186,9 @@ def shown(store: Store, results: Sequence[Result]) -> Iterator[tuple[str, str, p
     found = {label: aligned for label, server in servers.items() if (aligned := records.alignment(server))}
     if "alignment" in show and found:
         yield "alignment", pictures.CAPTIONS["alignment"], figures.alignment(found)
+    learnt = {label: server for label, server in servers.items() if records.tables(server)}
+    if "soft_targets" in show and learnt:
+        yield "soft_targets", pictures.CAPTIONS["soft_targets"], pictures.soft_targets(learnt)
     planes = {result.row.label: result.embedding for result in results if result.embedding is not None}
     if "features" in show and planes:
         yield "features", pictures.CAPTIONS["features"], pictures.features(*place, planes)

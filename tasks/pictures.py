@@ -22,6 +22,9 @@ CAPTIONS = {
     "similarity": "How alike the devices' data are: cosine between their mean features.",
     "transport": "Transport plans of {method}: shares of a unit's mass.",
     "alignment": "Distance of each device's cells from the server's auxiliary cell; framed: the one found for it.",
+    "soft_targets": "Soft targets over rounds: their labels down, probabilities of labels across. Left: the mean "
+    "probability of the own label (diagonal), the share of soft targets that are largest there (right), and the hard "
+    "labels' share of the loss (rho).",
     "features": "Test examples of all devices as they leave the parts that each one shares, embedded by t-SNE.",
 }
 
@@ -41,14 +44,29 @@ def likeness(store: Store, dataset: Ref, partition: Ref) -> bytes:
 
 
 def recorded(server: Params, label: str) -> dict[str, Figure]:
-    """Draw what the server recorded of a method: transport plans of the last fold, the alignment of devices."""
+    """Draw what the server recorded of a method: the last fold's transport plans, alignment, soft targets."""
     made = {}
     if plans := records.last_fold(server):
         # The last fold is the one that counts most; one picture with all of a network's layers.
         made["transport"] = figures.transport({name: plan.numpy() for name, plan in plans.items()})
     if aligned := records.alignment(server):
         made["alignment"] = figures.alignment({label: aligned})
+    if records.tables(server):
+        made["soft_targets"] = soft_targets({label: server})
     return made
+
+
+def soft_targets(servers: Mapping[str, Params]) -> Figure:
+    """Draw the soft targets that some methods' servers recorded, label -> server, and their numbers over rounds."""
+    tables = {
+        label: {number: table.numpy() for number, table in records.tables(server).items()}
+        for label, server in servers.items()
+    }
+    courses = {
+        label: {name: course.numpy() for name, course in records.courses(server).items()}
+        for label, server in servers.items()
+    }
+    return figures.soft_targets(tables, courses)
 
 
 def features(store: Store, dataset: Ref, partition: Ref, planes: Mapping[str, Ref]) -> Figure:

@@ -65,7 +65,9 @@ class Study(Section):
     sizes: dict[str, Size]
     claims: list[Claim] = Field(default_factory=list)
     along: str | None = None
-    show: list[Literal["transport", "similarity", "alignment", "features"]] = Field(default_factory=list)
+    show: list[Literal["transport", "similarity", "alignment", "features", "soft_targets"]] = Field(
+        default_factory=list
+    )
 
 
 class Size(Section):

@@ -246,7 +246,7 @@ def _pictures(store: Store, result: Result, server: Params) -> dict[str, picture
         made["features"] = pictures.features(*place, {result.row.label: result.embedding})
     for name, x in server.items():
         what = name.removeprefix(records.PREFIX)
-        if name.startswith(records.PREFIX) and x.ndim == 2 and not what.startswith("plan/"):
+        if name.startswith(records.PREFIX) and x.ndim == 2 and not what.startswith("plan/") and what not in made:
             made[what.replace("/", "-")] = figures.heat_map(x.numpy(), what)
     return made
 

@@ -209,3 +209,22 @@ def test_features_have_a_colour_for_each_class_and_a_marker_for_each_group():
     assert len(colours) == 3
     assert "A" not in texts(figures.features({"one": points.assign(group="A")}, ["k0", "k1", "k2"]))
     figures.png(picture)
+
+
+def test_soft_targets_are_drawn_over_rounds_beside_their_numbers():
+    tables = {"dfl": {2**i: np.eye(3) * i / 10 for i in range(8)}, "fd": {1: np.eye(3)}}
+    courses = {
+        "dfl": {"rho": np.array([1.0, 0.5]), "right": np.array([3.0, 1.5]), "diagonal": np.array([1.0, 0.9])},
+        "fd": {"right": np.array([3.0])},
+    }
+    picture = figures.soft_targets(tables, courses)
+    lines = {panel.get_title(loc="left"): panel.lines for panel in picture.axes if panel.lines}
+    assert {method: [line.get_label() for line in found] for method, found in lines.items()} == {
+        "dfl": ["diagonal", "right", "rho"], "fd": ["right"],
+    }  # fmt: skip
+    assert lines["dfl"][1].get_ydata().tolist() == [1.0, 0.5]
+    maps = {panel.get_title(): panel.images[0] for panel in picture.axes[:7] if panel.images}
+    assert list(maps) == [f"round {n}" for n in (1, 2, 8, 16, 64, 128)]
+    np.testing.assert_array_equal(maps["round 8"].get_array(), tables["dfl"][8])
+    assert all(image.get_clim() == (0, 1) for image in maps.values())
+    figures.png(picture)

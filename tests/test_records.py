@@ -1,7 +1,10 @@
+import pytest
 import torch
 
 from fedcore import records
+from fedcore.distillation import recorded
 from fedcore.transport import Plan
+from fedcore.types import Params
 
 
 def plan(n, m, iterations, violation, bound):
@@ -87,7 +90,7 @@ def test_numbers_are_all_that_is_known_by_split():
     plans = records.plans({"b": {"h1": plan(3, 2, 7, 0.5, 100.0)}})
     assert records.numbers({}) == records.numbers({"hyper/x": torch.zeros(1)}) == {}
     assert records.numbers(ALIGNED) == {"alignment": records.alignment(ALIGNED)}
-    assert records.numbers(plans | ALIGNED) == {
+    assert records.numbers(plans | ALIGNED, ["a"]) == {
         "transport": records.by_fold(plans),
         "alignment": records.alignment(ALIGNED),
     }
@@ -101,3 +104,25 @@ def test_numbers_are_recorded_round_by_round():
     assert {name: leaf.tolist() for name, leaf in second.items()} == {
         "record/rho": [1.0, 0.5], "record/rows": [[1.0, 2.0], [3.0, 4.0]],
     }  # fmt: skip
+
+
+def test_the_last_round_s_numbers_are_told_of_every_device():
+    told = {"record/rho": torch.tensor([1.0, 0.5]), "record/rows": torch.zeros(2, 3), "record/x/y": torch.zeros(2)}
+    assert {name: course.tolist() for name, course in records.courses(told | ALIGNED).items()} == {"rho": [1.0, 0.5]}
+    assert records.numbers(told, ["a", "b"]) == {"distillation": {"a": {"rho": 0.5}, "b": {"rho": 0.5}}}
+    assert records.numbers(told) == {}
+
+
+@pytest.mark.parametrize(("rounds", "kept"), [(1, [1]), (5, [1, 2, 4, 5]), (8, [1, 2, 4, 8])])
+def test_soft_targets_are_kept_after_rounds_1_2_4_and_the_last(rounds: int, kept: list[int]):
+    server: Params = {}
+    given = {}
+    for number in range(1, rounds + 1):
+        given[number] = torch.full((2, 2), -torch.inf, dtype=torch.float64).fill_diagonal_(0) + number * torch.eye(2)
+        given[number][0] = torch.tensor([0.0, number])
+        server |= recorded(server, given[number], 2.0)
+    found = records.tables(server)
+    assert sorted(found) == kept
+    for number, table in found.items():
+        torch.testing.assert_close(table, (given[number] / 2).softmax(1).float())
+    assert records.tables({"record/rho": torch.zeros(3)}) == {}

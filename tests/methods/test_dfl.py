@@ -210,7 +210,7 @@ def test_the_record_has_the_last_table_and_all_rounds():
     shapes = {name: tuple(leaf.shape) for name, leaf in state.server.items() if name.startswith("record/")}
     assert shapes == {
         "record/soft_targets": (3, 3), "record/own_class": (4, 3), "record/diagonal": (4,), "record/right": (4,),
-        "record/rho": (4,),
+        "record/rho": (4,), "record/tables": (3, 3, 3),
     }  # fmt: skip
 
 

@@ -560,7 +560,7 @@ def test_a_grid_has_no_key_that_claims_take_for_the_devices_domain(params: dict[
 
 def test_only_known_pictures_are_shown(params: dict[str, Any]):
     ask(params, {"lmf": {}})
-    params["studies"]["asked"]["show"] = ["similarity", "alignment", "features", "transport"]
+    params["studies"]["asked"]["show"] = ["similarity", "alignment", "features", "transport", "soft_targets"]
     assert study(params, "asked").show == params["studies"]["asked"]["show"]
     params["studies"]["asked"]["show"] = ["links"]
     assert "studies.asked.show.0 = 'links'" in refusal(study, params, "asked")
