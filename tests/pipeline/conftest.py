@@ -20,7 +20,8 @@ import scenarios
 from project import Project, wait
 
 SCENARIOS = {
-    name: getattr(scenarios, name) for name in ("repro", "deployed", "tables", "killed", "long", "own", "probed")
+    name: getattr(scenarios, name)
+    for name in ("repro", "deployed", "tables", "killed", "long", "sampled", "own", "probed")
 }
 """In the order in which they are started: the longest first."""
 
@@ -86,6 +87,11 @@ def killed(running: dict[str, Future[Any]]) -> scenarios.Killed:
 @pytest.fixture(scope="session")
 def long(running: dict[str, Future[Any]]) -> scenarios.Long:
     return running["long"].result()
+
+
+@pytest.fixture(scope="session")
+def sampled(running: dict[str, Future[Any]]) -> scenarios.Sampled:
+    return running["sampled"].result()
 
 
 @pytest.fixture(scope="session")

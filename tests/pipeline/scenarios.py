@@ -213,11 +213,7 @@ class Long:
 
 
 def long(place: Place) -> Long:
-    project, undisturbed = place.copy("long"), place.copy("long-undisturbed")
-    for one in (project, undisturbed):
-        file = one.folder / "tasks" / "local.py"
-        assert file.read_text().count("SEGMENT = 30.0\n") == 1
-        file.write_text(file.read_text().replace("SEGMENT = 30.0\n", "SEGMENT = 0.5\n"))
+    project, undisturbed = hasty(place.copy("long"), 0.5), hasty(place.copy("long-undisturbed"), 0.5)
     halfway = kill(project, LONG, lambda steps: steps["stretch"] >= 3)
     finished = project.look(project.federate(*LONG))
     calm = undisturbed.look(undisturbed.federate(*LONG))
@@ -226,6 +222,54 @@ def long(place: Place) -> Long:
     (project.folder / "params.yaml").write_text(yaml.safe_dump(params))
     refused = project.look(project.federate(*LONG, "training.lr=0.02", code=2))
     return Long(project, undisturbed, halfway, finished, calm, refused)
+
+
+def hasty(project: Project, seconds: float) -> Project:
+    """Let a project write a checkpoint so often."""
+    file = project.folder / "tasks" / "local.py"
+    assert file.read_text().count("SEGMENT = 30.0\n") == 1
+    file.write_text(file.read_text().replace("SEGMENT = 30.0\n", f"SEGMENT = {seconds}\n"))
+    return project
+
+
+# kill -9 where some devices take part in a round, twice: each method in the middle of its 100 rounds
+
+
+SAMPLED = (
+    "federation.devices=10", "federation.val=0", "federation.test=0", "training.init=common", "training.moments=kept",
+    "training.epochs=3", "dfl.rounds=100", "dfl.fraction=0.3", "scaffold.rounds=100", "scaffold.fraction=0.3",
+    "run.every=25", "methods=[dfl,scaffold]",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """dfl, scaffold: kills after checkpoints of each. end: after the same command ran to its end. calm: the same in
+    another folder, undisturbed.
+    """
+
+    project: Project
+    undisturbed: Project
+    dfl: Kill
+    scaffold: Kill
+    end: Seen
+    calm: Seen
+
+
+def sampled(place: Place) -> Sampled:
+    project, undisturbed = hasty(place.copy("sampled"), 0.2), hasty(place.copy("sampled-undisturbed"), 0.2)
+    dfl = kill(project, SAMPLED, lambda steps: steps["stretch"] >= 2)
+    before: list[int] = []
+
+    def two_of_the_second(steps: Counter[str]) -> bool:
+        if steps["deploy"]:  # the first method's end
+            before.append(steps["stretch"])
+        return bool(before) and steps["stretch"] - before[0] >= 2
+
+    scaffold = kill(project, SAMPLED, two_of_the_second)
+    finished = project.look(project.federate(*SAMPLED))
+    calm = undisturbed.look(undisturbed.federate(*SAMPLED))
+    return Sampled(project, undisturbed, dfl, scaffold, finished, calm)
 
 
 # a table per device, and bad input

@@ -1,0 +1,134 @@
+"""DFL through the flow (cached steps, Prefect, MLflow, page) beside the same rounds through the library alone.
+
+The federation of study `dfl` at the paper's size: MNIST (below FEDCORE_DATA), 100 devices with 80 % of one label, 10
+per round, 5 epochs, batches of 50, dfl_cnn, two workers. Both sides read and divide the data, start the workers, play
+the rounds and score the model on 10,000 images every tenth round and in the end. The flow also stores and caches,
+keeps the record in MLflow, draws, and writes table and page. Left out on both sides: starting Python and imports; on
+the flow's the start of Prefect's server, which stays for other runs. Its processor seconds count. Repetitions are
+different seeds, interleaved, after a short run of each. Where other work is done on the machine, processor seconds
+say more, and of these what this process and the server used: the workers' part is training and scoring, the same on
+both sides.
+
+    python -m benchmarks.orchestration [rounds] [repetitions] [profile]
+
+profile: do one repetition and print where the flow's process spent its time.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import json
+import os
+import pstats
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+HERE = Path(__file__).parents[1]
+WORKERS, EVERY, GOAL = 2, 10, 1.05
+
+
+def main(rounds: int = 100, repetitions: int = 3, profile: bool = False) -> None:
+    home = Path(tempfile.mkdtemp(prefix="orchestration-"))
+    shutil.copyfile(HERE / "params.yaml", home / "params.yaml")
+    os.chdir(home)
+    os.environ["FEDCORE_HOME"] = str(home)
+    from flows import federate  # reads FEDCORE_HOME
+    from tasks import server
+    from tasks.session import orchestrated
+
+    def request(seed: int, rounds: int) -> Any:
+        changes = {"dfl.rounds": rounds, "run.workers": WORKERS, "run.every": EVERY}
+        return federate.Request(studies=["dfl"], size="paper", seeds=[seed], methods=["dfl"], changes=changes)
+
+    def flow(seed: int, rounds: int) -> None:
+        federate.run(request(seed, rounds))
+
+    def bare(seed: int, rounds: int) -> None:
+        _, (job,) = federate.planned(request(seed, rounds))
+        library(job.settings[0], seed)
+
+    ways = {"library": bare, "flow": flow}
+    spent: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
+    try:
+        with orchestrated():
+            for play in ways.values():
+                play(10_000, 2)
+            for seed in range(repetitions):
+                for way, play in ways.items():
+                    if profile and way == "flow":
+                        profiled(lambda: flow(seed, rounds))  # noqa: B023
+                        return
+                    spent[way].append(seconds(lambda: play(seed, rounds)))  # noqa: B023
+    finally:
+        server.stop()
+        shutil.rmtree(home)
+    for way, found in spent.items():
+        wall, cpu, here = (median(part) for part in zip(*found, strict=True))
+        print(f"{way:8} {rounds} rounds: {wall:7.2f} s, processors {cpu:7.2f} s, not the workers' {here:6.2f} s")
+    for i, what in enumerate(("wall", "processor seconds")):
+        ratios = [flow[i] / bare[i] for bare, flow in zip(*spent.values(), strict=True)]
+        print(f"ratio of {what}: {median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
+    added = [(flow[2] - bare[2]) / bare[1] for bare, flow in zip(*spent.values(), strict=True)]
+    print(f"added outside of the workers, of all: {median(added):+.1%} ({min(added):+.1%} to {max(added):+.1%})")
+    print(f"goal at most {GOAL:.2f}; load of the machine {os.getloadavg()[0]:.1f}, this among it")
+
+
+def library(setting: Any, seed: int) -> None:
+    """Play a setting's first method with nothing but fedcore."""
+    from fedcore.data import load
+    from fedcore.nets import net
+    from fedcore.partition import partition, servers, splits
+    from fedcore.rounds import run
+    from fedcore.types import Device, Federation
+    from fedcore.workers import Workers
+
+    dataset = load(setting.data["name"], **{k: v for k, v in setting.data.items() if k != "name"})
+    words = {"name" if k == "partition" else k: v for k, v in setting.federation.items()}
+    scale = words.pop("scale")
+    held, shared = splits(dataset, partition(dataset, seed=seed, **words), scale)
+    one = net(shape=tuple(dataset.train.x.shape[1:]), classes=len(dataset.classes), **setting.net)
+    devices = {name: Device(name, one, part) for name, part in held.items()}
+    fed = Federation(devices, shared, len(dataset.classes), servers(dataset, scale))
+    with Workers(WORKERS) as workers:
+        for _ in run(setting.methods[0].build(fed.public.nets), fed, seed, workers, every=EVERY):
+            pass
+
+
+def seconds(play: Callable[[], None]) -> tuple[float, float, float]:
+    """Return wall time, and processor seconds: of all, and of all but the workers."""
+    wall, (all_before, here_before) = time.perf_counter(), processors()
+    play()
+    all_after, here_after = processors()
+    return time.perf_counter() - wall, all_after - all_before, here_after - here_before
+
+
+def processors() -> tuple[float, float]:
+    """Return the processor seconds of this process, ended workers and Prefect's server; without the workers."""
+    import psutil
+
+    from tasks import server
+
+    mine, workers = (
+        use.ru_utime + use.ru_stime for use in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
+    top = psutil.Process(json.loads(server.STATE.read_text())["pid"])
+    tree = [one.cpu_times() for one in (top, *top.children(recursive=True))]
+    here = mine + sum(use.user + use.system for use in tree)
+    return here + workers, here
+
+
+def profiled(play: Callable[[], None]) -> None:
+    profile = cProfile.Profile()
+    profile.runcall(play)
+    pstats.Stats(profile).sort_stats("cumulative").print_stats(60)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:3]), profile="profile" in sys.argv)  # type: ignore[misc]
