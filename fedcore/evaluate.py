@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TypeAlias
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import nll_loss
 
 from fedcore.local import predict
-from fedcore.types import Data, Deploy, Device, Message, Model, Net, Params
+from fedcore.types import Data, Deploy, Device, Message, Model, Net, Params, Splits
 
 Scores: TypeAlias = dict[str, dict[str, dict[str, float]]]
 """device -> split ("val", "test", "shared") -> metric -> value"""
@@ -55,6 +56,17 @@ def evaluate(model: Model, net: Net, data: Data) -> dict[str, float]:
     if len(data) == 0:
         return metrics(torch.empty(0, 1), data.y)
     return metrics(outputs(model, net, data.inputs()), data.y)
+
+
+def examined(device: Device) -> Device:
+    """Return the device without its training examples, which no score is of: they need not go to where it is scored.
+
+    A reference to its examples stays one.
+    """
+    if not isinstance(device.data, Splits):
+        return device
+    train = device.data.train
+    return replace(device, data=Splits(Data(train.x[:0], train.y[:0]), device.data.val, device.data.test))
 
 
 def score(deploy: Deploy, own: Params, message: Message, devices: Mapping[str, Device], shared: Data) -> Scores:

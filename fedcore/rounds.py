@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from fedcore.evaluate import Scores, score
+from fedcore.evaluate import Scores, examined, score
 from fedcore.messages import received
 from fedcore.nets import key, shapes
 from fedcore.types import (
@@ -176,7 +176,7 @@ def check(unit: Unit, update: Update, net: Net | None) -> None:
 def measure(method: Method, fed: Federation, state: State, execute: Execute) -> Scores:
     """Score what every device would run now. Devices that run the same model share one evaluation of it."""
     calls = {
-        names[0]: (*what, {name: fed.devices[name] for name in names}, fed.test)
+        names[0]: (*what, {name: examined(fed.devices[name]) for name in names}, fed.test)
         for names, what in deployments(method, fed, state)
     }
     scores: Scores = {}

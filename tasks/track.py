@@ -267,7 +267,8 @@ def _metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int) -> Iterable
 
     Where devices are in several groups also the mean score of each, e.g. test.accuracy.in_A.
 
-    Those of single devices stand in a group of their own, "devices/". Steps count the turns from 1. Times are the run's
+    Those of single devices stand in a group of their own, "devices/"; who neither sent nor received in a round has no
+    point there, as most have none where few take part. Steps count the turns from 1. Times are the run's
     start plus the step, so that writing twice gives one point.
     """
     turns = {
@@ -281,6 +282,7 @@ def _metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int) -> Iterable
         named = {
             f"devices/{split}.{_plain(str(metric))}.{_plain(device)}": value
             for device, value in zip(part["device"], values, strict=True)
+            if value or split != "traffic"
         }
         if split == "traffic":
             named |= {f"{metric}": values.sum()}

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score, log_loss
 
-from fedcore.evaluate import BATCH, evaluate, metrics, outputs, score
+from fedcore.evaluate import BATCH, evaluate, examined, metrics, outputs, score
 from fedcore.local import predict
 from fedcore.messages import received
 from fedcore.types import Data, Message, Model
@@ -115,3 +115,15 @@ def test_a_model_is_scored_on_its_devices_own_splits_and_the_shared_set():
     assert found["b"]["test"] == evaluate(deployed, NET, devices["b"].data.test)
     assert found["a"]["shared"] == found["b"]["shared"] == evaluate(deployed, NET, fed.test)
     assert math.isnan(found["b"]["val"]["loss"])
+
+
+def test_scores_need_no_training_examples():
+    """Which therefore do not travel; of a reference to a device's data nothing is known here."""
+    fed = federation("ab")
+    devices = {name: examined(device) for name, device in fed.devices.items()}
+    assert all(len(device.data.train) == 0 for device in devices.values())
+    assert all(len(device.data.train) > 0 for device in fed.devices.values())
+    how = received, {}, Message(model())
+    assert score(*how, devices, fed.test) == score(*how, fed.devices, fed.test)
+    stored = replace(fed.devices["a"], data="reference")
+    assert examined(stored) is stored

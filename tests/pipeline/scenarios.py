@@ -237,7 +237,7 @@ def hasty(project: Project, seconds: float) -> Project:
 
 SAMPLED = (
     "federation.devices=10", "federation.val=0", "federation.test=0", "training.init=common", "training.moments=kept",
-    "training.epochs=3", "dfl.rounds=100", "dfl.fraction=0.3", "scaffold.rounds=100", "scaffold.fraction=0.3",
+    "training.epochs=1", "dfl.rounds=100", "dfl.fraction=0.3", "scaffold.rounds=100", "scaffold.fraction=0.3",
     "run.every=25", "methods=[dfl,scaffold]",
 )  # fmt: skip
 
@@ -257,7 +257,7 @@ class Sampled:
 
 
 def sampled(place: Place) -> Sampled:
-    project, undisturbed = hasty(place.copy("sampled"), 0.2), hasty(place.copy("sampled-undisturbed"), 0.2)
+    project, undisturbed = hasty(place.copy("sampled"), 0.1), hasty(place.copy("sampled-undisturbed"), 0.1)
     dfl = kill(project, SAMPLED, lambda steps: steps["stretch"] >= 2)
     before: list[int] = []
 
