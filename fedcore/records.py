@@ -13,6 +13,13 @@ from fedcore.types import Params
 
 PREFIX = "record/"
 
+COURSES = ("rho", "diagonal", "right", "generator_loss")
+"""What :func:`extended` records as one number per round."""
+
+LINKS = ("target", "error", "links_out", "links_in", "sent", "received", "energy", "exchanged")
+"""What a leaf "record/links/<device>" holds, in this order: whether it is a target, its model's empirical error, its
+links, the bytes and the energy of the models on them, and the classifiers it sent to measure divergences."""
+
 
 def plans(folds: Mapping[str, Mapping[str, Plan]]) -> Params:
     """Return transport plans, and how their problems were solved, as leaves.
@@ -74,9 +81,8 @@ def alignment(server: Params) -> dict[str, dict[str, float]]:
 
 
 def courses(server: Params) -> dict[str, Tensor]:
-    """Return name -> (R,), what :func:`extended` recorded as one number per round: rho, diagonal, right, ...."""
-    leaves = {name.removeprefix(PREFIX): leaf for name, leaf in server.items() if name.startswith(PREFIX)}
-    return {name: leaf for name, leaf in leaves.items() if leaf.ndim == 1 and "/" not in name}
+    """Return name -> (R,), those of `COURSES` that the server recorded."""
+    return {name: server[f"{PREFIX}{name}"] for name in COURSES if f"{PREFIX}{name}" in server}
 
 
 def tables(server: Params) -> dict[int, Tensor]:
@@ -87,6 +93,12 @@ def tables(server: Params) -> dict[int, Tensor]:
     return kept | {len(server[f"{PREFIX}diagonal"]): server[f"{PREFIX}soft_targets"]}
 
 
+def links(server: Params) -> dict[str, dict[str, float]]:
+    """Return device -> number -> value of ST-LF's links and those of its rivals, from "record/links/<device>"."""
+    devices = sorted(named(server, "links"))
+    return {name: dict(zip(LINKS, server[f"{PREFIX}links/{name}"].tolist(), strict=True)) for name in devices}
+
+
 def numbers(server: Params, devices: Iterable[str] = ()) -> dict[str, dict[str, dict[str, float]]]:
     """Return split -> device -> metric -> value, all that the server recorded of single devices: rows of the table.
 
@@ -94,7 +106,8 @@ def numbers(server: Params, devices: Iterable[str] = ()) -> dict[str, dict[str, 
     """
     last = {name: float(course[-1]) for name, course in courses(server).items()}
     alike = {name: last for name in devices if last}
-    found = {"transport": by_fold(server), "alignment": alignment(server), "distillation": alike}
+    found = {"transport": by_fold(server), "alignment": alignment(server)}
+    found |= {"distillation": alike, "links": links(server)}
     return {split: devices for split, devices in found.items() if devices}
 
 

@@ -30,6 +30,7 @@ METHODS: dict[str, str] = {
     "scaffold": "fedcore.methods.scaffold",
     "fedgen": "fedcore.methods.fedgen",
     "label_smoothing": "fedcore.methods.label_smoothing",
+    "st_lf": "fedcore.methods.st_lf",
 }
 
 CONTROLS = frozenset({"best_local", "half_best", "no_alignment", "label_smoothing"})

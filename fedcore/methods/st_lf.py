@@ -1,0 +1,79 @@
+"""ST-LF (Wang et al., Algorithms 1 and 2): who is a source, who a target, and which links between them are worth it.
+
+Departures from the paper are listed in docs/stlf.md; what its rivals share is in fedcore.transfer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from fedcore.divergence import Divergence
+from fedcore.links import solve
+from fedcore.links.bound import Constants
+from fedcore.links.programs import Solver
+from fedcore.local import Training
+from fedcore.transfer import Bound, Costs, How, Radio, Range, formed, measured, method, posed
+from fedcore.types import Amount, Count, Fraction, Message, Method, Net, Params, Positive, Turn, Unit, Update
+
+
+def st_lf(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    pair_rounds: Count,
+    pair_iterations: Count,
+    pair_batch: Count,
+    pair_lr: Positive,
+    held_out: Fraction,
+    constants: Constants,
+    delta: Fraction,
+    unlabelled: Amount,
+    phi_s: Amount,
+    phi_t: Amount,
+    phi_e: Amount,
+    powers: Range,
+    rates: Range,
+    bits: Positive,
+    costs: Costs,
+    solver: Solver,
+    tol: Positive,
+    max_iterations: Count,
+    transfer: How,
+) -> Method:
+    """Build ST-LF.
+
+    pair_*, held_out: of the classifiers of Algorithm 1 (:class:`fedcore.divergence.Divergence`). constants, delta,
+    unlabelled: of the bounds (`fedcore.links.bound`). phi_s, phi_t, phi_e: the weights of (11). powers, rates, bits,
+    costs: :class:`fedcore.transfer.Radio`. solver, tol, max_iterations: `fedcore.links.solve`. transfer: "parameters",
+    a target runs the mean of its sources' models, or "outputs", the mean of what they say.
+    """
+    pairs = Divergence(pair_rounds, pair_iterations, pair_batch, pair_lr, 0.0, held_out)
+    link = partial(
+        best,
+        bound=Bound(constants, delta, unlabelled, phi_s, phi_t, phi_e),
+        radio=Radio(powers, rates, bits, costs),
+        solver=solver,
+        tol=tol,
+        max_iterations=max_iterations,
+    )
+    return method("st_lf", nets, training, common, link, transfer, pairs)
+
+
+def best(
+    server: Params,
+    updates: Mapping[Unit, Update],
+    turn: Turn,
+    *,
+    bound: Bound,
+    radio: Radio,
+    solver: Solver,
+    tol: float,
+    max_iterations: int,
+) -> tuple[Params, Mapping[str, Message]]:
+    """Form the links that the program (P) asks for."""
+    server = measured(server, updates, turn)
+    problem = posed(server, turn, bound, radio)
+    answer = solve(problem, solver=solver, tol=tol, max_iterations=max_iterations)
+    return formed(server, turn, answer.psi, answer.alpha, problem.energy, answer)
