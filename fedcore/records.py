@@ -99,6 +99,12 @@ def links(server: Params) -> dict[str, dict[str, float]]:
     return {name: dict(zip(LINKS, server[f"{PREFIX}links/{name}"].tolist(), strict=True)) for name in devices}
 
 
+def who_sends_whom(server: Params) -> tuple[list[str], Tensor, Tensor] | None:
+    """Return devices, psi (N,) and alpha (N, N), in the order of the devices' names; None where there are no links."""
+    names = sorted(named(server, "links"))
+    return (names, server[f"{PREFIX}psi"], server[f"{PREFIX}alpha"]) if names else None
+
+
 def numbers(server: Params, devices: Iterable[str] = ()) -> dict[str, dict[str, dict[str, float]]]:
     """Return split -> device -> metric -> value, all that the server recorded of single devices: rows of the table.
 

@@ -22,10 +22,11 @@ import numpy as np
 import torch
 
 from fedcore.divergence import Divergence, collect, estimate
-from fedcore.links import Answer, Problem
+from fedcore.links import Answer, Problem, solve
 from fedcore.links.bound import Constants, empirical_error, source_bound, target_bound
 from fedcore.links.energy import drawn, given
 from fedcore.links.problem import Array
+from fedcore.links.programs import Solver
 from fedcore.local import Training, accuracy, train
 from fedcore.messages import first
 from fedcore.mixing import mean
@@ -73,6 +74,15 @@ class Bound:
 
 
 @dataclass(frozen=True)
+class Program:
+    """How (P) is solved (`fedcore.links.solve`). tol, max_iterations: of Algorithm 2."""
+
+    solver: Solver
+    tol: float
+    max_iterations: int
+
+
+@dataclass(frozen=True)
 class Radio:
     """What links cost: powers (dBm) and rates (bits per second) drawn from ranges, a model of so many bits.
 
@@ -91,11 +101,19 @@ def method(
     training: Training,
     common: bool,
     link: Combine,
+    radio: Radio,
     how: How,
     pairs: Divergence | None = None,
 ) -> Method:
-    """Return the method whose server forms links by `link`, from reports or, with pairs, also from divergences."""
+    """Return the method whose server forms links by `link`, from reports or, with pairs, also from divergences.
+
+    radio: what `link` has bound; its costs are checked here, before anything runs.
+    """
     alike(nets)
+    try:
+        costs_of(0, len(nets), radio)
+    except Refused as refused:
+        raise Refused(f"{name}.{str(refused).replace('energy:', 'costs:')}") from None
     if how == "parameters" and not common:
         raise Refused(
             f"training.init = per_device: {name}.transfer = parameters mixes models that must start from one; "
@@ -183,7 +201,13 @@ def posed(server: Params, turn: Turn, bound: Bound, radio: Radio) -> Problem:
     wrong, how = errors(server, bound.unlabelled), {"delta": bound.delta, "constants": bound.constants}
     target = target_bound(wrong, sizes, server[f"{PREFIX}divergence"].numpy(), **how)  # type: ignore[arg-type]
     source = source_bound(wrong, sizes, **how)  # type: ignore[arg-type]
-    return Problem(source, target, costs(turn, radio), bound.phi_s, bound.phi_t, bound.phi_e)
+    return Problem(source, target, costs_of(turn.seed, len(turn.names), radio), bound.phi_s, bound.phi_t, bound.phi_e)
+
+
+def solved(server: Params, turn: Turn, bound: Bound, radio: Radio, program: Program) -> tuple[Problem, Answer]:
+    """Return (P) and its answer; where a solver fails, the answer's status says so and names what stands in."""
+    problem = posed(server, turn, bound, radio)
+    return problem, solve(problem, solver=program.solver, tol=program.tol, max_iterations=program.max_iterations)
 
 
 def errors(server: Params, unlabelled: float) -> Array:
@@ -192,14 +216,13 @@ def errors(server: Params, unlabelled: float) -> Array:
     return empirical_error(wrong, labelled, sizes, unlabelled=unlabelled)
 
 
-def costs(turn: Turn, radio: Radio) -> Array:
+def costs_of(seed: int, n: int, radio: Radio) -> Array:
     """Return K (N, N). Drawn from the seed and the number of devices alone, so that all rows of a study share it."""
-    n = len(turn.names)
     if radio.costs is not None:
         if any(len(row) != len(radio.costs) for row in radio.costs):
             raise Refused(f"costs: its rows differ in length, allowed are {n} rows of {n}")
         return given(np.array(radio.costs, dtype=np.float64), n)
-    draws = generator(turn.seed, "energy")
+    draws = generator(seed, "energy")
     return drawn(n, draws, powers=radio.powers, rates=radio.rates, bits=radio.bits)
 
 

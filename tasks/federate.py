@@ -14,7 +14,7 @@ from fedcore import figures, records
 from fedcore.embedding import embed
 from fedcore.figures import png
 from fedcore.methods import CONTROLS
-from fedcore.rounds import State, deployments
+from fedcore.rounds import Round, State, deployments
 from fedcore.types import Federation, Method, Refused
 from tasks import evaluate, pictures
 from tasks.data import Prepared
@@ -101,15 +101,24 @@ def run_method(
     )  # fmt: skip
     return Result(
         setting, row, seed, size, Digest().of(words), prepared, fed,
-        evaluate.rows(setting, row.label, seed, played, beside(here.store, prepared, played[-1].state.server)),
+        evaluate.rows(setting, row.label, seed, played, beside(here.store, prepared, played[-1])),
         evaluate.seconds(setting, row.label, seed, done), done, models, played[-1].state.server, tuple(show), plane,
     )  # fmt: skip
 
 
-def beside(store: Store, prepared: Prepared, server: Ref | dict[str, Ref]) -> dict[str, evaluate.Numbers]:
-    """Return what is known of devices beside scores and bytes: what they hold, what the server recorded of them."""
+def beside(store: Store, prepared: Prepared, last: Round) -> dict[str, evaluate.Numbers]:
+    """Return what is known of devices beside scores and bytes: what they hold, what the server recorded of them.
+
+    Of targets of links also the accuracy on their own test data, links.accuracy, so that its mean is theirs alone.
+    """
     held = pictures.holds(store, prepared.dataset, prepared.partition)
-    return {"data": held, **records.numbers(store.get(server), held)}
+    found = records.numbers(store.get(last.state.server), held)
+    if "links" in found:
+        right = {name: scores["test"]["accuracy"] for name, scores in (last.scores or {}).items()}
+        for name, numbers in found["links"].items():
+            if numbers["target"]:
+                numbers["accuracy"] = right[name]
+    return {"data": held, **found}
 
 
 def embedded(
@@ -189,6 +198,10 @@ def shown(store: Store, results: Sequence[Result]) -> Iterator[tuple[str, str, p
     learnt = {label: server for label, server in servers.items() if records.tables(server)}
     if "soft_targets" in show and learnt:
         yield "soft_targets", pictures.CAPTIONS["soft_targets"], pictures.soft_targets(learnt)
+    for label, server in servers.items() if "links" in show else ():
+        drawn = pictures.recorded(server, label)
+        for kind in [kind for kind in ("links", "graph") if kind in drawn]:
+            yield f"{kind}-{label}", pictures.CAPTIONS[kind].format(method=label), drawn[kind]
     planes = {result.row.label: result.embedding for result in results if result.embedding is not None}
     if "features" in show and planes:
         yield "features", pictures.CAPTIONS["features"], pictures.features(*place, planes)

@@ -1,4 +1,4 @@
-"""What is to be seen beside scores: likeness of devices' data, transport plans, alignment, features of shared parts."""
+"""What is to be seen beside scores: likeness of data, transport plans, alignment, links, features of shared parts."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ CAPTIONS = {
     "soft_targets": "Soft targets over rounds: their labels down, probabilities of labels across. Left: the mean "
     "probability of the own label (diagonal), the share of soft targets that are largest there (right), and the hard "
     "labels' share of the loss (rho).",
+    "links": "Weights of {method}: a row for each source that sends, a column for each target.",
+    "graph": "Links of {method}: sources (filled), targets (hollow), lines as wide as their weights.",
     "features": "Test examples of all devices as they leave the parts that each one shares, embedded by t-SNE.",
 }
 
@@ -44,7 +46,7 @@ def likeness(store: Store, dataset: Ref, partition: Ref) -> bytes:
 
 
 def recorded(server: Params, label: str) -> dict[str, Figure]:
-    """Draw what the server recorded of a method: the last fold's transport plans, alignment, soft targets."""
+    """Draw what the server recorded of a method: the last fold's transport plans, alignment, soft targets, links."""
     made = {}
     if plans := records.last_fold(server):
         # The last fold is the one that counts most; one picture with all of a network's layers.
@@ -53,6 +55,9 @@ def recorded(server: Params, label: str) -> dict[str, Figure]:
         made["alignment"] = figures.alignment({label: aligned})
     if records.tables(server):
         made["soft_targets"] = soft_targets({label: server})
+    if (links := records.who_sends_whom(server)) is not None:
+        names, psi, alpha = links[0], links[1].numpy(), links[2].numpy()
+        made |= {"links": figures.link_weights(names, psi, alpha), "graph": figures.link_graph(names, psi, alpha)}
     return made
 
 

@@ -65,7 +65,7 @@ class Study(Section):
     sizes: dict[str, Size]
     claims: list[Claim] = Field(default_factory=list)
     along: str | None = None
-    show: list[Literal["transport", "similarity", "alignment", "features", "soft_targets"]] = Field(
+    show: list[Literal["transport", "similarity", "alignment", "features", "soft_targets", "links"]] = Field(
         default_factory=list
     )
 

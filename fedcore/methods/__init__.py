@@ -31,6 +31,12 @@ METHODS: dict[str, str] = {
     "fedgen": "fedcore.methods.fedgen",
     "label_smoothing": "fedcore.methods.label_smoothing",
     "st_lf": "fedcore.methods.st_lf",
+    "rnd_alpha": "fedcore.methods.rnd_alpha",
+    "fedavg_alpha": "fedcore.methods.fedavg_alpha",
+    "avg_degree": "fedcore.methods.avg_degree",
+    "rnd_psi": "fedcore.methods.rnd_psi",
+    "psi_fedavg": "fedcore.methods.psi_fedavg",
+    "single_match": "fedcore.methods.single_match",
 }
 
 CONTROLS = frozenset({"best_local", "half_best", "no_alignment", "label_smoothing"})

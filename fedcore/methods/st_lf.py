@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedcore.divergence import Divergence
-from fedcore.links import solve
 from fedcore.links.bound import Constants
 from fedcore.links.programs import Solver
 from fedcore.local import Training
-from fedcore.transfer import Bound, Costs, How, Radio, Range, formed, measured, method, posed
+from fedcore.transfer import Bound, Costs, How, Program, Radio, Range, formed, measured, method, solved
 from fedcore.types import Amount, Count, Fraction, Message, Method, Net, Params, Positive, Turn, Unit, Update
 
 
@@ -50,30 +49,17 @@ def st_lf(
     a target runs the mean of its sources' models, or "outputs", the mean of what they say.
     """
     pairs = Divergence(pair_rounds, pair_iterations, pair_batch, pair_lr, 0.0, held_out)
-    link = partial(
-        best,
-        bound=Bound(constants, delta, unlabelled, phi_s, phi_t, phi_e),
-        radio=Radio(powers, rates, bits, costs),
-        solver=solver,
-        tol=tol,
-        max_iterations=max_iterations,
-    )
-    return method("st_lf", nets, training, common, link, transfer, pairs)
+    bound = Bound(constants, delta, unlabelled, phi_s, phi_t, phi_e)
+    program = Program(solver, tol, max_iterations)
+    radio = Radio(powers, rates, bits, costs)
+    form = partial(link, bound=bound, radio=radio, program=program)
+    return method("st_lf", nets, training, common, form, radio, transfer, pairs)
 
 
-def best(
-    server: Params,
-    updates: Mapping[Unit, Update],
-    turn: Turn,
-    *,
-    bound: Bound,
-    radio: Radio,
-    solver: Solver,
-    tol: float,
-    max_iterations: int,
+def link(
+    server: Params, updates: Mapping[Unit, Update], turn: Turn, *, bound: Bound, radio: Radio, program: Program
 ) -> tuple[Params, Mapping[str, Message]]:
     """Form the links that the program (P) asks for."""
     server = measured(server, updates, turn)
-    problem = posed(server, turn, bound, radio)
-    answer = solve(problem, solver=solver, tol=tol, max_iterations=max_iterations)
+    problem, answer = solved(server, turn, bound, radio, program)
     return formed(server, turn, answer.psi, answer.alpha, problem.energy, answer)

@@ -1,0 +1,64 @@
+"""AvgD (ST-LF, Section V-B, iv): ST-LF's sources and targets, as many links per source as it has, at random."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from fedcore.divergence import Divergence
+from fedcore.links.bound import Constants
+from fedcore.links.heuristics import average_degree
+from fedcore.links.programs import Solver
+from fedcore.local import Training
+from fedcore.transfer import Bound, Costs, How, Program, Radio, Range, formed, measured, method, solved
+from fedcore.types import Amount, Count, Fraction, Message, Method, Net, Params, Positive, Turn, Unit, Update
+
+
+def avg_degree(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    pair_rounds: Count,
+    pair_iterations: Count,
+    pair_batch: Count,
+    pair_lr: Positive,
+    held_out: Fraction,
+    constants: Constants,
+    delta: Fraction,
+    unlabelled: Amount,
+    phi_s: Amount,
+    phi_t: Amount,
+    phi_e: Amount,
+    powers: Range,
+    rates: Range,
+    bits: Positive,
+    costs: Costs,
+    solver: Solver,
+    tol: Positive,
+    max_iterations: Count,
+    transfer: How,
+) -> Method:
+    """Build AvgD. Its settings are `st_lf`'s."""
+    pairs = Divergence(pair_rounds, pair_iterations, pair_batch, pair_lr, 0.0, held_out)
+    bound = Bound(constants, delta, unlabelled, phi_s, phi_t, phi_e)
+    program = Program(solver, tol, max_iterations)
+    radio = Radio(powers, rates, bits, costs)
+    form = partial(link, bound=bound, radio=radio, program=program)
+    return method("avg_degree", nets, training, common, form, radio, transfer, pairs)
+
+
+def link(
+    server: Params, updates: Mapping[Unit, Update], turn: Turn, *, bound: Bound, radio: Radio, program: Program
+) -> tuple[Params, Mapping[str, Message]]:
+    """Draw as many links per source as ST-LF has on average."""
+    server = measured(server, updates, turn)
+    problem, answer = solved(server, turn, bound, radio, program)
+    return formed(
+        server,
+        turn,
+        answer.psi,
+        average_degree(answer.psi, answer.alpha, turn.generator("alpha")),
+        problem.energy,
+        answer,
+    )

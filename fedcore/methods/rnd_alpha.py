@@ -1,0 +1,57 @@
+"""Rnd-alpha (ST-LF, Section V-B, i): ST-LF's sources and targets, random weights over all sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from fedcore.divergence import Divergence
+from fedcore.links.bound import Constants
+from fedcore.links.heuristics import random_weights
+from fedcore.links.programs import Solver
+from fedcore.local import Training
+from fedcore.transfer import Bound, Costs, How, Program, Radio, Range, formed, measured, method, solved
+from fedcore.types import Amount, Count, Fraction, Message, Method, Net, Params, Positive, Turn, Unit, Update
+
+
+def rnd_alpha(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    pair_rounds: Count,
+    pair_iterations: Count,
+    pair_batch: Count,
+    pair_lr: Positive,
+    held_out: Fraction,
+    constants: Constants,
+    delta: Fraction,
+    unlabelled: Amount,
+    phi_s: Amount,
+    phi_t: Amount,
+    phi_e: Amount,
+    powers: Range,
+    rates: Range,
+    bits: Positive,
+    costs: Costs,
+    solver: Solver,
+    tol: Positive,
+    max_iterations: Count,
+    transfer: How,
+) -> Method:
+    """Build Rnd-alpha. Its settings are `st_lf`'s."""
+    pairs = Divergence(pair_rounds, pair_iterations, pair_batch, pair_lr, 0.0, held_out)
+    bound = Bound(constants, delta, unlabelled, phi_s, phi_t, phi_e)
+    program = Program(solver, tol, max_iterations)
+    radio = Radio(powers, rates, bits, costs)
+    form = partial(link, bound=bound, radio=radio, program=program)
+    return method("rnd_alpha", nets, training, common, form, radio, transfer, pairs)
+
+
+def link(
+    server: Params, updates: Mapping[Unit, Update], turn: Turn, *, bound: Bound, radio: Radio, program: Program
+) -> tuple[Params, Mapping[str, Message]]:
+    """Link every source to every target with random weights."""
+    server = measured(server, updates, turn)
+    problem, answer = solved(server, turn, bound, radio, program)
+    return formed(server, turn, answer.psi, random_weights(answer.psi, turn.generator("alpha")), problem.energy, answer)
