@@ -1,0 +1,271 @@
+"""ST-LF: what is transferred, by hand; that with the right weights it is local training; what is sent, what refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from federations import NET, SGD, Recorder, bits, data, federation, last, model, trained
+
+from fedcore import divergence, nets, transfer
+from fedcore.divergence import Divergence
+from fedcore.evaluate import evaluate, outputs
+from fedcore.links import Problem, best_links, programs, spent
+from fedcore.links.bound import source_bound, target_bound
+from fedcore.links.forms import Step
+from fedcore.methods import method
+from fedcore.methods.st_lf import link
+from fedcore.records import LINKS, links
+from fedcore.rounds import run
+from fedcore.transfer import Bound, Program, Radio, binary, costs_of, report
+from fedcore.types import At, Data, Device, Federation, Message, Model, Refused, Splits, Turn, Update, generator
+
+GIVEN = {
+    "nets": dict.fromkeys("abcd", NET), "training": SGD, "common": True, "pair_rounds": 3, "pair_iterations": 2,
+    "pair_batch": 4, "pair_lr": 0.05, "held_out": 0.25, "constants": "measured", "delta": 1e-3, "unlabelled": 1e3,
+    "phi_s": 1.0, "phi_t": 5.0, "phi_e": 1.0, "powers": (23.0, 25.0), "rates": (63e6, 85e6), "bits": 1e9,
+    "costs": None, "solver": "exact", "tol": 3e-3, "max_iterations": 60, "transfer": "parameters",
+}  # fmt: skip
+st_lf = partial(method, "st_lf", **GIVEN)
+BOUND, RADIO = Bound("measured", 1e-3, 1e3, 1.0, 5.0, 1.0), Radio((23.0, 25.0), (63e6, 85e6), 1e9)
+NAMES = tuple("abcd")
+TURN = Turn(5, 2, 0, tuple((a, b) for i, a in enumerate(NAMES) for b in NAMES[i + 1 :]), NAMES)
+NONE = data(0)
+
+
+def half(names: str = "abcd", unknown: str = "cd") -> Federation:
+    """Devices of which some know no label."""
+    fed = federation(names)
+    blank = {}
+    for name in unknown:
+        there = fed.devices[name]
+        hidden = Data(there.data.train.x, torch.full_like(there.data.train.y, -1))
+        blank[name] = replace(there, data=Splits(NONE, NONE, there.data.test, hidden))
+    return replace(fed, devices={**fed.devices, **blank})
+
+
+def planted(d: np.ndarray) -> dict[tuple[str, str], Update]:
+    """What pairs would send if their data were so far apart: d = 2 |1 - 2 err|."""
+    place = {name: i for i, name in enumerate(NAMES)}
+    return {
+        (a, b): Update(extra={"errors": torch.full((2,), (1 - d[place[a], place[b]] / 2) / 2), "sent": torch.tensor(6)})
+        for a, b in TURN.units
+    }
+
+
+def reported(*rows: tuple[float, float, float]) -> dict[str, torch.Tensor]:
+    return {"report": torch.tensor(rows, dtype=torch.float64)}
+
+
+D = np.array([[0, 1, 0.2, 1.8], [1, 0, 1.6, 0.4], [0.2, 1.6, 0, 1], [1.8, 0.4, 1, 0]])
+REPORTS = reported((0.1, 500, 600), (0.2, 400, 500), (0, 0, 700), (0, 0, 800))
+
+
+def formed(server=REPORTS, d=D, turn=TURN, bound=BOUND, radio=RADIO, solver="exact"):
+    """What the server forms of planted reports and divergences."""
+    program = Program(solver, 3e-3, 60)
+    return link(server, planted(d), turn, bound=bound, radio=radio, program=program)
+
+
+def sent(names=NAMES):
+    return {name: Update(model(name), size=7) for name in names}
+
+
+# what is transferred
+
+
+def test_planted_divergences_give_the_links_worked_out_from_s_t_and_k():
+    """c is near a and d near b, and neither has a label: each target listens to its neighbour."""
+    server, messages = formed()
+    torch.testing.assert_close(server["record/divergence"], torch.from_numpy(D))
+    error = np.array([0.1 * 500 + 100, 0.2 * 400 + 100, np.nan, np.nan]) / [600, 500, 700, 800]
+    error[2:] = 1e3
+    sizes, how = np.array([600.0, 500, 700, 800]), {"delta": 1e-3, "constants": "measured"}
+    problem = Problem(
+        source_bound(error, sizes, **how), target_bound(error, sizes, D, **how), costs_of(5, 4, RADIO), 1, 5, 1
+    )
+    psi = np.array([0.0, 0, 1, 1])
+    assert server["record/psi"].tolist() == psi.tolist()
+    np.testing.assert_array_equal(server["record/alpha"].numpy(), best_links(problem, psi))
+    assert {name: bool(message.extra["sends"]) for name, message in messages.items()} == {
+        name: bool(server["record/alpha"][i].any()) for i, name in enumerate(NAMES)
+    }
+    assert server["record/energy"].tolist() == problem.energy.tolist()
+    assert float(server["record/gap"]) == 0
+
+
+WEIGHTS = torch.tensor([[0, 0, 0.3, 1], [0, 0, 0.7, 0], [0, 0, 0, 0], [0, 0, 0, 0]], dtype=torch.float64)
+
+
+def linked(how):
+    server = REPORTS | {
+        "record/psi": torch.tensor([0.0, 0, 1, 1], dtype=torch.float64),
+        "record/alpha": WEIGHTS,
+        "record/energy": torch.arange(16, dtype=torch.float64).reshape(4, 4),
+    }
+    updates = sent("ab") | {name: Update() for name in "cd"}
+    return *transfer.transfer(server, updates, TURN, how=how), updates
+
+
+def test_parameters_are_the_weighted_mean_of_the_sources_and_sources_keep_their_own():
+    _, messages, updates = linked("parameters")
+    mine = {name: transfer.deploy(sent()[name], messages[name]) for name in NAMES}
+    by_hand = {leaf: 0.3 * x + 0.7 * updates["b"].params[leaf] for leaf, x in updates["a"].params.items()}
+    torch.testing.assert_close(mine["c"].members[0], by_hand)
+    assert bits(mine["d"].members[0]) == bits(updates["a"].params)  # one source: its model, bit by bit
+    for name in "ab":
+        assert messages[name].nbytes == 0
+        assert bits(mine[name]) == bits(Model((sent()[name].params,)))
+
+
+def test_outputs_are_the_weighted_mean_of_what_the_sources_say():
+    _, messages, updates = linked("outputs")
+    mine = transfer.deploy(sent()["c"], messages["c"])
+    assert [bits(member) for member in mine.members] == [bits(updates[name].params) for name in "ab"]
+    x = data(9).x
+    said = [outputs(Model((updates[name].params,)), NET, x).exp() for name in "ab"]
+    torch.testing.assert_close(outputs(mine, NET, x).exp(), 0.3 * said[0] + 0.7 * said[1])
+    one = transfer.deploy(sent()["d"], messages["d"])
+    assert bits(one) == bits(Model((updates["a"].params,)))
+
+
+def test_what_links_carry_and_cost_is_recorded_by_device():
+    server, _, updates = linked("parameters")
+    found = links(server)
+    weight = float(updates["a"].nbytes)
+    assert [*found] == [*NAMES]
+    assert all([*numbers] == [*LINKS] for numbers in found.values())
+    columns = {name: [numbers[name] for numbers in found.values()] for name in LINKS}
+    assert columns["links_out"] == [2, 1, 0, 0]
+    assert columns["links_in"] == [0, 0, 2, 1]
+    assert columns["sent"] == [2 * weight, weight, 0, 0]
+    assert columns["received"] == [0, 0, 2 * weight, weight]
+    assert columns["energy"] == [2 + 3, 6, 0, 0]
+    assert sum(columns["energy"]) == spent(server["record/energy"].numpy(), WEIGHTS.numpy())
+    assert columns["target"] == [0, 0, 1, 1]
+    assert columns["error"] == [150 / 600, 180 / 500, 1, 1]
+
+
+def test_the_order_of_devices_does_not_matter():
+    """The same costs, handed over with the devices in another order, give the same links."""
+    order = [2, 0, 3, 1]
+    costs = costs_of(5, 4, RADIO)
+
+    def links(index):
+        radio = replace(RADIO, costs=costs[np.ix_(index, index)].tolist())
+        server, _ = formed({"report": REPORTS["report"][index]}, D[np.ix_(index, index)], radio=radio)
+        return server["record/psi"], server["record/alpha"]
+
+    (psi, alpha), (moved, weights) = links([0, 1, 2, 3]), links(order)
+    assert torch.equal(moved, psi[order])
+    assert torch.equal(weights, alpha[order][:, order])
+
+
+# reductions
+
+
+@pytest.mark.parametrize("solver", ["exact", "successive", "repaired"])
+def test_free_sources_are_all_sources_and_keep_local_training_exactly(solver):
+    built, fed = st_lf(phi_s=0.0, solver=solver), federation("abcd")
+    one = last(built, fed, 3)
+    alone = trained(fed, SGD, 3, nets.init(NET, generator(3, "init")))
+    for name in fed.devices:
+        deployed = built.deploy(one.state.own[name], one.state.messages[name])
+        assert bits(deployed) == bits(Model((alone[name].params,)))
+    assert one.state.server["record/psi"].tolist() == [0] * 4
+    assert not any(one.up.values())
+
+
+def test_unlabelled_devices_run_the_one_labelled_ones_model_bit_by_bit():
+    built, fed = st_lf(), half(unknown="bcd")
+    one = last(built, fed, 3)
+    source = trained(fed, SGD, 3, nets.init(NET, generator(3, "init")))["a"].params
+    for name, there in fed.devices.items():
+        deployed = built.deploy(one.state.own[name], one.state.messages[name])
+        assert bits(deployed) == bits(Model((source,)))
+        assert one.scores[name]["test"] == evaluate(Model((source,)), NET, there.data.test)
+    assert one.up == {"a": sum(x.nbytes for x in source.values()), "b": 0, "c": 0, "d": 0}
+    assert len(half(unknown="bcd").devices["b"].data.test) == 5  # labels are there to be reported
+
+
+# what travels
+
+
+def test_only_sources_with_a_link_send_their_model_and_reports_are_three_numbers():
+    execute = Recorder()
+    list(run(st_lf(), half(), 1, execute))
+    updates = {(fn.func if isinstance(fn, partial) else fn, unit): result[1] for fn, unit, result in execute.steps
+               if isinstance(result, tuple)}  # fmt: skip
+    for (fn, unit), update in updates.items():
+        if fn is transfer.report:
+            assert not update.params
+            assert {leaf: x.shape for leaf, x in update.extra.items()} == {"report": (3,)}
+        elif fn is divergence.estimate:
+            assert not update.params
+            assert {leaf: x.numel() for leaf, x in update.extra.items()} == {"errors": 2, "sent": 1}
+        elif fn is transfer.offer:
+            assert not update.extra
+            assert unit not in "cd" or not update.params
+
+
+def test_a_report_counts_unlabelled_examples_and_says_how_wrong_the_labelled_ones_are():
+    there = federation("a").devices["a"]
+    there = replace(there, data=replace(there.data, unlabelled=Data(data(11).x, torch.full((11,), -1))))
+    own = Update(model("a"))
+    _, update = report(own, Message(), there, At(0, 1, 0, "a"))
+    right = sum(evaluate(Model((own.params,)), NET, part)["accuracy"] * len(part)
+                for part in (there.data.train, there.data.val))  # fmt: skip
+    assert update.extra["report"].tolist() == pytest.approx([1 - right / 13, 13, 24])
+
+
+# bad input
+
+
+def test_a_device_without_data_is_refused_by_name():
+    empty = Device("b", NET, Splits(NONE, NONE, NONE))
+    with pytest.raises(Refused, match=r"^device b: it has no examples, allowed is at least one"):
+        report(Update(model("b")), Message(), empty, At(0, 1, 0, "b"))
+
+
+def test_without_any_label_it_is_refused():
+    with pytest.raises(Refused, match=r"^federation\.unlabelled: no device has a label"):
+        last(st_lf(), half(unknown="abcd"))
+
+
+@pytest.mark.parametrize(
+    ("costs", "words"),
+    [
+        ([[0.0, 1], [1, 0]], r"st_lf\.costs: shape \(2, 2\) does not fit 4 devices"),
+        ([[0.0, 1], [1]], r"st_lf\.costs: its rows differ in length"),
+        ([[0.0, -1, 1, 1]] * 4, r"st_lf\.costs: -1 is negative"),
+    ],
+)
+def test_costs_that_do_not_fit_are_refused_before_anything_runs(costs, words):
+    with pytest.raises(Refused, match=words):
+        st_lf(costs=costs)
+
+
+def test_parameters_that_start_apart_are_refused_and_outputs_are_not():
+    with pytest.raises(Refused, match=r"^training\.init = per_device: st_lf\.transfer = parameters"):
+        st_lf(common=False)
+    assert st_lf(common=False, transfer="outputs")
+
+
+def test_a_solver_that_fails_is_on_record_with_what_stands_in(monkeypatch):
+    monkeypatch.setitem(programs.FORMS, "cone", lambda around: Step(None, np.inf, "NumericalError"))
+    server, _ = formed(solver="successive")
+    said = bytes(server["record/status"].tolist()).decode()
+    assert said == "cone: NumericalError at iteration 1; fallback: local search"
+    assert server["record/psi"].tolist() == [0, 0, 1, 1]
+
+
+def test_the_classifier_is_the_devices_net_with_two_classes():
+    assert nets.shapes(binary(NET))["fc3.weight"] == (2, 4)
+    convolutional = nets.net("lenet", shape=(1, 16, 16), classes=10)
+    assert [*nets.shapes(binary(convolutional)).values()][-1] == (2,)
+    stage = st_lf().stages[2]
+    assert stage.over == "pairs"
+    assert stage.local.keywords["settings"] == Divergence(3, 2, 4, 0.05, 0.0, 0.25)

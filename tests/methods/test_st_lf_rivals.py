@@ -1,0 +1,109 @@
+"""ST-LF's rivals: how they choose sources and weights, and that what they share with ST-LF is the same."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+from federations import bits, last
+from test_st_lf import GIVEN, half
+
+from fedcore.links.heuristics import average_degree, coins, halves, matched, random_weights, size_weights
+from fedcore.methods import method
+from fedcore.types import generator
+
+DRAWN = {name: GIVEN[name] for name in ("nets", "training", "common", "powers", "rates", "bits", "costs", "transfer")}
+WITH_PSI = ("rnd_alpha", "fedavg_alpha", "avg_degree")
+ALONE = ("rnd_psi", "psi_fedavg", "single_match")
+PSI = np.array([0.0, 1, 0, 1, 1, 0])
+
+
+def feasible(psi, alpha):
+    np.testing.assert_allclose(alpha.sum(0), psi)
+    assert (alpha >= 0).all()
+    assert not alpha[psi == 1].any()
+
+
+def draws(*words):
+    return generator("rival", *words)
+
+
+def test_random_weights_use_every_link_and_are_dirichlet():
+    drawn = np.stack([random_weights(PSI, draws(seed)) for seed in range(400)])
+    for alpha in drawn:
+        feasible(PSI, alpha)
+        assert (alpha > 0).sum() == 9
+    shares = drawn[:, PSI == 0][:, :, PSI == 1]
+    np.testing.assert_allclose(shares.mean((0, 2)), 1 / 3, atol=0.03)
+    np.testing.assert_allclose(shares.var((0, 2)), (1 / 3) * (2 / 3) / 4, rtol=0.15)  # of Dir(1, 1, 1)
+
+
+def test_size_weights_are_the_sources_shares():
+    alpha = size_weights(PSI, np.array([1.0, 50, 2, 50, 50, 5]))
+    feasible(PSI, alpha)
+    for j in (1, 3, 4):
+        np.testing.assert_allclose(alpha[:, j], [1 / 8, 0, 2 / 8, 0, 0, 5 / 8])
+
+
+@pytest.mark.parametrize("count", [3, 6, 9])
+def test_average_degree_has_as_many_links_as_it_should_and_serves_everyone(count):
+    given = np.zeros((6, 6))
+    pairs = [(i, j) for j in (1, 3, 4) for i in (0, 2, 5)]
+    for i, j in pairs[:count]:
+        given[i, j] = 1
+    for seed in range(20):
+        alpha = average_degree(PSI, given, draws(seed))
+        feasible(PSI, alpha)
+        out = (alpha > 0).sum(1)[PSI == 0]
+        assert (out >= count // 3).all()
+        assert out.sum() - count <= 2  # links of targets that nobody drew
+    assert not average_degree(np.zeros(6), np.zeros((6, 6)), draws(0)).any()
+
+
+def test_single_matching_is_the_cheapest_of_all_matchings():
+    psi, energy = np.array([0.0, 1, 0, 1, 0, 1]), torch.rand(6, 6, generator=draws(0), dtype=torch.float64).numpy()
+    alpha = matched(psi, energy)
+    feasible(psi, alpha)
+    assert set((alpha > 0).sum(1)[psi == 0]) == {1}
+    best = min(sum(energy[i, j] for i, j in zip(order, (1, 3, 5), strict=True)) for order in permutations((0, 2, 4)))
+    assert energy[alpha > 0].sum() == pytest.approx(best)
+
+
+def test_there_is_always_a_source_and_half_of_the_devices_are_targets_where_they_are_matched():
+    drawn = np.stack([coins(2, draws(seed)) for seed in range(200)])
+    assert (drawn == 0).any(1).all()
+    assert {tuple(psi) for psi in drawn} == {(0, 0), (0, 1), (1, 0)}
+    assert {halves(n, draws(n)).sum() for n in (5, 4)} == {2}
+    assert halves(1, draws(0)).sum() == 0
+
+
+@pytest.mark.parametrize("name", WITH_PSI)
+def test_sources_targets_and_energies_are_st_lfs(name):
+    mine, its = (last(method(what, **GIVEN), half(), 2).state.server for what in (name, "st_lf"))
+    for leaf in ("psi", "energy", "divergence", "objective"):
+        assert bits(mine[f"record/{leaf}"]) == bits(its[f"record/{leaf}"])
+    feasible(mine["record/psi"].numpy(), mine["record/alpha"].numpy())
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_random_ones_measure_nothing_over_pairs_and_share_energies(name):
+    built = partial(method, name, **DRAWN)()
+    assert [stage.over for stage in built.stages] == ["devices"] * 3
+    server = last(built, half(), 2).state.server
+    feasible(server["record/psi"].numpy(), server["record/alpha"].numpy())
+    its = last(method("st_lf", **GIVEN), half(), 2).state.server
+    assert bits(server["record/energy"]) == bits(its["record/energy"])
+    other = last(built, half(), 4).state.server
+    assert bits(server["record/alpha"]) != bits(other["record/alpha"])
+
+
+def test_with_one_source_weights_do_not_matter():
+    """Rnd-alpha, FedAvg's weights and AvgD are ST-LF where one device alone has labels."""
+    fed = half(unknown="bcd")
+    found = {name: last(method(name, **GIVEN), fed, 2) for name in ("st_lf", *WITH_PSI)}
+    for name in WITH_PSI:
+        assert found[name].scores == found["st_lf"].scores
+        assert bits(found[name].state.server["record/alpha"]) == bits(found["st_lf"].state.server["record/alpha"])
