@@ -16,9 +16,12 @@ PREFIX = "record/"
 COURSES = ("rho", "diagonal", "right", "generator_loss")
 """What :func:`extended` records as one number per round."""
 
-LINKS = ("target", "error", "links_out", "links_in", "sent", "received", "energy", "exchanged")
+LINKS = (
+    "target", "error", "links_out", "links_in", "sent", "received", "energy", "exchanged", "theorem_2", "corollary_1",
+)  # fmt: skip
 """What a leaf "record/links/<device>" holds, in this order: whether it is a target, its model's empirical error, its
-links, the bytes and the energy of the models on them, and the classifiers it sent to measure divergences."""
+links, the bytes and the energy of the models on them, the classifiers it sent to measure divergences, and what bounds
+its error as a target (nan elsewhere, and where nothing was measured)."""
 
 
 def plans(folds: Mapping[str, Mapping[str, Plan]]) -> Params:
@@ -94,9 +97,13 @@ def tables(server: Params) -> dict[int, Tensor]:
 
 
 def links(server: Params) -> dict[str, dict[str, float]]:
-    """Return device -> number -> value of ST-LF's links and those of its rivals, from "record/links/<device>"."""
+    """Return device -> number -> value of ST-LF's links and those of its rivals, from "record/links/<device>".
+
+    What is not known is left out.
+    """
     devices = sorted(named(server, "links"))
-    return {name: dict(zip(LINKS, server[f"{PREFIX}links/{name}"].tolist(), strict=True)) for name in devices}
+    rows = {name: zip(LINKS, server[f"{PREFIX}links/{name}"].tolist(), strict=True) for name in devices}
+    return {name: {number: x for number, x in row if math.isfinite(x)} for name, row in rows.items()}
 
 
 def who_sends_whom(server: Params) -> tuple[list[str], Tensor, Tensor] | None:

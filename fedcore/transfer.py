@@ -23,7 +23,7 @@ import torch
 
 from fedcore.divergence import Divergence, collect, estimate
 from fedcore.links import Answer, Problem, solve
-from fedcore.links.bound import Constants, empirical_error, source_bound, target_bound
+from fedcore.links.bound import Constants, corollary_1, empirical_error, source_bound, target_bound, theorem_2
 from fedcore.links.energy import drawn, given
 from fedcore.links.problem import Array
 from fedcore.links.programs import Solver
@@ -227,16 +227,28 @@ def costs_of(seed: int, n: int, radio: Radio) -> Array:
 
 
 def formed(
-    server: Params, turn: Turn, psi: Array, alpha: Array, energy: Array, answer: Answer | None = None
+    server: Params,
+    turn: Turn,
+    psi: Array,
+    alpha: Array,
+    energy: Array,
+    answer: Answer | None = None,
+    bound: Bound | None = None,
 ) -> tuple[Params, Mapping[str, Message]]:
     """Record the links, and tell devices whether to send.
 
-    psi (N,), alpha (N, N), energy K (N, N). answer: what the program said, where one was solved.
+    psi (N,), alpha (N, N), energy K (N, N). answer, bound: what the program said, and how its bounds were made, where
+    one was solved; then also Theorem 2 and Corollary 1 of these links are recorded (Table II).
     """
     found: dict[str, object] = {"psi": psi, "alpha": alpha, "energy": energy}
     if answer is not None:
         found |= {"objective": answer.objective, "gap": answer.gap, "trace": answer.trace}
         found["status"] = np.frombuffer(answer.status.encode(), dtype=np.uint8)
+    if bound is not None:
+        wrong, apart = errors(server, 1.0), server[f"{PREFIX}divergence"].numpy()
+        sizes = server[REPORT][:, 2].numpy()
+        found["theorem_2"] = theorem_2(alpha, wrong, apart)
+        found["corollary_1"] = corollary_1(alpha, wrong, sizes, apart, delta=bound.delta, constants=bound.constants)
     leaves = {f"{PREFIX}{name}": torch.tensor(np.asarray(value)) for name, value in found.items()}
     sends = torch.from_numpy((alpha > 0).any(1))
     return server | leaves, {name: Message(extra={SENDS: flag}) for name, flag in zip(turn.names, sends, strict=True)}
@@ -281,5 +293,8 @@ def linked(server: Params, updates: Mapping[str, Update], names: Sequence[str]) 
         "energy": (used * energy).sum(1),
         "exchanged": server.get(EXCHANGED, torch.zeros_like(psi)),
     }
+    for name in ("theorem_2", "corollary_1"):
+        known = server.get(f"{PREFIX}{name}", torch.full_like(psi, torch.nan))
+        columns[name] = torch.where(psi == 1, known, torch.nan)
     table = torch.stack([columns[name] for name in LINKS], 1)
     return {f"{PREFIX}links/{name}": row.clone() for name, row in zip(names, table, strict=True)}

@@ -25,7 +25,7 @@ CAPTIONS = {
     "soft_targets": "Soft targets over rounds: their labels down, probabilities of labels across. Left: the mean "
     "probability of the own label (diagonal), the share of soft targets that are largest there (right), and the hard "
     "labels' share of the loss (rho).",
-    "links": "Weights of {method}: a row for each source that sends, a column for each target.",
+    "links": "Weights of {method}: a row for each source, a column for each target.",
     "graph": "Links of {method}: sources (filled), targets (hollow), lines as wide as their weights.",
     "features": "Test examples of all devices as they leave the parts that each one shares, embedded by t-SNE.",
 }

@@ -54,4 +54,6 @@ def link(
     """Link every source to every target with random weights."""
     server = measured(server, updates, turn)
     problem, answer = solved(server, turn, bound, radio, program)
-    return formed(server, turn, answer.psi, random_weights(answer.psi, turn.generator("alpha")), problem.energy, answer)
+    return formed(
+        server, turn, answer.psi, random_weights(answer.psi, turn.generator("alpha")), problem.energy, answer, bound
+    )

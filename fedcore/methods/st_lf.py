@@ -62,4 +62,4 @@ def link(
     """Form the links that the program (P) asks for."""
     server = measured(server, updates, turn)
     problem, answer = solved(server, turn, bound, radio, program)
-    return formed(server, turn, answer.psi, answer.alpha, problem.energy, answer)
+    return formed(server, turn, answer.psi, answer.alpha, problem.energy, answer, bound)

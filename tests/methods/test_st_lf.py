@@ -137,8 +137,8 @@ def test_what_links_carry_and_cost_is_recorded_by_device():
     found = links(server)
     weight = float(updates["a"].nbytes)
     assert [*found] == [*NAMES]
-    assert all([*numbers] == [*LINKS] for numbers in found.values())
-    columns = {name: [numbers[name] for numbers in found.values()] for name in LINKS}
+    assert all([*numbers] == [*LINKS[:-2]] for numbers in found.values())
+    columns = {name: [numbers[name] for numbers in found.values()] for name in LINKS[:-2]}
     assert columns["links_out"] == [2, 1, 0, 0]
     assert columns["links_in"] == [0, 0, 2, 1]
     assert columns["sent"] == [2 * weight, weight, 0, 0]
@@ -162,6 +162,20 @@ def test_the_order_of_devices_does_not_matter():
     (psi, alpha), (moved, weights) = links([0, 1, 2, 3]), links(order)
     assert torch.equal(moved, psi[order])
     assert torch.equal(weights, alpha[order][:, order])
+
+
+def test_bounds_of_a_targets_error_are_those_of_its_one_source():
+    """Corollary 1 is T_ij, and Theorem 2 the source's error and half of the divergence."""
+    server, _ = formed()
+    server, _ = transfer.transfer(server, sent("ab") | {name: Update() for name in "cd"}, TURN, how="parameters")
+    found = links(server)
+    assert all("theorem_2" not in found[name] for name in "ab")
+    error = np.array([150 / 600, 180 / 500, 1, 1])
+    bounds = target_bound(error, np.array([600.0, 500, 700, 800]), D, delta=1e-3, constants="measured")
+    for j, name in enumerate("cd", 2):
+        i = int(server["record/alpha"][:, j].argmax())
+        assert found[name]["theorem_2"] == pytest.approx(error[i] + D[i, j] / 2)
+        assert found[name]["corollary_1"] == pytest.approx(bounds[i, j])
 
 
 # reductions
