@@ -16,10 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 import torch
+from annotated_types import Gt, Lt
 
 from fedcore.divergence import Divergence, collect, estimate
 from fedcore.links import Answer, Problem, solve
@@ -54,6 +55,7 @@ from fedcore.unequal import alike
 
 How: TypeAlias = Literal["parameters", "outputs"]
 Range: TypeAlias = tuple[float, float]
+Chance: TypeAlias = Annotated[float, Gt(0), Lt(1)]
 Costs: TypeAlias = list[list[Amount]] | None
 
 REPORT, EXCHANGED, SENDS, WEIGHTS = "report", "exchanged", "sends", "weights"

@@ -10,8 +10,8 @@ from fedcore.links.bound import Constants
 from fedcore.links.heuristics import size_weights
 from fedcore.links.programs import Solver
 from fedcore.local import Training
-from fedcore.transfer import REPORT, Bound, Costs, How, Program, Radio, Range, formed, measured, method, solved
-from fedcore.types import Amount, Count, Fraction, Message, Method, Net, Params, Positive, Turn, Unit, Update
+from fedcore.transfer import REPORT, Bound, Chance, Costs, How, Program, Radio, Range, formed, measured, method, solved
+from fedcore.types import Amount, Count, Message, Method, Net, Params, Positive, Turn, Unit, Update
 
 
 def fedavg_alpha(
@@ -23,9 +23,9 @@ def fedavg_alpha(
     pair_iterations: Count,
     pair_batch: Count,
     pair_lr: Positive,
-    held_out: Fraction,
+    held_out: Chance,
     constants: Constants,
-    delta: Fraction,
+    delta: Chance,
     unlabelled: Amount,
     phi_s: Amount,
     phi_t: Amount,

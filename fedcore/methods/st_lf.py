@@ -12,8 +12,8 @@ from fedcore.divergence import Divergence
 from fedcore.links.bound import Constants
 from fedcore.links.programs import Solver
 from fedcore.local import Training
-from fedcore.transfer import Bound, Costs, How, Program, Radio, Range, formed, measured, method, solved
-from fedcore.types import Amount, Count, Fraction, Message, Method, Net, Params, Positive, Turn, Unit, Update
+from fedcore.transfer import Bound, Chance, Costs, How, Program, Radio, Range, formed, measured, method, solved
+from fedcore.types import Amount, Count, Message, Method, Net, Params, Positive, Turn, Unit, Update
 
 
 def st_lf(
@@ -25,9 +25,9 @@ def st_lf(
     pair_iterations: Count,
     pair_batch: Count,
     pair_lr: Positive,
-    held_out: Fraction,
+    held_out: Chance,
     constants: Constants,
-    delta: Fraction,
+    delta: Chance,
     unlabelled: Amount,
     phi_s: Amount,
     phi_t: Amount,

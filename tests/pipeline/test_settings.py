@@ -316,6 +316,33 @@ BEYOND: dict[str, list[Any]] = {
     "label_smoothing.ratio": ["rising"],
     "label_smoothing.threshold": [-0.1, 1.1],
 }
+DRAWN = {
+    "powers": ["loud", 3],
+    "rates": ["fast", None],
+    "bits": [0, -1],
+    "costs": ["dear", [[-1.0]]],
+    "transfer": ["gradients", None],
+    "training.init": ["same"],
+}
+LINKED = DRAWN | {
+    "pair_rounds": [0, 1.5],
+    "pair_iterations": [0, 1.5],
+    "pair_batch": [0, 1.5],
+    "pair_lr": [0, -1],
+    "held_out": [0, 1],
+    "constants": ["guessed", None],
+    "delta": [0, 1],
+    "unlabelled": [-0.1, "a"],
+    "phi_s": [-0.1, "a"],
+    "phi_t": [-0.1, "a"],
+    "phi_e": [-0.1, "a"],
+    "solver": ["newton"],
+    "tol": [0, -1],
+    "max_iterations": [0, 1.5],
+}
+ST_LF, DRAWS_PSI = ("st_lf", "rnd_alpha", "fedavg_alpha", "avg_degree"), ("rnd_psi", "psi_fedavg", "single_match")
+BEYOND |= {f"{name}.{key}": values for name in ST_LF for key, values in LINKED.items()}
+BEYOND |= {f"{name}.{key}": values for name in DRAWS_PSI for key, values in DRAWN.items()}
 FREE = {"data.root", "data.path", "data.label", "data.device", "data.split", "data.features"}
 """Names of places and columns: what is there decides, when it is read."""
 
@@ -363,6 +390,7 @@ MAY_BE_MISSING = {f"federation.{k}" for k in ("share", "examples", "domains", "u
     "dfl.training.init",
     "scaffold.training.optimiser",
     "scaffold.training.momentum",
+    *(f"{name}.training.init" for name in (*ST_LF, *DRAWS_PSI)),
 }
 """They have a default of their own, or section training's."""
 
@@ -413,7 +441,15 @@ def test_every_key_reaches_a_run(params: dict[str, Any], key: str):
         "solver": "exact",
         "p": 2,
         "personal_lr": 0.5,
+        "held_out": 0.5,
+        "constants": "printed",
+        "delta": 0.5,
+        "powers": [20.0, 21.0],
+        "rates": [1.0, 2.0],
+        "costs": [[0.0]],
+        "transfer": "outputs",
     }
+    by_name |= {"init": "per_device"} if key.split(".")[0] in (*ST_LF, *DRAWS_PSI) else {}
     *sections, name = key.split(".")
     now = reduce(getitem, sections, params)[name]
     value = other.get(key, by_name.get(name, now + 1 if isinstance(now, int | float) else None))
@@ -560,10 +596,11 @@ def test_a_grid_has_no_key_that_claims_take_for_the_devices_domain(params: dict[
 
 def test_only_known_pictures_are_shown(params: dict[str, Any]):
     ask(params, {"lmf": {}})
-    params["studies"]["asked"]["show"] = ["similarity", "alignment", "features", "transport", "soft_targets"]
+    known = ["similarity", "alignment", "features", "transport", "soft_targets", "links"]
+    params["studies"]["asked"]["show"] = known
     assert study(params, "asked").show == params["studies"]["asked"]["show"]
-    params["studies"]["asked"]["show"] = ["links"]
-    assert "studies.asked.show.0 = 'links'" in refusal(study, params, "asked")
+    params["studies"]["asked"]["show"] = ["linked"]
+    assert "studies.asked.show.0 = 'linked'" in refusal(study, params, "asked")
 
 
 @pytest.mark.parametrize("model", [settings.Run, settings.Study, settings.Size])
