@@ -7,64 +7,24 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from project import Project
 
 from fedcore.evaluate import score
-from fedcore.local import Training
-from fedcore.methods import METHODS, method
+from fedcore.methods import METHODS
 from fedcore.nets import net
 from fedcore.rounds import receive
 from tasks import keys
 from tasks.local import stretch
+from tasks.settings import _method, read
 from tasks.store import Ref
 from tasks.work import deploy, divide, hand_out
 
-SGD = Training(optimiser="sgd", lr=0.1, momentum=0.5, weight_decay=0.0, schedule="constant", batch=8, epochs=1)
 NET = net("mlp", shape=(5,), classes=3, widths=[6, 4])
 NETS = dict.fromkeys("abcd", NET)
-OPTIONS = {"exam": "validation", "solver": "newton", "reg": 0.05, "tol": 1e-7, "max_iterations": 1000, "p": 1}
-OWN: dict[str, dict[str, Any]] = {
-    "local_only": {},
-    "fedavg": {"rounds": 2, "fraction": 1.0, "weights": "size"},
-    "lmf": {**OPTIONS, "shots": 1},
-    "code_ot": {**OPTIONS, "shots": 1, "order": "ascending"},
-    "best_local": {"exam": "validation"},
-    "half_best": {"exam": "validation"},
-    "no_alignment": {"exam": "validation"},
-    "fedprox": {"rounds": 2, "fraction": 1.0, "mu": 0.1},
-    "fedper": {"rounds": 2, "personal_lr": None},
-    "ditto": {"rounds": 2, "fraction": 1.0, "strength": 0.1},
-    "fixed_depth": {"rounds": 2, "depth": 1, "personal_lr": None},
-    "fedasa": {
-        "rounds": 2,
-        "alignment_rounds": 2,
-        "auxiliary": None,
-        "steps": 3,
-        "cell": None,
-        "distance": "printed",
-        "budget": None,
-        "personal_lr": None,
-    },
-    "dfl": {
-        "rounds": 2, "fraction": 1.0, "ratio": "threshold", "threshold": 0.6, "temperature": 1.0, "weighting": "counts"
-    },
-    "fd": {"rounds": 2, "fraction": 1.0, "gamma": 1.0},
-    "scaffold": {"rounds": 2, "fraction": 1.0},
-    "fedgen": {
-        "rounds": 2, "fraction": 1.0, "alpha": 10.0, "decay": 0.98, "generated": 8, "noise": 8, "hidden": 16,
-        "steps": 2, "batch": 8, "lr": 0.01, "weight_decay": 0.01, "diversity": 1.0,
-    },
-    "label_smoothing": {"rounds": 2, "fraction": 1.0, "ratio": "threshold", "threshold": 0.6},
-}  # fmt: skip
-TRAINING = {"scaffold": replace(SGD, momentum=0.0)}
-COMMON = {"dfl"}
-"""Methods that need plain SGD, or one start for all."""
 
 
 def found() -> dict[str, str]:
@@ -75,11 +35,14 @@ def found() -> dict[str, str]:
         "divide": keys.key(partial(divide, federation={"name": "iid"}, seed=0), Ref("dataset", 1)),
         "hand_out": keys.key(partial(hand_out, scale="none"), Ref("dataset", 1), Ref("partition", 1)),
     }
+    params = read()
     for name in METHODS:
-        built = method(name, nets=NETS, training=TRAINING.get(name, SGD), common=name in COMMON, **OWN[name])
-        (stage,) = built.stages
-        made[f"{name} train"] = keys.key(stage.local, {}, Ref("message", 1), (Ref("device", 1), NET))
-        made[f"{name} receive"] = keys.key(receive, stage.combine, {}, {"a": Ref("update", 1)})
+        built = _method(params, name, {}).build(NETS)
+        for k, stage in enumerate(built.stages):
+            local = f"{name} train" if k == 0 else f"{name} local {k}"
+            made[local] = keys.key(stage.local, {}, Ref("message", 1), (Ref("device", 1), NET))
+            if stage.combine is not None:
+                made[f"{name} receive {k}"] = keys.key(receive, stage.combine, {}, {"a": Ref("update", 1)})
         made[f"{name} score"] = keys.key(score, built.deploy, {}, Ref("message", 1), {})
         made[f"{name} deploy"] = keys.key(deploy, built.deploy, {}, Ref("message", 1))
         made[f"{name} stretch"] = keys.key(stretch, built)

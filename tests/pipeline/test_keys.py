@@ -312,7 +312,9 @@ IN_ROUNDS = (
     "fedprox", "fedper", "ditto", "fixed_depth", "fedasa", "dfl", "fd", "scaffold", "fedgen", "label_smoothing",
 )  # fmt: skip
 """Methods with a training of their own."""
-FUSED = {"lmf receive", "lmf stretch", "code_ot receive", "code_ot stretch"}
+TRANSFERS = {"st_lf", "rnd_alpha", "fedavg_alpha", "avg_degree", "rnd_psi", "psi_fedavg", "single_match"}
+"""Methods of several stages: who trains first, then reports, then sends."""
+FUSED = {"lmf receive 0", "lmf stretch", "code_ot receive 0", "code_ot stretch"}
 
 
 @pytest.fixture(scope="module")
@@ -330,28 +332,33 @@ def moved(found: dict[str, Any], edit: str) -> set[str]:
 @pytest.mark.slow
 def test_keys_are_the_same_in_every_process(found: dict[str, Any]):
     assert found["again"] == found[""]
-    assert len(found[""]) == 2 + 5 * len(METHODS)
+    assert {f"{name} {step}" for name in METHODS for step in ("train", "score", "deploy", "stretch")} <= {*found[""]}
+    assert {f"{name} receive 0" for name in {*METHODS} - TRANSFERS - {"local_only"}} <= {*found[""]}
+    assert {f"{name} {step}" for name in TRANSFERS for step in ("local 1", "receive 1", "receive 2")} <= {*found[""]}
 
 
 @pytest.mark.slow
 def test_editing_the_fusion_retrains_nobody(found: dict[str, Any]):
-    assert moved(found, "fedcore/fusion.py:code") == {"code_ot receive", "code_ot stretch"}
-    assert moved(found, "fedcore/fusion.py:lmf") == {"lmf receive", "lmf stretch"}
+    assert moved(found, "fedcore/fusion.py:code") == {"code_ot receive 0", "code_ot stretch"}
+    assert moved(found, "fedcore/fusion.py:lmf") == {"lmf receive 0", "lmf stretch"}
     assert moved(found, "fedcore/transport.py:newton") == FUSED
 
 
 @pytest.mark.slow
 def test_editing_the_average_concerns_those_who_average(found: dict[str, Any]):
-    assert moved(found, "fedcore/mixing.py:mean") == {
-        f"{name} {step}" for name in ("fedavg", *IN_ROUNDS) for step in ("receive", "stretch") if name != "fd"
-    }
+    averaging = {f"{name} receive 0" for name in ("fedavg", *IN_ROUNDS) if name != "fd"} | {"fedasa receive 1"}
+    played = {f"{name} stretch" for name in ("fedavg", *IN_ROUNDS, *TRANSFERS) if name != "fd"}
+    sending = {max(step for step in found[""] if step.startswith(f"{name} receive")) for name in TRANSFERS}
+    assert moved(found, "fedcore/mixing.py:mean") == averaging | played | sending
 
 
 @pytest.mark.slow
 def test_editing_the_training_retrains_everyone_and_nothing_else(found: dict[str, Any]):
     """What is combined after it depends on what was trained, by its digest, not on how."""
     expected = {name for name in found[""] if name.split(" ")[-1] in ("train", "stretch")}
-    assert moved(found, "fedcore/local.py:plain") == expected
+    pairs = {f"{name} local 2" for name in TRANSFERS if f"{name} receive 3" in found[""]}
+    assert len(pairs) == 4, "those that train a classifier for each pair of devices"
+    assert moved(found, "fedcore/local.py:plain") == expected | pairs | {"fedasa local 1"}
     assert moved(found, "fedcore/local.py:#") == set()
 
 
