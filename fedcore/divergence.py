@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedcore import nets
 from fedcore.local import Training, descend, lay, plain, predict
-from fedcore.types import At, Count, Data, Device, Fraction, Message, Net, Params, Positive, Refused, Turn, Unit, Update
+from fedcore.types import At, Chance, Count, Data, Device, Message, Net, Params, Positive, Refused, Turn, Unit, Update
 
 SCORED_AT_A_TIME = 256
 
@@ -28,16 +28,15 @@ SCORED_AT_A_TIME = 256
 class Divergence:
     """How a pair trains its classifier.
 
-    rounds: tau, how often the two average. iterations: T, steps of SGD between two averages. batch, lr, momentum: of
-    SGD. held_out: the share of each device's examples that it measures on.
+    pair_rounds: tau, how often the two average. pair_iterations: T, steps of SGD between two averages. pair_batch,
+    pair_lr: of SGD. held_out: the share of each device's examples that it measures on.
     """
 
-    rounds: Count
-    iterations: Count
-    batch: Count
-    lr: Positive
-    momentum: float
-    held_out: Fraction
+    pair_rounds: Count
+    pair_iterations: Count
+    pair_batch: Count
+    pair_lr: Positive
+    held_out: Chance
 
 
 def estimate(
@@ -49,14 +48,14 @@ def estimate(
     count alike.
     """
     sides = [examples(device, at, settings) for device in pair]
-    training = Training("sgd", settings.lr, settings.momentum, 0.0, "constant", settings.batch, 1)
+    training = Training("sgd", settings.pair_lr, 0.0, 0.0, "constant", settings.pair_batch, 1)
     begin = nets.init(net, at.generator("init"))
     models = [lay(net, begin) for _ in pair]
-    steps = [plain(model, training, settings.rounds * settings.iterations) for model in models]
+    steps = [plain(model, training, settings.pair_rounds * settings.pair_iterations) for model in models]
     draws = [at.generator(f"batches {side}") for side in range(2)]
-    for _ in range(settings.rounds):
+    for _ in range(settings.pair_rounds):
         for side, (seen, _) in enumerate(sides):
-            size = (settings.iterations, min(settings.batch, len(seen)))
+            size = (settings.pair_iterations, min(settings.pair_batch, len(seen)))
             index = torch.randint(len(seen), size, generator=draws[side])
             descend(Data(seen, torch.full((len(seen),), side)), list(index), steps[side])
         mean = (models[0].vector + models[1].vector) / 2
@@ -68,7 +67,7 @@ def estimate(
         for side, (_, held) in enumerate(sides)
     ]
     errors = torch.stack([misses.double().mean() for misses in wrong])
-    return {}, Update(extra={"errors": errors, "sent": torch.tensor(2 * settings.rounds)})
+    return {}, Update(extra={"errors": errors, "sent": torch.tensor(2 * settings.pair_rounds)})
 
 
 def examples(device: Device, at: At, settings: Divergence) -> tuple[Tensor, Tensor]:

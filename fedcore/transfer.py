@@ -16,11 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
-from typing import Annotated, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
-from annotated_types import Gt, Lt
 
 from fedcore.divergence import Divergence, collect, estimate
 from fedcore.links import Answer, Problem, solve
@@ -35,7 +34,9 @@ from fedcore.records import LINKS, PREFIX
 from fedcore.types import (
     Amount,
     At,
+    Chance,
     Combine,
+    Count,
     Device,
     Message,
     Method,
@@ -55,7 +56,6 @@ from fedcore.unequal import alike
 
 How: TypeAlias = Literal["parameters", "outputs"]
 Range: TypeAlias = tuple[float, float]
-Chance: TypeAlias = Annotated[float, Gt(0), Lt(1)]
 Costs: TypeAlias = list[list[Amount]] | None
 
 REPORT, EXCHANGED, SENDS, WEIGHTS = "report", "exchanged", "sends", "weights"
@@ -68,11 +68,11 @@ class Bound:
     """How S and T are made (`fedcore.links.bound`), and the weights phi of the terms of (11)."""
 
     constants: Constants
-    delta: float
-    unlabelled: float
-    phi_s: float
-    phi_t: float
-    phi_e: float
+    delta: Chance
+    unlabelled: Amount
+    phi_s: Amount
+    phi_t: Amount
+    phi_e: Amount
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class Program:
     """How (P) is solved (`fedcore.links.solve`). tol, max_iterations: of Algorithm 2."""
 
     solver: Solver
-    tol: float
-    max_iterations: int
+    tol: Positive
+    max_iterations: Count
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Radio:
     powers: Range
     rates: Range
     bits: Positive
-    costs: Costs = None
+    costs: Costs
 
 
 def method(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Protocol, TypeAlias
 
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
 Params: TypeAlias = dict[str, Tensor]
@@ -24,6 +24,7 @@ Unit: TypeAlias = "str | tuple[str, str]"
 Count: TypeAlias = Annotated[int, Ge(1)]
 Positive: TypeAlias = Annotated[float, Gt(0)]
 Fraction: TypeAlias = Annotated[float, Gt(0), Le(1)]
+Chance: TypeAlias = Annotated[float, Gt(0), Lt(1)]
 Share: TypeAlias = Annotated[float, Ge(0), Le(1)]
 Amount: TypeAlias = Annotated[float, Ge(0)]
 Depth: TypeAlias = Annotated[int, Ge(0)]

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from fedcore.claims import DOMAIN, Claim
 from fedcore.data import DATASETS
 from fedcore.local import Training
-from fedcore.methods import METHODS
+from fedcore.methods import METHODS, asked
 from fedcore.methods import method as build_method
 from fedcore.nets import NETS, maker
 from fedcore.partition import PARTITIONS, partition
@@ -409,11 +409,9 @@ def _method(params: Mapping[str, Any], label: str, row: Mapping[str, Any] | None
 @cache
 def _model(fn: Callable[..., Any], given: tuple[str, ...]) -> type[BaseModel]:
     """Return the model of a callable's keyword arguments, except those that are given to it anyway."""
-    hints = get_type_hints(fn, include_extras=True)
     fields: dict[str, Any] = {
-        name: (hints[name], ... if parameter.default is Parameter.empty else parameter.default)
-        for name, parameter in signature(fn).parameters.items()
-        if name not in given
+        name: (hint, ... if default is Parameter.empty else default)
+        for name, (hint, default) in asked(fn, given).items()
     }
     return create_model(getattr(fn, "__name__", "Settings"), __base__=Section, **fields)
 

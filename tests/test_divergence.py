@@ -19,7 +19,7 @@ from fedcore.rounds import run
 from fedcore.types import At, Data, Device, Method, Net, Refused, Splits, Stage
 from fedcore.workers import Inline
 
-SETTINGS = Divergence(rounds=50, iterations=5, batch=64, lr=0.04, momentum=0.0, held_out=0.2)
+SETTINGS = Divergence(pair_rounds=50, pair_iterations=5, pair_batch=64, pair_lr=0.04, held_out=0.2)
 PAIRS = {"same": (range(10), range(10)), "overlapping": (range(6), range(4, 10)), "disjoint": (range(5), range(5, 10))}
 NOTHING = Data(torch.empty(0), torch.empty(0, dtype=torch.int64))
 
@@ -69,7 +69,7 @@ def test_d_is_symmetric_in_the_errors_and_between_0_and_2() -> None:
 
 def test_it_is_a_stage_over_pairs_whose_server_sees_errors_only() -> None:
     how = net("mlp", shape=(4,), classes=2, widths=[3])
-    settings = Divergence(rounds=3, iterations=2, batch=4, lr=0.1, momentum=0.0, held_out=0.5)
+    settings = Divergence(pair_rounds=3, pair_iterations=2, pair_batch=4, pair_lr=0.1, held_out=0.5)
     stage = Stage(partial(estimate, net=how, settings=settings), collect, over="pairs")
     last = list(run(Method(partial(first, common=True), (stage,), received), federation(), 0, Inline()))[-1]
     matrix = last.state.server["record/divergence"]

@@ -1,14 +1,18 @@
 """The methods, by name. A method's module is imported when it is asked for.
 
 A builder takes its params.yaml section as keyword-only arguments, beside `nets` (every device's architecture),
-`training` (local training) and `common` (whether all devices start from one initial model).
+`training` (local training) and `common` (whether all devices start from one initial model). An argument that is a
+dataclass stands for its fields, so that what several methods ask for is declared once.
 """
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import is_dataclass
 from importlib import import_module
-from typing import Any
+from inspect import signature
+from typing import Any, get_type_hints
 
 from fedcore.types import Method, Refused
 
@@ -49,5 +53,30 @@ def method(name: str, **settings: Any) -> Method:
         near = difflib.get_close_matches(name, METHODS, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise Refused(f"method: {name!r} is not known (allowed: {', '.join(METHODS)}){hint}")
-    built: Method = getattr(import_module(METHODS[name]), name)(**settings)
+    build = getattr(import_module(METHODS[name]), name)
+    built: Method = build(**grouped(build, settings))
     return built
+
+
+def asked(fn: Callable[..., Any], given: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
+    """Return what a callable asks for but the given: name -> (type, default; `inspect.Parameter.empty` is none)."""
+    hints = get_type_hints(fn, include_extras=True)
+    found: dict[str, tuple[Any, Any]] = {}
+    for name, parameter in signature(fn).parameters.items():
+        if name in given:
+            continue
+        if is_dataclass(hints[name]):
+            found |= asked(hints[name])
+        else:
+            found[name] = hints[name], parameter.default
+    return found
+
+
+def grouped(fn: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with those that are a dataclass's fields gathered in one, under the argument's name."""
+    made, hints = dict(settings), get_type_hints(fn)
+    for name in signature(fn).parameters:
+        kind = hints[name]
+        if name not in made and isinstance(kind, type) and is_dataclass(kind):
+            made[name] = kind(**{field: made.pop(field) for field in asked(kind) if field in made})
+    return made

@@ -7,8 +7,8 @@ from functools import partial
 
 from fedcore.links.heuristics import coins, size_weights
 from fedcore.local import Training
-from fedcore.transfer import REPORT, Costs, How, Radio, Range, costs_of, formed, gather, method
-from fedcore.types import Message, Method, Net, Params, Positive, Turn, Update
+from fedcore.transfer import REPORT, How, Radio, costs_of, formed, gather, method
+from fedcore.types import Message, Method, Net, Params, Turn, Update
 
 
 def psi_fedavg(
@@ -16,14 +16,10 @@ def psi_fedavg(
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
-    powers: Range,
-    rates: Range,
-    bits: Positive,
-    costs: Costs,
+    radio: Radio,
     transfer: How,
 ) -> Method:
     """Build psi-FedAvg. Nothing is measured over pairs. Its settings are `st_lf`'s."""
-    radio = Radio(powers, rates, bits, costs)
     form = partial(link, radio=radio)
     return method("psi_fedavg", nets, training, common, form, radio, transfer)
 

@@ -7,8 +7,8 @@ from functools import partial
 
 from fedcore.links.heuristics import coins, random_weights
 from fedcore.local import Training
-from fedcore.transfer import Costs, How, Radio, Range, costs_of, formed, gather, method
-from fedcore.types import Message, Method, Net, Params, Positive, Turn, Update
+from fedcore.transfer import How, Radio, costs_of, formed, gather, method
+from fedcore.types import Message, Method, Net, Params, Turn, Update
 
 
 def rnd_psi(
@@ -16,14 +16,10 @@ def rnd_psi(
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
-    powers: Range,
-    rates: Range,
-    bits: Positive,
-    costs: Costs,
+    radio: Radio,
     transfer: How,
 ) -> Method:
     """Build Rnd-psi. Nothing is measured over pairs. Its settings are `st_lf`'s."""
-    radio = Radio(powers, rates, bits, costs)
     form = partial(link, radio=radio)
     return method("rnd_psi", nets, training, common, form, radio, transfer)
 

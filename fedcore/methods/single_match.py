@@ -11,8 +11,8 @@ from functools import partial
 
 from fedcore.links.heuristics import halves, matched
 from fedcore.local import Training
-from fedcore.transfer import Costs, How, Radio, Range, costs_of, formed, gather, method
-from fedcore.types import Message, Method, Net, Params, Positive, Turn, Update
+from fedcore.transfer import How, Radio, costs_of, formed, gather, method
+from fedcore.types import Message, Method, Net, Params, Turn, Update
 
 
 def single_match(
@@ -20,14 +20,10 @@ def single_match(
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
-    powers: Range,
-    rates: Range,
-    bits: Positive,
-    costs: Costs,
+    radio: Radio,
     transfer: How,
 ) -> Method:
     """Build SM. Nothing is measured over pairs. Its settings are `st_lf`'s."""
-    radio = Radio(powers, rates, bits, costs)
     form = partial(link, radio=radio)
     return method("single_match", nets, training, common, form, radio, transfer)
 

@@ -9,11 +9,9 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedcore.divergence import Divergence
-from fedcore.links.bound import Constants
-from fedcore.links.programs import Solver
 from fedcore.local import Training
-from fedcore.transfer import Bound, Chance, Costs, How, Program, Radio, Range, formed, measured, method, solved
-from fedcore.types import Amount, Count, Message, Method, Net, Params, Positive, Turn, Unit, Update
+from fedcore.transfer import Bound, How, Program, Radio, formed, measured, method, solved
+from fedcore.types import Message, Method, Net, Params, Turn, Unit, Update
 
 
 def st_lf(
@@ -21,24 +19,10 @@ def st_lf(
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
-    pair_rounds: Count,
-    pair_iterations: Count,
-    pair_batch: Count,
-    pair_lr: Positive,
-    held_out: Chance,
-    constants: Constants,
-    delta: Chance,
-    unlabelled: Amount,
-    phi_s: Amount,
-    phi_t: Amount,
-    phi_e: Amount,
-    powers: Range,
-    rates: Range,
-    bits: Positive,
-    costs: Costs,
-    solver: Solver,
-    tol: Positive,
-    max_iterations: Count,
+    pairs: Divergence,
+    bound: Bound,
+    program: Program,
+    radio: Radio,
     transfer: How,
 ) -> Method:
     """Build ST-LF.
@@ -48,10 +32,6 @@ def st_lf(
     costs: :class:`fedcore.transfer.Radio`. solver, tol, max_iterations: `fedcore.links.solve`. transfer: "parameters",
     a target runs the mean of its sources' models, or "outputs", the mean of what they say.
     """
-    pairs = Divergence(pair_rounds, pair_iterations, pair_batch, pair_lr, 0.0, held_out)
-    bound = Bound(constants, delta, unlabelled, phi_s, phi_t, phi_e)
-    program = Program(solver, tol, max_iterations)
-    radio = Radio(powers, rates, bits, costs)
     form = partial(link, bound=bound, radio=radio, program=program)
     return method("st_lf", nets, training, common, form, radio, transfer, pairs)
 

@@ -30,7 +30,7 @@ GIVEN = {
     "costs": None, "solver": "exact", "tol": 3e-3, "max_iterations": 60, "transfer": "parameters",
 }  # fmt: skip
 st_lf = partial(method, "st_lf", **GIVEN)
-BOUND, RADIO = Bound("measured", 1e-3, 1e3, 1.0, 5.0, 1.0), Radio((23.0, 25.0), (63e6, 85e6), 1e9)
+BOUND, RADIO = Bound("measured", 1e-3, 1e3, 1.0, 5.0, 1.0), Radio((23.0, 25.0), (63e6, 85e6), 1e9, None)
 NAMES = tuple("abcd")
 TURN = Turn(5, 2, 0, tuple((a, b) for i, a in enumerate(NAMES) for b in NAMES[i + 1 :]), NAMES)
 NONE = data(0)
@@ -282,4 +282,4 @@ def test_the_classifier_is_the_devices_net_with_two_classes():
     assert [*nets.shapes(binary(convolutional)).values()][-1] == (2,)
     stage = st_lf().stages[2]
     assert stage.over == "pairs"
-    assert stage.local.keywords["settings"] == Divergence(3, 2, 4, 0.05, 0.0, 0.25)
+    assert stage.local.keywords["settings"] == Divergence(3, 2, 4, 0.05, 0.25)
