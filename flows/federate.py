@@ -81,7 +81,7 @@ def run(request: Request) -> None:
             for setting, prepared, fed in points:
                 for row in setting.methods:
                     result = federate.run_method(
-                        here, setting, prepared, fed, row, job.seed, job.size, limits.every, job.show
+                        here, setting, prepared, fed, row, job.seed, job.size, setting.every, job.show
                     )
                     record.keep(here.store, result, job.title)
                     found[-1].append(result)
@@ -144,7 +144,7 @@ def planned(request: Request) -> tuple[dict[str, Any], list[Job]]:
     """Return the parameters and the jobs; raises Refused before anything is computed."""
     # What is run is settled first; the other changes are made at each point of a study's grid.
     mine = {key: value for key, value in request.changes.items() if key.partition(".")[0] in ("run", "studies")}
-    changes = {key: value for key, value in request.changes.items() if key not in mine}
+    changes = {key: value for key, value in request.changes.items() if key not in mine or key == settings.EVERY}
     params = settings.changed(settings.read(), mine)
     limits = settings.run_section(params)
     size = request.size or limits.size

@@ -41,6 +41,9 @@ SECTIONS = ("run", "data", "federation", "net", "training", "studies")
 GIVEN = ("nets", "training", "common")
 """What every method's builder gets beside its own section."""
 
+EVERY = "run.every"
+"""The only setting of section run that a study may set for itself."""
+
 EXAMPLES = ("shape", "classes")
 """What every net gets: it comes from the data."""
 
@@ -120,7 +123,10 @@ class MethodSettings:
 
 @dataclass(frozen=True)
 class Setting:
-    """One point of a study's grid, ready to run: its name, its data and federation, its net, its methods."""
+    """One point of a study's grid, ready to run: its name, its data and federation, its net, its methods.
+
+    every: evaluate after each so many rounds.
+    """
 
     study: str
     name: str
@@ -129,6 +135,7 @@ class Setting:
     federation: dict[str, Any]
     net: dict[str, Any]
     methods: tuple[MethodSettings, ...]
+    every: int
 
     @property
     def slug(self) -> str:
@@ -260,6 +267,9 @@ def settings(
     ):
         point = {key: word for key, word, _ in values}
         sets = {key: value for _, _, settings in values for key, value in settings.items()}
+        for key in [*chosen.sizes[size_name].set, *sets]:
+            if key.startswith("run.") and key != EVERY:
+                raise Refused(f"studies.{study_name}: {key} is of all studies; of section run a study sets every alone")
         mine = {key: value for key, value in changes.items() if key not in point}
         here = changed(changed(params, {**chosen.sizes[size_name].set, **sets}), mine)
         points.append(_setting(here, study_name, _named(point), point, chosen, methods))
@@ -292,7 +302,8 @@ def _setting(
 ) -> Setting:
     rows = tuple(_method(params, label, chosen.methods.get(label)) for label in methods or list(chosen.methods))
     data, federation = _data(params["data"]), _federation(params["federation"])
-    return Setting(study_name, name, point, data, federation, _net(params["net"]), rows)
+    every = run_section(params).every
+    return Setting(study_name, name, point, data, federation, _net(params["net"]), rows, every)
 
 
 def _data(section: Mapping[str, Any]) -> dict[str, Any]:

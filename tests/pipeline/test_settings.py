@@ -112,6 +112,23 @@ def test_a_row_wins_over_its_methods_section_and_training(params: dict[str, Any]
     assert (plain.own["reg"], sharp.own["reg"]) == (0.5, 0.125)
 
 
+def test_a_study_may_say_how_often_it_is_evaluated(params: dict[str, Any]):
+    params["run"]["every"] = 2
+    assert points(ask(params, {"lmf": {}}))[0].every == 2
+    ask(params, {"lmf": {}}, set={"run.every": 3})
+    assert points(params)[0].every == 3
+    assert points(params, run__every=5)[0].every == 5
+    ask(params, {"lmf": {}}, grid={"run.every": [1, 4]})
+    assert [point.every for point in points(params)] == [1, 4]
+
+
+def test_a_study_sets_nothing_else_that_is_of_all_studies(params: dict[str, Any]):
+    says = "studies.asked: run.seeds is of all studies; of section run a study sets every alone"
+    assert refusal(points, ask(params, {"lmf": {}}, set={"run.seeds": [1]})) == says
+    assert refusal(points, ask(params, {"lmf": {}}, grid={"run.seeds": [[1], [2]]})) == says
+    assert "run.every = 0" in refusal(points, ask(params, {"lmf": {}}, set={"run.every": 0}))
+
+
 def test_a_methods_own_section_may_change_its_training(params: dict[str, Any]):
     params["lmf"]["training"] = {"epochs": 3, "init": "common"}
     lmf, code = points(ask(params, {"lmf": {}, "code_ot": {}}))[0].methods
@@ -141,10 +158,11 @@ def test_what_is_typed_reaches_the_run_and_the_studies(federate: Any, monkeypatc
     words = ["study=code", "run.seeds=[5,6]", "run.every=3", "studies.code.methods={lmf: {}}", "federation.devices=3"]
     params, jobs = federate.planned(federate.parse(words))
     assert [job.seed for job in jobs] == [5, 6]
-    assert run_section(params).every == 3
+    assert run_section(params).every == jobs[0].settings[0].every == 3
     assert [row.label for row in jobs[0].settings[0].methods] == ["lmf"]
     assert jobs[0].settings[0].federation["devices"] == 3
     assert [job.seed for job in federate.planned(federate.parse(["study=code", "seed=9", "run.seeds=[5,6]"]))[1]] == [9]
+    assert federate.planned(federate.parse(["study=dfl", "run.every=3"]))[1][0].settings[0].every == 3
     assert "run.evry" in refusal(federate.planned, federate.parse(["run.evry=3"]))
     assert "run.every = 0" in refusal(federate.planned, federate.parse(["run.every=0"]))
 
