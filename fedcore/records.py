@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -112,15 +112,9 @@ def who_sends_whom(server: Params) -> tuple[list[str], Tensor, Tensor] | None:
     return (names, server[f"{PREFIX}psi"], server[f"{PREFIX}alpha"]) if names else None
 
 
-def numbers(server: Params, devices: Iterable[str] = ()) -> dict[str, dict[str, dict[str, float]]]:
-    """Return split -> device -> metric -> value, all that the server recorded of single devices: rows of the table.
-
-    devices: those of whom the last round's numbers of `courses` are told, all alike, in the split "distillation".
-    """
-    last = {name: float(course[-1]) for name, course in courses(server).items()}
-    alike = {name: last for name in devices if last}
-    found = {"transport": by_fold(server), "alignment": alignment(server)}
-    found |= {"distillation": alike, "links": links(server)}
+def numbers(server: Params) -> dict[str, dict[str, dict[str, float]]]:
+    """Return split -> device -> metric -> value, all that the server recorded of single devices: rows of the table."""
+    found = {"transport": by_fold(server), "alignment": alignment(server), "links": links(server)}
     return {split: devices for split, devices in found.items() if devices}
 
 

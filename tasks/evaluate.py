@@ -9,30 +9,43 @@ import pandas as pd
 
 from fedcore.rounds import Round
 from fedcore.summary import LESS, SCORED
+from fedcore.types import Params
 
 if TYPE_CHECKING:  # importing Prefect takes seconds
     from tasks.settings import Setting
     from tasks.steps import Step
+
+ALIKE = "distillation"
+"""The split of what is said of all devices alike."""
 
 Numbers: TypeAlias = Mapping[str, Mapping[str, float]]
 COLUMNS = ["study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
 
 
 def rows(
-    setting: Setting, label: str, seed: int, played: Sequence[Round], beside: Mapping[str, Numbers]
+    setting: Setting,
+    label: str,
+    seed: int,
+    played: Sequence[Round],
+    beside: Mapping[str, Numbers],
+    courses: Params | None = None,
 ) -> pd.DataFrame:
     """Return a method's rounds as tidy rows: scores of the evaluated ones, bytes of all.
 
     beside: split -> device -> metric -> value, once: what the device holds, what the server recorded of its model.
+    courses: name -> (R,), a number for each round; that of an evaluated round is told of all devices alike, in the
+    split "distillation".
     """
+    known = {name: course.tolist() for name, course in (courses or {}).items()}
     found: list[tuple[Any, ...]] = []
-    for one in played:
+    for number, one in enumerate(played):
         place = (setting.study, setting.data["name"], setting.name, label, seed, one.turn.stage, one.turn.round + 1)
         for metric, sent in (("bytes_up", one.up), ("bytes_down", one.down)):
             found += [(*place, device, "traffic", metric, float(count)) for device, count in sent.items()]
         for device, splits in (one.scores or {}).items():
             for split, metrics in splits.items():
                 found += [(*place, device, split, metric, value) for metric, value in metrics.items()]
+            found += [(*place, device, ALIKE, metric, course[number]) for metric, course in known.items()]
     for split, devices in beside.items():
         for device, numbers in devices.items():
             found += [(*place, device, split, name, value) for name, value in numbers.items()]

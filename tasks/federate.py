@@ -101,7 +101,10 @@ def run_method(
     )  # fmt: skip
     return Result(
         setting, row, seed, size, Digest().of(words), prepared, fed,
-        evaluate.rows(setting, row.label, seed, played, beside(here.store, prepared, played[-1])),
+        evaluate.rows(
+            setting, row.label, seed, played, beside(here.store, prepared, played[-1]),
+            records.courses(here.store.get(played[-1].state.server)),
+        ),
         evaluate.seconds(setting, row.label, seed, done), done, models, played[-1].state.server, tuple(show), plane,
     )  # fmt: skip
 
@@ -112,7 +115,7 @@ def beside(store: Store, prepared: Prepared, last: Round) -> dict[str, evaluate.
     Of targets of links also the accuracy on their own test data, links.accuracy, so that its mean is theirs alone.
     """
     held = pictures.holds(store, prepared.dataset, prepared.partition)
-    found = records.numbers(store.get(last.state.server), held)
+    found = records.numbers(store.get(last.state.server))
     if "links" in found:
         right = {name: scores["test"]["accuracy"] for name, scores in (last.scores or {}).items()}
         for name, numbers in found["links"].items():

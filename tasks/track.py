@@ -267,9 +267,9 @@ def _metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int) -> Iterable
 
     Where devices are in several groups also the mean score of each, e.g. test.accuracy.in_A.
 
-    Those of single devices stand in a group of their own, "devices/"; who neither sent nor received in a round has no
-    point there, as most have none where few take part. Steps count the turns from 1. Times are the run's
-    start plus the step, so that writing twice gives one point.
+    Those of single devices stand in a group of their own, "devices/", but for what all have alike; who neither sent nor
+    received in a round has no point there, as most have none where few take part. Steps count the turns from 1. Times
+    are the run's start plus the step, so that writing twice gives one point.
     """
     turns = {
         turn: number for number, turn in enumerate(sorted(set(zip(table["stage"], table["round"], strict=True))), 1)
@@ -282,7 +282,7 @@ def _metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int) -> Iterable
         named = {
             f"devices/{split}.{_plain(str(metric))}.{_plain(device)}": value
             for device, value in zip(part["device"], values, strict=True)
-            if value or split != "traffic"
+            if split != evaluate.ALIKE and (value or split != "traffic")
         }
         if split == "traffic":
             named |= {f"{metric}": values.sum()}

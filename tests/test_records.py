@@ -90,7 +90,7 @@ def test_numbers_are_all_that_is_known_by_split():
     plans = records.plans({"b": {"h1": plan(3, 2, 7, 0.5, 100.0)}})
     assert records.numbers({}) == records.numbers({"hyper/x": torch.zeros(1)}) == {}
     assert records.numbers(ALIGNED) == {"alignment": records.alignment(ALIGNED)}
-    assert records.numbers(plans | ALIGNED, ["a"]) == {
+    assert records.numbers(plans | ALIGNED) == {
         "transport": records.by_fold(plans),
         "alignment": records.alignment(ALIGNED),
     }
@@ -106,10 +106,9 @@ def test_numbers_are_recorded_round_by_round():
     }  # fmt: skip
 
 
-def test_the_last_round_s_numbers_are_told_of_every_device():
+def test_courses_are_the_numbers_of_every_round():
     told = {"record/rho": torch.tensor([1.0, 0.5]), "record/rows": torch.zeros(2, 3), "record/x/y": torch.zeros(2)}
     assert {name: course.tolist() for name, course in records.courses(told | ALIGNED).items()} == {"rho": [1.0, 0.5]}
-    assert records.numbers(told, ["a", "b"]) == {"distillation": {"a": {"rho": 0.5}, "b": {"rho": 0.5}}}
     assert records.numbers(told) == {}
 
 

@@ -23,6 +23,7 @@ examples after 20 epochs. Models are averaged by examples, as FedAvg's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -227,12 +228,13 @@ def teach(
     """Average the models, train the generator on those sent (4), send both.
 
     The server remembers the generator, its optimiser's memory and record/generator_loss (R,), the mean over the round's
-    steps of the first part of (4) in nats.
+    steps of the first part of (4) in nats; nan for a round in which nobody had an example.
     """
     model = mean([update.params for update in sent.values()], by_size([update.size for update in sent.values()]))
     counts = torch.stack([update.extra[LABELS] for update in sent.values()]).double()
     if not counts.any():
-        return server, everyone(turn.names, Message(model))
+        silent = extended(server, {"generator_loss": torch.tensor(math.nan)})
+        return server | silent, everyone(turn.names, Message(model))
     labels = counts.sum(0) / counts.sum()
     laid = lay(maker.net, under(GENERATOR, server))
     moments = {name: leaf.clone() for name, leaf in under(MOMENTS, server).items()}

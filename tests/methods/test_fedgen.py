@@ -146,6 +146,8 @@ def test_devices_without_labels_leave_the_generator_alone():
         name: Update(start.messages["a"].params, {LABELS: torch.zeros(3, dtype=torch.int64)}, 0) for name in "ab"
     }
     server, messages = combine(start.server, updates, Turn(0, 0, 0, ("a", "b"), ("a", "b")))
+    loss = server.pop("record/generator_loss")
+    assert loss.isnan().tolist() == [True]
     assert bits(server) == bits(start.server)
     assert not messages["a"].extra
 

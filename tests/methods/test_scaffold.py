@@ -114,10 +114,12 @@ def test_where_all_devices_hold_the_same_the_correction_cancels():
 
 def test_the_servers_variate_stays_the_mean_of_the_devices_own():
     """This breaks as soon as one device's memory is lost between two of its rounds."""
-    seen = set()
+    seen, own = set(), {}
     for one in run(scaffold(), TEN, 1, Inline()):
         seen |= set(one.turn.units)
         assert set(one.state.own) == seen
+        assert all(one.state.own[name] is own[name] for name in own if name not in one.turn.units)
+        own = one.state.own
         average = {leaf: sum(mine[leaf] for mine in one.state.own.values()) / 10 for leaf in zeros()}
         torch.testing.assert_close(one.state.server, average, rtol=1e-4, atol=1e-5)
     assert one.state.server["fc3.bias"].abs().max() > 1e-3

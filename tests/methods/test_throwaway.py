@@ -1,6 +1,5 @@
-"""Four methods that are not in the registry, of the kinds that the loop must carry as it is.
+"""Three methods that are not in the registry, of the kinds that the loop must carry as it is.
 
-server and device memory     SCAFFOLD (Karimireddy et al. 2020), 3 of 10 devices a round
 personal leaves              FedPer (Arivazhagan et al. 2019): the last layer never travels
 a stage over pairs           how far devices lie apart, from which each one's mean is weighted
 combined outputs             every device runs all models, its own with the larger weight
@@ -17,11 +16,10 @@ import pytest
 import torch
 from federations import NET, NETS, SGD, Recorder, bits, device_of, federation, last, trained, workers
 from sklearn.metrics import log_loss
-from torch.nn.functional import cross_entropy
 
 from fedcore import nets
 from fedcore.evaluate import evaluate
-from fedcore.local import descend, gradients, lay, minibatches, predict, starting, train
+from fedcore.local import predict, train
 from fedcore.messages import everyone, first, received
 from fedcore.methods import method
 from fedcore.mixing import evenly, mean, mix
@@ -39,123 +37,7 @@ def whole_fedavg(**settings):
     return method("fedavg", **given | settings)
 
 
-def zeros():
-    return {leaf: torch.zeros(shape) for leaf, shape in nets.shapes(NET).items()}
-
-
-# 1. Server and device memory
-
-
-def begin_corrected(public, seed):
-    _, messages = first(public, seed, common=True)
-    return zeros(), {name: replace(message, extra=zeros()) for name, message in messages.items()}
-
-
-def train_corrected(own, message, device, at, *, training):
-    """Steps along g - c_i + c; then c_i <- c_i - c + (x - y) / (K lr) (option II)."""
-    mine, common = own or zeros(), message.extra
-    laid = lay(device.net, starting({}, message, device, at))
-    batches = minibatches(laid, len(device.data.train), training, at.generator("batches"))
-    gradient = gradients(laid)
-
-    def step(x, y):
-        gradient(x, y)
-        for leaf, number in laid.leaves.items():
-            number.sub_(laid.slopes[leaf] - mine[leaf] + common[leaf], alpha=training.lr)
-
-    descend(device.data.train, batches, step)
-    params, scale = laid.params(), 1 / (len(batches) * training.lr)
-    after = {leaf: mine[leaf] - common[leaf] + scale * (message.params[leaf] - params[leaf]) for leaf in params}
-    return after, Update(params, {leaf: after[leaf] - mine[leaf] for leaf in after}, len(device.data.train))
-
-
-def average_corrected(server, updates, turn):
-    """Average the models; c <- c + sum dc_i / N, over those who took part, N counting all devices."""
-    change = mean([update.extra for update in updates.values()], evenly(len(updates)))
-    variate = {leaf: c + change[leaf] * len(updates) / len(turn.names) for leaf, c in server.items()}
-    model = mean([update.params for update in updates.values()], evenly(len(updates)))
-    return variate, everyone(turn.names, Message(model, variate))
-
-
-def scaffold(rounds=8, fraction=0.3):
-    local = partial(train_corrected, training=SGD)
-    return Method(begin_corrected, (Stage(local, average_corrected, rounds, fraction),), received)
-
-
-def scaffold_by_hand(fed, seed, turns):
-    """The same with autograd, loops and double precision; turns: who takes part in each round."""
-    x = {leaf: number.double() for leaf, number in nets.init(NET, generator(seed, "init")).items()}
-    c = {leaf: number.double() for leaf, number in zeros().items()}
-    own = dict.fromkeys(fed.devices, c)
-    for number, names in enumerate(turns):
-        models, changes = [], []
-        for name in names:
-            module = NET.build().double()
-            module.load_state_dict(x)
-            examples = fed.devices[name].data.train
-            draw, steps = At(seed, 0, number, name).generator("batches"), 0
-            for _ in range(SGD.epochs):
-                for index in torch.randperm(len(examples), generator=draw).split(SGD.batch):
-                    module.zero_grad()
-                    cross_entropy(module(examples.x[index].double()), examples.y[index]).backward()
-                    with torch.no_grad():
-                        for leaf, y in module.named_parameters():
-                            y -= SGD.lr * (y.grad - own[name][leaf] + c[leaf])
-                    steps += 1
-            y = {leaf: number.detach() for leaf, number in module.named_parameters()}
-            new = {leaf: own[name][leaf] - c[leaf] + (x[leaf] - y[leaf]) / (steps * SGD.lr) for leaf in y}
-            changes.append({leaf: new[leaf] - own[name][leaf] for leaf in y})
-            models.append(y)
-            own = {**own, name: new}
-        x = {leaf: sum(y[leaf] for y in models) / len(models) for leaf in x}
-        c = {leaf: c[leaf] + sum(change[leaf] for change in changes) / len(fed.devices) for leaf in c}
-    return x, c, own
-
-
-def test_variates_of_server_and_devices_are_those_of_the_algorithm():
-    rounds = list(run(scaffold(), TEN, 1, Inline()))
-    turns = [one.turn.units for one in rounds]
-    assert all(len(names) == 3 for names in turns)
-    assert any(name in earlier for k, names in enumerate(turns) for name in names for earlier in turns[:k])
-    model, variate, own = scaffold_by_hand(TEN, 1, turns)
-    state = rounds[-1].state
-    close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-5, check_dtype=False)
-    close(state.messages["a"].params, model)
-    close(state.server, variate)
-    for name in TEN.devices:
-        close(state.own.get(name, zeros()), own[name])
-
-
-def test_the_servers_variate_stays_the_mean_of_the_devices_own():
-    """This breaks as soon as one device's memory is lost between two of its rounds."""
-    seen, own = set(), {}
-    for one in run(scaffold(), TEN, 1, Inline()):
-        seen |= set(one.turn.units)
-        assert set(one.state.own) == seen
-        assert all(one.state.own[name] is own[name] for name in own if name not in one.turn.units)
-        own = one.state.own
-        average = {leaf: sum(own[name][leaf] for name in own) / 10 for leaf in LEAVES}
-        torch.testing.assert_close(one.state.server, average, rtol=1e-4, atol=1e-5)
-        assert one.state.server["fc3.bias"].abs().max() > 1e-3
-
-
-def test_without_variates_yet_the_first_round_is_fedavgs():
-    corrected, plain = (next(run(built, TEN, 1, Inline())) for built in (scaffold(), whole_fedavg(fraction=0.3)))
-    assert corrected.turn.units == plain.turn.units
-    torch.testing.assert_close(corrected.state.messages["a"].params, plain.state.messages["a"].params)
-    later, plainly = (last(built, TEN, 1) for built in (scaffold(2), whole_fedavg(rounds=2, fraction=0.3)))
-    apart = later.state.messages["a"].params["fc3.bias"] - plainly.state.messages["a"].params["fc3.bias"]
-    assert apart.abs().max() > 1e-3
-
-
-def test_variates_travel_beside_the_model_and_both_are_counted():
-    for one in run(scaffold(2), TEN, 1, Inline()):
-        final = 512 * (one.turn.round == 1)
-        assert one.up == {name: 512 * (name in one.turn.units) for name in TEN.devices}
-        assert one.down == {name: 512 * (name in one.turn.units) + final for name in TEN.devices}
-
-
-# 2. Personal leaves
+# 1. Personal leaves
 
 
 def begin_personal(public, seed, *, personal):
@@ -236,7 +118,7 @@ def test_nothing_personal_is_fedavg_and_all_personal_is_local_training():
     assert bits(alone.state.own) == bits(sent)
 
 
-# 3. A stage over pairs
+# 2. A stage over pairs
 
 
 def estimate(own, message, device, at):
@@ -312,7 +194,7 @@ def test_far_devices_do_not_touch_each_other():
     assert not torch.allclose(together["a"].params["fc3.bias"], together["c"].params["fc3.bias"])
 
 
-# 4. Combined outputs
+# 3. Combined outputs
 
 
 def hand_out(server, updates, turn):
@@ -355,13 +237,16 @@ def test_weighted_outputs_are_the_mixture_computed_by_hand():
     assert len({score["shared"]["loss"] for score in one.scores.values()}) == 3
 
 
-# All of them
+# All of them, and one with memory at the server and at devices of which 3 of 10 take part
+
+
+SCAFFOLD = method("scaffold", nets=NETS, training=SGD, common=True, rounds=4, fraction=0.3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("built", "fed"),
-    [(scaffold(4), TEN), (fedper(), federation()), (neighbours(), apart()), (ensemble(), federation())],
+    [(SCAFFOLD, TEN), (fedper(), federation()), (neighbours(), apart()), (ensemble(), federation())],
     ids=["memory", "personal", "pairs", "outputs"],
 )
 def test_the_same_bits_in_worker_processes_and_after_a_stop(built, fed):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from federations import federation as plainly
 from signals import ADAM, WHOLE, federation
 
 from fedcore import records
@@ -75,3 +76,18 @@ def test_over_devices_and_groups():
     assert evaluate.over_devices(rows, groups[:2]) == evaluate.over_devices(rows, groups[:0]) == plain
     assert evaluate.over_devices(rows.assign(split="data"), groups) == plain
     assert evaluate.over_devices(rows.assign(metric="loss"), groups)["worst"] == 0.6
+
+
+def test_what_the_server_counted_in_evaluated_rounds_is_told_of_all_devices():
+    fed = plainly()
+    made = method(
+        "dfl", nets=fed.public.nets, training=ADAM, common=True, rounds=5, fraction=1.0, ratio="dynamic", threshold=0.5,
+        temperature=1.0, weighting="counts",
+    )  # fmt: skip
+    played = list(run(made, fed, 0, Inline(), every=2))
+    setting: Any = SimpleNamespace(study="s", data={"name": "d"}, name="base")
+    rows = evaluate.rows(setting, "dfl", 0, played, {}, records.courses(played[-1].state.server))
+    told = rows[rows["split"] == "distillation"]
+    rho = told[told["metric"] == "rho"].set_index(["round", "device"])["value"]
+    assert rho.to_dict() == {(r, name): pytest.approx(1 - r / 5) for r in (2, 4, 5) for name in "abc"}
+    assert set(told["metric"]) == {"rho", "diagonal", "right"}
