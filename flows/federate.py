@@ -72,7 +72,7 @@ def run(request: Request) -> None:
     limits = settings.run_section(params)
     record = track.Record()
     found: list[list[federate.Result]] = []
-    with session("federate", limits.workers) as here:
+    with session("federate", limits.workers, limits.accelerator) as here:
         # All data are read and all methods built first: what they refuse is refused before anything is trained.
         ready = [[(setting, *gathered(here, setting, job.seed, request)) for setting in job.settings] for job in jobs]
         here.expect(sum(federate.work_of(setting, fed) for points in ready for setting, _, fed in points))

@@ -98,6 +98,7 @@ def run_method(
     words = (
         "config", setting.study, size, setting.name, row.label, row.flat(), seed, every, prepared.dataset.digest,
         prepared.partition.digest, setting.federation["scale"], fed.public.nets, method,
+        *([here.steps.accelerator] if here.steps.accelerator else []),
     )  # fmt: skip
     return Result(
         setting, row, seed, size, Digest().of(words), prepared, fed,

@@ -20,6 +20,7 @@ from prefect.states import Crashed
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from fedcore.accelerator import found
 from fedcore.types import Refused
 from fedcore.workers import Workers
 from tasks import environment, server
@@ -66,10 +67,10 @@ def refusals() -> Iterator[None]:
 class Session:
     """A flow's run: steps, and how far it is."""
 
-    def __init__(self, flow: str, workers: Workers, progress: Progress) -> None:
+    def __init__(self, flow: str, workers: Workers, progress: Progress, accelerator: str | None) -> None:
         self.flow = flow
         self.store = Store(environment.BLOBS)
-        self.steps = Steps(self.store, workers, self._watch, self._advance)
+        self.steps = Steps(self.store, workers, self._watch, self._advance, accelerator)
         self.progress = progress
         self.log = get_run_logger()
         self.bar = progress.add_task(flow, total=None)
@@ -129,12 +130,15 @@ def on_record(flow_run: str) -> Iterator[None]:
 
 
 @contextmanager
-def session(flow: str, workers: int | None) -> Iterator[Session]:
-    """Open a session: worker processes start with the first step that is not cached."""
+def session(flow: str, workers: int | None, accelerator: str = "none") -> Iterator[Session]:
+    """Open a session: worker processes start with the first step that is not cached.
+
+    accelerator: what devices' steps may run on, as in section run.
+    """
     columns: list[Any] = [
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         TextColumn("left"), TimeRemainingColumn(),
     ]  # fmt: skip
     progress = Progress(*columns, console=console, transient=True)
     with on_record(str(runtime.flow_run.id)), Workers(workers) as pool, progress:
-        yield Session(flow, pool, progress)
+        yield Session(flow, pool, progress, found(accelerator))

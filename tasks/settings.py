@@ -91,6 +91,7 @@ class Run(Section):
     seeds: Seeds
     every: Annotated[int, Ge(1)]
     workers: Annotated[int, Ge(1)] | None
+    accelerator: Literal["auto", "none"]
 
 
 Study.model_rebuild()

@@ -10,6 +10,7 @@ from typing import Any
 from prefect import task
 from prefect.futures import PrefectFuture
 
+from fedcore.accelerator import accelerated, there
 from fedcore.workers import WorkerDied, Workers
 from tasks import environment
 from tasks.keys import Digest
@@ -37,7 +38,8 @@ class Steps:
     """Runs functions as cached tasks; an `execute` for fedcore.rounds.run.
 
     Arguments and results are references (tasks.store). watch is told of every step as it ends, played of the local
-    steps that were done inside a step.
+    steps that were done inside a step. accelerator: the kind that devices' steps run on, None for the CPU; keys tell
+    the results of one from the other's.
     """
 
     def __init__(
@@ -46,18 +48,23 @@ class Steps:
         workers: Workers,
         watch: Callable[[Step], None] = lambda step: None,
         played: Callable[[int], None] = lambda count: None,
+        accelerator: str | None = None,
     ) -> None:
         self.store = store
         self.workers = workers
         self.watch = watch
         self.played = played
+        self.accelerator = accelerator
         self.done: list[Step] = []
         self._digest = Digest()
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
-        return self.map(fn, {"": args})[""]
+        return self._worked(fn, {"": args})[""]
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
+        return self._worked(accelerated(fn, self.accelerator), calls)
+
+    def _worked(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]]) -> dict[Any, Any]:
         def body(*args: Any) -> Any:
             return self.workers.call(load_call_save, self.store, fn, args)
 
@@ -70,9 +77,10 @@ class Steps:
         """
 
         def body(*args: Any) -> Any:
-            return call_save(self.store, fn, (InMemory(self.store, self.workers, self.played), *args, *unkeyed))
+            execute = InMemory(self.store, self.workers, self.played, self.accelerator)
+            return call_save(self.store, fn, (execute, *args, *unkeyed))
 
-        return self._map(fn, {"": args}, body)[""]
+        return self._map(accelerated(fn, self.accelerator), {"": args}, body)[""]
 
     def _map(self, fn: Any, calls: Mapping[Any, tuple[Any, ...]], body: Callable[..., Any]) -> dict[Any, Any]:
         kind = name_of(fn)
@@ -113,16 +121,18 @@ class Steps:
 class InMemory:
     """An `execute` for repeated rounds: what devices hold is loaded in the workers, everything else stays in memory."""
 
-    def __init__(self, store: Store, workers: Workers, played: Callable[[int], None]) -> None:
+    def __init__(self, store: Store, workers: Workers, played: Callable[[int], None], accelerator: str | None) -> None:
         self.store = store
         self.workers = workers
         self.played = played
+        self.accelerator = accelerator
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
         return self.workers(fn, *self.store.get(args))
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
-        return self.workers.map(load_call, {unit: (self.store, fn, args) for unit, args in calls.items()})
+        laid = accelerated(fn, self.accelerator)
+        return self.workers.map(load_call, {unit: (self.store, laid, args) for unit, args in calls.items()})
 
 
 class _Job:
@@ -166,9 +176,9 @@ def _worth_another_try(state: Any) -> bool:
 
 
 def name_of(fn: Any) -> str:
-    """Return the name of a function, whatever is bound to it."""
+    """Return the name of a function, whatever is bound to it and wherever it runs."""
     while hasattr(fn, "func"):
-        fn = fn.func
+        fn = fn.args[0] if fn.func is there else fn.func
     return str(fn.__name__)
 
 

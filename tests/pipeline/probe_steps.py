@@ -137,6 +137,13 @@ def find() -> dict[str, Any]:
         bound = Steps(probe.store, pool)
         bound(partial(partial(work.double, "bound"), Update(X)))
         found["name"] = bound.done[0].kind
+        found["there"] = []
+        for kind in (None, "cpu", "cpu"):
+            there = Steps(probe.store, pool, accelerator=kind)
+            there.map(work.double, {"a": ("there", Update(X))})
+            there.here(work.stretch, "there here", X, unkeyed=(1,))
+            there(work.double, "there too", Update(X))
+            found["there"].append([(step.kind, step.cached) for step in there.done])
     found["records"] = [json.loads(path.read_text())["metadata"]["serializer"]["type"] for path in
                         environment.STEPS.iterdir()]  # fmt: skip
     return found

@@ -234,6 +234,7 @@ BEYOND: dict[str, list[Any]] = {
     "run.seeds": [[], [-1], ["a"], 3, [0.5]],
     "run.every": [0, "often", 1.5, None],
     "run.workers": [0, -1, "two"],
+    "run.accelerator": ["cuda", "nane", None, True],
     "data.name": ["minst", 3, None],
     "data.download": ["perhaps"],
     "federation.partition": ["dirichle", None],

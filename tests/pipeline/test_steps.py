@@ -81,3 +81,10 @@ def test_a_step_has_its_functions_name_whatever_is_bound(found: dict[str, Any]):
 def test_no_record_is_pickled(found: dict[str, Any]):
     assert set(found["records"]) == {"json"}
     assert len(found["records"]) > 10
+
+
+def test_devices_steps_on_an_accelerator_have_their_names_and_keys_of_their_own(found: dict[str, Any]):
+    first, other, again = found["there"]
+    assert first == [["double", False], ["stretch", False], ["double", False]]
+    assert other == [["double", False], ["stretch", False], ["double", True]]
+    assert again == [["double", True], ["stretch", True], ["double", True]]
