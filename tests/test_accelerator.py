@@ -64,7 +64,7 @@ def holds(value: Any) -> bool:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_is_the_same_on_it(name: str):
     row = ROWS[name]
-    own = {**row.own, **({"pair_rounds": 2} if "pair_rounds" in row.own else {})}
+    own = {**row.own, **{name: 2 for name in ("rounds", "pair_rounds") if name in row.own}}
     built = replace(row, training={**row.training, "epochs": 1}, own=own).build(NETS)
     execute = OnIt()
     plain, moved_ = list(run(built, FED, 1, Inline())), list(run(built, FED, 1, execute))
