@@ -80,6 +80,30 @@ def caught(fn: Callable[[], object]) -> list[str]:
     return []
 
 
+def again_in_one_run(probe: Probe) -> dict[str, Any]:
+    """Ask for a step three times in one run, its blob gone before the last time; count the tasks."""
+    steps, submit, tasks = Steps(probe.store, probe.workers), Steps._submit, []
+
+    def counted(self: Steps, kind: str, *args: Any, **options: Any) -> Any:
+        tasks.append(kind)
+        return submit(self, kind, *args, **options)
+
+    Steps._submit = counted  # type: ignore[method-assign]
+    try:
+        values = [steps(work.double, "again", Update(X)) for _ in range(2)]
+        probe.store.path(next(refs(values[0]))).unlink()
+        values.append(steps(work.double, "again", Update(X)))
+    finally:
+        Steps._submit = submit  # type: ignore[method-assign]
+    same = all(value == values[0] for value in values)
+    return {
+        "tasks": len(tasks),
+        "cached": [step.cached for step in steps.done],
+        "same": same,
+        "ran": work.said("again"),
+    }
+
+
 @flow(persist_result=False)
 def find() -> dict[str, Any]:
     found: dict[str, Any] = {}
@@ -134,6 +158,7 @@ def find() -> dict[str, Any]:
             "units": list(sizes), "steps": [step.unit for step in steps.done],
             "lengths": [len(value.params["w"]) for value in probe.store.get(sizes).values()],
         }  # fmt: skip
+        found["again"] = again_in_one_run(probe)
         bound = Steps(probe.store, pool)
         bound(partial(partial(work.double, "bound"), Update(X)))
         found["name"] = bound.done[0].kind

@@ -18,6 +18,11 @@ def test_a_step_is_computed_once(found: dict[str, Any]):
     }  # fmt: skip
 
 
+def test_a_step_that_several_methods_ask_for_is_one_task_in_a_run(found: dict[str, Any]):
+    """Without its blob it is computed again, which takes a second one."""
+    assert found["again"] == {"tasks": 2, "cached": [False, True, False], "same": True, "ran": 2}
+
+
 @pytest.mark.parametrize("harm", ["missing", "truncated", "flipped", "emptied", "inside"])
 def test_a_damaged_blob_is_rebuilt(found: dict[str, Any], harm: str):
     """Once; the next run finds it again. "inside": the blob is one of several in a result."""
