@@ -37,6 +37,11 @@ def size_weights(psi: Array, sizes: Array) -> Array:
     return _columns(sizes[:, None] * (psi == 0)[:, None] * psi)
 
 
+def even_weights(psi: Array) -> Array:
+    """Link every source to every target with equal weights."""
+    return size_weights(psi, np.ones(len(psi)))
+
+
 def average_degree(psi: Array, alpha: Array, generator: torch.Generator) -> Array:
     """Give every source as many links as it has in alpha on average, to random targets with random weights (AvgD).
 

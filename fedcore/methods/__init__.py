@@ -37,9 +37,11 @@ METHODS: dict[str, str] = {
     "st_lf": "fedcore.methods.st_lf",
     "rnd_alpha": "fedcore.methods.rnd_alpha",
     "fedavg_alpha": "fedcore.methods.fedavg_alpha",
+    "fada": "fedcore.methods.fada",
     "avg_degree": "fedcore.methods.avg_degree",
     "rnd_psi": "fedcore.methods.rnd_psi",
     "psi_fedavg": "fedcore.methods.psi_fedavg",
+    "psi_fada": "fedcore.methods.psi_fada",
     "single_match": "fedcore.methods.single_match",
 }
 

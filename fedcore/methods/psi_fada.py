@@ -1,0 +1,53 @@
+"""psi-FADA (ST-LF, Section V-B, vii): sources and targets at random, aligned with each other, dynamic attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from fedcore.adversarial import Alignment, method
+from fedcore.links.heuristics import coins, even_weights
+from fedcore.local import Training
+from fedcore.transfer import Costs, Radio, Range, costs_of, formed, gather
+from fedcore.types import Amount, Count, Depth, Message, Method, Net, Params, Positive, Turn, Update
+
+
+def psi_fada(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    powers: Range,
+    rates: Range,
+    bits: Positive,
+    costs: Costs,
+    rounds: Depth,
+    steps: Count,
+    batch: Count,
+    lr: Positive,
+    weight: Amount,
+    shown: Count,
+    sharpness: Amount,
+    hidden: Count,
+    identifier_steps: Count,
+    identifier_lr: Positive,
+) -> Method:
+    """Build psi-FADA. Nothing is measured over pairs.
+
+    rounds: how often sources train their copies. steps to identifier_lr: :class:`fedcore.adversarial.Alignment`. The
+    others are `st_lf`'s.
+    """
+    radio = Radio(powers, rates, bits, costs)
+    alignment = Alignment(steps, batch, lr, weight, shown, sharpness, hidden, identifier_steps, identifier_lr)
+    form = partial(link, radio=radio)
+    return method("psi_fada", nets, training, common, form, radio, rounds, alignment)
+
+
+def link(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, radio: Radio
+) -> tuple[Params, Mapping[str, Message]]:
+    """Draw sources and targets and link all of them; dynamic attention is to say with which weights."""
+    server, _ = gather(server, updates, turn)
+    energy = costs_of(turn.seed, len(turn.names), radio)
+    psi = coins(len(turn.names), turn.generator("psi"))
+    return formed(server, turn, psi, even_weights(psi), energy)
