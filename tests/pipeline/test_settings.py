@@ -362,6 +362,22 @@ LINKED = DRAWN | {
 ST_LF, DRAWS_PSI = ("st_lf", "rnd_alpha", "fedavg_alpha", "avg_degree"), ("rnd_psi", "psi_fedavg", "single_match")
 BEYOND |= {f"{name}.{key}": values for name in ST_LF for key, values in LINKED.items()}
 BEYOND |= {f"{name}.{key}": values for name in DRAWS_PSI for key, values in DRAWN.items()}
+ALIGNED = {
+    "rounds": [-1, 1.5],
+    "steps": [0, 1.5],
+    "batch": [0, 1.5],
+    "lr": [0, -1],
+    "weight": [-0.1, "a"],
+    "shown": [0, 1.5],
+    "sharpness": [-0.1, "a"],
+    "hidden": [0, 1.5],
+    "identifier_steps": [0, 1.5],
+    "identifier_lr": [0, -1],
+}
+FADA = {"fada": LINKED, "psi_fada": DRAWN}
+BEYOND |= {
+    f"{name}.{key}": values for name, its in FADA.items() for key, values in (its | ALIGNED).items() if key != "transfer"
+}
 FREE = {"data.root", "data.path", "data.label", "data.device", "data.split", "data.features"}
 """Names of places and columns: what is there decides, when it is read."""
 
@@ -409,7 +425,7 @@ MAY_BE_MISSING = {f"federation.{k}" for k in ("share", "examples", "domains", "u
     "dfl.training.init",
     "scaffold.training.optimiser",
     "scaffold.training.momentum",
-    *(f"{name}.training.init" for name in (*ST_LF, *DRAWS_PSI)),
+    *(f"{name}.training.init" for name in (*ST_LF, *DRAWS_PSI, *FADA)),
 }
 """They have a default of their own, or section training's."""
 
@@ -434,8 +450,9 @@ def test_every_section_has_a_reader():
     assert set(PARAMS) == {"run", "data", "federation", "net", "training", "studies"} | set(METHODS)
 
 
-REACHING = [key for key in numbers() if key.split(".")[0] not in ("run", "data") and key != "net.name"]
-"""There is one net; what is read of the data depends on the dataset."""
+ONE_VALUE = {"net.name", *(f"{name}.training.init" for name in FADA)}
+REACHING = [key for key in numbers() if key.split(".")[0] not in ("run", "data") and key not in ONE_VALUE]
+"""There is one net, and FADA has one start; what is read of the data depends on the dataset."""
 
 
 @pytest.mark.parametrize("key", REACHING)
