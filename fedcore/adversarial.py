@@ -5,6 +5,7 @@ layer; features are what enters that. Who is a source is known when this begins.
 
 1. Sources train a copy of their model for each target, G_i and C_i: cross-entropy of their labelled examples, and
    weight times -log of the identifier's belief that their features are the target's. They send copies and features.
+   A copy starts from where it was (`start: own`), or from the target's model (`target`), which then travels to them.
 2. A target gets its copy from every source. It weighs each by dynamic attention, starts from their weighted mean and
    trains G_t so that the identifiers take its features for the sources'. It sends features and weights.
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -59,8 +61,11 @@ from fedcore.types import (
 SOURCE, TARGET = 0, 1
 """What an identifier says of features."""
 
-MODEL, IDENTIFIER, FEATURES = "model/", "identifier/", "features/"
-"""What names begin with: a copy's leaves and an identifier's, after them the other device; features (n, d)."""
+Start: TypeAlias = Literal["own", "target"]
+
+MODEL, START, IDENTIFIER, FEATURES = "model/", "start/", "identifier/", "features/"
+"""What names begin with: leaves of a copy, of a target's model and of an identifier, after them the other device;
+features (n, d)."""
 
 ATTENTION, GAPS = "attention", "gaps"
 """Leaves of a target: weights of the sources in the order of their names, and their copies' gaps, (S,) float64."""
@@ -70,12 +75,13 @@ ATTENTION, GAPS = "attention", "gaps"
 class Alignment:
     """How devices align features with identifiers.
 
-    steps, batch, lr: of SGD, in each turn and for each copy. weight: of the loss that confuses identifiers, beside the
-    sources' cross-entropy of weight 1. shown: features that a device shows at a time, and that a target clusters, at
-    most. sharpness: factor of the gains in dynamic attention; 0 is even. hidden, identifier_steps, identifier_lr: an
-    identifier's hidden units, and its SGD after each turn.
+    start: what a source's copy starts from. steps, batch, lr: of SGD, in each turn and for each copy. weight: of the
+    loss that confuses identifiers, beside the sources' cross-entropy of weight 1. shown: features that a device shows
+    at a time, and that a target clusters, at most. sharpness: factor of the gains in dynamic attention; 0 is even.
+    hidden, identifier_steps, identifier_lr: an identifier's hidden units, and its SGD after each turn.
     """
 
+    start: Start
     steps: Count
     batch: Count
     lr: Positive
@@ -141,13 +147,19 @@ def align(
     rivals = {name: judge(rival, leaves) for name, leaves in by_device(message.extra, IDENTIFIER).items()}
     if copies:
         return listen(own, copies, rivals, device, at, alignment)
-    return teach(own, rivals, device, at, alignment)
+    starts = by_device(message.extra, START) or by_device(own.extra, MODEL)
+    return teach(own, starts, rivals, device, at, alignment)
 
 
 def teach(
-    own: Update, rivals: Mapping[str, nn.Module], device: Device, at: At, alignment: Alignment
+    own: Update,
+    starts: Mapping[str, Params],
+    rivals: Mapping[str, nn.Module],
+    device: Device,
+    at: At,
+    alignment: Alignment,
 ) -> tuple[Update, Update]:
-    """Train a copy for each target, from its last one; before there are identifiers the model is everyone's copy.
+    """Train a copy for each target; before there are identifiers the device's model is everyone's copy.
 
     The device's own model stays as it is. One without any label has no cross-entropy.
     """
@@ -156,13 +168,14 @@ def teach(
     sample = drawn_once(data, device.name, at, alignment.shown)
     if not rivals:
         return own, Update(own.params, {FEATURES: features(own.params, device.net, sample)}, own.size)
-    before, copies, shown = by_device(own.extra, MODEL), Params(), Params()
+    copies, shown = Params(), Params()
     for target, rival in rivals.items():
-        start, draws = before.get(target) or own.params, at.generator(f"batches {target}")
+        start, draws = starts.get(target, own.params), at.generator(f"batches {target}")
         copy = trained(start, device.net, data, [rival], TARGET, labelled, draws, alignment)
         copies |= prefixed(f"{MODEL}{target}/", copy)
         shown[f"{FEATURES}{target}"] = features(copy, device.net, sample)
-    return replace(own, extra=copies), Update(extra=copies | shown, size=own.size)
+    kept = copies if alignment.start == "own" else {}
+    return replace(own, extra=kept), Update(extra=copies | shown, size=own.size)
 
 
 def listen(
@@ -186,8 +199,8 @@ def listen(
     if rivals:
         draws = at.generator("batches")
         params = trained(params, device.net, data, [*rivals.values()], SOURCE, False, draws, alignment)
-    shown = features(params, device.net, sample)
-    return Update(params, {GAPS: gaps}, own.size), Update(extra={FEATURES: shown, ATTENTION: weights}, size=own.size)
+    told = {FEATURES: features(params, device.net, sample), ATTENTION: weights}
+    return Update(params, {GAPS: gaps}, own.size), Update(params if alignment.start == "target" else {}, told, own.size)
 
 
 def trained(
@@ -288,7 +301,8 @@ def identify(
 ) -> tuple[Params, Mapping[str, Message]]:
     """Train an identifier for each pair on the features shown last; it is then the other side's turn.
 
-    After the sources' turn targets get copies and identifiers, after the targets' turn sources get identifiers.
+    After the sources' turn targets get copies and identifiers, after the targets' turn sources get identifiers
+    and what targets sent to start from.
     """
     sources, targets = sides(server, turn)
     taught = any(sent[name].extra for name in sources.values())
@@ -304,6 +318,7 @@ def identify(
                 messages[target] |= prefixed(f"{MODEL}{source}/", copies.get(target) or sent[source].params)
             else:
                 server[f"{FEATURES}{j}"] = sent[target].extra[FEATURES]
+                messages[source] |= prefixed(f"{START}{target}/", sent[target].params)
             if f"{FEATURES}{j}" in server:
                 both = server[f"{FEATURES}{pair}"], server[f"{FEATURES}{j}"]
                 leaves = identified(known.get(pair), *both, turn, rival, alignment)

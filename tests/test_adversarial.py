@@ -31,7 +31,16 @@ from fedcore.local import lay, predict
 from fedcore.types import At, Net, Refused, Turn, generator
 
 ALIGNMENT = Alignment(
-    steps=3, batch=4, lr=0.1, weight=0.5, shown=16, sharpness=1.0, hidden=6, identifier_steps=30, identifier_lr=0.5
+    start="own",
+    steps=3,
+    batch=4,
+    lr=0.1,
+    weight=0.5,
+    shown=16,
+    sharpness=1.0,
+    hidden=6,
+    identifier_steps=30,
+    identifier_lr=0.5,
 )
 RIVAL = identifier("fada", NET, 6)
 X = data(9).x

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from fedcore.adversarial import Alignment, method
+from fedcore.adversarial import Alignment, Start, method
 from fedcore.divergence import Divergence
 from fedcore.links.bound import Constants
 from fedcore.links.heuristics import even_weights
@@ -39,6 +39,7 @@ def fada(
     tol: Positive,
     max_iterations: Count,
     rounds: Depth,
+    start: Start,
     steps: Count,
     batch: Count,
     lr: Positive,
@@ -51,14 +52,14 @@ def fada(
 ) -> Method:
     """Build it.
 
-    rounds: how often sources train their copies. steps to identifier_lr: :class:`fedcore.adversarial.Alignment`. The
+    rounds: how often sources train their copies. start to identifier_lr: :class:`fedcore.adversarial.Alignment`. The
     others are `st_lf`'s.
     """
     pairs = Divergence(pair_rounds, pair_iterations, pair_batch, pair_lr, 0.0, held_out)
     bound = Bound(constants, delta, unlabelled, phi_s, phi_t, phi_e)
     program = Program(solver, tol, max_iterations)
     radio = Radio(powers, rates, bits, costs)
-    alignment = Alignment(steps, batch, lr, weight, shown, sharpness, hidden, identifier_steps, identifier_lr)
+    alignment = Alignment(start, steps, batch, lr, weight, shown, sharpness, hidden, identifier_steps, identifier_lr)
     form = partial(link, bound=bound, radio=radio, program=program)
     return method("fada", nets, training, common, form, radio, rounds, alignment, pairs)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from fedcore.adversarial import Alignment, method
+from fedcore.adversarial import Alignment, Start, method
 from fedcore.links.heuristics import coins, even_weights
 from fedcore.local import Training
 from fedcore.transfer import Costs, Radio, Range, costs_of, formed, gather
@@ -22,6 +22,7 @@ def psi_fada(
     bits: Positive,
     costs: Costs,
     rounds: Depth,
+    start: Start,
     steps: Count,
     batch: Count,
     lr: Positive,
@@ -34,11 +35,11 @@ def psi_fada(
 ) -> Method:
     """Build psi-FADA. Nothing is measured over pairs.
 
-    rounds: how often sources train their copies. steps to identifier_lr: :class:`fedcore.adversarial.Alignment`. The
+    rounds: how often sources train their copies. start to identifier_lr: :class:`fedcore.adversarial.Alignment`. The
     others are `st_lf`'s.
     """
     radio = Radio(powers, rates, bits, costs)
-    alignment = Alignment(steps, batch, lr, weight, shown, sharpness, hidden, identifier_steps, identifier_lr)
+    alignment = Alignment(start, steps, batch, lr, weight, shown, sharpness, hidden, identifier_steps, identifier_lr)
     form = partial(link, radio=radio)
     return method("psi_fada", nets, training, common, form, radio, rounds, alignment)
 

@@ -20,8 +20,8 @@ from fedcore.rounds import run
 from fedcore.types import Message, Model, Refused, Turn, Update, generator
 
 ALIGNED = {
-    "rounds": 2, "steps": 3, "batch": 4, "lr": 0.1, "weight": 0.5, "shown": 6, "sharpness": 1.0, "hidden": 5,
-    "identifier_steps": 4, "identifier_lr": 0.1,
+    "rounds": 2, "start": "own", "steps": 3, "batch": 4, "lr": 0.1, "weight": 0.5, "shown": 6, "sharpness": 1.0,
+    "hidden": 5, "identifier_steps": 4, "identifier_lr": 0.1,
 }  # fmt: skip
 WHOLE = {name: value for name, value in (GIVEN | ALIGNED).items() if name != "transfer"}
 DRAWN = {name: WHOLE[name] for name in ("nets", "training", "common", "powers", "rates", "bits", "costs", *ALIGNED)}
@@ -40,6 +40,19 @@ def models(built, one):
 
 def everywhere(given, names):
     return given | {"nets": dict.fromkeys(names, NET)}
+
+
+def stepped(params, sets):
+    """One step of the gradient of the mean over sets of their mean cross-entropies, written out."""
+    leaves = {name: leaf.clone().requires_grad_() for name, leaf in params.items()}
+    loss = 0
+    for data in sets:
+        x = data.inputs()
+        for layer in ("fc1", "fc2"):
+            x = torch.relu(x @ leaves[f"{layer}.weight"].T + leaves[f"{layer}.bias"])
+        loss = loss + cross_entropy(x @ leaves["fc3.weight"].T + leaves["fc3.bias"], data.y) / len(sets)
+    slopes = torch.autograd.grad(loss, [*leaves.values()])
+    return {name: leaf - ALIGNED["lr"] * slope for (name, leaf), slope in zip(params.items(), slopes, strict=True)}
 
 
 def aligned(built):
@@ -80,20 +93,31 @@ def test_with_weight_zero_a_copy_is_the_source_trained_further():
     """Full batches, so that which examples are drawn when does not matter: steps of the gradient, written out."""
     built, fed = fada(weight=0.0, batch=100), half(unknown="bcd")
     one = last(built, fed, 3)
-    params = {name: leaf.requires_grad_() for name, leaf in trained(fed, SGD, 3, start(3))["a"].params.items()}
-    there = fed.devices["a"].data.train
+    params = trained(fed, SGD, 3, start(3))["a"].params
     for _ in range(ALIGNED["rounds"] * ALIGNED["steps"]):
-        x = there.inputs()
-        for layer in ("fc1", "fc2"):
-            x = torch.relu(x @ params[f"{layer}.weight"].T + params[f"{layer}.bias"])
-        loss = cross_entropy(x @ params["fc3.weight"].T + params["fc3.bias"], there.y)
-        slopes = torch.autograd.grad(loss, [*params.values()])
-        params = {
-            name: (leaf - ALIGNED["lr"] * slope).detach().requires_grad_()
-            for (name, leaf), slope in zip(params.items(), slopes, strict=True)
-        }
+        params = stepped(params, [fed.devices["a"].data.train])
     for name in "bcd":
-        torch.testing.assert_close(models(built, one)[name].members[0], {k: x.detach() for k, x in params.items()})
+        torch.testing.assert_close(models(built, one)[name].members[0], params)
+
+
+def test_from_the_targets_model_it_is_descent_of_the_sources_mean_loss():
+    """Weight 0, even attention, one step on all examples: each round is one step, as FedAvg's would be."""
+    built, fed = fada(start="target", weight=0.0, sharpness=0.0, steps=1, batch=100, rounds=4), half()
+    one, alone = last(built, fed, 3), trained(fed, SGD, 3, start(3))
+    params = mean([alone[x].params for x in "ab"], evenly(2))
+    for _ in range(4):
+        params = stepped(params, [fed.devices[x].data.train for x in "ab"])
+    for name in "cd":
+        torch.testing.assert_close(models(built, one)[name].members[0], params)
+    for name in "ab":
+        assert bits(models(built, one)[name]) == bits(Model((alone[name].params,)))
+
+
+def test_with_one_source_and_weight_zero_it_does_not_matter_what_copies_start_from():
+    fed = half(unknown="bcd")
+    found = [last(fada(start=way, weight=0.0), fed, 3) for way in ("own", "target")]
+    assert found[0].scores == found[1].scores
+    assert found[0].up["b"] < found[1].up["b"]  # targets send their model
 
 
 def test_the_adversaries_change_the_targets_and_not_the_sources():
@@ -214,7 +238,7 @@ def test_the_server_keeps_no_features_in_the_end_and_ends_with_nothing_to_send()
 def test_an_identifier_is_trained_for_every_pair_once_both_have_shown_features():
     server = {"record/psi": torch.tensor([0.0, 1, 0, 1])}
     names, turn = tuple("abcd"), Turn(1, 3, 0, tuple("abcd"), tuple("abcd"))
-    settings = adversarial.Alignment(1, 4, 0.1, 1.0, 8, 1.0, 5, 2, 0.1)
+    settings = adversarial.Alignment("own", 1, 4, 0.1, 1.0, 8, 1.0, 5, 2, 0.1)
     act = partial(adversarial.identify, rival=adversarial.identifier("fada", NET, 5), alignment=settings)
     shown = {name: torch.randn(3, 4, generator=generator(name)) for name in names}
     none = dict.fromkeys(names, Update())

@@ -314,6 +314,8 @@ IN_ROUNDS = (
 """Methods with a training of their own."""
 TRANSFERS = {"st_lf", "rnd_alpha", "fedavg_alpha", "avg_degree", "rnd_psi", "psi_fedavg", "single_match"}
 """Methods of several stages: who trains first, then reports, then sends."""
+ALIGNED = {"fada": 3, "psi_fada": 2}
+"""The same, and the stage from which on devices train and average again, the server training identifiers."""
 FUSED = {"lmf receive 0", "lmf stretch", "code_ot receive 0", "code_ot stretch"}
 
 
@@ -333,8 +335,10 @@ def moved(found: dict[str, Any], edit: str) -> set[str]:
 def test_keys_are_the_same_in_every_process(found: dict[str, Any]):
     assert found["again"] == found[""]
     assert {f"{name} {step}" for name in METHODS for step in ("train", "score", "deploy", "stretch")} <= {*found[""]}
-    assert {f"{name} receive 0" for name in {*METHODS} - TRANSFERS - {"local_only"}} <= {*found[""]}
-    assert {f"{name} {step}" for name in TRANSFERS for step in ("local 1", "receive 1", "receive 2")} <= {*found[""]}
+    assert {f"{name} receive 0" for name in {*METHODS} - TRANSFERS - {*ALIGNED, "local_only"}} <= {*found[""]}
+    assert {f"{name} {step}" for name in (*TRANSFERS, *ALIGNED) for step in ("local 1", "receive 1", "receive 2")} <= {
+        *found[""]
+    }
 
 
 @pytest.mark.slow
@@ -347,9 +351,10 @@ def test_editing_the_fusion_retrains_nobody(found: dict[str, Any]):
 @pytest.mark.slow
 def test_editing_the_average_concerns_those_who_average(found: dict[str, Any]):
     averaging = {f"{name} receive 0" for name in ("fedavg", *IN_ROUNDS) if name != "fd"} | {"fedasa receive 1"}
-    played = {f"{name} stretch" for name in ("fedavg", *IN_ROUNDS, *TRANSFERS) if name != "fd"}
+    played = {f"{name} stretch" for name in ("fedavg", *IN_ROUNDS, *TRANSFERS, *ALIGNED) if name != "fd"}
     sending = {max(step for step in found[""] if step.startswith(f"{name} receive")) for name in TRANSFERS}
-    assert moved(found, "fedcore/mixing.py:mean") == averaging | played | sending
+    hearing = {f"{name} local {k}" for name, first in ALIGNED.items() for k in (first, first + 1)}
+    assert moved(found, "fedcore/mixing.py:mean") == averaging | played | sending | hearing
 
 
 @pytest.mark.slow
@@ -358,7 +363,8 @@ def test_editing_the_training_retrains_everyone_and_nothing_else(found: dict[str
     expected = {name for name in found[""] if name.split(" ")[-1] in ("train", "stretch")}
     pairs = {f"{name} local 2" for name in TRANSFERS if f"{name} receive 3" in found[""]}
     assert len(pairs) == 4, "those that train a classifier for each pair of devices"
-    assert moved(found, "fedcore/local.py:plain") == expected | pairs | {"fedasa local 1"}
+    others = {"fedasa local 1", "fada local 2"} | {f"{name} receive {first}" for name, first in ALIGNED.items()}
+    assert moved(found, "fedcore/local.py:plain") == expected | pairs | others
     assert moved(found, "fedcore/local.py:#") == set()
 
 

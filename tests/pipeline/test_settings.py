@@ -364,6 +364,7 @@ BEYOND |= {f"{name}.{key}": values for name in ST_LF for key, values in LINKED.i
 BEYOND |= {f"{name}.{key}": values for name in DRAWS_PSI for key, values in DRAWN.items()}
 ALIGNED = {
     "rounds": [-1, 1.5],
+    "start": ["source", None],
     "steps": [0, 1.5],
     "batch": [0, 1.5],
     "lr": [0, -1],
@@ -376,7 +377,10 @@ ALIGNED = {
 }
 FADA = {"fada": LINKED, "psi_fada": DRAWN}
 BEYOND |= {
-    f"{name}.{key}": values for name, its in FADA.items() for key, values in (its | ALIGNED).items() if key != "transfer"
+    f"{name}.{key}": values
+    for name, its in FADA.items()
+    for key, values in (its | ALIGNED).items()
+    if key != "transfer"
 }
 FREE = {"data.root", "data.path", "data.label", "data.device", "data.split", "data.features"}
 """Names of places and columns: what is there decides, when it is read."""
@@ -484,6 +488,7 @@ def test_every_key_reaches_a_run(params: dict[str, Any], key: str):
         "rates": [1.0, 2.0],
         "costs": [[0.0]],
         "transfer": "outputs",
+        "start": "target",
     }
     by_name |= {"init": "per_device"} if key.split(".")[0] in (*ST_LF, *DRAWS_PSI) else {}
     *sections, name = key.split(".")
