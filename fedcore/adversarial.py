@@ -12,7 +12,7 @@ layer; features are what enters that. Who is a source is known when this begins.
 After each turn the server trains a domain identifier for every pair of a source and a target, on the features that the
 two showed: it sees no example. In the first turns there is none yet, and nobody trains.
 
-    gap I = sum_r 1 / (2 n_r) sum_{i, j in C_r} |f_i - f_j| / n   of a target's n features in K-means clusters C_r
+    gap I = sum_r 1 / (2 n_r) sum_{i, j in C_r} |f_i - f_j|   of a target's features in K-means clusters C_r
     weights = softmax_i(sharpness (I_i before - I_i now))         I_i: of the features by source i's copy
 
 Departures are listed in docs/stlf.md.
@@ -273,7 +273,7 @@ def judge(rival: Net, leaves: Params) -> nn.Module:
 
 
 def gap(seen: Tensor, clusters: int, seed: int) -> float:
-    r"""Return how far apart features of one cluster are, sum_r 1 / (2 n_r) sum_{i, j in C_r} |f_i - f_j|, over n.
+    r"""Return how far apart features of one cluster are, sum_r 1 / (2 n_r) sum_{i, j in C_r} |f_i - f_j|.
 
     seen: (n, d). clusters: of K-means, at most as many as there are different features. The same for the same values.
     """
@@ -285,12 +285,15 @@ def gap(seen: Tensor, clusters: int, seed: int) -> float:
     with threadpool_limits(1):
         found = torch.from_numpy(KMeans(count, n_init=1, random_state=seed).fit_predict(points.numpy()))
     parts = [points[found == r] for r in range(count)]
-    return float(sum(torch.cdist(part, part).sum() / (2 * len(part)) for part in parts)) / len(points)
+    return float(sum(torch.cdist(part, part).sum() / (2 * len(part)) for part in parts))
 
 
 def attention(before: Tensor, now: Tensor, sharpness: float) -> Tensor:
-    """Return softmax(sharpness (before - now)), (S,) on the simplex: whose gap fell most weighs most."""
-    return (sharpness * (before - now)).softmax(0)
+    """Return softmax(sharpness (before - now)), (S,) on the simplex: whose gap fell most weighs most.
+
+    No weight is zero: every source's copy is there, however little it counts.
+    """
+    return (sharpness * (before - now)).softmax(0).clamp(min=torch.finfo(torch.float64).tiny)
 
 
 # what the server does
