@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from fedcore.adversarial import Alignment, Start, method
+from fedcore.adversarial import Alignment, method
 from fedcore.links.heuristics import coins, even_weights
 from fedcore.local import Training
-from fedcore.transfer import Costs, Radio, Range, costs_of, formed, gather
-from fedcore.types import Amount, Count, Depth, Message, Method, Net, Params, Positive, Turn, Update
+from fedcore.transfer import Radio, costs_of, formed, gather
+from fedcore.types import Depth, Message, Method, Net, Params, Turn, Update
 
 
 def psi_fada(
@@ -17,29 +17,15 @@ def psi_fada(
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
-    powers: Range,
-    rates: Range,
-    bits: Positive,
-    costs: Costs,
+    radio: Radio,
     rounds: Depth,
-    start: Start,
-    steps: Count,
-    batch: Count,
-    lr: Positive,
-    weight: Amount,
-    shown: Count,
-    sharpness: Amount,
-    hidden: Count,
-    identifier_steps: Count,
-    identifier_lr: Positive,
+    alignment: Alignment,
 ) -> Method:
     """Build psi-FADA. Nothing is measured over pairs.
 
     rounds: how often sources train their copies. start to identifier_lr: :class:`fedcore.adversarial.Alignment`. The
     others are `st_lf`'s.
     """
-    radio = Radio(powers, rates, bits, costs)
-    alignment = Alignment(start, steps, batch, lr, weight, shown, sharpness, hidden, identifier_steps, identifier_lr)
     form = partial(link, radio=radio)
     return method("psi_fada", nets, training, common, form, radio, rounds, alignment)
 
