@@ -42,6 +42,13 @@ def even_weights(psi: Array) -> Array:
     return size_weights(psi, np.ones(len(psi)))
 
 
+def one_source(psi: Array, error: Array) -> Array:
+    """Link the source of least error to every target, with weight one; of equal ones the first."""
+    sources, alpha = np.flatnonzero(psi == 0), np.zeros((len(psi), len(psi)))
+    alpha[sources[error[sources].argmin()]] = psi
+    return alpha
+
+
 def average_degree(psi: Array, alpha: Array, generator: torch.Generator) -> Array:
     """Give every source as many links as it has in alpha on average, to random targets with random weights (AvgD).
 

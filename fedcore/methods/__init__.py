@@ -35,6 +35,7 @@ METHODS: dict[str, str] = {
     "fedgen": "fedcore.methods.fedgen",
     "label_smoothing": "fedcore.methods.label_smoothing",
     "st_lf": "fedcore.methods.st_lf",
+    "least_error": "fedcore.methods.least_error",
     "rnd_alpha": "fedcore.methods.rnd_alpha",
     "fedavg_alpha": "fedcore.methods.fedavg_alpha",
     "fada": "fedcore.methods.fada",
@@ -45,7 +46,7 @@ METHODS: dict[str, str] = {
     "single_match": "fedcore.methods.single_match",
 }
 
-CONTROLS = frozenset({"best_local", "half_best", "no_alignment", "label_smoothing"})
+CONTROLS = frozenset({"best_local", "half_best", "no_alignment", "label_smoothing", "least_error"})
 """What a method must beat to have earned its name; never a candidate for the best model."""
 
 

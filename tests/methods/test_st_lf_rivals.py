@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from itertools import permutations
 
@@ -9,14 +10,23 @@ import numpy as np
 import pytest
 import torch
 from federations import bits, last
-from test_st_lf import GIVEN, half
+from test_st_lf import BOUND, GIVEN, RADIO, TURN, half, planted, reported
 
-from fedcore.links.heuristics import average_degree, coins, halves, matched, random_weights, size_weights
-from fedcore.methods import method
+from fedcore.links.heuristics import (
+    average_degree,
+    coins,
+    halves,
+    matched,
+    one_source,
+    random_weights,
+    size_weights,
+)
+from fedcore.methods import least_error, method, st_lf
+from fedcore.transfer import Program
 from fedcore.types import generator
 
 DRAWN = {name: GIVEN[name] for name in ("nets", "training", "common", "powers", "rates", "bits", "costs", "transfer")}
-WITH_PSI = ("rnd_alpha", "fedavg_alpha", "avg_degree")
+WITH_PSI = ("rnd_alpha", "fedavg_alpha", "avg_degree", "least_error")
 ALONE = ("rnd_psi", "psi_fedavg", "single_match")
 PSI = np.array([0.0, 1, 0, 1, 1, 0])
 
@@ -46,6 +56,13 @@ def test_size_weights_are_the_sources_shares():
     feasible(PSI, alpha)
     for j in (1, 3, 4):
         np.testing.assert_allclose(alpha[:, j], [1 / 8, 0, 2 / 8, 0, 0, 5 / 8])
+
+
+def test_the_source_of_least_error_serves_everyone_and_a_target_of_less_error_nobody():
+    alpha = one_source(PSI, np.array([0.3, 0.0, 0.2, 0.1, 0.0, 0.2]))
+    feasible(PSI, alpha)
+    assert alpha[2].tolist() == PSI.tolist()
+    assert not one_source(np.zeros(3), np.ones(3)).any()
 
 
 @pytest.mark.parametrize("count", [3, 6, 9])
@@ -101,9 +118,27 @@ def test_random_ones_measure_nothing_over_pairs_and_share_energies(name):
 
 
 def test_with_one_source_weights_do_not_matter():
-    """Rnd-alpha, FedAvg's weights and AvgD are ST-LF where one device alone has labels."""
+    """Rnd-alpha, FedAvg's weights, AvgD and the control are ST-LF where one device alone has labels."""
     fed = half(unknown="bcd")
     found = {name: last(method(name, **GIVEN), fed, 2) for name in ("st_lf", *WITH_PSI)}
     for name in WITH_PSI:
         assert found[name].scores == found["st_lf"].scores
         assert bits(found[name].state.server["record/alpha"]) == bits(found["st_lf"].state.server["record/alpha"])
+
+
+def test_the_optimum_is_the_control_where_nothing_is_apart_and_links_are_free():
+    """Then a target's best source is that of least error; divergences and energies are all that tells them apart."""
+    reports = reported(*((error, 500, 600) for error in (0.3, 0.1, 0.2)), (0, 0, 600))
+    program = Program("exact", 3e-3, 60)
+    near, far = np.zeros((4, 4)), 2 * (1 - np.eye(4))
+    far[2, 3] = far[3, 2] = 0
+    found = {}
+    for name, link in (("st_lf", st_lf.link), ("least_error", least_error.link)):
+        for how, d, phi_e in (("free", near, 0.0), ("far", far, 1.0)):
+            bound = replace(BOUND, phi_e=phi_e)
+            found[name, how] = link(reports, planted(d), TURN, bound=bound, radio=RADIO, program=program)[0]
+    for leaf in ("psi", "alpha", "theorem_2", "corollary_1"):
+        assert bits(found["least_error", "free"][f"record/{leaf}"]) == bits(found["st_lf", "free"][f"record/{leaf}"])
+    assert found["st_lf", "free"]["record/alpha"][1, 3] == 1
+    assert found["st_lf", "far"]["record/alpha"][2, 3] == 1
+    assert found["least_error", "far"]["record/alpha"][1, 3] == 1

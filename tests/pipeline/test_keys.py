@@ -312,7 +312,7 @@ IN_ROUNDS = (
     "fedprox", "fedper", "ditto", "fixed_depth", "fedasa", "dfl", "fd", "scaffold", "fedgen", "label_smoothing",
 )  # fmt: skip
 """Methods with a training of their own."""
-TRANSFERS = {"st_lf", "rnd_alpha", "fedavg_alpha", "avg_degree", "rnd_psi", "psi_fedavg", "single_match"}
+TRANSFERS = {"st_lf", "least_error", "rnd_alpha", "fedavg_alpha", "avg_degree", "rnd_psi", "psi_fedavg", "single_match"}
 """Methods of several stages: who trains first, then reports, then sends."""
 ALIGNED = {"fada": 3, "psi_fada": 2}
 """The same, and the stage from which on devices train and average again, the server training identifiers."""
@@ -362,7 +362,7 @@ def test_editing_the_training_retrains_everyone_and_nothing_else(found: dict[str
     """What is combined after it depends on what was trained, by its digest, not on how."""
     expected = {name for name in found[""] if name.split(" ")[-1] in ("train", "stretch")}
     pairs = {f"{name} local 2" for name in TRANSFERS if f"{name} receive 3" in found[""]}
-    assert len(pairs) == 4, "those that train a classifier for each pair of devices"
+    assert len(pairs) == 5, "those that train a classifier for each pair of devices"
     others = {"fedasa local 1", "fada local 2"} | {f"{name} receive {first}" for name, first in ALIGNED.items()}
     assert moved(found, "fedcore/local.py:plain") == expected | pairs | others
     assert moved(found, "fedcore/local.py:#") == set()
