@@ -17,6 +17,7 @@ from fedcore.partition import (
     Partition,
     check_labels,
     counts,
+    draws,
     from_frame,
     groups,
     held,
@@ -97,6 +98,7 @@ def test_disjoint_complete_deterministic_and_large_enough(name, labels, devices,
     names = [f"d{i % devices}" for i in range(len(labels))]
     data = dataset(labels, names, None, names)
     asked = {"name": name, "devices": devices, "min_size": min_size, "shared_test": shared_test, **others}
+    asked["classes"] = len(np.unique(labels))
     try:
         made = partition(data, **asked)
     except Refused as refused:
@@ -254,6 +256,8 @@ def test_a_label_that_no_device_has_is_refused():
         ({"name": "label_skew", "share": 0.1}, ["federation.share = 0.1", "1 / 5"]),
         ({"name": "quantity_skew", "alpha": 0}, ["federation.alpha = 0", "above 0"]),
         ({"name": "quantity_skew", "min_size": 41}, ["federation.min_size = 41", "at most 40"]),
+        ({"name": "few_classes", "classes": 6}, ["federation.classes = 6", "1 to 5"]),
+        ({"name": "few_classes", "classes": 1}, ["federation.classes = 1", "at least 2", "4 devices", "5 classes"]),
         ({"domains": "splt"}, ["federation.domains = 'splt'", "did you mean 'split'"]),
         ({"domains": "split"}, ["federation.domains = 'split'", "name no domains"]),
         ({"unlabelled": 1.0}, ["federation.unlabelled = 1.0", "below 1"]),
@@ -429,6 +433,21 @@ def test_a_class_whose_labels_nobody_knows_is_refused():
         assert line.endswith(
             "unlabelled, shared test); lower federation.unlabelled or federation.hidden, or change the seed"
         )
+
+
+def test_what_is_hidden_is_drawn_again_where_a_class_would_have_no_label():
+    """Each of five classes lies on two devices of ten, half of them unlabelled: 220 of 252 draws lose a class."""
+    owners = [f"{label}{i // 5 % 2}" for i, label in enumerate(LABELS)]
+    asked = {"name": "by_device", "unlabelled": 0.5, "shared_test": 0.0}
+    firsts = 0
+    for seed in range(20):
+        made = partition(dataset(LABELS, owners), **{**SETTINGS, **asked, "seed": seed})
+        without = {who for who, own in made.devices.items() if not len(own["train"])}
+        assert len(without) == 5
+        assert {who[0] for who in set(made.devices) - without} == set("01234")
+        first = sorted(made.devices, key=lambda who: draws(seed, "unlabelled", who).random())[:5]
+        firsts += without == set(first)
+    assert 0 < firsts < 20  # the first draw stays where it will do
 
 
 def test_hidden_labels_are_not_handed_out():

@@ -16,6 +16,7 @@ from fedcore.partition.ways import (
     by_domain,
     by_writer,
     dirichlet,
+    few_classes,
     iid,
     label_skew,
     quantity_skew,
@@ -50,7 +51,7 @@ def test_every_example_once_in_order_and_again_the_same(name, labels, devices, s
     owners = [f"w{i * i % 11}" for i in range(len(labels))]
     shares = len(np.unique(labels))
     asked = {"labels": labels, "devices": min(devices, len(set(owners))), "alpha": 3.0, "min_size": 1, "seed": seed}
-    asked |= {"owners": owners, "domains": owners, "share": max(0.7, 1 / shares)}
+    asked |= {"owners": owners, "domains": owners, "share": max(0.7, 1 / shares), "classes": shares}
     made = divide(name, **asked)
     assert np.sort(np.concatenate([*made.values()])).tolist() == list(range(len(labels)))
     assert all((np.diff(index) > 0).all() for index in made.values())
@@ -101,6 +102,41 @@ def test_dirichlet_redraws_until_every_device_has_enough():
     sizes = [min(map(len, dirichlet(LABELS, 8, 0.3, 12, seed).values())) for seed in range(5)]
     assert min(sizes) >= 12
     assert min(min(map(len, dirichlet(LABELS, 8, 0.3, 1, seed).values())) for seed in range(5)) < 12
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    devices=st.integers(3, 12),
+    kinds=st.integers(1, 6),
+    alpha=st.sampled_from([0.3, 1.0, 1e20]),
+    seed=st.integers(0, 99),
+)
+def test_few_classes_are_as_many_as_said_and_their_holders_are_as_many_for_each(devices, kinds, alpha, seed):
+    classes = max(kinds, -(-7 // devices))
+    labels = np.random.default_rng(seed).permutation(np.arange(840) % 7)
+    made = few_classes(labels, devices, classes, alpha, 1, seed)
+    has = held(labels, made) > 0
+    assert (has.sum(axis=1) <= classes).all()
+    assert (has.any(axis=0)).all()
+    if alpha == 1e20:  # no share is too small to be seen
+        assert (has.sum(axis=1) == classes).all()
+        holders = has.sum(axis=0)
+        assert holders.max() - holders.min() <= 1
+        table = held(labels, made)
+        assert np.abs(table - has * 120 / holders).max() < 1
+
+
+def test_few_classes_with_all_classes_is_dirichlet():
+    """Not by its draws, but by their law: the largest of eight shares is .340 of a class (see above)."""
+    made = [few_classes(np.arange(2000) % 5, 8, 5, 1.0, 1, seed) for seed in range(20)]
+    largest = np.array([held(np.arange(2000) % 5, m).max(axis=0) for m in made]) / 400
+    assert largest.mean() == pytest.approx(0.340, abs=0.03)
+
+
+def test_few_classes_draws_who_holds_what():
+    """Over seeds each device holds each class equally often: 2 of 5."""
+    has = np.mean([held(LABELS, few_classes(LABELS, 5, 2, 1e20, 1, seed)) > 0 for seed in range(200)], axis=0)
+    np.testing.assert_allclose(has, 0.4, atol=0.12)
 
 
 # label skew

@@ -29,6 +29,7 @@ from fedcore.partition.ways import (
     dirichlet,
     dirichlet_capped,
     draws,
+    few_classes,
     iid,
     label_skew,
     quantity_skew,
@@ -48,6 +49,7 @@ __all__ = [
     "dirichlet",
     "dirichlet_capped",
     "draws",
+    "few_classes",
     "from_frame",
     "groups",
     "held",
@@ -66,6 +68,7 @@ Share: TypeAlias = Annotated[float, Ge(0), Lt(1)]
 """A part that may be nothing and is never all."""
 
 PARTS = ("train", "val", "test", "unlabelled")
+REDRAWS = 100
 FROM_DATA = ("by_device", "by_domain")
 EVERYONE = "everyone"
 
@@ -94,6 +97,7 @@ def partition(
     shared_test: Share,
     seed: int,
     share: Fraction = 0.8,
+    classes: Count = 4,
     domains: Literal["mixed", "split"] = "mixed",
     examples: Count | None = None,
     unlabelled: Share = 0.0,
@@ -101,10 +105,10 @@ def partition(
 ) -> Partition:
     """Divide a dataset among devices, and each device's share into train, val, test and unlabelled.
 
-    name: a way of PARTITIONS; it takes what it needs of devices, alpha, min_size and share. min_size: least examples of
-    a device, its parts together. val, test: fractions of a device's examples. shared_test: fraction of all examples
-    held out first, if there is no official test set: the same for any devices and alpha; with by_device, by_domain or
-    split domains, of each one.
+    name: a way of PARTITIONS; it takes what it needs of devices, alpha, min_size, share and classes. min_size: least
+    examples of a device, its parts together. val, test: fractions of a device's examples. shared_test: fraction of all
+    examples held out first, if there is no official test set: the same for any devices and alpha; with by_device,
+    by_domain or split domains, of each one.
 
     domains: "mixed" takes no notice of them. "split": the devices go to the domains, in turn by name while each has
     min_size examples to give, and the way divides each domain among its own, "<domain>-00", "<domain>-01", ...
@@ -113,7 +117,8 @@ def partition(
     unlabelled: fraction of the devices (rounded) that know no label: train and val are empty, what they would hold is
     unlabelled. hidden: fraction of train and of val that is unlabelled on every other device, which keeps one training
     example at least; "random": a fraction for each device, uniform in [0, 1). The test parts keep their labels, they
-    are only reported. (Half of the devices unlabelled, the others at random: ST-LF, sec. V.)
+    are only reported. Drawn again, at most REDRAWS times, where that leaves a class of which nobody knows a label.
+    (Half of the devices unlabelled, the others at random: ST-LF, sec. V.)
 
     A split column is kept: `test` is then not used, shared_test is a fraction of the rows marked test, and val is drawn
     from a device's train rows only where it has no row marked val.
@@ -152,7 +157,7 @@ def partition(
 
     def divided(pool: Index, devices: int, seed: int) -> dict[str, Index]:
         given = {"labels": labels[pool], "owners": None, "devices": devices, "alpha": alpha, "min_size": min_size}
-        given |= {"share": share, "seed": seed}
+        given |= {"share": share, "classes": classes, "seed": seed}
         if dataset.device is not None:
             given["owners"] = np.asarray(dataset.device)[pool]
         way = PARTITIONS[name]
@@ -175,8 +180,21 @@ def partition(
         if not len(part["train"]):
             raise Refused(f"data.split: device {who!r} has no row marked train; every device needs at least one")
     made = Partition(_hide(parts, unlabelled, hidden, seed), shared)
+    for again in range(1, REDRAWS):
+        if not _lost(made, labels):
+            break
+        made = Partition(_hide(parts, unlabelled, hidden, seed, again), shared)
     check_labels(dataset, made)
     return made
+
+
+def _lost(partition: Partition, labels: Index) -> bool:
+    """Say whether nobody knows the label of some class that devices have for training."""
+    known, had = (
+        np.unique(labels[np.concatenate([own[part] for own in partition.devices.values() for part in parts])])
+        for parts in (("train",), ("train", "val", "unlabelled"))
+    )
+    return len(known) < len(had)
 
 
 def _pools(dataset: Dataset, name: str, domains: str) -> dict[str, Index]:
@@ -264,16 +282,16 @@ def _parts(
 
 
 def _hide(
-    devices: Mapping[str, dict[str, Index]], unlabelled: float, hidden: float | str, seed: int
+    devices: Mapping[str, dict[str, Index]], unlabelled: float, hidden: float | str, seed: int, *again: int
 ) -> dict[str, dict[str, Index]]:
     """Move examples of train and val to unlabelled. What a device draws depends on its name alone."""
-    ranked = sorted(devices, key=lambda who: draws(seed, "unlabelled", who).random()) if unlabelled else []
+    ranked = sorted(devices, key=lambda who: draws(seed, "unlabelled", who, *again).random()) if unlabelled else []
     without = set(ranked[: round(unlabelled * len(devices))])
     if len(without) == len(devices):
         raise Refused(f"federation.unlabelled = {unlabelled}: leaves no label on {len(devices)} devices; lower it")
     made = {}
     for who, own in devices.items():
-        rng = draws(seed, "hidden", who)
+        rng = draws(seed, "hidden", who, *again)
         fraction = 1.0 if who in without else rng.random() if isinstance(hidden, str) else hidden
         most = {"train": len(own["train"]) - (fraction < 1), "val": len(own["val"])}
         taken = {

@@ -42,6 +42,48 @@ def dirichlet(labels: Index, devices: int, alpha: float, min_size: int, seed: in
     again until every device has `min_size` examples, at most REDRAWS times. The shares are rounded by one common random
     offset per class, which is unbiased and never off by more than one example.
     """
+    rng = draws(seed, "dirichlet")
+    return _by_shares(labels, devices, alpha, min_size, rng, lambda k: rng.dirichlet(np.full(devices, alpha), size=k))
+
+
+def few_classes(labels: Index, devices: int, classes: int, alpha: float, min_size: int, seed: int) -> dict[str, Index]:
+    r"""Label skew: a device holds at most `classes` classes, drawn, and of each the share p_ki as in `dirichlet`.
+
+    p_k ~ Dir(alpha, ..., alpha) over the devices that hold class k; their numbers differ by at most one between
+    classes, so that every example has a holder. With all classes this is `dirichlet`. ("Devices draw Dirichlet
+    distributions from a subset of 4 labels": ST-LF, sec. V.)
+    """
+    kinds = len(np.unique(labels))
+    if not 1 <= classes <= kinds:
+        raise Refused(f"federation.classes = {classes}: must be 1 to {kinds}, the number of classes in the data")
+    if devices * classes < kinds:
+        raise Refused(
+            f"federation.classes = {classes}: must be at least {-(-kinds // devices)}, so that {devices} devices hold "
+            f"all of {kinds} classes"
+        )
+    rng = draws(seed, "few_classes")
+
+    def shares(kinds: int) -> NDArray[np.float64]:
+        holds = np.zeros((kinds, devices), dtype=bool)
+        for device in rng.permutation(devices):  # the classes with the fewest holders; of equal ones at random
+            holds[np.lexsort((rng.random(kinds), holds.sum(1)))[:classes], device] = True
+        found = np.zeros((kinds, devices))
+        for share, mine in zip(found, holds, strict=True):
+            share[mine] = rng.dirichlet(np.full(mine.sum(), alpha))
+        return found
+
+    return _by_shares(labels, devices, alpha, min_size, rng, shares)
+
+
+def _by_shares(
+    labels: Index,
+    devices: int,
+    alpha: float,
+    min_size: int,
+    rng: np.random.Generator,
+    drawn: Callable[[int], NDArray[np.float64]],
+) -> dict[str, Index]:
+    """Divide each class by the shares (K, C) that are drawn for K classes, again until every device has enough."""
     if not 0 < alpha <= 1e100:
         raise Refused(f"federation.alpha = {alpha}: must be above 0 (small: skewed, 1e20: near-iid), at most 1e100")
     _check_devices(devices, len(labels))
@@ -50,10 +92,9 @@ def dirichlet(labels: Index, devices: int, alpha: float, min_size: int, seed: in
             f"federation.min_size = {min_size}: must be at most {len(labels) // devices}, the mean size of {devices} "
             f"devices that divide {len(labels)} examples"
         )
-    rng = draws(seed, "dirichlet")
     found, sizes = np.unique(labels, return_counts=True)
     for _ in range(REDRAWS):
-        shares = rng.dirichlet(np.full(devices, alpha), size=len(found))
+        shares = drawn(len(found))
         upto = np.cumsum(shares, axis=1)[:, :-1] * sizes[:, None]
         ends = np.minimum(np.floor(upto + rng.random((len(found), 1))).astype(np.int64), sizes[:, None])
         counts = np.diff(ends, axis=1, prepend=0, append=sizes[:, None]).sum(axis=0)
@@ -216,6 +257,7 @@ PARTITIONS: dict[str, Callable[..., dict[str, Index]]] = {
     "iid": iid,
     "dirichlet": dirichlet,
     "dirichlet_capped": dirichlet_capped,
+    "few_classes": few_classes,
     "label_skew": label_skew,
     "quantity_skew": quantity_skew,
     "by_device": by_device,

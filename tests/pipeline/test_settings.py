@@ -240,6 +240,7 @@ BEYOND: dict[str, list[Any]] = {
     "federation.partition": ["dirichle", None],
     "federation.devices": [0, -1, 2.5, "many", None],
     "federation.alpha": [0, -1, "small", None, float("nan")],
+    "federation.classes": [0, 1.5, "a"],
     "federation.share": [0, 1.5, "a"],
     "federation.min_size": [0, -3, 1.5],
     "federation.examples": [0, 1.5],
@@ -359,7 +360,8 @@ LINKED = DRAWN | {
     "tol": [0, -1],
     "max_iterations": [0, 1.5],
 }
-ST_LF, DRAWS_PSI = ("st_lf", "rnd_alpha", "fedavg_alpha", "avg_degree"), ("rnd_psi", "psi_fedavg", "single_match")
+ST_LF = ("st_lf", "least_error", "rnd_alpha", "fedavg_alpha", "avg_degree")
+DRAWS_PSI = ("rnd_psi", "psi_fedavg", "single_match")
 BEYOND |= {f"{name}.{key}": values for name in ST_LF for key, values in LINKED.items()}
 BEYOND |= {f"{name}.{key}": values for name in DRAWS_PSI for key, values in DRAWN.items()}
 ALIGNED = {
@@ -421,7 +423,7 @@ def test_a_key_that_nothing_reads_is_refused(params: dict[str, Any], section: st
         assert "surplus" in refusal(everything, params)
 
 
-MAY_BE_MISSING = {f"federation.{k}" for k in ("share", "examples", "domains", "unlabelled", "hidden")} | {
+MAY_BE_MISSING = {f"federation.{k}" for k in ("share", "classes", "examples", "domains", "unlabelled", "hidden")} | {
     "net.variants",
     "training.loss",
     "training.moments",
@@ -518,7 +520,7 @@ def test_every_parameter_of_what_a_section_is_passed_to_is_used(place: str):
 def test_every_key_of_the_federation_can_be_typed_and_is_a_partitions(params: dict[str, Any]):
     for key, parameter in signature(partition).parameters.items():
         if parameter.default is not Parameter.empty:
-            assert key not in params["federation"] or key in ("examples", "hidden", "share", "domains", "unlabelled")
+            assert key not in params["federation"] or f"federation.{key}" in MAY_BE_MISSING
             assert everything(changed(params, {f"federation.{key}": parameter.default}))
 
 
