@@ -602,3 +602,30 @@ def link_graph(names: Sequence[str], psi: Array, alpha: Array) -> Figure:
     panel.tick_params(length=0)
     panel.spines[:].set_visible(False)
     return figure
+
+
+def divergences(names: Sequence[str], apart: Array) -> Figure:
+    """Draw d_ij in [0, 2], (N, N), how far each two devices' data are apart (ST-LF, Algorithm 1; Fig. 5)."""
+    figure = Figure(figsize=(1.8 + 0.4 * len(names), 1.2 + 0.4 * len(names)), layout="constrained")
+    panel = figure.subplots()
+    values = np.where(np.eye(len(names), dtype=bool), np.nan, apart)
+    _image(figure, panel, values, "divergence", None, Normalize(0, 2))
+    _written(panel, values, lambda value: f"{value:.2f}")
+    _named(panel, names, names)
+    panel.tick_params(axis="x", rotation=90, length=0)
+    return figure
+
+
+def descent(traces: Mapping[str, Sequence[float]]) -> Figure:
+    """Draw the penalised objective (83) after each iteration of Algorithm 2, a line for each label (ST-LF, Fig. 4)."""
+    figure = Figure(figsize=(4.5, 3), layout="constrained")
+    panel = figure.subplots()
+    for label, trace in traces.items():
+        panel.plot(range(1, len(trace) + 1), trace, marker=".", label=_plain(label))
+    panel.set_xlabel("iteration")
+    panel.set_ylabel("penalised objective")
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    panel.grid(alpha=0.3)
+    if len(traces) > 1:
+        panel.legend(frameon=False, fontsize=8)
+    return figure

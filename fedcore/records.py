@@ -106,6 +106,38 @@ def links(server: Params) -> dict[str, dict[str, float]]:
     return {name: {number: x for number, x in row if math.isfinite(x)} for name, row in rows.items()}
 
 
+def served(links: Mapping[str, Mapping[str, float]], right: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Return `links` with what is known of targets once they were tested.
+
+    right: device -> accuracy on its own test data. accuracy: that of targets alone, so that its mean is theirs.
+    slack_theorem_2, slack_corollary_1: by how much the bound is above a target's error there; below 0 it is none.
+    """
+    found = {name: dict(numbers) for name, numbers in links.items()}
+    for name, numbers in found.items():
+        if numbers["target"]:
+            numbers["accuracy"] = right[name]
+            for bound in {"theorem_2", "corollary_1"} & numbers.keys():
+                numbers[f"slack_{bound}"] = numbers[bound] - (1 - right[name])
+    return found
+
+
+def program(server: Params) -> dict[str, dict[str, float]]:
+    """Return device -> number -> value of the program that ST-LF solved, of all devices alike.
+
+    gap: how far its answer is above the optimum, a fraction. Of Algorithm 2 also iterations, fall: by how much its
+    penalised objective fell in all, and rise: by how much most in one iteration, as fractions of where it began.
+    """
+    if f"{PREFIX}gap" not in server:
+        return {}
+    found = {"gap": float(server[f"{PREFIX}gap"])}
+    if len(trace := server[f"{PREFIX}trace"]):
+        steps = trace.diff() / trace[0]
+        found |= {"iterations": float(len(trace)), "fall": float(-steps.sum())}
+        found["rise"] = max([0.0, *steps.tolist()])
+    kept = {number: x for number, x in found.items() if math.isfinite(x)}
+    return {name: dict(kept) for name in sorted(named(server, "links"))}
+
+
 def who_sends_whom(server: Params) -> tuple[list[str], Tensor, Tensor] | None:
     """Return devices, psi (N,) and alpha (N, N), in the order of the devices' names; None where there are no links."""
     names = sorted(named(server, "links"))
@@ -114,7 +146,8 @@ def who_sends_whom(server: Params) -> tuple[list[str], Tensor, Tensor] | None:
 
 def numbers(server: Params) -> dict[str, dict[str, dict[str, float]]]:
     """Return split -> device -> metric -> value, all that the server recorded of single devices: rows of the table."""
-    found = {"transport": by_fold(server), "alignment": alignment(server), "links": links(server)}
+    found = {"transport": by_fold(server), "alignment": alignment(server)}
+    found |= {"links": links(server), "program": program(server)}
     return {split: devices for split, devices in found.items() if devices}
 
 

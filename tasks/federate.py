@@ -113,15 +113,13 @@ def run_method(
 def beside(store: Store, prepared: Prepared, last: Round) -> dict[str, evaluate.Numbers]:
     """Return what is known of devices beside scores and bytes: what they hold, what the server recorded of them.
 
-    Of targets of links also the accuracy on their own test data, links.accuracy, so that its mean is theirs alone.
+    Of targets of links also what is known of them once they were tested (:func:`fedcore.records.served`).
     """
     held = pictures.holds(store, prepared.dataset, prepared.partition)
     found = records.numbers(store.get(last.state.server))
     if "links" in found:
         right = {name: scores["test"]["accuracy"] for name, scores in (last.scores or {}).items()}
-        for name, numbers in found["links"].items():
-            if numbers["target"]:
-                numbers["accuracy"] = right[name]
+        found["links"] = records.served(found["links"], right)
     return {"data": held, **found}
 
 
@@ -202,10 +200,12 @@ def shown(store: Store, results: Sequence[Result]) -> Iterator[tuple[str, str, p
     learnt = {label: server for label, server in servers.items() if records.tables(server)}
     if "soft_targets" in show and learnt:
         yield "soft_targets", pictures.CAPTIONS["soft_targets"], pictures.soft_targets(learnt)
+    once = ["divergence", "descent"]  # rivals have those of the first row
     for label, server in servers.items() if "links" in show else ():
         drawn = pictures.recorded(server, label)
-        for kind in [kind for kind in ("links", "graph") if kind in drawn]:
+        for kind in [kind for kind in (*once, "links", "graph") if kind in drawn]:
             yield f"{kind}-{label}", pictures.CAPTIONS[kind].format(method=label), drawn[kind]
+        once = [kind for kind in once if kind not in drawn]
     planes = {result.row.label: result.embedding for result in results if result.embedding is not None}
     if "features" in show and planes:
         yield "features", pictures.CAPTIONS["features"], pictures.features(*place, planes)

@@ -27,6 +27,8 @@ CAPTIONS = {
     "labels' share of the loss (rho).",
     "links": "Weights of {method}: a row for each source, a column for each target.",
     "graph": "Links of {method}: sources (filled), targets (hollow), lines as wide as their weights.",
+    "divergence": "How far each two devices' data are apart, d in 0 to 2 ({method}).",
+    "descent": "The penalised objective after each iteration of Algorithm 2 ({method}).",
     "features": "Test examples of all devices as they leave the parts that each one shares, embedded by t-SNE.",
 }
 
@@ -58,6 +60,10 @@ def recorded(server: Params, label: str) -> dict[str, Figure]:
     if (links := records.who_sends_whom(server)) is not None:
         names, psi, alpha = links[0], links[1].numpy(), links[2].numpy()
         made |= {"links": figures.link_weights(names, psi, alpha), "graph": figures.link_graph(names, psi, alpha)}
+        if (apart := server.get("record/divergence")) is not None:
+            made["divergence"] = figures.divergences(names, apart.numpy())
+        if trace := server["record/trace"].tolist() if "record/trace" in server else []:
+            made["descent"] = figures.descent({label: trace})
     return made
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from html import escape
@@ -270,6 +271,7 @@ def html(
         body.append(f'<section id="s{i}"><h3>{name}</h3>')
         given = dict(pictures.get((study, setting), {}))
         by_domain = _html_groups(parts[place], rows) if place in parts else ""
+        by_domain += _html_links(tidy[place], rows)
         if many[study]:
             body += [f"<p>{answer}</p>", _html_table(rows), by_domain, *(_html_picture(*p) for p in given.items())]
         else:
@@ -344,6 +346,64 @@ def _html_groups(groups: pd.DataFrame, rows: pd.DataFrame) -> str:
     return (
         f"<h4>Accuracy by domain <small>{SPLITS[split]}, % ± devices</small></h4>\n"
         f'<div class="wide"><table class="domains">\n<thead><tr>{head}</tr></thead>\n'
+        f"<tbody>\n{body}\n</tbody></table></div>"
+    )
+
+
+LINKS = {
+    "accuracy": "targets' accuracy, %",
+    "target": "targets",
+    "links_out": "links",
+    "energy": "energy of all links",
+    "share": "energy, % of the most",
+    "theorem_2": "Theorem 2",
+    "corollary_1": "Corollary 1",
+}
+"""What the page says of links, as ST-LF's Tables I and II do: column -> its head."""
+SUMMED = ("target", "links_out", "energy")
+
+
+def links(table: pd.DataFrame) -> dict[str, dict[str, tuple[float, float]]]:
+    """Return method -> column of LINKS -> its mean and standard deviation over seeds, from one setting's tidy table.
+
+    Of accuracies and bounds the mean over targets, of links, targets and energy the sum over devices. share: the energy
+    as a part of that of the row that spends most.
+    """
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    rows = table[(table["split"] == "links") & table["metric"].isin(LINKS)]
+    for (method, metric), part in rows.groupby(["method", "metric"], sort=False):
+        seeds = part.groupby("seed")["value"]
+        values = seeds.sum() if metric in SUMMED else seeds.mean()
+        times = 100 if metric == "accuracy" else 1
+        found.setdefault(str(method), {})[str(metric)] = times * float(values.mean()), times * float(values.std())
+    most = max((row["energy"][0] for row in found.values() if "energy" in row), default=0.0)
+    for row in found.values():
+        if most and "energy" in row:
+            row["share"] = 100 * row["energy"][0] / most, math.nan
+    return found
+
+
+def _html_links(table: pd.DataFrame, rows: pd.DataFrame) -> str:
+    """Return who was served, how well and at what energy: a line for each row of the table that forms links."""
+    found = links(table)
+    if not found:
+        return ""
+    names = [name for name in LINKS if any(name in row for row in found.values())]
+    head = "<th>method</th>" + "".join(f"<th>{escape(LINKS[name])}</th>" for name in names)
+
+    def text(value: float, spread: float) -> str:
+        return "-" if math.isnan(value) else f"{value:.3g}" + ("" if math.isnan(spread) else f" ± {spread:.2g}")
+
+    body = "\n".join(
+        f"<tr{' class=control' * bool(control)}><td>{escape(str(method))}</td>"
+        + "".join(f"<td>{text(*found[method].get(name, (math.nan, math.nan)))}</td>" for name in names)
+        + "</tr>"
+        for method, control in zip(rows["method"], rows["control"], strict=True)
+        if method in found
+    )
+    return (
+        "<h4>Who teaches whom <small>± seeds</small></h4>\n"
+        f'<div class="wide"><table class="links">\n<thead><tr>{head}</tr></thead>\n'
         f"<tbody>\n{body}\n</tbody></table></div>"
     )
 

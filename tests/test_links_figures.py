@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedcore.figures import link_graph, link_weights, png
+from fedcore.figures import descent, divergences, link_graph, link_weights, png
 
 NAMES = ["a", "b", "c", "d$"]
 PSI = np.array([0.0, 1, 0, 1])
@@ -31,3 +31,14 @@ def test_a_network_without_targets_has_no_link() -> None:
         figure = draw(NAMES, np.zeros(4), np.zeros((4, 4)))
         assert not figure.axes[0].lines
         assert png(figure)
+
+
+def test_divergences_are_written_but_for_a_device_and_itself() -> None:
+    apart = np.array([[0, 0.5, 2], [0.5, 0, 1.25], [2, 1.25, 0]])
+    panel = divergences(NAMES[:3], apart).axes[0]
+    assert [text.get_text() for text in panel.texts] == ["0.50", "2.00", "0.50", "1.25", "2.00", "1.25"]
+
+
+def test_the_descent_is_a_line_from_the_first_iteration() -> None:
+    (line,) = descent({"st_lf": (3.0, 2.0, 1.5)}).axes[0].lines
+    np.testing.assert_array_equal(line.get_xydata(), [[1, 3], [2, 2], [3, 1.5]])

@@ -112,6 +112,29 @@ def test_courses_are_the_numbers_of_every_round():
     assert records.numbers(told) == {}
 
 
+def test_of_targets_the_accuracy_is_told_and_how_far_bounds_are_above_their_error():
+    links = {"a": {"target": 0.0, "energy": 3.0}, "b": {"target": 1.0, "theorem_2": 0.5, "corollary_1": 4.0},
+             "c": {"target": 1.0}}  # fmt: skip
+    found = records.served(links, {"a": 0.9, "b": 0.25, "c": 0.75})
+    assert found == {
+        "a": links["a"],
+        "b": {**links["b"], "accuracy": 0.25, "slack_theorem_2": -0.25, "slack_corollary_1": 3.25},
+        "c": {"target": 1.0, "accuracy": 0.75},
+    }
+
+
+def test_of_a_program_gap_iterations_and_how_far_it_fell_and_rose_are_told_of_every_device():
+    solved: Params = {"record/gap": torch.tensor(0.25), "record/trace": torch.tensor([8.0, 4.0, 6.0, 5.0])}
+    named: Params = {"record/links/a": torch.full((len(records.LINKS),), torch.nan), "record/links/b": torch.zeros(10)}
+    expected = {"gap": 0.25, "iterations": 4, "fall": 3 / 8, "rise": 2 / 8}
+    assert records.program(solved | named) == {"a": expected, "b": expected}
+    exact: Params = {"record/gap": torch.tensor(0.0), "record/trace": torch.zeros(0)}
+    assert records.numbers(exact | named)["program"] == {"a": {"gap": 0}, "b": {"gap": 0}}
+    unknown: Params = {"record/gap": torch.tensor(torch.nan), "record/trace": torch.tensor([8.0])}
+    assert records.program(unknown | named)["a"] == {"iterations": 1, "fall": 0, "rise": 0}
+    assert records.program(named) == {}
+
+
 @pytest.mark.parametrize(("rounds", "kept"), [(1, [1]), (5, [1, 2, 4, 5]), (8, [1, 2, 4, 8])])
 def test_soft_targets_are_kept_after_rounds_1_2_4_and_the_last(rounds: int, kept: list[int]):
     server: Params = {}

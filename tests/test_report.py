@@ -10,7 +10,7 @@ from tables import NO_SECONDS, drawn, frame, grouped, rows
 
 from fedcore import figures
 from fedcore.summary import COLUMNS, by_group, summarise
-from tasks.report import courses, csv, html, print_claims, print_summary
+from tasks.report import courses, csv, html, links, print_claims, print_summary
 
 METHODS = ["local_only", "code_ot", "half_best"]
 WICKED = '<b>&"x"</b>'
@@ -248,3 +248,49 @@ def test_bytes_per_round_and_the_spread_over_devices_are_on_the_page():
 def made_once() -> tuple[pd.DataFrame, pd.DataFrame]:
     table = frame(rows({"a": [[0.8, 0.6]]}))
     return table, summarise(table, NO_SECONDS, frozenset())
+
+
+# links
+
+
+def linked(table: pd.DataFrame, told: dict[str, list[list[tuple[float, float, float]]]]) -> pd.DataFrame:
+    """Add links to a tidy table: method -> seed -> device -> target, energy, accuracy (a target's)."""
+    first = table.iloc[0]
+    more = [
+        {
+            **first,
+            "method": method,
+            "seed": seed,
+            "device": f"d{i:02d}",
+            "split": "links",
+            "metric": name,
+            "value": value,
+        }
+        for method, seeds in told.items()
+        for seed, devices in enumerate(seeds)
+        for i, (target, energy, accuracy) in enumerate(devices)
+        for name, value in {"target": target, "energy": energy, "accuracy": accuracy}.items()
+        if name != "accuracy" or target
+    ]
+    return pd.concat([table, pd.DataFrame(more)], ignore_index=True)
+
+
+def test_links_are_told_by_row_with_targets_accuracy_and_energy_in_all():
+    table = frame(rows({"a": [[0.8] * 3] * 2, "b": [[0.5] * 3] * 2, "local": [[0.5] * 3] * 2}))
+    summary = summarise(table, NO_SECONDS, frozenset())
+    without = html(table, summary, {}, {})
+    assert "Who teaches whom" not in without
+    told = {
+        "a": [[(0, 4, 0), (1, 0, 0.5), (1, 0, 0.7)], [(0, 2, 0), (0, 0, 0), (1, 0, 0.8)]],
+        "b": [[(0, 6, 0), (1, 0, 0.5), (1, 6, 0.5)], [(0, 12, 0), (1, 0, 0.1), (1, 0, 0.3)]],
+    }
+    table = linked(table, told)
+    found = links(table)
+    means = {method: {name: mean for name, (mean, _) in row.items()} for method, row in found.items()}
+    assert means["a"] == pytest.approx({"accuracy": 70, "target": 1.5, "energy": 3, "share": 25})
+    assert means["b"] == pytest.approx({"accuracy": 35, "target": 2, "energy": 12, "share": 100})
+    assert found["a"]["accuracy"][1] == pytest.approx(200**0.5)
+    page = Page(html(table, summary, {}, {}))
+    assert page.open == []
+    for words in ("Who teaches whom", "70 ± 14", "12 ± 0", "25"):
+        assert words in page.words
