@@ -40,8 +40,12 @@ def symmetric(n: int, seed: int, high: float) -> Array:
     return np.asarray(draw + draw.T)
 
 
-def figure_5(divergence: Array, phi_e: float = 0.0) -> Problem:
-    """Ten equal devices, the first five labelled, and T = d, the setting in which Fig. 5 appears."""
+def figure_5(divergence: Array, phi_e: float = 0.0, third: float = 0.1) -> Problem:
+    """Ten equal devices, the first five labelled, and T = d, the setting in which Figs. 4 and 5 appear.
+
+    third: the error of device 3; that of the other labelled ones is .1.
+    """
     error = np.where(np.arange(10) < 5, 0.1, 1e3)
+    error[2] = third
     source = source_bound(error, np.full(10, 1000.0), delta=1e-3, constants="measured")
     return Problem(source, divergence, drawn(10, torch.Generator().manual_seed(0)), phi_e=phi_e)

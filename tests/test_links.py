@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import links
 import numpy as np
@@ -129,6 +129,30 @@ def test_one_device_is_its_own_source() -> None:
     for solver in ("successive", "repaired", "exact"):
         answer = solve(Problem(np.array([2.0]), np.zeros((1, 1)), np.zeros((1, 1))), solver=solver)
         assert (answer.psi, answer.alpha, answer.objective) == (0, 0, 2)
+
+
+@pytest.mark.parametrize("solver", ["successive", "exact"])
+def test_a_labelled_device_becomes_a_target_where_its_error_is_large(solver: str) -> None:
+    """Fig. 4: device 3, and the objective falls until no weight moves any more, whatever the errors."""
+    divergence = links.symmetric(10, 0, 1.0)
+    small, large = (solve(links.figure_5(divergence, third=error), solver=solver) for error in (0.1, 0.9))
+    assert (small.psi[2], large.psi[2]) == (0, 1)
+    assert divergence[large.alpha[:, 2].argmax(), 2] < 0.15
+    for answer in (small, large) if solver == "successive" else ():
+        assert answer.status == "cone: Solved"
+        assert all(after <= before * (1 + RISE) for before, after in pairwise(answer.trace))
+        assert answer.trace[-1] < 0.95 * answer.trace[0]
+
+
+def test_with_the_bounds_of_eq_18_a_labelled_device_is_a_source_whatever_its_error() -> None:
+    """1,000 examples: T is at least 1.9, five times that is above any S, so that Fig. 4B cannot appear."""
+    error, sizes = np.where(np.arange(10) < 5, 0.1, 1e3), np.full(10, 1000.0)
+    error[2] = 1.0
+    how = {"delta": 1e-3, "constants": "measured"}
+    source, target = source_bound(error, sizes, **how), target_bound(error, sizes, np.zeros((10, 10)), **how)
+    assert 5 * target[:, 2].min() > 2 * source[2]
+    answer = solve(Problem(source, target, np.zeros((10, 10)), phi_e=0.0), solver="exact")
+    np.testing.assert_array_equal(answer.psi, np.arange(10) >= 5)
 
 
 def test_uniform_divergence_gives_every_target_all_sources_alike() -> None:
