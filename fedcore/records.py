@@ -138,6 +138,12 @@ def program(server: Params) -> dict[str, dict[str, float]]:
     return {name: dict(kept) for name in sorted(named(server, "links"))}
 
 
+def stood_in(server: Params) -> str | None:
+    """Return what the solver of ST-LF's program said where it failed, with what stands in; None where it did not."""
+    said = bytes(server[f"{PREFIX}status"].tolist()).decode() if f"{PREFIX}status" in server else ""
+    return said if "fallback" in said else None
+
+
 def who_sends_whom(server: Params) -> tuple[list[str], Tensor, Tensor] | None:
     """Return devices, psi (N,) and alpha (N, N), in the order of the devices' names; None where there are no links."""
     names = sorted(named(server, "links"))

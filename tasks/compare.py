@@ -119,9 +119,9 @@ def write(answer: Answer, versioned: Path, shown: Path) -> None:
     for study, mine in answer.summary.groupby("study", sort=False):
         for setting, rows in mine.groupby("setting", sort=False):
             if mine["setting"].nunique() <= report.FEW:
-                (versioned / f"{study}-{setting}.png".replace(" ", "_")).write_bytes(png(comparison(rows)))
+                (versioned / f"{settings.slug(f'{study}-{setting}')}.png").write_bytes(png(comparison(rows)))
     for place, picture in report.courses(answer.table, answer.summary).items():
-        (versioned / f"{'-'.join(filter(None, place))}-rounds.png".replace(" ", "_")).write_bytes(picture)
+        (versioned / f"{settings.slug('-'.join(filter(None, place)))}-rounds.png").write_bytes(picture)
     for study, picture in answer.along.items():
         (versioned / f"{study}.png").write_bytes(picture)
     (versioned / CLAIMS).write_text(report.csv(answer.claims))

@@ -92,6 +92,8 @@ def run_method(
     )
     played = list(rounds(method, fed, seed, here.steps, every))
     here.reach(before + work(method, len(fed.devices)))
+    if said := records.stood_in(here.store.get(played[-1].state.server)):
+        here.say(f"  {row.label}: the program was not solved as asked; {said}")
     models = deployed(here, method, fed, played[-1].state)
     plane = embedded(here, row, fed, models, played[-1].state, seed) if "features" in show else None
     done = tuple(here.steps.done[first:])

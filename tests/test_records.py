@@ -123,6 +123,17 @@ def test_of_targets_the_accuracy_is_told_and_how_far_bounds_are_above_their_erro
     }
 
 
+def test_a_solver_that_failed_is_told_with_what_stands_in():
+    def said(words: str) -> str | None:
+        return records.stood_in({"record/status": torch.tensor(list(words.encode()), dtype=torch.uint8)})
+
+    failed = "cone: NumericalError at iteration 1; fallback: local search"
+    assert said(failed) == failed
+    assert said("cone: Solved") is None
+    assert said("cone: max_iterations") is None  # its own end, no failure
+    assert records.stood_in({}) is None
+
+
 def test_of_a_program_gap_iterations_and_how_far_it_fell_and_rose_are_told_of_every_device():
     solved: Params = {"record/gap": torch.tensor(0.25), "record/trace": torch.tensor([8.0, 4.0, 6.0, 5.0])}
     named: Params = {"record/links/a": torch.full((len(records.LINKS),), torch.nan), "record/links/b": torch.zeros(10)}

@@ -196,6 +196,23 @@ CASES: dict[str, Case] = {
     "a record at 48,000 Hz, renamed": late(
         CWRU, "CWRU/105.mat", "243938 samples", "48,000", **{"sets/CWRU/105.mat": mat("X105_DE_time", samples=243_938)}
     ),
+    "costs of links below zero": federate("method=st_lf st_lf.costs=[[0,1],[-1,0]]", "st_lf.costs", "-1", "0"),
+    "costs of links that are no matrix": federate("method=st_lf st_lf.costs=[1,2]", "st_lf.costs", "list"),
+    "costs of links of the wrong shape": late(
+        "method=st_lf federation.devices=3 st_lf.costs=[[0,1],[1,0]]",
+        "st_lf.costs: shape (2, 2)",
+        "3 devices",
+        "(3, 3)",
+    ),
+    "no labelled device": late(
+        "method=st_lf federation.devices=4 federation.unlabelled=0.9", "federation.unlabelled = 0.9", "4 devices"
+    ),
+    "a device without data": late(
+        "data.name=table data.path=devices data.label=y federation.partition=by_device method=st_lf",
+        "devices/b.csv",
+        "no rows",
+        **{"devices/a.csv": csv(), "devices/b.csv": (HEADER + "\n").encode()},
+    ),
     "more devices than examples": late("federation.devices=5000", "federation.devices = 5000", "1438"),
     "data that are not there": late(
         "data.name=mnist data.root=nowhere data.download=false", "data.root = nowhere", "missing"

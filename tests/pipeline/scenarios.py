@@ -277,14 +277,16 @@ def sampled(place: Place) -> Sampled:
 
 @dataclass(frozen=True)
 class Tables:
-    """first: a folder with a file per device. second: the same after the file of `changed` had changed. refused: what
-    was said to each of `refusals.CASES`, in a project that holds results; before, after: its stored files, and counts.
+    """first: a folder with a file per device. second: the same after the file of `changed` had changed. pairs: the same
+    two with a method that measures over pairs. refused: what was said to each of `refusals.CASES`, in a project that
+    holds results; before, after: its stored files, and counts.
     """
 
     project: Project
     changed: str
     first: Seen
     second: Seen
+    pairs: tuple[Seen, Seen]
     refused: dict[str, Said]
     before: tuple[dict[str, str], dict[str, int]]
     after: tuple[dict[str, str], dict[str, int]]
@@ -303,9 +305,12 @@ def tables(place: Place) -> Tables:
     first = project.look(project.federate(*BY_DEVICE))
     table(project.folder / "devices" / "cairo.csv", 7, rows=61)
     second = project.look(project.federate(*BY_DEVICE))
+    pairs = project.look(project.federate(*BY_DEVICE[:-1], "method=st_lf"))
+    table(project.folder / "devices" / "cairo.csv", 8, rows=62)
+    pairs = pairs, project.look(project.federate(*BY_DEVICE[:-1], "method=st_lf"))
     before = stored(project)
     refused = refusals.ask(project)
-    return Tables(project, "cairo", first, second, refused, before, stored(project))
+    return Tables(project, "cairo", first, second, pairs, refused, before, stored(project))
 
 
 def table(path: Path, seed: int, rows: int = 60) -> None:

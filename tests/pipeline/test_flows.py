@@ -101,6 +101,15 @@ def test_one_changed_file_trains_one_device(tables: Tables):
     assert len(second.computed("receive")) == 1  # what was sent is another, so it is fused again
 
 
+def test_one_changed_file_measures_that_device_s_pairs_again(tables: Tables):
+    """ST-LF's divergences: a step per pair, keyed by both devices' data."""
+    first, second = (seen.computed("estimate") for seen in tables.pairs)
+    assert len(first) == DEVICES * (DEVICES - 1) / 2
+    assert len(second) == DEVICES - 1
+    assert all(tables.changed in step["unit"] for step in second)
+    assert tables.pairs[1].count("estimate") == tables.pairs[0].count("estimate") == len(first)
+
+
 def test_every_step_says_what_it_was(repro: Repro):
     for step in repro.first.steps:
         assert set(step) == {"time", "process", "flow", "step", "unit", "key", "cached", "wall", "cpu"}
