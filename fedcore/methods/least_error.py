@@ -10,25 +10,10 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedcore.divergence import Divergence
-from fedcore.links.bound import Constants
 from fedcore.links.heuristics import one_source
-from fedcore.links.programs import Solver
 from fedcore.local import Training
-from fedcore.transfer import (
-    Bound,
-    Chance,
-    Costs,
-    How,
-    Program,
-    Radio,
-    Range,
-    errors,
-    formed,
-    measured,
-    method,
-    solved,
-)
-from fedcore.types import Amount, Count, Message, Method, Net, Params, Positive, Turn, Unit, Update
+from fedcore.transfer import Bound, How, Program, Radio, errors, formed, measured, method, solved
+from fedcore.types import Message, Method, Net, Params, Turn, Unit, Update
 
 
 def least_error(
@@ -36,31 +21,13 @@ def least_error(
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
-    pair_rounds: Count,
-    pair_iterations: Count,
-    pair_batch: Count,
-    pair_lr: Positive,
-    held_out: Chance,
-    constants: Constants,
-    delta: Chance,
-    unlabelled: Amount,
-    phi_s: Amount,
-    phi_t: Amount,
-    phi_e: Amount,
-    powers: Range,
-    rates: Range,
-    bits: Positive,
-    costs: Costs,
-    solver: Solver,
-    tol: Positive,
-    max_iterations: Count,
+    pairs: Divergence,
+    bound: Bound,
+    program: Program,
+    radio: Radio,
     transfer: How,
 ) -> Method:
     """Build it. Its settings are `st_lf`'s."""
-    pairs = Divergence(pair_rounds, pair_iterations, pair_batch, pair_lr, 0.0, held_out)
-    bound = Bound(constants, delta, unlabelled, phi_s, phi_t, phi_e)
-    program = Program(solver, tol, max_iterations)
-    radio = Radio(powers, rates, bits, costs)
     form = partial(link, bound=bound, radio=radio, program=program)
     return method("least_error", nets, training, common, form, radio, transfer, pairs)
 
