@@ -280,7 +280,7 @@ def gap(seen: Tensor, clusters: int, seed: int) -> float:
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
-    points = seen.double()
+    points = seen.double().cpu()
     count = min(clusters, len(torch.unique(points, dim=0)))
     with threadpool_limits(1):
         found = torch.from_numpy(KMeans(count, n_init=1, random_state=seed).fit_predict(points.numpy()))

@@ -303,7 +303,11 @@ def _lives(pid):
 def test_workers_leave_with_their_parent_and_say_nothing(script, tmp_path, number, busy, idle):
     pids = tmp_path / "pids"
     process = subprocess.Popen(
-        [sys.executable, str(script), str(pids), busy, idle], stderr=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, str(script), str(pids), busy, idle],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a background job ignores it
     )
     workers = _busy(pids, process)
     time.sleep(1.5 if busy == "1" else 0)

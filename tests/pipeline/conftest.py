@@ -7,8 +7,9 @@ test gets what its scenario left, or what it failed with.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,15 +26,33 @@ SCENARIOS = {
 }
 """In the order in which they are started: the longest first."""
 
+HERE = Path(__file__).parent
+
 LIMIT = 900
 """Seconds that a test may wait for its scenario."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "served" in getattr(item, "fixturenames", ()):
+        if _served(item):
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.timeout(LIMIT))
+    # Scenarios start with the first test of this folder; those that look at them come last, to wait least.
+    items.sort(key=lambda item: 2 if _served(item) else 0 if HERE in item.path.parents else 1)
+
+
+def _served(item: pytest.Item) -> bool:
+    return "served" in _fixtures(item)
+
+
+def _fixtures(item: pytest.Item) -> Collection[str]:
+    return getattr(item, "fixturenames", ())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _started(request: pytest.FixtureRequest) -> None:
+    if any(name in SCENARIOS for item in request.session.items for name in _fixtures(item)):
+        request.getfixturevalue("running")
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +76,7 @@ def house(served: tuple[Project, list[str]]) -> Project:
 def running(
     request: pytest.FixtureRequest, house: Project, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Future[Any]]]:
-    asked = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
+    asked = {name for item in request.session.items for name in _fixtures(item)}
     pool = ThreadPoolExecutor(3)
     places = {name: scenarios.Place(tmp_path_factory.mktemp(name), house) for name in SCENARIOS if name in asked}
     try:
