@@ -23,12 +23,13 @@ def folders() -> tuple[list[Path], list[Path], list[Path]]:
 
     params = settings.read()
     run = settings.run_section(params)
-    names = [f"{study}-{seed}" for study in run.studies for seed in run.seeds]
+    names = [(study, f"{study}-{seed}") for study in run.studies for seed in run.seeds]
     who = []
     for study in run.studies:
         points = settings.settings(params, study, run.size, {})
         who += [PIPELINE / "partition" / study / point.slug / f"seed-{run.seeds[0]}" / "who.png" for point in points]
-    return [PIPELINE / "federate" / name for name in names], [Path("runs") / "seconds" / name for name in names], who
+    results = [PIPELINE / "federate" / study / name for study, name in names]
+    return results, [Path("runs") / "seconds" / name for _, name in names], who
 
 
 def write() -> None:

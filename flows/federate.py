@@ -89,8 +89,11 @@ def run(request: Request) -> None:
         here.say(federate.tally(here.steps.done))
     if request.prepared:
         for job, results in zip(jobs, found, strict=True):
-            federate.save(results, PIPELINE / "federate" / job.name)
-            federate.save_pictures(here.store, results, PIPELINE / "federate" / job.name)
+            folder, seed = PIPELINE / "federate" / job.study / job.name, f"seed-{job.seed}"
+            federate.save(results, folder)
+            federate.save_pictures(here.store, results, folder)
+            metrics, curves = (PIPELINE / kind / job.study for kind in ("metrics", "curves"))
+            federate.save_shown(results, metrics / f"{seed}.json", curves / f"{seed}.csv")
             federate.save_seconds(results, SECONDS / job.name)
     else:
         answer(params, jobs, found, here, record)
@@ -105,6 +108,7 @@ def answer(
     for job, results in zip(jobs, found, strict=True):
         places.append(folder / job.name)
         federate.save(results, places[-1])
+        federate.save_shown(results, places[-1] / federate.METRICS, places[-1] / federate.CURVES)
         federate.save_seconds(results, places[-1])
         federate.save_pictures(here.store, results, places[-1])
     pictures = []

@@ -154,8 +154,6 @@ def save(results: Sequence[Result], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     table = pd.concat([result.table for result in results], ignore_index=True)
     table.to_parquet(folder / TABLE, index=False)
-    evaluate.curves(table).to_csv(folder / CURVES, index=False)
-    (folder / METRICS).write_text(json.dumps(evaluate.headline(table), indent=1) + "\n")
     models = {f"{r.setting.name}: {r.row.label}": {name: ref.digest for name, ref in r.models.items()} for r in results}
     (folder / MODELS).write_text(json.dumps(models, indent=1) + "\n")
     runs = [
@@ -167,6 +165,15 @@ def save(results: Sequence[Result], folder: Path) -> None:
         for r in results
     ]  # fmt: skip
     (folder / RUNS).write_text(json.dumps(runs, indent=1) + "\n")
+
+
+def save_shown(results: Sequence[Result], metrics: Path, curves: Path) -> None:
+    """Write what `dvc metrics` and `dvc plots` show of a seed's results."""
+    table = pd.concat([result.table for result in results], ignore_index=True)
+    for path in (metrics, curves):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    metrics.write_text(json.dumps(evaluate.headline(table), indent=1) + "\n")
+    evaluate.curves(table).to_csv(curves, index=False)
 
 
 def save_pictures(store: Store, results: Iterable[Result], folder: Path) -> None:

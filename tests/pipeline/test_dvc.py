@@ -44,10 +44,24 @@ def test_the_card_says_what_the_data_are(repro: Repro):
     assert card["examples"] == 1797
 
 
+def test_metrics_and_plots_are_by_study_and_seed(repro: Repro):
+    shown = json.loads(repro.project.run("dvc", "metrics", "show", "--json").out)
+    found = shown[""]["data"]["pipeline/metrics/code/seed-0.json"]["data"]
+    assert 0 < found["base: lmf"]["test_mean"] < 1
+    plots = repro.project.run("dvc", "plots", "show", "--json").out
+    assert "pipeline/curves/code/seed-0.csv" in plots
+
+
 def test_no_output_holds_seconds_or_dates(repro: Repro):
     """Else a stage that finds the same would look changed."""
-    for name in ("metrics.json", "models.json", "runs.json", "curves.csv"):
-        text = (repro.clone.project.folder / "pipeline" / "federate" / "code-0" / name).read_text()
+    found = repro.clone.project.folder / "pipeline"
+    for name in (
+        "federate/code/code-0/models.json",
+        "federate/code/code-0/runs.json",
+        "metrics/code/seed-0.json",
+        "curves/code/seed-0.csv",
+    ):
+        text = (found / name).read_text()
         assert not {"wall", "cpu", "seconds", "time", "date", "2026"} & set(text.replace('"', " ").split())
 
 

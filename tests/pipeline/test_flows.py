@@ -29,10 +29,12 @@ def test_the_first_run_computes_everything_once(repro: Repro):
 
 
 def test_the_first_run_leaves_its_outputs(repro: Repro):
-    expected = {"table.parquet", "models.json", "runs.json", "metrics.json", "curves.csv", "pictures/index.csv"}
-    folder = "federate/code-0/"
+    expected = {"table.parquet", "models.json", "runs.json", "pictures/index.csv"}
+    folder = "federate/code/code-0/"
     assert {path.removeprefix(folder) for path in repro.first.outs if path.startswith(folder)} == expected
-    assert {path.split("/")[0] for path in repro.first.outs} == {"data", "partition", "federate", "compare"}
+    kinds = {"data", "partition", "federate", "metrics", "curves", "compare"}
+    assert {path.split("/")[0] for path in repro.first.outs} == kinds
+    assert {"metrics/code/seed-0.json", "curves/code/seed-0.csv"} <= {*repro.first.outs}
     table = pd.read_parquet(repro.project.folder / "pipeline" / "compare" / "table.parquet")
     assert list(table.columns) == [
         "study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value",
@@ -47,7 +49,7 @@ def test_a_forced_run_finds_every_step(repro: Repro):
     assert repro.forced.computed() == []
     assert len(repro.forced.steps) == len(repro.first.steps)
     assert repro.forced.said is not None
-    for stage in ("data@code", "partition@code", "federate@code-0", "compare"):
+    for stage in ("data@code", "partition@code", "federate@code", "compare"):
         assert f"Running stage '{stage}'" in repro.forced.said.out
 
 
@@ -66,7 +68,7 @@ def test_a_forced_run_records_nothing_new(repro: Repro):
 def test_the_flow_by_hand_is_the_same_flow(repro: Repro):
     """What the pipeline's stages computed is found by hand, into the same record, and comes to the same."""
     (by_hand,) = (repro.project.folder / "runs").glob("*/code-0/models.json")
-    staged = repro.clone.project.folder / "pipeline" / "federate" / "code-0" / "models.json"
+    staged = repro.clone.project.folder / "pipeline" / "federate" / "code" / "code-0" / "models.json"
     assert by_hand.read_bytes() == staged.read_bytes()
     assert computed(repro.edited)["divide"] == computed(repro.edited)["hand_out"] == 0
     assert repro.edited.record["runs"] == repro.reg.record["runs"] + 2  # of the two methods whose code had changed
@@ -79,8 +81,9 @@ def test_another_regularisation_retrains_nobody(repro: Repro):
     assert repro.reg.count("train") == DEVICES * len(ONE_SHOT)
     assert repro.reg.record["runs"] == repro.forced.record["runs"] + 1
     changed = {path for path, digest in repro.reg.outs.items() if repro.first.outs[path] != digest}
-    same = {"federate/code-0/pictures/index.csv", "compare/claims.csv"}  # neither names a score
-    assert changed == {path for path in repro.first.outs if path.startswith(("federate/", "compare/"))} - same
+    same = {"federate/code/code-0/pictures/index.csv", "compare/claims.csv"}  # neither names a score
+    written = ("federate/", "metrics/", "curves/", "compare/")
+    assert changed == {path for path in repro.first.outs if path.startswith(written)} - same
     assert repro.reg.said is not None
     assert "Stage 'partition@code' didn't change, skipping" in repro.reg.said.out
 

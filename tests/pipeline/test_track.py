@@ -62,7 +62,7 @@ def table(repro: Repro) -> pd.DataFrame:
 
 def outs(repro: Repro) -> Path:
     """The first results, which the clone holds."""
-    return repro.clone.project.folder / "pipeline" / "federate" / "code-0"
+    return repro.clone.project.folder / "pipeline" / "federate" / "code" / "code-0"
 
 
 def points(database: Path, run: Any) -> dict[tuple[str, int], float]:
