@@ -116,8 +116,9 @@ def served(links: Mapping[str, Mapping[str, float]], right: Mapping[str, float])
     for name, numbers in found.items():
         if numbers["target"]:
             numbers["accuracy"] = right[name]
-            for bound in {"theorem_2", "corollary_1"} & numbers.keys():
-                numbers[f"slack_{bound}"] = numbers[bound] - (1 - right[name])
+            for bound in ("theorem_2", "corollary_1"):
+                if bound in numbers:
+                    numbers[f"slack_{bound}"] = numbers[bound] - (1 - right[name])
     return found
 
 

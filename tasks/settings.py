@@ -360,7 +360,7 @@ def _taken(
     model, anyones = _model(fn, EXAMPLES), _any(others)
     mine = {key: value for key, value in section.items() if key in model.model_fields}
     rest = {key: value for key, value in section.items() if key not in mine}
-    for key in rest.keys() - anyones.model_fields.keys():
+    for key in (key for key in rest if key not in anyones.model_fields):
         allowed = ", ".join(model.model_fields) or "none"
         known = [*model.model_fields, *anyones.model_fields]
         raise Refused(f"{where}.{key}: no such key (allowed: {allowed}){_near(str(key), known)}")

@@ -121,6 +121,7 @@ def test_of_targets_the_accuracy_is_told_and_how_far_bounds_are_above_their_erro
         "b": {**links["b"], "accuracy": 0.25, "slack_theorem_2": -0.25, "slack_corollary_1": 3.25},
         "c": {"target": 1.0, "accuracy": 0.75},
     }
+    assert [*found["b"]][-2:] == ["slack_theorem_2", "slack_corollary_1"]  # the table's rows come in this order
 
 
 def test_a_solver_that_failed_is_told_with_what_stands_in():
