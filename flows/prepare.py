@@ -1,7 +1,9 @@
 """Read the datasets of a run's studies, and say which device holds what.
 
-python -m flows.prepare data STUDY        -> pipeline/data/STUDY
-python -m flows.prepare partition STUDY   -> pipeline/partition/STUDY
+python -m flows.prepare data        -> pipeline/data/STUDY
+python -m flows.prepare partition   -> pipeline/partition/STUDY
+
+One process for all studies: starting one takes longer than what it does for a study.
 """
 
 from __future__ import annotations
@@ -19,27 +21,26 @@ from fedcore.types import Refused
 from tasks import settings
 from tasks.data import read, read_prepared, save_dataset, save_partition, who
 from tasks.session import orchestrated, refusals, session
+from tasks.settings import Setting
 
 PIPELINE = Path("pipeline")
 
 
 @flow(name="prepare-data", persist_result=False)
-def data(study: str) -> None:
-    """Read every dataset that a study's settings name."""
-    params = settings.read()
-    run = settings.run_section(params)
+def data() -> None:
+    """Read every dataset that the studies' settings name."""
+    run, points = planned()
     with session("data", run.workers) as here:
-        for setting in settings.settings(params, study, run.size, {}):
+        for study, setting in points:
             save_dataset(here.store, read(here.store, setting.data), PIPELINE / "data" / study / setting.dataset)
 
 
 @flow(name="prepare-partition", persist_result=False)
-def partition(study: str) -> None:
+def partition() -> None:
     """Divide each setting's dataset among devices, for every seed."""
-    params = settings.read()
-    run = settings.run_section(params)
+    run, points = planned()
     with session("partition", run.workers) as here:
-        for setting in settings.settings(params, study, run.size, {}):
+        for study, setting in points:
             dataset = read_prepared(here.store, PIPELINE / "data" / study / setting.dataset)
             for seed in run.seeds:
                 made = who(here.steps, dataset, setting.federation, seed)
@@ -47,19 +48,25 @@ def partition(study: str) -> None:
                 save_partition(here.store, dataset, made, folder)
 
 
+def planned() -> tuple[settings.Run, list[tuple[str, Setting]]]:
+    """Return params.yaml's section run, and the settings of its studies; raises Refused before anything is read."""
+    params = settings.read()
+    run = settings.run_section(params)
+    return run, [(study, one) for study in run.studies for one in settings.settings(params, study, run.size, {})]
+
+
 def main(words: list[str]) -> None:
     with refusals():
         match words:
-            case ["data", study]:
-                chosen, name = data, study
-            case ["partition", study]:
-                chosen, name = partition, study
+            case ["data"]:
+                chosen = data
+            case ["partition"]:
+                chosen = partition
             case _:
-                raise Refused("usage: python -m flows.prepare data|partition STUDY")
-        params = settings.read()
-        settings.settings(params, name, settings.run_section(params).size, {})
+                raise Refused("usage: python -m flows.prepare data|partition")
+        planned()
         with orchestrated():
-            chosen(name)
+            chosen()
 
 
 if __name__ == "__main__":

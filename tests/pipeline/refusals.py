@@ -230,8 +230,10 @@ CASES: dict[str, Case] = {
     ),
     "a rate that no training survives": late("method=lmf training.lr=1.0e+38", "not finite", "learning rate"),
     "nothing prepared": late("study=code seed=0 prepared=true", "dataset.safetensors", "dvc repro"),
-    "an unknown study to prepare": Case("flows.prepare", "data cod", ("cod", "did you mean code?"), {}),
-    "a stage that is not one": Case("flows.prepare", "date code", ("usage", "partition"), {}),
+    "an unknown study to prepare": Case(
+        "flows.prepare", "data", ("run.studies", "cod", "mean code?"), {}, lambda p: p["run"].update(studies=["cod"])
+    ),
+    "a stage that is not one": Case("flows.prepare", "date", ("usage", "partition"), {}),
     "nothing to compare": Case("flows.compare", "", ("dvc repro",), {}),
     "nothing to show": Case("flows.compare", "show", ("dvc repro",), {}),
 }

@@ -116,7 +116,7 @@ def cloned(place: Place, origin: Project) -> Clone:
     params = yaml.safe_load((clone.folder / "params.yaml").read_text())
     params["data"] |= {"name": "table", "path": "data/mine.csv", "label": "y"}
     (clone.folder / "params.yaml").write_text(yaml.safe_dump(params))
-    changed = clone.look(clone.run("dvc", "repro", "data@code"))
+    changed = clone.look(clone.run("dvc", "repro", "data"))
     clone.run("git", "checkout", "--quiet", "--", "params.yaml", "dvc.lock")
     back = clone.look(clone.run("dvc", "checkout"))
     return Clone(clone, pulled, again, changed, back)

@@ -49,7 +49,7 @@ def test_a_forced_run_finds_every_step(repro: Repro):
     assert repro.forced.computed() == []
     assert len(repro.forced.steps) == len(repro.first.steps)
     assert repro.forced.said is not None
-    for stage in ("data@code", "partition@code", "federate@code", "compare"):
+    for stage in ("data", "partition", "federate@code", "compare"):
         assert f"Running stage '{stage}'" in repro.forced.said.out
 
 
@@ -85,7 +85,7 @@ def test_another_regularisation_retrains_nobody(repro: Repro):
     written = ("federate/", "metrics/", "curves/", "compare/")
     assert changed == {path for path in repro.first.outs if path.startswith(written)} - same
     assert repro.reg.said is not None
-    assert "Stage 'partition@code' didn't change, skipping" in repro.reg.said.out
+    assert "Stage 'partition' didn't change, skipping" in repro.reg.said.out
 
 
 def test_a_changed_line_of_the_fusion_retrains_nobody(repro: Repro):

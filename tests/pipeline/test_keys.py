@@ -306,7 +306,7 @@ def test_shared_parts_are_digested_once_and_never_mixed_up():
 
 EDITS = (
     "fedcore/fusion.py:code", "fedcore/fusion.py:lmf", "fedcore/transport.py:newton", "fedcore/local.py:plain",
-    "fedcore/local.py:#", "fedcore/mixing.py:mean", "fedcore/evaluate.py:metrics", "fedcore/figures.py:png",
+    "fedcore/local.py:#", "fedcore/mixing.py:mean", "fedcore/evaluate.py:metrics", "fedcore/figures/drawing.py:png",
 )  # fmt: skip
 IN_ROUNDS = (
     "fedprox", "fedper", "ditto", "fixed_depth", "fedasa", "dfl", "fd", "scaffold", "fedgen", "label_smoothing",
@@ -372,7 +372,7 @@ def test_editing_the_training_retrains_everyone_and_nothing_else(found: dict[str
 def test_editing_the_evaluation_evaluates_anew(found: dict[str, Any]):
     expected = {name for name in found[""] if name.split(" ")[-1] in ("score", "stretch")}
     assert moved(found, "fedcore/evaluate.py:metrics") == expected
-    assert moved(found, "fedcore/figures.py:png") == set()
+    assert moved(found, "fedcore/figures/drawing.py:png") == set()
 
 
 @pytest.mark.slow

@@ -1,0 +1,113 @@
+"""What the pictures share: colours, panels, matrices, legends; and how a picture becomes bytes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import Formatter, MaxNLocator
+
+Array: TypeAlias = npt.NDArray[np.float64]
+
+BLUE = "#0072b2"  # of Okabe and Ito's palette, told apart by everyone
+COLOURS = (BLUE, "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")  # of the same palette
+MARKERS = "osD^vPX"
+LINES = ("-", "--", ":")
+MAP = "viridis"  # even steps of lightness, for every kind of sight
+GREY = "0.45"
+
+
+def show(
+    figure: Figure, panel: Axes, values: Array, label: str, form: Formatter | None, scale: Normalize | None = None
+) -> None:
+    """Show a matrix with a scale beside it; cells without a value stay grey."""
+    panel.set_facecolor("0.85")
+    image = panel.imshow(np.ma.masked_invalid(values), cmap=MAP, norm=scale)
+    figure.colorbar(image, ax=panel, label=label, format=form)
+
+
+def name_cells(panel: Axes, rows: Iterable[object], columns: Iterable[object]) -> None:
+    """Name the rows and columns of a matrix."""
+    down, across = [plain(name) for name in rows], [plain(name) for name in columns]
+    panel.set_yticks(np.arange(len(down)), down)
+    panel.set_xticks(np.arange(len(across)), across)
+
+
+def write_cells(panel: Axes, light: Array, form: Callable[[float], str], values: Array | None = None) -> None:
+    """Write a matrix's values into its cells, in an ink that is seen. light: what the colours stand for."""
+    values = light if values is None else values
+    known = light[np.isfinite(light)]
+    middle = (known.min() + known.max()) / 2 if len(known) else 0.0
+    for y, x in zip(*np.nonzero(np.isfinite(values)), strict=True):
+        ink = "white" if light[y, x] < middle else "black"
+        panel.text(x, y, form(values[y, x]), color=ink, ha="center", va="center", size=7)
+
+
+def bare(panel: Axes) -> None:
+    """Leave two spines and a pale grid behind what is drawn."""
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.grid(color="0.92", linewidth=0.8)
+    panel.set_axisbelow(True)
+
+
+def styled(methods: Iterable[str], hollow: Iterable[bool] | None = None) -> dict[str, dict[str, Any]]:
+    """Return how each method is drawn: colour, marker and line, the same in all pictures of the same methods."""
+    order = dict.fromkeys(methods, False) if hollow is None else dict(zip(methods, hollow, strict=True))
+    where = {method: i for i, method in enumerate(sorted(order))}
+    turns = {method: divmod(i, len(COLOURS)) for method, i in where.items()}
+    return {
+        method: {
+            "color": COLOURS[i],
+            "marker": MARKERS[(i + lap) % len(MARKERS)],
+            "linestyle": LINES[lap % len(LINES)],
+            "markersize": 7,
+            "markerfacecolor": "white" if order[method] else COLOURS[i],
+        }
+        for method in order
+        for lap, i in [turns[method]]
+    }
+
+
+def legend(figure: Figure, styles: Mapping[str, Mapping[str, Any]]) -> None:
+    """Put the methods' legend to the right; the figure grows by what it takes. styles: as `styled` returns them."""
+    handles = [Line2D([], [], **style) for style in styles.values()]
+    width, height = figure.get_size_inches()
+    columns = -(-len(styles) // int(height / 0.24))  # as many lines as the figure is high
+    figure.set_size_inches(width + 1.3 * (columns - 1), height)
+    names = [plain(name) for name in styles]
+    figure.legend(handles, names, loc="outside right center", frameon=False, ncols=columns)
+
+
+def percent(value: float, _: object = None) -> str:
+    """Write a share as a percentage: what an axis calls for each tick."""
+    return f"{100 * value:.3g}%"
+
+
+def plain(text: object) -> str:
+    """Return a text that is drawn as it stands: a name may hold dollar signs, which would start a formula."""
+    return str(text).replace("$", r"\$")
+
+
+def png(figure: Figure) -> bytes:
+    """Return a figure as the bytes of a PNG file, the same for the same figure."""
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=110, metadata={"Software": None})
+    return out.getvalue()
+
+
+def heat_map(matrix: npt.ArrayLike, title: str) -> Figure:
+    """Draw a matrix, a cell a number, with its scale."""
+    figure = Figure(figsize=(5.2, 4.4), layout="constrained")
+    panel = figure.subplots()
+    show(figure, panel, np.atleast_2d(np.asarray(matrix, float)), "", None)
+    panel.set_title(plain(title), loc="left", fontsize=10)
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    panel.yaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure
