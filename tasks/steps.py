@@ -14,7 +14,7 @@ from fedcore.accelerator import accelerated, there
 from fedcore.workers import WorkerDied, Workers
 from tasks import environment
 from tasks.keys import Digest
-from tasks.store import Damaged, Store, refs, unflatten
+from tasks.store import Damaged, Ref, Store, refs, unflatten
 from tasks.work import call_save, load_call, load_call_save
 
 
@@ -58,6 +58,7 @@ class Steps:
         self.done: list[Step] = []
         self._digest = Digest()
         self._known: dict[str, Mapping[str, Any]] = {}  # what several methods ask for is a task once
+        self._given: set[Ref] = set()  # what was found whole and given out
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
         return self._worked(fn, {"": args})[""]
@@ -71,19 +72,37 @@ class Steps:
 
         return self._map(fn, calls, body)
 
-    def here(self, fn: Callable[..., Any], *args: Any, unkeyed: tuple[Any, ...] = ()) -> Any:
+    def here(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        unkeyed: tuple[Any, ...] = (),
+        needed: Callable[[Any], Any] = lambda value: value,
+    ) -> Any:
         """Run a step in this process that hands out work to the workers itself: fn(execute, *args, *unkeyed).
 
         unkeyed: arguments that do not change what is found under the step's key, only how much of it is looked for.
+        needed: the part of what it finds whose blobs must be there.
         """
 
         def body(*args: Any) -> Any:
             execute = InMemory(self.store, self.workers, self.played, self.accelerator)
             return call_save(self.store, fn, (execute, *args, *unkeyed))
 
-        return self._map(accelerated(fn, self.accelerator), {"": args}, body)[""]
+        return self._map(accelerated(fn, self.accelerator), {"": args}, body, needed)[""]
 
-    def _map(self, fn: Any, calls: Mapping[Any, tuple[Any, ...]], body: Callable[..., Any]) -> dict[Any, Any]:
+    def drop(self, value: Any, but: Any) -> None:
+        """Delete the blobs that a value refers to, unless `but` does too or this run was given them by another step."""
+        for ref in {*refs(value)} - {*refs(but)} - self._given:
+            self.store.path(ref).unlink(missing_ok=True)
+
+    def _map(
+        self,
+        fn: Any,
+        calls: Mapping[Any, tuple[Any, ...]],
+        body: Callable[..., Any],
+        needed: Callable[[Any], Any] = lambda value: value,
+    ) -> dict[Any, Any]:
         kind = name_of(fn)
         keys = {unit: self._digest.of(("step", fn, args)) for unit, args in calls.items()}
         jobs = {unit: _Job(partial(body, *args)) for unit, args in calls.items()}
@@ -96,12 +115,12 @@ class Steps:
         for unit in calls:
             record = futures[unit].result() if unit in futures else self._known[keys[unit]]
             try:
-                value = self._whole(record)
+                value = self._whole(record, needed)
             except Damaged:
                 # The cache's record points to a blob that is gone or spoilt: compute it again, over the record.
                 jobs[unit].ran = False
                 record = self._submit(kind, unit, keys[unit], jobs[unit], refresh=True).result()
-                value = self._whole(record)
+                value = self._whole(record, needed)
             self._known[keys[unit]] = record
             step = Step(kind, _label(unit), keys[unit], not jobs[unit].ran, record["wall"], record["cpu"])
             self.done.append(step)
@@ -115,10 +134,11 @@ class Steps:
         named = cached_step.with_options(task_run_name=label)
         return (named.with_options(refresh_cache=True) if refresh else named).submit(key)
 
-    def _whole(self, record: Mapping[str, Any]) -> Any:
+    def _whole(self, record: Mapping[str, Any], needed: Callable[[Any], Any]) -> Any:
         value = unflatten(record["value"], {})
-        for ref in refs(value):
+        for ref in refs(needed(value)):
             self.store.verify(ref)
+            self._given.add(ref)
         return value
 
 

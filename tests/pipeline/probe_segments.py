@@ -6,8 +6,10 @@ import json
 import math
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+import probe_work as work
 import torch
 from prefect import flow
 
@@ -20,7 +22,7 @@ from fedcore.types import Data, Device, Federation, Method, Splits
 from fedcore.workers import Inline, Workers
 from tasks import environment, local
 from tasks.steps import Steps
-from tasks.store import Store
+from tasks.store import Store, refs
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.5, weight_decay=0.0, schedule="constant", batch=8, epochs=1)
 NET = net("mlp", shape=(5,), classes=3, widths=[6, 4])
@@ -56,6 +58,10 @@ def fedavg(rounds: int, fraction: float = 1.0, common: bool = True) -> Method:
 
 def code(shots: int) -> Method:
     return method("code_ot", nets=NETS, training=SGD, common=False, shots=shots, order="ascending", **EXAM)
+
+
+def scaffold(rounds: int) -> Method:
+    return method("scaffold", nets=NETS, training=replace(SGD, momentum=0.0), common=True, rounds=rounds, fraction=0.5)
 
 
 METHODS = {
@@ -106,9 +112,59 @@ class Play:
         self.steps = Steps(self.store, self.pool)
         return local.rounds(chosen, self.fed, seed, self.steps, every)
 
+    def whole(self, one: Round) -> bool:
+        """Tell whether all of a round's state is stored."""
+        return all(self.store.holds(ref) for ref in refs(local.parts(one.state)))
+
+    def forget(self, one: Round) -> None:
+        """Delete a round's state, in which what was there before the first round stays."""
+        begun = refs(local.parts(library.begin(scaffold(1), self.fed, one.turn.seed, self.steps)))
+        Steps(self.store, self.pool).drop(local.parts(one.state), but=[*begun])
+
     def computed(self, kind: str) -> tuple[int, int]:
         steps = [step for step in self.steps.done if step.kind == kind]
         return sum(not step.cached for step in steps), len(steps)
+
+
+def kept(play: Play, plain: Federation) -> dict[str, Any]:
+    """Five rounds of scaffold, a segment each: which checkpoints stay, and what is done without them."""
+    chosen, longer = scaffold(5), scaffold(8)
+    first = list(play.rounds(chosen, 7))
+    found: dict[str, Any] = {"whole": [play.whole(one) for one in first]}
+
+    def again(method: Method = chosen) -> list[Any]:
+        rounds = list(play.rounds(method, 7))
+        same = models(method, play.fed, rounds[-1], play.store)
+        exact = list(library.run(method, plain, 7, Inline()))
+        return [play.computed("stretch"), same == models(method, plain, exact[-1], play.store)]
+
+    found["again"] = again()
+    play.forget(first[-1])
+    found["without the last"] = again()
+    for one in first:
+        play.forget(one)
+    found["without any"] = again()
+    play.forget(list(play.rounds(chosen, 7))[3])
+    found["longer"] = again(longer)
+    begun = play.rounds(chosen, 8)
+    third = [next(begun) for _ in range(3)][-1]
+    begun.close()
+    play.forget(third)
+    rounds = list(play.rounds(chosen, 8))
+    found["gone when going on"] = [
+        play.computed("stretch"),
+        near(rounds, list(library.run(chosen, plain, 8, Inline()))),
+    ]
+
+    made = play.steps(work.bare, "given")
+    play.steps.drop(made, but=())
+    found["given"] = play.store.holds(made)
+    other = Steps(play.store, play.pool)
+    other.drop(made, but=[made])
+    found["but"] = play.store.holds(made)
+    other.drop(made, but=())
+    found["dropped"] = play.store.holds(made)
+    return found
 
 
 @flow(persist_result=False)
@@ -163,6 +219,9 @@ def find() -> dict[str, Any]:
         found["shorter"] = [near(shorter, plainly(fedavg(3), 5))]
         list(play.rounds(fedavg(3), 5))
         found["shorter"].append([play.computed(kind) for kind in ("stretch", "score")])
+
+        local.SEGMENT = 0.0
+        found["kept"] = kept(play, plain)
 
         # One-shot methods share their training, whatever is done with what it brings.
         list(play.rounds(code(1), 6))

@@ -67,3 +67,26 @@ def test_methods_share_their_training(found: dict[str, Any]):
     trained, received = found["few shots go on"]
     assert trained == [0, 4]
     assert received == [0, 1]
+
+
+def test_two_checkpoints_stay(found: dict[str, Any]):
+    assert found["kept"]["whole"] == [False, False, False, True, True]
+
+
+def test_a_run_is_found_without_the_checkpoints_inside_it(found: dict[str, Any]):
+    assert found["kept"]["again"] == [[0, 5], True]
+
+
+def test_a_lost_end_is_played_from_the_last_checkpoint_that_is_whole(found: dict[str, Any]):
+    assert found["kept"]["without the last"] == [[1, 5], True]
+    assert found["kept"]["without any"] == [[1, 5], True]
+
+
+def test_lost_checkpoints_stop_no_run(found: dict[str, Any]):
+    """Neither a longer one, nor one that was interrupted just there."""
+    assert found["kept"]["longer"] == [[3, 8], True]
+    assert found["kept"]["gone when going on"] == [[2, 5], True]
+
+
+def test_what_another_step_gave_is_not_dropped(found: dict[str, Any]):
+    assert (found["kept"]["given"], found["kept"]["but"], found["kept"]["dropped"]) == (True, True, False)
