@@ -4,8 +4,8 @@
 
 By hand the first study of run.studies is run unless others are named, since what is typed is meant for one.
 
-The same flow runs under `dvc repro` (stage federate: one study and seed, on what the stages before it wrote) and as a
-Prefect deployment.
+The same flow runs under `dvc repro` (stage federate: one study, on what the stages before it wrote) and as a Prefect
+deployment.
 """
 
 from __future__ import annotations
