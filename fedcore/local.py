@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 import pickle
@@ -21,6 +20,7 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from fedcore import nets
+from fedcore.nets.copies import copier
 from fedcore.types import At, Data, Device, Message, Net, Params, Refused, Update
 
 Step: TypeAlias = Callable[[Tensor, Tensor], None]
@@ -259,7 +259,7 @@ def _inner(module: nn.Module) -> bool:
 
 def load(net: Net, params: Params) -> nn.Module:
     """Return a new module of the net that stands on `params`: nothing is copied."""
-    module = copy.deepcopy(_template(nets.key(net)))
+    module = _copier(nets.key(net))()
     module.load_state_dict(params, assign=True)
     return module
 
@@ -270,6 +270,11 @@ def _template(key: bytes) -> nn.Module:
     with nets.drawn_from(torch.Generator()):
         module: nn.Module = pickle.loads(key)()
     return module
+
+
+@functools.lru_cache(maxsize=64)
+def _copier(key: bytes) -> Callable[[], nn.Module]:
+    return copier(_template(key))
 
 
 def minibatches(laid: Laid, count: int, training: Training, generator: torch.Generator) -> list[Tensor]:

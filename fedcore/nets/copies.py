@@ -1,0 +1,64 @@
+"""Copies of a module, fast: training many small models makes two for each device and round."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor, nn
+
+
+def copier(module: nn.Module) -> Callable[[], nn.Module]:
+    """Return what makes copies of a module that stays as it is.
+
+    Its parameters are the module's own, to be replaced by what the copy is to stand on; everything else is the copy's.
+    A module is pickled once and unpickled for each copy, at a tenth of the time of `copy.deepcopy` or less; that is the
+    way where something in it cannot be pickled (a lambda).
+    """
+    stream = io.BytesIO()
+    pickler = _Pickler(stream)
+    try:
+        pickler.dump(module)
+    except Exception:
+        return partial(copy.deepcopy, module)
+    return partial(_copy, stream.getvalue(), pickler.tensors)
+
+
+def _copy(content: bytes, tensors: list[Tensor]) -> nn.Module:
+    module: nn.Module = _Unpickler(content, tensors).load()
+    return module
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles all but tensors, which it keeps."""
+
+    def __init__(self, stream: io.BytesIO) -> None:
+        super().__init__(stream, protocol=5)
+        self.tensors: list[Tensor] = []
+        self._place: dict[int, int] = {}
+
+    def persistent_id(self, value: object) -> int | None:
+        if not isinstance(value, Tensor):
+            return None
+        if id(value) not in self._place:
+            self._place[id(value)] = len(self.tensors)
+            self.tensors.append(value)
+        return self._place[id(value)]
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, content: bytes, tensors: list[Tensor]) -> None:
+        super().__init__(io.BytesIO(content))
+        self._tensors = tensors
+        self._cloned: dict[int, Tensor] = {}
+
+    def persistent_load(self, place: int) -> Tensor:
+        kept = self._tensors[place]
+        if isinstance(kept, nn.Parameter):
+            return kept
+        if place not in self._cloned:
+            self._cloned[place] = kept.clone()
+        return self._cloned[place]

@@ -1,0 +1,79 @@
+"""Copies of a module: the same function, nothing shared but parameters, which are to be replaced."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from fedcore.nets import net
+from fedcore.nets.copies import copier
+
+PLAIN = {
+    "mlp": {"widths": [6, 4]},
+    "lenet": {},
+    "resnet20": {"width": 0.25},
+    "mobilenet_v2": {"width": 0.1},
+}
+
+
+class Odd(nn.Module):
+    """State of every kind: a tied leaf, buffers stored and not, one of them twice, a list, what cannot be pickled."""
+
+    def __init__(self, function=None):
+        super().__init__()
+        self.one = nn.Linear(3, 3)
+        self.two = nn.Linear(3, 3)
+        self.two.weight = self.one.weight
+        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("hidden", torch.ones(3), persistent=False)
+        self.again = self.hidden
+        self.calls: list[int] = []
+        self.function = function
+
+    def forward(self, x):
+        self.calls.append(len(x))
+        self.hidden += 1
+        x = self.two(self.one(x)) * self.hidden
+        return self.function(x) if self.function is not None else x
+
+
+def double(x):
+    return 2 * x
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_copy_is_the_module(name: str):
+    module = net(name, shape=(3, 32, 32), classes=4, **PLAIN[name]).build().eval()
+    made = copier(module)().eval()
+    x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(made(x), module(x))
+    assert repr(made) == repr(module)
+    assert {id(m) for m in made.modules()}.isdisjoint(id(m) for m in module.modules())
+
+
+@pytest.mark.parametrize("function", [None, double, partial(torch.mul, 2), lambda x: 2 * x])
+def test_a_copy_has_its_own_state(function):
+    module = Odd(function)
+    make = copier(module)
+    first, second = make(), make()
+    x = torch.ones(2, 3)
+    expected = copy.deepcopy(module)
+    assert torch.equal(first(x), expected(x))
+    assert torch.equal(first(x), expected(x))
+    assert (first.calls, second.calls, module.calls) == ([2, 2], [], [])
+    assert second.hidden.tolist() == module.hidden.tolist() == [1, 1, 1]
+    assert first.again is first.hidden
+    assert first.one.weight is first.two.weight
+
+
+def test_what_can_be_pickled_is():
+    """Otherwise the fast way would never be taken, and nothing would tell."""
+    assert copier(Odd(double)).func is not copy.deepcopy
+    assert copier(Odd(lambda x: x)).func is copy.deepcopy
+    assert all(
+        copier(net(n, shape=(3, 32, 32), classes=4, **PLAIN[n]).build()).func is not copy.deepcopy for n in PLAIN
+    )
