@@ -12,7 +12,7 @@ links themselves carry and cost is recorded (`LINKS`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -57,6 +57,12 @@ from fedcore.unequal import alike
 How: TypeAlias = Literal["parameters", "outputs"]
 Range: TypeAlias = tuple[float, float]
 Costs: TypeAlias = list[list[Amount]] | None
+
+Weigh: TypeAlias = Callable[[Answer, Params, Turn], Array]
+"""The program's answer, what the server knows, the turn -> alpha (N, N)."""
+
+Draw: TypeAlias = Callable[[Params, Turn, Array], tuple[Array, Array]]
+"""What the server knows, the turn, K (N, N) -> psi (N,), alpha (N, N)."""
 
 REPORT, EXCHANGED, SENDS, WEIGHTS = "report", "exchanged", "sends", "weights"
 """Leaves: what devices reported (N, 3); classifiers that each sent (N,); whether a device shall send; of a target's
@@ -199,10 +205,9 @@ def measured(server: Params, updates: Mapping[Unit, Update], turn: Turn) -> Para
 
 def posed(server: Params, turn: Turn, bound: Bound, radio: Radio) -> Problem:
     """Return (P) for what devices reported and how far apart they are (17)-(18)."""
-    sizes = server[REPORT][:, 2].numpy()
     wrong, how = errors(server, bound.unlabelled), {"delta": bound.delta, "constants": bound.constants}
-    target = target_bound(wrong, sizes, server[f"{PREFIX}divergence"].numpy(), **how)  # type: ignore[arg-type]
-    source = source_bound(wrong, sizes, **how)  # type: ignore[arg-type]
+    target = target_bound(wrong, sizes(server), server[f"{PREFIX}divergence"].numpy(), **how)  # type: ignore[arg-type]
+    source = source_bound(wrong, sizes(server), **how)  # type: ignore[arg-type]
     return Problem(source, target, costs_of(turn.seed, len(turn.names), radio), bound.phi_s, bound.phi_t, bound.phi_e)
 
 
@@ -212,10 +217,40 @@ def solved(server: Params, turn: Turn, bound: Bound, radio: Radio, program: Prog
     return problem, solve(problem, solver=program.solver, tol=program.tol, max_iterations=program.max_iterations)
 
 
+def planned(
+    server: Params,
+    updates: Mapping[Unit, Update],
+    turn: Turn,
+    *,
+    bound: Bound,
+    radio: Radio,
+    program: Program,
+    weigh: Weigh,
+) -> tuple[Params, Mapping[str, Message]]:
+    """Take sources and targets from the program (P), and the weights of links from `weigh`."""
+    server = measured(server, updates, turn)
+    problem, answer = solved(server, turn, bound, radio, program)
+    return formed(server, turn, answer.psi, weigh(answer, server, turn), problem.energy, answer, bound)
+
+
+def guessed(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, radio: Radio, draw: Draw
+) -> tuple[Params, Mapping[str, Message]]:
+    """Take sources, targets and weights from `draw`, which knows what devices reported and what links cost."""
+    server, _ = gather(server, updates, turn)
+    energy = costs_of(turn.seed, len(turn.names), radio)
+    return formed(server, turn, *draw(server, turn, energy), energy)
+
+
 def errors(server: Params, unlabelled: float) -> Array:
     """Return the empirical errors (3), (N,)."""
-    wrong, labelled, sizes = server[REPORT].T.numpy()
-    return empirical_error(wrong, labelled, sizes, unlabelled=unlabelled)
+    wrong, labelled, size = server[REPORT].T.numpy()
+    return empirical_error(wrong, labelled, size, unlabelled=unlabelled)
+
+
+def sizes(server: Params) -> Array:
+    """Return how many examples devices have, (N,)."""
+    return server[REPORT][:, 2].numpy()
 
 
 def costs_of(seed: int, n: int, radio: Radio) -> Array:
@@ -248,9 +283,10 @@ def formed(
         found["status"] = np.frombuffer(answer.status.encode(), dtype=np.uint8)
     if bound is not None:
         wrong, apart = errors(server, 1.0), server[f"{PREFIX}divergence"].numpy()
-        sizes = server[REPORT][:, 2].numpy()
         found["theorem_2"] = theorem_2(alpha, wrong, apart)
-        found["corollary_1"] = corollary_1(alpha, wrong, sizes, apart, delta=bound.delta, constants=bound.constants)
+        found["corollary_1"] = corollary_1(
+            alpha, wrong, sizes(server), apart, delta=bound.delta, constants=bound.constants
+        )
     leaves = {f"{PREFIX}{name}": torch.tensor(np.asarray(value)) for name, value in found.items()}
     sends = torch.from_numpy((alpha > 0).any(1))
     return server | leaves, {name: Message(extra={SENDS: flag}) for name, flag in zip(turn.names, sends, strict=True)}

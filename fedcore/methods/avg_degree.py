@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedcore.divergence import Divergence
+from fedcore.links import Answer
 from fedcore.links.heuristics import average_degree
+from fedcore.links.problem import Array
 from fedcore.local import Training
-from fedcore.transfer import Bound, How, Program, Radio, formed, measured, method, solved
-from fedcore.types import Message, Method, Net, Params, Turn, Unit, Update
+from fedcore.transfer import Bound, How, Program, Radio, method, planned
+from fedcore.types import Method, Net, Params, Turn
 
 
 def avg_degree(
@@ -24,21 +26,10 @@ def avg_degree(
     transfer: How,
 ) -> Method:
     """Build AvgD. Its settings are `st_lf`'s."""
-    form = partial(link, bound=bound, radio=radio, program=program)
+    form = partial(planned, bound=bound, radio=radio, program=program, weigh=weigh)
     return method("avg_degree", nets, training, common, form, radio, transfer, pairs)
 
 
-def link(
-    server: Params, updates: Mapping[Unit, Update], turn: Turn, *, bound: Bound, radio: Radio, program: Program
-) -> tuple[Params, Mapping[str, Message]]:
+def weigh(answer: Answer, server: Params, turn: Turn) -> Array:
     """Draw as many links per source as ST-LF has on average."""
-    server = measured(server, updates, turn)
-    problem, answer = solved(server, turn, bound, radio, program)
-    return formed(
-        server,
-        turn,
-        answer.psi,
-        average_degree(answer.psi, answer.alpha, turn.generator("alpha")),
-        problem.energy,
-        answer,
-    )
+    return average_degree(answer.psi, answer.alpha, turn.generator("alpha"))

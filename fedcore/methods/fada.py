@@ -7,10 +7,12 @@ from functools import partial
 
 from fedcore.adversarial import Alignment, method
 from fedcore.divergence import Divergence
+from fedcore.links import Answer
 from fedcore.links.heuristics import even_weights
+from fedcore.links.problem import Array
 from fedcore.local import Training
-from fedcore.transfer import Bound, Program, Radio, formed, measured, solved
-from fedcore.types import Depth, Message, Method, Net, Params, Turn, Unit, Update
+from fedcore.transfer import Bound, Program, Radio, planned
+from fedcore.types import Depth, Method, Net, Params, Turn
 
 
 def fada(
@@ -30,14 +32,10 @@ def fada(
     rounds: how often sources train their copies. start to identifier_lr: :class:`fedcore.adversarial.Alignment`. The
     others are `st_lf`'s.
     """
-    form = partial(link, bound=bound, radio=radio, program=program)
+    form = partial(planned, bound=bound, radio=radio, program=program, weigh=weigh)
     return method("fada", nets, training, common, form, radio, rounds, alignment, pairs)
 
 
-def link(
-    server: Params, updates: Mapping[Unit, Update], turn: Turn, *, bound: Bound, radio: Radio, program: Program
-) -> tuple[Params, Mapping[str, Message]]:
+def weigh(answer: Answer, server: Params, turn: Turn) -> Array:
     """Link every source to every target; dynamic attention is to say with which weights."""
-    server = measured(server, updates, turn)
-    problem, answer = solved(server, turn, bound, radio, program)
-    return formed(server, turn, answer.psi, even_weights(answer.psi), problem.energy, answer)
+    return even_weights(answer.psi)

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedcore.divergence import Divergence
+from fedcore.links import Answer
 from fedcore.links.heuristics import size_weights
+from fedcore.links.problem import Array
 from fedcore.local import Training
-from fedcore.transfer import REPORT, Bound, How, Program, Radio, formed, measured, method, solved
-from fedcore.types import Message, Method, Net, Params, Turn, Unit, Update
+from fedcore.transfer import Bound, How, Program, Radio, method, planned, sizes
+from fedcore.types import Method, Net, Params, Turn
 
 
 def fedavg_alpha(
@@ -24,16 +26,10 @@ def fedavg_alpha(
     transfer: How,
 ) -> Method:
     """Build it. Its settings are `st_lf`'s."""
-    form = partial(link, bound=bound, radio=radio, program=program)
+    form = partial(planned, bound=bound, radio=radio, program=program, weigh=weigh)
     return method("fedavg_alpha", nets, training, common, form, radio, transfer, pairs)
 
 
-def link(
-    server: Params, updates: Mapping[Unit, Update], turn: Turn, *, bound: Bound, radio: Radio, program: Program
-) -> tuple[Params, Mapping[str, Message]]:
+def weigh(answer: Answer, server: Params, turn: Turn) -> Array:
     """Link every source to every target, weights by their numbers of examples."""
-    server = measured(server, updates, turn)
-    problem, answer = solved(server, turn, bound, radio, program)
-    return formed(
-        server, turn, answer.psi, size_weights(answer.psi, server[REPORT][:, 2].numpy()), problem.energy, answer
-    )
+    return size_weights(answer.psi, sizes(server))

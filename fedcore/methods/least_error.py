@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedcore.divergence import Divergence
+from fedcore.links import Answer
 from fedcore.links.heuristics import one_source
+from fedcore.links.problem import Array
 from fedcore.local import Training
-from fedcore.transfer import Bound, How, Program, Radio, errors, formed, measured, method, solved
-from fedcore.types import Message, Method, Net, Params, Turn, Unit, Update
+from fedcore.transfer import Bound, How, Program, Radio, errors, method, planned
+from fedcore.types import Method, Net, Params, Turn
 
 
 def least_error(
@@ -28,15 +30,12 @@ def least_error(
     transfer: How,
 ) -> Method:
     """Build it. Its settings are `st_lf`'s."""
-    form = partial(link, bound=bound, radio=radio, program=program)
+    form = partial(
+        planned, bound=bound, radio=radio, program=program, weigh=partial(weigh, unlabelled=bound.unlabelled)
+    )
     return method("least_error", nets, training, common, form, radio, transfer, pairs)
 
 
-def link(
-    server: Params, updates: Mapping[Unit, Update], turn: Turn, *, bound: Bound, radio: Radio, program: Program
-) -> tuple[Params, Mapping[str, Message]]:
+def weigh(answer: Answer, server: Params, turn: Turn, *, unlabelled: float) -> Array:
     """Link the source of least empirical error to every target."""
-    server = measured(server, updates, turn)
-    problem, answer = solved(server, turn, bound, radio, program)
-    alpha = one_source(answer.psi, errors(server, bound.unlabelled))
-    return formed(server, turn, answer.psi, alpha, problem.energy, answer, bound)
+    return one_source(answer.psi, errors(server, unlabelled))

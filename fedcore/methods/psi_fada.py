@@ -7,9 +7,10 @@ from functools import partial
 
 from fedcore.adversarial import Alignment, method
 from fedcore.links.heuristics import coins, even_weights
+from fedcore.links.problem import Array
 from fedcore.local import Training
-from fedcore.transfer import Radio, costs_of, formed, gather
-from fedcore.types import Depth, Message, Method, Net, Params, Turn, Update
+from fedcore.transfer import Radio, guessed
+from fedcore.types import Depth, Method, Net, Params, Turn
 
 
 def psi_fada(
@@ -26,15 +27,11 @@ def psi_fada(
     rounds: how often sources train their copies. start to identifier_lr: :class:`fedcore.adversarial.Alignment`. The
     others are `st_lf`'s.
     """
-    form = partial(link, radio=radio)
+    form = partial(guessed, radio=radio, draw=draw)
     return method("psi_fada", nets, training, common, form, radio, rounds, alignment)
 
 
-def link(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, radio: Radio
-) -> tuple[Params, Mapping[str, Message]]:
+def draw(server: Params, turn: Turn, energy: Array) -> tuple[Array, Array]:
     """Draw sources and targets and link all of them; dynamic attention is to say with which weights."""
-    server, _ = gather(server, updates, turn)
-    energy = costs_of(turn.seed, len(turn.names), radio)
     psi = coins(len(turn.names), turn.generator("psi"))
-    return formed(server, turn, psi, even_weights(psi), energy)
+    return psi, even_weights(psi)

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedcore.divergence import Divergence
+from fedcore.links import Answer
 from fedcore.links.heuristics import random_weights
+from fedcore.links.problem import Array
 from fedcore.local import Training
-from fedcore.transfer import Bound, How, Program, Radio, formed, measured, method, solved
-from fedcore.types import Message, Method, Net, Params, Turn, Unit, Update
+from fedcore.transfer import Bound, How, Program, Radio, method, planned
+from fedcore.types import Method, Net, Params, Turn
 
 
 def rnd_alpha(
@@ -24,16 +26,10 @@ def rnd_alpha(
     transfer: How,
 ) -> Method:
     """Build Rnd-alpha. Its settings are `st_lf`'s."""
-    form = partial(link, bound=bound, radio=radio, program=program)
+    form = partial(planned, bound=bound, radio=radio, program=program, weigh=weigh)
     return method("rnd_alpha", nets, training, common, form, radio, transfer, pairs)
 
 
-def link(
-    server: Params, updates: Mapping[Unit, Update], turn: Turn, *, bound: Bound, radio: Radio, program: Program
-) -> tuple[Params, Mapping[str, Message]]:
+def weigh(answer: Answer, server: Params, turn: Turn) -> Array:
     """Link every source to every target with random weights."""
-    server = measured(server, updates, turn)
-    problem, answer = solved(server, turn, bound, radio, program)
-    return formed(
-        server, turn, answer.psi, random_weights(answer.psi, turn.generator("alpha")), problem.energy, answer, bound
-    )
+    return random_weights(answer.psi, turn.generator("alpha"))

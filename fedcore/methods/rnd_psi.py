@@ -6,29 +6,18 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedcore.links.heuristics import coins, random_weights
+from fedcore.links.problem import Array
 from fedcore.local import Training
-from fedcore.transfer import How, Radio, costs_of, formed, gather, method
-from fedcore.types import Message, Method, Net, Params, Turn, Update
+from fedcore.transfer import How, Radio, guessed, method
+from fedcore.types import Method, Net, Params, Turn
 
 
-def rnd_psi(
-    *,
-    nets: Mapping[str, Net],
-    training: Training,
-    common: bool,
-    radio: Radio,
-    transfer: How,
-) -> Method:
+def rnd_psi(*, nets: Mapping[str, Net], training: Training, common: bool, radio: Radio, transfer: How) -> Method:
     """Build Rnd-psi. Nothing is measured over pairs. Its settings are `st_lf`'s."""
-    form = partial(link, radio=radio)
-    return method("rnd_psi", nets, training, common, form, radio, transfer)
+    return method("rnd_psi", nets, training, common, partial(guessed, radio=radio, draw=draw), radio, transfer)
 
 
-def link(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, radio: Radio
-) -> tuple[Params, Mapping[str, Message]]:
+def draw(server: Params, turn: Turn, energy: Array) -> tuple[Array, Array]:
     """Draw sources, targets and weights."""
-    server, _ = gather(server, updates, turn)
-    energy = costs_of(turn.seed, len(turn.names), radio)
     psi = coins(len(turn.names), turn.generator("psi"))
-    return formed(server, turn, psi, random_weights(psi, turn.generator("alpha")), energy)
+    return psi, random_weights(psi, turn.generator("alpha"))

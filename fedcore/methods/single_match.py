@@ -10,29 +10,18 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedcore.links.heuristics import halves, matched
+from fedcore.links.problem import Array
 from fedcore.local import Training
-from fedcore.transfer import How, Radio, costs_of, formed, gather, method
-from fedcore.types import Message, Method, Net, Params, Turn, Update
+from fedcore.transfer import How, Radio, guessed, method
+from fedcore.types import Method, Net, Params, Turn
 
 
-def single_match(
-    *,
-    nets: Mapping[str, Net],
-    training: Training,
-    common: bool,
-    radio: Radio,
-    transfer: How,
-) -> Method:
+def single_match(*, nets: Mapping[str, Net], training: Training, common: bool, radio: Radio, transfer: How) -> Method:
     """Build SM. Nothing is measured over pairs. Its settings are `st_lf`'s."""
-    form = partial(link, radio=radio)
-    return method("single_match", nets, training, common, form, radio, transfer)
+    return method("single_match", nets, training, common, partial(guessed, radio=radio, draw=draw), radio, transfer)
 
 
-def link(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, radio: Radio
-) -> tuple[Params, Mapping[str, Message]]:
+def draw(server: Params, turn: Turn, energy: Array) -> tuple[Array, Array]:
     """Draw the targets and match them."""
-    server, _ = gather(server, updates, turn)
-    energy = costs_of(turn.seed, len(turn.names), radio)
     psi = halves(len(turn.names), turn.generator("psi"))
-    return formed(server, turn, psi, matched(psi, energy), energy)
+    return psi, matched(psi, energy)

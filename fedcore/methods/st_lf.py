@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedcore.divergence import Divergence
+from fedcore.links import Answer
+from fedcore.links.problem import Array
 from fedcore.local import Training
-from fedcore.transfer import Bound, How, Program, Radio, formed, measured, method, solved
-from fedcore.types import Message, Method, Net, Params, Turn, Unit, Update
+from fedcore.transfer import Bound, How, Program, Radio, method, planned
+from fedcore.types import Method, Net, Params, Turn
 
 
 def st_lf(
@@ -32,14 +34,10 @@ def st_lf(
     costs: :class:`fedcore.transfer.Radio`. solver, tol, max_iterations: `fedcore.links.solve`. transfer: "parameters",
     a target runs the mean of its sources' models, or "outputs", the mean of what they say.
     """
-    form = partial(link, bound=bound, radio=radio, program=program)
+    form = partial(planned, bound=bound, radio=radio, program=program, weigh=weigh)
     return method("st_lf", nets, training, common, form, radio, transfer, pairs)
 
 
-def link(
-    server: Params, updates: Mapping[Unit, Update], turn: Turn, *, bound: Bound, radio: Radio, program: Program
-) -> tuple[Params, Mapping[str, Message]]:
-    """Form the links that the program (P) asks for."""
-    server = measured(server, updates, turn)
-    problem, answer = solved(server, turn, bound, radio, program)
-    return formed(server, turn, answer.psi, answer.alpha, problem.energy, answer, bound)
+def weigh(answer: Answer, server: Params, turn: Turn) -> Array:
+    """Take the weights of the program too."""
+    return answer.alpha

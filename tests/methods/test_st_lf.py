@@ -17,10 +17,10 @@ from fedcore.links import Problem, best_links, programs, spent
 from fedcore.links.bound import source_bound, target_bound
 from fedcore.links.forms import Step
 from fedcore.methods import method
-from fedcore.methods.st_lf import link
+from fedcore.methods.st_lf import weigh
 from fedcore.records import LINKS, links
 from fedcore.rounds import run
-from fedcore.transfer import Bound, Program, Radio, binary, costs_of, report
+from fedcore.transfer import Bound, Program, Radio, binary, costs_of, planned, report
 from fedcore.types import At, Data, Device, Federation, Message, Model, Refused, Splits, Turn, Update, generator
 
 GIVEN = {
@@ -67,7 +67,7 @@ REPORTS = reported((0.1, 500, 600), (0.2, 400, 500), (0, 0, 700), (0, 0, 800))
 def formed(server=REPORTS, d=D, turn=TURN, bound=BOUND, radio=RADIO, solver="exact"):
     """What the server forms of planted reports and divergences."""
     program = Program(solver, 3e-3, 60)
-    return link(server, planted(d), turn, bound=bound, radio=radio, program=program)
+    return planned(server, planted(d), turn, bound=bound, radio=radio, program=program, weigh=weigh)
 
 
 def sent(names=NAMES):

@@ -22,7 +22,7 @@ from fedcore.links.heuristics import (
     size_weights,
 )
 from fedcore.methods import least_error, method, st_lf
-from fedcore.transfer import Program
+from fedcore.transfer import Program, planned
 from fedcore.types import generator
 
 DRAWN = {name: GIVEN[name] for name in ("nets", "training", "common", "powers", "rates", "bits", "costs", "transfer")}
@@ -133,10 +133,14 @@ def test_the_optimum_is_the_control_where_nothing_is_apart_and_links_are_free():
     near, far = np.zeros((4, 4)), 2 * (1 - np.eye(4))
     far[2, 3] = far[3, 2] = 0
     found = {}
-    for name, link in (("st_lf", st_lf.link), ("least_error", least_error.link)):
+    for name, weigh in (
+        ("st_lf", st_lf.weigh),
+        ("least_error", partial(least_error.weigh, unlabelled=BOUND.unlabelled)),
+    ):
         for how, d, phi_e in (("free", near, 0.0), ("far", far, 1.0)):
             bound = replace(BOUND, phi_e=phi_e)
-            found[name, how] = link(reports, planted(d), TURN, bound=bound, radio=RADIO, program=program)[0]
+            settings = {"bound": bound, "radio": RADIO, "program": program, "weigh": weigh}
+            found[name, how] = planned(reports, planted(d), TURN, **settings)[0]
     for leaf in ("psi", "alpha", "theorem_2", "corollary_1"):
         assert bits(found["least_error", "free"][f"record/{leaf}"]) == bits(found["st_lf", "free"][f"record/{leaf}"])
     assert found["st_lf", "free"]["record/alpha"][1, 3] == 1
