@@ -136,6 +136,30 @@ def test_an_official_test_set_is_the_shared_one(name):
     assert splits(data, made)[1] is data.test
 
 
+def test_the_shared_test_set_can_be_some_of_what_it_would_be():
+    """Of the official one, or of what is held out: then the devices hold what they did."""
+    data = dataset(LABELS)
+    whole = partition(data, **SETTINGS)
+    some = partition(data, **SETTINGS, shared_examples=15)
+    assert len(some.shared) == 15
+    assert set(some.shared) < set(whole.shared)
+    assert (np.diff(some.shared) > 0).all()
+    assert equal(dataclasses.replace(some, shared=whole.shared), whole)
+    assert equal(partition(data, **SETTINGS, shared_examples=40), whole)
+    assert partition(data, **{**SETTINGS, "seed": 1}, shared_examples=15).shared.tolist() != some.shared.tolist()
+    assert splits(data, some)[1].y.tolist() == LABELS[some.shared].tolist()
+
+    official = dataclasses.replace(data, test=Data(torch.rand(30, 1, 3), torch.arange(30) % 5))
+    some = partition(official, **SETTINGS, shared_examples=7)
+    shared = splits(official, some)[1]
+    assert len(shared) == len(set(some.shared)) == 7
+    assert torch.equal(shared.x, official.test.x[some.shared])
+    assert everything(dataclasses.replace(some, shared=some.shared[:0])).tolist() == list(range(200))
+    assert equal(from_frame(to_frame(some)), some)
+    scaled = splits(official, some, "device")[1]
+    assert len(scaled) == 7
+
+
 def test_the_shared_test_set_is_the_same_for_any_setting():
     data = dataset(LABELS)
     changes = [{}, {"devices": 7}, {"alpha": 0.5}, {"name": "iid"}, {"val": 0.3, "test": 0.0}, {"examples": 50}]

@@ -77,8 +77,8 @@ EVERYONE = "everyone"
 class Partition:
     """Sorted indices into `Dataset.train`; together they hold every example that is shared out once.
 
-    devices: name -> {"train", "val", "test", "unlabelled"} -> indices, by name. shared: indices of the shared test set,
-    empty where the dataset has an official one (or none is wanted).
+    devices: name -> {"train", "val", "test", "unlabelled"} -> indices, by name. shared: indices of the shared test set.
+    Where the dataset has an official one they are indices into that, and none are all of it.
     """
 
     devices: dict[str, dict[str, Index]]
@@ -100,6 +100,7 @@ def partition(
     classes: Count = 4,
     domains: Literal["mixed", "split"] = "mixed",
     examples: Count | None = None,
+    shared_examples: Count | None = None,
     unlabelled: Share = 0.0,
     hidden: Share | Literal["random"] = 0.0,
 ) -> Partition:
@@ -113,6 +114,7 @@ def partition(
     domains: "mixed" takes no notice of them. "split": the devices go to the domains, in turn by name while each has
     min_size examples to give, and the way divides each domain among its own, "<domain>-00", "<domain>-01", ...
     examples: at most so many are shared out, drawn of all that are not held out; the same for any devices and alpha.
+    shared_examples: at most so many are in the shared test set, drawn of those that would be.
 
     unlabelled: fraction of the devices (rounded) that know no label: train and val are empty, what they would hold is
     unlabelled. hidden: fraction of train and of val that is unlabelled on every other device, which keeps one training
@@ -138,8 +140,9 @@ def partition(
         raise Refused(f"federation.val + federation.test = {val} + {test}: must be below 1, training needs examples")
     if min_size < 1:
         raise Refused(f"federation.min_size = {min_size}: must be at least 1, a device without examples cannot train")
-    if examples is not None and examples < 1:
-        raise Refused(f"federation.examples = {examples}: must be at least 1, or null for all")
+    for key, most in {"examples": examples, "shared_examples": shared_examples}.items():
+        if most is not None and most < 1:
+            raise Refused(f"federation.{key} = {most}: must be at least 1, or null for all")
 
     labels = dataset.train.y.numpy()
     marks = None if dataset.split is None else np.asarray(dataset.split)
@@ -152,6 +155,10 @@ def partition(
         shared = np.sort(np.concatenate(list(held.values())))
         if shared_test > 0 and not len(shared):
             raise Refused(f"federation.shared_test = {shared_test}: no example is held out of {len(labels)}; raise it")
+    if shared_examples is not None:
+        whole = shared if dataset.test is None else np.arange(len(dataset.test))
+        if len(whole) > shared_examples:
+            shared = np.sort(draws(seed, "shared examples").choice(whole, shared_examples, replace=False))
     if examples is not None:
         pools = _some(pools, labels, examples, draws(seed, "examples"))
 
@@ -337,7 +344,9 @@ def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple
         who: {part: _take(dataset.train, own[part], known=part != "unlabelled") for part in PARTS}
         for who, own in partition.devices.items()
     }
-    shared = dataset.test if dataset.test is not None else _take(dataset.train, partition.shared)
+    shared = dataset.test
+    if shared is None or len(partition.shared):
+        shared = _take(dataset.train if shared is None else shared, partition.shared)
     if scale == "device":
         shared = _standardised(shared, *_shared_moments(dataset, partition, held))
         for who, own in held.items():

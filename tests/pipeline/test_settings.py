@@ -244,6 +244,7 @@ BEYOND: dict[str, list[Any]] = {
     "federation.share": [0, 1.5, "a"],
     "federation.min_size": [0, -3, 1.5],
     "federation.examples": [0, 1.5],
+    "federation.shared_examples": [0, 1.5],
     "federation.domains": ["splitt"],
     "federation.unlabelled": [-0.1, 1, "a"],
     "federation.hidden": [-0.1, 1, "some"],
@@ -423,7 +424,11 @@ def test_a_key_that_nothing_reads_is_refused(params: dict[str, Any], section: st
         assert "surplus" in refusal(everything, params)
 
 
-MAY_BE_MISSING = {f"federation.{k}" for k in ("share", "classes", "examples", "domains", "unlabelled", "hidden")} | {
+MAY_BE_MISSING = {
+    *(
+        f"federation.{k}"
+        for k in ("share", "classes", "examples", "shared_examples", "domains", "unlabelled", "hidden")
+    ),
     "net.variants",
     "training.loss",
     "training.moments",
@@ -469,6 +474,7 @@ def test_every_key_reaches_a_run(params: dict[str, Any], key: str):
         "training.schedule": "linear", "training.init": "common", "fedavg.weights": "even",
         "code_ot.order": "descending", "federation.val": 0.125, "federation.test": 0.125, "federation.shared_test": 0.5,
         "training.momentum": 0.5, "federation.share": 0.5, "federation.examples": 99, "federation.domains": "split",
+        "federation.shared_examples": 99,
         "federation.unlabelled": 0.5, "federation.hidden": "random", "net.variants": [{"widths": [3, 2]}],
         "training.loss": "table3", "training.moments": "kept",
         "fedasa.auxiliary": 1, "fedasa.cell": 0, "fedasa.distance": "unit_norm", "fedasa.budget": 1.0e+6,
