@@ -10,9 +10,10 @@ deployment.
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from tasks import environment
 
@@ -25,9 +26,13 @@ from fedcore.types import Federation
 from tasks import compare, data, federate, report, settings, track
 from tasks.session import Session, orchestrated, refusals, session
 from tasks.settings import Setting
+from tasks.store import Ref
 
 PIPELINE = Path("pipeline")
 SECONDS = Path("runs") / "seconds"
+
+Seen: TypeAlias = dict[str, Ref]
+"""Section data of a setting -> what was read as it says."""
 
 
 class Request(BaseModel):
@@ -74,7 +79,10 @@ def run(request: Request) -> None:
     found: list[list[federate.Result]] = []
     with session("federate", limits.workers, limits.accelerator) as here:
         # All data are read and all methods built first: what they refuse is refused before anything is trained.
-        ready = [[(setting, *gathered(here, setting, job.seed, request)) for setting in job.settings] for job in jobs]
+        seen: Seen = {}
+        ready = [
+            [(setting, *gathered(here, setting, job.seed, request, seen)) for setting in job.settings] for job in jobs
+        ]
         here.expect(sum(federate.work_of(setting, fed) for points in ready for setting, _, fed in points))
         for job, points in zip(jobs, ready, strict=True):
             found.append([])
@@ -125,16 +133,20 @@ def answer(
     print(f"page: {folder / compare.PAGE}   record: make ui")
 
 
-def gathered(here: Session, setting: Setting, seed: int, request: Request) -> tuple[data.Prepared, Federation]:
+def gathered(
+    here: Session, setting: Setting, seed: int, request: Request, seen: Seen
+) -> tuple[data.Prepared, Federation]:
     """Return what is read and divided, and the federation that holds it."""
-    prepared = fetch(here, setting, seed) if request.prepared else make(here, setting, seed)
+    prepared = fetch(here, setting, seed) if request.prepared else make(here, setting, seed, seen)
     return prepared, data.gather(here.steps, setting, prepared)
 
 
-def make(here: Session, setting: Setting, seed: int) -> data.Prepared:
-    """Read the data and divide them, here and now."""
-    dataset = data.read(here.store, setting.data)
-    return data.Prepared(dataset, data.who(here.steps, dataset, setting.federation, seed))
+def make(here: Session, setting: Setting, seed: int, seen: Seen) -> data.Prepared:
+    """Read the data, once in a run, and divide them."""
+    source = json.dumps(setting.data, sort_keys=True)
+    if source not in seen:
+        seen[source] = data.read(here.store, setting.data)
+    return data.Prepared(seen[source], data.who(here.steps, seen[source], setting.federation, seed))
 
 
 def fetch(here: Session, setting: Setting, seed: int) -> data.Prepared:
