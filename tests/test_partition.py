@@ -145,7 +145,8 @@ def test_the_shared_test_set_can_be_some_of_what_it_would_be():
     assert set(some.shared) < set(whole.shared)
     assert (np.diff(some.shared) > 0).all()
     assert equal(dataclasses.replace(some, shared=whole.shared), whole)
-    assert equal(partition(data, **SETTINGS, shared_examples=40), whole)
+    for enough in (40, 400):
+        assert equal(partition(data, **SETTINGS, shared_examples=enough), whole)
     assert partition(data, **{**SETTINGS, "seed": 1}, shared_examples=15).shared.tolist() != some.shared.tolist()
     assert splits(data, some)[1].y.tolist() == LABELS[some.shared].tolist()
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from federations import bits, last
-from test_st_lf import BOUND, GIVEN, RADIO, TURN, half, planted, reported
+from test_st_lf import BOUND, GIVEN, RADIO, REPORTS, TURN, half, planted, reported
 
 from fedcore.links.heuristics import (
     average_degree,
@@ -21,7 +22,7 @@ from fedcore.links.heuristics import (
     random_weights,
     size_weights,
 )
-from fedcore.methods import least_error, method, st_lf
+from fedcore.methods import avg_degree, fedavg_alpha, least_error, method, psi_fedavg, rnd_alpha, single_match, st_lf
 from fedcore.transfer import Program, planned
 from fedcore.types import generator
 
@@ -95,6 +96,29 @@ def test_there_is_always_a_source_and_half_of_the_devices_are_targets_where_they
     assert {tuple(psi) for psi in drawn} == {(0, 0), (0, 1), (1, 0)}
     assert {halves(n, draws(n)).sum() for n in (5, 4)} == {2}
     assert halves(1, draws(0)).sum() == 0
+
+
+def test_each_rival_weighs_as_its_name_says():
+    """On ST-LF's sources a and b, and on drawn ones; devices have 600, 500, 700 and 800 examples."""
+    sizes, psi = np.array([600.0, 500, 700, 800]), np.array([0.0, 0, 1, 1])
+    said = SimpleNamespace(psi=psi, alpha=np.array([[0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0.0]]))
+    by_size = fedavg_alpha.weigh(said, REPORTS, TURN)
+    np.testing.assert_allclose(by_size[:, 2:].T, [[6 / 11, 5 / 11, 0, 0]] * 2)
+    at_random = rnd_alpha.weigh(said, REPORTS, TURN)
+    assert len({*at_random[:2, 2:].ravel().tolist()}) == 4
+    one_each = (avg_degree.weigh(said, REPORTS, TURN) > 0).sum(1)
+    assert one_each[:2].min() == 1
+    assert one_each.sum() <= 3  # a target that nobody drew draws one
+    energy = torch.rand(4, 4, generator=draws(1), dtype=torch.float64).numpy()
+    for seed in range(20):
+        turn = replace(TURN, seed=seed)
+        drawn, alpha = psi_fedavg.draw(REPORTS, turn, energy)
+        feasible(drawn, alpha)
+        sources = np.where(drawn == 0, sizes, 0)
+        np.testing.assert_allclose(alpha[:, drawn == 1].T, [sources / sources.sum()] * int(drawn.sum()))
+        paired, alpha = single_match.draw(REPORTS, turn, energy)
+        assert bits(torch.tensor(alpha)) == bits(torch.tensor(matched(paired, energy)))
+        assert paired.sum() == 2
 
 
 @pytest.mark.parametrize("name", WITH_PSI)
