@@ -109,6 +109,8 @@ def test_each_rival_weighs_as_its_name_says():
     one_each = (avg_degree.weigh(said, REPORTS, TURN) > 0).sum(1)
     assert one_each[:2].min() == 1
     assert one_each.sum() <= 3  # a target that nobody drew draws one
+    others = [avg_degree.weigh(said, REPORTS, replace(TURN, seed=seed)) for seed in range(20)]
+    assert len({alpha.tobytes() for alpha in others}) > 4  # drawn, not ST-LF's own
     energy = torch.rand(4, 4, generator=draws(1), dtype=torch.float64).numpy()
     for seed in range(20):
         turn = replace(TURN, seed=seed)
