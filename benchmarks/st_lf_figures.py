@@ -116,6 +116,7 @@ def main() -> None:
     """Draw them, and say what they show."""
     torch.set_num_threads(1)
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/pictures")
+    folder.mkdir(parents=True, exist_ok=True)
     for number, draw in ((4, figure_4), (5, figure_5), (6, figure_6)):
         (folder / f"stlf-fig{number}.png").write_bytes(png(draw()))
 
