@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -28,6 +29,7 @@ from tasks.steps import Step, Steps
 from tasks.store import Store
 
 JOURNAL = environment.STATE / "journal.jsonl"
+FLOWS = environment.STATE / "flows"
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -114,19 +116,28 @@ class Session:
 @contextmanager
 def on_record(flow_run: str) -> Iterator[None]:
     """Keep Prefect's view of flow runs true: one whose process was killed is marked as crashed by the next."""
-    folder = environment.STATE / "flows"
-    folder.mkdir(parents=True, exist_ok=True)
-    for mark in folder.iterdir():
-        if not psutil.pid_exists(int(mark.read_text() or 0)):
+    FLOWS.mkdir(parents=True, exist_ok=True)
+    for mark in marks():
+        if not alive(mark):
             with get_client(sync_client=True) as client, suppress(ObjectNotFound):
                 client.set_flow_run_state(UUID(mark.name), Crashed(message="its process ended"), force=True)
             mark.unlink(missing_ok=True)
-    mark = folder / flow_run
+    mark = FLOWS / flow_run
     mark.write_text(str(os.getpid()))
     try:
         yield
     finally:
         mark.unlink(missing_ok=True)
+
+
+def marks() -> list[Path]:
+    """Return the marks of the flow runs that have not ended, or were killed."""
+    return [*FLOWS.iterdir()] if FLOWS.is_dir() else []
+
+
+def alive(mark: Path) -> bool:
+    """Tell whether the process of a flow run's mark is there."""
+    return psutil.pid_exists(int(mark.read_text() or 0))
 
 
 @contextmanager

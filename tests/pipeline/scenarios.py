@@ -326,9 +326,7 @@ def table(path: Path, seed: int, rows: int = 60) -> None:
 
 def stored(project: Project) -> tuple[dict[str, str], dict[str, int]]:
     """Return the digests of all that a project has stored, and the counts of its record."""
-    kept = {f"{name}/{path}": digest for name in ("blobs", "steps") for path, digest in
-            digests(project.folder / ".fedcore" / name).items()}  # fmt: skip
-    return kept | {f"runs/{p}": d for p, d in digests(project.folder / "runs").items()}, project.record()
+    return cached(project) | {f"runs/{p}": d for p, d in digests(project.folder / "runs").items()}, project.record()
 
 
 # a folder of pictures and a module of one's own
@@ -337,7 +335,9 @@ def stored(project: Project) -> tuple[dict[str, str], dict[str, int]]:
 @dataclass(frozen=True)
 class Own:
     """first: pictures in folders and the module of docs/nets.md. commented, edited: the same after a comment in the
-    module's file, and after a changed line. refused: what was said to what cannot be used.
+    module's file, and after a changed line. refused: what was said to what cannot be used. swept: what gc said when all
+    but the steps of edited were 40 days old. cache: files of steps and of blobs before it and after. again: edited once
+    more.
     """
 
     project: Project
@@ -345,6 +345,9 @@ class Own:
     commented: Seen
     edited: Seen
     refused: dict[str, Said]
+    swept: Said
+    cache: tuple[dict[str, str], dict[str, str]]
+    again: Seen
 
 
 PICTURES = ("data.name=image_folder", "data.path=data/shapes", "data.size=16", "federation.min_size=4")
@@ -361,7 +364,13 @@ def own(place: Place) -> Own:
     for other in (f"        # the largest of 4 x 4\n{line}", "        x = F.relu(F.avg_pool2d"):
         assert file.read_text().count(line) == 1
         file.write_text(file.read_text().replace(line, other))
+        age(project, 40)
         seen.append(project.look(project.federate(*PICTURES, MODULE)))
+    before = cached(project)
+    swept = project.run("python", "-m", "flows.gc")
+    project.read = len(project.journal())
+    after = cached(project)
+    again = project.look(project.federate(*PICTURES, MODULE))
     file.write_text(file.read_text() + "\n\nclass Plain:\n    pass\n")
     picture = project.folder / "data" / "shapes" / "stripe" / "07.png"
     picture.write_bytes(picture.read_bytes()[:200])
@@ -372,7 +381,23 @@ def own(place: Place) -> Own:
     (project.folder / "cases.json").write_text(json.dumps(cases))
     printed = json.loads(project.run("python", "-m", "refusals").out.splitlines()[-1])
     refused = {what: Said(**said) for what, said in printed.items()}
-    return Own(project, *seen, refused)
+    return Own(project, *seen, refused, swept, (before, after), again)
+
+
+def cached(project: Project) -> dict[str, str]:
+    """Return the digests of the cache's files."""
+    return {f"{name}/{path}": digest for name in ("blobs", "steps") for path, digest in
+            digests(project.folder / ".fedcore" / name).items()}  # fmt: skip
+
+
+def age(project: Project, days: float) -> None:
+    """Make all that is in the cache, and what the journal says of it, so much older."""
+    for name in cached(project):
+        path = project.folder / ".fedcore" / name
+        os.utime(path, (path.stat().st_mtime - days * 86400,) * 2)
+    lines = [line | {"time": line["time"] - days * 86400} for line in project.journal()]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (project.folder / ".fedcore" / "journal.jsonl").write_text(text)
 
 
 def documented() -> str:

@@ -105,3 +105,20 @@ def test_the_documented_tables_undo_a_shuffle(shown: str, name: str):
     for leaf, x in target.items():
         torch.testing.assert_close(aligned[leaf], x)
         assert torch.equal(shuffled[leaf], x) == (not any(net.table[leaf]))
+
+
+def test_what_no_run_used_for_a_month_is_deleted_and_nothing_else(own: Own):
+    """The edited module's run found data and partition, which are as old as what was trained with the first module."""
+    before, after = own.cache
+    assert after.items() < before.items()
+    used = {f"steps/{step['key']}" for step in own.edited.steps}
+    assert {path for path in after if path.startswith("steps/")} == used
+    gone = [path for path in before if path not in after]
+    steps, blobs = (sum(path.startswith(kind) for path in gone) for kind in ("steps/", "blobs/"))
+    assert own.swept.out.startswith(f"deleted {steps} steps and {blobs} blobs not used for 30 days, ")
+    assert steps > 0 < blobs
+
+
+def test_what_is_left_is_all_that_the_run_needs(own: Own):
+    assert own.again.computed() == []
+    assert own.again.outs == own.edited.outs
