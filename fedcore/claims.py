@@ -84,6 +84,12 @@ class Claim:
         return {label for side in sides if side and _number(side) is None for label in side.split(" - ")}
 
     @property
+    def tolerance(self) -> float | None:
+        """By how much values may differ; None: the rule asks which of them is greater."""
+        margin = self.parts["margin"] or self.parts["room"]
+        return float(margin) if margin else None
+
+    @property
     def domains(self) -> list[str] | None:
         """The groups of devices whose values count; None: all devices."""
         return [str(name) for name in _listed(self.where[DOMAIN])] if DOMAIN in self.where else None
@@ -118,11 +124,14 @@ class Verdict(NamedTuple):
             return "needs two seeds, and the rows, settings and domains it names"
         yes = sum(one.holds for one in self.evidence)
         against = [one for one in self.evidence if not one.holds] or self.evidence
-        least = min(against, key=lambda one: abs(one.difference) if one.holds else -abs(one.difference))
-        where = f" at {least.place}" if len(self.evidence) > 1 else ""
+        if self.claim.tolerance is None:
+            worst, word = min(against, key=lambda one: one.difference), "least"
+        else:
+            worst, word = max(against, key=lambda one: abs(one.difference)), "largest"
+        where = f" at {worst.place}" if len(self.evidence) > 1 else ""
         return (
-            f"in {yes} of {len(self.evidence)}; {'least' if yes == len(self.evidence) else 'most against'}: "
-            f"{least.difference:+.3g} ± {least.spread:.2g}{where} ({least.seeds} seeds)"
+            f"in {yes} of {len(self.evidence)}; {word if yes == len(self.evidence) else 'most against'}: "
+            f"{worst.difference:+.3g} ± {worst.spread:.2g}{where} ({worst.seeds} seeds)"
         )
 
 
@@ -142,13 +151,12 @@ def judge(claim: Claim, table: pd.DataFrame, points: Points) -> Verdict:
         gap = _last(a) - _last(_side(rows, str(part["below"] or part["near"])))
         assert not isinstance(gap, float)
         differences = {setting: gap.xs(setting) for setting in admitted if setting in gap.index.unique("setting")}
-    margin = part["margin"] or part["room"]
     evidence = []
     for place, difference in differences.items():
         values = difference.dropna()
         if len(values) > 1:
             mean, spread = float(values.mean()), float(values.std())
-            holds = abs(mean) <= float(margin) if margin else mean > spread
+            holds = mean > spread if claim.tolerance is None else abs(mean) <= claim.tolerance
             evidence.append(Evidence(place, mean, spread, len(values), holds))
     return Verdict(claim, tuple(evidence))
 
