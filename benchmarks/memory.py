@@ -1,9 +1,10 @@
 """Memory and time as devices grow: 100, 1,000, 10,000 devices of 60 examples (28 x 28), 10 of them per round.
 
-McMahan's CNN (1,663,370 parameters, 6.65 MB), DFL and SCAFFOLD, three rounds, one epoch, batches of 10, scored on 1,000
+McMahan's CNN (1,663,370 parameters, 6.65 MB), DFL and SCAFFOLD, five rounds, one epoch, batches of 10, scored on 1,000
 examples at the end; two workers, one process for each line. Beside the memory that all processes had at most, what data
 and method need: the examples (one byte a pixel), and SCAFFOLD's variates of the devices that took part, counted by the
-loop's own state. The first line of each method, 100 devices, is what the others are compared with.
+loop's own state. Seconds are medians over the rounds but the first, which starts the workers, and the last, which is
+scored. The first line of each method, 100 devices, is what the others are compared with.
 
     python -m benchmarks.memory [devices ...]
 """
@@ -17,6 +18,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from statistics import median
 from typing import Any
 
 import psutil
@@ -30,7 +32,7 @@ from fedcore.types import Data, Device, Federation, Splits, generator, nbytes
 from fedcore.workers import Workers
 
 DEVICES = (100, 1_000, 10_000)
-EXAMPLES, TEST, PER_ROUND, ROUNDS, WORKERS, CLASSES = 60, 1_000, 10, 3, 2, 10
+EXAMPLES, TEST, PER_ROUND, ROUNDS, WORKERS, CLASSES = 60, 1_000, 10, 5, 2, 10
 OWN: dict[str, dict[str, Any]] = {
     "dfl": {"ratio": "threshold", "threshold": 0.6, "temperature": 1.0, "weighting": "counts"},
     "scaffold": {},
@@ -60,7 +62,7 @@ NET = nets.net("mcmahan_cnn", shape=(1, 28, 28), classes=CLASSES)
 
 
 def one(name: str, count: int) -> dict[str, float]:
-    """Play a few rounds; return bytes at most, and the median second of a round and of what is no worker's."""
+    """Play a few rounds; return bytes at most, and the median seconds of a round and of this process in it."""
     torch.set_num_threads(1)
     none = examples(0)
     width = len(str(count))
@@ -89,7 +91,8 @@ def one(name: str, count: int) -> dict[str, float]:
     watcher.join()
     parts = [device.data.train for device in devices.values() if isinstance(device.data, Splits)]
     data = sum(part.x.nbytes + part.y.nbytes for part in parts)
-    return {"data": data, "state": state, "seconds": sorted(times)[1], "loop": sorted(loops)[1], **peak}
+    between = slice(1, ROUNDS - 1)
+    return {"data": data, "state": state, "seconds": median(times[between]), "loop": median(loops[between]), **peak}
 
 
 def examples(count: int, *words: object) -> Data:

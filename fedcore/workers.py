@@ -231,7 +231,8 @@ _START = (
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
 """What glibc keeps of freed memory. By default a worker gives its activations back after every minibatch and gets them
-anew as pages to be zeroed: a quarter of a step of DFL's CNN, a fifth of VGG-11's. The environment's own values win."""
+anew as pages to be zeroed: a fifth of a step of VGG-11 or MobileNetV2, up to a quarter of one of DFL's CNN, by what was
+allocated before. The environment's own values win."""
 
 
 def _main_program() -> str | None:
