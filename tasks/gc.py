@@ -7,11 +7,10 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedcore.types import Refused
-from tasks.session import JOURNAL, alive, marks
-from tasks.store import Ref, Store, refs, unflatten, write_whole
+from tasks import journal
+from tasks.store import Ref, Store, refs, unflatten
 
 DAY = 86400.0
 
@@ -33,10 +32,10 @@ def sweep(steps: Path, store: Store, days: float) -> Swept:
     that time which belong to no step stay too. What is gone is computed again when it is asked for. Raises Refused
     while a flow runs: it may count on a blob that it has not yet read.
     """
-    if any(alive(mark) for mark in marks()):
+    if any(map(journal.alive, journal.marks())):
         raise Refused("a flow is running here: try again when it has ended")
     since = time.time() - days * DAY
-    lines = journal()
+    lines = journal.lines()
     late = [line for line in lines if line["time"] >= since]
     used = {line["key"] for line in late}
     records, blobs = files(steps, "*"), files(store.root, "*/*")
@@ -47,19 +46,8 @@ def sweep(steps: Path, store: Store, days: float) -> Swept:
     for path in (*forgotten, *orphans):  # in this order: no record is left that refers to what was deleted
         path.unlink(missing_ok=True)
     if len(late) < len(lines):
-        write_whole(JOURNAL, "".join(json.dumps(line) + "\n" for line in late).encode())
+        journal.rewrite(late)
     return Swept(len(forgotten), len(orphans), freed, sum(blob.stat().st_size for blob in {*blobs} - {*orphans}))
-
-
-def journal() -> list[dict[str, Any]]:
-    """Return the journal's lines, but for one that a killed process has left half written."""
-    lines = []
-    for line in JOURNAL.read_text().splitlines() if JOURNAL.exists() else ():
-        try:
-            lines.append(json.loads(line))
-        except ValueError:
-            continue
-    return lines
 
 
 def referred(record: Path) -> Iterable[Ref]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import psutil
 from prefect import get_client, get_run_logger, runtime
 from prefect.context import refresh_global_settings_context
 from prefect.exceptions import ObjectNotFound
@@ -24,12 +20,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedcore.accelerator import found
 from fedcore.types import Refused
 from fedcore.workers import Workers
-from tasks import environment, server
+from tasks import environment, journal, server
 from tasks.steps import Step, Steps
 from tasks.store import Store
-
-JOURNAL = environment.STATE / "journal.jsonl"
-FLOWS = environment.STATE / "flows"
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -102,13 +95,10 @@ class Session:
         self.progress.update(self.bar, completed=self.done)
 
     def _watch(self, step: Step) -> None:
-        word = {
-            "time": round(time.time(), 3), "process": os.getpid(), "flow": self.flow, "step": step.kind,
-            "unit": step.unit, "key": step.key, "cached": step.cached, "wall": round(step.wall, 4),
-            "cpu": round(step.cpu, 4),
-        }  # fmt: skip
-        with JOURNAL.open("a") as journal:
-            journal.write(json.dumps(word) + "\n")
+        journal.note({
+            "process": os.getpid(), "flow": self.flow, "step": step.kind, "unit": step.unit, "key": step.key,
+            "cached": step.cached, "wall": round(step.wall, 4), "cpu": round(step.cpu, 4),
+        })  # fmt: skip
         if step.kind in self.local:
             self._advance(1)
 
@@ -116,28 +106,18 @@ class Session:
 @contextmanager
 def on_record(flow_run: str) -> Iterator[None]:
     """Keep Prefect's view of flow runs true: one whose process was killed is marked as crashed by the next."""
-    FLOWS.mkdir(parents=True, exist_ok=True)
-    for mark in marks():
-        if not alive(mark):
+    journal.FLOWS.mkdir(parents=True, exist_ok=True)
+    for mark in journal.marks():
+        if not journal.alive(mark):
             with get_client(sync_client=True) as client, suppress(ObjectNotFound):
                 client.set_flow_run_state(UUID(mark.name), Crashed(message="its process ended"), force=True)
             mark.unlink(missing_ok=True)
-    mark = FLOWS / flow_run
+    mark = journal.FLOWS / flow_run
     mark.write_text(str(os.getpid()))
     try:
         yield
     finally:
         mark.unlink(missing_ok=True)
-
-
-def marks() -> list[Path]:
-    """Return the marks of the flow runs that have not ended, or were killed."""
-    return [*FLOWS.iterdir()] if FLOWS.is_dir() else []
-
-
-def alive(mark: Path) -> bool:
-    """Tell whether the process of a flow run's mark is there."""
-    return psutil.pid_exists(int(mark.read_text() or 0))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedcore.types import Refused
-from tasks import gc, session
+from tasks import gc, journal
 from tasks.store import Ref, Store, flatten
 
 DAY = 86400
@@ -19,9 +19,8 @@ DAY = 86400
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(session, "FLOWS", tmp_path / "flows")
-    for module in (session, gc):
-        monkeypatch.setattr(module, "JOURNAL", tmp_path / "journal.jsonl")
+    monkeypatch.setattr(journal, "FLOWS", tmp_path / "flows")
+    monkeypatch.setattr(journal, "JOURNAL", tmp_path / "journal.jsonl")
     (tmp_path / "steps").mkdir()
     return tmp_path
 
@@ -37,8 +36,8 @@ def step(cache: Path, key: str, days: float, *found: Ref, used: float | None = N
     record = {"metadata": {}, "result": json.dumps({"value": flatten(list(found), "", {}), "wall": 1, "cpu": 1})}
     (cache / "steps" / key).write_text(json.dumps(record))
     if used is not None:
-        with (cache / "journal.jsonl").open("a") as journal:
-            journal.write(json.dumps({"time": time.time() - used * DAY, "key": key}) + "\n")
+        with (cache / "journal.jsonl").open("a") as file:
+            file.write(json.dumps({"time": time.time() - used * DAY, "key": key}) + "\n")
     return aged(cache / "steps" / key, days)
 
 
@@ -65,7 +64,7 @@ def test_a_step_stays_while_a_run_uses_it(cache: Path):
     assert sweep(cache, 30) == gc.Swept(1, 2, freed, store.path(shared).stat().st_size)
     assert left(cache) == {"used"}
     assert [store.holds(ref) for ref in (shared, lone, old)] == [True, False, False]
-    assert [line["key"] for line in gc.journal()] == ["used"]
+    assert [line["key"] for line in journal.lines()] == ["used"]
 
 
 def test_what_is_young_stays_without_a_word_in_the_journal(cache: Path):
@@ -105,6 +104,10 @@ def test_nothing_is_deleted_while_a_flow_runs(cache: Path):
     assert Store(cache / "blobs").holds(lone)
     mark.write_text("999999999")  # it was killed
     assert sweep(cache, 30).blobs == 1
+
+
+def test_a_flow_that_ends_while_its_mark_is_read_is_not_alive(cache: Path):
+    assert not journal.alive(cache / "flows" / "ended")
 
 
 def test_an_empty_cache_has_nothing_to_delete(cache: Path):
