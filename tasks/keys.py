@@ -24,7 +24,7 @@ import torch
 from tasks.store import Ref
 
 FOLLOWED = {"fedcore", "tasks"}
-"""Top-level packages whose source is followed; another's version stands for its source."""
+"""Top-level packages whose source is followed though they may be installed; another's version stands for its source."""
 
 BUILTINS = frozenset(dir(builtins))
 
@@ -96,8 +96,11 @@ def source(module: str, name: str) -> str:
             continue
         where, what = place
         reached[place] = ""
-        if where.split(".")[0] not in follow:
-            versions |= _version(where.split(".")[0])
+        top = where.split(".")[0]
+        if top in sys.stdlib_module_names:
+            continue
+        if top not in follow and (installed := _version(top)):
+            versions |= installed
             continue
         table = _definitions(where)
         if what not in table:
@@ -114,16 +117,16 @@ def source(module: str, name: str) -> str:
 
 @cache
 def _version(package: str) -> frozenset[str]:
-    """Return {"name==version"} of an installed package; nothing for the standard library."""
-    if package in sys.stdlib_module_names:
-        return frozenset()
-    names = _distributions().get(package, [package])
-    return frozenset(f"{name}=={metadata.version(name)}" for name in names)
+    """Return {"name==version"} of an installed package; nothing for a module of one's own."""
+    owners = [one for one, paths in _installed() if f"\n{package}/" in paths or f"\n{package}." in paths]
+    return frozenset(f"{one.name}=={metadata.version(one.name)}" for one in owners)
 
 
 @cache
-def _distributions() -> dict[str, list[str]]:
-    return dict(metadata.packages_distributions())
+def _installed() -> list[tuple[metadata.Distribution, str]]:
+    """Return what is installed, each with the paths of its files."""
+    # metadata.packages_distributions would take apart all of these paths: half a second, for each flow.
+    return [(one, f"\n{one.read_text('RECORD') or ''}") for one in metadata.distributions()]
 
 
 @cache

@@ -29,6 +29,7 @@ from tasks.store import Ref
 STEP = '''
 """A module."""
 import math
+import keyed_beside
 import numpy as np
 from .helpers import near, unused
 from . import helpers, deep
@@ -40,7 +41,7 @@ REST = 4
 def step(x, *, rate=1):
     """Do a step."""
     # a remark
-    return near(x) + LIMIT + helpers.far(x) + tables.WEIGHTS["a"] + other(x)
+    return near(x) + LIMIT + helpers.far(x) + tables.WEIGHTS["a"] + other(x) + keyed_beside.own(x)
 
 def other(x):
     def inner(y):
@@ -86,6 +87,13 @@ if True:
     def spell(x):
         return written(x) + "!"
 """
+BESIDE = """
+def own(x):
+    return x + 1
+
+def idle(x):
+    return x
+"""
 
 
 class Package:
@@ -94,7 +102,7 @@ class Package:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "keyed"
         self.files = {"__init__.py": "", "steps.py": STEP, "helpers.py": HELPERS, "deep/__init__.py": "",
-                      "deep/tables.py": TABLES}  # fmt: skip
+                      "deep/tables.py": TABLES, "../keyed_beside.py": BESIDE}  # fmt: skip
         self.write({})
         self.steps = import_module("keyed.steps")
 
@@ -111,7 +119,7 @@ class Package:
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(tmp_path)
     yield Package(tmp_path)
-    for name in [name for name in sys.modules if name.split(".")[0] == "keyed"]:
+    for name in [name for name in sys.modules if name.startswith("keyed")]:
         del sys.modules[name]
     for part in (keys.source, keys._definitions, keys._find):
         part.cache_clear()
@@ -128,6 +136,7 @@ REACHED = {
     "a table, through two modules": ("deep/tables.py", '"a": 1', '"a": 2'),
     "a table, by a line that fills it": ("deep/tables.py", '["b"] = 2', '["b"] = 3'),
     "a table, by a call that fills it": ("deep/tables.py", "d=4", "d=5"),
+    "a function of a module beside its package": ("../keyed_beside.py", "x + 1", "x + 2"),
     "a function under a condition": ("deep/tables.py", '"!"', '"?"'),
     "where a name of another package comes from": ("deep/tables.py", "import dumps", "import loads"),
     "where a name comes from": ("steps.py", "from .helpers import near", "from .helpers import far as near"),
@@ -141,6 +150,7 @@ WITHOUT = {
     "a constant that it does not reach": ("steps.py", "REST = 4", "REST = 5"),
     "a table that it does not reach": ("deep/tables.py", '"c": 3', '"c": 4'),
     "a class that it does not reach": ("steps.py", "side = LIMIT", "side = 2 * LIMIT"),
+    "a function that it does not reach beside its package": ("../keyed_beside.py", "x\n", "-x\n"),
     "an import that it does not use": ("steps.py", "import math\n", "import math\nimport json\n"),
 }
 
