@@ -6,6 +6,8 @@ logs, `mlflow.db` and `mlruns/` for the record. A setting that the user made in 
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 from pathlib import Path
 
@@ -45,7 +47,13 @@ DEFAULTS = {
 
 
 def prepare() -> None:
-    """Set what is not set. Call before importing Prefect or MLflow."""
+    """Set what is not set. Call before importing Prefect or MLflow.
+
+    What they, torch and others import stays to the end, some 440,000 objects: searching them for garbage time and
+    again took a fifth of the imports, and once more at the end most of the two seconds in which a command left.
+    """
+    gc.set_threshold(50_000)
+    atexit.register(gc.freeze)
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     STATE.mkdir(parents=True, exist_ok=True)
