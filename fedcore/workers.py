@@ -65,7 +65,7 @@ class Inline:
 
 
 class Workers:
-    """Runs steps in `count` worker processes (one per core unless told), each started when it is first needed.
+    """Runs steps in `count` worker processes (one per core unless told), each started when first needed, or by `start`.
 
     Functions and arguments are pickled: module-level functions and partials of them. Any thread may call.
     """
@@ -123,6 +123,15 @@ class Workers:
         """Run what is not a device's step, in this process."""
         with one_thread():
             return fn(*args)
+
+    def start(self) -> None:
+        """Start the workers that have not been needed yet, without waiting for them."""
+        places = []
+        with suppress(queue.Empty):
+            while True:
+                places.append(self._idle.get_nowait())
+        for place in places:
+            self._idle.put(place or self._start())
 
     def _start(self) -> _Worker:
         worker = _Worker()

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from tasks import environment
+from tasks.files import CLAIMS, PAGE, SUMMARY
 
 environment.prepare()
 
@@ -48,19 +49,21 @@ def show() -> None:
     """Print the summary; write it again where it is missing (a fresh clone has the table, not what holds seconds)."""
     import pandas as pd
 
-    from tasks import compare, report, settings
+    from tasks import report
 
-    if not (ANSWER / compare.SUMMARY).is_file():
+    if not (ANSWER / SUMMARY).is_file():
+        from tasks import compare, settings
+
         results, seconds, who = folders()
         compare.write(compare.compare(settings.read(), results, seconds, who), PIPELINE / "compare", ANSWER)
     ranks = dict.fromkeys(("rank", "test_rank", "shared_rank"), "Int64")
-    report.print_summary(pd.read_csv(ANSWER / compare.SUMMARY, dtype=ranks))
-    report.print_claims(pd.read_csv(PIPELINE / "compare" / compare.CLAIMS))
-    print(f"page: {ANSWER / compare.PAGE}   record: make ui")
+    report.print_summary(pd.read_csv(ANSWER / SUMMARY, dtype=ranks))
+    report.print_claims(pd.read_csv(PIPELINE / "compare" / CLAIMS))
+    print(f"page: {ANSWER / PAGE}   record: make ui")
 
 
 if __name__ == "__main__":
-    from tasks.session import refusals
+    from tasks.command import refusals
 
     with refusals():
         show() if sys.argv[1:] == ["show"] else write()

@@ -24,7 +24,9 @@ from pydantic import BaseModel, ConfigDict
 
 from fedcore.types import Federation
 from tasks import compare, data, federate, report, settings, track
-from tasks.session import Session, orchestrated, refusals, session
+from tasks.command import refusals
+from tasks.files import CURVES, METRICS, PAGE
+from tasks.session import Session, orchestrated, session
 from tasks.settings import Setting
 from tasks.store import Ref
 
@@ -75,9 +77,8 @@ def run(request: Request) -> None:
     """Run every job of a request; outside of `dvc repro` compare them at once."""
     params, jobs = planned(request)
     limits = settings.run_section(params)
-    record = track.Record()
     found: list[list[federate.Result]] = []
-    with session("federate", limits.workers, limits.accelerator) as here:
+    with session("federate", limits.workers, limits.accelerator) as here, track.Record() as record:
         # All data are read and all methods built first: what they refuse is refused before anything is trained.
         seen: Seen = {}
         ready = [
@@ -116,7 +117,7 @@ def answer(
     for job, results in zip(jobs, found, strict=True):
         places.append(folder / job.name)
         federate.save(results, places[-1])
-        federate.save_shown(results, places[-1] / federate.METRICS, places[-1] / federate.CURVES)
+        federate.save_shown(results, places[-1] / METRICS, places[-1] / CURVES)
         federate.save_seconds(results, places[-1])
         federate.save_pictures(here.store, results, places[-1])
     pictures = []
@@ -130,7 +131,7 @@ def answer(
         record.crown(alias, config)
     report.print_summary(made.summary)
     report.print_claims(made.claims)
-    print(f"page: {folder / compare.PAGE}   record: make ui")
+    print(f"page: {folder / PAGE}   record: make ui")
 
 
 def gathered(

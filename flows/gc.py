@@ -35,7 +35,7 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    from tasks.session import refusals
+    from tasks.command import refusals
 
     with refusals():
         main(sys.argv[1:])

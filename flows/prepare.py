@@ -19,8 +19,9 @@ from prefect import flow
 
 from fedcore.types import Refused
 from tasks import settings
+from tasks.command import refusals
 from tasks.data import read, read_prepared, save_dataset, save_partition, who
-from tasks.session import orchestrated, refusals, session
+from tasks.session import orchestrated, session
 from tasks.settings import Setting
 
 PIPELINE = Path("pipeline")

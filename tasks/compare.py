@@ -17,9 +17,7 @@ from fedcore.methods import CONTROLS
 from fedcore.summary import by_group, summarise
 from fedcore.types import Refused
 from tasks import report, settings
-from tasks.federate import INDEX, PICTURES, RUNS, SECONDS, TABLE
-
-SUMMARY, GROUPS, PAGE, CLAIMS = "summary.csv", "groups.csv", "report.html", "claims.csv"
+from tasks.files import CLAIMS, GROUPS, INDEX, PAGE, PICTURES, RUNS, SECONDS, SUMMARY, TABLE
 
 
 @dataclass(frozen=True)

@@ -88,16 +88,15 @@ def read_partition(store: Store, folder: Path) -> Ref:
 def who(steps: Steps, dataset: Ref, federation: Mapping[str, Any], seed: int) -> Ref:
     """Partition a dataset as a cached step."""
     words = {"name" if key == "partition" else key: value for key, value in federation.items() if key != "scale"}
-    made: Ref = steps(partial(divide, federation=words, seed=seed), dataset)
+    made: Ref = steps.short(partial(divide, federation=words, seed=seed), dataset)
     return made
 
 
 def gather(steps: Steps, setting: Setting, prepared: Prepared) -> Federation:
     """Return the federation: its devices hold references, the loop never looks inside them."""
-    held, shared, own = steps(
-        partial(hand_out, scale=setting.federation["scale"]), prepared.dataset, prepared.partition
-    )
-    card = steps(describe, prepared.dataset)
+    scaled = partial(hand_out, scale=setting.federation["scale"])
+    held, shared, own = steps.short(scaled, prepared.dataset, prepared.partition, start=True)
+    card = steps.short(describe, prepared.dataset)
     first = {key: value for key, value in setting.net.items() if key != "variants"}
     nets = [
         net(shape=card["shape"], classes=len(card["classes"]), **one)

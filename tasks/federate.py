@@ -18,6 +18,7 @@ from fedcore.rounds import Round, State, deployments
 from fedcore.types import Federation, Method, Refused
 from tasks import evaluate, pictures
 from tasks.data import Prepared
+from tasks.files import INDEX, MODELS, PICTURES, RUNS, SECONDS, TABLE
 from tasks.keys import Digest
 from tasks.local import rounds, work
 from tasks.session import Session
@@ -25,9 +26,6 @@ from tasks.settings import MethodSettings, Setting
 from tasks.steps import Step, name_of
 from tasks.store import Ref, Store, digest_of
 from tasks.work import deploy
-
-TABLE, METRICS, CURVES, MODELS, RUNS = "table.parquet", "metrics.json", "curves.csv", "models.json", "runs.json"
-SECONDS, PICTURES, INDEX = "seconds.csv", "pictures", "index.csv"
 
 
 @dataclass(frozen=True)

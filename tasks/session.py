@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -44,19 +43,6 @@ class _Quiet(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         return not isinstance(error, Refused) and "an exception Refused: " not in record.getMessage()
-
-
-@contextmanager
-def refusals() -> Iterator[None]:
-    """Turn a refusal into one line and exit code 2."""
-    try:
-        yield
-    except Refused as refused:
-        sys.stderr.write(f"fedcore: {refused}\n")
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.stderr.write("fedcore: stopped; what was computed is kept, run the same command to go on\n")
-        sys.exit(130)
 
 
 class Session:

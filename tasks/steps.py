@@ -72,6 +72,19 @@ class Steps:
 
         return self._map(fn, calls, body)
 
+    def short(self, fn: Callable[..., Any], *args: Any, start: bool = False) -> Any:
+        """Run a step in this process that is done before a worker would have started.
+
+        start: if it has to be computed, let the workers start meanwhile, for what comes after it.
+        """
+
+        def body(*args: Any) -> Any:
+            if start:
+                self.workers.start()
+            return self.workers(load_call_save, self.store, fn, args)
+
+        return self._map(fn, {"": args}, body)[""]
+
     def here(
         self,
         fn: Callable[..., Any],

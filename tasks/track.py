@@ -13,7 +13,9 @@ import math
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import mlflow
@@ -61,7 +63,10 @@ def _module(net: Net, params: Params) -> torch.nn.Module:
 
 
 class Record:
-    """Writes runs; opened once per flow."""
+    """Writes runs, beside what the flow goes on computing; opened once per flow.
+
+    What could not be written is raised by the next `keep`, or at the end of the block.
+    """
 
     def __init__(self) -> None:
         environment.prepare()
@@ -70,12 +75,31 @@ class Record:
         with self.lock:
             found = self.client.get_experiment_by_name(EXPERIMENT)
             self.experiment = found.experiment_id if found else self._create()
+        self._clerk = ThreadPoolExecutor(1, thread_name_prefix="fedcore-record")  # one: runs are written in their order
+        self._written: list[Future[None]] = []
+
+    def __enter__(self) -> Record:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._clerk.shutdown()
+        if error is None:
+            self._check()
+
+    def _check(self) -> None:
+        for written in [one for one in self._written if one.done()]:
+            self._written.remove(written)
+            written.result()
 
     def _create(self) -> str:
         return str(self.client.create_experiment(EXPERIMENT, artifact_location=environment.ARTIFACTS.as_uri()))
 
     def keep(self, store: Store, result: Result, title: str) -> None:
-        """Write a method's result into its run, unless it is there."""
+        """Write a method's result into its run, unless it is there; most of it later, in another thread.
+
+        A model is exported at once, in the caller's thread: PyTorch's tracer patches torch.nn.Module for all threads.
+        """
+        self._check()
         if self.complete(result.config, result.digest):
             return
         setting = result.setting
@@ -87,22 +111,25 @@ class Record:
         }  # fmt: skip
         run = self.open(result.config, result.name, tags, self.parent(setting.study, result.size, title))
         held: sources.Dataset = store.get(result.prepared.dataset)
-        shape = tuple(held.train.x.shape[1:])
-        profile = {"examples": len(held.train), "classes": list(held.classes), "shape": list(shape)}
-        server: Params = store.get(result.server)
-        arrays = {n.removeprefix(records.PREFIX): x for n, x in server.items() if n.startswith(records.PREFIX)}
+        shape, classes = tuple(held.train.x.shape[1:]), list(held.classes)
         # The model goes first: MLflow copies to it, one by one, the metrics that its run has by then.
-        net = next(iter(result.fed.devices.values())).net
         if result.shared is not None:
-            model = self.model(run, net, store.get(result.shared), shape, list(held.classes))
+            net = next(iter(result.fed.devices.values())).net
+            model = self.model(run, net, store.get(result.shared), shape, classes)
             if not result.control:
                 self.register(run, model, tags)
-        else:
+        profile = {"examples": len(held.train), "classes": classes, "shape": list(shape)}
+        self._written.append(self._clerk.submit(self._fill, store, result, run, profile))
+
+    def _fill(self, store: Store, result: Result, run: Run, profile: Mapping[str, Any]) -> None:
+        if result.shared is None:
             for device, ref in result.models.items():
                 self._artifact(run.info.run_id, f"devices/{_plain(device)}.safetensors", store.path(ref).read_bytes())
+        server: Params = store.get(result.server)
+        arrays = {n.removeprefix(records.PREFIX): x for n, x in server.items() if n.startswith(records.PREFIX)}
         self.write(
             run, params=_params(result), table=result.table, seconds=result.seconds,
-            dataset=(setting.data["name"], result.prepared.dataset.digest, profile), arrays=arrays,
+            dataset=(result.setting.data["name"], result.prepared.dataset.digest, profile), arrays=arrays,
             drawn=_pictures(store, result, server),
         )  # fmt: skip
         self.close(run, result.digest)

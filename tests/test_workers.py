@@ -231,6 +231,23 @@ def test_workers_start_when_first_needed_and_compute_with_one_thread():
         pool.call(abs, 1)
 
 
+def test_all_workers_may_be_started_at_once():
+    before = _children()
+    with Workers(3) as pool:
+        assert pool.call(abs, -1) == 1
+        pool.start()
+        assert len(_children()) == len(before) + 3
+        pool.start()
+        assert len(_children()) == len(before) + 3
+        assert len(set(pool.map(_pid_and_wait, dict.fromkeys(range(3), ())).values())) == 3
+    assert _children() == before
+
+
+def _pid_and_wait() -> int:
+    time.sleep(0.3)
+    return os.getpid()
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries are left as they are")
 def test_a_worker_keeps_the_memory_of_its_last_minibatch(one_worker):
     assert one_worker.call(pages_fetched) < 100

@@ -104,6 +104,18 @@ def again_in_one_run(probe: Probe) -> dict[str, Any]:
     }
 
 
+def short_steps(probe: Probe) -> dict[str, Any]:
+    """Ask for short steps where no worker has started yet, then for one of them as a worker's."""
+    started, values = [], []
+    for word, start in (("short", False), ("short", True), ("shorter", True)):
+        with Workers(2) as pool:
+            steps = Steps(probe.store, pool)
+            values.append(int(probe.store.get(steps.short(work.who, word, start=start))))
+            started.append(len(pool._running))
+    _, cached = probe.ask(work.who, "short")
+    return {"started": started, "here": [value == os.getpid() for value in values], "cached": cached}
+
+
 @flow(persist_result=False)
 def find() -> dict[str, Any]:
     found: dict[str, Any] = {}
@@ -151,6 +163,7 @@ def find() -> dict[str, Any]:
             "value": probe.store.get(segments[0][0])["w"].tolist(), "keyed": probe.store.get(keyed)["w"].tolist(),
         }  # fmt: skip
 
+        found["short"] = short_steps(probe)
         light, heavy = probe.store.put(Update({"w": torch.zeros(3)})), probe.store.put(Update({"w": torch.zeros(3000)}))
         steps = Steps(probe.store, pool)
         sizes = steps.map(work.double, {"light": ("order", light), "heavy": ("order", heavy), "same": ("order", light)})

@@ -73,6 +73,11 @@ def test_a_step_in_the_flows_own_process_hands_out_work(found: dict[str, Any]):
     }  # fmt: skip
 
 
+def test_a_short_step_is_done_in_the_flows_own_process(found: dict[str, Any]):
+    """Without a worker; told so, it starts them meanwhile, but for nothing when it is found."""
+    assert found["short"] == {"started": [0, 0, 2], "here": [True, True, True], "cached": True}
+
+
 def test_results_are_in_the_order_of_the_calls(found: dict[str, Any]):
     """The heaviest is begun first, and two calls with equal arguments are one result."""
     units = ["light", "heavy", "same"]

@@ -1,0 +1,5 @@
+"""The names of the files that a run leaves. Importing them brings nothing else along."""
+
+TABLE, METRICS, CURVES, MODELS, RUNS = "table.parquet", "metrics.json", "curves.csv", "models.json", "runs.json"
+SECONDS, PICTURES, INDEX = "seconds.csv", "pictures", "index.csv"
+SUMMARY, GROUPS, PAGE, CLAIMS = "summary.csv", "groups.csv", "report.html", "claims.csv"
