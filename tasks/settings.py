@@ -76,11 +76,11 @@ class Study(Section):
 class Size(Section):
     """set: settings of the study in this size. grid: settings of which every combination is run.
 
-    A grid's values are settings of its key, or, by name, several settings that go together.
+    A grid's values are settings of its key, or, by name or number, several settings that go together.
     """
 
     set: dict[str, Any] = Field(default_factory=dict)
-    grid: dict[str, list[Any] | dict[str, dict[str, Any]]] = Field(default_factory=dict)
+    grid: dict[str, list[Any] | dict[str | float, dict[str, Any]]] = Field(default_factory=dict)
 
 
 class Run(Section):
@@ -277,12 +277,13 @@ def settings(
     return points
 
 
-def _axis(key: str, values: Sequence[Any] | Mapping[str, Any], changes: Mapping[str, Any]) -> list[Any]:
+def _axis(key: str, values: Sequence[Any] | Mapping[Any, Any], changes: Mapping[str, Any]) -> list[Any]:
     """Return the places along one axis of a grid: (key, what it is called there, settings)."""
     if isinstance(values, Mapping):
         named = [(key, name, settings) for name, settings in values.items() if changes.get(key, name) == name]
         if not named:
-            raise Refused(f"{key} = {changes[key]!r}: allowed: {', '.join(values)}{_near(str(changes[key]), values)}")
+            names = list(map(str, values))
+            raise Refused(f"{key} = {changes[key]!r}: allowed: {', '.join(names)}{_near(str(changes[key]), names)}")
         return named
     return [(key, value, {key: value}) for value in ([changes[key]] if key in changes else values)]
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import reduce
 from importlib import import_module
 from inspect import Parameter, getsource, signature
+from math import prod
 from operator import getitem
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from fedcore.data import DATASETS
 from fedcore.local import Training
 from fedcore.methods import METHODS
 from fedcore.nets import NETS, net
+from fedcore.nets import shapes as leaf_shapes
 from fedcore.partition import partition
 from fedcore.types import Refused
 from tasks import settings
@@ -692,6 +694,39 @@ def test_every_study_is_valid_in_every_size(name: str, size: str):
         for row in point.methods:
             shape = (1, 512) if point.data["name"] in ("bearings", "cwru") else (1, 28, 28)
             assert row.build({"a": net(point.net["name"], shape=shape, classes=10, **own)}).stages
+
+
+KILOBYTES = {
+    ("mnist", "cnn"): 265.9, ("cifar10", "cnn"): 249.7, ("cifar100", "cnn"): 253.1, ("mnist", "resnet20"): 908.7,
+    ("cifar10", "resnet20"): 909.9, ("mnist", "mobilenet_v2"): 9420.8, ("cifar10", "mobilenet_v2"): 9420.8,
+}  # fmt: skip
+"""DFL, Table IV: files of its nets, those that are the nets its text describes (docs/dfl.md)."""
+
+
+@pytest.mark.parametrize("name", ["dfl", "dfl_table2", "dfl_table3", "dfl_table4", "dfl_table5", "dfl_fig4"])
+def test_the_dfl_papers_nets_are_of_its_sizes(name: str):
+    """A stored file is larger than its numbers, by no more than four per cent."""
+    shapes = {"mnist": ((1, 28, 28), 10), "cifar10": ((3, 32, 32), 10), "cifar100": ((3, 32, 32), 20)}
+    seen = set()
+    for point in settings.settings(PARAMS, name, "paper", {}):
+        place = (point.data["name"], point.point.get("net", "cnn"))
+        if place in KILOBYTES:
+            (shape, classes), own = shapes[place[0]], {key: x for key, x in point.net.items() if key != "name"}
+            leaves = leaf_shapes(net(point.net["name"], shape=shape, classes=classes, **own)).values()
+            assert 1 < KILOBYTES[place] * 1000 / sum(4 * prod(leaf) for leaf in leaves) < 1.04
+            seen.add(place)
+        generators = {(row.own["noise"], row.own["hidden"]) for row in point.methods if row.name == "fedgen"}
+        assert generators <= {(32, 256) if place[0] == "mnist" else (64, 512)}  # its authors'
+    assert seen
+
+
+def test_settings_that_go_together_may_be_named_by_numbers():
+    """Typed, such a number chooses its point, and one that is not there is refused."""
+    (point,) = settings.settings(PARAMS, "dfl_table5", "small", {"dfl.threshold": 0.6})
+    assert point.point == {"dfl.threshold": 0.6}
+    assert [row.own["threshold"] for row in point.methods] == [0.6] * 3
+    line = refusal(settings.settings, PARAMS, "dfl_table5", "small", {"dfl.threshold": 0.55})
+    assert "dfl.threshold = 0.55: allowed: 0.0, 0.1," in line
 
 
 def test_an_unknown_study_or_size_is_refused():
