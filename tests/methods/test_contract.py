@@ -13,7 +13,7 @@ from fedcore import nets
 from fedcore.evaluate import evaluate
 from fedcore.local import Training, train
 from fedcore.methods import CONTROLS, METHODS, method
-from fedcore.rounds import begin, run
+from fedcore.rounds import begin, receive, run
 from fedcore.transfer import SENDS
 from fedcore.types import Refused
 from fedcore.workers import Inline
@@ -117,6 +117,27 @@ def test_other_names_in_the_same_order_change_nothing_else(row):
             torch.testing.assert_close(mine.params, its.params, rtol=1e-4, atol=1e-5)
             for split, found in one.scores[name].items():
                 assert found == pytest.approx(two.scores[renamed(name)][split], rel=1e-4)
+
+
+class Backwards(Inline):
+    """Brings updates to the server in the opposite order."""
+
+    def __call__(self, fn, *args):
+        if fn is receive:
+            combine, server, updates, *rest = args
+            args = (combine, server, dict(reversed(updates.items())), *rest)
+        return super().__call__(fn, *args)
+
+
+def test_the_order_in_which_updates_arrive_does_not_matter(row):
+    """But for rounding: sums are taken in another order."""
+    built = replace(row, training=row.training | {"optimiser": "sgd", "lr": 0.1}).build(NETS)
+    for one, two in zip(run(built, FED, 3, Inline()), run(built, FED, 3, Backwards()), strict=True):
+        assert (one.up, one.down) == (two.up, two.down)
+        for name in FED.devices:
+            mine, its = one.state.messages[name], two.state.messages[name]
+            torch.testing.assert_close(dict(mine.params), dict(its.params), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(dict(mine.extra), dict(its.extra), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
