@@ -18,6 +18,7 @@ profile: do one repetition and print where the flow's process spent its time.
 
 from __future__ import annotations
 
+import atexit
 import cProfile
 import json
 import os
@@ -41,8 +42,12 @@ def main(rounds: int = 100, repetitions: int = 3, examples: int = 60_000, profil
     shutil.copyfile(HERE / "params.yaml", home / "params.yaml")
     os.chdir(home)
     os.environ["FEDCORE_HOME"] = str(home)
-    from flows import federate  # reads FEDCORE_HOME
-    from tasks import server
+    from tasks import server  # reads FEDCORE_HOME
+
+    # In the opposite order, and after what Prefect, imported below, still tells the server when this process leaves.
+    atexit.register(shutil.rmtree, home)
+    atexit.register(server.stop)
+    from flows import federate
     from tasks.session import orchestrated
 
     def request(seed: int, rounds: int) -> Any:
@@ -58,21 +63,15 @@ def main(rounds: int = 100, repetitions: int = 3, examples: int = 60_000, profil
 
     ways = {"library": bare, "flow": flow}
     spent: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
-    try:
-        with orchestrated():
-            for play in ways.values():
-                play(10_000, 2)
-            if profile:
-                profiled(lambda: flow(0, rounds))
-                repetitions = 0
-            for seed in range(repetitions):
-                for way, play in ways.items():
-                    spent[way].append(seconds(lambda: play(seed, rounds)))  # noqa: B023
-    finally:
-        server.stop()
-        shutil.rmtree(home)
-    if not repetitions:
-        return
+    with orchestrated():
+        for play in ways.values():
+            play(10_000, 2)
+        if profile:
+            profiled(lambda: flow(0, rounds))
+            return
+        for seed in range(repetitions):
+            for way, play in ways.items():
+                spent[way].append(seconds(lambda: play(seed, rounds)))  # noqa: B023
     for way, found in spent.items():
         wall, cpu, here = (median(part) for part in zip(*found, strict=True))
         print(f"{way:8} {rounds} rounds: {wall:7.2f} s, processors {cpu:7.2f} s, not the workers' {here:6.2f} s")
