@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from inspect import signature
 from typing import Literal, TypeAlias
 
@@ -214,7 +214,17 @@ def posed(server: Params, turn: Turn, bound: Bound, radio: Radio) -> Problem:
 def solved(server: Params, turn: Turn, bound: Bound, radio: Radio, program: Program) -> tuple[Problem, Answer]:
     """Return (P) and its answer; where a solver fails, the answer's status says so and names what stands in."""
     problem = posed(server, turn, bound, radio)
-    return problem, solve(problem, solver=program.solver, tol=program.tol, max_iterations=program.max_iterations)
+    weights = problem.phi_s, problem.phi_t, problem.phi_e
+    return problem, answered(program, weights, *(x.tobytes() for x in (problem.source, problem.target, problem.energy)))
+
+
+@lru_cache(16)
+def answered(program: Program, weights: tuple[float, ...], *constants: bytes) -> Answer:
+    """Solve (P), given as S, T, K (float64): all rivals that take ST-LF's sources and targets pose the same one."""
+    source, *matrices = (np.frombuffer(part) for part in constants)
+    target, energy = (matrix.reshape(len(source), -1) for matrix in matrices)
+    how = {"solver": program.solver, "tol": program.tol, "max_iterations": program.max_iterations}
+    return solve(Problem(source, target, energy, *weights), **how)  # type: ignore[arg-type]
 
 
 def planned(

@@ -12,7 +12,6 @@ import pandas as pd
 
 from fedcore import figures, records
 from fedcore.embedding import embed
-from fedcore.figures import png
 from fedcore.methods import CONTROLS
 from fedcore.rounds import Round, State, deployments
 from fedcore.types import Federation, Method, Refused
@@ -185,25 +184,25 @@ def save_pictures(store: Store, results: Iterable[Result], folder: Path) -> None
         for file, caption, picture in shown(store, mine):
             path = Path(mine[0].setting.slug) / f"{file}.png"
             (folder / PICTURES / path).parent.mkdir(exist_ok=True)
-            (folder / PICTURES / path).write_bytes(picture if isinstance(picture, bytes) else png(picture))
+            (folder / PICTURES / path).write_bytes(picture())
             drawn.append((name, path.as_posix(), caption))
     columns = ["setting", "file", "caption"]
     pd.DataFrame(drawn, columns=columns).to_csv(folder / PICTURES / INDEX, index=False)
 
 
-def shown(store: Store, results: Sequence[Result]) -> Iterator[tuple[str, str, pictures.Drawn]]:
+def shown(store: Store, results: Sequence[Result]) -> Iterator[tuple[str, str, pictures.Picture]]:
     """Yield the pictures of one setting's methods: a name, what it shows, the picture."""
     show = results[0].show
     place = (store, results[0].prepared.dataset, results[0].prepared.partition)
     if "similarity" in show:
-        yield "similarity", pictures.CAPTIONS["similarity"], pictures.likeness(*place)
+        yield "similarity", pictures.CAPTIONS["similarity"], partial(pictures.likeness, *place)
     servers = {result.row.label: store.get(result.server) for result in results}
     for label, server in servers.items() if "transport" in show else ():
         if picture := pictures.recorded(server, label).get("transport"):
             yield f"transport-{label}", pictures.CAPTIONS["transport"].format(method=label), picture
     found = {label: aligned for label, server in servers.items() if (aligned := records.alignment(server))}
     if "alignment" in show and found:
-        yield "alignment", pictures.CAPTIONS["alignment"], figures.alignment(found)
+        yield "alignment", pictures.CAPTIONS["alignment"], pictures.picture(figures.alignment, found)
     learnt = {label: server for label, server in servers.items() if records.tables(server)}
     if "soft_targets" in show and learnt:
         yield "soft_targets", pictures.CAPTIONS["soft_targets"], pictures.soft_targets(learnt)
@@ -215,7 +214,7 @@ def shown(store: Store, results: Sequence[Result]) -> Iterator[tuple[str, str, p
         once = [kind for kind in once if kind not in drawn]
     planes = {result.row.label: result.embedding for result in results if result.embedding is not None}
     if "features" in show and planes:
-        yield "features", pictures.CAPTIONS["features"], pictures.features(*place, planes)
+        yield "features", pictures.CAPTIONS["features"], partial(pictures.features, *place, planes)
 
 
 def save_seconds(results: Sequence[Result], folder: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import pandas as pd
@@ -14,9 +14,11 @@ from fedcore.data import Dataset
 from fedcore.figures import png
 from fedcore.partition import Partition, groups, held, similarity
 from fedcore.types import Params
+from tasks.keys import Digest
 from tasks.store import Ref, Store
 
-Drawn: TypeAlias = Figure | bytes
+Picture: TypeAlias = Callable[[], bytes]
+"""Draws when it is called; returns a PNG file."""
 
 CAPTIONS = {
     "similarity": "How alike the devices' data are: cosine between their mean features.",
@@ -39,6 +41,25 @@ def holds(store: Store, dataset: Ref, partition: Ref) -> dict[str, dict[str, flo
     return held(store.get(dataset), store.get(partition))
 
 
+def picture(draw: Callable[..., Figure], *args: Any) -> Picture:
+    """Return what draws a figure of some numbers once: rivals share divergences, the page shows what the record has."""
+    return partial(_drawn, draw, *args)
+
+
+def _drawn(draw: Callable[..., Figure], *args: Any) -> bytes:
+    key = Digest().of((draw, args))
+    if key not in _DRAWN:
+        while len(_DRAWN) >= KEPT:
+            _DRAWN.pop(next(iter(_DRAWN)), None)
+        _DRAWN[key] = png(draw(*args))
+    return _DRAWN[key]
+
+
+_DRAWN: dict[str, bytes] = {}
+KEPT = 256
+"""Pictures that are kept, some 20 kB each: those of a study's first rows are asked for again at its end."""
+
+
 @cache
 def likeness(store: Store, dataset: Ref, partition: Ref) -> bytes:
     """Draw the devices' similarity, once for all methods."""
@@ -47,27 +68,38 @@ def likeness(store: Store, dataset: Ref, partition: Ref) -> bytes:
     return png(figures.similarity(similarity(data, made), groups(data, made)))
 
 
-def recorded(server: Params, label: str) -> dict[str, Figure]:
-    """Draw what the server recorded of a method: the last fold's transport plans, alignment, soft targets, links."""
-    made = {}
+def recorded(server: Params, label: str) -> dict[str, Picture]:
+    """Draw what the server recorded of a method: the last fold's transport plans, alignment, soft targets, links.
+
+    Other matrices that it recorded are drawn under their own names.
+    """
+    made: dict[str, Picture] = {}
     if plans := records.last_fold(server):
         # The last fold is the one that counts most; one picture with all of a network's layers.
-        made["transport"] = figures.transport({name: plan.numpy() for name, plan in plans.items()})
+        made["transport"] = picture(figures.transport, {name: plan.numpy() for name, plan in plans.items()})
     if aligned := records.alignment(server):
-        made["alignment"] = figures.alignment({label: aligned})
+        made["alignment"] = picture(figures.alignment, {label: aligned})
     if records.tables(server):
         made["soft_targets"] = soft_targets({label: server})
     if (links := records.who_sends_whom(server)) is not None:
         names, psi, alpha = links[0], links[1].numpy(), links[2].numpy()
-        made |= {"links": figures.link_weights(names, psi, alpha), "graph": figures.link_graph(names, psi, alpha)}
+        made |= {
+            "links": picture(figures.link_weights, names, psi, alpha),
+            "graph": picture(figures.link_graph, names, psi, alpha),
+        }
         if (apart := server.get("record/divergence")) is not None:
-            made["divergence"] = figures.divergences(names, apart.numpy())
+            made["divergence"] = picture(figures.divergences, names, apart.numpy())
         if trace := server["record/trace"].tolist() if "record/trace" in server else []:
-            made["descent"] = figures.descent({label: trace})
+            made["descent"] = picture(figures.descent, {label: trace})
+    shown = {*made, "alpha", "plan"}
+    for name, x in server.items():
+        what = name.removeprefix(records.PREFIX)
+        if what != name and x.ndim == 2 and what.partition("/")[0] not in shown:
+            made[what.replace("/", "-")] = picture(figures.heat_map, x.numpy(), what)
     return made
 
 
-def soft_targets(servers: Mapping[str, Params]) -> Figure:
+def soft_targets(servers: Mapping[str, Params]) -> Picture:
     """Draw the soft targets that some methods' servers recorded, label -> server, and their numbers over rounds."""
     tables = {
         label: {number: table.numpy() for number, table in records.tables(server).items()}
@@ -77,16 +109,16 @@ def soft_targets(servers: Mapping[str, Params]) -> Figure:
         label: {name: course.numpy() for name, course in records.courses(server).items()}
         for label, server in servers.items()
     }
-    return figures.soft_targets(tables, courses)
+    return picture(figures.soft_targets, tables, courses)
 
 
-def features(store: Store, dataset: Ref, partition: Ref, planes: Mapping[str, Ref]) -> Figure:
+def features(store: Store, dataset: Ref, partition: Ref, planes: Mapping[str, Ref]) -> bytes:
     """Draw the embedded examples of some methods, label -> what :func:`fedcore.embedding.embed` found."""
     data: Dataset = store.get(dataset)
     made: Partition = store.get(partition)
     of = groups(data, made)
     names = [of.get(name, "") for name in made.devices]
-    return figures.features({label: _plane(store.get(ref), names) for label, ref in planes.items()}, data.classes)
+    return png(figures.features({label: _plane(store.get(ref), names) for label, ref in planes.items()}, data.classes))
 
 
 def _plane(found: Params, groups: list[str]) -> pd.DataFrame:

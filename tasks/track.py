@@ -14,6 +14,7 @@ import re
 import tempfile
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -122,15 +123,13 @@ class Record:
         self._written.append(self._clerk.submit(self._fill, store, result, run, profile))
 
     def _fill(self, store: Store, result: Result, run: Run, profile: Mapping[str, Any]) -> None:
-        if result.shared is None:
-            for device, ref in result.models.items():
-                self._artifact(run.info.run_id, f"devices/{_plain(device)}.safetensors", store.path(ref).read_bytes())
         server: Params = store.get(result.server)
         arrays = {n.removeprefix(records.PREFIX): x for n, x in server.items() if n.startswith(records.PREFIX)}
         self.write(
             run, params=_params(result), table=result.table, seconds=result.seconds,
             dataset=(result.setting.data["name"], result.prepared.dataset.digest, profile), arrays=arrays,
             drawn=_pictures(store, result, server),
+            models={} if result.shared is not None else {d: store.path(ref) for d, ref in result.models.items()},
         )  # fmt: skip
         self.close(run, result.digest)
 
@@ -176,9 +175,10 @@ class Record:
         seconds: pd.DataFrame,
         dataset: tuple[str, str, Mapping[str, Any]],
         arrays: Params,
-        drawn: Mapping[str, pictures.Drawn],
+        drawn: Mapping[str, pictures.Picture],
+        models: Mapping[str, Path],
     ) -> None:
-        """Write a run's parameters, metrics, dataset, arrays and pictures; writing twice changes nothing."""
+        """Write a run's parameters, metrics, dataset, arrays, pictures, models; writing twice changes nothing."""
         where = run.info.run_id
         self.client.log_batch(where, params=[Param(key, _short(value)) for key, value in params.items()])
         start = run.info.start_time
@@ -188,17 +188,18 @@ class Record:
             name, digest[:36], "code", json.dumps({"tags": {"fedcore.dataset": name}}), None, json.dumps(profile)
         )
         self.client.log_inputs(where, [DatasetInput(entity, [InputTag("mlflow.data.context", "federation")])])
+        files: dict[str, bytes] = {}
         for name, leaf in arrays.items():
             path = "/".join(_plain(part) for part in name.split("/"))
-            self._artifact(where, f"arrays/{path}.npy", _npy(leaf.numpy()))
+            files[f"arrays/{path}.npy"] = _npy(leaf.numpy())
             if leaf.ndim == 1:
                 key = path.replace("/", ".")
                 metrics += [Metric(key, x, start + i, i) for i, x in enumerate(leaf.tolist()) if math.isfinite(x)]
         for first in range(0, len(metrics), AT_ONCE):
             self.client.log_batch(where, metrics=metrics[first : first + AT_ONCE])
-        for name, picture in drawn.items():
-            content = picture if isinstance(picture, bytes) else png(picture)
-            self._artifact(where, f"pictures/{name}.png", content)
+        files |= {f"pictures/{name}.png": picture() for name, picture in drawn.items()}
+        files |= {f"devices/{_plain(device)}.safetensors": path.read_bytes() for device, path in models.items()}
+        self._artifacts(where, files)
 
     def close(self, run: Run, result: str) -> None:
         self.client.set_tag(run.info.run_id, "fedcore.result", result)
@@ -239,11 +240,14 @@ class Record:
         if versions:
             self.client.set_registered_model_alias(REGISTERED, alias, versions[0].version)
 
-    def _artifact(self, run_id: str, path: str, content: bytes) -> None:
+    def _artifacts(self, run_id: str, files: Mapping[str, bytes]) -> None:
+        """Log files, all at once: MLflow looks the run up for each call. files: path in the run -> content."""
         with tempfile.TemporaryDirectory() as folder:
-            local = Path(folder) / Path(path).name
-            local.write_bytes(content)
-            self.client.log_artifact(run_id, str(local), str(Path(path).parent))
+            for path, content in files.items():
+                local = Path(folder) / path
+                local.parent.mkdir(parents=True, exist_ok=True)
+                local.write_bytes(content)
+            self.client.log_artifacts(run_id, folder)
 
 
 def digest(results: Iterable[Result]) -> str:
@@ -259,22 +263,18 @@ def _params(result: Result) -> dict[str, Any]:
     return {"study": setting.study, "setting": setting.name, "seed": result.seed, **flat, **result.row.flat()}
 
 
-def _pictures(store: Store, result: Result, server: Params) -> dict[str, pictures.Drawn]:
+def _pictures(store: Store, result: Result, server: Params) -> dict[str, pictures.Picture]:
     """Return a run's pictures: each device's accuracy, the course over rounds, the server's record, what is shown."""
     split = "test" if evaluate.has(result.table, "test") else "shared"
-    made: dict[str, pictures.Drawn] = {"devices": figures.per_device(result.table, split=split)}
+    made: dict[str, pictures.Picture] = {"devices": lambda: png(figures.per_device(result.table, split=split))}
     if result.table["round"].max() > 1:
-        made["rounds"] = figures.curves(curves(result.table))
+        made["rounds"] = lambda: png(figures.curves(curves(result.table)))
     made |= pictures.recorded(server, result.row.label)
     place = (store, result.prepared.dataset, result.prepared.partition)
     if "similarity" in result.show:
-        made["similarity"] = pictures.likeness(*place)
+        made["similarity"] = partial(pictures.likeness, *place)
     if result.embedding is not None:
-        made["features"] = pictures.features(*place, {result.row.label: result.embedding})
-    for name, x in server.items():
-        what = name.removeprefix(records.PREFIX)
-        if name.startswith(records.PREFIX) and x.ndim == 2 and not what.startswith("plan/") and what not in made:
-            made[what.replace("/", "-")] = figures.heat_map(x.numpy(), what)
+        made["features"] = partial(pictures.features, *place, {result.row.label: result.embedding})
     return made
 
 

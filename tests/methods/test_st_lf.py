@@ -268,7 +268,31 @@ def test_parameters_that_start_apart_are_refused_and_outputs_are_not():
     assert st_lf(common=False, transfer="outputs")
 
 
-def test_a_solver_that_fails_is_on_record_with_what_stands_in(monkeypatch):
+@pytest.fixture
+def unsolved():
+    """A process that remembers no program's answer, before and after."""
+    transfer.answered.cache_clear()
+    yield
+    transfer.answered.cache_clear()
+
+
+def test_rows_that_pose_the_same_program_have_it_solved_once(unsolved, monkeypatch):
+    posed, solve = [], transfer.solve
+    monkeypatch.setattr(transfer, "solve", lambda problem, **how: posed.append(problem) or solve(problem, **how))
+    first, again = formed()[0], formed()[0]
+    assert len(posed) == 1
+    assert bits(first) == bits(again)
+    problem = transfer.posed(transfer.measured(REPORTS, planted(D), TURN), TURN, BOUND, RADIO)
+    assert [x.tolist() for x in (posed[0].source, posed[0].target, posed[0].energy)] == [
+        x.tolist() for x in (problem.source, problem.target, problem.energy)
+    ]
+    dear = {"bound": replace(BOUND, phi_e=2.0)}
+    for other in (dear, {"d": D / 2}, {"turn": replace(TURN, seed=6)}, {"solver": "repaired"}):
+        formed(**other)
+    assert len(posed) == 5
+
+
+def test_a_solver_that_fails_is_on_record_with_what_stands_in(unsolved, monkeypatch):
     monkeypatch.setitem(programs.FORMS, "cone", lambda around: Step(None, np.inf, "NumericalError"))
     server, _ = formed(solver="successive")
     said = bytes(server["record/status"].tolist()).decode()
