@@ -23,9 +23,11 @@ from prefect import flow
 from pydantic import BaseModel, ConfigDict
 
 from fedcore.types import Federation
-from tasks import compare, data, federate, report, settings, track
+from tasks import compare, data, federate, report, settings
+from tasks.clerk import Clerk
 from tasks.command import refusals
 from tasks.files import CURVES, METRICS, PAGE
+from tasks.result import Prepared, Result, digest
 from tasks.session import Session, orchestrated, session
 from tasks.settings import Setting
 from tasks.store import Ref
@@ -77,42 +79,47 @@ def run(request: Request) -> None:
     """Run every job of a request; outside of `dvc repro` compare them at once."""
     params, jobs = planned(request)
     limits = settings.run_section(params)
-    found: list[list[federate.Result]] = []
-    with session("federate", limits.workers, limits.accelerator) as here, track.Record() as record:
-        # All data are read and all methods built first: what they refuse is refused before anything is trained.
-        seen: Seen = {}
-        ready = [
-            [(setting, *gathered(here, setting, job.seed, request, seen)) for setting in job.settings] for job in jobs
-        ]
-        here.expect(sum(federate.work_of(setting, fed) for points in ready for setting, _, fed in points))
-        for job, points in zip(jobs, ready, strict=True):
-            found.append([])
-            for setting, prepared, fed in points:
-                for row in setting.methods:
-                    result = federate.run_method(
-                        here, setting, prepared, fed, row, job.seed, job.size, setting.every, job.show
-                    )
-                    record.keep(here.store, result, job.title)
-                    found[-1].append(result)
-                    here.say(federate.line(result))
-        here.say(federate.tally(here.steps.done))
-    if request.prepared:
-        for job, results in zip(jobs, found, strict=True):
-            folder, seed = PIPELINE / "federate" / job.study / job.name, f"seed-{job.seed}"
-            federate.save(results, folder)
-            federate.save_pictures(here.store, results, folder)
-            metrics, curves = (PIPELINE / kind / job.study for kind in ("metrics", "curves"))
-            federate.save_shown(results, metrics / f"{seed}.json", curves / f"{seed}.csv")
-            federate.save_seconds(results, SECONDS / job.name)
-    else:
-        answer(params, jobs, found, here, record)
+    found: list[list[Result]] = []
+    with Clerk() as clerk:
+        with session("federate", limits.workers, limits.accelerator) as here:
+            # All data are read and all methods built first: what they refuse is refused before anything is trained.
+            seen: Seen = {}
+            ready = [
+                [(setting, *gathered(here, setting, job.seed, request, seen)) for setting in job.settings]
+                for job in jobs
+            ]
+            here.expect(sum(federate.work_of(setting, fed) for points in ready for setting, _, fed in points))
+            for job, points in zip(jobs, ready, strict=True):
+                found.append([])
+                for setting, prepared, fed in points:
+                    for row in setting.methods:
+                        result = federate.run_method(
+                            here, setting, prepared, fed, row, job.seed, job.size, setting.every, job.show
+                        )
+                        clerk.keep(here.store, result, job.title)
+                        found[-1].append(result)
+                        here.say(federate.line(result))
+            here.say(federate.tally(here.steps.done))
+        if request.prepared:
+            hand_on(jobs, found, here)
+        else:
+            answer(params, jobs, found, here, clerk)
 
 
-def answer(
-    params: dict[str, Any], jobs: list[Job], found: list[list[federate.Result]], here: Session, record: track.Record
-) -> None:
+def hand_on(jobs: list[Job], found: list[list[Result]], here: Session) -> None:
+    """Write what a stage of `dvc repro` found where the next one and DVC's own commands look for it."""
+    for job, results in zip(jobs, found, strict=True):
+        folder, seed = PIPELINE / "federate" / job.study / job.name, f"seed-{job.seed}"
+        federate.save(results, folder)
+        federate.save_pictures(here.store, results, folder)
+        metrics, curves = (PIPELINE / kind / job.study for kind in ("metrics", "curves"))
+        federate.save_shown(results, metrics / f"{seed}.json", curves / f"{seed}.csv")
+        federate.save_seconds(results, SECONDS / job.name)
+
+
+def answer(params: dict[str, Any], jobs: list[Job], found: list[list[Result]], here: Session, clerk: Clerk) -> None:
     """Write, compare and print what a run by hand found."""
-    folder = Path("runs") / track.digest(result for results in found for result in results)
+    folder = Path("runs") / digest(result for results in found for result in results)
     places = []
     for job, results in zip(jobs, found, strict=True):
         places.append(folder / job.name)
@@ -128,33 +135,31 @@ def answer(
     made = compare.compare(params, places, places, pictures)
     compare.write(made, folder, folder)
     for alias, config in compare.champions(places).items():
-        record.crown(alias, config)
+        clerk.crown(alias, config)
     report.print_summary(made.summary)
     report.print_claims(made.claims)
     print(f"page: {folder / PAGE}   record: make ui")
 
 
-def gathered(
-    here: Session, setting: Setting, seed: int, request: Request, seen: Seen
-) -> tuple[data.Prepared, Federation]:
+def gathered(here: Session, setting: Setting, seed: int, request: Request, seen: Seen) -> tuple[Prepared, Federation]:
     """Return what is read and divided, and the federation that holds it."""
     prepared = fetch(here, setting, seed) if request.prepared else make(here, setting, seed, seen)
     return prepared, data.gather(here.steps, setting, prepared)
 
 
-def make(here: Session, setting: Setting, seed: int, seen: Seen) -> data.Prepared:
+def make(here: Session, setting: Setting, seed: int, seen: Seen) -> Prepared:
     """Read the data, once in a run, and divide them."""
     source = json.dumps(setting.data, sort_keys=True)
     if source not in seen:
         seen[source] = data.read(here.store, setting.data)
-    return data.Prepared(seen[source], data.who(here.steps, seen[source], setting.federation, seed))
+    return Prepared(seen[source], data.who(here.steps, seen[source], setting.federation, seed))
 
 
-def fetch(here: Session, setting: Setting, seed: int) -> data.Prepared:
+def fetch(here: Session, setting: Setting, seed: int) -> Prepared:
     """Take what the pipeline's earlier stages wrote."""
     dataset = data.read_prepared(here.store, PIPELINE / "data" / setting.study / setting.dataset)
     folder = PIPELINE / "partition" / setting.study / setting.slug / f"seed-{seed}"
-    return data.Prepared(dataset, data.read_partition(here.store, folder))
+    return Prepared(dataset, data.read_partition(here.store, folder))
 
 
 def planned(request: Request) -> tuple[dict[str, Any], list[Job]]:

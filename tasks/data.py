@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from fedcore.figures import png, who_holds_what
 from fedcore.nets import net
 from fedcore.partition import Partition, counts, from_frame, to_frame
 from fedcore.types import Device, Federation, Refused
+from tasks.result import Prepared
 from tasks.settings import Setting
 from tasks.steps import Steps
 from tasks.store import Damaged, Ref, Store
@@ -24,14 +24,6 @@ from tasks.work import describe, divide, hand_out
 
 DATASET = "dataset.safetensors"
 PARTITION = "index.parquet"
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A dataset and who holds what of it, as references."""
-
-    dataset: Ref
-    partition: Ref
 
 
 def read(store: Store, given: dict[str, Any]) -> Ref:

@@ -11,9 +11,9 @@ from fedcore.rounds import Round
 from fedcore.summary import LESS, SCORED
 from fedcore.types import Params
 
-if TYPE_CHECKING:  # importing Prefect takes seconds
+if TYPE_CHECKING:  # tasks.result imports this module
+    from tasks.result import Step
     from tasks.settings import Setting
-    from tasks.steps import Step
 
 ALIKE = "distillation"
 """The split of what is said of all devices alike."""

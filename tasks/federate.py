@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -12,69 +11,18 @@ import pandas as pd
 
 from fedcore import figures, records
 from fedcore.embedding import embed
-from fedcore.methods import CONTROLS
 from fedcore.rounds import Round, State, deployments
 from fedcore.types import Federation, Method, Refused
 from tasks import evaluate, pictures
-from tasks.data import Prepared
 from tasks.files import INDEX, MODELS, PICTURES, RUNS, SECONDS, TABLE
 from tasks.keys import Digest
 from tasks.local import rounds, work
+from tasks.result import Prepared, Result, Step
 from tasks.session import Session
 from tasks.settings import MethodSettings, Setting
-from tasks.steps import Step, name_of
-from tasks.store import Ref, Store, digest_of
+from tasks.steps import name_of
+from tasks.store import Ref, Store
 from tasks.work import deploy
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a method came to. config: the digest of all that led to it. models: what each device runs in the end.
-
-    show: what is drawn of it beside its scores. embedding: its devices' examples in the plane, where that is drawn.
-    """
-
-    setting: Setting
-    row: MethodSettings
-    seed: int
-    size: str
-    config: str
-    prepared: Prepared
-    fed: Federation
-    table: pd.DataFrame
-    seconds: pd.DataFrame
-    steps: tuple[Step, ...]
-    models: dict[str, Ref]
-    server: Ref | dict[str, Ref]
-    show: tuple[str, ...] = ()
-    embedding: Ref | None = None
-
-    @property
-    def digest(self) -> str:
-        """The digest of what was found (seconds aside), and of what is drawn beside."""
-        models = json.dumps({name: ref.digest for name, ref in self.models.items()})
-        return digest_of((models + self.table.to_csv(index=False) + "".join(self.show)).encode())
-
-    @property
-    def shared(self) -> Ref | None:
-        """The one model that all devices run, if they do."""
-        return next(iter(self.models.values())) if len(set(self.models.values())) == 1 else None
-
-    @property
-    def control(self) -> bool:
-        return self.row.name in CONTROLS
-
-    @property
-    def validation(self) -> float | None:
-        """Mean accuracy over the devices' validation splits, or None where there are no such examples."""
-        last = evaluate.final(self.table)
-        values = last[(last["split"] == "val") & (last["metric"] == "accuracy")]["value"].dropna()
-        return float(values.mean()) if len(values) else None
-
-    @property
-    def name(self) -> str:
-        place = "" if self.setting.name == "base" else f" {self.setting.name}"
-        return f"{self.row.label}{place} seed {self.seed}"
 
 
 def run_method(

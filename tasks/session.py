@@ -20,7 +20,8 @@ from fedcore.accelerator import found
 from fedcore.types import Refused
 from fedcore.workers import Workers
 from tasks import environment, journal, server
-from tasks.steps import Step, Steps
+from tasks.result import Step
+from tasks.steps import Steps
 from tasks.store import Store
 
 console = Console(highlight=False, soft_wrap=True)

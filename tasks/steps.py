@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,24 +13,9 @@ from fedcore.accelerator import accelerated, there
 from fedcore.workers import WorkerDied, Workers
 from tasks import environment
 from tasks.keys import Digest
+from tasks.result import Step
 from tasks.store import Damaged, Ref, Store, refs, unflatten
 from tasks.work import call_save, load_call, load_call_save
-
-
-@dataclass(frozen=True)
-class Step:
-    """What became of one step.
-
-    kind: the function's name. cached: whether an earlier result was used. wall, cpu: seconds it took when it was
-    computed, in this run or an earlier one.
-    """
-
-    kind: str
-    unit: str
-    key: str
-    cached: bool
-    wall: float
-    cpu: float
 
 
 class Steps:

@@ -13,10 +13,8 @@ import math
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import mlflow
@@ -36,7 +34,7 @@ from fedcore.figures import png
 from fedcore.summary import curves, groups
 from fedcore.types import Model, Net, Params
 from tasks import environment, evaluate, pictures
-from tasks.federate import Result
+from tasks.result import Result
 from tasks.store import Store, digest_of
 
 EXPERIMENT = "fedcore"
@@ -64,10 +62,7 @@ def _module(net: Net, params: Params) -> torch.nn.Module:
 
 
 class Record:
-    """Writes runs, beside what the flow goes on computing; opened once per flow.
-
-    What could not be written is raised by the next `keep`, or at the end of the block.
-    """
+    """Writes runs (of a flow: `tasks.clerk`)."""
 
     def __init__(self) -> None:
         environment.prepare()
@@ -76,31 +71,12 @@ class Record:
         with self.lock:
             found = self.client.get_experiment_by_name(EXPERIMENT)
             self.experiment = found.experiment_id if found else self._create()
-        self._clerk = ThreadPoolExecutor(1, thread_name_prefix="fedcore-record")  # one: runs are written in their order
-        self._written: list[Future[None]] = []
-
-    def __enter__(self) -> Record:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._clerk.shutdown()
-        if error is None:
-            self._check()
-
-    def _check(self) -> None:
-        for written in [one for one in self._written if one.done()]:
-            self._written.remove(written)
-            written.result()
 
     def _create(self) -> str:
         return str(self.client.create_experiment(EXPERIMENT, artifact_location=environment.ARTIFACTS.as_uri()))
 
     def keep(self, store: Store, result: Result, title: str) -> None:
-        """Write a method's result into its run, unless it is there; most of it later, in another thread.
-
-        A model is exported at once, in the caller's thread: PyTorch's tracer patches torch.nn.Module for all threads.
-        """
-        self._check()
+        """Write a method's result into its run, unless it is there."""
         if self.complete(result.config, result.digest):
             return
         setting = result.setting
@@ -120,14 +96,11 @@ class Record:
             if not result.control:
                 self.register(run, model, tags)
         profile = {"examples": len(held.train), "classes": classes, "shape": list(shape)}
-        self._written.append(self._clerk.submit(self._fill, store, result, run, profile))
-
-    def _fill(self, store: Store, result: Result, run: Run, profile: Mapping[str, Any]) -> None:
         server: Params = store.get(result.server)
         arrays = {n.removeprefix(records.PREFIX): x for n, x in server.items() if n.startswith(records.PREFIX)}
         self.write(
             run, params=_params(result), table=result.table, seconds=result.seconds,
-            dataset=(result.setting.data["name"], result.prepared.dataset.digest, profile), arrays=arrays,
+            dataset=(setting.data["name"], result.prepared.dataset.digest, profile), arrays=arrays,
             drawn=_pictures(store, result, server),
             models={} if result.shared is not None else {d: store.path(ref) for d, ref in result.models.items()},
         )  # fmt: skip
@@ -219,6 +192,7 @@ class Record:
             info = mlflow.pytorch.log_model(
                 Deployed(net, model).eval(), name="global", signature=ModelSignature(inputs, outputs),
                 input_example=example, pip_requirements=["torch"], metadata={"classes": classes},
+                validate_serving_input=False,  # it would load each model again
             )  # fmt: skip
         return str(info.model_id)
 
@@ -248,11 +222,6 @@ class Record:
                 local.parent.mkdir(parents=True, exist_ok=True)
                 local.write_bytes(content)
             self.client.log_artifacts(run_id, folder)
-
-
-def digest(results: Iterable[Result]) -> str:
-    """Return a name for a run's outputs: the digest of its configurations."""
-    return digest_of("".join(result.config for result in results).encode())[:12]
 
 
 def _params(result: Result) -> dict[str, Any]:

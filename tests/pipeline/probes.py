@@ -11,11 +11,10 @@ environment.prepare()
 
 import probe_segments
 import probe_steps
-import probe_track
 
 from tasks.session import orchestrated
 
 if __name__ == "__main__":
     with orchestrated():
-        found = {module.__name__: module.find() for module in (probe_steps, probe_segments, probe_track)}
+        found = {module.__name__: module.find() for module in (probe_steps, probe_segments)}
     sys.stdout.write(json.dumps(found) + "\n")

@@ -329,14 +329,6 @@ def test_a_killed_flow_leaves_no_run_open(killed: Killed):
             assert db.execute("select distinct status from runs").fetchall() == [("FINISHED",)]
 
 
-def test_what_cannot_be_written_is_not_passed_over(probed: dict[str, Any]):
-    """It is written beside the training, and still ends the flow; an error of the flow's own goes first."""
-    full = "no space left on device"
-    assert probed["probe_track"] == {
-        "said": {"at the end": full, "by the next": full, "body": "the body's own"}, "apart": True,
-    }  # fmt: skip
-
-
 def test_devices_may_have_any_name(tables: Tables):
     """MLflow takes letters and digits; other names are written so that they still differ."""
     with closing(sqlite3.connect(tables.project.folder / "mlflow.db")) as db:

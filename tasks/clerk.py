@@ -1,0 +1,84 @@
+"""The record, written by a process of its own while the flow goes on.
+
+MLflow, its models' exports and the pictures take as long as the rows of a small study. In the flow's process they would
+take turns with it, and PyTorch's tracer, which patches torch.nn.Module for all threads, with every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from fedcore.workers import Workers
+from tasks.result import Result
+from tasks.store import Store
+
+if TYPE_CHECKING:
+    from tasks.track import Record
+
+
+class Clerk:
+    """Has runs written, in their order; opened once per flow.
+
+    What could not be written is raised by the next order, or at the end of the block.
+    """
+
+    def __init__(self) -> None:
+        self._process = Workers(1)
+        self._orders = ThreadPoolExecutor(1, thread_name_prefix="fedcore-clerk")
+        self._given: list[Future[None]] = []
+
+    def keep(self, store: Store, result: Result, title: str) -> None:
+        """Have a method's result written into its run, unless it is there."""
+        self._order(keep, store, result, title)
+
+    def crown(self, alias: str, config: str) -> None:
+        """Have an alias pointed to the version of a configuration's run."""
+        self._order(crown, alias, config)
+
+    def _order(self, fn: Callable[..., None], *args: Any) -> None:
+        self._check()
+        self._given.append(self._orders.submit(self._process.call, fn, *args))
+
+    def _check(self) -> None:
+        for given in [one for one in self._given if one.done()]:
+            self._given.remove(given)
+            given.result()
+
+    def __enter__(self) -> Clerk:
+        self._order(begin)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        # What is being written is finished; after an error the rest is left to the run that goes on from there.
+        with self._process:
+            self._orders.shutdown(cancel_futures=error is not None)
+        if error is None:
+            self._check()
+
+
+# The process's side.
+
+
+def begin() -> None:
+    """Import and open what the first order needs, before there is one."""
+    record()
+
+
+def keep(store: Store, result: Result, title: str) -> None:
+    record().keep(store, result, title)
+
+
+def crown(alias: str, config: str) -> None:
+    record().crown(alias, config)
+
+
+@cache
+def record() -> Record:
+    """Open the record, once."""
+    from tasks import track  # MLflow is imported where runs are written
+
+    return track.Record()

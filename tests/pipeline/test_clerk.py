@@ -1,0 +1,104 @@
+"""The clerk: it writes in a process of its own, in order, and what it cannot write is not passed over."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tasks import clerk
+from tasks.clerk import Clerk
+
+FULL = "no space left on device"
+
+
+def begun() -> None:
+    pass
+
+
+def noted(place: Path, words: str, title: str) -> None:
+    """Note who writes what, after a while."""
+    time.sleep(0.2)
+    with place.open("a") as file:
+        file.write(f"{os.getpid()} {words} {title}\n")
+
+
+def refused(*_: object) -> None:
+    raise OSError(FULL)
+
+
+@pytest.fixture
+def orders(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A clerk that opens no record."""
+    monkeypatch.setattr(clerk, "begin", begun)
+    monkeypatch.setattr(clerk, "keep", noted)
+    return monkeypatch
+
+
+def lines(place: Path) -> list[list[str]]:
+    return [line.split() for line in place.read_text().splitlines()]
+
+
+def test_runs_are_written_in_their_order_by_another_process_while_the_flow_goes_on(
+    orders: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place = tmp_path / "written"
+    with Clerk() as book:
+        for word in "abc":
+            book.keep(place, word, "study")
+        assert not place.exists()
+    written = lines(place)
+    assert [words[1:] for words in written] == [["a", "study"], ["b", "study"], ["c", "study"]]
+    (writer,) = {words[0] for words in written}
+    assert int(writer) != os.getpid()
+    assert not Path(f"/proc/{writer}").exists()
+
+
+def test_what_cannot_be_written_ends_the_flow(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    orders.setattr(clerk, "keep", refused)
+    with pytest.raises(OSError, match=FULL), Clerk() as book:
+        book.keep(tmp_path, "a", "study")
+
+
+def test_it_ends_the_flow_with_the_next_order_already(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    orders.setattr(clerk, "keep", refused)
+    reached = []
+
+    def flow() -> None:
+        with Clerk() as book:
+            book.keep(tmp_path, "a", "study")
+            book._given[-1].exception()  # waits
+            book.keep(tmp_path, "b", "study")
+            reached.append("the next row")
+
+    with pytest.raises(OSError, match=FULL):
+        flow()
+    assert not reached
+
+
+def test_so_does_a_record_that_cannot_be_opened(orders: pytest.MonkeyPatch) -> None:
+    orders.setattr(clerk, "begin", refused)
+    with pytest.raises(OSError, match=FULL), Clerk():
+        pass
+
+
+def test_an_error_of_the_flow_goes_first_and_leaves_no_run_half_written(
+    orders: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What has not been begun is left to the run that goes on from there."""
+    place = tmp_path / "written"
+
+    def flow() -> None:
+        with Clerk() as book:
+            for word in "abcdef":
+                book.keep(place, word, "study")
+            book._given[1].result()  # the first of them: begin goes before
+            raise ValueError("the body's own")
+
+    with pytest.raises(ValueError, match="the body's own"):
+        flow()
+    written = [words[1] for words in lines(place)]
+    assert written == list("abcdef")[: len(written)]
+    assert 1 <= len(written) < 6
