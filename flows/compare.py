@@ -35,14 +35,15 @@ def folders() -> tuple[list[Path], list[Path], list[Path]]:
 
 def write() -> None:
     """Write the answer and point the champion's alias."""
-    from tasks import compare, settings, track
+    from tasks import compare, settings
+    from tasks.clerk import Clerk
 
     results, seconds, who = folders()
-    answer = compare.compare(settings.read(), results, seconds, who)
-    compare.write(answer, PIPELINE / "compare", ANSWER)
-    record = track.Record()
-    for alias, config in compare.champions(results).items():
-        record.crown(alias, config)
+    with Clerk() as clerk:
+        answer = compare.compare(settings.read(), results, seconds, who)
+        for alias, config in compare.champions(results).items():
+            clerk.crown(alias, config)
+        compare.write(answer, PIPELINE / "compare", ANSWER)
 
 
 def show() -> None:
