@@ -7,7 +7,7 @@ keeps the record in MLflow, draws, and writes table and page. Left out on both s
 the flow's the start of Prefect's server, which stays for other runs. Its processor seconds count. Repetitions are
 different seeds, interleaved, after a short run of each. Where other work is done on the machine, processor seconds
 say more, and of these what this process and the server used: the workers' part is training and scoring, the same on
-both sides.
+both sides, and with the flow also the record's process, which ends as they do.
 
     python -m benchmarks.orchestration [rounds] [repetitions] [examples] [profile]
 
@@ -74,12 +74,12 @@ def main(rounds: int = 100, repetitions: int = 3, examples: int = 60_000, profil
                 spent[way].append(seconds(lambda: play(seed, rounds)))  # noqa: B023
     for way, found in spent.items():
         wall, cpu, here = (median(part) for part in zip(*found, strict=True))
-        print(f"{way:8} {rounds} rounds: {wall:7.2f} s, processors {cpu:7.2f} s, not the workers' {here:6.2f} s")
+        print(f"{way:8} {rounds} rounds: {wall:.2f} s, processors {cpu:.2f} s, {here:.2f} of them here and in the server")
     for i, what in enumerate(("wall", "processor seconds")):
         ratios = [flow[i] / bare[i] for bare, flow in zip(*spent.values(), strict=True)]
         print(f"ratio of {what}: {median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
     added = [flow[2] - bare[2] for bare, flow in zip(*spent.values(), strict=True)]
-    print(f"added outside of the workers: {median(added):.2f} s ({min(added):.2f} to {max(added):.2f} s)")
+    print(f"added outside of workers and record: {median(added):.2f} s ({min(added):.2f} to {max(added):.2f} s)")
     print(f"goal at most {GOAL:.2f}; load of the machine {os.getloadavg()[0]:.1f}, this among it")
 
 
@@ -113,7 +113,7 @@ def seconds(play: Callable[[], None]) -> tuple[float, float, float]:
 
 
 def processors() -> tuple[float, float]:
-    """Return the processor seconds of this process, ended workers and Prefect's server; without the workers."""
+    """Return the processor seconds of this process, ended ones that it started and Prefect's server; without those."""
     import psutil
 
     from tasks import server
