@@ -74,7 +74,7 @@ def main(rounds: int = 100, repetitions: int = 3, examples: int = 60_000, profil
                 spent[way].append(seconds(lambda: play(seed, rounds)))  # noqa: B023
     for way, found in spent.items():
         wall, cpu, here = (median(part) for part in zip(*found, strict=True))
-        print(f"{way:8} {rounds} rounds: {wall:.2f} s, processors {cpu:.2f} s, {here:.2f} of them here and in the server")
+        print(f"{way:8} {rounds} rounds: {wall:.2f} s, processors {cpu:.2f} s, {here:.2f} of them here and the server")
     for i, what in enumerate(("wall", "processor seconds")):
         ratios = [flow[i] / bare[i] for bare, flow in zip(*spent.values(), strict=True)]
         print(f"ratio of {what}: {median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
