@@ -61,14 +61,30 @@ def _module(net: Net, params: Params) -> torch.nn.Module:
     return module.eval()
 
 
+def make_database(uri: str) -> None:
+    """Make MLflow's database, if it is a file that is not there: whole or not at all.
+
+    MLflow makes it by dozens of migrations; where they were cut short it could never be opened again.
+    """
+    kind, _, place = uri.partition("sqlite:///")
+    path = Path(place)
+    if kind or not place or path.exists():
+        return
+    part = path.with_name(f"{path.name}.part")
+    part.unlink(missing_ok=True)
+    MlflowClient(f"sqlite:///{part}")
+    part.replace(path)
+
+
 class Record:
     """Writes runs (of a flow: `tasks.clerk`)."""
 
     def __init__(self) -> None:
         environment.prepare()
-        self.client = MlflowClient()
         self.lock = FileLock(environment.STATE / "mlflow.lock")
         with self.lock:
+            make_database(mlflow.get_tracking_uri())
+            self.client = MlflowClient()
             found = self.client.get_experiment_by_name(EXPERIMENT)
             self.experiment = found.experiment_id if found else self._create()
 

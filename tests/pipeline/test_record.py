@@ -1,0 +1,49 @@
+"""MLflow's database, made whole or not at all."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks import track
+
+
+def tables(path: Path) -> set[str]:
+    with closing(sqlite3.connect(path)) as database:
+        return {name for (name,) in database.execute("select name from sqlite_master where type = 'table'")}
+
+
+def test_a_database_whose_making_is_cut_short_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def cut_short(uri: str) -> Any:
+        Path(uri.removeprefix("sqlite:///")).write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(track, "MlflowClient", cut_short)
+    with pytest.raises(KeyboardInterrupt):
+        track.make_database(f"sqlite:///{tmp_path / 'record.db'}")
+    assert [file.name for file in tmp_path.iterdir()] == ["record.db.part"]
+
+
+@pytest.mark.slow
+def test_what_was_left_of_it_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "record.db.part").write_bytes(b"half")
+    track.make_database(f"sqlite:///{tmp_path / 'record.db'}")
+    assert tables(tmp_path / "record.db") >= {"runs", "metrics", "model_versions", "logged_models"}
+    assert [file.name for file in tmp_path.iterdir()] == ["record.db"]
+
+
+def test_one_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "record.db"
+    path.write_bytes(b"the user's")
+    track.make_database(f"sqlite:///{path}")
+    assert path.read_bytes() == b"the user's"
+
+
+@pytest.mark.parametrize("uri", ["http://127.0.0.1:5000", "postgresql://record"])
+def test_a_server_that_the_user_names_is_not_touched(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(track, "MlflowClient", lambda uri: pytest.fail(f"{uri} was opened"))
+    track.make_database(uri)
