@@ -6,8 +6,8 @@ the rounds and score the model on 10,000 images every tenth round and in the end
 keeps the record in MLflow, draws, and writes table and page. Left out on both sides: starting Python and imports; on
 the flow's the start of Prefect's server, which stays for other runs. Its processor seconds count. Repetitions are
 different seeds, interleaved, after a short run of each. Where other work is done on the machine, processor seconds
-say more, and of these what this process and the server used: the workers' part is training and scoring, the same on
-both sides, and with the flow also the record's process, which ends as they do.
+say more, and of these what this process, the server and the record's process used: the workers' part is training and
+scoring, the same on both sides.
 
     python -m benchmarks.orchestration [rounds] [repetitions] [examples] [profile]
 
@@ -35,6 +35,7 @@ from typing import Any
 
 HERE = Path(__file__).parents[1]
 WORKERS, EVERY, GOAL = 2, 10, 1.05
+RECORD: list[float] = []
 
 
 def main(rounds: int = 100, repetitions: int = 3, examples: int = 60_000, profile: bool = False) -> None:
@@ -48,7 +49,17 @@ def main(rounds: int = 100, repetitions: int = 3, examples: int = 60_000, profil
     atexit.register(shutil.rmtree, home)
     atexit.register(server.stop)
     from flows import federate
+    from tasks.clerk import Clerk
     from tasks.session import orchestrated
+
+    leave = Clerk.__exit__
+
+    def noted(clerk: Clerk, *error: Any) -> None:
+        """Ask the record's process what it has used, last of all; it ends as the workers do."""
+        RECORD.append(clerk._orders.submit(clerk._process.call, time.process_time).result())
+        leave(clerk, *error)
+
+    Clerk.__exit__ = noted  # type: ignore[method-assign]
 
     def request(seed: int, rounds: int) -> Any:
         changes = {"dfl.rounds": rounds, "run.workers": WORKERS, "run.every": EVERY, "federation.examples": examples}
@@ -74,12 +85,13 @@ def main(rounds: int = 100, repetitions: int = 3, examples: int = 60_000, profil
                 spent[way].append(seconds(lambda: play(seed, rounds)))  # noqa: B023
     for way, found in spent.items():
         wall, cpu, here = (median(part) for part in zip(*found, strict=True))
-        print(f"{way:8} {rounds} rounds: {wall:.2f} s, processors {cpu:.2f} s, {here:.2f} of them here and the server")
+        print(f"{way:8} {rounds} rounds: {wall:.2f} s, processors {cpu:.2f} s, {here:.2f} of them not the workers'")
     for i, what in enumerate(("wall", "processor seconds")):
         ratios = [flow[i] / bare[i] for bare, flow in zip(*spent.values(), strict=True)]
         print(f"ratio of {what}: {median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
     added = [flow[2] - bare[2] for bare, flow in zip(*spent.values(), strict=True)]
-    print(f"added outside of workers and record: {median(added):.2f} s ({min(added):.2f} to {max(added):.2f} s)")
+    share = median(added) / median(cpu for _, cpu, _ in spent["library"])
+    print(f"added outside of the workers: {median(added):.2f} s ({min(added):.2f} to {max(added):.2f} s), {share:.1%}")
     print(f"goal at most {GOAL:.2f}; load of the machine {os.getloadavg()[0]:.1f}, this among it")
 
 
@@ -113,7 +125,7 @@ def seconds(play: Callable[[], None]) -> tuple[float, float, float]:
 
 
 def processors() -> tuple[float, float]:
-    """Return the processor seconds of this process, ended ones that it started and Prefect's server; without those."""
+    """Return the processor seconds of this process, those it started, and Prefect's server; without the workers."""
     import psutil
 
     from tasks import server
@@ -124,7 +136,7 @@ def processors() -> tuple[float, float]:
     top = psutil.Process(json.loads(server.STATE.read_text())["pid"])
     tree = [one.cpu_times() for one in (top, *top.children(recursive=True))]
     here = mine + sum(use.user + use.system for use in tree)
-    return here + workers, here
+    return here + workers, here + sum(RECORD)
 
 
 def profiled(play: Callable[[], None]) -> None:
