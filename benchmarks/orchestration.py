@@ -3,14 +3,17 @@
 The federation of study `dfl` at the paper's size: MNIST (below FEDCORE_DATA), 100 devices with 80 % of one label, 10
 per round, 5 epochs, batches of 50, dfl_cnn, two workers. Both sides read and divide the data, start the workers, play
 the rounds and score the model on 10,000 images every tenth round and in the end. The flow also stores and caches,
-keeps the record in MLflow, draws, and writes table and page. Left out on both sides: starting Python and imports; on
-the flow's the start of Prefect's server, which stays for other runs. Its processor seconds count. Repetitions are
-different seeds, interleaved, after a short run of each. Where other work is done on the machine, processor seconds
-say more, and of these what this process, the server and the record's process used: the workers' part is training and
-scoring, the same on both sides.
+keeps the record in MLflow, draws, and writes table and page. Left out on both sides: starting Python, imports and a
+short run before the first; on the flow's the start of Prefect's server, which stays for other runs.
+
+Training takes longer in one minute than in another by more than the flow adds. Therefore the two sides take turns of a
+few seconds: the processes of the one, Prefect's server among the flow's, are stopped while the other's go on. A side's
+wall time is the sum of its turns. As the clock goes on meanwhile, a segment of the flow's rounds lasts twice as many
+seconds here: as many checkpoints are written as by a run that is not stopped.
 
     python -m benchmarks.orchestration [rounds] [repetitions] [examples] [profile]
 
+repetitions: of different seeds.
 examples: of MNIST that are shared out, 60,000 unless told: with few, the seconds that the flow adds can be seen of many
 rounds in little time, the ratio says nothing.
 profile: do one repetition and print where the flow's process spent its time.
@@ -18,9 +21,9 @@ profile: do one repetition and print where the flow's process spent its time.
 
 from __future__ import annotations
 
-import atexit
 import cProfile
 import json
+import multiprocessing
 import os
 import pstats
 import resource
@@ -29,70 +32,156 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import psutil
+
 HERE = Path(__file__).parents[1]
 WORKERS, EVERY, GOAL = 2, 10, 1.05
-RECORD: list[float] = []
+TURN = 4.0
+"""Seconds until it is the other side's turn. Prefect's connections, stopped as long, stand this."""
 
 
-def main(rounds: int = 100, repetitions: int = 3, examples: int = 60_000, profile: bool = False) -> None:
+def main(rounds: int = 100, repetitions: int = 3, examples: int = 60_000, *, profile: bool = False) -> None:
     home = Path(tempfile.mkdtemp(prefix="orchestration-"))
     shutil.copyfile(HERE / "params.yaml", home / "params.yaml")
     os.chdir(home)
     os.environ["FEDCORE_HOME"] = str(home)
     from tasks import server  # reads FEDCORE_HOME
 
-    # In the opposite order, and after what Prefect, imported below, still tells the server when this process leaves.
-    atexit.register(shutil.rmtree, home)
-    atexit.register(server.stop)
+    sides: dict[str, Side] = {}
+    try:
+        with server.lease():
+            sides |= {way: Side(way) for way in ("library", "flow")}
+            for side in sides.values():
+                side.ask(seed=10_000, rounds=2, examples=examples)
+                side.talk.recv()
+            if profile:
+                sides["flow"].ask(seed=0, rounds=rounds, examples=examples, profile=True)
+                sides["flow"].talk.recv()
+            else:
+                report([in_turns(sides, seed, rounds, examples) for seed in range(repetitions)], rounds)
+            for side in sides.values():
+                side.ask()
+                side.process.join()
+    finally:
+        for side in sides.values():
+            side.end()
+        server.stop()
+        shutil.rmtree(home)
+
+
+def report(pairs: list[dict[str, tuple[float, float]]], rounds: int) -> None:
+    """Print what each side took, and the ratios pair by pair."""
+    for way in pairs[0]:
+        wall, cpu = (median(part) for part in zip(*(pair[way] for pair in pairs), strict=True))
+        print(f"{way:8} {rounds} rounds: {wall:.2f} s, processors {cpu:.2f} s")
+    for i, what in enumerate(("wall", "processor seconds")):
+        ratios = [pair["flow"][i] / pair["library"][i] for pair in pairs]
+        added = [pair["flow"][i] - pair["library"][i] for pair in pairs]
+        print(
+            f"{what}: ratio {median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f}), "
+            f"added {median(added):.2f} s ({min(added):.2f} to {max(added):.2f})"
+        )
+    print(f"goal at most {GOAL:.2f}; load of the machine {os.getloadavg()[0]:.1f}, this among it")
+
+
+class Side:
+    """One of the two ways, in a process of its own that plays what it is asked to."""
+
+    def __init__(self, way: str) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.talk, other = context.Pipe()
+        # Not a daemon: those may not start processes of their own.
+        self.process = context.Process(target=plays, args=(way, other))
+        self.process.start()
+        other.close()
+        self.roots = [psutil.Process(self.process.pid)]
+        if way == "flow":
+            self.roots.append(prefects())
+
+    def ask(self, **what: Any) -> None:
+        """Ask for a run; for nothing, the end."""
+        self.talk.send(what)
+
+    def stop(self) -> None:
+        for root in self.roots:
+            still(root)
+
+    def go_on(self) -> None:
+        for root in self.roots:
+            for process in (*root.children(recursive=True), root):
+                with suppress(psutil.NoSuchProcess):
+                    process.resume()
+
+    def end(self) -> None:
+        """End it whatever it does; what it has started then leaves by itself, unless it is stopped."""
+        if self.process.is_alive():
+            self.go_on()
+            self.process.kill()
+
+
+def still(process: psutil.Process) -> None:
+    """Stop a process and what it has started; itself first, so that it starts nothing meanwhile."""
+    with suppress(psutil.NoSuchProcess):
+        process.suspend()
+        for child in process.children():
+            still(child)
+
+
+def in_turns(sides: dict[str, Side], seed: int, rounds: int, examples: int) -> dict[str, tuple[float, float]]:
+    """Play on both sides in turns; returns the wall and processor seconds of each."""
+    wall = dict.fromkeys(sides, 0.0)
+    found: dict[str, tuple[float, float]] = {}
+    while len(found) < len(sides):
+        for way, side in sides.items():
+            if way in found:
+                continue
+            start = time.perf_counter()
+            if wall[way] == 0:
+                side.ask(seed=seed, rounds=rounds, examples=examples)
+            else:
+                side.go_on()
+            ended = side.talk.poll(TURN)
+            if not ended:
+                side.stop()
+            wall[way] += time.perf_counter() - start
+            if ended:
+                found[way] = (wall[way], side.talk.recv())
+    return found
+
+
+def plays(way: str, talk: Connection) -> None:
+    """Play what is asked for until nothing is; answers with the processor seconds of all processes that took part."""
     from flows import federate
-    from tasks.clerk import Clerk
+    from tasks import local
     from tasks.session import orchestrated
 
-    leave = Clerk.__exit__
+    local.SEGMENT *= 2
 
-    def noted(clerk: Clerk, *error: Any) -> None:
-        """Ask the record's process what it has used, last of all; it ends as the workers do."""
-        RECORD.append(clerk._orders.submit(clerk._process.call, time.process_time).result())
-        leave(clerk, *error)
-
-    Clerk.__exit__ = noted  # type: ignore[method-assign]
-
-    def request(seed: int, rounds: int) -> Any:
+    def request(seed: int, rounds: int, examples: int) -> Any:
         changes = {"dfl.rounds": rounds, "run.workers": WORKERS, "run.every": EVERY, "federation.examples": examples}
         return federate.Request(studies=["dfl"], size="paper", seeds=[seed], methods=["dfl"], changes=changes)
 
-    def flow(seed: int, rounds: int) -> None:
-        federate.run(request(seed, rounds))
+    def play(**what: int) -> None:
+        if way == "flow":
+            federate.run(request(**what))
+        else:
+            _, (job,) = federate.planned(request(**what))
+            library(job.settings[0], what["seed"])
 
-    def bare(seed: int, rounds: int) -> None:
-        _, (job,) = federate.planned(request(seed, rounds))
-        library(job.settings[0], seed)
-
-    ways = {"library": bare, "flow": flow}
-    spent: dict[str, list[tuple[float, float, float]]] = {way: [] for way in ways}
     with orchestrated():
-        for play in ways.values():
-            play(10_000, 2)
-        if profile:
-            profiled(lambda: flow(0, rounds))
-            return
-        for seed in range(repetitions):
-            for way, play in ways.items():
-                spent[way].append(seconds(lambda: play(seed, rounds)))  # noqa: B023
-    for way, found in spent.items():
-        wall, cpu, here = (median(part) for part in zip(*found, strict=True))
-        print(f"{way:8} {rounds} rounds: {wall:.2f} s, processors {cpu:.2f} s, {here:.2f} of them not the workers'")
-    for i, what in enumerate(("wall", "processor seconds")):
-        ratios = [flow[i] / bare[i] for bare, flow in zip(*spent.values(), strict=True)]
-        print(f"ratio of {what}: {median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
-    added = [flow[2] - bare[2] for bare, flow in zip(*spent.values(), strict=True)]
-    share = median(added) / median(cpu for _, cpu, _ in spent["library"])
-    print(f"added outside of the workers: {median(added):.2f} s ({min(added):.2f} to {max(added):.2f} s), {share:.1%}")
-    print(f"goal at most {GOAL:.2f}; load of the machine {os.getloadavg()[0]:.1f}, this among it")
+        while asked := talk.recv():
+            before = processors(way)
+            if asked.pop("profile", False):
+                profiled(lambda: play(**asked))
+            else:
+                play(**asked)
+            talk.send(processors(way) - before)
 
 
 def library(setting: Any, seed: int) -> None:
@@ -116,27 +205,22 @@ def library(setting: Any, seed: int) -> None:
             pass
 
 
-def seconds(play: Callable[[], None]) -> tuple[float, float, float]:
-    """Return wall time, and processor seconds: of all, and of all but the workers."""
-    wall, (all_before, here_before) = time.perf_counter(), processors()
-    play()
-    all_after, here_after = processors()
-    return time.perf_counter() - wall, all_after - all_before, here_after - here_before
+def processors(way: str) -> float:
+    """Return the processor seconds of this process, of those it started and that have ended, of Prefect's server."""
+    own = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    used = sum(use.ru_utime + use.ru_stime for use in own)
+    if way == "flow":
+        top = prefects()
+        tree = [one.cpu_times() for one in (top, *top.children(recursive=True))]
+        used += sum(use.user + use.system for use in tree)
+    return used
 
 
-def processors() -> tuple[float, float]:
-    """Return the processor seconds of this process, those it started, and Prefect's server; without the workers."""
-    import psutil
-
+def prefects() -> psutil.Process:
+    """Return the first of the server's processes."""
     from tasks import server
 
-    mine, workers = (
-        use.ru_utime + use.ru_stime for use in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    )
-    top = psutil.Process(json.loads(server.STATE.read_text())["pid"])
-    tree = [one.cpu_times() for one in (top, *top.children(recursive=True))]
-    here = mine + sum(use.user + use.system for use in tree)
-    return here + workers, here + sum(RECORD)
+    return psutil.Process(json.loads(server.STATE.read_text())["pid"])
 
 
 def profiled(play: Callable[[], None]) -> None:
@@ -146,4 +230,4 @@ def profiled(play: Callable[[], None]) -> None:
 
 
 if __name__ == "__main__":
-    main(*(int(word) for word in sys.argv[1:] if word != "profile"), profile="profile" in sys.argv)  # type: ignore[misc]
+    main(*(int(word) for word in sys.argv[1:] if word != "profile"), profile="profile" in sys.argv)

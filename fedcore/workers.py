@@ -67,11 +67,13 @@ class Inline:
 class Workers:
     """Runs steps in `count` worker processes (one per core unless told), each started when first needed, or by `start`.
 
-    Functions and arguments are pickled: module-level functions and partials of them. Any thread may call.
+    Functions and arguments are pickled: module-level functions and partials of them. Any thread may call. nice: how
+    far the workers stand back where other processes want the same cores.
     """
 
-    def __init__(self, count: int | None = None) -> None:
+    def __init__(self, count: int | None = None, nice: int = 0) -> None:
         self.count = count or len(os.sched_getaffinity(0))
+        self._nice = nice
         self._shelf = Shelf()
         self._closed = False
         self._running: set[_Worker] = set()
@@ -134,7 +136,7 @@ class Workers:
             self._idle.put(place or self._start())
 
     def _start(self) -> _Worker:
-        worker = _Worker()
+        worker = _Worker(self._nice)
         self._running.add(worker)
         if self._closed:  # by another thread, meanwhile
             worker.kill()
@@ -183,7 +185,7 @@ def examples(value: object) -> int:
 class _Worker:
     """A worker process as seen from here."""
 
-    def __init__(self) -> None:
+    def __init__(self, nice: int) -> None:
         ours, theirs = socket.socketpair()
         start = json.dumps([theirs.fileno(), sys.path, _main_program()])
         with theirs:
@@ -194,6 +196,8 @@ class _Worker:
                 pass_fds=[theirs.fileno()],
                 process_group=0,  # a Ctrl-C in the terminal is this process's to handle
             )
+        if nice:  # before it has threads of its own, which inherit it
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, os.getpriority(os.PRIO_PROCESS, 0) + nice)
         self._line = Line(ours)
         self._known: set[int] = set()
         self.alive = True

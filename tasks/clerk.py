@@ -1,7 +1,8 @@
 """The record, written by a process of its own while the flow goes on.
 
 MLflow, its models' exports and the pictures take as long as the rows of a small study. In the flow's process they would
-take turns with it, and PyTorch's tracer, which patches torch.nn.Module for all threads, with every step.
+take turns with it, and PyTorch's tracer, which patches torch.nn.Module for all threads, with every step. The process
+stands back behind the workers: what it does fits into the moments in which they wait for each other.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Clerk:
     """
 
     def __init__(self) -> None:
-        self._process = Workers(1)
+        self._process = Workers(1, nice=10)
         self._orders = ThreadPoolExecutor(1, thread_name_prefix="fedcore-clerk")
         self._given: list[Future[None]] = []
 

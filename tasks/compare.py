@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from fedcore.claims import Verdict, judge
-from fedcore.figures import along, comparison, png
+from fedcore.figures import along, png
 from fedcore.methods import CONTROLS
 from fedcore.summary import by_group, summarise
 from fedcore.types import Refused
@@ -22,8 +22,8 @@ from tasks.files import CLAIMS, GROUPS, INDEX, PAGE, PICTURES, RUNS, SECONDS, SU
 
 @dataclass(frozen=True)
 class Answer:
-    """What a comparison found. groups: the summary by group of devices. pictures: by study and setting; along: a
-    study's accuracy over its grid.
+    """What a comparison found. groups: the summary by group of devices. pictures: by study and setting, given; drawn:
+    of this comparison; along: a study's accuracy over its grid.
     """
 
     table: pd.DataFrame
@@ -33,6 +33,7 @@ class Answer:
     pictures: dict[tuple[str, str], dict[str, bytes]]
     claims: pd.DataFrame
     along: dict[str, bytes]
+    drawn: report.Drawn
 
 
 def compare(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequence[Path], who: Iterable[Path]) -> Answer:
@@ -62,7 +63,7 @@ def compare(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequenc
         for study in studies
         for claim in asked[study].claims
     ]
-    drawn = {
+    grids = {
         study: png(along(summary[summary["study"] == study], points[study], key))
         for study in studies
         if (key := asked[study].along) and any(key in point for point in points[study].values())
@@ -74,7 +75,8 @@ def compare(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequenc
         {study: asked[study].title for study in studies},
         pictures,
         tabled(verdicts),
-        drawn,
+        grids,
+        report.draw(table, summary),
     )
 
 
@@ -114,11 +116,9 @@ def write(answer: Answer, versioned: Path, shown: Path) -> None:
     versioned.mkdir(parents=True, exist_ok=True)
     shown.mkdir(parents=True, exist_ok=True)
     answer.table.to_parquet(versioned / TABLE, index=False)
-    for study, mine in answer.summary.groupby("study", sort=False):
-        for setting, rows in mine.groupby("setting", sort=False):
-            if mine["setting"].nunique() <= report.FEW:
-                (versioned / f"{settings.slug(f'{study}-{setting}')}.png").write_bytes(png(comparison(rows)))
-    for place, picture in report.courses(answer.table, answer.summary).items():
+    for (study, setting), picture in answer.drawn.comparisons.items():
+        (versioned / f"{settings.slug(f'{study}-{setting}')}.png").write_bytes(picture)
+    for place, picture in answer.drawn.courses.items():
         (versioned / f"{settings.slug('-'.join(filter(None, place)))}-rounds.png").write_bytes(picture)
     for study, picture in answer.along.items():
         (versioned / f"{study}.png").write_bytes(picture)
@@ -129,8 +129,9 @@ def write(answer: Answer, versioned: Path, shown: Path) -> None:
     else:
         (shown / GROUPS).unlink(missing_ok=True)
     page = report.html(
-        answer.table, answer.summary, answer.questions, answer.pictures, answer.claims, answer.along, answer.groups
-    )
+        answer.table, answer.summary, answer.questions, answer.pictures, answer.claims, answer.along, answer.groups,
+        answer.drawn,
+    )  # fmt: skip
     (shown / PAGE).write_text(page)
 
 

@@ -6,6 +6,7 @@ import base64
 import math
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from html import escape
 from typing import NamedTuple, TypeAlias
 
@@ -239,19 +240,21 @@ def html(
     claims: pd.DataFrame | None = None,
     along: Mapping[str, bytes] | None = None,
     groups: pd.DataFrame | None = None,
+    drawn: Drawn | None = None,
 ) -> str:
     """Return one page that needs nothing else: for each study its question, for each setting table and pictures.
 
     table: the tidy table. summary: as :func:`fedcore.summary.summarise` returns it for that table. questions: study ->
     what it asks. pictures: what else is to be seen, e.g. who holds what. claims: columns study, says, rule, of, where,
     verdict, numbers. along: study -> a picture of all its settings. groups: as :func:`fedcore.summary.by_group` returns
-    them. A study with more than FEW settings has tables for each, but only the given pictures. The same page for the
-    same input.
+    them. drawn: what :func:`draw` made of the same tables, where it is at hand. A study with more than FEW settings has
+    tables for each, but only the given pictures. The same page for the same input.
     """
     contents, body, before = [], [], None
     many = summary.groupby("study")["setting"].nunique() > FEW
     tidy = dict(places(table))
-    course = courses(table, summary)
+    drawn = drawn or draw(table, summary)
+    course = drawn.courses
     parts = {} if groups is None else dict(places(groups))
     for i, (place, rows) in enumerate(places(summary)):
         study, dataset, setting = place
@@ -276,12 +279,33 @@ def html(
             body += [f"<p>{answer}</p>", _html_table(rows), by_domain, *(_html_picture(*p) for p in given.items())]
         else:
             caption = "Accuracy on own test data and on the shared test set."
-            body += [_html_picture(caption, figures.comparison(rows), answer), _html_table(rows), by_domain]
+            body += [_html_picture(caption, drawn.comparisons[study, setting], answer), _html_table(rows), by_domain]
             given |= {ROUNDS: course[study, setting]} if (study, setting) in course else {}
             body += [_html_picture(*pair) for pair in _pictures(tidy[place], rows, given)]
         body.append("</section>")
     page = {"contents": "\n".join(contents), "body": "\n".join(body)}
     return PAGE.format(title=escape(TITLE), style=STYLE, reading=READING, **page)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The pictures that the page and DVC's outputs both show, by (study, setting)."""
+
+    comparisons: dict[tuple[str, str], bytes]
+    courses: dict[tuple[str, str], bytes]
+
+
+def draw(table: pd.DataFrame, summary: pd.DataFrame) -> Drawn:
+    """Draw each setting's comparison, where a study has at most FEW of them, and accuracy over rounds."""
+    count = summary.groupby("study")["setting"].nunique()
+    return Drawn(
+        {
+            (study, setting): figures.png(figures.comparison(rows))
+            for (study, _, setting), rows in places(summary)
+            if count[study] <= FEW
+        },
+        courses(table, summary),
+    )
 
 
 def courses(table: pd.DataFrame, summary: pd.DataFrame) -> dict[tuple[str, str], bytes]:

@@ -1,4 +1,7 @@
-"""What a method came to, and the steps that led there, as it goes from the flow to the record. Imports neither."""
+"""What a method came to, and the steps that led there, as it goes from the flow to the record.
+
+Imports neither Prefect nor MLflow.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import io
 from html.parser import HTMLParser
 
@@ -10,7 +11,7 @@ from tables import NO_SECONDS, drawn, frame, grouped, rows
 
 from fedcore import figures
 from fedcore.summary import COLUMNS, by_group, summarise
-from tasks.report import courses, csv, html, links, print_claims, print_summary
+from tasks.report import Drawn, courses, csv, draw, html, links, print_claims, print_summary
 
 METHODS = ["local_only", "code_ot", "half_best"]
 WICKED = '<b>&"x"</b>'
@@ -229,6 +230,24 @@ def test_a_picture_of_the_rounds_for_each_of_few_settings_one_for_several(settin
     assert len(found) == keys
     assert all(picture.startswith(b"\x89PNG") for picture in found.values())
     assert keys != 1 or list(found) == [("study", "")]
+
+
+def test_the_page_shows_what_was_drawn_of_the_same_tables():
+    table, summary = made()
+    own = Drawn({("study", "alpha=1"): b"one", ("study", "alpha=1 more"): b"two"}, {("study", "alpha=1"): b"three"})
+    tags = Page(html(table, summary, {}, {}, drawn=own)).tags
+    shown = [attributes["src"].partition("base64,")[2] for tag, attributes in tags if tag == "img"]
+    for picture in (b"one", b"two", b"three"):
+        assert shown.count(base64.b64encode(picture).decode()) == 1
+    assert html(table, summary, {}, {}, drawn=draw(table, summary)) == html(table, summary, {}, {})
+
+
+@pytest.mark.parametrize(("settings", "drawn"), [(3, 3), (4, 0)])
+def test_a_comparison_is_drawn_for_each_of_few_settings(settings: int, drawn: int):
+    table = frame(*(rows({"a": [[0.5, 0.6 + i / 100]]}, setting=f"devices={i}") for i in range(settings)))
+    found = draw(table, summarise(table, NO_SECONDS, frozenset())).comparisons
+    assert len(found) == drawn
+    assert len(set(found.values())) == drawn
 
 
 def test_a_single_round_has_no_course():

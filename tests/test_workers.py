@@ -93,6 +93,17 @@ def test_the_same_bits_here_and_in_one_worker_and_in_two(workers, one_worker, tr
             torch.testing.assert_close(update.params, here.params, rtol=0, atol=0)
 
 
+def niceness():
+    return [os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir("/proc/self/task")]
+
+
+def test_workers_stand_back_as_far_as_they_are_told(one_worker):
+    here = os.getpriority(os.PRIO_PROCESS, 0)
+    assert set(one_worker.call(niceness)) == {here}
+    with Workers(1, nice=5) as pool:
+        assert set(pool.call(niceness)) == {min(here + 5, 19)}
+
+
 def test_results_come_in_the_order_of_the_keys(workers):
     for execute in (Inline(), workers):
         assert list(execute.map(abs, {k: (k,) for k in (3, -1, 2)}).items()) == [(3, 3), (-1, 1), (2, 2)]
