@@ -81,7 +81,7 @@ def run(request: Request) -> None:
     limits = settings.run_section(params)
     found: list[list[Result]] = []
     with Clerk() as clerk:
-        with session("federate", limits.workers, limits.accelerator) as here:
+        with session("federate", limits.workers, limits.accelerator, clerk.expect) as here:
             # All data are read and all methods built first: what they refuse is refused before anything is trained.
             seen: Seen = {}
             ready = [

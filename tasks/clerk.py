@@ -31,6 +31,13 @@ class Clerk:
         self._process = Workers(1, nice=10)
         self._orders = ThreadPoolExecutor(1, thread_name_prefix="fedcore-clerk")
         self._given: list[Future[None]] = []
+        self._ready = False
+
+    def expect(self) -> None:
+        """Have all at hand that writing a run needs, since there will be one."""
+        if not self._ready:
+            self._ready = True
+            self._order(expect)
 
     def keep(self, store: Store, result: Result, title: str) -> None:
         """Have a method's result written into its run, unless it is there."""
@@ -69,6 +76,12 @@ def begin() -> None:
     record()
 
 
+def expect() -> None:
+    from tasks import track  # MLflow is imported where runs are written
+
+    track.rehearse()
+
+
 def keep(store: Store, result: Result, title: str) -> None:
     record().keep(store, result, title)
 
@@ -80,6 +93,6 @@ def crown(alias: str, config: str) -> None:
 @cache
 def record() -> Record:
     """Open the record, once."""
-    from tasks import track  # MLflow is imported where runs are written
+    from tasks import track
 
     return track.Record()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 from uuid import UUID
@@ -47,10 +47,18 @@ class _Quiet(logging.Filter):
 
 
 class Session:
-    """A flow's run: steps, and how far it is."""
+    """A flow's run: steps, and how far it is. computes: called as each step ends that was not found."""
 
-    def __init__(self, flow: str, workers: Workers, progress: Progress, accelerator: str | None) -> None:
+    def __init__(
+        self,
+        flow: str,
+        workers: Workers,
+        progress: Progress,
+        accelerator: str | None,
+        computes: Callable[[], None],
+    ) -> None:
         self.flow = flow
+        self.computes = computes
         self.store = Store(environment.BLOBS)
         self.steps = Steps(self.store, workers, self._watch, self._advance, accelerator)
         self.progress = progress
@@ -88,6 +96,8 @@ class Session:
         })  # fmt: skip
         if step.kind in self.local:
             self._advance(1)
+        if not step.cached:
+            self.computes()
 
 
 @contextmanager
@@ -108,10 +118,12 @@ def on_record(flow_run: str) -> Iterator[None]:
 
 
 @contextmanager
-def session(flow: str, workers: int | None, accelerator: str = "none") -> Iterator[Session]:
+def session(
+    flow: str, workers: int | None, accelerator: str = "none", computes: Callable[[], None] = lambda: None
+) -> Iterator[Session]:
     """Open a session: worker processes start with the first step that is not cached.
 
-    accelerator: what devices' steps may run on, as in section run.
+    accelerator: what devices' steps may run on, as in section run. computes: see `Session`.
     """
     columns: list[Any] = [
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
@@ -119,4 +131,4 @@ def session(flow: str, workers: int | None, accelerator: str = "none") -> Iterat
     ]  # fmt: skip
     progress = Progress(*columns, console=console, transient=True)
     with on_record(str(runtime.flow_run.id)), Workers(workers) as pool, progress:
-        yield Session(flow, pool, progress, found(accelerator))
+        yield Session(flow, pool, progress, found(accelerator), computes)

@@ -29,7 +29,7 @@ from mlflow.types import Schema, TensorSpec
 from torch import Tensor
 
 from fedcore import data as sources
-from fedcore import figures, records
+from fedcore import figures, nets, records
 from fedcore.figures import png
 from fedcore.summary import curves, groups
 from fedcore.types import Model, Net, Params
@@ -201,13 +201,9 @@ class Record:
             if str(kept.status) == "READY":
                 return str(kept.model_id)
             self.client.delete_logged_model(kept.model_id)
-        example = np.zeros((2, *shape), np.float32)
-        inputs = Schema([TensorSpec(np.dtype(np.float32), (-1, *shape))])
-        outputs = Schema([TensorSpec(np.dtype(np.float32), (-1, len(classes)))])
         with mlflow.start_run(run_id=where):
             info = mlflow.pytorch.log_model(
-                Deployed(net, model).eval(), name="global", signature=ModelSignature(inputs, outputs),
-                input_example=example, pip_requirements=["torch"], metadata={"classes": classes},
+                **_exported(net, model, shape, classes), name="global",
                 validate_serving_input=False,  # it would load each model again
             )  # fmt: skip
         return str(info.model_id)
@@ -238,6 +234,25 @@ class Record:
                 local.parent.mkdir(parents=True, exist_ok=True)
                 local.write_bytes(content)
             self.client.log_artifacts(run_id, folder)
+
+
+def rehearse() -> None:
+    """Export a small model to nowhere: the first export imports and looks up for seconds what the next ones have."""
+    net = nets.net("mlp", shape=(1,), classes=2, widths=[1])
+    model = Model((nets.init(net, torch.Generator()),))
+    with tempfile.TemporaryDirectory() as folder:
+        mlflow.pytorch.save_model(**_exported(net, model, (1,), ["a", "b"]), path=f"{folder}/model")
+
+
+def _exported(net: Net, model: Model, shape: tuple[int, ...], classes: list[str]) -> dict[str, Any]:
+    """Return what MLflow is told of a model, logged or saved."""
+    inputs = Schema([TensorSpec(np.dtype(np.float32), (-1, *shape))])
+    outputs = Schema([TensorSpec(np.dtype(np.float32), (-1, len(classes)))])
+    return {
+        "pytorch_model": Deployed(net, model).eval(), "signature": ModelSignature(inputs, outputs),
+        "input_example": np.zeros((2, *shape), np.float32), "pip_requirements": ["torch"],
+        "metadata": {"classes": classes},
+    }  # fmt: skip
 
 
 def _params(result: Result) -> dict[str, Any]:

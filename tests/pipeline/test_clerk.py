@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,18 @@ def test_runs_are_written_in_their_order_by_another_process_while_the_flow_goes_
     (writer,) = {words[0] for words in written}
     assert int(writer) != os.getpid()
     assert not Path(f"/proc/{writer}").exists()
+
+
+def test_it_gets_ready_once_however_often_it_hears_that_there_will_be_a_run(
+    orders: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place = tmp_path / "written"
+    orders.setattr(clerk, "expect", partial(noted, place, "ready", "."))
+    with Clerk() as book:
+        for word in "ab":
+            book.expect()
+            book.keep(place, word, "study")
+    assert [words[1] for words in lines(place)] == ["ready", "a", "b"]
 
 
 def test_what_cannot_be_written_ends_the_flow(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import tempfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -47,3 +48,15 @@ def test_one_that_is_there_is_left_alone(tmp_path: Path) -> None:
 def test_a_server_that_the_user_names_is_not_touched(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(track, "MlflowClient", lambda uri: pytest.fail(f"{uri} was opened"))
     track.make_database(uri)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's own
+def test_a_rehearsal_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("temporary", "here"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'record.db'}")
+    monkeypatch.chdir(tmp_path / "here")
+    track.rehearse()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
