@@ -7,8 +7,8 @@ keeps the record in MLflow, draws, and writes table and page. Left out on both s
 short run before the first; on the flow's the start of Prefect's server, which stays for other runs.
 
 Training takes longer in one minute than in another by more than the flow adds. Therefore the two sides take turns of a
-few seconds: the processes of the one, Prefect's server among the flow's, are stopped while the other's go on. A side's
-wall time is the sum of its turns. As the clock goes on meanwhile, a segment of the flow's rounds lasts twice as many
+second: the processes of the one, Prefect's server among the flow's, are stopped while the other's go on. A side's wall
+time is the sum of its turns. As the clock goes on meanwhile, a segment of the flow's rounds lasts twice as many
 seconds here: as many checkpoints are written as by a run that is not stopped.
 
     python -m benchmarks.orchestration [rounds] [repetitions] [examples] [profile]
@@ -42,7 +42,7 @@ import psutil
 
 HERE = Path(__file__).parents[1]
 WORKERS, EVERY, GOAL = 2, 10, 1.05
-TURN = 4.0
+TURN = 1.0
 """Seconds until it is the other side's turn. Prefect's connections, stopped as long, stand this."""
 
 
