@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from prefect import task
-from prefect.futures import PrefectFuture
+from prefect.futures import PrefectFuture, as_completed
 
 from fedcore.accelerator import accelerated, there
 from fedcore.workers import WorkerDied, Workers
@@ -109,7 +109,8 @@ class Steps:
             if keys[unit] not in self._known
         }
         results: dict[Any, Any] = {}
-        for unit in calls:
+        steps: dict[Any, Step] = {}
+        for unit in _as_they_end(calls, futures):
             record = futures[unit].result() if unit in futures else self._known[keys[unit]]
             try:
                 value = self._whole(record, needed)
@@ -119,11 +120,11 @@ class Steps:
                 record = self._submit(kind, unit, keys[unit], jobs[unit], refresh=True).result()
                 value = self._whole(record, needed)
             self._known[keys[unit]] = record
-            step = Step(kind, _label(unit), keys[unit], not jobs[unit].ran, record["wall"], record["cpu"])
-            self.done.append(step)
-            self.watch(step)
+            steps[unit] = Step(kind, _label(unit), keys[unit], not jobs[unit].ran, record["wall"], record["cpu"])
+            self.watch(steps[unit])
             results[unit] = value
-        return results
+        self.done += [steps[unit] for unit in calls]
+        return {unit: results[unit] for unit in calls}
 
     def _submit(self, kind: str, unit: Any, key: str, job: _Job, refresh: bool = False) -> PrefectFuture[Any]:
         _JOBS[key] = job
@@ -194,6 +195,21 @@ def _worth_another_try(state: Any) -> bool:
     except Exception:
         return False
     return False
+
+
+def _as_they_end(calls: Mapping[Any, Any], futures: Mapping[Any, PrefectFuture[Any]]) -> Iterator[Any]:
+    """Yield units as their steps end, those that have none first; after a failure the rest in the order of the calls,
+    so that the error that is raised does not depend on who was faster."""
+    left = dict.fromkeys(unit for unit in calls if unit in futures)
+    yield from (unit for unit in calls if unit not in futures)
+    units = {future: unit for unit, future in futures.items()}
+    for future in as_completed(list(units)):
+        future.wait()  # it has ended; only now its state is known without asking the server
+        if not future.state.is_completed():
+            break
+        del left[units[future]]
+        yield units[future]
+    yield from left
 
 
 def name_of(fn: Any) -> str:

@@ -116,6 +116,17 @@ def short_steps(probe: Probe) -> dict[str, Any]:
     return {"started": started, "here": [value == os.getpid() for value in values], "cached": cached}
 
 
+def as_they_end(probe: Probe) -> dict[str, Any]:
+    """Ask for a slow step and a fast one: that they end is seen at once, which of two errors is raised is settled."""
+    seen: list[str] = []
+    steps = Steps(probe.store, probe.workers, watch=lambda step: seen.append(step.unit))
+    found = steps.map(work.rest, {"slow": ("slow", 2.0), "fast": ("fast", 0.0)})
+    errors = [
+        caught(partial(steps.map, work.refuse_after, {"a": ("a", slow), "b": ("b", 1 - slow)})) for slow in (1.0, 0.0)
+    ]
+    return {"seen": seen, "units": list(found), "steps": [step.unit for step in steps.done], "errors": errors}
+
+
 @flow(persist_result=False)
 def find() -> dict[str, Any]:
     found: dict[str, Any] = {}
@@ -171,6 +182,7 @@ def find() -> dict[str, Any]:
             "units": list(sizes), "steps": [step.unit for step in steps.done],
             "lengths": [len(value.params["w"]) for value in probe.store.get(sizes).values()],
         }  # fmt: skip
+        found["as they end"] = as_they_end(probe)
         found["again"] = again_in_one_run(probe)
         bound = Steps(probe.store, pool)
         bound(partial(partial(work.double, "bound"), Update(X)))

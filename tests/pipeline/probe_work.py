@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import Any
 
 import torch
@@ -57,6 +58,16 @@ def who(word: str) -> torch.Tensor:
 def refuse(word: str) -> None:
     note(word)
     raise Refused("lr = -1: must be above 0")
+
+
+def refuse_after(word: str, seconds: float) -> None:
+    time.sleep(seconds)
+    raise Refused(word)
+
+
+def rest(word: str, seconds: float) -> torch.Tensor:
+    time.sleep(seconds)
+    return bare(word)
 
 
 def fail(word: str) -> None:

@@ -84,6 +84,12 @@ def test_results_are_in_the_order_of_the_calls(found: dict[str, Any]):
     assert found["order"] == {"units": units, "steps": units, "lengths": [3, 3000, 3]}
 
 
+def test_steps_are_told_of_as_they_end_and_results_and_errors_come_in_the_order_of_the_calls(found: dict[str, Any]):
+    units = ["slow", "fast"]
+    errors = [["Refused", "a"]] * 2
+    assert found["as they end"] == {"seen": ["fast", "slow"], "units": units, "steps": units, "errors": errors}
+
+
 def test_a_step_has_its_functions_name_whatever_is_bound(found: dict[str, Any]):
     assert found["name"] == "double"
 
