@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fedcore.workers import Workers
+from tasks import environment
 from tasks.result import Result
 from tasks.store import Store
 
@@ -28,7 +29,7 @@ class Clerk:
     """
 
     def __init__(self) -> None:
-        self._process = Workers(1, nice=10)
+        self._process = Workers(1, nice=15)
         self._orders = ThreadPoolExecutor(1, thread_name_prefix="fedcore-clerk")
         self._given: list[Future[None]] = []
         self._ready = False
@@ -73,6 +74,7 @@ class Clerk:
 
 def begin() -> None:
     """Import and open what the first order needs, before there is one."""
+    environment.prepare()
     record()
 
 
