@@ -161,7 +161,7 @@ def plays(way: str, talk: Connection) -> None:
     from tasks import local
     from tasks.session import orchestrated
 
-    local.SEGMENT *= 2
+    local.SEGMENT *= 2  # of which each side is stopped half
 
     def request(seed: int, rounds: int, examples: int) -> Any:
         changes = {"dfl.rounds": rounds, "run.workers": WORKERS, "run.every": EVERY, "federation.examples": examples}

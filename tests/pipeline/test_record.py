@@ -1,4 +1,4 @@
-"""MLflow's database, made whole or not at all."""
+"""What is made before there is a run: MLflow's database, whole or not at all, and a model exported to nowhere."""
 
 from __future__ import annotations
 
