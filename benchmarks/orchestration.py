@@ -8,8 +8,9 @@ short run before the first; on the flow's the start of Prefect's server, which s
 
 Training takes longer in one minute than in another by more than the flow adds. Therefore the two sides take turns of a
 second: the processes of the one, Prefect's server among the flow's, are stopped while the other's go on. A side's wall
-time is the sum of its turns. As the clock goes on meanwhile, a segment of the flow's rounds lasts twice as many
-seconds here: as many checkpoints are written as by a run that is not stopped.
+time is the sum of its turns, without the milliseconds in which its new processes are looked for. As the clock goes on
+meanwhile, a segment of the flow's rounds lasts twice as many seconds here: as many checkpoints are written as by a run
+that is not stopped.
 
     python -m benchmarks.orchestration [rounds] [repetitions] [examples] [profile]
 
@@ -103,20 +104,28 @@ class Side:
         self.roots = [psutil.Process(self.process.pid)]
         if way == "flow":
             self.roots.append(prefects())
+        self.known: list[psutil.Process] = []
 
     def ask(self, **what: Any) -> None:
         """Ask for a run; for nothing, the end."""
         self.talk.send(what)
 
     def stop(self) -> None:
+        """Stop the processes that are known, at once: the clock runs meanwhile."""
+        for process in self.known:
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+
+    def gather(self) -> None:
+        """Learn which processes there are, and stop those that have been started since; takes milliseconds."""
+        self.known = []
         for root in self.roots:
-            still(root)
+            still(root, self.known)
 
     def go_on(self) -> None:
-        for root in self.roots:
-            for process in (*root.children(recursive=True), root):
-                with suppress(psutil.NoSuchProcess):
-                    process.resume()
+        for process in self.known:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
 
     def end(self) -> None:
         """End it whatever it does; what it has started then leaves by itself, unless it is stopped."""
@@ -125,33 +134,36 @@ class Side:
             self.process.kill()
 
 
-def still(process: psutil.Process) -> None:
+def still(process: psutil.Process, into: list[psutil.Process]) -> None:
     """Stop a process and what it has started; itself first, so that it starts nothing meanwhile."""
     with suppress(psutil.NoSuchProcess):
         process.suspend()
+        into.append(process)
         for child in process.children():
-            still(child)
+            still(child, into)
 
 
 def in_turns(sides: dict[str, Side], seed: int, rounds: int, examples: int) -> dict[str, tuple[float, float]]:
     """Play on both sides in turns; returns the wall and processor seconds of each."""
     wall = dict.fromkeys(sides, 0.0)
     found: dict[str, tuple[float, float]] = {}
+    for side in sides.values():
+        side.gather()
+        side.ask(seed=seed, rounds=rounds, examples=examples)
     while len(found) < len(sides):
         for way, side in sides.items():
             if way in found:
                 continue
             start = time.perf_counter()
-            if wall[way] == 0:
-                side.ask(seed=seed, rounds=rounds, examples=examples)
-            else:
-                side.go_on()
+            side.go_on()
             ended = side.talk.poll(TURN)
-            if not ended:
-                side.stop()
+            side.stop()
             wall[way] += time.perf_counter() - start
+            side.gather()
             if ended:
                 found[way] = (wall[way], side.talk.recv())
+    for side in sides.values():
+        side.go_on()
     return found
 
 
