@@ -80,7 +80,6 @@ class Record:
     """Writes runs (of a flow: `tasks.clerk`)."""
 
     def __init__(self) -> None:
-        environment.prepare()
         self.lock = FileLock(environment.STATE / "mlflow.lock")
         with self.lock:
             make_database(mlflow.get_tracking_uri())
