@@ -14,7 +14,8 @@ import pandas as pd
 from fedcore.data import Dataset, load
 from fedcore.figures import png, who_holds_what
 from fedcore.nets import net
-from fedcore.partition import Partition, counts, from_frame, to_frame
+from fedcore.partition import Partition
+from fedcore.partition.tables import counts, from_frame, to_frame
 from fedcore.types import Device, Federation, Refused
 from tasks.result import Prepared
 from tasks.settings import Setting

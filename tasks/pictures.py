@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from fedcore import figures, records
 from fedcore.data import Dataset
 from fedcore.figures import png
-from fedcore.partition import Partition, groups, held, similarity
+from fedcore.partition import Partition
+from fedcore.partition.tables import groups, held, similarity
 from fedcore.types import Params
 from tasks.keys import Digest
 from tasks.store import Ref, Store

@@ -16,16 +16,11 @@ from fedcore.partition import (
     PARTITIONS,
     Partition,
     check_labels,
-    counts,
     draws,
-    from_frame,
-    groups,
-    held,
     partition,
-    similarity,
     splits,
-    to_frame,
 )
+from fedcore.partition.tables import counts, from_frame, groups, held, similarity, to_frame
 from fedcore.types import Data, Refused, Splits
 
 SETTINGS = {

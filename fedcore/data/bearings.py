@@ -19,7 +19,8 @@ import torch
 from annotated_types import Ge, MinLen, MultipleOf
 from numpy.typing import NDArray
 
-from fedcore.data import Dataset, cosines, unknown
+from fedcore.data import Dataset, unknown
+from fedcore.data.cosines import cosines
 from fedcore.types import Data, Refused, generator
 
 LOCATIONS = ("A", "B", "C")
@@ -180,7 +181,7 @@ def scaled(own: Iterable[tuple[int, int]], spectra: dict[tuple[int, int], Signal
 def similarity(dataset: Dataset) -> pd.DataFrame:
     """Return the cosine between the devices' mean features, (C, C) with their names (FedASA, fig. 1).
 
-    Over all of a device's examples; :func:`fedcore.partition.similarity` is over those that it trains on.
+    Over all of a device's examples; :func:`fedcore.partition.tables.similarity` is over those that it trains on.
     """
     if dataset.device is None:
         raise Refused("data.name: this dataset names no devices to compare")

@@ -22,8 +22,8 @@ QUIET = "#6f8fa6"
 def who_holds_what(counts: pd.DataFrame) -> Figure:
     """Draw the training examples of every device and class (CODE, Fig. 5), device sizes above.
 
-    counts: as :func:`fedcore.partition.counts` returns it. A disc's area is the number of examples, so that colour
-    carries nothing. Examples without a label have no class: they are the grey part of a device's bar.
+    counts: as :func:`fedcore.partition.tables.counts` returns it. A disc's area is the number of examples, so that
+    colour carries nothing. Examples without a label have no class: they are the grey part of a device's bar.
     """
     table = counts.drop(columns=["n_train", "n_val", "n_test", "n_unlabelled"], errors="ignore")
     devices, classes = table.shape

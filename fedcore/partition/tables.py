@@ -1,0 +1,97 @@
+"""Tables of a partition: who holds what, how alike devices are, and the index lists as they are stored."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from fedcore.data import Dataset
+from fedcore.data.cosines import cosines
+from fedcore.partition import PARTS, Index, Partition, training
+
+
+def counts(dataset: Dataset, partition: Partition) -> pd.DataFrame:
+    """Return who holds what: a row per device, labelled training examples of each class, then n_train, n_val, n_test.
+
+    And n_unlabelled, where any label is hidden.
+    """
+    labels = dataset.train.y.numpy()
+    devices = partition.devices
+    held = [np.bincount(labels[own["train"]], minlength=len(dataset.classes)) for own in devices.values()]
+    frame = pd.DataFrame(held, index=pd.Index(devices, name="device"), columns=list(dataset.classes))
+    sizes = {f"n_{part}": [len(own[part]) for own in devices.values()] for part in PARTS}
+    if not any(sizes["n_unlabelled"]):
+        del sizes["n_unlabelled"]
+    return frame.assign(**sizes)
+
+
+def groups(dataset: Dataset, partition: Partition) -> dict[str, str]:
+    """Return device -> its group: the domain of all its training examples. One that has several is in no group."""
+    if dataset.domain is None:
+        return {}
+    domain = np.asarray(dataset.domain)
+    found = {who: np.unique(domain[index]) for who, index in training(partition).items()}
+    return {who: str(names[0]) for who, names in found.items() if len(names) == 1}
+
+
+def similarity(dataset: Dataset, partition: Partition) -> pd.DataFrame:
+    """Return the cosine between the mean features of each two devices' training examples, (C, C) (FedASA, Fig. 1)."""
+    return cosines(dataset.train, training(partition))
+
+
+def held(dataset: Dataset, partition: Partition) -> dict[str, dict[str, float]]:
+    """Return device -> what it trains on: labelled examples, classes, the largest share that one class has of them.
+
+    Of a dataset with domains also, for each of them, in_<domain>: the share of the device's training examples, with or
+    without label, that are of it. A device in a group (see :func:`groups`) further has similarity_same, the least
+    cosine between its mean features and those of another device of its group, and similarity_other, the greatest with
+    one of another group; what has no such other device is left out.
+    """
+    table = counts(dataset, partition)[list(dataset.classes)]
+    examples = table.sum(axis=1)
+    found = {"examples": examples, "classes": (table > 0).sum(axis=1), "largest_share": table.max(axis=1) / examples}
+    numbers = pd.DataFrame(found).astype(float).fillna(0.0)
+    beside = _of_domains(dataset, partition)
+    return {
+        str(who): dict(zip(found, row, strict=True)) | beside.get(str(who), {})
+        for who, row in zip(numbers.index, numbers.to_numpy().tolist(), strict=True)
+    }
+
+
+def _of_domains(dataset: Dataset, partition: Partition) -> dict[str, dict[str, float]]:
+    """Return what :func:`held` says of domains and groups."""
+    if dataset.domain is None:
+        return {}
+    domain = np.asarray(dataset.domain)
+    of, table = groups(dataset, partition), similarity(dataset, partition)
+    cosine = {str(who): dict(zip(table, row, strict=True)) for who, row in zip(table, table.to_numpy(), strict=True)}
+    found = {}
+    for who, index in training(partition).items():
+        mine = {f"in_{name}": float((domain[index] == name).mean()) for name in sorted(set(dataset.domain))}
+        others = {other: float(cosine[who][other]) for other in of if who in of and other != who}
+        same = [value for other, value in others.items() if of[other] == of[who]]
+        apart = [value for other, value in others.items() if of[other] != of[who]]
+        mine |= {"similarity_same": min(same)} if same else {}
+        found[who] = mine | ({"similarity_other": max(apart)} if apart else {})
+    return found
+
+
+def to_frame(partition: Partition) -> pd.DataFrame:
+    """Return a partition as a tidy table (device, split, index) to store; the shared test set is split "shared"."""
+    rows = [(who, part, own[part]) for who, own in partition.devices.items() for part in PARTS]
+    who, part, index = zip(*rows, ("server", "shared", partition.shared), strict=True)
+    times = list(map(len, index))
+    return pd.DataFrame(
+        {"device": np.repeat(who, times), "split": np.repeat(part, times), "index": np.concatenate(index)}
+    )
+
+
+def from_frame(frame: pd.DataFrame) -> Partition:
+    """Return the partition that :func:`to_frame` wrote; the order of the rows does not matter."""
+    found: dict[tuple[str, str], Index] = {}
+    for (who, part), rows in frame.groupby(["device", "split"])["index"]:
+        found[str(who), str(part)] = np.sort(rows.to_numpy(np.int64))
+    nothing = np.array([], dtype=np.int64)
+    names = sorted({who for who, part in found if part != "shared"})
+    devices = {who: {part: found.get((who, part), nothing) for part in PARTS} for who in names}
+    return Partition(devices, found.get(("server", "shared"), nothing))
