@@ -7,11 +7,14 @@ stands back behind the workers: what it does fits into the moments in which they
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+
+from rich.progress import track as progress
 
 from fedcore.workers import Workers
 from tasks import environment
@@ -62,8 +65,14 @@ class Clerk:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        # What is being written is finished; after an error the rest is left to the run that goes on from there.
         with self._process:
+            if error is None:  # where rows are short, the record of hundreds of them takes minutes more
+                quiet = not sys.stdout.isatty()
+                for _ in progress(
+                    as_completed(self._given), "writing the record", len(self._given), transient=True, disable=quiet
+                ):
+                    pass
+            # What is being written is finished; after an error the rest is left to the run that goes on from there.
             self._orders.shutdown(cancel_futures=error is not None)
         if error is None:
             self._check()

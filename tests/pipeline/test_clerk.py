@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
@@ -67,6 +69,24 @@ def test_it_gets_ready_once_however_often_it_hears_that_there_will_be_a_run(
             book.expect()
             book.keep(place, word, "study")
     assert [words[1] for words in lines(place)] == ["ready", "a", "b"]
+
+
+def test_it_says_how_much_is_still_to_be_written(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen = []
+
+    def watched(written: Iterator[Future[None]], words: str, total: int, **_: object) -> Iterator[Future[None]]:
+        for one in written:
+            seen.append(len(lines(tmp_path / "written")) if (tmp_path / "written").exists() else 0)
+            yield one
+        seen.append(f"{words}: {total}")
+
+    orders.setattr(clerk, "progress", watched)
+    with Clerk() as book:
+        for word in "abc":
+            book.keep(tmp_path / "written", word, "study")
+    *counts, said = seen
+    assert said == f"writing the record: {len(counts)}"
+    assert counts[0] < 3 == counts[-1]
 
 
 def test_what_cannot_be_written_ends_the_flow(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
