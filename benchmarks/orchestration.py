@@ -118,9 +118,10 @@ class Side:
 
     def gather(self) -> None:
         """Learn which processes there are, and stop those that have been started since; takes milliseconds."""
-        self.known = []
+        found: list[psutil.Process] = []
         for root in self.roots:
-            still(root, self.known)
+            still(root, found)
+        self.known = found
 
     def go_on(self) -> None:
         for process in self.known:
