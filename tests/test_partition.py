@@ -2,74 +2,22 @@
 
 import dataclasses
 
-import matplotlib.figure
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from fedcore.data import Dataset, load
-from fedcore.figures import who_holds_what
-from fedcore.partition import (
-    PARTITIONS,
-    Partition,
-    check_labels,
-    draws,
-    partition,
-    splits,
-)
-from fedcore.partition.tables import counts, from_frame, groups, held, similarity, to_frame
-from fedcore.types import Data, Refused, Splits
-
-SETTINGS = {
-    "name": "dirichlet",
-    "devices": 4,
-    "alpha": 1.0,
-    "min_size": 2,
-    "val": 0.1,
-    "test": 0.2,
-    "shared_test": 0.2,
-    "seed": 0,
-}
-
-
-def dataset(
-    labels: np.ndarray,
-    owners: list[str] | None = None,
-    marks: list[str] | None = None,
-    domains: list[str] | None = None,
-) -> Dataset:
-    """Examples (n, 1, n * n) that can be told apart, of as many classes as there are labels up to the largest."""
-    n = torch.arange(len(labels), dtype=torch.float32)
-    data = Data(torch.stack([n, torch.ones_like(n), n * n], dim=1), torch.from_numpy(labels.astype(np.int64)))
-    classes = tuple(f"c{k}" for k in range(labels.max() + 1))
-    return Dataset(data, None, classes, *(tuple(names) if names else None for names in (owners, marks, domains)))
+from fedcore.data import load
+from fedcore.partition import PARTITIONS, Partition, check_labels, partition, splits
+from fedcore.partition.tables import from_frame, to_frame
+from fedcore.types import Data, Refused
+from tests.partitions import DOMAINS, FROM_DATA, LABELS, OWNERS, SETTINGS, dataset, equal, refusal
 
 
 def everything(made: Partition) -> np.ndarray:
     parts = [index for own in made.devices.values() for index in own.values()]
     return np.sort(np.concatenate([*parts, made.shared]))
-
-
-def equal(one: Partition, other: Partition) -> bool:
-    return to_frame(one).equals(to_frame(other))
-
-
-def refusal(data: Dataset, **changes: object) -> str:
-    """Return the one line with which a partition is refused."""
-    with pytest.raises(Refused) as caught:
-        partition(data, **{**SETTINGS, **changes})
-    line = str(caught.value)
-    assert "\n" not in line
-    return line
-
-
-LABELS = np.arange(200) % 5
-OWNERS = [f"site {'abcd'[i % 4]}" for i in range(200)]
-DOMAINS = ["east" if i % 8 < 5 else "west" for i in range(200)]
-FROM_DATA = {"by_device": ["site a", "site b", "site c", "site d"], "by_domain": ["east", "west"]}
 
 
 # every way, any settings
@@ -378,124 +326,6 @@ def test_so_many_examples_are_shared_out(name):
     assert equal(whole, partition(data, **{**SETTINGS, "name": name, "examples": 10**6}))
 
 
-# hidden labels
-
-
-LARGE = np.arange(4000) % 5
-HALF = {"name": "iid", "devices": 10, "unlabelled": 0.5, "hidden": "random"}
-
-
-def test_half_of_the_devices_know_no_label_and_the_others_a_random_part():
-    data = dataset(LARGE)
-    made, known = partition(data, **{**SETTINGS, **HALF}), partition(data, **{**SETTINGS, "name": "iid", "devices": 10})
-    shares = []
-    for who, own in made.devices.items():
-        before = known.devices[who]
-        assert own["test"].tolist() == before["test"].tolist()
-        assert {*own["train"], *own["val"], *own["unlabelled"]} == {*before["train"], *before["val"]}
-        assert {*own["train"]} <= {*before["train"]}
-        assert {*own["val"]} <= {*before["val"]}
-        if not len(own["train"]):
-            assert not len(own["val"])
-            continue
-        share = 1 - len(own["train"]) / len(before["train"])
-        assert len(own["val"]) / len(before["val"]) == pytest.approx(1 - share, abs=0.02)
-        shares.append(share)
-    assert len(shares) == 5
-    assert max(shares) - min(shares) > 0.3
-
-
-def test_random_parts_are_uniform():
-    made = partition(dataset(LARGE), **{**SETTINGS, "name": "iid", "devices": 80, "hidden": "random", "val": 0.0})
-    shares = [len(own["unlabelled"]) / (len(own["unlabelled"]) + len(own["train"])) for own in made.devices.values()]
-    assert np.mean(shares) == pytest.approx(1 / 2, abs=0.1)
-    assert np.var(shares) == pytest.approx(1 / 12, abs=0.02)
-
-
-@pytest.mark.parametrize("hidden", [0.0, 0.25, 0.999])
-def test_a_fixed_part_of_the_labels_is_hidden_and_one_is_kept(hidden):
-    made = partition(dataset(np.zeros(4000, int)), **{**SETTINGS, "name": "iid", "devices": 10, "hidden": hidden})
-    for own in made.devices.values():
-        sizes = {part: len(index) for part, index in own.items()}
-        assert sizes["train"] == max(round(224 * (1 - hidden)), 1)  # of 320: 64 test, 32 val
-        assert sizes["val"] == round(32 * (1 - hidden))
-        assert sum(sizes.values()) == 320
-
-
-def test_what_one_device_hides_is_nobody_elses_matter():
-    """A device that joins changes no other's draws; which examples are hidden does not depend on their labels."""
-    owners = [f"site {'abcd'[i % 4]}" for i in range(4000)]
-    few = [i for i in range(4000) if owners[i] != "site a"]
-    asked = {**SETTINGS, "name": "by_device", "hidden": "random"}
-    whole = partition(dataset(LARGE, owners), **asked)
-    less = partition(dataset(LARGE[few], [owners[i] for i in few]), **asked)
-    for who, own in less.devices.items():
-        for part, index in own.items():
-            assert [few[i] for i in index] == whole.devices[who][part].tolist()
-
-
-def test_unlabelled_devices_are_drawn_by_the_seed_and_most_stay_when_one_joins():
-    def without(devices: int, seed: int = 0) -> set[str]:
-        made = partition(dataset(LARGE), **{**SETTINGS, **HALF, "devices": devices, "seed": seed})
-        return {who for who, own in made.devices.items() if not len(own["train"])}
-
-    assert len({frozenset(without(10, seed)) for seed in range(10)}) > 5
-    assert len(without(11)) == round(0.5 * 11)
-    assert len(without(10) ^ without(12)) <= 3
-
-
-def test_a_class_whose_labels_nobody_knows_is_refused():
-    owners = ["a" if label < 4 else "b" for label in LABELS]
-    asked = {"name": "by_device", "unlabelled": 0.5}
-    lines = [refusal(dataset(LABELS, owners), **asked, seed=seed) for seed in range(4)]
-    for line in lines:
-        assert "no device has a training example of label" in line
-        assert line.endswith(
-            "unlabelled, shared test); lower federation.unlabelled or federation.hidden, or change the seed"
-        )
-
-
-def test_what_is_hidden_is_drawn_again_where_a_class_would_have_no_label():
-    """Each of five classes lies on two devices of ten, half of them unlabelled: 220 of 252 draws lose a class."""
-    owners = [f"{label}{i // 5 % 2}" for i, label in enumerate(LABELS)]
-    asked = {"name": "by_device", "unlabelled": 0.5, "shared_test": 0.0}
-    firsts = 0
-    for seed in range(20):
-        made = partition(dataset(LABELS, owners), **{**SETTINGS, **asked, "seed": seed})
-        without = {who for who, own in made.devices.items() if not len(own["train"])}
-        assert len(without) == 5
-        assert {who[0] for who in set(made.devices) - without} == set("01234")
-        first = sorted(made.devices, key=lambda who: draws(seed, "unlabelled", who).random())[:5]
-        firsts += without == set(first)
-    assert 0 < firsts < 20  # the first draw stays where it will do
-
-
-def test_hidden_labels_are_not_handed_out():
-    data = dataset(LARGE)
-    made = partition(data, **{**SETTINGS, **HALF})
-    held, _ = splits(data, made)
-    for who, own in made.devices.items():
-        got = held[who].unlabelled
-        assert got.x[:, 0].tolist() == own["unlabelled"].tolist()
-        assert (got.y == -1).all()
-        assert len(got) == len(own["unlabelled"])
-        assert held[who].train.x.shape[1:] == held[who].val.x.shape[1:] == got.x.shape[1:] == (3,)
-    nothing = Splits(data.train, data.train, data.train).unlabelled
-    assert len(nothing) == 0
-    assert torch.cat([data.train.inputs(), nothing.inputs()]).shape == data.train.x.shape
-
-
-def test_scaling_by_device_needs_no_labels():
-    data = dataset(LARGE, [f"site {'abcd'[i % 4]}" for i in range(4000)])
-    asked = {**SETTINGS, "name": "by_device", "val": 0.0}
-    plain, hidden = (partition(data, **{**asked, **more}) for more in ({}, {"unlabelled": 0.5, "hidden": 0.5}))
-    (known, shared), (held, same) = (splits(data, made, scale="device") for made in (plain, hidden))
-    torch.testing.assert_close(same.x, shared.x)
-    for who, own in held.items():
-        both = torch.cat([own.train.x, own.unlabelled.x])
-        torch.testing.assert_close(both.sort(dim=0)[0], known[who].train.x.sort(dim=0)[0])
-
-
 # what devices hold
 
 
@@ -551,90 +381,7 @@ def test_scaling_by_device_scales_a_common_test_set_by_everyone():
         splits(data, made, scale="devices")
 
 
-NOTHING = np.array([], dtype=np.int64)
-
-
-def owned(**devices: tuple[list[int], list[int]]) -> Partition:
-    """A partition of which each device's train and unlabelled examples are given."""
-    parts = {
-        name: {"train": np.array(train, np.int64), "unlabelled": np.array(more, np.int64), "val": NOTHING,
-               "test": NOTHING}
-        for name, (train, more) in devices.items()
-    }  # fmt: skip
-    return Partition(parts, NOTHING)
-
-
-def test_a_device_that_trains_on_one_domain_alone_is_in_its_group():
-    data = dataset(np.array([0, 0, 1, 1, 0, 1]), domains=["x", "x", "x", "y", "y", "y"])
-    made = owned(a=([0], []), b=([1, 2], [3, 4]), c=([], [5]))
-    assert groups(data, made) == {"a": "x", "c": "y"}
-    assert groups(dataclasses.replace(data, domain=None), made) == {}
-    found = held(data, made)
-    assert {name: (own["in_x"], own["in_y"]) for name, own in found.items()} == {
-        "a": (1.0, 0.0), "b": (0.5, 0.5), "c": (0.0, 1.0),
-    }  # fmt: skip
-
-
-def test_likeness_within_and_across_groups_is_the_least_and_the_greatest_cosine():
-    half, third = np.sqrt(0.5), np.sqrt(3) / 2
-    x = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 5.0], [2.0, 2.0], [-7.0, 0.0], [third, 0.5]])
-    data = Dataset(Data(x, torch.zeros(6, dtype=torch.int64)), None, ("k",), domain=("u", "u", "u", "u", "v", "w"))
-    made = owned(a=([0, 1], []), b=([], [2]), c=([3], []), d=([4], []), e=([0, 5], []))
-    table = similarity(data, made)
-    np.testing.assert_allclose(table.loc[list("abcd"), list("abcd")], [
-        [1, 0, half, -1], [0, 1, half, 0], [half, half, 1, -half], [-1, 0, -half, 1],
-    ], atol=1e-7)  # fmt: skip
-    found = {name: (own.get("similarity_same"), own.get("similarity_other")) for name, own in held(data, made).items()}
-    # d is alone in its group, e is in none and nobody's other.
-    assert found["d"] == (None, pytest.approx(0))
-    assert found["e"] == (None, None)
-    for name, numbers in {"a": (0, -1), "b": (0, 0), "c": (half, -half)}.items():
-        assert found[name] == pytest.approx(numbers, abs=1e-7)
-
-
-def test_without_domains_nothing_is_said_of_them():
-    made = owned(a=([0, 1], []), b=([2], [3]))
-    assert {*held(dataset(np.array([0, 1, 0, 1])), made)["b"]} == {"examples", "classes", "largest_share"}
-
-
-def test_counts():
-    data = dataset(np.array([0, 0, 1, 1, 0, 1]))
-    empty = np.array([], dtype=np.int64)
-    made = Partition(
-        {
-            "a": {"train": np.array([0, 1]), "val": np.array([2]), "test": empty, "unlabelled": empty},
-            "b": {"train": np.array([3, 4, 5]), "val": empty, "test": empty, "unlabelled": empty},
-        },
-        empty,
-    )
-    frame = counts(data, made)
-    assert frame.index.tolist() == ["a", "b"]
-    assert frame.columns.tolist() == ["c0", "c1", "n_train", "n_val", "n_test"]
-    assert frame.to_numpy().tolist() == [[2, 0, 2, 1, 0], [1, 2, 3, 0, 0]]
-    made.devices["b"] |= {"train": np.array([4]), "unlabelled": np.array([3, 5])}
-    frame = counts(data, made)
-    assert frame.columns.tolist() == ["c0", "c1", "n_train", "n_val", "n_test", "n_unlabelled"]
-    assert frame.to_numpy().tolist() == [[2, 0, 2, 1, 0, 0], [1, 0, 1, 0, 0, 2]]
-
-
-@pytest.mark.parametrize("name", PARTITIONS)
-def test_a_partition_survives_its_table(tmp_path, name):
-    data = dataset(LABELS, OWNERS, None, DOMAINS)
-    made = partition(data, **{**SETTINGS, "name": name, "val": 0.0, "unlabelled": 0.3, "share": 0.2})
-    frame = to_frame(made)
-    assert frame.columns.tolist() == ["device", "split", "index"]
-    assert frame["index"].tolist() != sorted(frame["index"])
-    frame.to_parquet(tmp_path / "p.parquet")
-    frame.sample(frac=1, random_state=0).to_csv(tmp_path / "p.csv", index=False)
-    for read in (pd.read_parquet(tmp_path / "p.parquet"), pd.read_csv(tmp_path / "p.csv")):
-        back = from_frame(read)
-        assert equal(made, back)
-        assert list(back.devices) == FROM_DATA.get(name, [f"device-{i:02d}" for i in range(4)])
-        assert all(list(own) == ["train", "val", "test", "unlabelled"] for own in back.devices.values())
-        assert back.shared.dtype == np.int64
-
-
-# the digits, and the picture
+# the digits
 
 
 @pytest.mark.parametrize("alpha", [1e20, 1.0, 0.1])
@@ -645,27 +392,3 @@ def test_digits_on_sixteen_devices(alpha):
     assert len(shared) == 359
     assert sum(len(own.train) + len(own.val) + len(own.test) for own in held.values()) == 1797 - 359
     assert min(len(own.train) for own in held.values()) >= 7
-
-
-@pytest.mark.parametrize(("devices", "classes"), [(4, 2), (32, 20)])
-def test_who_holds_what(tmp_path, devices, classes):
-    labels = np.arange(1600) % classes
-    data = dataset(labels)
-    figure = who_holds_what(counts(data, partition(data, **{**SETTINGS, "devices": devices, "alpha": 0.3})))
-    assert isinstance(figure, matplotlib.figure.Figure)
-    sizes, discs = figure.axes
-    assert len(sizes.patches) == devices
-    assert [tick.get_text() for tick in discs.get_yticklabels()] == list(data.classes)
-    figure.savefig(tmp_path / "f.png", dpi=50)
-    assert (tmp_path / "f.png").stat().st_size > 1000
-
-
-def test_who_holds_what_shows_what_has_no_label():
-    data = dataset(LARGE)
-    table = counts(data, partition(data, **{**SETTINGS, **HALF}))
-    sizes, discs = who_holds_what(table).axes
-    assert [tick.get_text() for tick in discs.get_yticklabels()] == list(data.classes)
-    known, hidden = ([bar.get_height() for bar in bars] for bars in sizes.containers)
-    assert known == table["n_train"].tolist()
-    assert hidden == table["n_unlabelled"].tolist()
-    assert [text.get_text() for text in sizes.get_legend().get_texts()] == ["without\nlabel"]
