@@ -7,12 +7,12 @@ import pytest
 import torch
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
+from partitions import DOMAINS, FROM_DATA, LABELS, OWNERS, SETTINGS, dataset, equal, refusal
 
 from fedcore.data import load
 from fedcore.partition import PARTITIONS, Partition, check_labels, partition, splits
 from fedcore.partition.tables import from_frame, to_frame
 from fedcore.types import Data, Refused
-from tests.partitions import DOMAINS, FROM_DATA, LABELS, OWNERS, SETTINGS, dataset, equal, refusal
 
 
 def everything(made: Partition) -> np.ndarray:

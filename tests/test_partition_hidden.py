@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from partitions import HALF, LABELS, LARGE, SETTINGS, dataset, refusal
 
 from fedcore.partition import draws, partition, splits
 from fedcore.types import Splits
-from tests.partitions import HALF, LABELS, LARGE, SETTINGS, dataset, refusal
 
 
 def test_half_of_the_devices_know_no_label_and_the_others_a_random_part():

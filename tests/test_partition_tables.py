@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from partitions import DOMAINS, FROM_DATA, HALF, LABELS, LARGE, OWNERS, SETTINGS, dataset, equal
 
 from fedcore.data import Dataset
 from fedcore.figures import who_holds_what
 from fedcore.partition import PARTITIONS, Partition, partition
 from fedcore.partition.tables import counts, from_frame, groups, held, similarity, to_frame
 from fedcore.types import Data
-from tests.partitions import DOMAINS, FROM_DATA, HALF, LABELS, LARGE, OWNERS, SETTINGS, dataset, equal
 
 NOTHING = np.array([], dtype=np.int64)
 
