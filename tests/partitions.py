@@ -20,6 +20,17 @@ SETTINGS = {
     "seed": 0,
 }
 
+LABELS = np.arange(200) % 5
+OWNERS = [f"site {'abcd'[i % 4]}" for i in range(200)]
+DOMAINS = ["east" if i % 8 < 5 else "west" for i in range(200)]
+FROM_DATA = {"by_device": ["site a", "site b", "site c", "site d"], "by_domain": ["east", "west"]}
+"""The devices of the partitions that take them from the data."""
+
+LARGE = np.arange(4000) % 5
+"""Labels enough to tell shares apart."""
+HALF = {"name": "iid", "devices": 10, "unlabelled": 0.5, "hidden": "random"}
+"""Half of the devices know no label, the others a random part."""
+
 
 def dataset(
     labels: np.ndarray,
@@ -45,11 +56,3 @@ def refusal(data: Dataset, **changes: object) -> str:
     line = str(caught.value)
     assert "\n" not in line
     return line
-
-
-LABELS = np.arange(200) % 5
-OWNERS = [f"site {'abcd'[i % 4]}" for i in range(200)]
-DOMAINS = ["east" if i % 8 < 5 else "west" for i in range(200)]
-FROM_DATA = {"by_device": ["site a", "site b", "site c", "site d"], "by_domain": ["east", "west"]}
-LARGE = np.arange(4000) % 5
-HALF = {"name": "iid", "devices": 10, "unlabelled": 0.5, "hidden": "random"}

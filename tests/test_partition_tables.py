@@ -63,13 +63,12 @@ def test_without_domains_nothing_is_said_of_them():
 
 def test_counts():
     data = dataset(np.array([0, 0, 1, 1, 0, 1]))
-    empty = np.array([], dtype=np.int64)
     made = Partition(
         {
-            "a": {"train": np.array([0, 1]), "val": np.array([2]), "test": empty, "unlabelled": empty},
-            "b": {"train": np.array([3, 4, 5]), "val": empty, "test": empty, "unlabelled": empty},
+            "a": {"train": np.array([0, 1]), "val": np.array([2]), "test": NOTHING, "unlabelled": NOTHING},
+            "b": {"train": np.array([3, 4, 5]), "val": NOTHING, "test": NOTHING, "unlabelled": NOTHING},
         },
-        empty,
+        NOTHING,
     )
     frame = counts(data, made)
     assert frame.index.tolist() == ["a", "b"]
