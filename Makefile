@@ -24,7 +24,7 @@ ui: .venv/run
 	@$(BIN)/python -m flows.ui
 
 clean:
-	@if [ -x $(BIN)/python ]; then $(BIN)/python -m tasks.server stop; fi
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m tasks.prefect.server stop; fi
 	rm -rf .fedcore mlflow.db mlruns runs results pipeline dvc.lock .dvc/cache .dvc/tmp
 
 .venv/run: pyproject.toml constraints.txt

@@ -24,11 +24,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedcore import nets
+from fedcore.execute.workers import Workers
 from fedcore.local import Training
 from fedcore.methods import method
 from fedcore.rounds import run
 from fedcore.types import Data, Device, Federation, Splits, generator
-from fedcore.workers import Workers
 
 DEVICES, EXAMPLES, LENGTH, CLASSES = 12, 800, 512, 10
 EPOCHS, BATCH, RATE = 5, 32, 2e-4
@@ -50,9 +50,9 @@ def fedcore_rounds(parts: dict[str, Data], rounds: int, workers: Workers) -> Ite
         "adam", RATE, momentum=0.0, weight_decay=0.0, schedule="constant", batch=BATCH, epochs=EPOCHS, moments="kept"
     )
     # One round more than asked for: the last one is scored, which the bare loops are not.
-    own = {"rounds": rounds + 1, "alignment_rounds": 1, "auxiliary": None, "steps": 30, "cell": None,
+    memory = {"rounds": rounds + 1, "alignment_rounds": 1, "auxiliary": None, "steps": 30, "cell": None,
            "distance": "printed", "budget": None, "personal_lr": None}  # fmt: skip
-    fedasa = method("fedasa", nets=dict.fromkeys(parts, NET), training=training, common=True, **own)
+    fedasa = method("fedasa", nets=dict.fromkeys(parts, NET), training=training, common=True, **memory)
     federation = Federation(devices, none, CLASSES, windows(160, "server"))
     return run(fedasa, federation, 0, workers, every=rounds + 2)
 

@@ -25,11 +25,11 @@ import psutil
 import torch
 
 from fedcore import nets
+from fedcore.execute.workers import Workers
 from fedcore.local import Training
 from fedcore.methods import method
 from fedcore.rounds import run
 from fedcore.types import Data, Device, Federation, Splits, generator, nbytes
-from fedcore.workers import Workers
 
 DEVICES = (100, 1_000, 10_000)
 EXAMPLES, TEST, PER_ROUND, ROUNDS, WORKERS, CLASSES = 60, 1_000, 10, 5, 2, 10
@@ -71,8 +71,8 @@ def one(name: str, count: int) -> dict[str, float]:
         for i in range(count)
     }
     fed = Federation(devices, examples(TEST, "test"), CLASSES, none)
-    own = {"rounds": ROUNDS, "fraction": PER_ROUND / count, **OWN[name]}
-    made = method(name, nets=dict.fromkeys(devices, NET), training=TRAINING, common=True, **own)
+    memory = {"rounds": ROUNDS, "fraction": PER_ROUND / count, **OWN[name]}
+    made = method(name, nets=dict.fromkeys(devices, NET), training=TRAINING, common=True, **memory)
     done, times, loops = threading.Event(), [], []
     peak: dict[str, int] = {}
     watcher = threading.Thread(target=watch, args=(done, peak))
@@ -86,7 +86,7 @@ def one(name: str, count: int) -> dict[str, float]:
             if played is not None:
                 times.append(time.perf_counter() - wall)
                 loops.append(time.process_time() - cpu)
-                state = sum(nbytes(mine) for mine in played.state.own.values())
+                state = sum(nbytes(mine) for mine in played.state.memories.values())
     done.set()
     watcher.join()
     parts = [device.data.train for device in devices.values() if isinstance(device.data, Splits)]

@@ -20,9 +20,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedcore import nets
+from fedcore.execute.workers import Workers
 from fedcore.local import Training, train
-from fedcore.types import At, Data, Device, Message, Net, Splits, generator
-from fedcore.workers import Workers
+from fedcore.types import Data, Device, Message, Net, Splits, StepId, generator
 
 BATCH, RATE, CLASSES = 50, 0.01, 10
 GRAY, COLOUR = (1, 28, 28), (3, 32, 32)
@@ -60,7 +60,7 @@ def ours(workers: Workers, net: Net, data: Data, sent: Message) -> float:
     device = Device("device", net, Splits(data, none, none))
     training = Training("sgd", RATE, momentum=0.0, weight_decay=0.0, schedule="constant", batch=BATCH, epochs=1)
     start = time.perf_counter()
-    workers.call(partial(train, training=training), {}, sent, device, At(0, 0, 0, "device"))
+    workers.call(partial(train, training=training), {}, sent, device, StepId(0, 0, 0, "device"))
     return (time.perf_counter() - start) / (len(data) // BATCH)
 
 

@@ -52,7 +52,7 @@ def main(rounds: int = 100, repetitions: int = 3, examples: int = 60_000, *, pro
     shutil.copyfile(HERE / "params.yaml", home / "params.yaml")
     os.chdir(home)
     os.environ["FEDCORE_HOME"] = str(home)
-    from tasks import server  # reads FEDCORE_HOME
+    from tasks.prefect import server  # reads FEDCORE_HOME
 
     sides: dict[str, Side] = {}
     try:
@@ -171,10 +171,10 @@ def in_turns(sides: dict[str, Side], seed: int, rounds: int, examples: int) -> d
 def plays(way: str, talk: Connection) -> None:
     """Play what is asked for until nothing is; answers with the processor seconds of all processes that took part."""
     from flows import federate
-    from tasks import local
-    from tasks.session import orchestrated
+    from tasks.prefect.session import orchestrated
+    from tasks.run import segments
 
-    local.SEGMENT *= 2  # of which each side is stopped half
+    segments.SEGMENT *= 2  # of which each side is stopped half
 
     def request(seed: int, rounds: int, examples: int) -> Any:
         changes = {"dfl.rounds": rounds, "run.workers": WORKERS, "run.every": EVERY, "federation.examples": examples}
@@ -200,11 +200,11 @@ def plays(way: str, talk: Connection) -> None:
 def library(setting: Any, seed: int) -> None:
     """Play a setting's first method with nothing but fedcore."""
     from fedcore.data import load
+    from fedcore.execute.workers import Workers
     from fedcore.nets import net
     from fedcore.partition import partition, servers, splits
     from fedcore.rounds import run
     from fedcore.types import Device, Federation
-    from fedcore.workers import Workers
 
     dataset = load(setting.data["name"], **{k: v for k, v in setting.data.items() if k != "name"})
     words = {"name" if k == "partition" else k: v for k, v in setting.federation.items()}
@@ -231,7 +231,7 @@ def processors(way: str) -> float:
 
 def prefects() -> psutil.Process:
     """Return the first of the server's processes."""
-    from tasks import server
+    from tasks.prefect import server
 
     return psutil.Process(json.loads(server.STATE.read_text())["pid"])
 

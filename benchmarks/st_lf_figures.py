@@ -1,6 +1,6 @@
 """Draw ST-LF's Figs. 4, 5 and 6 from (P) alone, no device and no training: python -m benchmarks.st_lf_figures [folder]
 
-Ten equal devices, the first five labelled, as in `tests/test_links.py`, which asserts what is to be seen. Figs. 4 and 5
+Ten equal devices, the first five labelled, as in `tests/links/test_links.py`, which asserts what is seen. Figs. 4 and 5
 need T = d and phi_E = 0; with T as in (18), which Fig. 6 has, a labelled device is a source whatever its error. Writes
 docs/pictures/stlf-fig4.png, ...
 """
@@ -17,11 +17,11 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedcore.figures import descent, png
 from fedcore.links import Problem, solve, spent
 from fedcore.links.bound import source_bound, target_bound
 from fedcore.links.energy import drawn
 from fedcore.links.problem import Array
+from fedcore.results.figures import descent, png
 
 N, LABELLED = 10, 5
 SIZES = np.full(N, 1000.0)

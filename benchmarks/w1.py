@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from fedcore import data, nets
+from fedcore.execute.workers import Workers
 from fedcore.local import Training
 from fedcore.methods import method
 from fedcore.rounds import run
 from fedcore.types import Data, Device, Federation, Splits
-from fedcore.workers import Workers
 
 DEVICES, BATCH, RATE, WIDTHS = 16, 64, 0.1, (400, 200, 100)
 

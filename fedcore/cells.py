@@ -17,7 +17,7 @@ from fedcore import nets
 from fedcore.local import IMAGES_AT_A_TIME, MOMENTS, WHOLE, ByHand, Laid, Pieces, Training, fit, lay, load, starting
 from fedcore.messages import everyone
 from fedcore.mixing import mean_of_users
-from fedcore.types import At, Data, Device, Message, Model, Net, Params, Refused, Turn, Update
+from fedcore.types import Data, Device, InputError, Message, Model, Net, Params, StepId, Turn, Update
 
 Distance: TypeAlias = Literal["printed", "unit_norm"]
 """How features are compared in (8): as they are, or each example's scaled to norm 1."""
@@ -69,10 +69,10 @@ def depth_of(net: Net, leaves: Collection[str]) -> int:
 
 
 def train_shared(
-    own: Params,
+    memory: Params,
     message: Message,
     device: Device,
-    at: At,
+    step_id: StepId,
     *,
     shared: Collection[str],
     training: Training,
@@ -85,8 +85,8 @@ def train_shared(
     shared: the leaves of theta, the net's first ones. eta_g is training's rate, eta_h personal_lr (None: the same).
     What was sent goes before what the device owns: its whole model, as it was after its last training.
     """
-    laid = lay(device.net, starting({}, Message({**own, **message.params}), device, at))
-    moments = fit(laid, device, at, training, own, pieces=pieces(laid, shared, training.lr, personal_lr))
+    laid = lay(device.net, starting({}, Message({**memory, **message.params}), device, step_id))
+    moments = fit(laid, device, step_id, training, memory, pieces=pieces(laid, shared, training.lr, personal_lr))
     params = laid.params()
     sent = {leaf: x for leaf, x in params.items() if leaf in shared}
     return params | moments, Update(sent, size=len(device.data.train))
@@ -100,9 +100,9 @@ def pieces(laid: Laid, shared: Collection[str], lr: float, personal_lr: float | 
     return ((slice(None, personal[0]), 1.0), (slice(personal[0], None), personal_lr / lr))
 
 
-def merged(own: Params, message: Message) -> Model:
+def merged(memory: Params, message: Message) -> Model:
     """Run what was sent, and the device's own where nothing was."""
-    model = {leaf: x for leaf, x in own.items() if not leaf.startswith(MOMENTS)}
+    model = {leaf: x for leaf, x in memory.items() if not leaf.startswith(MOMENTS)}
     return Model((model | message.params,))
 
 
@@ -149,7 +149,9 @@ def comparable(net: Net) -> None:
     with nets.drawn_from(torch.Generator()):
         module = net.build()
     if not isinstance(module, nn.Sequential | ByHand) or deepest(net) < 0:
-        raise Refused("net.name: aligning cells needs a net that is a sequence of at least two layers, such as cells")
+        raise InputError(
+            "net.name: aligning cells needs a net that is a sequence of at least two layers, such as cells"
+        )
 
 
 def distances(

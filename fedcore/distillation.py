@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedcore.local import AT_A_TIME, Slope, Training, predict
 from fedcore.records import PREFIX, extended
-from fedcore.types import Device, Params, Refused, Update
+from fedcore.types import Device, InputError, Params, Update
 
 Kind: TypeAlias = Literal["fixed", "dynamic", "threshold"]
 Weighting: TypeAlias = Literal["counts", "examples"]
@@ -151,6 +151,6 @@ def recorded(server: Params, table: Tensor, temperature: float, **numbers: float
 def hard_label_loss(name: str, training: Training) -> None:
     """Refuse a loss in place of the cross-entropy that a method's own loss is made of."""
     if training.loss != "ce":
-        raise Refused(
+        raise InputError(
             f"training.loss = {training.loss}: {name} has a loss of its own, with cross-entropy in it; use ce"
         )

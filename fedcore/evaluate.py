@@ -69,12 +69,12 @@ def examined(device: Device) -> Device:
     return replace(device, data=Splits(Data(train.x[:0], train.y[:0]), device.data.val, device.data.test))
 
 
-def score(deploy: Deploy, own: Params, message: Message, devices: Mapping[str, Device], shared: Data) -> Scores:
+def score(deploy: Deploy, memory: Params, message: Message, devices: Mapping[str, Device], shared: Data) -> Scores:
     """Score one deployed model on the shared test set and on the val and test splits of the devices that run it.
 
     The devices must have equal nets: they run one and the same model.
     """
-    model = deploy(own, message)
+    model = deploy(memory, message)
     net = next(iter(devices.values())).net
     on_shared = evaluate(model, net, shared)
     return {

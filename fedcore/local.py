@@ -21,7 +21,7 @@ from torch.optim.sgd import sgd
 
 from fedcore import nets
 from fedcore.nets.copies import copier
-from fedcore.types import At, Data, Device, Message, Net, Params, Refused, Update
+from fedcore.types import Data, Device, InputError, Message, Net, Params, StepId, Update
 
 Step: TypeAlias = Callable[[Tensor, Tensor], None]
 """What is done with one minibatch: inputs (B, *shape) float32 and labels (B,)."""
@@ -115,7 +115,7 @@ class Training:
         }
         for name, (holds, words) in allowed.items():
             if not holds(getattr(self, name)):
-                raise Refused(f"training.{name}: {getattr(self, name)!r} is not {words}")
+                raise InputError(f"training.{name}: {getattr(self, name)!r} is not {words}")
 
 
 @runtime_checkable
@@ -150,53 +150,53 @@ class Laid:
 
 
 def train(
-    own: Params | Update, message: Message, device: Device, at: At, *, training: Training
+    memory: Params | Update, message: Message, device: Device, step_id: StepId, *, training: Training
 ) -> tuple[Params | Update, Update]:
     """Train the device's model on its examples, from what it was sent and what it owns; send the whole model.
 
     What it owns goes before what it was sent; leaves that are in neither are its own initial ones.
     """
-    laid = lay(device.net, starting(own, message, device, at))
-    memory = {} if isinstance(own, Update) else own
-    moments = fit(laid, device, at, training, memory)
+    laid = lay(device.net, starting(memory, message, device, step_id))
+    known = {} if isinstance(memory, Update) else memory
+    moments = fit(laid, device, step_id, training, known)
     params = laid.params()
     update = Update(params, size=len(device.data.train), score=accuracy(params, device.net, device.data.val))
-    return ({**memory, **moments} if moments else own), update
+    return ({**known, **moments} if moments else memory), update
 
 
 def fit(
     laid: Laid,
     device: Device,
-    at: At,
+    step_id: StepId,
     training: Training,
-    own: Params,
+    memory: Params,
     *,
-    memory: str = MOMENTS,
+    prefix: str = MOMENTS,
     pull: Callable[[], None] | None = None,
     pieces: Pieces = WHOLE,
     slope: Slope | None = None,
 ) -> Params:
     """Train a laid out model on the device's examples; returns the optimiser's memory if it is to be kept.
 
-    own: the device's memory, in which names that begin with `memory` hold the optimiser's. pull, pieces, slope: see
+    memory: the device's own, in which names that begin with `prefix` hold the optimiser's. pull, pieces, slope: see
     `plain`.
     """
     kept = training.moments == "kept"
-    mine = {name: leaf for name, leaf in own.items() if kept and name.startswith(memory)}
-    moments = {name.removeprefix(memory): leaf.clone() for name, leaf in mine.items()}
-    with nets.drawn_from(at.generator("noise")):
-        batches = minibatches(laid, len(device.data.train), training, at.generator("batches"))
+    mine = {name: leaf for name, leaf in memory.items() if kept and name.startswith(prefix)}
+    moments = {name.removeprefix(prefix): leaf.clone() for name, leaf in mine.items()}
+    with nets.drawn_from(step_id.generator("noise")):
+        batches = minibatches(laid, len(device.data.train), training, step_id.generator("batches"))
         step = plain(laid, training, len(batches), moments, pull=pull, pieces=pieces, slope=slope)
         descend(device.data.train, batches, step)
-    return {f"{memory}{name}": leaf for name, leaf in moments.items()} if kept else {}
+    return {f"{prefix}{name}": leaf for name, leaf in moments.items()} if kept else {}
 
 
-def starting(own: Params | Update, message: Message, device: Device, at: At) -> Params:
+def starting(memory: Params | Update, message: Message, device: Device, step_id: StepId) -> Params:
     """Return the leaves to train from. A device's own initial ones depend on the seed and its name alone."""
-    known = {**message.params, **(own.params if isinstance(own, Update) else own)}
+    known = {**message.params, **(memory.params if isinstance(memory, Update) else memory)}
     names = nets.shapes(device.net)
     if any(name not in known for name in names):
-        known = {**nets.init(device.net, replace(at, stage=0, round=0).generator("init")), **known}
+        known = {**nets.init(device.net, replace(step_id, stage=0, round=0).generator("init")), **known}
     return {name: known[name] for name in names}
 
 
@@ -287,11 +287,11 @@ def minibatches(laid: Laid, count: int, training: Training, generator: torch.Gen
     return [batch for epoch in epochs for batch in torch.split(epoch, training.batch) if len(batch) >= least]
 
 
-def descend(data: Data, batches: Sequence[Tensor], step: Step) -> None:
+def descend(data: Data, batches: Sequence[Tensor], step_id: Step) -> None:
     """Do a step on each minibatch."""
     x, y = data.inputs(), data.y
     for index in batches:
-        step(x.index_select(0, index), y.index_select(0, index))
+        step_id(x.index_select(0, index), y.index_select(0, index))
 
 
 def plain(

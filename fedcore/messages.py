@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedcore.mixing import changed, mean
 from fedcore.nets import init, key
-from fedcore.types import Message, Model, Params, Public, Refused, generator
+from fedcore.types import InputError, Message, Model, Params, Public, generator
 
 MODEL = "model/"
 """What the names begin with under which the server remembers the model that it sent."""
@@ -32,7 +32,7 @@ def first(public: Public, seed: int, *, common: bool) -> tuple[Params, Mapping[s
     return {}, {name: drawn[key(net)] for name, net in public.nets.items()}
 
 
-def received(own: Params, message: Message) -> Model:
+def received(memory: Params, message: Message) -> Model:
     """Run the model that the server sent."""
     return Model((message.params,))
 
@@ -53,7 +53,7 @@ def remembered(server: Params) -> Params:
     return {name.removeprefix(MODEL): leaf for name, leaf in server.items() if name.startswith(MODEL)}
 
 
-def followed(server: Params, changes: Sequence[Params], weights: Tensor) -> Params:
+def apply_changes(server: Params, changes: Sequence[Params], weights: Tensor) -> Params:
     r"""Return the model that the server remembers, moved by the weighted mean of the changes.
 
     w <- w + sum_k p_k Delta_k
@@ -64,4 +64,4 @@ def followed(server: Params, changes: Sequence[Params], weights: Tensor) -> Para
 def one_start(name: str, common: bool) -> None:
     """Refuse a start from different models, which have no common change."""
     if not common:
-        raise Refused(f"training.init = per_device: {name} averages changes to one model; use common")
+        raise InputError(f"training.init = per_device: {name} averages changes to one model; use common")

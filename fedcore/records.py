@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from fedcore.transport import Plan
+from fedcore.align.transport import Plan
 from fedcore.types import Params
 
 PREFIX = "record/"

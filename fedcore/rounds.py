@@ -16,10 +16,10 @@ from fedcore.types import (
     Combine,
     Deploy,
     Federation,
+    InputError,
     Method,
     Net,
     Params,
-    Refused,
     Stage,
     Turn,
     Unit,
@@ -38,11 +38,11 @@ class Execute(Protocol):
 
 @dataclass(frozen=True)
 class State:
-    """All that the next round depends on. stage, round: the next turn. own holds only devices that have a memory."""
+    """All that the next round depends on. stage, round: the next turn. memories holds only devices that have one."""
 
     server: Any
     messages: Mapping[str, Any]
-    own: Mapping[Unit, Any] = field(default_factory=dict)
+    memories: Mapping[Unit, Any] = field(default_factory=dict)
     stage: int = 0
     round: int = 0
 
@@ -99,22 +99,22 @@ def play(method: Method, fed: Federation, seed: int, execute: Execute, state: St
     """Play one turn."""
     stage = method.stages[state.stage]
     turn = take_turn(stage, state, fed, seed)
-    out = execute.map(stage.local, {unit: (*inputs(unit, state, fed), turn.at(unit)) for unit in turn.units})
+    out = execute.map(stage.local, {unit: (*inputs(unit, state, fed), turn.step_id(unit)) for unit in turn.units})
     updates = {unit: update for unit, (_, update) in out.items()}
     present = {name for unit in turn.units for name in members(unit)}
     up = dict.fromkeys(turn.names, 0)
     down = {name: state.messages[name].nbytes if name in present else 0 for name in turn.names}
     if stage.combine is None:
-        own = {**state.own, **updates}
+        memories = {**state.memories, **updates}
         server, messages = state.server, state.messages
     else:
-        kept = {**state.own, **{unit: mine for unit, (mine, _) in out.items()}}
-        own = {name: mine for name, mine in kept.items() if mine and isinstance(name, str)}  # a pair has no memory
+        kept = {**state.memories, **{unit: mine for unit, (mine, _) in out.items()}}
+        memories = {name: mine for name, mine in kept.items() if mine and isinstance(name, str)}  # a pair has no memory
         for unit, update in updates.items():
             up[members(unit)[0]] += update.nbytes
         server, sent = execute(receive, stage.combine, state.server, updates, turn, fed.public.nets)
         messages = {**state.messages, **sent}
-    return Round(turn, State(server, messages, own, state.stage, state.round + 1), up, down)
+    return Round(turn, State(server, messages, memories, state.stage, state.round + 1), up, down)
 
 
 def finish(method: Method, fed: Federation, execute: Execute, last: Round) -> Round:
@@ -134,9 +134,9 @@ def members(unit: Unit) -> tuple[str, ...]:
 def inputs(unit: Unit, state: State, fed: Federation) -> tuple[Any, Any, Any]:
     """Return a unit's memory, message and device; for a pair each is a pair."""
     if isinstance(unit, str):
-        return state.own.get(unit) or {}, state.messages[unit], fed.devices[unit]
-    own, messages, devices = zip(*(inputs(name, state, fed) for name in unit), strict=True)
-    return own, messages, devices
+        return state.memories.get(unit) or {}, state.messages[unit], fed.devices[unit]
+    memories, messages, devices = zip(*(inputs(name, state, fed) for name in unit), strict=True)
+    return memories, messages, devices
 
 
 def take_turn(stage: Stage, state: State, fed: Federation, seed: int) -> Turn:
@@ -153,7 +153,7 @@ def take_turn(stage: Stage, state: State, fed: Federation, seed: int) -> Turn:
 def receive(
     combine: Combine, server: Params, updates: Mapping[Unit, Update], turn: Turn, nets: Mapping[str, Net]
 ) -> Any:
-    """Combine updates after checking each; raises Refused, naming the device, for one that cannot be used."""
+    """Combine updates after checking each; raises InputError, naming the device, for one that cannot be used."""
     for unit, update in updates.items():
         check(unit, update, nets[unit] if isinstance(unit, str) else None)
     return combine(server, updates, turn)
@@ -165,12 +165,14 @@ def check(unit: Unit, update: Update, net: Net | None) -> None:
     expected = shapes(net) if net is not None else {}
     for name, leaf in (*update.params.items(), *update.extra.items()):
         if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
-            raise Refused(f"update of {who}: leaf {name} has values that are not finite; lower the learning rate")
+            raise InputError(f"update of {who}: leaf {name} has values that are not finite; lower the learning rate")
     for name, leaf in update.params.items() if net is not None else ():
         if name not in expected:
-            raise Refused(f"update of {who}: leaf {name} is not one of its net's ({', '.join(expected)})")
+            raise InputError(f"update of {who}: leaf {name} is not one of its net's ({', '.join(expected)})")
         if tuple(leaf.shape) != expected[name]:
-            raise Refused(f"update of {who}: leaf {name} has shape {tuple(leaf.shape)}, its net has {expected[name]}")
+            raise InputError(
+                f"update of {who}: leaf {name} has shape {tuple(leaf.shape)}, its net has {expected[name]}"
+            )
 
 
 def measure(method: Method, fed: Federation, state: State, execute: Execute) -> Scores:
@@ -190,11 +192,13 @@ def deployments(method: Method, fed: Federation, state: State) -> list[tuple[lis
 
     Memories tell devices apart only where what they run may come from there: SCAFFOLD's devices all run one model.
     """
-    own: Mapping[Unit, Any] = {} if method.deploy is received else state.own
+    memories: Mapping[Unit, Any] = {} if method.deploy is received else state.memories
     groups: dict[Any, list[str]] = {}
     for name, device in fed.devices.items():
-        groups.setdefault((same(own.get(name)), same(state.messages[name]), key(device.net)), []).append(name)
-    return [(names, (method.deploy, own.get(names[0]) or {}, state.messages[names[0]])) for names in groups.values()]
+        groups.setdefault((same(memories.get(name)), same(state.messages[name]), key(device.net)), []).append(name)
+    return [
+        (names, (method.deploy, memories.get(names[0]) or {}, state.messages[names[0]])) for names in groups.values()
+    ]
 
 
 def same(value: Any) -> Any:

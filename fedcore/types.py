@@ -42,7 +42,7 @@ def nbytes(params: Params) -> int:
     return sum(leaf.numel() * leaf.element_size() for leaf in params.values())
 
 
-class Refused(ValueError):
+class InputError(ValueError):
     """Input that cannot be used. The message is one line: which key, which value, what is allowed."""
 
 
@@ -92,9 +92,9 @@ class Net:
 
     @property
     def table(self) -> Axes:
-        """The axes table; raises Refused where the net has none."""
+        """The axes table; raises InputError where the net has none."""
         if self.axes is None:
-            raise Refused(
+            raise InputError(
                 "net.name: this net has no table of axes, its units cannot be aligned; give it one (docs/nets.md)"
             )
         return self.axes
@@ -116,7 +116,7 @@ class Public:
     nets: Mapping[str, Net]
     test: Data
     classes: int
-    own: Data = field(default_factory=_none)
+    server_data: Data = field(default_factory=_none)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -127,17 +127,19 @@ class Public:
 class Federation:
     """The devices in the order of their names, the shared test set and the number of classes.
 
-    own: training examples that the server itself holds; most methods need none.
+    server_data: training examples that the server itself holds; most methods need none.
     """
 
     devices: Mapping[str, Device]
     test: Data
     classes: int
-    own: Data = field(default_factory=_none)
+    server_data: Data = field(default_factory=_none)
 
     @property
     def public(self) -> Public:
-        return Public({name: device.net for name, device in self.devices.items()}, self.test, self.classes, self.own)
+        return Public(
+            {name: device.net for name, device in self.devices.items()}, self.test, self.classes, self.server_data
+        )
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,7 @@ def generator(*words: object) -> torch.Generator:
 
 
 @dataclass(frozen=True)
-class At:
+class StepId:
     """Where one local step stands; its randomness depends on nothing else."""
 
     seed: int
@@ -211,8 +213,8 @@ class Turn:
     units: tuple[Unit, ...]
     names: tuple[str, ...]
 
-    def at(self, unit: Unit) -> At:
-        return At(self.seed, self.stage, self.round, unit)
+    def step_id(self, unit: Unit) -> StepId:
+        return StepId(self.seed, self.stage, self.round, unit)
 
     def generator(self, purpose: str = "") -> torch.Generator:
         return generator(self.seed, self.stage, self.round, "server", purpose)
@@ -221,11 +223,11 @@ class Turn:
 class Local(Protocol):
     """One device, pure; the only place that sees data.
 
-    In a stage over pairs each argument but `at` is a pair, what it returns as memory is dropped, and its update is
+    In a stage over pairs each argument but `step` is a pair, what it returns as memory is dropped, and its update is
     counted as the first device's traffic.
     """
 
-    def __call__(self, own: Any, message: Any, device: Any, at: At, /) -> tuple[Any, Update]: ...
+    def __call__(self, memory: Any, message: Any, device: Any, step_id: StepId, /) -> tuple[Any, Update]: ...
 
 
 class Combine(Protocol):
@@ -245,7 +247,7 @@ class Begin(Protocol):
 class Deploy(Protocol):
     """What a device runs, from its own memory and the last message it got."""
 
-    def __call__(self, own: Params, message: Message, /) -> Model: ...
+    def __call__(self, memory: Params, message: Message, /) -> Model: ...
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tasks import environment
-from tasks.files import CLAIMS, PAGE, SUMMARY
+from tasks.config import environment
+from tasks.config.files import CLAIMS, PAGE, SUMMARY
 
 environment.prepare()
 
@@ -20,7 +20,7 @@ ANSWER = Path("results")
 
 def folders() -> tuple[list[Path], list[Path], list[Path]]:
     """Return where results, seconds and pictures of who holds what lie, for the studies of the run."""
-    from tasks import settings
+    from tasks.config import settings
 
     params = settings.read()
     run = settings.run_section(params)
@@ -35,36 +35,38 @@ def folders() -> tuple[list[Path], list[Path], list[Path]]:
 
 def write() -> None:
     """Write the answer and point the champion's alias."""
-    from tasks import compare, settings
-    from tasks.clerk import Clerk
+    from tasks.config import settings
+    from tasks.record.writer import RecordWriter
+    from tasks.run import comparison
 
     results, seconds, who = folders()
-    with Clerk() as clerk:
-        answer = compare.compare(settings.read(), results, seconds, who)
-        for alias, config in compare.champions(results).items():
-            clerk.crown(alias, config)
-        compare.write(answer, PIPELINE / "compare", ANSWER)
+    with RecordWriter() as clerk:
+        answer = comparison.compare(settings.read(), results, seconds, who)
+        for alias, config in comparison.champions(results).items():
+            clerk.set_champion(alias, config)
+        comparison.write(answer, PIPELINE / "compare", ANSWER)
 
 
 def show() -> None:
     """Print the summary; write it again where it is missing (a fresh clone has the table, not what holds seconds)."""
     import pandas as pd
 
-    from tasks import report
+    from tasks.report import page
 
     if not (ANSWER / SUMMARY).is_file():
-        from tasks import compare, settings
+        from tasks.config import settings
+        from tasks.run import comparison
 
         results, seconds, who = folders()
-        compare.write(compare.compare(settings.read(), results, seconds, who), PIPELINE / "compare", ANSWER)
+        comparison.write(comparison.compare(settings.read(), results, seconds, who), PIPELINE / "compare", ANSWER)
     ranks = dict.fromkeys(("rank", "test_rank", "shared_rank"), "Int64")
-    report.print_summary(pd.read_csv(ANSWER / SUMMARY, dtype=ranks))
-    report.print_claims(pd.read_csv(PIPELINE / "compare" / CLAIMS))
+    page.print_summary(pd.read_csv(ANSWER / SUMMARY, dtype=ranks))
+    page.print_claims(pd.read_csv(PIPELINE / "compare" / CLAIMS))
     print(f"page: {ANSWER / PAGE}   record: make ui")
 
 
 if __name__ == "__main__":
-    from tasks.command import refusals
+    from tasks.config.command import refusals
 
     with refusals():
         show() if sys.argv[1:] == ["show"] else write()

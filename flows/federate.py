@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tasks import environment
+from tasks.config import environment
 
 environment.prepare()
 
@@ -23,14 +23,16 @@ from prefect import flow
 from pydantic import BaseModel, ConfigDict
 
 from fedcore.types import Federation
-from tasks import compare, data, federate, report, settings
-from tasks.clerk import Clerk
-from tasks.command import refusals
-from tasks.files import CURVES, METRICS, PAGE
-from tasks.result import Prepared, Result, digest
-from tasks.session import Session, orchestrated, session
-from tasks.settings import Setting
-from tasks.store import Ref
+from tasks.cache.store import Ref
+from tasks.config import settings
+from tasks.config.command import refusals
+from tasks.config.files import CURVES, METRICS, PAGE
+from tasks.config.settings import Setting
+from tasks.prefect.session import Session, orchestrated, session
+from tasks.record.result import Prepared, Result, digest
+from tasks.record.writer import RecordWriter
+from tasks.report import page
+from tasks.run import comparison, partitions, play
 
 PIPELINE = Path("pipeline")
 SECONDS = Path("runs") / "seconds"
@@ -80,7 +82,7 @@ def run(request: Request) -> None:
     params, jobs = planned(request)
     limits = settings.run_section(params)
     found: list[list[Result]] = []
-    with Clerk() as clerk:
+    with RecordWriter() as clerk:
         with session("federate", limits.workers, limits.accelerator, clerk.expect) as here:
             # All data are read and all methods built first: what they refuse is refused before anything is trained.
             seen: Seen = {}
@@ -88,18 +90,18 @@ def run(request: Request) -> None:
                 [(setting, *gathered(here, setting, job.seed, request, seen)) for setting in job.settings]
                 for job in jobs
             ]
-            here.expect(sum(federate.work_of(setting, fed) for points in ready for setting, _, fed in points))
+            here.expect(sum(play.work_of(setting, fed) for points in ready for setting, _, fed in points))
             for job, points in zip(jobs, ready, strict=True):
                 found.append([])
                 for setting, prepared, fed in points:
                     for row in setting.methods:
-                        result = federate.run_method(
+                        result = play.run_method(
                             here, setting, prepared, fed, row, job.seed, job.size, setting.every, job.show
                         )
                         clerk.keep(here.store, result, job.title)
                         found[-1].append(result)
-                        here.say(federate.line(result))
-            here.say(federate.tally(here.steps.done))
+                        here.say(play.line(result))
+            here.say(play.tally(here.steps.done))
         if request.prepared:
             hand_on(jobs, found, here)
         else:
@@ -110,60 +112,62 @@ def hand_on(jobs: list[Job], found: list[list[Result]], here: Session) -> None:
     """Write what a stage of `dvc repro` found where the next one and DVC's own commands look for it."""
     for job, results in zip(jobs, found, strict=True):
         folder, seed = PIPELINE / "federate" / job.study / job.name, f"seed-{job.seed}"
-        federate.save(results, folder)
-        federate.save_pictures(here.store, results, folder)
+        play.save(results, folder)
+        play.save_pictures(here.store, results, folder)
         metrics, curves = (PIPELINE / kind / job.study for kind in ("metrics", "curves"))
-        federate.save_shown(results, metrics / f"{seed}.json", curves / f"{seed}.csv")
-        federate.save_seconds(results, SECONDS / job.name)
+        play.save_shown(results, metrics / f"{seed}.json", curves / f"{seed}.csv")
+        play.save_seconds(results, SECONDS / job.name)
 
 
-def answer(params: dict[str, Any], jobs: list[Job], found: list[list[Result]], here: Session, clerk: Clerk) -> None:
+def answer(
+    params: dict[str, Any], jobs: list[Job], found: list[list[Result]], here: Session, clerk: RecordWriter
+) -> None:
     """Write, compare and print what a run by hand found."""
     folder = Path("runs") / digest(result for results in found for result in results)
     places = []
     for job, results in zip(jobs, found, strict=True):
         places.append(folder / job.name)
-        federate.save(results, places[-1])
-        federate.save_shown(results, places[-1] / METRICS, places[-1] / CURVES)
-        federate.save_seconds(results, places[-1])
-        federate.save_pictures(here.store, results, places[-1])
+        play.save(results, places[-1])
+        play.save_shown(results, places[-1] / METRICS, places[-1] / CURVES)
+        play.save_seconds(results, places[-1])
+        play.save_pictures(here.store, results, places[-1])
     pictures = []
     for result in {(r.setting.study, r.setting.name): r for results in reversed(found) for r in results}.values():
         place = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"
-        data.save_partition(here.store, result.prepared.dataset, result.prepared.partition, place)
+        partitions.save_partition(here.store, result.prepared.dataset, result.prepared.partition, place)
         pictures.append(place / "who.png")
-    made = compare.compare(params, places, places, pictures)
-    compare.write(made, folder, folder)
-    for alias, config in compare.champions(places).items():
-        clerk.crown(alias, config)
-    report.print_summary(made.summary)
-    report.print_claims(made.claims)
+    made = comparison.compare(params, places, places, pictures)
+    comparison.write(made, folder, folder)
+    for alias, config in comparison.champions(places).items():
+        clerk.set_champion(alias, config)
+    page.print_summary(made.summary)
+    page.print_claims(made.claims)
     print(f"page: {folder / PAGE}   record: make ui")
 
 
 def gathered(here: Session, setting: Setting, seed: int, request: Request, seen: Seen) -> tuple[Prepared, Federation]:
     """Return what is read and divided, and the federation that holds it."""
     prepared = fetch(here, setting, seed) if request.prepared else make(here, setting, seed, seen)
-    return prepared, data.gather(here.steps, setting, prepared)
+    return prepared, partitions.gather(here.steps, setting, prepared)
 
 
 def make(here: Session, setting: Setting, seed: int, seen: Seen) -> Prepared:
     """Read the data, once in a run, and divide them."""
     source = json.dumps(setting.data, sort_keys=True)
     if source not in seen:
-        seen[source] = data.read(here.store, setting.data)
-    return Prepared(seen[source], data.who(here.steps, seen[source], setting.federation, seed))
+        seen[source] = partitions.read(here.store, setting.data)
+    return Prepared(seen[source], partitions.who(here.steps, seen[source], setting.federation, seed))
 
 
 def fetch(here: Session, setting: Setting, seed: int) -> Prepared:
     """Take what the pipeline's earlier stages wrote."""
-    dataset = data.read_prepared(here.store, PIPELINE / "data" / setting.study / setting.dataset)
+    dataset = partitions.read_prepared(here.store, PIPELINE / "data" / setting.study / setting.dataset)
     folder = PIPELINE / "partition" / setting.study / setting.slug / f"seed-{seed}"
-    return Prepared(dataset, data.read_partition(here.store, folder))
+    return Prepared(dataset, partitions.read_partition(here.store, folder))
 
 
 def planned(request: Request) -> tuple[dict[str, Any], list[Job]]:
-    """Return the parameters and the jobs; raises Refused before anything is computed."""
+    """Return the parameters and the jobs; raises InputError before anything is computed."""
     # What is run is settled first; the other changes are made at each point of a study's grid.
     mine = {key: value for key, value in request.changes.items() if key.partition(".")[0] in ("run", "studies")}
     changes = {key: value for key, value in request.changes.items() if key not in mine or key == settings.EVERY}

@@ -11,18 +11,18 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tasks import environment
+from tasks.config import environment
 
 environment.prepare()
 
 from prefect import flow
 
-from fedcore.types import Refused
-from tasks import settings
-from tasks.command import refusals
-from tasks.data import read, read_prepared, save_dataset, save_partition, who
-from tasks.session import orchestrated, session
-from tasks.settings import Setting
+from fedcore.types import InputError
+from tasks.config import settings
+from tasks.config.command import refusals
+from tasks.config.settings import Setting
+from tasks.prefect.session import orchestrated, session
+from tasks.run.partitions import read, read_prepared, save_dataset, save_partition, who
 
 PIPELINE = Path("pipeline")
 
@@ -50,7 +50,7 @@ def partition() -> None:
 
 
 def planned() -> tuple[settings.Run, list[tuple[str, Setting]]]:
-    """Return params.yaml's section run, and the settings of its studies; raises Refused before anything is read."""
+    """Return params.yaml's section run, and the settings of its studies; raises InputError before anything is read."""
     params = settings.read()
     run = settings.run_section(params)
     return run, [(study, one) for study in run.studies for one in settings.settings(params, study, run.size, {})]
@@ -64,7 +64,7 @@ def main(words: list[str]) -> None:
             case ["partition"]:
                 chosen = partition
             case _:
-                raise Refused("usage: python -m flows.prepare data|partition")
+                raise InputError("usage: python -m flows.prepare data|partition")
         planned()
         with orchestrated():
             chosen()

@@ -9,7 +9,9 @@ import os
 import subprocess
 import sys
 
-from tasks import environment, server, track
+from tasks.config import environment
+from tasks.prefect import server
+from tasks.record import runs
 
 
 def main() -> None:
@@ -22,7 +24,7 @@ def main() -> None:
         ]  # fmt: skip
         with (environment.STATE / "mlflow.log").open("ab") as log:
             mlflow = subprocess.Popen(command, env=os.environ, stdout=log, stderr=log)
-        runs = f"http://127.0.0.1:{port}/#/experiments/{track.Record().experiment}/runs"
+        runs = f"http://127.0.0.1:{port}/#/experiments/{runs.Record().experiment}/runs"
         print(f"Prefect  {url.removesuffix('/api')}\nMLflow   {runs}\nCtrl-C ends both", flush=True)
         try:
             mlflow.wait()

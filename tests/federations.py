@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from fedcore import nets
+from fedcore.execute.workers import Inline, Workers, one_thread
 from fedcore.local import Training, train
 from fedcore.rounds import Round, run
-from fedcore.types import At, Data, Device, Federation, Message, Method, Net, Params, Splits, Update, generator
-from fedcore.workers import Inline, Workers, one_thread
+from fedcore.types import Data, Device, Federation, Message, Method, Net, Params, Splits, StepId, Update, generator
 
 NET = nets.net("mlp", shape=(4,), classes=3, widths=[5, 4])
 NETS = {name: NET for letter in "abcdefghij" for name in (letter, f"device {letter}")}
@@ -73,10 +73,10 @@ def last(method: Method, fed: Federation, seed: int = 0) -> Round:
 
 
 def send(
-    own: Params, message: Message, device: Device, at: At, *, updates: Mapping[str, Update]
+    memory: Params, message: Message, device: Device, step_id: StepId, *, updates: Mapping[str, Update]
 ) -> tuple[Params, Update]:
     """A local step that sends what it is told to."""
-    return own, updates[device.name]
+    return memory, updates[device.name]
 
 
 def sending(method: Method, updates: Mapping[str, Update]) -> Method:
@@ -100,7 +100,7 @@ def trained(
     """What each device sends after training from `sent`, or from its own initial model, in the first stage."""
     with one_thread():
         return {
-            name: train({}, Message(sent or {}), there, At(seed, 0, round, name), training=training)[1]
+            name: train({}, Message(sent or {}), there, StepId(seed, 0, round, name), training=training)[1]
             for name, there in fed.devices.items()
         }
 

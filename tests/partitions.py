@@ -7,7 +7,7 @@ import torch
 from fedcore.data import Dataset
 from fedcore.partition import Partition, partition
 from fedcore.partition.tables import to_frame
-from fedcore.types import Data, Refused
+from fedcore.types import Data, InputError
 
 SETTINGS = {
     "name": "dirichlet",
@@ -51,7 +51,7 @@ def equal(one: Partition, other: Partition) -> bool:
 
 def refusal(data: Dataset, **changes: object) -> str:
     """Return the one line with which a partition is refused."""
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(InputError) as caught:
         partition(data, **{**SETTINGS, **changes})
     line = str(caught.value)
     assert "\n" not in line

@@ -16,7 +16,7 @@ import torch
 
 from fedcore.data import Dataset, load
 from fedcore.data.images import TEST, TRAIN
-from fedcore.types import Refused
+from fedcore.types import InputError
 
 REAL = Path(os.environ.get("FEDCORE_DATA", "."))
 real = pytest.mark.skipif(
@@ -26,7 +26,7 @@ real = pytest.mark.skipif(
 
 def refusal(name: str, **settings: object) -> str:
     """Return the one line with which a dataset is refused."""
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(InputError) as caught:
         load(name, **settings)
     line = str(caught.value)
     assert "\n" not in line

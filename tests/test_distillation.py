@@ -28,7 +28,7 @@ from fedcore.distillation import (
     unseen,
 )
 from fedcore.local import Training, descend, gradients, lay, minibatches, plain
-from fedcore.types import Data, Device, Net, Refused, Splits, Update, generator, nbytes
+from fedcore.types import Data, Device, InputError, Net, Splits, Update, generator, nbytes
 
 
 def rows(*values):
@@ -219,7 +219,7 @@ def test_by_hand_and_autograd_follow_a_slope_alike(training: Training):
 
 def test_a_loss_of_another_kind_is_refused():
     hard_label_loss("dfl", SGD)
-    with pytest.raises(Refused, match=r"^training.loss = table3: dfl has a loss of its own, .* use ce$"):
+    with pytest.raises(InputError, match=r"^training.loss = table3: dfl has a loss of its own, .* use ce$"):
         hard_label_loss("dfl", replace(SGD, loss="table3"))
 
 

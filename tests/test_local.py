@@ -9,11 +9,11 @@ from torch.nn.functional import cross_entropy
 
 from fedcore import nets
 from fedcore.local import Training, accuracy, beside, by_leaf, lay, load, predict, train
-from fedcore.types import At, Data, Device, Message, Net, Refused, Splits
+from fedcore.types import Data, Device, InputError, Message, Net, Splits, StepId
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=4, epochs=2)
 ADAM = replace(SGD, optimiser="adam", lr=0.01)
-AT = At(seed=3, stage=0, round=0, unit="a")
+AT = StepId(seed=3, stage=0, round=0, unit="a")
 BY_HAND = nets.net("mlp", shape=(1, 6, 6), classes=3, widths=[9, 5])
 
 
@@ -46,16 +46,16 @@ def start(net, seed=5):
     return nets.init(net, torch.Generator().manual_seed(seed))
 
 
-def after(net, training=SGD, at=AT, **settings):
+def after(net, training=SGD, step_id=AT, **settings):
     """What `train` returns from one common start."""
-    return train({}, Message(start(net)), device(net, **settings), at, training=training)[1].params
+    return train({}, Message(start(net)), device(net, **settings), step_id, training=training)[1].params
 
 
-def plainly(net, training, at=AT, count=10):
+def plainly(net, training, step_id=AT, count=10):
     """The same by a plain loop over PyTorch's optimisers and schedulers."""
     module = net.build()
     module.load_state_dict(start(net))
-    generator = at.generator("batches")
+    generator = step_id.generator("batches")
     examples = data(count)
     batches = [b for _ in range(training.epochs)
                for b in torch.randperm(count, generator=generator).split(training.batch)]  # fmt: skip
@@ -136,39 +136,39 @@ def test_a_lone_last_example_is_left_out_where_batches_have_statistics():
 @pytest.mark.parametrize("net", [*NETS.values(), Net(forgetful)], ids=[*NETS, "dropout"])
 @pytest.mark.parametrize("training", [SGD, ADAM], ids=["sgd", "adam"])
 def test_same_seed_same_bits_and_nothing_is_changed(net, training):
-    own, message, here = {}, Message(start(net)), device(net, kind=torch.float32)
-    before = deepcopy((own, message.params, here.data.train.x))
+    memory, message, here = {}, Message(start(net)), device(net, kind=torch.float32)
+    before = deepcopy((memory, message.params, here.data.train.x))
     everyones = torch.get_rng_state()
-    first, second = (train(own, message, here, AT, training=training)[1] for _ in range(2))
+    first, second = (train(memory, message, here, AT, training=training)[1] for _ in range(2))
     torch.testing.assert_close(first.params, second.params, rtol=0, atol=0)
-    torch.testing.assert_close((own, message.params, here.data.train.x), before, rtol=0, atol=0)
+    torch.testing.assert_close((memory, message.params, here.data.train.x), before, rtol=0, atol=0)
     assert torch.equal(torch.get_rng_state(), everyones)
     owners = {leaf.untyped_storage().data_ptr() for leaf in [*first.params.values(), *message.params.values()]}
     assert len(owners) == 2 * len(message.params)  # no leaf stands in another's memory
-    later = train(own, message, here, replace(AT, round=1), training=training)[1]
+    later = train(memory, message, here, replace(AT, round=1), training=training)[1]
     assert any(not torch.equal(leaf, later.params[name]) for name, leaf in first.params.items())
 
 
 def test_what_a_device_owns_goes_before_what_it_was_sent():
     message, head = start(BY_HAND, 1), {"fc3.weight": start(BY_HAND, 2)["fc3.weight"]}
-    own, update = train(head, Message(message), device(BY_HAND), AT, training=SGD)
+    memory, update = train(head, Message(message), device(BY_HAND), AT, training=SGD)
     _, expected = train({}, Message({**message, **head}), device(BY_HAND), AT, training=SGD)
-    assert own is head
+    assert memory is head
     torch.testing.assert_close(update.params, expected.params, rtol=0, atol=0)
 
 
 def test_a_device_that_was_sent_nothing_starts_from_its_own_leaves_whatever_the_round():
     initial = nets.init(BY_HAND, AT.generator("init"))
     for at in (AT, replace(AT, stage=1, round=4)):
-        _, update = train({}, Message(), device(BY_HAND), at, training=SGD)
-        _, expected = train({}, Message(initial), device(BY_HAND), at, training=SGD)
+        _, update = train({}, Message(), device(BY_HAND), step, training=SGD)
+        _, expected = train({}, Message(initial), device(BY_HAND), step, training=SGD)
         torch.testing.assert_close(update.params, expected.params, rtol=0, atol=0)
 
 
 def test_other_memory_is_no_leaf():
-    own = {"variate": torch.ones(2)}
-    kept, update = train(own, Message(start(BY_HAND)), device(BY_HAND), AT, training=SGD)
-    assert kept is own
+    memory = {"variate": torch.ones(2)}
+    kept, update = train(memory, Message(start(BY_HAND)), device(BY_HAND), AT, training=SGD)
+    assert kept is memory
     assert set(update.params) == set(nets.shapes(BY_HAND))
 
 
@@ -227,7 +227,7 @@ def test_leaves_of_another_net_are_not_taken():
      ("momentum", 1.0), ("weight_decay", -1e-4), ("schedule", "step"), ("batch", 0), ("batch", 1.5), ("epochs", 0)],
 )  # fmt: skip
 def test_unusable_settings_are_refused(name, value):
-    with pytest.raises(Refused, match=rf"training\.{name}: .* is not "):
+    with pytest.raises(InputError, match=rf"training\.{name}: .* is not "):
         replace(SGD, **{name: value})
 
 

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from fedcore.cells import pieces, upto
 from fedcore.local import LOSSES, MOMENTS, entropies, fit, gradients, lay, toward, train, updates
-from fedcore.types import At, Message
+from fedcore.types import Message, StepId
 
 A = device_of("a")
 MOMENTUM = replace(SGD, momentum=0.9)
@@ -67,32 +67,32 @@ def test_kept_moments_are_one_optimiser_through_all_rounds(training):
         if kept.optimiser == "adam"
         else torch.optim.SGD(module.parameters(), kept.lr, kept.momentum)
     )
-    own, sent = {}, model()
+    memory, sent = {}, model()
     for number in range(3):
-        at = At(1, 0, number, "a")
-        before = bits(own)
-        own, update = train(own_before := own, Message(sent), A, at, training=kept)
+        step = StepId(1, 0, number, "a")
+        before = bits(memory)
+        memory, update = train(own_before := memory, Message(sent), A, step, training=kept)
         assert bits(own_before) == before
         sent = update.params
-        draw = at.generator("batches")
+        draw = step.generator("batches")
         for _ in range(kept.epochs):
             for index in torch.randperm(len(A.data.train), generator=draw).split(kept.batch):
                 optimiser.zero_grad()
                 cross_entropy(module(A.data.train.x[index]), A.data.train.y[index]).backward()
                 optimiser.step()
     torch.testing.assert_close(sent, dict(module.state_dict()), rtol=1e-4, atol=1e-5)
-    assert own
-    assert all(name.startswith(MOMENTS) for name in own)
+    assert memory
+    assert all(name.startswith(MOMENTS) for name in memory)
     assert not update.extra
 
 
 def test_fresh_moments_are_not_remembered_nor_read():
     mine = {f"{MOMENTS}first": torch.ones(7)}
-    own, update = train(mine, Message(model()), A, At(1, 0, 0, "a"), training=ADAM)
-    assert own is mine
-    _, without = train({}, Message(model()), A, At(1, 0, 0, "a"), training=ADAM)
+    memory, update = train(mine, Message(model()), A, StepId(1, 0, 0, "a"), training=ADAM)
+    assert memory is mine
+    _, without = train({}, Message(model()), A, StepId(1, 0, 0, "a"), training=ADAM)
     assert bits(update.params) == bits(without.params)
-    _, first = train({}, Message(model()), A, At(1, 0, 0, "a"), training=replace(ADAM, moments="kept"))
+    _, first = train({}, Message(model()), A, StepId(1, 0, 0, "a"), training=replace(ADAM, moments="kept"))
     assert bits(first.params) == bits(without.params)
 
 
@@ -139,5 +139,5 @@ def test_a_pull_is_the_gradient_of_half_the_squared_distance():
     torch.testing.assert_close(laid.gradient, 1 + 0.5 * (laid.vector - anchor))
     assert toward(laid, anchor, 0) is None
     strong = lay(NET, model("here"))
-    fit(strong, A, At(0, 0, 0, "a"), replace(SGD, epochs=40), {}, pull=toward(strong, anchor, 9.0))
+    fit(strong, A, StepId(0, 0, 0, "a"), replace(SGD, epochs=40), {}, pull=toward(strong, anchor, 9.0))
     assert (strong.vector - anchor).norm() < 0.1 * (lay(NET, model("here")).vector - anchor).norm()

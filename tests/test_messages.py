@@ -3,7 +3,7 @@ import torch
 from federations import NET, federation, model
 
 from fedcore import nets
-from fedcore.messages import everyone, first, first_kept, followed, kept, received, remembered
+from fedcore.messages import apply_changes, everyone, first, first_kept, kept, received, remembered
 from fedcore.types import Federation, Message, Model, generator
 
 WIDE = nets.net("mlp", shape=(4,), classes=3, widths=[7])
@@ -43,9 +43,9 @@ def test_nothing_is_sent_where_devices_initialise_themselves():
 
 
 @pytest.mark.parametrize("own", [{}, {"fc1.weight": torch.zeros(5, 4)}], ids=["no memory", "memory"])
-def test_what_was_received_is_run_whatever_the_device_owns(own):
+def test_what_was_received_is_run_whatever_the_device_owns(memory):
     params = model()
-    found = received(own, Message(params))
+    found = received(memory, Message(params))
     assert found == Model((params,))
     assert found.weights == (1.0,)
 
@@ -55,7 +55,7 @@ def test_what_is_kept_of_one_start_follows_the_mean_change():
     start = messages["a"].params
     assert all(message.params is start for message in messages.values())
     ones, threes = ({leaf: torch.full_like(x, n) for leaf, x in start.items()} for n in (1.0, 3.0))
-    moved = followed(server, [ones, threes], torch.tensor([0.75, 0.25]))
+    moved = apply_changes(server, [ones, threes], torch.tensor([0.75, 0.25]))
     torch.testing.assert_close(moved, {leaf: x + 1.5 for leaf, x in start.items()})
     assert remembered({**kept(moved), "record/rho": torch.zeros(1)}) == moved
     assert remembered({}) == {}

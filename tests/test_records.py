@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from fedcore import records
+from fedcore.align.transport import Plan
 from fedcore.distillation import recorded
-from fedcore.transport import Plan
 from fedcore.types import Params
 
 

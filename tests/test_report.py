@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 from tables import NO_SECONDS, drawn, frame, grouped, rows
 
-from fedcore import figures
-from fedcore.summary import COLUMNS, by_group, summarise
+from fedcore.results import figures
+from fedcore.results.summary import COLUMNS, by_group, summarise
 from tasks.report import Drawn, courses, csv, draw, html, links, print_claims, print_summary
 
 METHODS = ["local_only", "code_ot", "half_best"]

@@ -8,15 +8,15 @@ import torch
 from federations import ADAM, NBYTES, NET, NETS, SGD, Recorder, bits, device_of, federation, last, model, workers
 
 from fedcore import nets
+from fedcore.align.ranking import begin as begin_ranked
 from fedcore.evaluate import evaluate, score
+from fedcore.execute.workers import Inline, one_thread
 from fedcore.local import train
 from fedcore.messages import everyone, first, received
 from fedcore.methods import method as build
 from fedcore.mixing import by_size, mean
-from fedcore.ranking import begin as begin_ranked
 from fedcore.rounds import State, begin, check, deployments, measure, run, take_turn
-from fedcore.types import At, Message, Method, Model, Refused, Stage, Update, generator
-from fedcore.workers import Inline, one_thread
+from fedcore.types import InputError, Message, Method, Model, Stage, StepId, Update, generator
 
 WIDE = nets.net("mlp", shape=(4,), classes=3, widths=[7])
 COMMON = partial(first, common=True)
@@ -24,8 +24,8 @@ PLANS = {"solver": "newton", "reg": 0.01, "tol": 1e-7, "max_iterations": 100, "p
 
 
 def fedavg(rounds=1, fraction=1.0, common=True, training=SGD):
-    own = {"rounds": rounds, "fraction": fraction, "weights": "size"}
-    return build("fedavg", nets=NETS, training=training, common=common, **own)
+    memory = {"rounds": rounds, "fraction": fraction, "weights": "size"}
+    return build("fedavg", nets=NETS, training=training, common=common, **memory)
 
 
 def code_ot(shots):
@@ -38,9 +38,9 @@ def plays(stages, begin=COMMON, deploy=received):
     return Method(begin, stages, deploy)
 
 
-def tally(own, message, device, at):
+def tally(memory, message, device, step_id):
     """Count the rounds in which this device took part, and draw."""
-    mine = {"seen": own.get("seen", torch.zeros(1)) + 1, "drawn": torch.rand(2, generator=at.generator())}
+    mine = {"seen": memory.get("seen", torch.zeros(1)) + 1, "drawn": torch.rand(2, generator=step_id.generator())}
     return mine, Update(message.params, mine)
 
 
@@ -55,7 +55,7 @@ def quiet(server, updates, turn):
     return server, {}
 
 
-def fixed(own, message):
+def fixed(memory, message):
     return Model((model(),))
 
 
@@ -75,7 +75,7 @@ def test_the_loop_is_two_nested_loops(common):
         models, sizes = [], []
         for name, device in fed.devices.items():
             with one_thread():
-                _, update = train({}, Message(sent), device, At(5, 0, number, name), training=SGD)
+                _, update = train({}, Message(sent), device, StepId(5, 0, number, name), training=SGD)
             models.append(update.params)
             sizes.append(len(device.data.train))
         sent = mean(models, by_size(sizes))
@@ -162,7 +162,7 @@ def test_a_new_device_changes_nobody_elses_draws():
         alone = last(build("local_only", nets=NETS, training=SGD, common=False), federation(few), 3)
         together = last(build("local_only", nets=NETS, training=SGD, common=False), federation(many), 3)
         for name in few:
-            assert bits(alone.state.own[name]) == bits(together.state.own[name])
+            assert bits(alone.state.memories[name]) == bits(together.state.memories[name])
             assert alone.scores[name] == together.scores[name]
 
 
@@ -175,12 +175,12 @@ def test_device_memory_lasts_and_is_left_alone_between_participations():
     for one in played:
         for name in one.turn.units:
             seen[name] += 1
-        own = one.state.own
-        assert set(own) == {name for name, count in seen.items() if count}
-        for name in own:
-            assert own[name]["seen"].item() == seen[name] == one.state.server[name].item()
-            assert name in one.turn.units or own[name] is before[name]
-        before = own
+        memory = one.state.memories
+        assert set(memory) == {name for name, count in seen.items() if count}
+        for name in memory:
+            assert memory[name]["seen"].item() == seen[name] == one.state.server[name].item()
+            assert name in one.turn.units or memory[name] is before[name]
+        before = memory
     assert max(seen.values()) > 1
 
 
@@ -192,13 +192,13 @@ def test_who_is_not_addressed_keeps_the_message_it_had():
         state = one.state
 
 
-def alternate(own, message, device, at):
-    return ({} if own else {"on": torch.ones(1)}), Update()
+def alternate(memory, message, device, step_id):
+    return ({} if memory else {"on": torch.ones(1)}), Update()
 
 
 def test_memory_can_be_given_up():
     played = list(run(plays((Stage(alternate, quiet, 3),)), federation("ab"), 0, Inline()))
-    assert [sorted(one.state.own) for one in played] == [["a", "b"], [], ["a", "b"]]
+    assert [sorted(one.state.memories) for one in played] == [["a", "b"], [], ["a", "b"]]
 
 
 def test_a_step_draws_from_where_it_stands():
@@ -206,7 +206,7 @@ def test_a_step_draws_from_where_it_stands():
     for one in run(COUNTING, fed, 4, Inline()):
         for name in one.turn.units:
             expected = torch.rand(2, generator=generator(4, one.turn.stage, one.turn.round, name, ""))
-            assert torch.equal(one.state.own[name]["drawn"], expected)
+            assert torch.equal(one.state.memories[name]["drawn"], expected)
 
 
 def test_without_combine_nothing_is_sent_and_the_update_becomes_memory():
@@ -218,8 +218,8 @@ def test_without_combine_nothing_is_sent_and_the_update_becomes_memory():
     assert one.state.server is start.server
     for name, device in fed.devices.items():
         with one_thread():
-            _, update = train({}, start.messages[name], device, At(0, 0, 0, name), training=SGD)
-        assert bits(one.state.own[name]) == bits(update)
+            _, update = train({}, start.messages[name], device, StepId(0, 0, 0, name), training=SGD)
+        assert bits(one.state.memories[name]) == bits(update)
 
 
 # Bytes, counted by hand: the model weighs 256 bytes
@@ -262,8 +262,10 @@ def test_in_sampled_rounds_only_those_who_take_part_send_and_receive():
     assert traffic(sampled) == expected
 
 
-def chatty(own, message, device, at):
-    return own, Update({"fc3.bias": message.params["fc3.bias"]}, {"note": torch.zeros(2, dtype=torch.float64)}, size=9)
+def chatty(memory, message, device, step_id):
+    return memory, Update(
+        {"fc3.bias": message.params["fc3.bias"]}, {"note": torch.zeros(2, dtype=torch.float64)}, size=9
+    )
 
 
 def answer(server, updates, turn):
@@ -280,9 +282,9 @@ def test_parts_and_extras_count_and_memory_does_not():
 # Updates that are refused
 
 
-def spoil(own, message, device, at, *, who, part, leaf, value):
+def spoil(memory, message, device, step_id, *, who, part, leaf, value):
     update = Update(model(device.name), {"c": torch.zeros(2), "fc1.bias": torch.zeros(9)})
-    return own, replace(update, **{part: getattr(update, part) | {leaf: value}}) if device.name == who else update
+    return memory, replace(update, **{part: getattr(update, part) | {leaf: value}}) if device.name == who else update
 
 
 NAN, INF = torch.tensor([0.0, 0.0, math.nan, 0.0, 0.0]), torch.tensor([0.0, 0.0, 0.0, 0.0, math.inf])
@@ -304,14 +306,14 @@ BAD = {
 def test_an_update_that_cannot_be_used_is_refused_with_its_device_and_leaf(bad, who):
     part, leaf, value, words = BAD[bad]
     spoilt = plays((Stage(partial(spoil, who=who, part=part, leaf=leaf, value=value), quiet),))
-    with pytest.raises(Refused, match=f"^update of {who}: {words}") as refused:
+    with pytest.raises(InputError, match=f"^update of {who}: {words}") as refused:
         last(spoilt, federation())
     assert "\n" not in str(refused.value)
     last(spoilt, federation("ad"))  # whoever is not spoilt is not refused
 
 
 def test_training_that_diverges_is_refused():
-    with pytest.raises(Refused, match=r"^update of a: leaf fc\d\.\w+ has values that are not finite; lower"):
+    with pytest.raises(InputError, match=r"^update of a: leaf fc\d\.\w+ has values that are not finite; lower"):
         last(fedavg(training=replace(SGD, lr=1e30)), federation())
 
 
@@ -325,7 +327,7 @@ def test_each_update_is_held_against_its_own_devices_net():
     fed = federation("ab")
     fed = replace(fed, devices={**fed.devices, "b": device_of("b", WIDE)})
     last(plays((Stage(partial(train, training=SGD), quiet),)), fed)
-    with pytest.raises(Refused, match=r"^update of b: leaf fc1\.weight has shape \(5, 4\), its net has \(7, 4\)"):
+    with pytest.raises(InputError, match=r"^update of b: leaf fc1\.weight has shape \(5, 4\), its net has \(7, 4\)"):
         last(plays((Stage(partial(spoil, who="", part="extra", leaf="", value=NAN), quiet),)), fed)
 
 
@@ -354,7 +356,7 @@ def test_devices_with_models_of_their_own_are_each_evaluated():
     one, evaluated = evaluations(build("local_only", nets=NETS, training=SGD, common=True), fed)
     assert evaluated == ["a", "b", "c"]
     for name, device in fed.devices.items():
-        deployed = Model((one.state.own[name].params,))
+        deployed = Model((one.state.memories[name].params,))
         for split, examples in (("val", device.data.val), ("test", device.data.test), ("shared", fed.test)):
             assert one.scores[name][split] == evaluate(deployed, NET, examples)
 
@@ -373,11 +375,11 @@ def test_devices_with_different_nets_are_never_taken_together():
 # Pairs
 
 
-def gap(own, message, device, at):
+def gap(memory, message, device, step_id):
     """How far apart the two devices' examples lie."""
     one, other = device
-    drawn = torch.rand(1, generator=at.generator())
-    counts = torch.tensor([mine["seen"].item() if mine else 0.0 for mine in own])
+    drawn = torch.rand(1, generator=step_id.generator())
+    counts = torch.tensor([mine["seen"].item() if mine else 0.0 for mine in memory])
     distance = (one.data.train.x.mean(0) - other.data.train.x.mean(0)).norm()[None]
     return {}, Update({}, {"gap": distance, "drawn": drawn, "seen": counts, "bias": message[1].params["fc3.bias"]})
 
@@ -400,7 +402,7 @@ def test_a_stage_over_pairs_runs_on_every_unordered_pair_with_both_ones_belongin
         assert torch.equal(kept["drawn"], torch.rand(1, generator=generator(6, 1, 0, (a, b), "")))
         assert kept["seen"].tolist() == [1.0, 1.0]
         assert torch.equal(kept["bias"], one.state.messages[b].params["fc3.bias"])
-    assert set(one.state.own) == {"a", "b", "c"}
+    assert set(one.state.memories) == {"a", "b", "c"}
 
 
 def test_a_message_reaches_a_device_once_a_turn_however_many_pairs_it_is_in():
@@ -423,12 +425,12 @@ def test_a_fraction_of_the_pairs_takes_part():
     assert len(seen) == 6
 
 
-def broken(own, message, device, at):
-    return {}, Update({}, {"gap": torch.tensor([math.nan if at.unit == ("b", "c") else 1.0])})
+def broken(memory, message, device, step_id):
+    return {}, Update({}, {"gap": torch.tensor([math.nan if step_id.unit == ("b", "c") else 1.0])})
 
 
 def test_a_pairs_update_that_cannot_be_used_is_refused_with_both_names():
-    with pytest.raises(Refused, match=r"^update of b and c: leaf gap has values that are not finite"):
+    with pytest.raises(InputError, match=r"^update of b and c: leaf gap has values that are not finite"):
         last(plays((Stage(broken, note, over="pairs"),)), federation())
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from federations import NBYTES, NET, federation, model
 
-from fedcore.types import At, Data, Message, Net, Refused, Turn, Update, generator, nbytes
+from fedcore.types import Data, InputError, Message, Net, StepId, Turn, Update, generator, nbytes
 
 
 def drawn(generator):
@@ -41,7 +41,7 @@ def test_images_are_scaled_and_numbers_are_not():
 
 def test_a_net_without_a_table_cannot_be_aligned():
     assert NET.table["fc2.weight"] == ("h2", "h1")
-    with pytest.raises(Refused, match=r"^net\.name: .*no table"):
+    with pytest.raises(InputError, match=r"^net\.name: .*no table"):
         _ = Net(NET.build).table
 
 
@@ -61,15 +61,25 @@ def test_a_generators_seed_is_a_digest_of_its_words():
 
 
 def test_a_local_steps_draws_depend_on_seed_stage_round_unit_and_purpose():
-    at = At(seed=1, stage=2, round=3, unit="a")
-    assert drawn(at.generator("batches")) == drawn(generator(1, 2, 3, "a", "batches"))
-    others = [At(0, 2, 3, "a"), At(1, 0, 3, "a"), At(1, 2, 0, "a"), At(1, 2, 3, "b"), At(1, 2, 3, ("a", "b"))]
-    draws = [drawn(at.generator("batches")), drawn(at.generator()), *(drawn(o.generator("batches")) for o in others)]
+    step = StepId(seed=1, stage=2, round=3, unit="a")
+    assert drawn(step.generator("batches")) == drawn(generator(1, 2, 3, "a", "batches"))
+    others = [
+        StepId(0, 2, 3, "a"),
+        StepId(1, 0, 3, "a"),
+        StepId(1, 2, 0, "a"),
+        StepId(1, 2, 3, "b"),
+        StepId(1, 2, 3, ("a", "b")),
+    ]
+    draws = [
+        drawn(step.generator("batches")),
+        drawn(step.generator()),
+        *(drawn(o.generator("batches")) for o in others),
+    ]
     assert len({tuple(numbers) for numbers in draws}) == len(draws)
 
 
 def test_a_turn_knows_where_its_units_stand_and_draws_for_itself():
     turn = Turn(seed=1, stage=2, round=3, units=("a",), names=("a", "b"))
-    assert turn.at("a") == At(1, 2, 3, "a")
+    assert turn.step("a") == StepId(1, 2, 3, "a")
     assert drawn(turn.generator("x")) == drawn(generator(1, 2, 3, "server", "x"))
-    assert drawn(turn.generator("x")) != drawn(turn.at("a").generator("x"))
+    assert drawn(turn.generator("x")) != drawn(turn.step("a").generator("x"))

@@ -9,7 +9,7 @@ from importlib import import_module
 from inspect import signature
 from typing import Any
 
-from fedcore.types import Data, Refused
+from fedcore.types import Data, InputError
 
 DATASETS: dict[str, str] = {
     "digits": "fedcore.data.digits:digits",
@@ -61,14 +61,14 @@ def load(name: str, **settings: Any) -> Dataset:
         signature(loader).bind(**settings)
     except TypeError as error:
         takes = ", ".join(signature(loader).parameters) or "none"
-        raise Refused(f"data.name = {name!r}: {error}; its settings are: {takes}") from None
+        raise InputError(f"data.name = {name!r}: {error}; its settings are: {takes}") from None
     dataset: Dataset = loader(**settings)
     return dataset
 
 
-def unknown(key: str, value: object, allowed: Iterable[str]) -> Refused:
+def unknown(key: str, value: object, allowed: Iterable[str]) -> InputError:
     """Return the refusal of a value that is not one of `allowed`, with the nearest one."""
     allowed = list(allowed)
     near = get_close_matches(str(value), allowed, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return Refused(f"{key} = {value!r}: {hint}allowed: {', '.join(allowed)}")
+    return InputError(f"{key} = {value!r}: {hint}allowed: {', '.join(allowed)}")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fedcore.data import Dataset, unknown
 from fedcore.data.cosines import cosines
-from fedcore.types import Data, Refused, generator
+from fedcore.types import Data, InputError, generator
 
 LOCATIONS = ("A", "B", "C")
 """Where a sensor sits: drive end, fan end, base."""
@@ -83,20 +83,20 @@ class Cut:
 
     def __post_init__(self) -> None:
         if self.window < 2 or self.window % 2:
-            raise Refused(f"data.window = {self.window}: must be an even number of samples, at least 2")
+            raise InputError(f"data.window = {self.window}: must be an even number of samples, at least 2")
         if self.train < 1:
-            raise Refused(f"data.train = {self.train}: must be at least 1, a device without examples cannot train")
+            raise InputError(f"data.train = {self.train}: must be at least 1, a device without examples cannot train")
         if self.test < 0:
-            raise Refused(f"data.test = {self.test}: must be at least 0")
+            raise InputError(f"data.test = {self.test}: must be at least 0")
         if self.scaling not in SCALINGS:
             raise unknown("data.scaling", self.scaling, SCALINGS)
         if self.server < 0:
-            raise Refused(f"data.server = {self.server}: must be at least 0")
+            raise InputError(f"data.server = {self.server}: must be at least 0")
         for location in self.locations or ("",):
             if location not in LOCATIONS:
                 raise unknown("data.locations", list(self.locations), LOCATIONS)
         if not 0 <= self.noise < np.inf:
-            raise Refused(f"data.noise = {self.noise}: must be a finite number, at least 0")
+            raise InputError(f"data.noise = {self.noise}: must be a finite number, at least 0")
 
 
 def examples(records: Iterable[Record], cut: Cut) -> Dataset:
@@ -114,7 +114,7 @@ def examples(records: Iterable[Record], cut: Cut) -> Dataset:
             others[at] = held[cut.train : cut.train + kept]
     order = sorted(spectra)
     if not order:
-        raise Refused(f"data.locations = {list(cut.locations)}: there is no record of these places")
+        raise InputError(f"data.locations = {list(cut.locations)}: there is no record of these places")
     x = np.concatenate([block for _, own in groupby(order, lambda at: at[0]) for block in scaled(own, spectra, cut)])
     each = cut.train + cut.test
     devices = tuple(DEVICES[device] for device, _ in order for _ in range(each))
@@ -156,10 +156,10 @@ def windows(record: Record, cut: Cut) -> Signal:
         if spare(record, cut):
             wanted = f"data.train + data.test + data.server = {cut.train} + {cut.test} + {cut.server}"
         if not held:
-            raise Refused(
+            raise InputError(
                 f"data.window = {cut.window}: {record.source} has {len(signal)} samples; take a shorter window"
             )
-        raise Refused(f"{wanted}: {record.source} holds {held} windows of {cut.window} samples; take fewer")
+        raise InputError(f"{wanted}: {record.source} holds {held} windows of {cut.window} samples; take fewer")
     whole = signal[: held * cut.window].reshape(held, cut.window)
     return np.concatenate([whole[:first], whole[held - cut.test :]])
 
@@ -184,6 +184,6 @@ def similarity(dataset: Dataset) -> pd.DataFrame:
     Over all of a device's examples; :func:`fedcore.partition.tables.similarity` is over those that it trains on.
     """
     if dataset.device is None:
-        raise Refused("data.name: this dataset names no devices to compare")
+        raise InputError("data.name: this dataset names no devices to compare")
     owners = np.asarray(dataset.device)
     return cosines(dataset.train, {name: np.flatnonzero(owners == name) for name in sorted(set(dataset.device))})

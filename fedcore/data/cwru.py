@@ -32,7 +32,7 @@ from fedcore.data.bearings import (
     examples,
 )
 from fedcore.data.files import damaged, in_a_line
-from fedcore.types import Amount, Count, Refused
+from fedcore.types import Amount, Count, InputError
 
 FIRST = dict(zip(CLASSES, (97, 105, 169, 209, 118, 185, 222, 130, 197, 234), strict=True))
 """Number of each class's file at load 0; loads 1, 2 and 3 follow. Outer race: at 6 o'clock, in the load zone."""
@@ -81,14 +81,14 @@ def cwru(
         fetch(root)
     found = [number for number in NUMBERS if place(root, number).is_file()]
     if not found:
-        raise Refused(
+        raise InputError(
             f"data.root = {root}: none of the {len(NUMBERS)} files CWRU/{min(NUMBERS)}.mat to CWRU/{max(NUMBERS)}.mat "
             f"is there; put the published ones there ({SOURCE}), or set data.download = true where there is a network"
         )
     made = examples((record for number in found for record in records(root, number)), cut)
     for location in locations or ():
         if location not in (made.domain or ()):
-            raise Refused(
+            raise InputError(
                 f"data.locations = {list(places)}: no file below {root} has a record of {location} "
                 f"(columns X..._{SENSORS[location]}_time); leave it out, or put the published files there ({SOURCE})"
             )
@@ -162,7 +162,7 @@ def fetch(root: Path) -> None:
             part.unlink(missing_ok=True)
             if isinstance(error, HTTPError):
                 error.close()  # it holds the connection
-            raise Refused(
+            raise InputError(
                 f"data.root = {root}: CWRU/{number}.mat is not there and the download failed ({in_a_line(error)}); put "
                 f"the published file there ({SOURCE}), or set data.download = false to go on with those that are there"
             ) from error

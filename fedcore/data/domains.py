@@ -26,7 +26,7 @@ from fedcore.data.images import mnist
 from fedcore.data.mnist_m import mnist_m, photographs
 from fedcore.data.pixels import blended, coloured, scaled
 from fedcore.data.usps import usps
-from fedcore.types import Data, Refused, generator
+from fedcore.types import Data, InputError, generator
 
 PUBLISHED = ("mnist", "usps", "mnist_m")
 EMBEDDED = ("digits", "digits_inverted", "digits_photo")
@@ -47,10 +47,10 @@ def domains(
         if name not in PUBLISHED + EMBEDDED:
             raise unknown("data.domains", name, PUBLISHED + EMBEDDED)
         if name in domains[:k]:
-            raise Refused(f"data.domains = {list(domains)}: {name!r} is there twice")
+            raise InputError(f"data.domains = {list(domains)}: {name!r} is there twice")
     published = [name for name in domains if name in PUBLISHED]
     if not domains or 0 < len(published) < len(domains):
-        raise Refused(
+        raise InputError(
             f"data.domains = {list(domains)}: choose some of {', '.join(PUBLISHED)}, or some of {', '.join(EMBEDDED)} "
             "(their images differ in size)"
         )

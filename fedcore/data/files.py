@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedcore.types import Data, Refused
+from fedcore.types import Data, InputError
 
 KINDS = {8: "bytes", 12: "int32"}
 
@@ -50,22 +50,22 @@ def obtain(
                 fetch(import_module("torchvision.datasets"))
         except (ImportError, OSError, RuntimeError, HTTPException) as error:
             folder = files[0].rpartition("/")[0] or "the folder"
-            raise Refused(
+            raise InputError(
                 f"data.root = {root}: {source} is not there and the download failed ({in_a_line(error)}); "
                 f"put torchvision's files into {folder}, or choose another data.name"
             ) from error
     for file in missing():
-        raise Refused(
+        raise InputError(
             f"data.root = {root}: {file} {'(plain or .gz) ' if gz else ''}is missing; put torchvision's files for "
             f"{source} there, or set data.download = true where there is a network"
         )
     return [place(file) for file in files]
 
 
-def damaged(root: Path, file: Path, what: str) -> Refused:
+def damaged(root: Path, file: Path, what: str) -> InputError:
     """Return the refusal of one file, named as found below the root."""
     shown = file.relative_to(root).as_posix()
-    return Refused(f"data.root = {root}: {shown} {what}; replace it, or delete it and set data.download = true")
+    return InputError(f"data.root = {root}: {shown} {what}; replace it, or delete it and set data.download = true")
 
 
 def in_a_line(error: object) -> str:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedcore.data import Dataset
 from fedcore.data.files import in_a_line
-from fedcore.types import Data, Refused
+from fedcore.types import Data, InputError
 
 CLASSES = (*digits, *ascii_uppercase, *ascii_lowercase)
 SIDE = 28
@@ -35,7 +35,7 @@ def leaf(path: str | Path) -> Dataset:
     for folder in folders:
         files = sorted((path / folder).glob("*.json"))
         if not files:
-            raise Refused(f"data.path = {path}: no {folder}/*.json; LEAF writes train and test, or all_data")
+            raise InputError(f"data.path = {path}: no {folder}/*.json; LEAF writes train and test, or all_data")
         for file in files:
             for user, (images, labels) in read(file).items():
                 x.append(images)
@@ -43,7 +43,7 @@ def leaf(path: str | Path) -> Dataset:
                 users += [user] * len(labels)
                 split += [folder] * len(labels)
     if not users:
-        raise Refused(f"data.path = {path}: no examples; the users of its files have none")
+        raise InputError(f"data.path = {path}: no examples; the users of its files have none")
     data = Data(torch.from_numpy(np.concatenate(x)).reshape(-1, 1, SIDE, SIDE), torch.from_numpy(np.concatenate(y)))
     return Dataset(data, None, CLASSES, tuple(users), tuple(split) if len(folders) == 2 else None)
 
@@ -58,7 +58,7 @@ def read(file: Path) -> dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]]
         return {user: examples(user, held[user]["x"], held[user]["y"]) for user in users}
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = f"no {error}" if isinstance(error, KeyError) else in_a_line(error)
-        raise Refused(f"data.path = {file}: is not as LEAF writes FEMNIST ({why}); make it again") from error
+        raise InputError(f"data.path = {file}: is not as LEAF writes FEMNIST ({why}); make it again") from error
 
 
 def examples(user: str, x: Any, y: Any) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

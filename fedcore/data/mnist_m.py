@@ -17,7 +17,7 @@ from fedcore.data.digits import enlarged
 from fedcore.data.images import SIDE, mnist
 from fedcore.data.pictures import TYPES, picture, pictures
 from fedcore.data.pixels import Picture, blended
-from fedcore.types import Data, Refused, generator
+from fedcore.types import Data, InputError, generator
 
 
 def mnist_m(
@@ -53,7 +53,7 @@ def photographs(folder: str | Path | None, least: int) -> Sequence[Callable[[], 
         return [partial(np.asarray, image) for image in load_sample_images().images]
     files = pictures(Path(folder).rglob("*"))
     if not files:
-        raise Refused(f"data.photos = {folder}: no photograph ({', '.join(TYPES)}) there; null: scikit-learn's two")
+        raise InputError(f"data.photos = {folder}: no photograph ({', '.join(TYPES)}) there; null: scikit-learn's two")
     return [partial(photograph, file, least) for file in files]
 
 
@@ -61,5 +61,5 @@ def photograph(file: Path, least: int) -> Picture:
     """Read one photograph that has `least` pixels a side."""
     photo = np.asarray(picture("data.photos", file))
     if min(photo.shape[:2]) < least:
-        raise Refused(f"data.photos = {file}: {photo.shape[1]} x {photo.shape[0]} pixels; at least {least} a side")
+        raise InputError(f"data.photos = {file}: {photo.shape[1]} x {photo.shape[0]} pixels; at least {least} a side")
     return photo

@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from fedcore.data import Dataset
 from fedcore.data.files import in_a_line
 from fedcore.data.pixels import side
-from fedcore.types import Data, Refused
+from fedcore.types import Data, InputError
 
 TYPES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
@@ -33,7 +33,7 @@ def image_folder(path: str | Path, size: int = 32, gray: bool = False) -> Datase
     classes = subfolders(path / "train") if paired else folders
     names = tuple(folder.name for folder in classes)
     if len(names) < 2:
-        raise Refused(
+        raise InputError(
             f"data.path = {classes[0].parent if classes else path}: {len(names)} folders with pictures; a folder for "
             "each of at least 2 classes is needed"
         )
@@ -43,16 +43,16 @@ def image_folder(path: str | Path, size: int = 32, gray: bool = False) -> Datase
     tested = subfolders(path / "test")
     for folder in tested:
         if folder.name not in names:
-            raise Refused(f"data.path = {folder}: no such class in {path / 'train'}; it has: {', '.join(names)}")
+            raise InputError(f"data.path = {folder}: no such class in {path / 'train'}; it has: {', '.join(names)}")
     if not tested:
-        raise Refused(f"data.path = {path / 'test'}: no folder of a class; remove it, or give it those of train")
+        raise InputError(f"data.path = {path / 'test'}: no folder of a class; remove it, or give it those of train")
     return Dataset(train, squares(tested, names, wanted, gray), names)
 
 
 def subfolders(path: Path) -> list[Path]:
     """Return the folders in a folder by name; hidden ones do not count."""
     if not path.is_dir():
-        raise Refused(f"data.path = {path}: no such folder; give one that holds a folder of pictures for each class")
+        raise InputError(f"data.path = {path}: no such folder; give one that holds a folder of pictures for each class")
     return sorted(inner for inner in path.iterdir() if inner.is_dir() and not inner.name.startswith("."))
 
 
@@ -62,7 +62,7 @@ def squares(folders: Iterable[Path], classes: tuple[str, ...], size: int, gray: 
     for folder in folders:
         files = pictures(folder.iterdir())
         if not files:
-            raise Refused(f"data.path = {folder}: no picture ({', '.join(TYPES)}); add some, or remove the folder")
+            raise InputError(f"data.path = {folder}: no picture ({', '.join(TYPES)}); add some, or remove the folder")
         for file in files:
             square = ImageOps.fit(picture("data.path", file), (size, size), Image.Resampling.BILINEAR)
             x.append(np.asarray(square.convert("L" if gray else "RGB")).reshape(size, size, -1))
@@ -83,4 +83,4 @@ def picture(key: str, file: Path) -> Image.Image:
                 raise ValueError(f"it has more than 8 bits per channel (mode {opened.mode}): convert it")
             return ImageOps.exif_transpose(opened).convert("RGB")
     except Exception as error:  # damaged bytes make the readers raise anything, a SyntaxError among others
-        raise Refused(f"{key} = {file}: cannot be used ({in_a_line(error)}); replace or remove it") from error
+        raise InputError(f"{key} = {file}: cannot be used ({in_a_line(error)}); replace or remove it") from error

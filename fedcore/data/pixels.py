@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcore.types import Refused
+from fedcore.types import InputError
 
 Picture: TypeAlias = NDArray[np.uint8]
 """(H, W, 3)"""
@@ -20,7 +20,7 @@ Picture: TypeAlias = NDArray[np.uint8]
 def side(size: int) -> int:
     """Return a wanted height and width after checking it."""
     if not 1 <= size <= 1024:
-        raise Refused(f"data.size = {size}: must be 1 to 1024 pixels")
+        raise InputError(f"data.size = {size}: must be 1 to 1024 pixels")
     return size
 
 

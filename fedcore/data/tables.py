@@ -19,7 +19,7 @@ from pandas.api.types import is_numeric_dtype
 from pyarrow.parquet import ParquetFile
 
 from fedcore.data import Dataset, unknown
-from fedcore.types import Data, Refused
+from fedcore.types import Data, InputError
 
 SPLITS = ("train", "val", "test")
 
@@ -42,7 +42,9 @@ def table(
     path = Path(path)
     folder = path.is_dir()
     if folder and device is not None:
-        raise Refused(f"data.device = {device!r}: data.path = {path} is a folder with a file per device; leave one out")
+        raise InputError(
+            f"data.device = {device!r}: data.path = {path} is a folder with a file per device; leave one out"
+        )
     frames = {file: read(file) for file in (per_device(path) if folder else [path])}
     chosen = columns(frames, [name for name in (label, device, split) if name is not None], features)
 
@@ -52,7 +54,7 @@ def table(
     labels = all_rows(label)
     classes, y = np.unique(labels, return_inverse=True)
     if len(y) < 2 or len(classes) < 2:
-        raise Refused(
+        raise InputError(
             f"data.path = {path}: {len(y)} rows and {len(classes)} different labels in column {label!r}; "
             "at least 2 of each are needed"
         )
@@ -82,15 +84,17 @@ def columns(
     for file, frame in frames.items():
         for name in [*special, *chosen]:
             if name not in frame:
-                raise Refused(f"data.path = {file}: no column {name!r}; it has: {', '.join(map(str, frame))}")
+                raise InputError(f"data.path = {file}: no column {name!r}; it has: {', '.join(map(str, frame))}")
         extra = sorted(set(numeric(frame, special)) - set(chosen)) if features is None else []
         if extra:
-            raise Refused(f"data.path = {file}: column {extra[0]!r} is not in {first}; choose with data.features")
+            raise InputError(f"data.path = {file}: column {extra[0]!r} is not in {first}; choose with data.features")
     if not chosen:
-        raise Refused(f"data.features = {features}: {first} has no column of numbers beside {', '.join(special)}")
+        raise InputError(f"data.features = {features}: {first} has no column of numbers beside {', '.join(special)}")
     for name in [*special, *chosen]:
         if [*special, *chosen].count(name) > 1:
-            raise Refused(f"data.features = {chosen}: {name!r} is there twice, or is also the label, device or split")
+            raise InputError(
+                f"data.features = {chosen}: {name!r} is there twice, or is also the label, device or split"
+            )
     return chosen
 
 
@@ -98,11 +102,13 @@ def per_device(folder: Path) -> list[Path]:
     """Return a folder's files by name; hidden ones do not count."""
     files = sorted(file for file in folder.iterdir() if not file.name.startswith("."))
     if not files:
-        raise Refused(f"data.path = {folder}: the folder is empty; it needs a {' or '.join(READERS)} file per device")
+        raise InputError(
+            f"data.path = {folder}: the folder is empty; it needs a {' or '.join(READERS)} file per device"
+        )
     stems = [file.stem for file in files]
     for file in files:
         if stems.count(file.stem) > 1:
-            raise Refused(f"data.path = {folder}: two files are named {file.stem!r}; each file is one device")
+            raise InputError(f"data.path = {folder}: two files are named {file.stem!r}; each file is one device")
     return files
 
 
@@ -127,18 +133,18 @@ READERS: dict[str, Callable[[Path], pd.DataFrame]] = {".csv": read_csv, ".parque
 def read(file: Path) -> pd.DataFrame:
     """Return the rows of one file, at least one."""
     if not file.is_file():
-        raise Refused(f"data.path = {file}: no such file; give a {' or '.join(READERS)} file or a folder of them")
+        raise InputError(f"data.path = {file}: no such file; give a {' or '.join(READERS)} file or a folder of them")
     if file.suffix not in READERS:
         raise unknown(f"format of data.path = {file}", file.suffix, READERS)
     try:
         frame = READERS[file.suffix](file)
     except Exception as error:  # damaged bytes make the readers raise anything, a SyntaxError among others
         why = " ".join(str(error).split())
-        raise Refused(
+        raise InputError(
             f"data.path = {file}: cannot be read as {file.suffix} ({why}); repair or replace the file"
         ) from error
     if frame.empty:
-        raise Refused(f"data.path = {file}: no rows; a file needs a header and at least one example")
+        raise InputError(f"data.path = {file}: no rows; a file needs a header and at least one example")
     return frame
 
 
@@ -183,10 +189,10 @@ def split_marks(file: Path, frame: pd.DataFrame, name: str) -> list[str]:
     return found
 
 
-def refused_cell(file: Path, frame: pd.DataFrame, name: str, row: int, wanted: str) -> Refused:
+def refused_cell(file: Path, frame: pd.DataFrame, name: str, row: int, wanted: str) -> InputError:
     """Return the refusal of one cell; `row` counts from 0, the message from 1."""
     cell = str(frame[name].iloc[row])[:40]
-    return Refused(f"data.path = {file}: column {name!r}, row {row + 1}: {cell!r} is not {wanted}")
+    return InputError(f"data.path = {file}: column {name!r}, row {row + 1}: {cell!r} is not {wanted}")
 
 
 def by_size(classes: Sequence[str]) -> Callable[[int], tuple[float, str]]:

@@ -22,7 +22,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from fedcore.links.problem import Array, checked
-from fedcore.types import Refused
+from fedcore.types import InputError
 
 Constants: TypeAlias = Literal["printed", "measured"]
 
@@ -33,13 +33,13 @@ def rademacher(sizes: Array, constants: Constants) -> Array:
         return np.full(len(sizes), np.sqrt(2 * np.log(2)))
     if constants == "measured":
         return np.asarray(np.sqrt(2 * np.log(sizes) / sizes))
-    raise Refused(f"constants: {constants!r} is unknown, allowed are printed, measured")
+    raise InputError(f"constants: {constants!r} is unknown, allowed are printed, measured")
 
 
 def deviation(sizes: Array, delta: float) -> Array:
     """Return q_i = sqrt(log(2 / delta) / (2 D_i)), (N,); the bounds hold with probability 1 - delta each."""
     if not 0 < delta < 1:
-        raise Refused(f"delta: {delta} is no probability, allowed is above 0 and below 1")
+        raise InputError(f"delta: {delta} is no probability, allowed is above 0 and below 1")
     return np.asarray(np.sqrt(np.log(2 / delta) / (2 * sizes)))
 
 
@@ -56,11 +56,11 @@ def empirical_error(wrong: Array, labelled: Array, sizes: Array, *, unlabelled: 
     checked("wrong", np.where(labelled > 0, wrong, 0), (n,))
     if (labelled > sizes).any():
         i = int((labelled > sizes).argmax())
-        raise Refused(f"labelled: {labelled[i]:g} of device {i}'s {sizes[i]:g} examples, allowed is at most all")
+        raise InputError(f"labelled: {labelled[i]:g} of device {i}'s {sizes[i]:g} examples, allowed is at most all")
     if not labelled.any():
-        raise Refused("labelled: no device has a label, allowed is at least one labelled device")
+        raise InputError("labelled: no device has a label, allowed is at least one labelled device")
     if not (np.isfinite(unlabelled) and unlabelled >= 0):
-        raise Refused(f"unlabelled: {unlabelled} is no error, allowed are finite numbers from 0")
+        raise InputError(f"unlabelled: {unlabelled} is no error, allowed are finite numbers from 0")
     mixed = (labelled * np.where(labelled > 0, wrong, 0) + (sizes - labelled)) / sizes
     return np.where(labelled > 0, mixed, unlabelled)
 
@@ -91,7 +91,7 @@ def target_bound(
     checked("error", error, (n,))
     checked("divergence", divergence, (n, n))
     if (divergence > 2).any():
-        raise Refused(f"divergence: {divergence.max():g} is too large, allowed is 0 to 2")
+        raise InputError(f"divergence: {divergence.max():g} is too large, allowed is 0 to 2")
     rad, q = rademacher(sizes, constants), deviation(sizes, delta)
     bound = (error + 4 * rad + 6 * q)[:, None] + (6 * rad + 6 * q) + divergence / 2
     if labelling is not None:
@@ -144,4 +144,4 @@ def corollary_1(
 def _counted(sizes: Array) -> None:
     if not (np.isfinite(sizes) & (sizes >= 1)).all():
         i = int((~(sizes >= 1)).argmax())
-        raise Refused(f"sizes: device {i} has no data ({sizes[i]:g} examples), allowed is at least 1")
+        raise InputError(f"sizes: device {i} has no data ({sizes[i]:g} examples), allowed is at least 1")

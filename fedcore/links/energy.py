@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedcore.links.problem import Array, checked
-from fedcore.types import Refused
+from fedcore.types import InputError
 
 POWERS = (23.0, 25.0)
 """The paper's range of transmission powers, dBm."""
@@ -33,13 +33,13 @@ def energy(powers: Array, rates: Array, bits: float = MODEL) -> Array:
     """
     n = len(powers)
     if not np.isfinite(powers).all():
-        raise Refused("powers: some values are infinite or nan, allowed are finite powers in dBm")
+        raise InputError("powers: some values are infinite or nan, allowed are finite powers in dBm")
     if not (np.isfinite(bits) and bits > 0):
-        raise Refused(f"bits: {bits} is no size of a model, allowed are finite numbers above 0")
+        raise InputError(f"bits: {bits} is no size of a model, allowed are finite numbers above 0")
     checked("rates", rates, (n, n))
     others = ~np.eye(n, dtype=bool)
     if not rates[others].all():
-        raise Refused("rates: some links have rate 0, allowed are finite rates above 0, in bits per second")
+        raise InputError("rates: some links have rate 0, allowed are finite rates above 0, in bits per second")
     return np.divide(bits * watts(powers)[:, None], rates, out=np.zeros((n, n)), where=others)
 
 
@@ -59,7 +59,7 @@ def drawn(
 
     for name, (low, high) in (("powers", powers), ("rates", rates)):
         if not low <= high:
-            raise Refused(f"{name}: {low:g} to {high:g} is no range, allowed is a low end and a high end")
+            raise InputError(f"{name}: {low:g} to {high:g} is no range, allowed is a low end and a high end")
     return energy(even((n,), *powers), even((n, n), *rates), bits)
 
 

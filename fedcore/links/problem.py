@@ -23,7 +23,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fedcore.types import Refused
+from fedcore.types import InputError
 
 Array: TypeAlias = npt.NDArray[np.float64]
 
@@ -52,18 +52,18 @@ class Problem:
     def __post_init__(self) -> None:
         n = len(self.source)
         if n == 0:
-            raise Refused("source: there is no device, at least one is needed")
+            raise InputError("source: there is no device, at least one is needed")
         checked("source", self.source, (n,))
         checked("target", self.target, (n, n))
         checked("energy", self.energy, (n, n))
         if self.noise is not None:
             checked("noise", self.noise, (n, n, n))
             if np.einsum("iji->ij", self.noise).any():
-                raise Refused("noise: a model differs from itself, allowed is 0 where both sources are the same")
+                raise InputError("noise: a model differs from itself, allowed is 0 where both sources are the same")
         for name in ("phi_s", "phi_t", "phi_e"):
             value = getattr(self, name)
             if not (np.isfinite(value) and value >= 0):
-                raise Refused(f"{name}: {value} is not a weight, allowed are finite numbers from 0")
+                raise InputError(f"{name}: {value} is not a weight, allowed are finite numbers from 0")
 
     def __len__(self) -> int:
         return len(self.source)
@@ -127,8 +127,8 @@ def best_links(problem: Problem, psi: Array) -> Array:
 def checked(name: str, values: Array, shape: tuple[int, ...]) -> None:
     """Refuse an array of another shape, or with values that are negative or not finite."""
     if values.shape != shape:
-        raise Refused(f"{name}: shape {values.shape} does not fit {shape[0]} devices, allowed is {shape}")
+        raise InputError(f"{name}: shape {values.shape} does not fit {shape[0]} devices, allowed is {shape}")
     if not np.isfinite(values).all():
-        raise Refused(f"{name}: some values are infinite or nan, allowed are finite values from 0")
+        raise InputError(f"{name}: some values are infinite or nan, allowed are finite values from 0")
     if (values < 0).any():
-        raise Refused(f"{name}: {values.min():g} is negative, allowed are finite values from 0")
+        raise InputError(f"{name}: {values.min():g} is negative, allowed are finite values from 0")

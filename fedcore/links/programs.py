@@ -26,7 +26,7 @@ import scipy.sparse as sp
 from fedcore.links.forms import FORMS
 from fedcore.links.geometric import EPS_C, Around, Point, penalised, start
 from fedcore.links.problem import Answer, Array, Problem, best_links, objective
-from fedcore.types import Refused
+from fedcore.types import InputError
 
 Solver: TypeAlias = Literal["successive", "repaired", "exact"]
 Form: TypeAlias = Literal["cone", "log", "gp"]
@@ -43,13 +43,13 @@ def solve(
     form, tol, max_iterations: of Algorithm 2 (`successive`). gap is found by `exact`, also for the other two.
     """
     if solver not in SOLVERS:
-        raise Refused(f"solver: {solver!r} is unknown, allowed are {', '.join(SOLVERS)}")
+        raise InputError(f"solver: {solver!r} is unknown, allowed are {', '.join(SOLVERS)}")
     if form not in FORMS:
-        raise Refused(f"form: {form!r} is unknown, allowed are {', '.join(FORMS)}")
+        raise InputError(f"form: {form!r} is unknown, allowed are {', '.join(FORMS)}")
     if not 0 < tol < np.inf:
-        raise Refused(f"tol: {tol} is not allowed, it must be positive and finite")
+        raise InputError(f"tol: {tol} is not allowed, it must be positive and finite")
     if max_iterations < 1:
-        raise Refused(f"max_iterations: {max_iterations} is not allowed, it must be at least 1")
+        raise InputError(f"max_iterations: {max_iterations} is not allowed, it must be at least 1")
     answer = SOLVERS[solver](problem, form=form, tol=tol, max_iterations=max_iterations)
     best = answer if solver == "exact" else exact(problem)
     return replace(answer, gap=gap(answer.objective, best.objective) if best.status == OPTIMAL else np.nan)

@@ -14,7 +14,7 @@ from importlib import import_module
 from inspect import signature
 from typing import Any, get_type_hints
 
-from fedcore.types import Method, Refused
+from fedcore.types import InputError, Method
 
 METHODS: dict[str, str] = {
     "local_only": "fedcore.methods.local_only",
@@ -51,11 +51,11 @@ CONTROLS = frozenset({"best_local", "half_best", "no_alignment", "label_smoothin
 
 
 def method(name: str, **settings: Any) -> Method:
-    """Build a method. Raises Refused for an unknown name, TypeError for a wrong setting."""
+    """Build a method. Raises InputError for an unknown name, TypeError for a wrong setting."""
     if name not in METHODS:
         near = difflib.get_close_matches(name, METHODS, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise Refused(f"method: {name!r} is not known (allowed: {', '.join(METHODS)}){hint}")
+        raise InputError(f"method: {name!r} is not known (allowed: {', '.join(METHODS)}){hint}")
     build = getattr(import_module(METHODS[name]), name)
     built: Method = build(**grouped(build, settings))
     return built

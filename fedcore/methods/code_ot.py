@@ -1,6 +1,6 @@
 """CODE: coupled model averaging by optimal transport (Chiang et al. 2024, Algorithms 1 and 2), one shot or a few.
 
-Departures from the paper are listed in fedcore.fusion, fedcore.transport and docs/code.md.
+Departures from the paper are listed in fedcore.align.fusion, fedcore.align.transport and docs/code.md.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from functools import partial
 from typing import Literal, TypeAlias
 
 from fedcore import records
-from fedcore.fusion import Options, code
+from fedcore.align.fusion import Options, code
+from fedcore.align.ranking import Exam, ascending, begin
+from fedcore.align.transport import Solver
+from fedcore.align.widths import fitted, table
 from fedcore.local import Training, train
 from fedcore.messages import received
-from fedcore.ranking import Exam, ascending, begin
-from fedcore.transport import Solver
 from fedcore.types import Axes, Count, Message, Method, Net, Params, Positive, Stage, Turn, Update
-from fedcore.unequal import fitted, table
 
 Order: TypeAlias = Literal["ascending", "descending"]
 
@@ -39,7 +39,7 @@ def code_ot(
 
     shots: communication rounds; after the first, devices train on from the fused model (Fig. 10). order: in which the
     models are folded; the last one counts half. exam: what orders them. solver, reg (lambda), tol (epsilon),
-    max_iterations, p: see fedcore.transport. Devices' nets may differ in widths; raises Refused for one
+    max_iterations, p: see fedcore.align.transport. Devices' nets may differ in widths; raises InputError for one
     without an axes table.
     """
     options = Options(solver=solver, reg=reg, tol=tol, max_iterations=max_iterations, p=p)

@@ -13,10 +13,10 @@ from functools import partial
 from fedcore import distillation
 from fedcore.distillation import SOFT, Kind, Ratio, Weighting, distilled, likelihoods, recorded, refreshed, shown
 from fedcore.local import Training, fit, lay, starting
-from fedcore.messages import everyone, first_kept, followed, kept, one_start, received
+from fedcore.messages import apply_changes, everyone, first_kept, kept, one_start, received
 from fedcore.mixing import by_size, changes
+from fedcore.nets import require_equal
 from fedcore.types import (
-    At,
     Count,
     Device,
     Fraction,
@@ -28,10 +28,10 @@ from fedcore.types import (
     Public,
     Share,
     Stage,
+    StepId,
     Turn,
     Update,
 )
-from fedcore.unequal import alike
 
 
 def dfl(
@@ -54,7 +54,7 @@ def dfl(
     tau^2; the paper's loss has none, which is 1. weighting: of the soft targets, by "counts" of each label or by
     "examples", |D_k|, as printed (2).
     """
-    alike(nets)
+    require_equal(nets)
     one_start("dfl", common)
     distillation.hard_label_loss("dfl", training)
     rho = distillation.ratio(ratio, threshold, rounds)
@@ -74,18 +74,25 @@ def begin(public: Public, seed: int) -> tuple[Params, Mapping[str, Message]]:
 
 
 def train_and_show(
-    own: Params, message: Message, device: Device, at: At, *, training: Training, rho: Ratio, temperature: float
+    memory: Params,
+    message: Message,
+    device: Device,
+    step_id: StepId,
+    *,
+    training: Training,
+    rho: Ratio,
+    temperature: float,
 ) -> tuple[Params, Update]:
     """Train on hard labels and soft targets (3); send how the model changed (5) and its label-wise logits.
 
     Without soft targets, or with rho 1, this is FedAvg's training, bit by bit.
     """
-    laid = lay(device.net, starting({}, message, device, at))
-    table, share = message.extra.get(SOFT), rho.at(at.round)
+    laid = lay(device.net, starting({}, message, device, step_id))
+    table, share = message.extra.get(SOFT), rho.at(step_id.round)
     slope = None
     if table is not None and share < 1:
         slope = distilled(likelihoods(table, temperature), share, 1 - share, temperature)
-    moments = fit(laid, device, at, training, own, slope=slope)
+    moments = fit(laid, device, step_id, training, memory, slope=slope)
     params = laid.params()
     update = Update(changes(params, message.params), shown(params, device), len(device.data.train))
     return moments, update
@@ -105,7 +112,7 @@ def combine(
     The server remembers record/rho (R,) and what `distillation.recorded` says.
     """
     sent = list(updates.values())
-    model = followed(server, [update.params for update in sent], by_size([update.size for update in sent]))
+    model = apply_changes(server, [update.params for update in sent], by_size([update.size for update in sent]))
     table = refreshed(server[SOFT], sent, weighting)
     record = recorded(server, table, temperature, rho=rho.at(turn.round))
     return kept(model) | {SOFT: table} | record, everyone(turn.names, Message(model, {SOFT: table}))

@@ -8,8 +8,8 @@ from functools import partial
 from fedcore.cells import average
 from fedcore.local import Training, fit, lay, starting, toward
 from fedcore.messages import first
-from fedcore.types import Amount, At, Count, Device, Fraction, Message, Method, Model, Net, Params, Stage, Update
-from fedcore.unequal import alike
+from fedcore.nets import require_equal
+from fedcore.types import Amount, Count, Device, Fraction, Message, Method, Model, Net, Params, Stage, StepId, Update
 
 GLOBAL = "global/"
 """What the names begin with under which a device keeps the memory of the global model's optimiser."""
@@ -28,23 +28,23 @@ def ditto(
 
     Both models are trained in each round as `training` says, on the same minibatches: twice FedAvg's work.
     """
-    alike(nets)
+    require_equal(nets)
     stage = Stage(partial(train_both, training=training, strength=strength), average, rounds, fraction)
     return Method(partial(first, common=common), (stage,), personal)
 
 
 def train_both(
-    own: Params, message: Message, device: Device, at: At, *, training: Training, strength: float
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, strength: float
 ) -> tuple[Params, Update]:
     """Train the global model w^t that was sent, and send it; minimise F_k(v) + lambda/2 ||v - w^t||^2 for oneself."""
-    sent = lay(device.net, starting({}, message, device, at))
+    sent = lay(device.net, starting({}, message, device, step_id))
     anchor = sent.vector.clone()
-    shared = fit(sent, device, at, training, own, memory=GLOBAL)
-    mine = lay(device.net, starting(own, message, device, at))
-    moments = fit(mine, device, at, training, own, pull=toward(mine, anchor, strength))
+    shared = fit(sent, device, step_id, training, memory, prefix=GLOBAL)
+    mine = lay(device.net, starting(memory, message, device, step_id))
+    moments = fit(mine, device, step_id, training, memory, pull=toward(mine, anchor, strength))
     return {**mine.params(), **moments, **shared}, Update(sent.params(), size=len(device.data.train))
 
 
-def personal(own: Params, message: Message) -> Model:
+def personal(memory: Params, message: Message) -> Model:
     """Run the personal model; before a device's first round, the global one."""
-    return Model(({leaf: own.get(leaf, x) for leaf, x in message.params.items()},))
+    return Model(({leaf: memory.get(leaf, x) for leaf, x in message.params.items()},))

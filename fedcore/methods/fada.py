@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from fedcore.adversarial import Alignment, method
-from fedcore.divergence import Divergence
 from fedcore.links import Answer
+from fedcore.links.adversaries import Alignment, method
+from fedcore.links.divergence import Divergence
 from fedcore.links.heuristics import even_weights
 from fedcore.links.problem import Array
+from fedcore.links.protocol import Bound, Program, Radio, planned
 from fedcore.local import Training
-from fedcore.transfer import Bound, Program, Radio, planned
 from fedcore.types import Depth, Method, Net, Params, Turn
 
 
@@ -29,7 +29,7 @@ def fada(
 ) -> Method:
     """Build it.
 
-    rounds: how often sources train their copies. start to identifier_lr: :class:`fedcore.adversarial.Alignment`. The
+    rounds: how often sources train their copies. start to identifier_lr: `fedcore.links.adversaries.Alignment`. The
     others are `st_lf`'s.
     """
     form = partial(planned, bound=bound, radio=radio, program=program, weigh=weigh)

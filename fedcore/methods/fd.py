@@ -31,8 +31,22 @@ from fedcore.distillation import (
 )
 from fedcore.local import Training, fit, lay, starting
 from fedcore.messages import first, first_kept, one_start, remembered
-from fedcore.types import Amount, At, Count, Device, Fraction, Message, Method, Net, Params, Public, Stage, Turn, Update
-from fedcore.unequal import alike
+from fedcore.nets import require_equal
+from fedcore.types import (
+    Amount,
+    Count,
+    Device,
+    Fraction,
+    Message,
+    Method,
+    Net,
+    Params,
+    Public,
+    Stage,
+    StepId,
+    Turn,
+    Update,
+)
 
 CHOSEN = "chosen/"
 """What the names begin with under which the server remembers who took part: those need no initial model any more."""
@@ -47,7 +61,7 @@ def fd(
     training. Where not everyone takes part, the initial model is one and the same and is sent until a device did.
     """
     if fraction < 1:
-        alike(nets)
+        require_equal(nets)
         one_start("fd with fraction below 1", common)
     hard_label_loss("fd", training)
     stage = Stage(partial(train_apart, training=training, gamma=gamma), exchange, rounds, fraction)
@@ -61,13 +75,13 @@ def begin(public: Public, seed: int, *, common: bool, sampled: bool) -> tuple[Pa
 
 
 def train_apart(
-    own: Params, message: Message, device: Device, at: At, *, training: Training, gamma: float
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, gamma: float
 ) -> tuple[Params, Update]:
     """Train the device's own model on hard labels and the others' soft targets; keep it; send its logits."""
-    laid = lay(device.net, starting(own, message, device, at))
+    laid = lay(device.net, starting(memory, message, device, step_id))
     table = message.extra.get(SOFT)
     slope = None if table is None or gamma == 0 else distilled(likelihoods(table, 1.0), 1.0, gamma)
-    moments = fit(laid, device, at, training, own, slope=slope)
+    moments = fit(laid, device, step_id, training, memory, slope=slope)
     params = laid.params()
     return params | moments, Update(extra=shown(params, device), size=len(device.data.train))
 

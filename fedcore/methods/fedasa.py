@@ -34,28 +34,27 @@ from fedcore.cells import (
 )
 from fedcore.local import Training, accuracy, descend, lay, minibatches, plain
 from fedcore.messages import first
-from fedcore.nets import drawn_from, init, shapes
+from fedcore.nets import drawn_from, init, require_equal, shapes
 from fedcore.records import PREFIX
 from fedcore.types import (
-    At,
     Count,
     Data,
     Depth,
     Device,
+    InputError,
     Message,
     Method,
     Net,
     Params,
     Positive,
     Public,
-    Refused,
     Stage,
+    StepId,
     Turn,
     Update,
     generator,
     nbytes,
 )
-from fedcore.unequal import alike
 
 Budget: TypeAlias = dict[str, Positive] | list[Positive] | Positive | None
 """C_k: what a device may send in a round, in bytes; one for all, one for each by name or in the devices' order; None:
@@ -85,29 +84,31 @@ def fedasa(
     the devices' nets have. steps: minibatches that it is trained on. cell: l, 0 to L; None: L // 2. distance: how
     features are compared. budget: C_k. personal_lr: eta_h; None: training's rate, which is eta_g.
     """
-    alike(nets)
+    require_equal(nets)
     net = next(iter(nets.values()))
     comparable(net)
     cells = deepest(net) if auxiliary is None else auxiliary
     if cells > deepest(net):
-        raise Refused(f"fedasa.auxiliary = {cells}: the devices' nets have {deepest(net)} cells, it can have no more")
+        raise InputError(
+            f"fedasa.auxiliary = {cells}: the devices' nets have {deepest(net)} cells, it can have no more"
+        )
     if cell is not None and cell > cells:
-        raise Refused(f"fedasa.cell = {cell}: the auxiliary model has cells 0 (the stem) to {cells}")
+        raise InputError(f"fedasa.cell = {cell}: the auxiliary model has cells 0 (the stem) to {cells}")
     limits = within(budget, nets)
     aligning = min(alignment_rounds, rounds)
-    own = net if cells == deepest(net) else shortened(net, cells)
-    find = partial(align, net=net, auxiliary=own, cell=cells // 2 if cell is None else cell, distance=distance)
+    memory = net if cells == deepest(net) else shortened(net, cells)
+    find = partial(align, net=net, auxiliary=memory, cell=cells // 2 if cell is None else cell, distance=distance)
     most = partial(train_most, limits=limits, training=training, personal_lr=personal_lr)
     same = partial(train_same, training=training, personal_lr=personal_lr)
     stages = (Stage(most, find, aligning), Stage(same, mix, rounds - aligning))
-    begin = partial(begin_aligning, auxiliary=own, steps=steps, training=training, common=common)
+    begin = partial(begin_aligning, auxiliary=memory, steps=steps, training=training, common=common)
     return Method(begin, stages[: 1 + (rounds > aligning)], merged)
 
 
 def shortened(net: Net, cells: int) -> Net:
     """Return the same net with so many cells."""
     if not isinstance(net.build, partial) or "cells" not in net.build.keywords:
-        raise Refused(f"fedasa.auxiliary = {cells}: only net.name = cells can be made with fewer cells; use null")
+        raise InputError(f"fedasa.auxiliary = {cells}: only net.name = cells can be made with fewer cells; use null")
     return Net(partial(net.build.func, *net.build.args, **{**net.build.keywords, "cells": cells}))
 
 
@@ -115,22 +116,22 @@ def within(budget: Budget, nets: Mapping[str, Net]) -> dict[str, int]:
     """Return the greatest depth that each device's budget allows; refuses one that the stem does not fit into."""
     if isinstance(budget, list):
         if len(budget) != len(nets):
-            raise Refused(
+            raise InputError(
                 f"fedasa.budget: {len(budget)} numbers for {len(nets)} devices ({', '.join(nets)}, in this order)"
             )
         budget = dict(zip(nets, budget, strict=True))
     if isinstance(budget, dict):
         if wrong := [name for name in budget if name not in nets]:
-            raise Refused(f"fedasa.budget: {', '.join(wrong)} is no device; the devices are {', '.join(nets)}")
+            raise InputError(f"fedasa.budget: {', '.join(wrong)} is no device; the devices are {', '.join(nets)}")
         if left := [name for name in nets if name not in budget]:
-            raise Refused(f"fedasa.budget: it must name every device; left out: {', '.join(left)}")
+            raise InputError(f"fedasa.budget: it must name every device; left out: {', '.join(left)}")
     limits = {}
     for name, net in nets.items():
         leaves = init(net, torch.Generator())
         costs = [nbytes({leaf: leaves[leaf] for leaf in upto(net, m)}) for m in range(deepest(net) + 1)]
         here = budget[name] if isinstance(budget, dict) else math.inf if budget is None else budget
         if here < costs[0]:
-            raise Refused(f"fedasa.budget: {name} has {here:.0f} bytes a round, the least that fits is {costs[0]}")
+            raise InputError(f"fedasa.budget: {name} has {here:.0f} bytes a round, the least that fits is {costs[0]}")
         limits[name] = sum(cost <= here for cost in costs) - 1
     return limits
 
@@ -142,14 +143,16 @@ def begin_aligning(
 
     Its leaves are named auxiliary/<leaf>, its examples auxiliary/x, and the hyper-model's hyper/<leaf>.
     """
-    if len(public.own) == 0:
-        raise Refused("fedasa: the server has no examples of its own to train the auxiliary model on")
+    if len(public.server_data) == 0:
+        raise InputError("fedasa: the server has no examples of its own to train the auxiliary model on")
     _, messages = first(public, seed, common=common)
     whole = init(next(iter(public.nets.values())), generator(seed, "init"))
-    trained = teach(auxiliary, {leaf: whole[leaf] for leaf in shapes(auxiliary)}, public.own, training, steps, seed)
+    trained = teach(
+        auxiliary, {leaf: whole[leaf] for leaf in shapes(auxiliary)}, public.server_data, training, steps, seed
+    )
     hyper = {f"{HYPER}{leaf}": x for leaf, x in whole.items() if common}
-    right = torch.tensor(accuracy(trained, auxiliary, public.own), dtype=torch.float64)
-    memory = {f"{AUXILIARY}{leaf}": x for leaf, x in trained.items()} | {f"{AUXILIARY}x": public.own.x}
+    right = torch.tensor(accuracy(trained, auxiliary, public.server_data), dtype=torch.float64)
+    memory = {f"{AUXILIARY}{leaf}": x for leaf, x in trained.items()} | {f"{AUXILIARY}x": public.server_data.x}
     return hyper | memory | {f"{PREFIX}auxiliary/accuracy": right}, messages
 
 
@@ -164,10 +167,10 @@ def teach(net: Net, start: Params, data: Data, training: Training, steps: int, s
 
 
 def train_most(
-    own: Params,
+    memory: Params,
     message: Message,
     device: Device,
-    at: At,
+    step_id: StepId,
     *,
     limits: Mapping[str, int],
     training: Training,
@@ -175,15 +178,15 @@ def train_most(
 ) -> tuple[Params, Update]:
     """Train all, send the stem and as many cells as the budget allows."""
     shared = upto(device.net, limits[device.name])
-    return train_shared(own, message, device, at, shared=shared, training=training, personal_lr=personal_lr)
+    return train_shared(memory, message, device, step_id, shared=shared, training=training, personal_lr=personal_lr)
 
 
 def train_same(
-    own: Params, message: Message, device: Device, at: At, *, training: Training, personal_lr: float | None
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, personal_lr: float | None
 ) -> tuple[Params, Update]:
     """Train all, send what was sent."""
     return train_shared(
-        own, message, device, at, shared=message.params.keys(), training=training, personal_lr=personal_lr
+        memory, message, device, step_id, shared=message.params.keys(), training=training, personal_lr=personal_lr
     )
 
 

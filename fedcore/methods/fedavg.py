@@ -13,10 +13,10 @@ from typing import Literal, TypeAlias
 from torch import Tensor
 
 from fedcore.local import Training, train
-from fedcore.messages import everyone, first, first_kept, followed, kept, one_start, received
+from fedcore.messages import apply_changes, everyone, first, first_kept, kept, one_start, received
 from fedcore.mixing import by_size, changes, evenly, mean
-from fedcore.types import At, Count, Device, Fraction, Message, Method, Net, Params, Stage, Turn, Update
-from fedcore.unequal import alike
+from fedcore.nets import require_equal
+from fedcore.types import Count, Device, Fraction, Message, Method, Net, Params, Stage, StepId, Turn, Update
 
 Weights: TypeAlias = Literal["size", "even"]
 Sends: TypeAlias = Literal["model", "change"]
@@ -38,7 +38,7 @@ def fedavg(
     "even". sends: a device's "model", or its "change", what training added to the model that it was sent: equal
     but for rounding, and as many bytes. Methods that send changes (DFL) are compared with the latter, bit by bit.
     """
-    alike(nets)
+    require_equal(nets)
     if sends == "model":
         stage = Stage(partial(train, training=training), partial(average, weights=weights), rounds, fraction)
         return Method(partial(first, common=common), (stage,), received)
@@ -56,18 +56,18 @@ def average(
 
 
 def train_change(
-    own: Params, message: Message, device: Device, at: At, *, training: Training
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training
 ) -> tuple[Params | Update, Update]:
     """Train; send how the model changed."""
-    kept_own, update = train(own, message, device, at, training=training)
-    return kept_own, replace(update, params=changes(update.params, message.params))
+    moments, update = train(memory, message, device, step_id, training=training)
+    return moments, replace(update, params=changes(update.params, message.params))
 
 
 def follow(
     server: Params, updates: Mapping[str, Update], turn: Turn, *, weights: Weights
 ) -> tuple[Params, Mapping[str, Message]]:
     """Move the model by the weighted mean of what was sent."""
-    model = followed(server, [update.params for update in updates.values()], shares(updates, weights))
+    model = apply_changes(server, [update.params for update in updates.values()], shares(updates, weights))
     return kept(model), everyone(turn.names, Message(model))
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from fedcore.divergence import Divergence
 from fedcore.links import Answer
+from fedcore.links.divergence import Divergence
 from fedcore.links.heuristics import size_weights
 from fedcore.links.problem import Array
+from fedcore.links.protocol import Bound, How, Program, Radio, method, planned, sizes
 from fedcore.local import Training
-from fedcore.transfer import Bound, How, Program, Radio, method, planned, sizes
 from fedcore.types import Method, Net, Params, Turn
 
 

@@ -36,28 +36,27 @@ from fedcore.cells import layers
 from fedcore.local import Laid, Training, fit, lay, load, of_cross_entropy, predict, starting, updates
 from fedcore.messages import everyone, first, received
 from fedcore.mixing import by_size, mean
-from fedcore.nets import init, shapes
+from fedcore.nets import init, require_equal, shapes
 from fedcore.records import extended
 from fedcore.types import (
     Amount,
-    At,
     Count,
     Data,
     Device,
     Fraction,
+    InputError,
     Message,
     Method,
     Net,
     Params,
     Positive,
     Public,
-    Refused,
     Stage,
+    StepId,
     Turn,
     Update,
     generator,
 )
-from fedcore.unequal import alike
 
 GENERATOR, MOMENTS, LABELS = "generator/", "moments/", "labels"
 """What the names of the generator's leaves and of its optimiser's memory begin with; labels' counts or frequencies."""
@@ -130,7 +129,7 @@ def fedgen(
     weight_decay (1e-2): of the generator's training in a round, by Adam. diversity (1): weight of exp(-mean over pairs
     of |z - z'| |eps - eps'|^2), means over their numbers.
     """
-    alike(nets)
+    require_equal(nets)
     weight, bias = classifier(next(iter(nets.values())))
     classes, features = shapes(next(iter(nets.values())))[weight]
     net = Net(partial(network, classes=classes, noise=noise, hidden=hidden, features=features))
@@ -153,7 +152,7 @@ def classifier(net: Net) -> tuple[str, str | None]:
     leaves = [*layers(net).values()][-1]
     weight, *rest = leaves
     if len(shapes(net)[weight]) != 2 or len(rest) > 1 or any(shapes(net)[b] != shapes(net)[weight][:1] for b in rest):
-        raise Refused("net: fedgen needs a net whose last layer is linear, this one's is not; leave this row out")
+        raise InputError("net: fedgen needs a net whose last layer is linear, this one's is not; leave this row out")
     return weight, rest[0] if rest else None
 
 
@@ -174,14 +173,14 @@ def ends_linear(net: Net, params: Params, data: Data, maker: Maker) -> None:
     other = params | {maker.weight: -2 * params[maker.weight]} | ({maker.bias: moved} if maker.bias else {})
     one, two = predict(params, net, x, len(x)), predict(other, net, x, len(x))
     if not torch.allclose(two, -2 * (one - bias) + (moved if maker.bias else 0), rtol=1e-3, atol=1e-4):
-        raise Refused("net: fedgen needs a net that ends in its last linear layer; leave this row out")
+        raise InputError("net: fedgen needs a net that ends in its last linear layer; leave this row out")
 
 
 def train_with_generated(
-    own: Params,
+    memory: Params,
     message: Message,
     device: Device,
-    at: At,
+    step_id: StepId,
     *,
     training: Training,
     maker: Maker,
@@ -190,12 +189,12 @@ def train_with_generated(
     generated: int,
 ) -> tuple[Params, Update]:
     """Train on the device's examples and on generated ones (5); send the model and how many examples of each label."""
-    laid = lay(device.net, starting({}, message, device, at))
-    weight = alpha * decay**at.round * generated / training.batch
+    laid = lay(device.net, starting({}, message, device, step_id))
+    weight = alpha * decay**step_id.round * generated / training.batch
     pull = None
     if weight and LABELS in message.extra:
-        pull = taught(laid, message.extra, maker, weight, generated, at.generator("generated"))
-    moments = fit(laid, device, at, training, own, pull=pull)
+        pull = taught(laid, message.extra, maker, weight, generated, step_id.generator("generated"))
+    moments = fit(laid, device, step_id, training, memory, pull=pull)
     counts = torch.bincount(device.data.train.y, minlength=maker.classes)
     return moments, Update(laid.params(), {LABELS: counts}, len(device.data.train))
 

@@ -8,24 +8,24 @@ from functools import partial
 from fedcore.cells import exchange, layers, merged, train_shared
 from fedcore.local import Training
 from fedcore.messages import first
-from fedcore.types import At, Count, Device, Message, Method, Net, Params, Positive, Refused, Stage, Update
-from fedcore.unequal import alike
+from fedcore.nets import require_equal
+from fedcore.types import Count, Device, InputError, Message, Method, Net, Params, Positive, Stage, StepId, Update
 
 
 def fedper(
     *, nets: Mapping[str, Net], training: Training, common: bool, rounds: Count, personal_lr: Positive | None
 ) -> Method:
     """Build FedPer. Everyone takes part in every round. personal_lr: of the last layer; None: training's."""
-    alike(nets)
+    require_equal(nets)
     if any(len(layers(net)) < 2 for net in nets.values()):
-        raise Refused("net: fedper keeps the last layer to each device, this net has no other to share")
+        raise InputError("net: fedper keeps the last layer to each device, this net has no other to share")
     stage = Stage(partial(train_base, training=training, personal_lr=personal_lr), exchange, rounds)
     return Method(partial(first, common=common), (stage,), merged)
 
 
 def train_base(
-    own: Params, message: Message, device: Device, at: At, *, training: Training, personal_lr: float | None
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, personal_lr: float | None
 ) -> tuple[Params, Update]:
     """Train all layers, send all but the last."""
     base = [leaf for layer in [*layers(device.net).values()][:-1] for leaf in layer]
-    return train_shared(own, message, device, at, shared=base, training=training, personal_lr=personal_lr)
+    return train_shared(memory, message, device, step_id, shared=base, training=training, personal_lr=personal_lr)

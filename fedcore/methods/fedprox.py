@@ -8,8 +8,8 @@ from functools import partial
 from fedcore.cells import average
 from fedcore.local import Training, fit, lay, starting, toward
 from fedcore.messages import first, received
-from fedcore.types import Amount, At, Count, Device, Fraction, Message, Method, Net, Params, Stage, Update
-from fedcore.unequal import alike
+from fedcore.nets import require_equal
+from fedcore.types import Amount, Count, Device, Fraction, Message, Method, Net, Params, Stage, StepId, Update
 
 
 def fedprox(
@@ -19,15 +19,15 @@ def fedprox(
 
     Departure: a device does `training.epochs` epochs; the paper lets it stop at any inexact minimum.
     """
-    alike(nets)
+    require_equal(nets)
     stage = Stage(partial(train_near, training=training, mu=mu), average, rounds, fraction)
     return Method(partial(first, common=common), (stage,), received)
 
 
 def train_near(
-    own: Params, message: Message, device: Device, at: At, *, training: Training, mu: float
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, mu: float
 ) -> tuple[Params, Update]:
     """Minimise F_k(w) + mu/2 ||w - w^t||^2, w^t being where the device begins."""
-    laid = lay(device.net, starting({}, message, device, at))
-    moments = fit(laid, device, at, training, own, pull=toward(laid, laid.vector.clone(), mu))
+    laid = lay(device.net, starting({}, message, device, step_id))
+    moments = fit(laid, device, step_id, training, memory, pull=toward(laid, laid.vector.clone(), mu))
     return moments, Update(laid.params(), size=len(device.data.train))

@@ -15,22 +15,22 @@ import torch
 from fedcore.cells import deepest, exchange, merged, train_shared, upto
 from fedcore.local import Training
 from fedcore.messages import first
+from fedcore.nets import require_equal
 from fedcore.types import (
-    At,
     Count,
     Depth,
     Device,
+    InputError,
     Message,
     Method,
     Net,
     Params,
     Positive,
-    Refused,
     Stage,
+    StepId,
     Update,
     generator,
 )
-from fedcore.unequal import alike
 
 Choice: TypeAlias = Depth | Literal["random"] | None
 
@@ -50,28 +50,30 @@ def fixed_depth(
     never); null: nothing; random: drawn for each device, evenly from 0 to M. personal_lr: of what is not shared; None:
     training's.
     """
-    alike(nets)
+    require_equal(nets)
     for net in nets.values():
         if depth is not None and not 0 <= (0 if depth == "random" else depth) <= deepest(net):
-            raise Refused(f"fixed_depth.depth = {depth!r}: this net's depths are 0 to {deepest(net)}, random and null")
+            raise InputError(
+                f"fixed_depth.depth = {depth!r}: this net's depths are 0 to {deepest(net)}, random and null"
+            )
     stage = Stage(partial(train_upto, training=training, depth=depth, personal_lr=personal_lr), exchange, rounds)
     return Method(partial(first, common=common), (stage,), merged)
 
 
 def train_upto(
-    own: Params,
+    memory: Params,
     message: Message,
     device: Device,
-    at: At,
+    step_id: StepId,
     *,
     training: Training,
     depth: Choice,
     personal_lr: float | None,
 ) -> tuple[Params, Update]:
     """Train all, send the stem and the cells up to the device's depth."""
-    here = drawn(device.net, at.seed, device.name) if depth == "random" else depth
+    here = drawn(device.net, step_id.seed, device.name) if depth == "random" else depth
     shared = () if here is None else upto(device.net, here)
-    return train_shared(own, message, device, at, shared=shared, training=training, personal_lr=personal_lr)
+    return train_shared(memory, message, device, step_id, shared=shared, training=training, personal_lr=personal_lr)
 
 
 def drawn(net: Net, seed: int, name: str) -> int:

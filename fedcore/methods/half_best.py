@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from fedcore.align.ranking import Exam, ascending, begin
 from fedcore.local import Training, train
 from fedcore.messages import everyone, received
-from fedcore.ranking import Exam, ascending, begin
+from fedcore.nets import require_equal
 from fedcore.types import Message, Method, Net, Params, Stage, Turn, Update
-from fedcore.unequal import alike
 
 
 def half_best(*, nets: Mapping[str, Net], training: Training, common: bool, exam: Exam) -> Method:
     """Build the control. exam: what models are ranked by."""
-    alike(nets)
+    require_equal(nets)
     stage = Stage(partial(train, training=training), partial(halve, nets=nets))
     return Method(partial(begin, common=common, exam=exam), (stage,), received)
 

@@ -15,9 +15,9 @@ from fedcore import cells, distillation
 from fedcore.distillation import Kind, Ratio, hard_label_loss, smoothed
 from fedcore.local import Training, fit, lay, starting
 from fedcore.messages import first, received
+from fedcore.nets import require_equal
 from fedcore.records import extended
-from fedcore.types import At, Count, Device, Fraction, Message, Method, Net, Params, Share, Stage, Turn, Update
-from fedcore.unequal import alike
+from fedcore.types import Count, Device, Fraction, Message, Method, Net, Params, Share, Stage, StepId, Turn, Update
 
 
 def label_smoothing(
@@ -31,7 +31,7 @@ def label_smoothing(
     threshold: Share,
 ) -> Method:
     """Build the control. rounds, fraction: as in fedavg. ratio, threshold: as in dfl; threshold 1 is fedavg."""
-    alike(nets)
+    require_equal(nets)
     hard_label_loss("label_smoothing", training)
     rho = distillation.ratio(ratio, threshold, rounds)
     stage = Stage(partial(train_smoothed, training=training, rho=rho), partial(average, rho=rho), rounds, fraction)
@@ -39,12 +39,12 @@ def label_smoothing(
 
 
 def train_smoothed(
-    own: Params, message: Message, device: Device, at: At, *, training: Training, rho: Ratio
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, rho: Ratio
 ) -> tuple[Params, Update]:
     """Train on labels smoothed by 1 - rho; where that is nothing this is FedAvg's training, bit by bit."""
-    laid = lay(device.net, starting({}, message, device, at))
-    share = 1 - rho.at(at.round)
-    moments = fit(laid, device, at, training, own, slope=smoothed(share) if share else None)
+    laid = lay(device.net, starting({}, message, device, step_id))
+    share = 1 - rho.at(step_id.round)
+    moments = fit(laid, device, step_id, training, memory, slope=smoothed(share) if share else None)
     return moments, Update(laid.params(), size=len(device.data.train))
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from fedcore.divergence import Divergence
 from fedcore.links import Answer
+from fedcore.links.divergence import Divergence
 from fedcore.links.heuristics import one_source
 from fedcore.links.problem import Array
+from fedcore.links.protocol import Bound, How, Program, Radio, errors, method, planned
 from fedcore.local import Training
-from fedcore.transfer import Bound, How, Program, Radio, errors, method, planned
 from fedcore.types import Method, Net, Params, Turn
 
 

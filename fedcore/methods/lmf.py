@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Literal
 
-from fedcore import fusion, records
-from fedcore.fusion import Options
+from fedcore import records
+from fedcore.align import fusion
+from fedcore.align.fusion import Options
+from fedcore.align.ranking import Exam, ascending, begin
+from fedcore.align.transport import Solver
+from fedcore.align.widths import fitted, table
 from fedcore.local import Training, train
 from fedcore.messages import received
-from fedcore.ranking import Exam, ascending, begin
-from fedcore.transport import Solver
 from fedcore.types import Axes, Count, Message, Method, Net, Params, Positive, Stage, Turn, Update
-from fedcore.unequal import fitted, table
 
 
 def lmf(

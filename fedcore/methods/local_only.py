@@ -15,6 +15,6 @@ def local_only(*, nets: Mapping[str, Net], training: Training, common: bool) -> 
     return Method(partial(first, common=common), (Stage(partial(train, training=training), None),), keep)
 
 
-def keep(own: Update | Params, message: Message) -> Model:
+def keep(memory: Update | Params, message: Message) -> Model:
     """Run the device's own model; before training, what it was sent."""
-    return Model((own.params,) if isinstance(own, Update) else (message.params,))
+    return Model((memory.params,) if isinstance(memory, Update) else (message.params,))

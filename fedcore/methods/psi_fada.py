@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from fedcore.adversarial import Alignment, method
+from fedcore.links.adversaries import Alignment, method
 from fedcore.links.heuristics import coins, even_weights
 from fedcore.links.problem import Array
+from fedcore.links.protocol import Radio, guessed
 from fedcore.local import Training
-from fedcore.transfer import Radio, guessed
 from fedcore.types import Depth, Method, Net, Params, Turn
 
 
@@ -24,7 +24,7 @@ def psi_fada(
 ) -> Method:
     """Build psi-FADA. Nothing is measured over pairs.
 
-    rounds: how often sources train their copies. start to identifier_lr: :class:`fedcore.adversarial.Alignment`. The
+    rounds: how often sources train their copies. start to identifier_lr: `fedcore.links.adversaries.Alignment`. The
     others are `st_lf`'s.
     """
     form = partial(guessed, radio=radio, draw=draw)

@@ -7,8 +7,8 @@ from functools import partial
 
 from fedcore.links.heuristics import coins, random_weights
 from fedcore.links.problem import Array
+from fedcore.links.protocol import How, Radio, guessed, method
 from fedcore.local import Training
-from fedcore.transfer import How, Radio, guessed, method
 from fedcore.types import Method, Net, Params, Turn
 
 

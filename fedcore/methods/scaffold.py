@@ -17,23 +17,22 @@ import torch
 from fedcore.local import Training, beside, by_leaf, descend, lay, learning_rates, minibatches, plain, starting
 from fedcore.messages import everyone, first, received
 from fedcore.mixing import evenly, mean
-from fedcore.nets import drawn_from
+from fedcore.nets import drawn_from, require_equal
 from fedcore.types import (
-    At,
     Count,
     Device,
     Fraction,
+    InputError,
     Message,
     Method,
     Net,
     Params,
     Public,
-    Refused,
     Stage,
+    StepId,
     Turn,
     Update,
 )
-from fedcore.unequal import alike
 
 
 def scaffold(*, nets: Mapping[str, Net], training: Training, common: bool, rounds: Count, fraction: Fraction) -> Method:
@@ -41,10 +40,10 @@ def scaffold(*, nets: Mapping[str, Net], training: Training, common: bool, round
 
     Only plain SGD: option II takes the mean gradient from how far the model moved, which a momentum or Adam changes.
     """
-    alike(nets)
+    require_equal(nets)
     if training.optimiser != "sgd" or training.momentum:
         way = "adam" if training.optimiser == "adam" else f"sgd with momentum {training.momentum}"
-        raise Refused(f"training.optimiser = {way}: scaffold needs plain sgd; use sgd and momentum 0")
+        raise InputError(f"training.optimiser = {way}: scaffold needs plain sgd; use sgd and momentum 0")
     stage = Stage(partial(train_corrected, training=training), average, rounds, fraction)
     return Method(partial(begin, common=common), (stage,), received)
 
@@ -60,7 +59,7 @@ def begin(public: Public, seed: int, *, common: bool) -> tuple[Params, Mapping[s
 
 
 def train_corrected(
-    own: Params, message: Message, device: Device, at: At, *, training: Training
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training
 ) -> tuple[Params, Update]:
     r"""Step along g(y) - c_i + c; then take the new variate from the way that was gone (lines 10 and 12, option II).
 
@@ -68,16 +67,16 @@ def train_corrected(
 
     own: c_i by leaf, nothing before the first time, which is zero. Sends y and c_i+ - c_i.
     """
-    laid = lay(device.net, starting({}, message, device, at))
-    x, mine, common = laid.vector.clone(), beside(laid, own), beside(laid, message.extra)
+    laid = lay(device.net, starting({}, message, device, step_id))
+    x, mine, common = laid.vector.clone(), beside(laid, memory), beside(laid, message.extra)
     correction = common - mine
 
     def correct() -> None:
         laid.gradient.add_(correction)
 
     pull = correct if correction.any() else None
-    with drawn_from(at.generator("noise")):
-        batches = minibatches(laid, len(device.data.train), training, at.generator("batches"))
+    with drawn_from(step_id.generator("noise")):
+        batches = minibatches(laid, len(device.data.train), training, step_id.generator("batches"))
         descend(device.data.train, batches, plain(laid, training, len(batches), pull=pull))
     way = sum(learning_rates(training, len(batches)))
     change = (x - laid.vector) / way - common if way else torch.zeros_like(x)

@@ -1,6 +1,6 @@
 """ST-LF (Wang et al., Algorithms 1 and 2): who is a source, who a target, and which links between them are worth it.
 
-Departures from the paper are listed in docs/stlf.md; what its rivals share is in fedcore.transfer.
+Departures from the paper are listed in docs/stlf.md; what its rivals share is in fedcore.links.protocol.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from fedcore.divergence import Divergence
 from fedcore.links import Answer
+from fedcore.links.divergence import Divergence
 from fedcore.links.problem import Array
+from fedcore.links.protocol import Bound, How, Program, Radio, method, planned
 from fedcore.local import Training
-from fedcore.transfer import Bound, How, Program, Radio, method, planned
 from fedcore.types import Method, Net, Params, Turn
 
 
@@ -29,9 +29,9 @@ def st_lf(
 ) -> Method:
     """Build ST-LF.
 
-    pair_*, held_out: of the classifiers of Algorithm 1 (:class:`fedcore.divergence.Divergence`). constants, delta,
+    pair_*, held_out: of the classifiers of Algorithm 1 (:class:`fedcore.links.divergence.Divergence`). constants, delta,
     unlabelled: of the bounds (`fedcore.links.bound`). phi_s, phi_t, phi_e: the weights of (11). powers, rates, bits,
-    costs: :class:`fedcore.transfer.Radio`. solver, tol, max_iterations: `fedcore.links.solve`. transfer: "parameters",
+    costs: :class:`fedcore.links.protocol.Radio`. solver, tol, max_iterations: `fedcore.links.solve`. transfer: "parameters",
     a target runs the mean of its sources' models, or "outputs", the mean of what they say.
     """
     form = partial(planned, bound=bound, radio=radio, program=program, weigh=weigh)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from inspect import signature
 
 import torch
 
-from fedcore.types import Net, Params, Refused
+from fedcore.types import InputError, Net, Params
 
 NETS = {
     "mlp": "fedcore.nets.mlp:net",
@@ -35,11 +35,11 @@ _GLOBAL_RANDOMNESS = threading.RLock()
 def maker(name: str) -> Callable[..., Net]:
     """Return the function (*, shape, classes, **settings) -> Net of that name."""
     if ":" in name:
-        from fedcore.nets.own import own
+        from fedcore.nets.custom import custom
 
-        return own(name)
+        return custom(name)
     if name not in NETS:
-        raise Refused(f"net.name: {name!r} is not one of {', '.join(NETS)}, nor package.module:Class")
+        raise InputError(f"net.name: {name!r} is not one of {', '.join(NETS)}, nor package.module:Class")
     module, _, function = NETS[name].partition(":")
     make: Callable[..., Net] = getattr(import_module(module), function)
     return make
@@ -51,7 +51,7 @@ def net(name: str, *, shape: tuple[int, ...], classes: int, **settings: object) 
     try:
         signature(make).bind(shape=shape, classes=classes, **settings)
     except TypeError as error:
-        raise Refused(f"net: {error}, for net.name {name}") from None
+        raise InputError(f"net: {error}, for net.name {name}") from None
     return make(shape=shape, classes=classes, **settings)
 
 
@@ -100,3 +100,11 @@ def _shapes(key: bytes) -> dict[str, tuple[int, ...]]:
     with drawn_from(torch.Generator()):
         module = pickle.loads(key)()
     return {name: tuple(leaf.shape) for name, leaf in module.state_dict().items()}
+
+
+def require_equal(nets: Mapping[str, Net]) -> None:
+    """Refuse nets that are not all equal."""
+    if len({key(net) for net in nets.values()}) > 1:
+        raise InputError(
+            "net.variants: this method takes models leaf by leaf, it needs equal nets; leave variants or this row out"
+        )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedcore.nets.cnn import scaled
 from fedcore.nets.tables import Images, Residual, described
-from fedcore.types import Count, Net, Positive, Refused
+from fedcore.types import Count, InputError, Net, Positive
 
 
 class Row(nn.Module):
@@ -54,7 +54,7 @@ def net(*, shape: Sequence[int], classes: int, cells: Count = 4, width: Positive
     or the kind of pooling.
     """
     if len(shape) != 2 or shape[1] < 4:
-        raise Refused(f"net.name: cells takes signals (channels, length from 4), examples are {tuple(shape)}")
+        raise InputError(f"net.name: cells takes signals (channels, length from 4), examples are {tuple(shape)}")
     if type(cells) is not int or cells < 1:
-        raise Refused(f"net.cells: {cells!r} is not a whole number above 0")
+        raise InputError(f"net.cells: {cells!r} is not a whole number above 0")
     return described(partial(cellular, tuple(shape), classes, cells=cells, widths=scaled([32, 64, 128], width)))

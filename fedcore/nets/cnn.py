@@ -12,7 +12,7 @@ from typing import Literal
 from torch import nn
 
 from fedcore.nets.tables import Images, described
-from fedcore.types import Count, Net, Positive, Refused
+from fedcore.types import Count, InputError, Net, Positive
 
 
 def cnn(
@@ -29,7 +29,9 @@ def cnn(
         layers |= {f"pool{i}": nn.MaxPool2d(2), f"relu{i}": nn.ReLU(inplace=True)}
         sides = [(side - (kernel - 1 if padding == "valid" else 0)) // 2 for side in sides]
     if min(sides) < 1:
-        raise Refused(f"net: images of {shape[1]} x {shape[2]} are too small for {len(maps)} layers of kernel {kernel}")
+        raise InputError(
+            f"net: images of {shape[1]} x {shape[2]} are too small for {len(maps)} layers of kernel {kernel}"
+        )
     layers["flatten"] = nn.Flatten()
     widths = [maps[-1] * math.prod(sides), *hidden, classes]
     for i, (before, after) in enumerate(pairwise(widths), start=1):
@@ -41,7 +43,7 @@ def cnn(
 def images(shape: Sequence[int]) -> tuple[int, int, int]:
     """Return channels, height and width, or refuse examples that are no images."""
     if len(shape) != 3:
-        raise Refused(f"net.name: it takes images (channels, height, width), examples are {tuple(shape)}")
+        raise InputError(f"net.name: it takes images (channels, height, width), examples are {tuple(shape)}")
     return shape[0], shape[1], shape[2]
 
 
@@ -75,9 +77,9 @@ def net(
     """
     for key, numbers in {"maps": maps, "hidden": hidden, "kernel": [kernel]}.items():
         if not all(type(number) is int and number > 0 for number in numbers):
-            raise Refused(f"net.{key}: {list(numbers)} are not whole numbers above 0")
+            raise InputError(f"net.{key}: {list(numbers)} are not whole numbers above 0")
     if len(maps) == 0 or padding not in ("valid", "same"):
-        raise Refused(f"net: maps {list(maps)} must not be empty, padding {padding!r} is valid or same")
+        raise InputError(f"net: maps {list(maps)} must not be empty, padding {padding!r} is valid or same")
     return described(partial(cnn, tuple(shape), classes, tuple(maps), kernel, padding, tuple(hidden), size))
 
 

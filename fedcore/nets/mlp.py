@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedcore.types import Axes, Net, Params, Refused
+from fedcore.types import Axes, InputError, Net, Params
 
 ONEDNN: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 
@@ -89,5 +89,5 @@ def axes(widths: Sequence[int]) -> Axes:
 def net(*, shape: Sequence[int], classes: int, widths: Sequence[int]) -> Net:
     """Return the architecture with hidden layers of these widths."""
     if not all(type(width) is int and width > 0 for width in widths):
-        raise Refused(f"net.widths: {list(widths)} is not a list of whole numbers above 0")
+        raise InputError(f"net.widths: {list(widths)} is not a list of whole numbers above 0")
     return Net(partial(mlp, shape=tuple(shape), widths=tuple(widths), classes=classes), axes(widths))

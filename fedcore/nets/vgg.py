@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedcore.nets.cnn import framed, scaled
 from fedcore.nets.tables import Images, described
-from fedcore.types import Count, Net, Positive, Refused
+from fedcore.types import Count, InputError, Net, Positive
 
 WIDTHS = (64, 128, 256, 512, 512)
 
@@ -32,7 +32,7 @@ def vgg(
     frame, (channels, height, width) = framed(shape, size)
     layers: dict[str, nn.Module] = {"frame": frame, "color": Gray() if channels == 1 else nn.Identity()}
     if min(height, width) < 32:
-        raise Refused(f"net.size: {size} is too small, five times pooled an image needs 32 pixels a side")
+        raise InputError(f"net.size: {size} is too small, five times pooled an image needs 32 pixels a side")
     before, i = 3 if channels == 1 else channels, 0
     for block, (after, depth) in enumerate(zip(widths, depths, strict=True), start=1):
         for _ in range(depth):

@@ -33,7 +33,7 @@ from fedcore.partition.ways import (
     label_skew,
     quantity_skew,
 )
-from fedcore.types import Count, Data, Fraction, Positive, Refused, Splits
+from fedcore.types import Count, Data, Fraction, InputError, Positive, Splits
 
 __all__ = [
     "PARTITIONS",
@@ -128,14 +128,16 @@ def partition(
     for key, fraction in fractions.items():
         if isinstance(fraction, str) or not 0 <= fraction < 1:
             also = ", or random" if key == "hidden" else ""
-            raise Refused(f"federation.{key} = {fraction}: must be a fraction, at least 0 and below 1{also}")
+            raise InputError(f"federation.{key} = {fraction}: must be a fraction, at least 0 and below 1{also}")
     if val + test >= 1:
-        raise Refused(f"federation.val + federation.test = {val} + {test}: must be below 1, training needs examples")
+        raise InputError(f"federation.val + federation.test = {val} + {test}: must be below 1, training needs examples")
     if min_size < 1:
-        raise Refused(f"federation.min_size = {min_size}: must be at least 1, a device without examples cannot train")
+        raise InputError(
+            f"federation.min_size = {min_size}: must be at least 1, a device without examples cannot train"
+        )
     for key, most in {"examples": examples, "shared_examples": shared_examples}.items():
         if most is not None and most < 1:
-            raise Refused(f"federation.{key} = {most}: must be at least 1, or null for all")
+            raise InputError(f"federation.{key} = {most}: must be at least 1, or null for all")
 
     labels = dataset.train.y.numpy()
     marks = None if dataset.split is None else np.asarray(dataset.split)
@@ -147,7 +149,9 @@ def partition(
         pools = {who: np.setdiff1d(index, held[who], assume_unique=True) for who, index in pools.items()}
         shared = np.sort(np.concatenate(list(held.values())))
         if shared_test > 0 and not len(shared):
-            raise Refused(f"federation.shared_test = {shared_test}: no example is held out of {len(labels)}; raise it")
+            raise InputError(
+                f"federation.shared_test = {shared_test}: no example is held out of {len(labels)}; raise it"
+            )
     if shared_examples is not None:
         whole = shared if dataset.test is None else np.arange(len(dataset.test))
         if len(whole) > shared_examples:
@@ -172,13 +176,13 @@ def partition(
         own = divided(pools[EVERYONE], devices, seed)
     for who, index in own.items():
         if len(index) < min_size:
-            raise Refused(
+            raise InputError(
                 f"federation.min_size = {min_size}: {who!r} has {len(index)} examples; lower it or drop devices"
             )
     parts = {who: _parts(own[who], labels, marks, val, test, draws(seed, "split", who)) for who in sorted(own)}
     for who, part in parts.items():
         if not len(part["train"]):
-            raise Refused(f"data.split: device {who!r} has no row marked train; every device needs at least one")
+            raise InputError(f"data.split: device {who!r} has no row marked train; every device needs at least one")
     made = Partition(_hide(parts, unlabelled, hidden, seed), shared)
     for again in range(1, REDRAWS):
         if not _lost(made, labels):
@@ -201,9 +205,9 @@ def _pools(dataset: Dataset, name: str, domains: str) -> dict[str, Index]:
     """Return the examples that are divided apart from each other: each device's or domain's, or everyone's."""
     if domains == "split":
         if name in FROM_DATA:
-            raise Refused(f"federation.domains = 'split': must be mixed with federation.partition = {name!r}")
+            raise InputError(f"federation.domains = 'split': must be mixed with federation.partition = {name!r}")
         if dataset.domain is None:
-            raise Refused("federation.domains = 'split': must be mixed, the data name no domains")
+            raise InputError("federation.domains = 'split': must be mixed, the data name no domains")
         return by_domain(dataset.domain)
     if name == "by_device":
         return by_device(dataset.device)
@@ -223,19 +227,21 @@ def _some(pools: Mapping[str, Index], labels: Index, examples: int, rng: np.rand
 def _numbers(pools: Mapping[str, Index], devices: int, min_size: int) -> dict[str, int]:
     """Return how many devices each domain gets: one in turn, while it has min_size examples for one more."""
     if devices < len(pools):
-        raise Refused(f"federation.devices = {devices}: must be at least {len(pools)}, one for each domain")
+        raise InputError(f"federation.devices = {devices}: must be at least {len(pools)}, one for each domain")
     numbers = dict.fromkeys(pools, 0)
     for given in range(devices):
         room = [who for who, index in pools.items() if len(index) >= (numbers[who] + 1) * min_size]
         if not room:
-            raise Refused(
+            raise InputError(
                 f"federation.devices = {devices}: must be at most {given}, so many devices of federation.min_size = "
                 f"{min_size} examples find room in the domains"
             )
         numbers[min(room, key=numbers.__getitem__)] += 1
     for who, number in numbers.items():
         if not number:
-            raise Refused(f"federation.min_size = {min_size}: domain {who!r} has {len(pools[who])} examples; lower it")
+            raise InputError(
+                f"federation.min_size = {min_size}: domain {who!r} has {len(pools[who])} examples; lower it"
+            )
     return numbers
 
 
@@ -250,8 +256,8 @@ def _apart(
     for domain, number in numbers.items():
         try:
             shares = divided(pools[domain], number, int(draws(seed, "domain", domain).integers(2**63)))
-        except Refused as refused:
-            raise Refused(f"{refused} (in domain {domain!r})") from None
+        except InputError as refused:
+            raise InputError(f"{refused} (in domain {domain!r})") from None
         own |= {f"{domain}{who.removeprefix('device')}": index for who, index in shares.items()}
     return own
 
@@ -288,7 +294,7 @@ def _hide(
     ranked = sorted(devices, key=lambda who: draws(seed, "unlabelled", who, *again).random()) if unlabelled else []
     without = set(ranked[: round(unlabelled * len(devices))])
     if len(without) == len(devices):
-        raise Refused(f"federation.unlabelled = {unlabelled}: leaves no label on {len(devices)} devices; lower it")
+        raise InputError(f"federation.unlabelled = {unlabelled}: leaves no label on {len(devices)} devices; lower it")
     made = {}
     for who, own in devices.items():
         rng = draws(seed, "hidden", who, *again)
@@ -314,7 +320,7 @@ def check_labels(dataset: Dataset, partition: Partition) -> None:
             advice = "add training examples of it or remove the label"
             if "unlabelled" in where:
                 advice = "lower federation.unlabelled or federation.hidden, or change the seed"
-            raise Refused(
+            raise InputError(
                 f"data: no device has a training example of label {label!r} (found in: {', '.join(where) or 'nothing'})"
                 f"; {advice}"
             )

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcore.types import Refused
+from fedcore.types import InputError
 
 Index: TypeAlias = NDArray[np.int64]
 
@@ -55,9 +55,9 @@ def few_classes(labels: Index, devices: int, classes: int, alpha: float, min_siz
     """
     kinds = len(np.unique(labels))
     if not 1 <= classes <= kinds:
-        raise Refused(f"federation.classes = {classes}: must be 1 to {kinds}, the number of classes in the data")
+        raise InputError(f"federation.classes = {classes}: must be 1 to {kinds}, the number of classes in the data")
     if devices * classes < kinds:
-        raise Refused(
+        raise InputError(
             f"federation.classes = {classes}: must be at least {-(-kinds // devices)}, so that {devices} devices hold "
             f"all of {kinds} classes"
         )
@@ -85,10 +85,10 @@ def _by_shares(
 ) -> dict[str, Index]:
     """Divide each class by the shares (K, C) that are drawn for K classes, again until every device has enough."""
     if not 0 < alpha <= 1e100:
-        raise Refused(f"federation.alpha = {alpha}: must be above 0 (small: skewed, 1e20: near-iid), at most 1e100")
+        raise InputError(f"federation.alpha = {alpha}: must be above 0 (small: skewed, 1e20: near-iid), at most 1e100")
     _check_devices(devices, len(labels))
     if devices * min_size > len(labels):
-        raise Refused(
+        raise InputError(
             f"federation.min_size = {min_size}: must be at most {len(labels) // devices}, the mean size of {devices} "
             f"devices that divide {len(labels)} examples"
         )
@@ -114,7 +114,7 @@ def dirichlet_capped(labels: Index, devices: int, alpha: float, min_size: int, s
     reading of Yurochkin et al. 2019, which the CODE paper cites. Drawn again as in `dirichlet`.
     """
     if not 0 < alpha < np.inf:
-        raise Refused(f"federation.alpha = {alpha}: must be a positive number (small: skewed, 1e20: near-iid)")
+        raise InputError(f"federation.alpha = {alpha}: must be a positive number (small: skewed, 1e20: near-iid)")
     _check_devices(devices, len(labels))
     rng = draws(seed, "dirichlet_capped")
     classes = [np.flatnonzero(labels == k) for k in np.unique(labels)]
@@ -153,7 +153,7 @@ def label_skew(labels: Index, devices: int, share: float, seed: int) -> dict[str
     _check_devices(devices, len(labels))
     _, which, frequency = np.unique(labels, return_inverse=True, return_counts=True)
     if not 1 / len(frequency) <= share <= 1:
-        raise Refused(
+        raise InputError(
             f"federation.share = {share}: must be 1 / {len(frequency)} (each of {len(frequency)} labels alike) to 1"
         )
     rng = draws(seed, "label_skew")
@@ -193,7 +193,7 @@ def quantity_skew(labels: Index, devices: int, alpha: float, min_size: int, seed
 def by_device(owners: Sequence[str] | None) -> dict[str, Index]:
     """Every device keeps what it recorded; `owners` names it for each example."""
     if owners is None:
-        raise Refused(
+        raise InputError(
             "federation.partition = 'by_device': the data name no devices; set data.device or give a file each"
         )
     return _groups(owners)
@@ -202,7 +202,7 @@ def by_device(owners: Sequence[str] | None) -> dict[str, Index]:
 def by_domain(domains: Sequence[str] | None) -> dict[str, Index]:
     """A device for each domain; `domains` names it for each example."""
     if domains is None:
-        raise Refused("federation.partition = 'by_domain': the data name no domains")
+        raise InputError("federation.partition = 'by_domain': the data name no domains")
     return _groups(domains)
 
 
@@ -213,10 +213,12 @@ def by_writer(owners: Sequence[str] | None, devices: int, seed: int) -> dict[str
     of the best possible); equal ones in a drawn order. (FEMNIST is divided by writer: DFL, sec. IV-A.)
     """
     if owners is None:
-        raise Refused("federation.partition = 'by_writer': the data do not say who wrote what; set data.device")
+        raise InputError("federation.partition = 'by_writer': the data do not say who wrote what; set data.device")
     writers = list(_groups(owners).values())
     if not 1 <= devices <= len(writers):
-        raise Refused(f"federation.devices = {devices}: must be 1 to {len(writers)}, the number of writers to divide")
+        raise InputError(
+            f"federation.devices = {devices}: must be 1 to {len(writers)}, the number of writers to divide"
+        )
     shuffled = [writers[i] for i in draws(seed, "by_writer").permutation(len(writers))]
     shares: list[list[Index]] = [[] for _ in range(devices)]
     smallest = [(0, i) for i in range(devices)]
@@ -237,11 +239,11 @@ def _groups(names: Sequence[str]) -> dict[str, Index]:
 
 def _check_devices(devices: int, examples: int) -> None:
     if not 1 <= devices <= examples:
-        raise Refused(f"federation.devices = {devices}: must be 1 to {examples}, the number of examples to divide")
+        raise InputError(f"federation.devices = {devices}: must be 1 to {examples}, the number of examples to divide")
 
 
-def _not_met(min_size: int, devices: int, alpha: float) -> Refused:
-    return Refused(
+def _not_met(min_size: int, devices: int, alpha: float) -> InputError:
+    return InputError(
         f"federation.min_size = {min_size}: not met by all {devices} devices in {REDRAWS} draws with "
         f"federation.alpha = {alpha}; raise alpha, or lower min_size or federation.devices"
     )

@@ -21,12 +21,12 @@ from federations import (
 )
 
 from fedcore import nets
-from fedcore.fusion import align
+from fedcore.align.fusion import align
+from fedcore.execute.workers import Inline, one_thread
 from fedcore.local import predict
 from fedcore.methods import method
 from fedcore.rounds import run
-from fedcore.types import At, Message, Net, Refused, Turn, Update, generator
-from fedcore.workers import Inline, one_thread
+from fedcore.types import InputError, Message, Net, StepId, Turn, Update, generator
 
 GIVEN = {
     "nets": NETS, "training": SGD, "common": False, "shots": 1, "order": "ascending", "exam": "validation",
@@ -108,7 +108,7 @@ def test_later_shots_train_on_from_the_fused_model():
     (local,) = {stage.local for stage in code_ot(shots=2).stages}
     with one_thread():
         updates = {
-            name: local({}, Message(first.state.messages[name].params), there, At(4, 1, 0, name))[1]
+            name: local({}, Message(first.state.messages[name].params), there, StepId(4, 1, 0, name))[1]
             for name, there in fed.devices.items()
         }
     assert bits(second.state.messages["a"].params) == bits(fused(code_ot(), updates))
@@ -173,7 +173,7 @@ def test_the_plan_of_a_permutation_is_that_permutation():
 
 
 def test_a_net_without_a_table_is_refused():
-    with pytest.raises(Refused, match=r"^net\.name: .*no table of axes"):
+    with pytest.raises(InputError, match=r"^net\.name: .*no table of axes"):
         code_ot(nets={"a": Net(NET.build)})
 
 
@@ -228,12 +228,12 @@ def test_what_the_wide_devices_get_is_the_fused_function_where_their_models_are_
 
 def test_nets_of_unequal_depth_are_refused():
     deep = nets.net("mlp", shape=(4,), classes=3, widths=[5, 4, 4])
-    with pytest.raises(Refused, match=r"^net\.variants: .*widths only"):
+    with pytest.raises(InputError, match=r"^net\.variants: .*widths only"):
         code_ot(nets={"a": NET, "b": deep})
 
 
 @pytest.mark.parametrize("name", ["fedavg", "best_local", "half_best", "no_alignment"])
 def test_what_is_taken_leaf_by_leaf_needs_equal_nets(name):
-    own = {"rounds": 1, "fraction": 1.0, "weights": "size"} if name == "fedavg" else {"exam": "validation"}
-    with pytest.raises(Refused, match=r"^net\.variants: .*equal nets"):
-        method(name, nets={"a": NET, "b": WIDE}, training=SGD, common=False, **own)
+    memory = {"rounds": 1, "fraction": 1.0, "weights": "size"} if name == "fedavg" else {"exam": "validation"}
+    with pytest.raises(InputError, match=r"^net\.variants: .*equal nets"):
+        method(name, nets={"a": NET, "b": WIDE}, training=SGD, common=False, **memory)

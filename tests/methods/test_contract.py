@@ -11,14 +11,14 @@ from federations import NET, NETS, SGD, bits, federation, last, workers
 
 from fedcore import nets
 from fedcore.evaluate import evaluate
+from fedcore.execute.workers import Inline
+from fedcore.links.protocol import SENDS
 from fedcore.local import Training, train
 from fedcore.methods import CONTROLS, METHODS, method
 from fedcore.rounds import begin, receive, run
-from fedcore.transfer import SENDS
-from fedcore.types import Refused
-from fedcore.workers import Inline
-from tasks import settings
-from tasks.keys import key
+from fedcore.types import InputError
+from tasks.cache.keys import key
+from tasks.config import settings
 
 PARAMS = settings.read(Path(__file__).parents[2] / "params.yaml")
 ROWS = {row.name: row for row in settings.settings(PARAMS, "code", "small", {}, list(METHODS))[0].methods}
@@ -49,7 +49,9 @@ def test_same_seed_same_bits_other_seed_other_bits(row):
 
 def models(built, one):
     """What each device runs in the end."""
-    return {name: built.deploy(one.state.own.get(name) or {}, one.state.messages[name]).members for name in FED.devices}
+    return {
+        name: built.deploy(one.state.memories.get(name) or {}, one.state.messages[name]).members for name in FED.devices
+    }
 
 
 def test_what_is_deployed_fits_its_net_is_finite_and_is_what_was_scored(row):
@@ -57,7 +59,7 @@ def test_what_is_deployed_fits_its_net_is_finite_and_is_what_was_scored(row):
     one = last(built, FED)
     assert list(one.scores) == list(FED.devices)
     for name, there in FED.devices.items():
-        deployed = built.deploy(one.state.own.get(name) or {}, one.state.messages[name])
+        deployed = built.deploy(one.state.memories.get(name) or {}, one.state.messages[name])
         for params in deployed.members:
             assert {leaf: tuple(x.shape) for leaf, x in params.items()} == nets.shapes(NET)
             assert all(x.dtype == torch.float32 and bool(x.isfinite().all()) for x in params.values())
@@ -106,7 +108,7 @@ def renamed(name):
 
 def test_other_names_in_the_same_order_change_nothing_else(row):
     """With one start for all and all examples in one batch nothing else is drawn by name, once `DRAWN` is off."""
-    row = replace(row, own=row.own | DRAWN.get(row.name, {}))
+    row = replace(row, memory=row.memory | DRAWN.get(row.name, {}))
     whole = {"batch": 1000, "epochs": 5, "optimiser": "sgd", "lr": 0.3}
     built = replace(row, common=True, training=row.training | whole).build(NETS)
     other = replace(FED, devices={renamed(k): replace(v, name=renamed(k)) for k, v in FED.devices.items()})
@@ -176,8 +178,8 @@ def test_one_training_serves_every_one_shot_method():
 
 
 def test_names_and_settings_that_are_not_known_are_refused():
-    with pytest.raises(Refused, match=r"^method: 'fedavgg' is not known \(allowed: .*\); did you mean fedavg\?$"):
+    with pytest.raises(InputError, match=r"^method: 'fedavgg' is not known \(allowed: .*\); did you mean fedavg\?$"):
         method("fedavgg")
     for name in METHODS:
         with pytest.raises(TypeError, match="wrong"):
-            method(name, nets=NETS, training=SGD, common=True, **ROWS[name].own, wrong=1)
+            method(name, nets=NETS, training=SGD, common=True, **ROWS[name].memory, wrong=1)

@@ -13,12 +13,12 @@ from torch.nn.functional import cross_entropy, kl_div
 
 from fedcore import nets
 from fedcore.distillation import COUNTS, SOFT, SUMS
+from fedcore.execute.workers import Inline
 from fedcore.local import predict
 from fedcore.methods import method
 from fedcore.rounds import run
-from fedcore.types import At, Device, Net, Refused, Splits, generator
-from fedcore.workers import Inline
-from tasks.keys import key
+from fedcore.types import Device, InputError, Net, Splits, StepId, generator
+from tasks.cache.keys import key
 
 GIVEN = {
     "nets": NETS, "training": SGD, "common": True, "rounds": 4, "fraction": 1.0, "ratio": "threshold",
@@ -57,7 +57,7 @@ def test_with_threshold_1_it_is_fedavg_bit_by_bit(training, fraction):
     one, two = last(dfl(threshold=1.0, **changes), FED, 2), last(fedavg(**changes), FED, 2)
     for name in FED.devices:
         assert bits(one.state.messages[name].params) == bits(two.state.messages[name].params)
-    assert bits(one.state.own) == bits(two.state.own)
+    assert bits(one.state.memories) == bits(two.state.memories)
     assert one.scores == two.scores
     assert bits(last(dfl(**changes), FED, 2).state.messages["a"].params) != bits(two.state.messages["a"].params)
 
@@ -94,7 +94,7 @@ def by_a_plain_loop(fed, seed, turns, rhos, temperature):
             module, examples = NET.build().double(), fed.devices[name].data.train
             module.load_state_dict(w)
             optimiser = torch.optim.SGD(module.parameters(), SGD.lr)
-            draw = At(seed, 0, number, name).generator("batches")
+            draw = StepId(seed, 0, number, name).generator("batches")
             for _ in range(SGD.epochs):
                 for index in torch.randperm(len(examples), generator=draw).split(SGD.batch):
                     logits, y = module(examples.x[index].double()), examples.y[index]
@@ -174,7 +174,7 @@ def test_a_round_is_fedavgs_traffic_and_two_tables():
 def test_a_device_keeps_nothing_and_sends_changes_sums_and_counts():
     execute = Recorder()
     one = [*run(dfl(rounds=2), FED, 1, execute)][-1]
-    assert one.state.own == {}
+    assert one.state.memories == {}
     sent = [result[1] for _, _, result in execute.steps if isinstance(result, tuple)]
     assert len(sent) == 10
     assert all(set(update.extra) == {SUMS, COUNTS} for update in sent)
@@ -227,11 +227,13 @@ def test_a_step_depends_on_the_number_of_rounds_only_where_rho_does():
 
 
 def test_what_cannot_be_used_is_refused():
-    with pytest.raises(Refused, match=r"^training.init = per_device: dfl averages changes to one model; use common$"):
+    with pytest.raises(
+        InputError, match=r"^training.init = per_device: dfl averages changes to one model; use common$"
+    ):
         dfl(common=False)
-    with pytest.raises(Refused, match=r"^training.init = per_device: fedavg.sends = change averages changes"):
+    with pytest.raises(InputError, match=r"^training.init = per_device: fedavg.sends = change averages changes"):
         fedavg(common=False)
-    with pytest.raises(Refused, match=r"^training.loss = printed: dfl"):
+    with pytest.raises(InputError, match=r"^training.loss = printed: dfl"):
         dfl(training=replace(SGD, loss="printed"))
-    with pytest.raises(Refused, match=r"^net.variants: "):
+    with pytest.raises(InputError, match=r"^net.variants: "):
         dfl(nets={"a": NET, "b": NORMED})

@@ -8,11 +8,11 @@ from torch.nn.functional import cross_entropy
 
 from fedcore import nets
 from fedcore.evaluate import evaluate
+from fedcore.execute.workers import Inline, one_thread
 from fedcore.local import train
 from fedcore.methods import method
 from fedcore.rounds import run
-from fedcore.types import At, Message, Model, generator
-from fedcore.workers import Inline, one_thread
+from fedcore.types import Message, Model, StepId, generator
 
 GIVEN = {"nets": NETS, "training": SGD, "common": True, "rounds": 3, "fraction": 1.0}
 ditto = partial(method, "ditto", **GIVEN, strength=0.5)
@@ -21,7 +21,7 @@ KEPT = replace(ADAM, moments="kept")
 
 
 def personal(state, name):
-    return {leaf: state.own[name][leaf] for leaf in LEAVES}
+    return {leaf: state.memories[name][leaf] for leaf in LEAVES}
 
 
 @pytest.mark.parametrize("training", [SGD, KEPT], ids=["sgd", "kept"])
@@ -41,13 +41,13 @@ def test_without_a_tie_the_personal_model_is_local_training(training):
     alone = last(ditto(training=training, strength=0.0, rounds=1, common=False), federation(), 2)
     single = last(method("local_only", nets=NETS, training=training, common=False), federation(), 2)
     for name, there in federation().devices.items():
-        own, params = {}, nets.init(NET, generator(2, "init"))
+        memory, params = {}, nets.init(NET, generator(2, "init"))
         for number in range(3):
             with one_thread():
-                own, update = train(own, Message(params), there, At(2, 0, number, name), training=training)
+                memory, update = train(memory, Message(params), there, StepId(2, 0, number, name), training=training)
             params = update.params
         assert bits(personal(one.state, name)) == bits(params)
-        assert bits(personal(alone.state, name)) == bits(single.state.own[name].params)
+        assert bits(personal(alone.state, name)) == bits(single.state.memories[name].params)
     assert alone.scores == single.scores
 
 
@@ -60,14 +60,14 @@ def test_a_plain_loop_on_the_printed_objective():
         module, examples = NET.build(), there.data.train
         module.load_state_dict(globals_[0])
         for number, sent in enumerate(globals_):
-            draw = At(1, 0, number, name).generator("batches")
+            draw = StepId(1, 0, number, name).generator("batches")
             for _ in range(SGD.epochs):
                 for index in torch.randperm(len(examples), generator=draw).split(SGD.batch):
                     module.zero_grad()
                     cross_entropy(module(examples.x[index]), examples.y[index]).backward()
                     with torch.no_grad():
-                        for at, v in module.named_parameters():
-                            v -= SGD.lr * (v.grad + strength * (v - sent[at]))
+                        for leaf, v in module.named_parameters():
+                            v -= SGD.lr * (v.grad + strength * (v - sent[leaf]))
         torch.testing.assert_close(personal(rounds[1].state, name), dict(module.state_dict()), rtol=1e-4, atol=1e-6)
         run_by = Model((personal(rounds[1].state, name),))
         assert rounds[1].scores[name]["test"] == evaluate(run_by, NET, there.data.test)

@@ -11,13 +11,13 @@ from federations import NET, SGD, Recorder, bits, federation, last, model, train
 from test_st_lf import GIVEN, half
 from torch.nn.functional import cross_entropy
 
-from fedcore import adversarial, nets
-from fedcore.links import spent
+from fedcore import nets
+from fedcore.links import adversaries, spent
 from fedcore.methods import method
 from fedcore.mixing import evenly, mean
 from fedcore.records import links
 from fedcore.rounds import run
-from fedcore.types import Message, Model, Refused, Turn, Update, generator
+from fedcore.types import InputError, Message, Model, Turn, Update, generator
 
 ALIGNED = {
     "rounds": 2, "start": "own", "steps": 3, "batch": 4, "lr": 0.1, "weight": 0.5, "shown": 6, "sharpness": 1.0,
@@ -35,7 +35,7 @@ def start(seed):
 
 
 def models(built, one):
-    return {name: built.deploy(one.state.own[name], one.state.messages[name]) for name in one.state.messages}
+    return {name: built.deploy(one.state.memories[name], one.state.messages[name]) for name in one.state.messages}
 
 
 def everywhere(given, names):
@@ -59,8 +59,8 @@ def aligned(built):
     """What devices kept and sent in each turn of the alignment: (device, memory, update)."""
     execute = Recorder()
     list(run(built, half(), 1, execute))
-    of = [(unit, result) for fn, unit, result in execute.steps if getattr(fn, "func", fn) is adversarial.align]
-    return [(unit, own, sent) for unit, (own, sent) in of]
+    of = [(unit, result) for fn, unit, result in execute.steps if getattr(fn, "func", fn) is adversaries.align]
+    return [(unit, memory, sent) for unit, (memory, sent) in of]
 
 
 # reductions
@@ -177,8 +177,8 @@ def test_psi_fada_draws_rnd_psis_sources_and_targets_also_among_devices_without_
 
 def test_weights_follow_how_far_each_sources_gap_fell_between_two_turns():
     """Dynamic attention of the last turn, worked out from what targets remember."""
-    heard = [(own, sent) for unit, own, sent in aligned(fada(sharpness=3.0)) if unit == "c" and sent.extra]
-    turns, weights = [own.extra["gaps"] for own, _ in heard], [sent.extra["attention"] for _, sent in heard]
+    heard = [(memory, sent) for unit, memory, sent in aligned(fada(sharpness=3.0)) if unit == "c" and sent.extra]
+    turns, weights = [memory.extra["gaps"] for memory, _ in heard], [sent.extra["attention"] for _, sent in heard]
     assert len(turns) == ALIGNED["rounds"] + 1
     assert weights[0].tolist() == [0.5, 0.5]
     for before, now, weight in zip(turns, turns[1:], weights[1:], strict=False):
@@ -238,31 +238,31 @@ def test_the_server_keeps_no_features_in_the_end_and_ends_with_nothing_to_send()
 def test_an_identifier_is_trained_for_every_pair_once_both_have_shown_features():
     server = {"record/psi": torch.tensor([0.0, 1, 0, 1])}
     names, turn = tuple("abcd"), Turn(1, 3, 0, tuple("abcd"), tuple("abcd"))
-    settings = adversarial.Alignment("own", 1, 4, 0.1, 1.0, 8, 1.0, 5, 2, 0.1)
-    act = partial(adversarial.identify, rival=adversarial.identifier("fada", NET, 5), alignment=settings)
+    settings = adversaries.Alignment("own", 1, 4, 0.1, 1.0, 8, 1.0, 5, 2, 0.1)
+    act = partial(adversaries.identify, rival=adversaries.identifier("fada", NET, 5), alignment=settings)
     shown = {name: torch.randn(3, 4, generator=generator(name)) for name in names}
     none = dict.fromkeys(names, Update())
     server, messages = act(server, none | {x: Update(model(x), {"features/": shown[x]}) for x in "ac"}, turn)
-    assert [*adversarial.by_device(messages["b"].extra, "model/")] == ["a", "c"]
-    assert not adversarial.by_device(messages["b"].extra, "identifier/")
+    assert [*adversaries.by_device(messages["b"].extra, "model/")] == ["a", "c"]
+    assert not adversaries.by_device(messages["b"].extra, "identifier/")
     assert [bool(messages[x].extra["sends"]) for x in names] == [False, True, False, True]
     server, messages = act(server, none | {x: Update(extra={"features/": shown[x]}) for x in "bd"}, turn)
     assert [bool(messages[x].extra["sends"]) for x in names] == [True, False, True, False]
-    assert [*adversarial.by_device(messages["a"].extra, "identifier/")] == ["b", "d"]
-    assert not adversarial.by_device(messages["a"].extra, "model/")
-    assert len(adversarial.by_device(server, "identifier/")) == 4
+    assert [*adversaries.by_device(messages["a"].extra, "identifier/")] == ["b", "d"]
+    assert not adversaries.by_device(messages["a"].extra, "model/")
+    assert len(adversaries.by_device(server, "identifier/")) == 4
 
 
 # bad input
 
 
 def test_bad_input_is_refused_in_one_line():
-    with pytest.raises(Refused, match=r"^training\.init = per_device: fada mixes models that must start from one"):
+    with pytest.raises(InputError, match=r"^training\.init = per_device: fada mixes models that must start from one"):
         fada(common=False)
-    with pytest.raises(Refused, match=r"^psi_fada\.costs: shape \(2, 2\) does not fit 4 devices"):
+    with pytest.raises(InputError, match=r"^psi_fada\.costs: shape \(2, 2\) does not fit 4 devices"):
         psi_fada(costs=[[0.0, 1], [1, 0]])
-    with pytest.raises(Refused, match=r"^federation\.unlabelled: no device has a label"):
+    with pytest.raises(InputError, match=r"^federation\.unlabelled: no device has a label"):
         last(psi_fada(), half(unknown="abcd"))
     other = nets.net("mlp", shape=(4,), classes=3, widths=[7, 4])
-    with pytest.raises(Refused, match=r"^net\.variants: "):
+    with pytest.raises(InputError, match=r"^net\.variants: "):
         fada(nets={**dict.fromkeys("abc", NET), "d": other})

@@ -11,11 +11,11 @@ from torch.nn.functional import cross_entropy
 
 from fedcore import nets
 from fedcore.distillation import COUNTS, SOFT, SUMS, label_wise, likelihoods, unseen
+from fedcore.execute.workers import Inline
 from fedcore.local import predict
 from fedcore.methods import method
 from fedcore.rounds import run
-from fedcore.types import At, Refused, Turn, Update, generator
-from fedcore.workers import Inline
+from fedcore.types import InputError, StepId, Turn, Update, generator
 
 GIVEN = {"nets": NETS, "training": SGD, "common": True, "rounds": 3, "fraction": 1.0, "gamma": 1.0}
 fd = partial(method, "fd", **GIVEN)
@@ -58,8 +58,8 @@ def test_without_soft_targets_it_is_local_training(common):
         mine = {name: trained(FED, ADAM, 2, params, number)[name].params for name, params in mine.items()}
     one = last(built, FED, 2)
     for name in FED.devices:
-        assert bits(built.deploy(one.state.own[name], one.state.messages[name]).members[0]) == bits(mine[name])
-    assert bits(last(fd(training=ADAM, common=common), FED, 2).state.own) != bits(one.state.own)
+        assert bits(built.deploy(one.state.memories[name], one.state.messages[name]).members[0]) == bits(mine[name])
+    assert bits(last(fd(training=ADAM, common=common), FED, 2).state.memories) != bits(one.state.memories)
 
 
 def test_a_round_with_soft_targets_is_the_plain_loop():
@@ -68,17 +68,17 @@ def test_a_round_with_soft_targets_is_the_plain_loop():
     first, second = (one.state for one in run(fd(rounds=2, gamma=gamma), fed, 1, Inline()))
     for name, there in fed.devices.items():
         module, examples = NET.build(), there.data.train
-        module.load_state_dict(first.own[name])
+        module.load_state_dict(first.memory[name])
         soft = first.messages[name].extra[SOFT].softmax(1).float()
         optimiser = torch.optim.SGD(module.parameters(), SGD.lr)
-        draw = At(1, 0, 1, name).generator("batches")
+        draw = StepId(1, 0, 1, name).generator("batches")
         for _ in range(SGD.epochs):
             for index in torch.randperm(len(examples), generator=draw).split(SGD.batch):
                 logits, y = module(examples.x[index]), examples.y[index]
                 optimiser.zero_grad()
                 (cross_entropy(logits, y) + gamma * cross_entropy(logits, soft[y])).backward()
                 optimiser.step()
-        torch.testing.assert_close(second.own[name], dict(module.state_dict()), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(second.memory[name], dict(module.state_dict()), rtol=1e-4, atol=1e-5)
 
 
 def test_nothing_but_soft_targets_travels():
@@ -96,7 +96,7 @@ def test_who_was_never_chosen_runs_the_initial_model_and_has_the_latest_soft_tar
         (name,) = one.turn.units
         down.append((name in chosen, one.turn.round, one.down[name]))
         chosen.add(name)
-        assert set(one.state.own) == chosen
+        assert set(one.state.memories) == chosen
         for other in set(FED.devices) - chosen:
             message = one.state.messages[other]
             assert bits(built.deploy({}, message).members[0]) == bits(start)
@@ -113,7 +113,7 @@ def test_logits_are_those_of_the_devices_own_model_after_training():
     fed = federation("ab")
     state = last(fd(rounds=1), fed).state
     examples = fed.devices["b"].data.train
-    sums, counts = label_wise(predict(state.own["b"], NET, examples.x, 100), examples.y)
+    sums, counts = label_wise(predict(state.memories["b"], NET, examples.x, 100), examples.y)
     seen = counts > 0
     torch.testing.assert_close(state.messages["a"].extra[SOFT][seen], (sums / counts[:, None])[seen])
 
@@ -129,7 +129,7 @@ def test_nets_may_differ_and_workers_give_the_same_bits():
 
 
 def test_what_cannot_be_used_is_refused():
-    with pytest.raises(Refused, match=r"^training.init = per_device: fd with fraction below 1 "):
+    with pytest.raises(InputError, match=r"^training.init = per_device: fd with fraction below 1 "):
         fd(common=False, fraction=0.5)
-    with pytest.raises(Refused, match=r"^net.variants: "):
+    with pytest.raises(InputError, match=r"^net.variants: "):
         fd(nets={"a": NET, "b": nets.net("mlp", shape=(4,), classes=3, widths=[7])}, fraction=0.5)

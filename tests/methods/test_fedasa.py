@@ -17,13 +17,13 @@ from signals import federation as signals
 
 from fedcore import nets
 from fedcore.cells import deepest, distances, exchange, features, parts, upto
+from fedcore.execute.workers import Inline, one_thread
 from fedcore.local import accuracy, load, train
 from fedcore.methods import method
 from fedcore.methods.fedasa import mix, shortened, teach, within
 from fedcore.mixing import by_size, mean
 from fedcore.rounds import begin, run
-from fedcore.types import At, Data, Message, Refused, Turn, Update, generator
-from fedcore.workers import Inline, one_thread
+from fedcore.types import Data, InputError, Message, StepId, Turn, Update, generator
 
 GIVEN = {
     "nets": NETS, "training": ADAM, "common": True, "rounds": 3, "alignment_rounds": 1, "auxiliary": None, "steps": 6,
@@ -81,18 +81,18 @@ def everyone_at_full_depth(**changes):
 def test_with_everyone_at_depth_m_it_is_fedavg_of_stem_and_cells():
     state, fed, shared = everyone_at_full_depth(), signals(), upto(NET, M)
     assert alignment(state) == dict.fromkeys("abc", M)
-    own, params = {name: {} for name in "abc"}, dict.fromkeys("abc", nets.init(NET, generator(2, "init")))
+    memory, params = {name: {} for name in "abc"}, dict.fromkeys("abc", nets.init(NET, generator(2, "init")))
     for stage, number in ((0, 0), (1, 0), (1, 1)):
         with one_thread():
             for name, there in fed.devices.items():
-                at = At(2, stage, number, name)
-                own[name], update = train(own[name], Message(params[name]), there, at, training=GENTLE)
+                step = StepId(2, stage, number, name)
+                memory[name], update = train(memory[name], Message(params[name]), there, step, training=GENTLE)
                 params[name] = update.params
         base = mean([{leaf: params[name][leaf] for leaf in shared} for name in params], by_size([6, 9, 12]))
         params = {name: mine | base for name, mine in params.items()}
     for name in fed.devices:
         assert bits(state.messages[name].params) == bits(base)
-        deployed = fedasa().deploy(state.own[name], state.messages[name]).members[0]
+        deployed = fedasa().deploy(state.memories[name], state.messages[name]).members[0]
         assert bits(deployed) == bits(params[name])
         assert bits({leaf: state.server[f"hyper/{leaf}"] for leaf in shared}) == bits(base)
 
@@ -104,8 +104,8 @@ def test_alone_it_is_local_only(common):
     one = last(built, signals("b"), 3)
     two = last(method("local_only", nets=NETS, training=ADAM, common=common), signals("b"), 3)
     assert one.scores == two.scores
-    mine = built.deploy(one.state.own["b"], one.state.messages["b"]).members[0]
-    assert bits(mine) == bits(two.state.own["b"].params)
+    mine = built.deploy(one.state.memories["b"], one.state.messages["b"]).members[0]
+    assert bits(mine) == bits(two.state.memories["b"].params)
 
 
 def test_what_is_private_is_untouched_by_the_server_and_never_sent():
@@ -119,9 +119,9 @@ def test_what_is_private_is_untouched_by_the_server_and_never_sent():
         for name, message in one.state.messages.items():
             assert [*message.params] == [*upto(NET, depths[name])]
             assert not message.extra
-            deployed = fedasa().deploy(one.state.own[name], message).members[0]
+            deployed = fedasa().deploy(one.state.memories[name], message).members[0]
             for leaf in set(LEAVES) - set(message.params):
-                assert deployed[leaf] is one.state.own[name][leaf]
+                assert deployed[leaf] is one.state.memories[name][leaf]
         assert not any(leaf.startswith("moments/") for leaf in one.state.server)
 
 
@@ -152,11 +152,11 @@ def test_a_planted_depth_is_found(distance):
     params = nets.init(NET, generator("planted"))
     cells = {m: parts(NET)[f"cell{m}"] for m in (1, 2, 3)}
 
-    def planted(at, number=1):
-        moved = params | {leaf: 9 * params[leaf] for m in cells if m > at for leaf in cells[m]}
-        for m in range(1, at):
+    def planted(step_id, number=1):
+        moved = params | {leaf: 9 * params[leaf] for m in cells if m > step_id for leaf in cells[m]}
+        for m in range(1, step_id):
             moved |= {leaf: torch.zeros_like(moved[leaf]) for leaf in cells[m]}
-        return moved | dict(zip(cells[at], (params[leaf] * number for leaf in cells[1]), strict=True))
+        return moved | dict(zip(cells[step_id], (params[leaf] * number for leaf in cells[1]), strict=True))
 
     models = {name: {leaf: planted(m)[leaf] for leaf in upto(NET, M)} for name, m in zip("abc", (1, 2, 3), strict=True)}
     found = distances(NET, models, (NET, planted(2)), 2, data(40, "aux"), distance)
@@ -205,10 +205,10 @@ def test_after_a_second_alignment_a_device_goes_on_with_its_own_deeper_cells():
                         signals(), 1, Inline()))  # fmt: skip
     assert alignment(one.state) == dict.fromkeys("abc", 0)
     there = signals().devices["a"]
-    known = one.state.own["a"] | one.state.messages["a"].params
+    known = one.state.memories["a"] | one.state.messages["a"].params
     with one_thread():
-        _, update = train(known, Message(), there, At(1, 0, 1, "a"), training=GENTLE)
-    assert bits({leaf: two.state.own["a"][leaf] for leaf in LEAVES}) == bits(update.params)
+        _, update = train(known, Message(), there, StepId(1, 0, 1, "a"), training=GENTLE)
+    assert bits({leaf: two.state.memories["a"][leaf] for leaf in LEAVES}) == bits(update.params)
 
 
 # The auxiliary model
@@ -224,11 +224,11 @@ def test_the_auxiliary_model_is_trained_from_the_common_start_on_the_servers_exa
     batches = [b for _ in range(2) for b in torch.randperm(20, generator=draw).split(ADAM.batch)][:6]
     for index in batches:
         optimiser.zero_grad()
-        torch.nn.functional.cross_entropy(module(fed.own.x[index]), fed.own.y[index]).backward()
+        torch.nn.functional.cross_entropy(module(fed.server_data.x[index]), fed.server_data.y[index]).backward()
         optimiser.step()
     trained = {leaf: state.server[f"auxiliary/{leaf}"] for leaf in LEAVES}
     torch.testing.assert_close(trained, dict(module.state_dict()), rtol=1e-4, atol=1e-6)
-    assert state.server["record/auxiliary/accuracy"].item() == accuracy(trained, NET, fed.own)
+    assert state.server["record/auxiliary/accuracy"].item() == accuracy(trained, NET, fed.server_data)
     assert bits({leaf: state.server[f"hyper/{leaf}"] for leaf in LEAVES}) == bits(start)
     assert bits(state.messages["a"].params) == bits(start)
 
@@ -239,7 +239,7 @@ def test_a_shorter_auxiliary_model():
     state = last(fedasa(auxiliary=1, cell=1, distance="unit_norm", training=GENTLE), signals(), 4).state
     assert alignment(state) == dict.fromkeys("abc", 1)
     start = nets.init(NET, generator(4, "init"))
-    same = teach(short, {leaf: start[leaf] for leaf in nets.shapes(short)}, signals().own, GENTLE, 1, 4)
+    same = teach(short, {leaf: start[leaf] for leaf in nets.shapes(short)}, signals().memory, GENTLE, 1, 4)
     torch.testing.assert_close(same["stem.conv1.weight"], start["stem.conv1.weight"], rtol=0, atol=2e-4)
 
 
@@ -261,9 +261,9 @@ def test_nobody_sends_more_than_its_budget():
 def test_a_budget_below_the_stem_is_refused():
     words = rf"fedasa.budget: b has {COSTS[0] - 1} bytes a round, the least that fits is {COSTS[0]}"
     all_but = dict.fromkeys("acd", COSTS[1])
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(InputError, match=words):
         fedasa(budget=all_but | {"b": COSTS[0] - 1})
-    with pytest.raises(Refused, match=r"fedasa.budget: a has 41855 bytes a round, the least that fits is 41856"):
+    with pytest.raises(InputError, match=r"fedasa.budget: a has 41855 bytes a round, the least that fits is 41856"):
         fedasa(nets={"a": WHOLE}, budget=41_855)
 
 
@@ -287,7 +287,7 @@ def test_a_list_of_budgets_is_one_for_each_device_in_their_order():
     ids=["too short", "too long", "below the stem", "no device", "left out"],
 )
 def test_budgets_that_do_not_fit_the_devices_are_refused(budget, words):
-    with pytest.raises(Refused, match=f"^{words}$"):
+    with pytest.raises(InputError, match=f"^{words}$"):
         fedasa(budget=budget)
 
 
@@ -304,15 +304,15 @@ def test_the_papers_shares():
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(Refused, match="the server has no examples of its own"):
-        last(fedasa(), replace(signals(), own=Data(torch.empty(0), torch.empty(0).long())))
-    with pytest.raises(Refused, match=r"fedasa.auxiliary = 4: the devices' nets have 3 cells"):
+    with pytest.raises(InputError, match="the server has no examples of its own"):
+        last(fedasa(), replace(signals(), memory=Data(torch.empty(0), torch.empty(0).long())))
+    with pytest.raises(InputError, match=r"fedasa.auxiliary = 4: the devices' nets have 3 cells"):
         fedasa(auxiliary=4)
-    with pytest.raises(Refused, match=r"fedasa.cell = 2: the auxiliary model has cells 0 \(the stem\) to 1"):
+    with pytest.raises(InputError, match=r"fedasa.cell = 2: the auxiliary model has cells 0 \(the stem\) to 1"):
         fedasa(auxiliary=1, cell=2)
-    with pytest.raises(Refused, match=r"fedasa.auxiliary = 0: only net.name = cells"):
+    with pytest.raises(InputError, match=r"fedasa.auxiliary = 0: only net.name = cells"):
         fedasa(nets=MLPS, auxiliary=0)
-    with pytest.raises(Refused, match="a sequence of at least two layers"):
+    with pytest.raises(InputError, match="a sequence of at least two layers"):
         fedasa(nets={"a": nets.net("mlp", shape=(4,), classes=3, widths=[])})
 
 
@@ -328,14 +328,14 @@ def test_other_nets():
 def test_other_losses_train_all_of_it(loss):
     plain, other = (last(fedasa(training=replace(ADAM, loss=name)), signals(), 1).state for name in ("ce", loss))
     assert not torch.equal(plain.server["hyper/stem.conv1.weight"], other.server["hyper/stem.conv1.weight"])
-    assert all(bool(x.isfinite().all()) for own in other.own.values() for x in own.values())
+    assert all(bool(x.isfinite().all()) for memory in other.memory.values() for x in memory.values())
 
 
 def test_a_rate_of_its_own_for_what_is_private():
     state = last(fedasa(rounds=1, personal_lr=1e-12), signals(), 1).state
     start = nets.init(NET, generator(1, "init"))
     for leaf in LEAVES:
-        assert torch.allclose(state.own["a"][leaf], start[leaf]) == (leaf in PRIVATE)
+        assert torch.allclose(state.memories["a"][leaf], start[leaf]) == (leaf in PRIVATE)
 
 
 def test_the_order_of_devices_does_not_matter():

@@ -12,11 +12,11 @@ from signals import federation as signals
 
 from fedcore import nets
 from fedcore.data import load
+from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.partition import partition, splits
 from fedcore.rounds import run
 from fedcore.types import Device, Federation, Method
-from fedcore.workers import Inline
 
 ONCE = replace(ADAM, epochs=1)
 AVERAGED = {"fraction": 1.0}
@@ -36,16 +36,16 @@ SENT = {
 """row -> method, its settings, and how many parameters each device sends in a round."""
 
 
-def built(name: str, fed: Federation, rounds: int, **own: object) -> Method:
-    return method(name, nets=fed.public.nets, training=ONCE, common=True, rounds=rounds, **own)
+def built(name: str, fed: Federation, rounds: int, **memory: object) -> Method:
+    return method(name, nets=fed.public.nets, training=ONCE, common=True, rounds=rounds, **memory)
 
 
 @pytest.mark.parametrize("row", SENT)
 def test_bytes_are_shared_parameters_times_four(row):
     """Up in each round what is shared, down at first the whole common model, then what is shared, and so at the end."""
-    name, own, shared = SENT[row]
+    name, memory, shared = SENT[row]
     fed = signals("ab", WHOLE, (1, 512))
-    one, two = run(built(name, fed, 2, **own), fed, 0, Inline())
+    one, two = run(built(name, fed, 2, **memory), fed, 0, Inline())
     assert one.up == two.up == dict.fromkeys("ab", 4 * shared)
     assert one.down == dict.fromkeys("ab", 4 * ALL)
     assert two.down == dict.fromkeys("ab", 4 * 2 * shared)
@@ -94,7 +94,7 @@ def digits(net: str) -> Federation:
     )  # fmt: skip
     held, shared = splits(data, made)
     architecture = nets.net(net, shape=(1, 8, 8), classes=10, **NETS[net])
-    return Federation({name: Device(name, architecture, own) for name, own in held.items()}, shared, 10)
+    return Federation({name: Device(name, architecture, memory) for name, memory in held.items()}, shared, 10)
 
 
 def shares(net: str) -> dict[str, int]:
@@ -107,9 +107,9 @@ def shares(net: str) -> dict[str, int]:
 
 @pytest.mark.parametrize(("net", "row"), [(net, row) for net in NETS for row in shares(net)])
 def test_baselines_learn_the_digits(net, row):
-    name, own, _ = SENT[row]
+    name, memory, _ = SENT[row]
     fed = digits(net)
-    rounds = list(run(built(name, fed, 8, **own), fed, 0, Inline()))
+    rounds = list(run(built(name, fed, 8, **memory), fed, 0, Inline()))
     for one in rounds:
         assert one.up == dict.fromkeys(fed.devices, 4 * shares(net)[row])
     first, last = (sum(one.scores[d]["test"]["loss"] for d in fed.devices) / 4 for one in (rounds[0], rounds[-1]))

@@ -7,11 +7,11 @@ from federations import ADAM, NET, NETS, SGD, bits, constant, federation, fused,
 from torch.nn.functional import cross_entropy
 
 from fedcore import nets
+from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.mixing import evenly, mean
 from fedcore.rounds import run
 from fedcore.types import Update, generator
-from fedcore.workers import Inline
 
 GIVEN = {"nets": NETS, "training": SGD, "common": True, "rounds": 1, "fraction": 1.0, "weights": "size"}
 fedavg = partial(method, "fedavg", **GIVEN)

@@ -12,12 +12,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy, log_softmax, nll_loss
 
 from fedcore import nets
+from fedcore.execute.workers import Inline
 from fedcore.local import fit, lay, load
 from fedcore.methods import method
 from fedcore.methods.fedgen import GENERATOR, LABELS, classifier, crowding, lessons_taken, taught, under
 from fedcore.rounds import begin, run
-from fedcore.types import At, Net, Refused, Turn, Update, generator, nbytes
-from fedcore.workers import Inline
+from fedcore.types import InputError, Net, StepId, Turn, Update, generator, nbytes
 
 OWN = {
     "rounds": 3, "fraction": 1.0, "alpha": 10.0, "decay": 0.98, "generated": 8, "noise": 6, "hidden": 10, "steps": 5,
@@ -46,7 +46,7 @@ def test_without_generated_examples_it_is_fedavg(training, fraction, common):
     averaged = method("fedavg", **{"nets": NETS, "rounds": 3, "weights": "size"} | changes)
     two = last(averaged, FED, 2)
     assert bits(one.state.messages["a"].params) == bits(two.state.messages["a"].params)
-    assert bits(one.state.own) == bits(two.state.own)
+    assert bits(one.state.memories) == bits(two.state.memories)
     assert one.scores == two.scores
     assert bits(last(fedgen(**changes), FED, 2).state.messages["a"].params) != bits(two.state.messages["a"].params)
 
@@ -62,7 +62,7 @@ def test_a_devices_step_is_the_gradient_of_both_losses_by_autograd():
     there, training = FED.devices["a"], replace(SGD, batch=100, epochs=1)
     laid = lay(NET, sent.params)
     pull = taught(laid, sent.extra, maker(), 2.5, 8, generator("draws"))
-    fit(laid, there, At(1, 0, 1, "a"), training, {}, pull=pull)
+    fit(laid, there, StepId(1, 0, 1, "a"), training, {}, pull=pull)
     module, made = NET.build(), load(maker().net, under(GENERATOR, sent.extra)).eval()
     module.load_state_dict(sent.params)
     y, noise = maker().draw(sent.extra[LABELS], 8, generator("draws"))
@@ -135,7 +135,7 @@ def test_frequencies_are_the_labels_of_those_who_took_part():
 
 def test_a_device_keeps_nothing_and_workers_give_the_same_bits():
     here = [*run(fedgen(fraction=0.4), FED, 4, Inline())]
-    assert here[-1].state.own == {}
+    assert here[-1].state.memories == {}
     assert [bits(one) for one in run(fedgen(fraction=0.4), FED, 4, workers(2))] == [bits(one) for one in here]
 
 
@@ -173,13 +173,13 @@ def unbiased() -> nn.Module:
 
 @pytest.mark.parametrize("build", [convolutional, scaled])
 def test_a_net_without_a_linear_end_is_refused_at_once(build):
-    with pytest.raises(Refused, match=r"^net: fedgen needs a net whose last layer is linear"):
+    with pytest.raises(InputError, match=r"^net: fedgen needs a net whose last layer is linear"):
         fedgen(nets=dict.fromkeys("abcde", Net(build)))
 
 
 def test_a_net_that_does_more_after_it_is_refused_before_training():
     net = Net(squashed)
-    with pytest.raises(Refused, match=r"^net: fedgen needs a net that ends in its last linear layer"):
+    with pytest.raises(InputError, match=r"^net: fedgen needs a net that ends in its last linear layer"):
         begin(fedgen(nets=dict.fromkeys("abcde", net)), federation("abcde", net), 0, Inline())
 
 

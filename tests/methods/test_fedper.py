@@ -10,13 +10,13 @@ from signals import federation as signals
 from fedcore import nets
 from fedcore.cells import exchange, layers, merged, train_shared
 from fedcore.evaluate import evaluate
+from fedcore.execute.workers import one_thread
 from fedcore.local import train
 from fedcore.messages import first
 from fedcore.methods import method
 from fedcore.mixing import by_size, mean
 from fedcore.rounds import run
-from fedcore.types import At, Message, Method, Model, Refused, Stage, generator
-from fedcore.workers import one_thread
+from fedcore.types import InputError, Message, Method, Model, Stage, StepId, generator
 
 GIVEN = {"nets": NETS, "training": SGD, "common": True, "rounds": 3}
 fedper = partial(method, "fedper", **GIVEN, personal_lr=None)
@@ -37,7 +37,9 @@ def test_a_plain_loop(training):
     for number in range(3):
         with one_thread():
             updates = {
-                name: train({}, Message(body | heads[name]), there, At(2, 0, number, name), training=training)[1].params
+                name: train({}, Message(body | heads[name]), there, StepId(2, 0, number, name), training=training)[
+                    1
+                ].params
                 for name, there in fed.devices.items()
             }
         heads = {name: part(params, HEAD) for name, params in updates.items()}
@@ -45,7 +47,7 @@ def test_a_plain_loop(training):
     one = last(fedper(training=training), fed, 2)
     for name, there in fed.devices.items():
         assert bits(one.state.messages[name].params) == bits(body)
-        assert bits(part(one.state.own[name], HEAD)) == bits(heads[name])
+        assert bits(part(one.state.memories[name], HEAD)) == bits(heads[name])
         assert one.scores[name]["test"] == evaluate(Model(({**body, **heads[name]},)), NET, there.data.test)
 
 
@@ -56,7 +58,7 @@ def test_personal_layers_and_moments_never_travel():
         for message in one.state.messages.values():
             assert [*message.params] == BODY
             assert not message.extra
-        assert all(any(name.startswith("moments/") for name in own) for own in one.state.own.values())
+        assert all(any(name.startswith("moments/") for name in memory) for memory in one.state.memories.values())
     updates = [result[1] for _, _, result in execute.steps if isinstance(result, tuple)]
     assert len(updates) == 9
     assert all([*update.params] == BODY and not update.extra for update in updates)
@@ -74,7 +76,7 @@ def test_with_nothing_personal_it_is_fedavg(training, common):
 
 
 def test_a_rate_of_its_own_for_the_last_layer():
-    one, two = (last(fedper(rounds=1, personal_lr=lr), federation()).state.own["a"] for lr in (None, 1e-12))
+    one, two = (last(fedper(rounds=1, personal_lr=lr), federation()).state.memories["a"] for lr in (None, 1e-12))
     start = nets.init(NET, generator(0, "init"))
     torch.testing.assert_close(part(two, HEAD), part(start, HEAD))
     assert not torch.allclose(one["fc3.bias"], start["fc3.bias"])
@@ -92,5 +94,5 @@ def test_the_papers_network_sends_322144_numbers():
 
 def test_a_net_of_one_layer_is_refused():
     linear = nets.net("mlp", shape=(4,), classes=3, widths=[])
-    with pytest.raises(Refused, match="keeps the last layer"):
+    with pytest.raises(InputError, match="keeps the last layer"):
         fedper(nets={"a": linear})

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from fedcore import nets
 from fedcore.methods import method
 from fedcore.mixing import by_size, mean
-from fedcore.types import At, generator
+from fedcore.types import StepId, generator
 
 GIVEN = {"nets": NETS, "training": SGD, "common": True, "rounds": 3, "fraction": 1.0}
 fedprox = partial(method, "fedprox", **GIVEN, mu=0.5)
@@ -22,7 +22,7 @@ def test_without_a_pull_it_is_fedavg(training, fraction):
     averaged = method("fedavg", **GIVEN | changes, weights="size")
     one, two = last(fedprox(mu=0.0, **changes), federation("abcd"), 2), last(averaged, federation("abcd"), 2)
     assert bits(one.state.messages) == bits(two.state.messages)
-    assert bits(one.state.own) == bits(two.state.own)
+    assert bits(one.state.memories) == bits(two.state.memories)
     assert (one.scores, one.up, one.down) == (two.scores, two.up, two.down)
     pulled = last(fedprox(**changes), federation("abcd"), 2)
     assert bits(pulled.state.messages) != bits(two.state.messages)
@@ -37,7 +37,7 @@ def test_a_plain_loop_on_the_printed_objective():
         for name, there in fed.devices.items():
             module, examples = NET.build(), there.data.train
             module.load_state_dict(sent)
-            draw = At(1, 0, number, name).generator("batches")
+            draw = StepId(1, 0, number, name).generator("batches")
             for _ in range(SGD.epochs):
                 for index in torch.randperm(len(examples), generator=draw).split(SGD.batch):
                     module.zero_grad()

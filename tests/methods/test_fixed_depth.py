@@ -10,13 +10,13 @@ from signals import federation as signals
 
 from fedcore import nets
 from fedcore.cells import deepest, upto
+from fedcore.execute.workers import Inline, one_thread
 from fedcore.local import train
 from fedcore.methods import method
 from fedcore.methods.fixed_depth import drawn
 from fedcore.mixing import by_size, mean
 from fedcore.rounds import run
-from fedcore.types import At, Message, Refused, generator
-from fedcore.workers import Inline, one_thread
+from fedcore.types import InputError, Message, StepId, generator
 
 GIVEN = {"nets": NETS, "training": ADAM, "common": True, "rounds": 2, "personal_lr": None}
 fixed_depth = partial(method, "fixed_depth", **GIVEN)
@@ -34,13 +34,13 @@ def test_uplink_bytes_are_shared_parameters_times_four():
 @pytest.mark.parametrize("depth", range(4))
 def test_a_plain_loop(depth):
     fed, shared = signals(), upto(NET, depth)
-    own = {name: {} for name in fed.devices}
+    memory = {name: {} for name in fed.devices}
     params = {name: nets.init(NET, generator(2, "init")) for name in fed.devices}
     for number in range(2):
         with one_thread():
             for name, there in fed.devices.items():
-                own[name], update = train(
-                    own[name], Message(params[name]), there, At(2, 0, number, name), training=ADAM
+                memory[name], update = train(
+                    memory[name], Message(params[name]), there, StepId(2, 0, number, name), training=ADAM
                 )
                 params[name] = update.params
         base = mean([{leaf: params[name][leaf] for leaf in shared} for name in params], by_size([6, 9, 12]))
@@ -48,7 +48,7 @@ def test_a_plain_loop(depth):
     built = fixed_depth(depth=depth)
     state = last(built, fed, 2).state
     for name in fed.devices:
-        assert bits(built.deploy(state.own[name], state.messages[name]).members[0]) == bits(params[name])
+        assert bits(built.deploy(state.memories[name], state.messages[name]).members[0]) == bits(params[name])
 
 
 @pytest.mark.parametrize("common", [True, False])
@@ -60,8 +60,8 @@ def test_with_nothing_shared_it_is_local_only(common, moments):
         last(b, signals(), 3) for b in (built, method("local_only", nets=NETS, training=training, common=common))
     )
     for name in "abc":
-        mine = built.deploy(one.state.own[name], one.state.messages[name]).members[0]
-        assert bits(mine) == bits(two.state.own[name].params)
+        mine = built.deploy(one.state.memories[name], one.state.messages[name]).members[0]
+        assert bits(mine) == bits(two.state.memories[name].params)
     assert (one.scores, one.up) == (two.scores, two.up)
     alone, many = (last(fixed_depth(depth=None), signals(names), 3) for names in ("a", "abc"))
     assert alone.scores["a"] == many.scores["a"]
@@ -70,7 +70,7 @@ def test_with_nothing_shared_it_is_local_only(common, moments):
 def test_a_rate_of_its_own_where_nothing_is_shared():
     one = last(fixed_depth(depth=None, personal_lr=0.003), signals(), 3)
     two = last(fixed_depth(depth=None, training=replace(ADAM, lr=0.003)), signals(), 3)
-    torch.testing.assert_close(one.state.own, two.state.own, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(one.state.memories, two.state.memories, rtol=1e-4, atol=1e-6)
 
 
 def test_random_depths_are_drawn_by_seed_and_name():
@@ -102,7 +102,7 @@ def test_layers_of_other_nets():
 
 def test_depths_that_the_net_does_not_have_are_refused():
     for depth in (4, -1):
-        with pytest.raises(Refused, match=rf"fixed_depth.depth = {depth}: this net's depths are 0 to 3"):
+        with pytest.raises(InputError, match=rf"fixed_depth.depth = {depth}: this net's depths are 0 to 3"):
             fixed_depth(depth=depth)
 
 

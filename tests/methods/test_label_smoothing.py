@@ -11,11 +11,11 @@ from federations import ADAM, NBYTES, NET, NETS, SGD, bits, federation, last
 from torch.nn.functional import cross_entropy
 
 from fedcore import nets
+from fedcore.execute.workers import Inline
 from fedcore.methods import CONTROLS, method
 from fedcore.mixing import by_size, mean
 from fedcore.rounds import run
-from fedcore.types import At, Refused, generator
-from fedcore.workers import Inline
+from fedcore.types import InputError, StepId, generator
 
 GIVEN = {"nets": NETS, "training": SGD, "common": True, "rounds": 4, "fraction": 1.0}
 label_smoothing = partial(method, "label_smoothing", **GIVEN, ratio="threshold", threshold=0.6)
@@ -29,7 +29,7 @@ def test_with_threshold_1_it_is_fedavg_bit_by_bit(training, fraction, common):
     one = last(label_smoothing(threshold=1.0, **changes), fed, 2)
     two = last(method("fedavg", **GIVEN | changes, weights="size"), fed, 2)
     assert bits(one.state.messages) == bits(two.state.messages)
-    assert bits(one.state.own) == bits(two.state.own)
+    assert bits(one.state.memories) == bits(two.state.memories)
     assert (one.scores, one.up, one.down) == (two.scores, two.up, two.down)
 
 
@@ -43,7 +43,7 @@ def test_a_plain_loop_with_pytorchs_label_smoothing(ratio, shares):
         for name, there in fed.devices.items():
             module, examples = NET.build(), there.data.train
             module.load_state_dict(sent)
-            draw = At(1, 0, number, name).generator("batches")
+            draw = StepId(1, 0, number, name).generator("batches")
             optimiser = torch.optim.SGD(module.parameters(), SGD.lr)
             for _ in range(SGD.epochs):
                 for index in torch.randperm(len(examples), generator=draw).split(SGD.batch):
@@ -65,5 +65,5 @@ def test_nothing_more_than_the_model_travels():
 
 def test_it_is_a_control_and_needs_cross_entropy():
     assert "label_smoothing" in CONTROLS
-    with pytest.raises(Refused, match=r"^training.loss = table3: label_smoothing"):
+    with pytest.raises(InputError, match=r"^training.loss = table3: label_smoothing"):
         label_smoothing(training=replace(SGD, loss="table3"))

@@ -20,7 +20,7 @@ from federations import (
 )
 
 from fedcore.methods import method
-from fedcore.types import Net, Refused
+from fedcore.types import InputError, Net
 
 GIVEN = {
     "nets": NETS, "training": SGD, "common": False, "shots": 1, "exam": "validation",
@@ -91,5 +91,5 @@ def test_the_server_remembers_every_plan_but_the_bests():
 
 
 def test_a_net_without_a_table_is_refused():
-    with pytest.raises(Refused, match=r"^net\.name: .*no table of axes"):
+    with pytest.raises(InputError, match=r"^net\.name: .*no table of axes"):
         lmf(nets={"a": Net(NET.build)})

@@ -6,10 +6,10 @@ from federations import ADAM, NBYTES, NET, NETS, SGD, bits, federation, last, mo
 
 from fedcore import nets
 from fedcore.evaluate import evaluate
+from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.rounds import run
 from fedcore.types import Message, Model, generator
-from fedcore.workers import Inline
 
 local_only = partial(method, "local_only", nets=NETS, training=SGD)
 
@@ -21,7 +21,7 @@ def test_every_device_runs_what_it_trained(common, training):
     one = last(built, fed, 3)
     updates = trained(fed, training, 3, nets.init(NET, generator(3, "init")) if common else None)
     for name, device in fed.devices.items():
-        deployed = built.deploy(one.state.own[name], one.state.messages[name])
+        deployed = built.deploy(one.state.memories[name], one.state.messages[name])
         assert bits(deployed) == bits(Model((updates[name].params,)))
         assert one.scores[name]["val"]["accuracy"] == updates[name].score
         for split, examples in (("val", device.data.val), ("test", device.data.test), ("shared", fed.test)):

@@ -13,10 +13,10 @@ from torch.nn.functional import cross_entropy
 
 from fedcore import nets
 from fedcore.evaluate import score
+from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.rounds import run
-from fedcore.types import At, Data, Net, Refused, Splits, generator
-from fedcore.workers import Inline
+from fedcore.types import Data, InputError, Net, Splits, StepId, generator
 
 GIVEN = {"nets": NETS, "training": SGD, "common": True, "rounds": 8, "fraction": 0.3}
 scaffold = partial(method, "scaffold", **GIVEN)
@@ -36,14 +36,14 @@ def by_a_plain_loop(fed, seed, turns, training):
     """Algorithm 1, option II, with autograd in double precision; turns: who takes part in each round."""
     x = {leaf: number.double() for leaf, number in nets.init(NET, generator(seed, "init")).items()}
     c = {leaf: number.double() for leaf, number in zeros().items()}
-    own = dict.fromkeys(fed.devices, c)
+    memory = dict.fromkeys(fed.devices, c)
     for number, names in enumerate(turns):
         models, changes = [], []
         for name in names:
             module = NET.build().double()
             module.load_state_dict(x)
             examples = fed.devices[name].data.train
-            draw = At(seed, 0, number, name).generator("batches")
+            draw = StepId(seed, 0, number, name).generator("batches")
             batches = [
                 index
                 for _ in range(training.epochs)
@@ -56,15 +56,15 @@ def by_a_plain_loop(fed, seed, turns, training):
                 cross_entropy(module(examples.x[index].double()), examples.y[index]).backward()
                 with torch.no_grad():
                     for leaf, y in module.named_parameters():
-                        y -= rate * (y.grad + training.weight_decay * y - own[name][leaf] + c[leaf])
+                        y -= rate * (y.grad + training.weight_decay * y - memory[name][leaf] + c[leaf])
             y = {leaf: number.detach() for leaf, number in module.named_parameters()}
-            new = {leaf: own[name][leaf] - c[leaf] + (x[leaf] - y[leaf]) / sum(rates) for leaf in y}
-            changes.append({leaf: new[leaf] - own[name][leaf] for leaf in y})
+            new = {leaf: memory[name][leaf] - c[leaf] + (x[leaf] - y[leaf]) / sum(rates) for leaf in y}
+            changes.append({leaf: new[leaf] - memory[name][leaf] for leaf in y})
             models.append(y)
-            own = {**own, name: new}
+            memory = {**memory, name: new}
         x = {leaf: sum(y[leaf] for y in models) / len(models) for leaf in x}
         c = {leaf: c[leaf] + sum(change[leaf] for change in changes) / len(fed.devices) for leaf in c}
-    return x, c, own
+    return x, c, memory
 
 
 @pytest.mark.parametrize(
@@ -74,13 +74,13 @@ def test_models_and_variates_are_those_of_the_algorithm(training):
     rounds = list(run(scaffold(training=training), TEN, 1, Inline()))
     turns = [one.turn.units for one in rounds]
     assert any(name in earlier for k, names in enumerate(turns) for name in names for earlier in turns[:k])
-    model, variate, own = by_a_plain_loop(TEN, 1, turns, training)
+    model, variate, memory = by_a_plain_loop(TEN, 1, turns, training)
     state = rounds[-1].state
     close = partial(torch.testing.assert_close, rtol=1e-4, atol=2e-5, check_dtype=False)
     close(state.messages["a"].params, model)
     close(state.server, variate)
     for name in TEN.devices:
-        close(state.own.get(name, zeros()), own[name])
+        close(state.memories.get(name, zeros()), memory[name])
 
 
 def test_without_variates_and_one_step_it_is_fedavg_bit_by_bit():
@@ -100,7 +100,7 @@ def test_after_one_step_a_variate_is_the_gradient():
         module.load_state_dict(nets.init(NET, generator(1, "init")))
         cross_entropy(module(there.data.train.x), there.data.train.y).backward()
         gradient = {leaf: y.grad for leaf, y in module.named_parameters()}
-        torch.testing.assert_close(state.own[name], gradient, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(state.memories[name], gradient, rtol=1e-3, atol=1e-5)
 
 
 def test_where_all_devices_hold_the_same_the_correction_cancels():
@@ -114,13 +114,13 @@ def test_where_all_devices_hold_the_same_the_correction_cancels():
 
 def test_the_servers_variate_stays_the_mean_of_the_devices_own():
     """This breaks as soon as one device's memory is lost between two of its rounds."""
-    seen, own = set(), {}
+    seen, memory = set(), {}
     for one in run(scaffold(), TEN, 1, Inline()):
         seen |= set(one.turn.units)
-        assert set(one.state.own) == seen
-        assert all(one.state.own[name] is own[name] for name in own if name not in one.turn.units)
-        own = one.state.own
-        average = {leaf: sum(mine[leaf] for mine in one.state.own.values()) / 10 for leaf in zeros()}
+        assert set(one.state.memories) == seen
+        assert all(one.state.memories[name] is memory[name] for name in memory if name not in one.turn.units)
+        memory = one.state.memories
+        average = {leaf: sum(mine[leaf] for mine in one.state.memories.values()) / 10 for leaf in zeros()}
         torch.testing.assert_close(one.state.server, average, rtol=1e-4, atol=1e-5)
     assert one.state.server["fc3.bias"].abs().max() > 1e-3
 
@@ -140,7 +140,7 @@ def test_its_one_model_is_scored_once_for_all_devices():
     """Variates tell the devices' memories apart, not what they run."""
     execute = Recorder()
     rounds = list(run(scaffold(rounds=3), TEN, 1, execute))
-    assert len(rounds[-1].state.own) > 1
+    assert len(rounds[-1].state.memories) > 1
     assert sum(fn is score for fn, _, _ in execute.steps) == 3
 
 
@@ -152,7 +152,7 @@ def test_buffers_travel_with_the_model_and_have_no_variate():
     net = Net(normed)
     fed = federation("abc", net)
     state = last(scaffold(nets=dict.fromkeys("abc", net), rounds=2, fraction=1.0), fed).state
-    assert set(state.server) == set(state.own["a"]) == {"0.weight", "1.weight", "1.bias", "3.weight", "3.bias"}
+    assert set(state.server) == set(state.memories["a"]) == {"0.weight", "1.weight", "1.bias", "3.weight", "3.bias"}
     assert set(state.messages["a"].params) == set(nets.shapes(net))
 
 
@@ -161,12 +161,14 @@ def test_a_device_without_examples_changes_no_variate():
     idle = replace(TEN.devices["b"], data=Splits(none, none, none))
     fed = replace(TEN, devices={"a": TEN.devices["a"], "b": idle})
     state = last(scaffold(fraction=1.0, rounds=2), fed).state
-    assert all(not bool(leaf.any()) for leaf in state.own["b"].values())
-    assert bool(state.own["a"]["fc1.weight"].any())
+    assert all(not bool(leaf.any()) for leaf in state.memories["b"].values())
+    assert bool(state.memories["a"]["fc1.weight"].any())
 
 
 def test_all_but_plain_sgd_is_refused():
-    with pytest.raises(Refused, match=r"^training.optimiser = adam: scaffold needs plain sgd; use sgd and momentum 0$"):
+    with pytest.raises(
+        InputError, match=r"^training.optimiser = adam: scaffold needs plain sgd; use sgd and momentum 0$"
+    ):
         scaffold(training=ADAM)
-    with pytest.raises(Refused, match=r"^training.optimiser = sgd with momentum 0.9: scaffold needs plain sgd"):
+    with pytest.raises(InputError, match=r"^training.optimiser = sgd with momentum 0.9: scaffold needs plain sgd"):
         scaffold(training=replace(SGD, momentum=0.9))

@@ -10,18 +10,18 @@ import pytest
 import torch
 from federations import NET, SGD, Recorder, bits, data, federation, last, model, trained
 
-from fedcore import divergence, nets, transfer
-from fedcore.divergence import Divergence
+from fedcore import nets
 from fedcore.evaluate import evaluate, outputs
-from fedcore.links import Problem, best_links, programs, spent
+from fedcore.links import Problem, best_links, divergence, programs, protocol, spent
 from fedcore.links.bound import source_bound, target_bound
+from fedcore.links.divergence import Divergence
 from fedcore.links.forms import Step
+from fedcore.links.protocol import Bound, Program, Radio, binary, costs_of, planned, report
 from fedcore.methods import method
 from fedcore.methods.st_lf import weigh
 from fedcore.records import LINKS, links
 from fedcore.rounds import run
-from fedcore.transfer import Bound, Program, Radio, binary, costs_of, planned, report
-from fedcore.types import At, Data, Device, Federation, Message, Model, Refused, Splits, Turn, Update, generator
+from fedcore.types import Data, Device, Federation, InputError, Message, Model, Splits, StepId, Turn, Update, generator
 
 GIVEN = {
     "nets": dict.fromkeys("abcd", NET), "training": SGD, "common": True, "pair_rounds": 3, "pair_iterations": 2,
@@ -107,12 +107,12 @@ def linked(how):
         "record/energy": torch.arange(16, dtype=torch.float64).reshape(4, 4),
     }
     updates = sent("ab") | {name: Update() for name in "cd"}
-    return *transfer.transfer(server, updates, TURN, how=how), updates
+    return *protocol.transfer(server, updates, TURN, how=how), updates
 
 
 def test_parameters_are_the_weighted_mean_of_the_sources_and_sources_keep_their_own():
     _, messages, updates = linked("parameters")
-    mine = {name: transfer.deploy(sent()[name], messages[name]) for name in NAMES}
+    mine = {name: protocol.deploy(sent()[name], messages[name]) for name in NAMES}
     by_hand = {leaf: 0.3 * x + 0.7 * updates["b"].params[leaf] for leaf, x in updates["a"].params.items()}
     torch.testing.assert_close(mine["c"].members[0], by_hand)
     assert bits(mine["d"].members[0]) == bits(updates["a"].params)  # one source: its model, bit by bit
@@ -123,12 +123,12 @@ def test_parameters_are_the_weighted_mean_of_the_sources_and_sources_keep_their_
 
 def test_outputs_are_the_weighted_mean_of_what_the_sources_say():
     _, messages, updates = linked("outputs")
-    mine = transfer.deploy(sent()["c"], messages["c"])
+    mine = protocol.deploy(sent()["c"], messages["c"])
     assert [bits(member) for member in mine.members] == [bits(updates[name].params) for name in "ab"]
     x = data(9).x
     said = [outputs(Model((updates[name].params,)), NET, x).exp() for name in "ab"]
     torch.testing.assert_close(outputs(mine, NET, x).exp(), 0.3 * said[0] + 0.7 * said[1])
-    one = transfer.deploy(sent()["d"], messages["d"])
+    one = protocol.deploy(sent()["d"], messages["d"])
     assert bits(one) == bits(Model((updates["a"].params,)))
 
 
@@ -167,7 +167,7 @@ def test_the_order_of_devices_does_not_matter():
 def test_bounds_of_a_targets_error_are_those_of_its_one_source():
     """Corollary 1 is T_ij, and Theorem 2 the source's error and half of the divergence."""
     server, _ = formed()
-    server, _ = transfer.transfer(server, sent("ab") | {name: Update() for name in "cd"}, TURN, how="parameters")
+    server, _ = protocol.transfer(server, sent("ab") | {name: Update() for name in "cd"}, TURN, how="parameters")
     found = links(server)
     assert all("theorem_2" not in found[name] for name in "ab")
     error = np.array([150 / 600, 180 / 500, 1, 1])
@@ -187,7 +187,7 @@ def test_free_sources_are_all_sources_and_keep_local_training_exactly(solver):
     one = last(built, fed, 3)
     alone = trained(fed, SGD, 3, nets.init(NET, generator(3, "init")))
     for name in fed.devices:
-        deployed = built.deploy(one.state.own[name], one.state.messages[name])
+        deployed = built.deploy(one.state.memories[name], one.state.messages[name])
         assert bits(deployed) == bits(Model((alone[name].params,)))
     assert one.state.server["record/psi"].tolist() == [0] * 4
     assert not any(one.up.values())
@@ -198,7 +198,7 @@ def test_unlabelled_devices_run_the_one_labelled_ones_model_bit_by_bit():
     one = last(built, fed, 3)
     source = trained(fed, SGD, 3, nets.init(NET, generator(3, "init")))["a"].params
     for name, there in fed.devices.items():
-        deployed = built.deploy(one.state.own[name], one.state.messages[name])
+        deployed = built.deploy(one.state.memories[name], one.state.messages[name])
         assert bits(deployed) == bits(Model((source,)))
         assert one.scores[name]["test"] == evaluate(Model((source,)), NET, there.data.test)
     assert one.up == {"a": sum(x.nbytes for x in source.values()), "b": 0, "c": 0, "d": 0}
@@ -214,13 +214,13 @@ def test_only_sources_with_a_link_send_their_model_and_reports_are_three_numbers
     updates = {(fn.func if isinstance(fn, partial) else fn, unit): result[1] for fn, unit, result in execute.steps
                if isinstance(result, tuple)}  # fmt: skip
     for (fn, unit), update in updates.items():
-        if fn is transfer.report:
+        if fn is protocol.report:
             assert not update.params
             assert {leaf: x.shape for leaf, x in update.extra.items()} == {"report": (3,)}
         elif fn is divergence.estimate:
             assert not update.params
             assert {leaf: x.numel() for leaf, x in update.extra.items()} == {"errors": 2, "sent": 1}
-        elif fn is transfer.offer:
+        elif fn is protocol.offer:
             assert not update.extra
             assert unit not in "cd" or not update.params
 
@@ -228,9 +228,9 @@ def test_only_sources_with_a_link_send_their_model_and_reports_are_three_numbers
 def test_a_report_counts_unlabelled_examples_and_says_how_wrong_the_labelled_ones_are():
     there = federation("a").devices["a"]
     there = replace(there, data=replace(there.data, unlabelled=Data(data(11).x, torch.full((11,), -1))))
-    own = Update(model("a"))
-    _, update = report(own, Message(), there, At(0, 1, 0, "a"))
-    right = sum(evaluate(Model((own.params,)), NET, part)["accuracy"] * len(part)
+    memory = Update(model("a"))
+    _, update = report(memory, Message(), there, StepId(0, 1, 0, "a"))
+    right = sum(evaluate(Model((memory.params,)), NET, part)["accuracy"] * len(part)
                 for part in (there.data.train, there.data.val))  # fmt: skip
     assert update.extra["report"].tolist() == pytest.approx([1 - right / 13, 13, 24])
 
@@ -240,12 +240,12 @@ def test_a_report_counts_unlabelled_examples_and_says_how_wrong_the_labelled_one
 
 def test_a_device_without_data_is_refused_by_name():
     empty = Device("b", NET, Splits(NONE, NONE, NONE))
-    with pytest.raises(Refused, match=r"^device b: it has no examples, allowed is at least one"):
-        report(Update(model("b")), Message(), empty, At(0, 1, 0, "b"))
+    with pytest.raises(InputError, match=r"^device b: it has no examples, allowed is at least one"):
+        report(Update(model("b")), Message(), empty, StepId(0, 1, 0, "b"))
 
 
 def test_without_any_label_it_is_refused():
-    with pytest.raises(Refused, match=r"^federation\.unlabelled: no device has a label"):
+    with pytest.raises(InputError, match=r"^federation\.unlabelled: no device has a label"):
         last(st_lf(), half(unknown="abcd"))
 
 
@@ -258,12 +258,12 @@ def test_without_any_label_it_is_refused():
     ],
 )
 def test_costs_that_do_not_fit_are_refused_before_anything_runs(costs, words):
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(InputError, match=words):
         st_lf(costs=costs)
 
 
 def test_parameters_that_start_apart_are_refused_and_outputs_are_not():
-    with pytest.raises(Refused, match=r"^training\.init = per_device: st_lf\.transfer = parameters"):
+    with pytest.raises(InputError, match=r"^training\.init = per_device: st_lf\.transfer = parameters"):
         st_lf(common=False)
     assert st_lf(common=False, transfer="outputs")
 
@@ -271,18 +271,18 @@ def test_parameters_that_start_apart_are_refused_and_outputs_are_not():
 @pytest.fixture
 def unsolved():
     """A process that remembers no program's answer, before and after."""
-    transfer.answered.cache_clear()
+    protocol.answered.cache_clear()
     yield
-    transfer.answered.cache_clear()
+    protocol.answered.cache_clear()
 
 
 def test_rows_that_pose_the_same_program_have_it_solved_once(unsolved, monkeypatch):
-    posed, solve = [], transfer.solve
-    monkeypatch.setattr(transfer, "solve", lambda problem, **how: posed.append(problem) or solve(problem, **how))
+    posed, solve = [], protocol.solve
+    monkeypatch.setattr(protocol, "solve", lambda problem, **how: posed.append(problem) or solve(problem, **how))
     first, again = formed()[0], formed()[0]
     assert len(posed) == 1
     assert bits(first) == bits(again)
-    problem = transfer.posed(transfer.measured(REPORTS, planted(D), TURN), TURN, BOUND, RADIO)
+    problem = protocol.posed(protocol.measured(REPORTS, planted(D), TURN), TURN, BOUND, RADIO)
     assert [x.tolist() for x in (posed[0].source, posed[0].target, posed[0].energy)] == [
         x.tolist() for x in (problem.source, problem.target, problem.energy)
     ]

@@ -22,8 +22,8 @@ from fedcore.links.heuristics import (
     random_weights,
     size_weights,
 )
+from fedcore.links.protocol import Program, planned
 from fedcore.methods import avg_degree, fedavg_alpha, least_error, method, psi_fedavg, rnd_alpha, single_match, st_lf
-from fedcore.transfer import Program, planned
 from fedcore.types import generator
 
 DRAWN = {name: GIVEN[name] for name in ("nets", "training", "common", "powers", "rates", "bits", "costs", "transfer")}

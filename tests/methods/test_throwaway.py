@@ -19,13 +19,13 @@ from sklearn.metrics import log_loss
 
 from fedcore import nets
 from fedcore.evaluate import evaluate
+from fedcore.execute.workers import Inline, one_thread
 from fedcore.local import predict, train
 from fedcore.messages import everyone, first, received
 from fedcore.methods import method
 from fedcore.mixing import evenly, mean, mix
 from fedcore.rounds import run
-from fedcore.types import At, Data, Message, Method, Model, Splits, Stage, Update, generator
-from fedcore.workers import Inline, one_thread
+from fedcore.types import Data, Message, Method, Model, Splits, Stage, StepId, Update, generator
 
 TEN = federation("abcdefghij")
 LEAVES = tuple(nets.shapes(NET))
@@ -49,8 +49,8 @@ def part(params, names, inside):
     return {leaf: x for leaf, x in params.items() if (leaf in names) == inside}
 
 
-def train_personal(own, message, device, at, *, training, personal):
-    _, update = train(own, message, device, at, training=training)
+def train_personal(memory, message, device, step_id, *, training, personal):
+    _, update = train(memory, message, device, step_id, training=training)
     return part(update.params, personal, True), replace(update, params=part(update.params, personal, False))
 
 
@@ -60,8 +60,8 @@ def average_all(server, updates, turn):
     )
 
 
-def deploy_personal(own, message):
-    return Model(({**message.params, **own},))
+def deploy_personal(memory, message):
+    return Model(({**message.params, **memory},))
 
 
 def fedper(personal=HEAD, rounds=3):
@@ -82,7 +82,7 @@ def test_personal_leaves_never_travel():
         for message in one.state.messages.values():
             assert message.params.keys() | message.extra.keys() == body
         assert one.state.server == {}
-        assert {name: tuple(own) for name, own in one.state.own.items()} == dict.fromkeys("abc", HEAD)
+        assert {name: tuple(memory) for name, memory in one.state.memories.items()} == dict.fromkeys("abc", HEAD)
         assert one.up == dict.fromkeys("abc", 256 - 4 * (12 + 3))
 
 
@@ -93,14 +93,14 @@ def test_personal_leaves_are_those_of_a_plain_loop():
     for number in range(3):
         with one_thread():
             updates = {
-                name: train(heads[name], Message(body), there, At(2, 0, number, name), training=SGD)[1].params
+                name: train(heads[name], Message(body), there, StepId(2, 0, number, name), training=SGD)[1].params
                 for name, there in fed.devices.items()
             }
         heads = {name: part(params, HEAD, True) for name, params in updates.items()}
         body = mean([part(params, HEAD, False) for params in updates.values()], evenly(3))
     one = last(fedper(), fed, 2)
     for name, there in fed.devices.items():
-        assert bits(one.state.own[name]) == bits(heads[name])
+        assert bits(one.state.memories[name]) == bits(heads[name])
         assert bits(one.state.messages[name].params) == bits(body)
         assert one.scores[name]["test"] == evaluate(Model(({**body, **heads[name]},)), NET, there.data.test)
     assert one.scores["a"]["shared"] != one.scores["b"]["shared"]
@@ -115,16 +115,16 @@ def test_nothing_personal_is_fedavg_and_all_personal_is_local_training():
     assert alone.scores == last(method("local_only", nets=NETS, training=SGD, common=False), fed, 2).scores
     assert alone.up == dict.fromkeys("abc", 0)
     sent = {name: update.params for name, update in trained(fed, SGD, 2).items()}
-    assert bits(alone.state.own) == bits(sent)
+    assert bits(alone.state.memories) == bits(sent)
 
 
 # 2. A stage over pairs
 
 
-def estimate(own, message, device, at):
+def estimate(memory, message, device, step_id):
     """How far two devices' examples lie apart, and a draw of the pair's own."""
     one, other = (there.data.train.x for there in device)
-    drawn = torch.rand(1, generator=at.generator("pair"))
+    drawn = torch.rand(1, generator=step_id.generator("pair"))
     return {}, Update({}, {"apart": (one.mean(0) - other.mean(0)).norm()[None], "drawn": drawn})
 
 
@@ -171,7 +171,7 @@ def test_what_pairs_found_weighs_the_means_of_later_stages():
     assert all(one.state.server is pairs.state.server for one in (once, twice))
     with one_thread():
         models = [
-            train({}, pairs.state.messages[name], there, At(3, 1, 0, name), training=SGD)[1].params
+            train({}, pairs.state.messages[name], there, StepId(3, 1, 0, name), training=SGD)[1].params
             for name, there in fed.devices.items()
         ]
     powers = (-4 * distances).exp()
@@ -207,7 +207,7 @@ def hand_out(server, updates, turn):
     return server, {name: Message(models, {"weights": weights[name]}) for name in turn.names}
 
 
-def deploy_all(own, message):
+def deploy_all(memory, message):
     names = dict.fromkeys(leaf.partition("/")[0] for leaf in message.params)
     members = tuple({leaf: message.params[f"{name}/{leaf}"] for leaf in LEAVES} for name in names)
     return Model(members, tuple(message.extra["weights"].tolist()))

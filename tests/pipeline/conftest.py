@@ -63,7 +63,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, 
         yield project, scenarios.serve(project)
     finally:
         project.stop()
-        project.run("python", "-m", "tasks.server", "stop")
+        project.run("python", "-m", "tasks.prefect.server", "stop")
     wait("the server gone", lambda: not project.processes(), 20)
 
 

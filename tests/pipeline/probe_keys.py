@@ -17,11 +17,11 @@ from fedcore.evaluate import score
 from fedcore.methods import METHODS
 from fedcore.nets import net
 from fedcore.rounds import receive
-from tasks import keys
-from tasks.local import stretch
-from tasks.settings import _method, read
-from tasks.store import Ref
-from tasks.work import deploy, divide, hand_out
+from tasks.cache import keys
+from tasks.cache.store import Ref
+from tasks.config.settings import _method, read
+from tasks.run.bodies import deploy, divide, hand_out
+from tasks.run.segments import stretch
 
 NET = net("mlp", shape=(5,), classes=3, widths=[6, 4])
 NETS = dict.fromkeys("abcd", NET)

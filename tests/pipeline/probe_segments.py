@@ -14,15 +14,16 @@ import torch
 from prefect import flow
 
 from fedcore import rounds as library
+from fedcore.execute.workers import Inline, Workers
 from fedcore.local import Training
 from fedcore.methods import method
 from fedcore.nets import net
 from fedcore.rounds import Round, deployments
 from fedcore.types import Data, Device, Federation, Method, Splits
-from fedcore.workers import Inline, Workers
-from tasks import environment, local
-from tasks.steps import Steps
-from tasks.store import Store, refs
+from tasks.cache.store import Store, refs
+from tasks.config import environment
+from tasks.prefect.steps import Steps
+from tasks.run import segments
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.5, weight_decay=0.0, schedule="constant", batch=8, epochs=1)
 NET = net("mlp", shape=(5,), classes=3, widths=[6, 4])
@@ -96,8 +97,8 @@ def flat(scores: Any) -> list[float]:
 def models(chosen: Method, fed: Federation, last: Round, store: Store) -> str:
     """Return what every device runs in the end, to the last bit."""
     found = {}
-    for names, (deploy, own, message) in deployments(chosen, fed, last.state):
-        made = deploy(store.get(own), store.get(message))
+    for names, (deploy, memory, message) in deployments(chosen, fed, last.state):
+        made = deploy(store.get(memory), store.get(message))
         found |= {n: [{k: leaf.tolist() for k, leaf in part.items()} for part in made.members] for n in names}
     return json.dumps(dict(sorted(found.items())))
 
@@ -110,16 +111,16 @@ class Play:
 
     def rounds(self, chosen: Method, seed: int, every: int = 1) -> Iterator[Round]:
         self.steps = Steps(self.store, self.pool)
-        return local.rounds(chosen, self.fed, seed, self.steps, every)
+        return segments.rounds(chosen, self.fed, seed, self.steps, every)
 
     def whole(self, one: Round) -> bool:
         """Tell whether all of a round's state is stored."""
-        return all(self.store.holds(ref) for ref in refs(local.parts(one.state)))
+        return all(self.store.holds(ref) for ref in refs(segments.parts(one.state)))
 
     def forget(self, one: Round) -> None:
         """Delete a round's state, in which what was there before the first round stays."""
-        begun = refs(local.parts(library.begin(scaffold(1), self.fed, one.turn.seed, self.steps)))
-        Steps(self.store, self.pool).drop(local.parts(one.state), but=[*begun])
+        begun = refs(segments.parts(library.begin(scaffold(1), self.fed, one.turn.seed, self.steps)))
+        Steps(self.store, self.pool).drop(segments.parts(one.state), but=[*begun])
 
     def computed(self, kind: str) -> tuple[int, int]:
         steps = [step for step in self.steps.done if step.kind == kind]
@@ -182,7 +183,7 @@ def find() -> dict[str, Any]:
             for every in (1, 2) if name in ("many rounds", "few shots") else (1,):
                 runs = []
                 for segment in (30.0, 0.0):  # all rounds in one segment; a segment for each
-                    local.SEGMENT = segment
+                    segments.SEGMENT = segment
                     shutil.rmtree(environment.STEPS, ignore_errors=True)
                     runs.append(list(play.rounds(chosen, 1, every)))
                     found[f"{name}, every {every}, segments of {segment:g}"] = play.computed("stretch")
@@ -197,7 +198,7 @@ def find() -> dict[str, Any]:
                     ) == 1,
                 }  # fmt: skip
 
-        local.SEGMENT = 0.0
+        segments.SEGMENT = 0.0
         # Interrupted: the run is left after two of five rounds, and begun anew.
         interrupted = play.rounds(fedavg(5), 3)
         next(interrupted), next(interrupted)
@@ -207,7 +208,7 @@ def find() -> dict[str, Any]:
         second = play.computed("stretch")
         found["interrupted"] = [first, second, near(whole, plainly(fedavg(5), 3))]
 
-        local.SEGMENT = 30.0
+        segments.SEGMENT = 30.0
         # A longer run goes on where a shorter one ended.
         list(play.rounds(fedavg(2), 4))
         longer = list(play.rounds(fedavg(6), 4))
@@ -220,7 +221,7 @@ def find() -> dict[str, Any]:
         list(play.rounds(fedavg(3), 5))
         found["shorter"].append([play.computed(kind) for kind in ("stretch", "score")])
 
-        local.SEGMENT = 0.0
+        segments.SEGMENT = 0.0
         found["kept"] = kept(play, plain)
 
         # One-shot methods share their training, whatever is done with what it brings.

@@ -13,11 +13,11 @@ import probe_work as work
 import torch
 from prefect import flow
 
+from fedcore.execute.workers import Workers
 from fedcore.types import Update
-from fedcore.workers import Workers
-from tasks import environment
-from tasks.steps import Steps
-from tasks.store import Ref, Store, refs
+from tasks.cache.store import Ref, Store, refs
+from tasks.config import environment
+from tasks.prefect.steps import Steps
 
 X = {"w": torch.arange(8.0)}
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from fedcore.types import Message, Params, Refused, Update
-from tasks import environment
+from fedcore.types import InputError, Message, Params, Update
+from tasks.config import environment
 
 LOG = environment.STATE / "done.txt"
 
@@ -57,12 +57,12 @@ def who(word: str) -> torch.Tensor:
 
 def refuse(word: str) -> None:
     note(word)
-    raise Refused("lr = -1: must be above 0")
+    raise InputError("lr = -1: must be above 0")
 
 
 def refuse_after(word: str, seconds: float) -> None:
     time.sleep(seconds)
-    raise Refused(word)
+    raise InputError(word)
 
 
 def rest(word: str, seconds: float) -> torch.Tensor:

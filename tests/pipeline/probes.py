@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 
-from tasks import environment
+from tasks.config import environment
 
 environment.prepare()
 
 import probe_segments
 import probe_steps
 
-from tasks.session import orchestrated
+from tasks.prefect.session import orchestrated
 
 if __name__ == "__main__":
     with orchestrated():

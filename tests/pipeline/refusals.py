@@ -234,9 +234,9 @@ CASES: dict[str, Case] = {
         "flows.prepare", "data", ("run.studies", "cod", "mean code?"), {}, lambda p: p["run"].update(studies=["cod"])
     ),
     "a stage that is not one": Case("flows.prepare", "date", ("usage", "partition"), {}),
-    "days that are none": Case("flows.gc", "days=soon", ("days", "'soon'", "number"), {}),
-    "days before the first": Case("flows.gc", "days=-1", ("days", "-1", "number"), {}),
-    "a key that gc has not": Case("flows.gc", "weeks=1", ("weeks", "days"), {}),
+    "days that are none": Case("flows.prune", "days=soon", ("days", "'soon'", "number"), {}),
+    "days before the first": Case("flows.prune", "days=-1", ("days", "-1", "number"), {}),
+    "a key that gc has not": Case("flows.prune", "weeks=1", ("weeks", "days"), {}),
     "nothing to compare": Case("flows.compare", "", ("dvc repro",), {}),
     "nothing to show": Case("flows.compare", "show", ("dvc repro",), {}),
 }

@@ -91,7 +91,7 @@ def repro(place: Place) -> Repro:
     reg = piped.look(piped.run("dvc", "exp", "run", "-S", "code_ot.reg=0.1"))
     piped.run("git", "checkout", "--quiet", "--", "params.yaml")
     for function in ("lmf", "code"):
-        piped.edit("fedcore/fusion.py", function, "len('a line that was not there')")
+        piped.edit("fedcore/align/fusion.py", function, "len('a line that was not there')")
     edited = piped.look(piped.federate())
     return Repro(piped, runs, clone, first, spoilt, forced, reg, edited)
 
@@ -226,7 +226,7 @@ def long(place: Place) -> Long:
 
 def hasty(project: Project, seconds: float) -> Project:
     """Let a project write a checkpoint so often."""
-    file = project.folder / "tasks" / "local.py"
+    file = project.folder / "tasks" / "run" / "segments.py"
     assert file.read_text().count("SEGMENT = 30.0\n") == 1
     file.write_text(file.read_text().replace("SEGMENT = 30.0\n", f"SEGMENT = {seconds}\n"))
     return project
@@ -367,7 +367,7 @@ def own(place: Place) -> Own:
         age(project, 40)
         seen.append(project.look(project.federate(*PICTURES, MODULE)))
     before = cached(project)
-    swept = project.run("python", "-m", "flows.gc")
+    swept = project.run("python", "-m", "flows.prune")
     project.read = len(project.journal())
     after = cached(project)
     again = project.look(project.federate(*PICTURES, MODULE))
@@ -466,7 +466,7 @@ def deployed(place: Place) -> Deployed:
 
 def serve(house: Project) -> list[str]:
     """Start the house's server, asked for twice at once; returns the addresses that were answered."""
-    keepers = [house.start("python", "-m", "tasks.server", "keep") for _ in range(2)]
+    keepers = [house.start("python", "-m", "tasks.prefect.server", "keep") for _ in range(2)]
     answers = [str(keeper.stdout and keeper.stdout.readline()).strip() for keeper in keepers]
     house.api = answers[0]
     return answers

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks import clerk
-from tasks.clerk import Clerk
+from tasks.record import writer
+from tasks.record.writer import RecordWriter
 
 FULL = "no space left on device"
 
@@ -35,8 +35,8 @@ def refused(*_: object) -> None:
 @pytest.fixture
 def orders(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """A clerk that opens no record."""
-    monkeypatch.setattr(clerk, "begin", begun)
-    monkeypatch.setattr(clerk, "keep", noted)
+    monkeypatch.setattr(writer, "begin", begun)
+    monkeypatch.setattr(writer, "keep", noted)
     return monkeypatch
 
 
@@ -48,7 +48,7 @@ def test_runs_are_written_in_their_order_by_another_process_while_the_flow_goes_
     orders: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     place = tmp_path / "written"
-    with Clerk() as book:
+    with RecordWriter() as book:
         for word in "abc":
             book.keep(place, word, "study")
         assert not place.exists()
@@ -63,8 +63,8 @@ def test_it_gets_ready_once_however_often_it_hears_that_there_will_be_a_run(
     orders: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     place = tmp_path / "written"
-    orders.setattr(clerk, "expect", partial(noted, place, "ready", "."))
-    with Clerk() as book:
+    orders.setattr(writer, "expect", partial(noted, place, "ready", "."))
+    with RecordWriter() as book:
         for word in "ab":
             book.expect()
             book.keep(place, word, "study")
@@ -80,8 +80,8 @@ def test_it_says_how_much_is_still_to_be_written(orders: pytest.MonkeyPatch, tmp
             yield one
         seen.append(f"{words}: {total}")
 
-    orders.setattr(clerk, "progress", watched)
-    with Clerk() as book:
+    orders.setattr(writer, "progress", watched)
+    with RecordWriter() as book:
         for word in "abc":
             book.keep(tmp_path / "written", word, "study")
     *counts, said = seen
@@ -90,17 +90,17 @@ def test_it_says_how_much_is_still_to_be_written(orders: pytest.MonkeyPatch, tmp
 
 
 def test_what_cannot_be_written_ends_the_flow(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    orders.setattr(clerk, "keep", refused)
-    with pytest.raises(OSError, match=FULL), Clerk() as book:
+    orders.setattr(writer, "keep", refused)
+    with pytest.raises(OSError, match=FULL), RecordWriter() as book:
         book.keep(tmp_path, "a", "study")
 
 
 def test_it_ends_the_flow_with_the_next_order_already(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    orders.setattr(clerk, "keep", refused)
+    orders.setattr(writer, "keep", refused)
     reached = []
 
     def flow() -> None:
-        with Clerk() as book:
+        with RecordWriter() as book:
             book.keep(tmp_path, "a", "study")
             book._given[-1].exception()  # waits
             book.keep(tmp_path, "b", "study")
@@ -112,8 +112,8 @@ def test_it_ends_the_flow_with_the_next_order_already(orders: pytest.MonkeyPatch
 
 
 def test_so_does_a_record_that_cannot_be_opened(orders: pytest.MonkeyPatch) -> None:
-    orders.setattr(clerk, "begin", refused)
-    with pytest.raises(OSError, match=FULL), Clerk():
+    orders.setattr(writer, "begin", refused)
+    with pytest.raises(OSError, match=FULL), RecordWriter():
         pass
 
 
@@ -124,7 +124,7 @@ def test_an_error_of_the_flow_goes_first_and_leaves_no_run_half_written(
     place = tmp_path / "written"
 
     def flow() -> None:
-        with Clerk() as book:
+        with RecordWriter() as book:
             for word in "abcdef":
                 book.keep(place, word, "study")
             book._given[1].result()  # the first of them: begin goes before

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedcore.types import Refused
-from tasks import gc, journal
-from tasks.store import Ref, Store, flatten
+from fedcore.types import InputError
+from tasks.cache import journal, prune
+from tasks.cache.store import Ref, Store, flatten
 
 DAY = 86400
 
@@ -46,8 +46,8 @@ def aged(path: Path, days: float) -> Path:
     return path
 
 
-def sweep(cache: Path, days: float) -> gc.Swept:
-    return gc.sweep(cache / "steps", Store(cache / "blobs"), days)
+def sweep(cache: Path, days: float) -> prune.Pruned:
+    return prune.sweep(cache / "steps", Store(cache / "blobs"), days)
 
 
 def left(cache: Path) -> set[str]:
@@ -58,10 +58,10 @@ def test_a_step_stays_while_a_run_uses_it(cache: Path):
     old, shared, lone = (blob(cache, number, 50) for number in range(3))
     step(cache, "used", 50, shared, used=3)
     step(cache, "unused", 50, shared, lone, old, used=40)
-    assert sweep(cache, 60) == gc.Swept(0, 0, 0, sum(p.stat().st_size for p in (cache / "blobs").glob("*/*")))
+    assert sweep(cache, 60) == prune.Pruned(0, 0, 0, sum(p.stat().st_size for p in (cache / "blobs").glob("*/*")))
     store = Store(cache / "blobs")
     freed = sum(store.path(ref).stat().st_size for ref in (lone, old)) + (cache / "steps" / "unused").stat().st_size
-    assert sweep(cache, 30) == gc.Swept(1, 2, freed, store.path(shared).stat().st_size)
+    assert sweep(cache, 30) == prune.Pruned(1, 2, freed, store.path(shared).stat().st_size)
     assert left(cache) == {"used"}
     assert [store.holds(ref) for ref in (shared, lone, old)] == [True, False, False]
     assert [line["key"] for line in journal.lines()] == ["used"]
@@ -99,7 +99,7 @@ def test_nothing_is_deleted_while_a_flow_runs(cache: Path):
     (cache / "flows").mkdir()
     mark = cache / "flows" / "a-flow-run"
     mark.write_text(str(os.getpid()))
-    with pytest.raises(Refused, match="a flow is running"):
+    with pytest.raises(InputError, match="a flow is running"):
         sweep(cache, 30)
     assert Store(cache / "blobs").holds(lone)
     mark.write_text("999999999")  # it was killed
@@ -111,4 +111,4 @@ def test_a_flow_that_ends_while_its_mark_is_read_is_not_alive(cache: Path):
 
 
 def test_an_empty_cache_has_nothing_to_delete(cache: Path):
-    assert sweep(cache, 0) == gc.Swept(0, 0, 0, 0)
+    assert sweep(cache, 0) == prune.Pruned(0, 0, 0, 0)

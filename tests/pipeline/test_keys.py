@@ -19,9 +19,9 @@ from project import Project
 from fedcore.local import Training
 from fedcore.methods import METHODS
 from fedcore.types import Net, Stage
-from tasks import keys
-from tasks.keys import Digest, key
-from tasks.store import Ref
+from tasks.cache import keys
+from tasks.cache.keys import Digest, key
+from tasks.cache.store import Ref
 
 # sources, on packages that the tests write
 
@@ -315,8 +315,8 @@ def test_shared_parts_are_digested_once_and_never_mixed_up():
 
 
 EDITS = (
-    "fedcore/fusion.py:code", "fedcore/fusion.py:lmf", "fedcore/transport.py:newton", "fedcore/local.py:plain",
-    "fedcore/local.py:#", "fedcore/mixing.py:mean", "fedcore/evaluate.py:metrics", "fedcore/figures/drawing.py:png",
+    "fedcore/align/fusion.py:code", "fedcore/align/fusion.py:lmf", "fedcore/align/transport.py:newton", "fedcore/local.py:plain",
+    "fedcore/local.py:#", "fedcore/mixing.py:mean", "fedcore/results/scores.py:metrics", "fedcore/results/figures/drawing.py:png",
 )  # fmt: skip
 IN_ROUNDS = (
     "fedprox", "fedper", "ditto", "fixed_depth", "fedasa", "dfl", "fd", "scaffold", "fedgen", "label_smoothing",
@@ -353,9 +353,9 @@ def test_keys_are_the_same_in_every_process(found: dict[str, Any]):
 
 @pytest.mark.slow
 def test_editing_the_fusion_retrains_nobody(found: dict[str, Any]):
-    assert moved(found, "fedcore/fusion.py:code") == {"code_ot receive 0", "code_ot stretch"}
-    assert moved(found, "fedcore/fusion.py:lmf") == {"lmf receive 0", "lmf stretch"}
-    assert moved(found, "fedcore/transport.py:newton") == FUSED
+    assert moved(found, "fedcore/align/fusion.py:code") == {"code_ot receive 0", "code_ot stretch"}
+    assert moved(found, "fedcore/align/fusion.py:lmf") == {"lmf receive 0", "lmf stretch"}
+    assert moved(found, "fedcore/align/transport.py:newton") == FUSED
 
 
 @pytest.mark.slow
@@ -381,8 +381,8 @@ def test_editing_the_training_retrains_everyone_and_nothing_else(found: dict[str
 @pytest.mark.slow
 def test_editing_the_evaluation_evaluates_anew(found: dict[str, Any]):
     expected = {name for name in found[""] if name.split(" ")[-1] in ("score", "stretch")}
-    assert moved(found, "fedcore/evaluate.py:metrics") == expected
-    assert moved(found, "fedcore/figures/drawing.py:png") == set()
+    assert moved(found, "fedcore/results/scores.py:metrics") == expected
+    assert moved(found, "fedcore/results/figures/drawing.py:png") == set()
 
 
 @pytest.mark.slow

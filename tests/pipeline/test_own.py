@@ -13,7 +13,7 @@ from project import METHODS
 from scenarios import Own, documented
 
 from fedcore import nets
-from fedcore.fusion import align, units
+from fedcore.align.fusion import align, units
 from fedcore.types import Net
 
 DEVICES = 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -11,10 +10,10 @@ from federations import federation as plainly
 from signals import ADAM, WHOLE, federation
 
 from fedcore import records
+from fedcore.execute.workers import Inline
 from fedcore.methods import method
+from fedcore.results import tidy
 from fedcore.rounds import run
-from fedcore.workers import Inline
-from tasks import evaluate
 
 STEM, CELL, WHOLE_NET, BASE = 10_464, 12_352, 323_434, 322_144
 """Parameters of the stem, of a cell, of the whole and of all but the last layer (FedASA, Table VI)."""
@@ -29,8 +28,7 @@ def table(name: str, **settings: Any) -> pd.DataFrame:
     fed = federation("ab", WHOLE, (1, 512))
     made = method(name, nets=fed.public.nets, training=ADAM, common=True, **settings)
     played = list(run(made, fed, 0, Inline()))
-    setting: Any = SimpleNamespace(study="s", data={"name": "d"}, name="base")
-    return evaluate.rows(setting, name, 0, played, records.numbers(played[-1].state.server))
+    return tidy.rows(tidy.Row("s", "d", "base", name, 0), played, records.numbers(played[-1].state.server))
 
 
 def sent(rows: pd.DataFrame) -> pd.Series:
@@ -72,10 +70,10 @@ def test_over_devices_and_groups():
     rows = pd.DataFrame({"device": list("abc"), "split": "test", "metric": "accuracy", "value": [0.2, 0.6, 0.4]})
     groups = pd.Series({"a": "x", "b": "x", "c": "y"})
     plain = {"mean": pytest.approx(0.4), "worst": 0.2, "std": pytest.approx((0.08 / 3) ** 0.5)}
-    assert evaluate.over_devices(rows, groups) == {**plain, "in_x": pytest.approx(0.4), "in_y": 0.4}
-    assert evaluate.over_devices(rows, groups[:2]) == evaluate.over_devices(rows, groups[:0]) == plain
-    assert evaluate.over_devices(rows.assign(split="data"), groups) == plain
-    assert evaluate.over_devices(rows.assign(metric="loss"), groups)["worst"] == 0.6
+    assert tidy.over_devices(rows, groups) == {**plain, "in_x": pytest.approx(0.4), "in_y": 0.4}
+    assert tidy.over_devices(rows, groups[:2]) == tidy.over_devices(rows, groups[:0]) == plain
+    assert tidy.over_devices(rows.assign(split="data"), groups) == plain
+    assert tidy.over_devices(rows.assign(metric="loss"), groups)["worst"] == 0.6
 
 
 def test_what_the_server_counted_in_evaluated_rounds_is_told_of_all_devices():
@@ -85,8 +83,7 @@ def test_what_the_server_counted_in_evaluated_rounds_is_told_of_all_devices():
         temperature=1.0, weighting="counts",
     )  # fmt: skip
     played = list(run(made, fed, 0, Inline(), every=2))
-    setting: Any = SimpleNamespace(study="s", data={"name": "d"}, name="base")
-    rows = evaluate.rows(setting, "dfl", 0, played, {}, records.courses(played[-1].state.server))
+    rows = tidy.rows(tidy.Row("s", "d", "base", "dfl", 0), played, {}, records.courses(played[-1].state.server))
     told = rows[rows["split"] == "distillation"]
     rho = told[told["metric"] == "rho"].set_index(["round", "device"])["value"]
     assert rho.to_dict() == {(r, name): pytest.approx(1 - r / 5) for r in (2, 4, 5) for name in "abc"}

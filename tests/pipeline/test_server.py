@@ -20,7 +20,7 @@ def test_two_who_ask_at_once_get_one_server(served: tuple[Project, list[str]]):
 def test_a_running_server_is_used(house: Project):
     here = Project(house.folder)
     before = house.processes()
-    assert here.run("python", "-m", "tasks.server", "start").out.strip() == house.api
+    assert here.run("python", "-m", "tasks.prefect.server", "start").out.strip() == house.api
     assert set(house.processes()) == set(before)
 
 

@@ -24,9 +24,9 @@ from fedcore.methods import METHODS
 from fedcore.nets import NETS, net
 from fedcore.nets import shapes as leaf_shapes
 from fedcore.partition import partition
-from fedcore.types import Refused
-from tasks import settings
-from tasks.settings import changed, parse, read, run_section, study
+from fedcore.types import InputError
+from tasks.config import settings
+from tasks.config.settings import changed, parse, read, run_section, study
 
 PARAMS = read(ROOT / "params.yaml")
 
@@ -50,7 +50,7 @@ def ask(params: dict[str, Any], methods: Mapping[str, Any], **size: Any) -> dict
 
 def refusal(ask: Any, *args: Any, **kwargs: Any) -> str:
     """Return the one line of a refusal."""
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(InputError) as caught:
         ask(*args, **kwargs)
     assert "\n" not in str(caught.value)
     return str(caught.value)

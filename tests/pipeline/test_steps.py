@@ -51,7 +51,7 @@ def test_a_result_may_be_a_bare_tensor(found: dict[str, Any]):
 
 def test_a_refusal_comes_through_and_is_not_cached(found: dict[str, Any]):
     """Nor tried again: wrong input stays wrong. Asked for once more, it is computed once more."""
-    assert found["refused"] == [["Refused", "lr = -1: must be above 0"]] * 2
+    assert found["refused"] == [["InputError", "lr = -1: must be above 0"]] * 2
     assert found["refused ran"] == 2
 
 
@@ -86,7 +86,7 @@ def test_results_are_in_the_order_of_the_calls(found: dict[str, Any]):
 
 def test_steps_are_told_of_as_they_end_and_results_and_errors_come_in_the_order_of_the_calls(found: dict[str, Any]):
     units = ["slow", "fast"]
-    errors = [["Refused", "a"]] * 2
+    errors = [["InputError", "a"]] * 2
     assert found["as they end"] == {"seen": ["fast", "slow"], "units": units, "steps": units, "errors": errors}
 
 

@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from fedcore.data import Dataset
 from fedcore.partition import Partition
 from fedcore.types import Data, Message, Model, Splits, Update
-from tasks.store import CLASSES, Damaged, Store, digest_of, flatten, refs, unflatten, write_whole
+from tasks.cache.store import CLASSES, Damaged, Store, digest_of, flatten, refs, unflatten, write_whole
 
 # values of every kind
 
@@ -203,7 +203,7 @@ def test_the_name_of_a_value_never_changes(tmp_path: Path):
 
 def test_the_name_is_the_same_in_another_process(tmp_path: Path):
     code = (
-        "import sys, torch; from pathlib import Path; from tasks.store import Store; from fedcore.types import Message;"
+        "import sys, torch; from pathlib import Path; from tasks.cache.store import Store; from fedcore.types import Message;"
         "x = torch.arange(3.0); y = torch.ones(2, 2);"
         "print(Store(Path(sys.argv[1])).put(Message({'b': x, 'a': y})).digest)"
     )

@@ -21,8 +21,8 @@ from scenarios import Killed, Repro, Tables
 
 from fedcore.evaluate import outputs
 from fedcore.nets import Net, net
-from fedcore.summary import LESS
-from tasks.store import Ref, Store
+from fedcore.results.summary import LESS
+from tasks.cache.store import Ref, Store
 
 FUSED = ("lmf", "code_ot")
 CANDIDATES = {"fedavg_3", "lmf", "code_ot"}

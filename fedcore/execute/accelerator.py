@@ -1,0 +1,105 @@
+"""Devices' steps on an accelerator (CUDA), where there is one.
+
+Steps are written for the CPU and know nothing of this. Around a step its tensors are laid on the accelerator and what
+it returns is brought back, so that all that travels, is kept or is stored lies on the CPU; tensors that the step makes
+are made there. What it draws (orders, noise, initial weights, dropout) is drawn on the CPU, from the same numbers as
+without an accelerator. A server's steps stay on the CPU.
+
+The same seed gives the same bits on the same kind of accelerator, not the bits of a CPU.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional, init
+from torch.overrides import TorchFunctionMode
+
+from fedcore.types import Data, Device, Message, Model, Splits, StepId, Update
+
+T = TypeVar("T")
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS does not give the same bits twice
+
+HOLDERS = (Device, Splits, Data, Message, Update, Model)
+"""What holds tensors."""
+
+MAKING = {torch.rand, torch.randn, torch.randint, torch.randperm}
+DRAWING = MAKING | {
+    torch.bernoulli, torch.multinomial, torch.normal, torch.rand_like, torch.randn_like, torch.randint_like,
+    torch.dropout, functional.dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d,
+    functional.alpha_dropout, functional.feature_alpha_dropout, Tensor.bernoulli, Tensor.multinomial,
+}  # fmt: skip
+FILLING = {
+    Tensor.bernoulli_, Tensor.exponential_, Tensor.normal_, Tensor.random_, Tensor.uniform_,
+    init.uniform_, init.normal_, init.kaiming_uniform_,
+}  # fmt: skip
+"""What draws random numbers: MAKING a new tensor, DRAWING from what it is given, FILLING a tensor that is there."""
+
+
+def found(wanted: str) -> str | None:
+    """Return the kind of accelerator that steps run on. wanted: "auto", the one there is, if any; "none"."""
+    return "cuda" if wanted == "auto" and torch.cuda.is_available() else None
+
+
+def accelerated(step_id: Callable[..., T], kind: str | None) -> Callable[..., T]:
+    """Return the step as it runs on that kind of accelerator; without one the step itself."""
+    return step_id if kind is None else partial(there, step_id, kind)
+
+
+def there(step_id: Callable[..., T], kind: str, *args: Any) -> T:
+    """Run a step with its tensors on the accelerator; returns what it returns, on the CPU."""
+    seeds = [at.generator("accelerator").initial_seed() for at in args if isinstance(at, StepId)]
+    torch.cuda.manual_seed(seeds[0] if seeds else 0)  # for draws that are not known here
+    with _deterministic(), torch.device(kind), _DrawnHere(kind):
+        return moved(step_id(*moved(args, kind)), "cpu")
+
+
+@contextmanager
+def _deterministic() -> Iterator[None]:
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+def moved(value: T, where: str) -> T:
+    """Return a value with all its tensors on a device; those that are there stay what they are."""
+    changed: Any = value
+    if isinstance(value, Tensor):
+        changed = value.to(where)
+    elif isinstance(value, dict):
+        changed = {name: moved(part, where) for name, part in value.items()}
+    elif isinstance(value, tuple | list):
+        changed = type(value)(moved(part, where) for part in value)
+    elif isinstance(value, HOLDERS):
+        changed = replace(value, **{f.name: moved(getattr(value, f.name), where) for f in fields(value)})
+    return changed  # type: ignore[no-any-return]
+
+
+class _DrawnHere(TorchFunctionMode):
+    """Lets every draw happen on the CPU and brings its outcome to the accelerator."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in FILLING:
+            into, rest = (args[0], args[1:]) if args else (kwargs.pop("tensor"), ())
+            with torch.no_grad():
+                return into.copy_(func(torch.empty_like(into, device="cpu"), *rest, **kwargs))
+        if func not in DRAWING:
+            return func(*args, **kwargs)
+        given = moved(kwargs, "cpu") | ({"device": "cpu"} if func in MAKING else {})
+        return moved(func(*moved(args, "cpu"), **given), self.kind)

@@ -1,0 +1,387 @@
+r"""FADA's way through a federation (Peng et al. 2020), after ST-LF's first steps (`fedcore.links.protocol`).
+
+Sources hold labels, targets are adapted to. A net's generator G is all but its last layer, its classifier C the last
+layer; features are what enters that. Who is a source is known when this begins. Then, in turn,
+
+1. Sources train a copy of their model for each target, G_i and C_i: cross-entropy of their labelled examples, and
+   weight times -log of the identifier's belief that their features are the target's. They send copies and features.
+   A copy starts from where it was (`start: own`), or from the target's model (`target`), which then travels to them.
+2. A target gets its copy from every source. It weighs each by dynamic attention, starts from their weighted mean and
+   trains G_t so that the identifiers take its features for the sources'. It sends features and weights.
+
+After each turn the server trains a domain identifier for every pair of a source and a target, on the features that the
+two showed: it sees no example. In the first turns there is none yet, and nobody trains.
+
+    gap I = sum_r 1 / (2 n_r) sum_{i, j in C_r} |f_i - f_j|   of a target's features in K-means clusters C_r
+    weights = softmax_i(sharpness (I_i before - I_i now))         I_i: of the features by source i's copy
+
+Departures are listed in docs/stlf.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedcore import nets
+from fedcore.cells import layers
+from fedcore.links.divergence import Divergence
+from fedcore.links.protocol import SENDS, Radio, linked
+from fedcore.links.protocol import method as transferring
+from fedcore.local import IMAGES_AT_A_TIME, ByHand, Training, descend, lay, load, plain, updates
+from fedcore.messages import everyone
+from fedcore.mixing import mean
+from fedcore.records import PREFIX
+from fedcore.types import (
+    Amount,
+    Combine,
+    Count,
+    Data,
+    Depth,
+    Device,
+    InputError,
+    Message,
+    Method,
+    Net,
+    Params,
+    Positive,
+    Stage,
+    StepId,
+    Turn,
+    Update,
+    generator,
+)
+
+SOURCE, TARGET = 0, 1
+"""What an identifier says of features."""
+
+Start: TypeAlias = Literal["own", "target"]
+
+MODEL, START, IDENTIFIER, FEATURES = "model/", "start/", "identifier/", "features/"
+"""What names begin with: leaves of a copy, of a target's model and of an identifier, after them the other device;
+features (n, d)."""
+
+ATTENTION, GAPS = "attention", "gaps"
+"""Leaves of a target: weights of the sources in the order of their names, and their copies' gaps, (S,) float64."""
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How devices align features with identifiers.
+
+    start: what a source's copy starts from. steps, batch, lr: of SGD, in each turn and for each copy. weight: of the
+    loss that confuses identifiers, beside the sources' cross-entropy of weight 1. shown: features that a device shows
+    at a time, and that a target clusters, at most. sharpness: factor of the gains in dynamic attention; 0 is even.
+    hidden, identifier_steps, identifier_lr: an identifier's hidden units, and its SGD after each turn.
+    """
+
+    start: Start
+    steps: Count
+    batch: Count
+    lr: Positive
+    weight: Amount
+    shown: Count
+    sharpness: Amount
+    hidden: Count
+    identifier_steps: Count
+    identifier_lr: Positive
+
+
+def method(
+    name: str,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    link: Combine,
+    radio: Radio,
+    rounds: Depth,
+    alignment: Alignment,
+    pairs: Divergence | None = None,
+) -> Method:
+    """Return the method whose server chooses sources and targets by `link`, see :func:`fedcore.links.protocol.method`.
+
+    `link` has to link every source to every target; its weights are replaced by those of dynamic attention.
+    rounds: how often sources train their copies.
+    """
+    if not common:
+        raise InputError(f"training.init = per_device: {name} mixes models that must start from one; use common")
+    base = transferring(name, nets, training, common, link, radio, "parameters", pairs)
+    net = next(iter(nets.values()))
+    rival = identifier(name, net, alignment.hidden)
+    local = partial(align, rival=rival, alignment=alignment)
+    server = partial(identify, rival=rival, alignment=alignment)
+    # Sources and targets take turns; the last one is the targets'.
+    turns = (Stage(local, server, 2 * rounds + 1), Stage(local, partial(close, net=net)))
+    return replace(base, stages=(*base.stages[:-1], *turns))
+
+
+def identifier(name: str, net: Net, hidden: int) -> Net:
+    """Return the net that tells a source's features from a target's; refuses a net whose last layer is not linear."""
+    shape = nets.shapes(net)[last_layer(net)]
+    if len(shape) != 2:
+        raise InputError(f"net: {name} needs a net whose last layer is linear, this one's is not; leave this row out")
+    return nets.net("mlp", shape=shape[1:], classes=2, widths=[hidden])
+
+
+def last_layer(net: Net) -> str:
+    """Return the name of the last layer's weights."""
+    return [*layers(net).values()][-1][0]
+
+
+# what devices do
+
+
+def align(
+    memory: Update, message: Message, device: Device, step_id: StepId, *, rival: Net, alignment: Alignment
+) -> tuple[Update, Update]:
+    """Do a source's or a target's turn; whose turn it is not sends nothing."""
+    if not message.extra[SENDS]:
+        return memory, Update()
+    copies = by_device(message.extra, MODEL)
+    rivals = {name: judge(rival, leaves) for name, leaves in by_device(message.extra, IDENTIFIER).items()}
+    if copies:
+        return listen(memory, copies, rivals, device, step_id, alignment)
+    starts = by_device(message.extra, START) or by_device(memory.extra, MODEL)
+    return teach(memory, starts, rivals, device, step_id, alignment)
+
+
+def teach(
+    memory: Update,
+    starts: Mapping[str, Params],
+    rivals: Mapping[str, nn.Module],
+    device: Device,
+    step_id: StepId,
+    alignment: Alignment,
+) -> tuple[Update, Update]:
+    """Train a copy for each target; before there are identifiers the device's model is everyone's copy.
+
+    The device's own model stays as it is. One without any label has no cross-entropy.
+    """
+    labelled = len(device.data.train) > 0
+    data = device.data.train if labelled else device.data.unlabelled
+    sample = drawn_once(data, device.name, step_id, alignment.shown)
+    if not rivals:
+        return memory, Update(memory.params, {FEATURES: features(memory.params, device.net, sample)}, memory.size)
+    copies, shown = Params(), Params()
+    for target, rival in rivals.items():
+        start, draws = starts.get(target, memory.params), step_id.generator(f"batches {target}")
+        copy = trained(start, device.net, data, [rival], TARGET, labelled, draws, alignment)
+        copies |= prefixed(f"{MODEL}{target}/", copy)
+        shown[f"{FEATURES}{target}"] = features(copy, device.net, sample)
+    kept = copies if alignment.start == "own" else {}
+    return replace(memory, extra=kept), Update(extra=copies | shown, size=memory.size)
+
+
+def listen(
+    memory: Update,
+    copies: Mapping[str, Params],
+    rivals: Mapping[str, nn.Module],
+    device: Device,
+    step_id: StepId,
+    alignment: Alignment,
+) -> tuple[Update, Update]:
+    """Weigh the sources' copies, start from their mean, confuse the identifiers; the result is the device's model."""
+    parts = [part.x for part in (device.data.train, device.data.unlabelled) if len(part)]
+    x = torch.cat(parts) if parts else torch.empty(0)
+    data = Data(x, torch.zeros(len(x), dtype=torch.int64))
+    sample = drawn_once(data, device.name, step_id, alignment.shown)
+    classes = nets.shapes(device.net)[last_layer(device.net)][0]
+    now = [gap(features(copy, device.net, sample), classes, step_id.seed) for copy in copies.values()]
+    gaps = torch.tensor(now, dtype=torch.float64)
+    weights = attention(memory.extra.get(GAPS, gaps), gaps, alignment.sharpness)
+    params = mean([*copies.values()], weights)
+    if rivals:
+        draws = step_id.generator("batches")
+        params = trained(params, device.net, data, [*rivals.values()], SOURCE, False, draws, alignment)
+    told = {FEATURES: features(params, device.net, sample), ATTENTION: weights}
+    return Update(params, {GAPS: gaps}, memory.size), Update(
+        params if alignment.start == "target" else {}, told, memory.size
+    )
+
+
+def trained(
+    params: Params,
+    net: Net,
+    data: Data,
+    judges: Sequence[nn.Module],
+    aim: int,
+    labelled: bool,
+    draws: torch.Generator,
+    alignment: Alignment,
+) -> Params:
+    r"""Return the model after SGD on what confuses the identifiers, and on the labels where there are some.
+
+    min  weight / J sum_j CE(DI_j(G(x)), aim)  (+ CE(C(G(x)), y))
+
+    judges: J identifiers, which stay. aim: SOURCE or TARGET, what they shall say.
+    """
+    laid = lay(net, params)
+    update = updates(laid, Training("sgd", alignment.lr, 0.0, 0.0, "constant", alignment.batch, 1))
+    with nets.drawn_from(draws):
+        batches = [torch.randperm(len(data))[: alignment.batch] for _ in range(alignment.steps)]
+
+        def step(x: Tensor, y: Tensor) -> None:
+            seen, logits = passed(net, laid.module, x)
+            said = torch.stack([cross_entropy(judge(seen), torch.full_like(y, aim)) for judge in judges])
+            loss = alignment.weight * said.mean()
+            laid.gradient.zero_()
+            torch.autograd.backward(loss + cross_entropy(logits, y) if labelled else loss)
+            update(alignment.lr)
+
+        descend(data, batches, step)
+    return laid.params()
+
+
+def passed(net: Net, module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what enters the last layer, (B, d), and the logits (B, K)."""
+    if isinstance(module, ByHand):
+        *_, seen, logits = module.activations(dict(module.named_parameters()), x)
+        return seen, logits
+    found: list[Tensor] = []
+    last = module.get_submodule([*layers(net)][-1])
+    hook = last.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0]))
+    logits = module(x)
+    hook.remove()
+    if not found:
+        raise InputError(
+            "net: its last layer is not called as a module, its features cannot be read; leave this row out"
+        )
+    return found[0], logits
+
+
+def features(params: Params, net: Net, x: Tensor) -> Tensor:
+    """Return the features of examples (N, *shape) float32, in evaluation mode: (N, d)."""
+    module = load(net, params).eval()
+    with torch.no_grad():
+        return torch.cat([passed(net, module, part)[0] for part in torch.split(x, IMAGES_AT_A_TIME)])
+
+
+def drawn_once(data: Data, name: str, step_id: StepId, count: int) -> Tensor:
+    """Return at most so many of a device's examples, (n, *shape) float32, in every turn the same."""
+    if not len(data):
+        raise InputError(
+            f"device {name}: it has no example to train on, allowed is at least one, with or without label"
+        )
+    if len(data) <= count:
+        return data.inputs()
+    return data.inputs(torch.randperm(len(data), generator=generator(step_id.seed, name, "shown"))[:count])
+
+
+def judge(rival: Net, leaves: Params) -> nn.Module:
+    """Return an identifier that stays as it is."""
+    return load(rival, leaves).eval().requires_grad_(False)
+
+
+def gap(seen: Tensor, clusters: int, seed: int) -> float:
+    r"""Return how far apart features of one cluster are, sum_r 1 / (2 n_r) sum_{i, j in C_r} |f_i - f_j|.
+
+    seen: (n, d). clusters: of K-means, at most as many as there are different features. The same for the same values.
+    """
+    from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits
+
+    points = seen.double().cpu()
+    count = min(clusters, len(torch.unique(points, dim=0)))
+    with threadpool_limits(1):
+        found = torch.from_numpy(KMeans(count, n_init=1, random_state=seed).fit_predict(points.numpy()))
+    parts = [points[found == r] for r in range(count)]
+    return float(sum(torch.cdist(part, part).sum() / (2 * len(part)) for part in parts))
+
+
+def attention(before: Tensor, now: Tensor, sharpness: float) -> Tensor:
+    """Return softmax(sharpness (before - now)), (S,) on the simplex: whose gap fell most weighs most.
+
+    No weight is zero: every source's copy is there, however little it counts.
+    """
+    return (sharpness * (before - now)).softmax(0).clamp(min=torch.finfo(torch.float64).tiny)
+
+
+# what the server does
+
+
+def identify(
+    server: Params, sent: Mapping[str, Update], turn: Turn, *, rival: Net, alignment: Alignment
+) -> tuple[Params, Mapping[str, Message]]:
+    """Train an identifier for each pair on the features shown last; it is then the other side's turn.
+
+    After the sources' turn targets get copies and identifiers, after the targets' turn sources get identifiers
+    and what targets sent to start from.
+    """
+    sources, targets = sides(server, turn)
+    taught = any(sent[name].extra for name in sources.values())
+    known, server = by_device(server, IDENTIFIER), {**server}
+    messages: dict[str, Params] = {name: {} for name in turn.names}
+    for i, source in sources.items():
+        copies = by_device(sent[source].extra, MODEL)
+        for j, target in targets.items():
+            pair, hears, told = f"{i} {j}", *((target, source) if taught else (source, target))
+            if taught:
+                shown = sent[source].extra
+                server[f"{FEATURES}{pair}"] = shown[FEATURES if FEATURES in shown else f"{FEATURES}{target}"]
+                messages[target] |= prefixed(f"{MODEL}{source}/", copies.get(target) or sent[source].params)
+            else:
+                server[f"{FEATURES}{j}"] = sent[target].extra[FEATURES]
+                messages[source] |= prefixed(f"{START}{target}/", sent[target].params)
+            if f"{FEATURES}{j}" in server:
+                both = server[f"{FEATURES}{pair}"], server[f"{FEATURES}{j}"]
+                leaves = identified(known.get(pair), *both, turn, rival, alignment)
+                server |= prefixed(f"{IDENTIFIER}{pair}/", leaves)
+                messages[hears] |= prefixed(f"{IDENTIFIER}{told}/", leaves)
+    return server, {name: Message(extra=extra | {SENDS: torch.tensor(bool(extra))}) for name, extra in messages.items()}
+
+
+def identified(
+    known: Params | None, source: Tensor, target: Tensor, turn: Turn, rival: Net, alignment: Alignment
+) -> Params:
+    """Return an identifier that was trained further: features (n, d) and (m, d), batches of both alike."""
+    laid = lay(rival, known or nets.init(rival, generator(turn.seed, "identifier")))
+    training = Training("sgd", alignment.identifier_lr, 0.0, 0.0, "constant", alignment.batch, 1)
+    draws = turn.generator("features")
+    least, sides = min(len(source), len(target), alignment.batch), [len(source), len(target)]
+    data = Data(torch.cat([source, target]), torch.arange(2).repeat_interleave(torch.tensor(sides)))
+    picks = [[torch.randperm(n, generator=draws)[:least] for n in sides] for _ in range(alignment.identifier_steps)]
+    batches = [torch.cat([mine, its + len(source)]) for mine, its in picks]
+    descend(data, batches, plain(laid, training, len(batches)))
+    return laid.params()
+
+
+def close(server: Params, sent: Mapping[str, Update], turn: Turn, *, net: Net) -> tuple[Params, Mapping[str, Message]]:
+    """Record the links with the weights of dynamic attention, each link with one model."""
+    sources, targets = sides(server, turn)
+    alpha = torch.zeros(len(turn.names), len(turn.names), dtype=torch.float64)
+    for j, target in targets.items():
+        alpha[[*sources], j] = sent[target].extra[ATTENTION]
+    kept = {leaf: x for leaf, x in server.items() if not leaf.startswith((FEATURES, IDENTIFIER))}
+    kept[f"{PREFIX}alpha"] = alpha
+    carried = Update(nets.init(net, generator(turn.seed, "init")))  # of every source as large
+    return kept | linked(kept, dict.fromkeys(turn.names, carried), turn.names), everyone(turn.names, Message())
+
+
+def sides(server: Params, turn: Turn) -> tuple[dict[int, str], dict[int, str]]:
+    """Return sources and targets, by their positions in the order of the names."""
+    psi, names = server[f"{PREFIX}psi"].tolist(), dict(enumerate(turn.names))
+    return {i: x for i, x in names.items() if not psi[i]}, {i: x for i, x in names.items() if psi[i]}
+
+
+# names
+
+
+def prefixed(prefix: str, params: Params) -> Params:
+    """Return the leaves under names that begin so."""
+    return {f"{prefix}{name}": leaf for name, leaf in params.items()}
+
+
+def by_device(extra: Params, prefix: str) -> dict[str, Params]:
+    """Return device -> its leaves, of names <prefix><device>/<leaf>; no leaf's name has a stroke."""
+    found: dict[str, Params] = {}
+    for name, leaf in extra.items():
+        if name.startswith(prefix):
+            device, _, place = name.removeprefix(prefix).rpartition("/")
+            found.setdefault(device, {})[place] = leaf
+    return found

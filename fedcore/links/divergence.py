@@ -1,0 +1,110 @@
+r"""How far apart two devices' data are, without sharing any: Algorithm 1 of ST-LF.
+
+Both devices of a pair train one binary classifier of where an example is from (0: the first, 1: the second) by
+averaging, and measure it on examples that they held out:
+
+    d = 2 |1 - 2 err|   in [0, 2],   err the mean of both devices' shares of held-out examples it gets wrong
+
+It is a stage over pairs: `estimate` is one pair's step, and `collect` the server's, which sees the errors only. Errors
+on the training examples, which the paper has, would inflate d: a classifier remembers them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedcore import nets
+from fedcore.local import Training, descend, lay, plain, predict
+from fedcore.types import (
+    Chance,
+    Count,
+    Data,
+    Device,
+    InputError,
+    Message,
+    Net,
+    Params,
+    Positive,
+    StepId,
+    Turn,
+    Unit,
+    Update,
+)
+
+SCORED_AT_A_TIME = 256
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """How a pair trains its classifier.
+
+    pair_rounds: tau, how often the two average. pair_iterations: T, steps of SGD between two averages. pair_batch,
+    pair_lr: of SGD. held_out: the share of each device's examples that it measures on.
+    """
+
+    pair_rounds: Count
+    pair_iterations: Count
+    pair_batch: Count
+    pair_lr: Positive
+    held_out: Chance
+
+
+def estimate(
+    memory: object, messages: object, pair: tuple[Device, Device], step_id: StepId, *, net: Net, settings: Divergence
+) -> tuple[Params, Update]:
+    """One pair's step (Algorithm 1, lines 2-10); its update has the two errors, (2,), and how many models were sent.
+
+    net: a classifier of two classes for the devices' examples. Labels play no part: labelled and unlabelled examples
+    count alike.
+    """
+    sides = [examples(device, step_id, settings) for device in pair]
+    training = Training("sgd", settings.pair_lr, 0.0, 0.0, "constant", settings.pair_batch, 1)
+    begin = nets.init(net, step_id.generator("init"))
+    models = [lay(net, begin) for _ in pair]
+    steps = [plain(model, training, settings.pair_rounds * settings.pair_iterations) for model in models]
+    draws = [step_id.generator(f"batches {side}") for side in range(2)]
+    for _ in range(settings.pair_rounds):
+        for side, (seen, _) in enumerate(sides):
+            size = (settings.pair_iterations, min(settings.pair_batch, len(seen)))
+            index = torch.randint(len(seen), size, generator=draws[side])
+            descend(Data(seen, torch.full((len(seen),), side)), list(index), steps[side])
+        mean = (models[0].vector + models[1].vector) / 2
+        for model in models:
+            model.vector.copy_(mean)
+    params = models[0].params()
+    wrong = [
+        (predict(params, net, Data(held, torch.zeros(len(held))).inputs(), SCORED_AT_A_TIME).argmax(1) != side)
+        for side, (_, held) in enumerate(sides)
+    ]
+    errors = torch.stack([misses.double().mean() for misses in wrong])
+    return {}, Update(extra={"errors": errors, "sent": torch.tensor(2 * settings.pair_rounds)})
+
+
+def examples(device: Device, step_id: StepId, settings: Divergence) -> tuple[Tensor, Tensor]:
+    """Return the examples a device trains on and those it holds out, drawn from all that it has for training."""
+    x = torch.cat([part.x for part in (device.data.train, device.data.unlabelled) if len(part)] or [torch.empty(0)])
+    held = max(1, round(settings.held_out * len(x)))
+    if len(x) <= held:
+        raise InputError(f"divergence.held_out: device {device.name} has {len(x)} examples, allowed are at least two")
+    order = torch.randperm(len(x), generator=step_id.generator(f"held out {device.name}"))
+    return x[order[held:]], x[order[:held]]
+
+
+def collect(server: Params, updates: Mapping[Unit, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
+    """The server's step: d_ij (N, N) in the order of the devices' names, as record/divergence."""
+    place = {name: i for i, name in enumerate(turn.names)}
+    matrix = torch.zeros(len(place), len(place), dtype=torch.float64)
+    for unit, update in updates.items():
+        first, second = unit[0], unit[1]  # a stage over pairs
+        d = divergence(update.extra["errors"])
+        matrix[place[first], place[second]] = matrix[place[second], place[first]] = d
+    return {**server, "record/divergence": matrix}, {}
+
+
+def divergence(errors: Tensor) -> Tensor:
+    """Return d = 2 |1 - 2 err| from the two devices' errors, (2,)."""
+    return 2 * (1 - 2 * errors.mean()).abs()

@@ -1,0 +1,95 @@
+"""A user's own module, by import path: "package.module:Class" (or a function that returns a module)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from inspect import Parameter, Signature
+from typing import Any, get_type_hints
+
+import torch
+from torch import nn
+
+from fedcore.nets import drawn_from
+from fedcore.types import InputError, Net
+
+GIVEN = ("shape", "classes")
+
+
+def custom(path: str) -> Callable[..., Net]:
+    """Return the function (*, shape, classes, **settings) -> Net, whose settings are those of the user's callable.
+
+    It is called with the settings and with `shape` and `classes` if it takes them. An optional attribute `axes` of it,
+    a table or a function of the same arguments that returns one, lets the net be aligned; `nets.tables.table` reads
+    one off many modules.
+    """
+    target = _found(path)
+    settings = _settings(path, target)
+
+    def make(*, shape: tuple[int, ...], classes: int, **values: object) -> Net:
+        arguments = {name: value for name, value in (("shape", tuple(shape)), ("classes", classes)) if name in settings}
+        build = partial(target, **arguments, **values)
+        _check(path, build, shape, classes)
+        axes = getattr(target, "axes", None)
+        return Net(build, axes(**build.keywords) if callable(axes) else axes)
+
+    given = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=Any) for name in GIVEN]
+    parameters = [*given, *(setting for name, setting in settings.items() if name not in GIVEN)]
+    make.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    make.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return make
+
+
+def _found(path: str) -> Callable[..., Any]:
+    module, _, attribute = path.partition(":")
+    try:
+        target = getattr(import_module(module), attribute)
+    except (ImportError, ValueError) as error:
+        raise InputError(f"net.name: {path!r} cannot be imported: {error}") from None
+    except AttributeError:
+        raise InputError(f"net.name: {module} has no {attribute!r}") from None
+    if not inspect.isfunction(target) and not inspect.isclass(target):
+        raise InputError(f"net.name: {path!r} is neither a class nor a function")
+    if inspect.isclass(target) and not issubclass(target, nn.Module):
+        raise InputError(f"net.name: {path!r} is not an nn.Module")
+    return target
+
+
+def _settings(path: str, target: Callable[..., Any]) -> dict[str, Parameter]:
+    """Return the named parameters of the user's callable, each to be given by name."""
+    try:
+        hints = get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
+    except NameError:  # types that are known to type checkers only
+        hints = {}
+    found = {}
+    for name, parameter in inspect.signature(target).parameters.items():
+        if parameter.kind is Parameter.POSITIONAL_ONLY:
+            raise InputError(f"net.name: {path!r} takes {name!r} by position, settings are given by name")
+        if parameter.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
+            found[name] = parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints.get(name, Any))
+    return found
+
+
+def _check(path: str, build: Callable[[], Any], shape: tuple[int, ...], classes: int) -> None:
+    """Refuse what is no module of this kind: (2, *shape) -> (2, classes), in float32, each parameter one leaf."""
+    try:
+        with drawn_from(torch.Generator()), torch.no_grad():
+            module = build()
+            if not isinstance(module, nn.Module):
+                raise InputError(f"net.name: {path!r} makes a {type(module).__name__}, not an nn.Module")
+            logits = tuple(module.eval()(torch.zeros(2, *shape)).shape)
+    except InputError:
+        raise
+    except Exception as error:
+        words = " ".join(str(error).split())
+        raise InputError(
+            f"net: {path} fails for examples of {tuple(shape)}: {type(error).__name__}: {words}"
+        ) from error
+    if logits != (2, classes):
+        raise InputError(f"net: {path} makes {logits} of two examples, needed are logits (2, {classes})")
+    if len({*module.parameters()}) != len([*module.named_parameters(remove_duplicate=False)]):
+        raise InputError(f"net: {path} uses a parameter under two names, which is not supported")
+    if any(leaf.is_floating_point() and leaf.dtype != torch.float32 for leaf in module.state_dict().values()):
+        raise InputError(f"net: {path} has leaves that are not float32")

@@ -1,0 +1,74 @@
+"""What the shared parts of devices' models make of their test examples, in two dimensions (FedASA, Fig. 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fedcore.cells import comparable, deepest, depth_of, features
+from fedcore.local import IMAGES_AT_A_TIME, load
+from fedcore.types import Data, Device, InputError, Message, Model, Params
+
+POINTS = 600
+"""At most about so many examples are embedded, evenly taken from all devices."""
+
+COMPONENTS = 50
+"""Principal components that t-SNE sees, as its authors advise."""
+
+
+def embed(
+    models: Mapping[str, Model], messages: Mapping[str, Message], devices: Mapping[str, Device], *, seed: int
+) -> dict[str, Tensor]:
+    """Return xy (N, 2) float64, y (N,) class numbers and device (N,): positions among the devices, in their order.
+
+    Each device's test examples as they leave the last part that it shares: the deepest cell up to which it was sent all
+    in `messages`, for one that was sent nothing its deepest cell. They are flattened and embedded together by t-SNE
+    (van der Maaten and Hinton 2008), perplexity 30. The same bits for the same values.
+
+    Refuses a net that is no sequence, features of different sizes, several models on a device, fewer than four
+    examples.
+    """
+    step = -(-sum(len(device.data.test) for device in devices.values()) // POINTS) or 1
+    found, labels, owners = [], [], []
+    for i, (name, device) in enumerate(devices.items()):
+        comparable(device.net)
+        if len(models[name].members) > 1:
+            raise InputError("features: a device runs several models, which have no features in common")
+        depth = depth_of(device.net, messages[name].params)
+        test = Data(device.data.test.x[::step], device.data.test.y[::step])
+        found += [shared(device, models[name].members[0], depth if depth >= 0 else deepest(device.net), test)]
+        labels.append(test.y)
+        owners.append(torch.full_like(test.y, i))
+    if len({x.shape[1] for x in found if len(x)}) > 1:
+        raise InputError("features: the devices' shared parts end in features of different sizes")
+    x = torch.cat([x for x in found if len(x)] or found)
+    if len(x) < 4:
+        raise InputError(f"features: there are {len(x)} test examples, t-SNE needs four")
+    return {"xy": tsne(x, seed), "y": torch.cat(labels), "device": torch.cat(owners)}
+
+
+def shared(device: Device, model: Params, depth: int, data: Data) -> Tensor:
+    """Return what leaves the cell at a depth, (N, D)."""
+    module = load(device.net, model).eval()
+    with torch.no_grad():
+        parts = [
+            features(device.net, module, data.inputs(slice(start, start + IMAGES_AT_A_TIME)))[depth].flatten(1)
+            for start in range(0, len(data), IMAGES_AT_A_TIME)
+        ]
+    return torch.cat(parts) if parts else torch.empty(0, 0)
+
+
+def tsne(x: Tensor, seed: int) -> Tensor:
+    """Embed points (N, D) in two dimensions, (N, 2) float64; in one thread, as sums depend on their order."""
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1):
+        points = x.double().numpy()
+        if min(points.shape) > COMPONENTS:
+            points = PCA(COMPONENTS, svd_solver="randomized", random_state=seed).fit_transform(points)
+        plane = TSNE(perplexity=min(30.0, (len(points) - 1) / 3), init="pca", random_state=seed)
+        return torch.from_numpy(plane.fit_transform(points)).double()

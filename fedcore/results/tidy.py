@@ -1,0 +1,101 @@
+"""What the rounds found, as rows of one tidy table and a few numbers for DVC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import pandas as pd
+
+from fedcore.results.summary import LESS, SCORED
+from fedcore.rounds import Round
+from fedcore.types import Params
+
+ALIKE = "distillation"
+"""The split of what is said of all devices alike."""
+
+Numbers: TypeAlias = Mapping[str, Mapping[str, float]]
+COLUMNS = ["study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
+
+
+class Row(NamedTuple):
+    """A row of a comparison: one method on one setting of a study, with one seed."""
+
+    study: str
+    dataset: str
+    setting: str
+    method: str
+    seed: int
+
+
+def rows(
+    row: Row,
+    played: Sequence[Round],
+    beside: Mapping[str, Numbers],
+    courses: Params | None = None,
+) -> pd.DataFrame:
+    """Return a method's rounds as tidy rows: scores of the evaluated ones, bytes of all.
+
+    beside: split -> device -> metric -> value, once: what the device holds, what the server recorded of its model.
+    courses: name -> (R,), a number for each round; that of an evaluated round is told of all devices alike, in the
+    split "distillation".
+    """
+    known = {name: course.tolist() for name, course in (courses or {}).items()}
+    found: list[tuple[Any, ...]] = []
+    for number, one in enumerate(played):
+        place = (*row, one.turn.stage, one.turn.round + 1)
+        for metric, sent in (("bytes_up", one.up), ("bytes_down", one.down)):
+            found += [(*place, device, "traffic", metric, float(count)) for device, count in sent.items()]
+        for device, splits in (one.scores or {}).items():
+            for split, metrics in splits.items():
+                found += [(*place, device, split, metric, value) for metric, value in metrics.items()]
+            found += [(*place, device, ALIKE, metric, course[number]) for metric, course in known.items()]
+    for split, devices in beside.items():
+        for device, numbers in devices.items():
+            found += [(*place, device, split, name, value) for name, value in numbers.items()]
+    return pd.DataFrame(found, columns=COLUMNS)
+
+
+def over_devices(rows: pd.DataFrame, groups: pd.Series) -> dict[str, float]:
+    """Return the mean, worst and spread of one metric over devices; of scores also each group's mean, in_<name>.
+
+    rows: of one split, metric and turn. groups: device -> group; with fewer than two there are no means of groups.
+    """
+    values = rows["value"]
+    split, metric = rows[["split", "metric"]].iloc[0]
+    worst = values.max() if metric in LESS else values.min()
+    found = {"mean": values.mean(), "worst": worst, "std": values.std(ddof=0)}
+    if split in SCORED and len(groups.unique()) > 1:
+        means = values.groupby(rows["device"].map(groups)).mean()
+        found |= {f"in_{name}": mean for name, mean in means.items()}
+    return {word: float(value) for word, value in found.items()}
+
+
+def headline(table: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """Return, for each setting and method, the last round's accuracies over devices: what `dvc metrics` shows."""
+    last = final(table)
+    scores = last[(last["metric"] == "accuracy") & last["value"].notna()]
+    found: dict[str, dict[str, float]] = {}
+    for (setting, method, split), values in scores.groupby(["setting", "method", "split"], sort=False)["value"]:
+        mine = found.setdefault(f"{setting}: {method}", {})
+        mine |= {f"{split}_mean": round(values.mean(), 6), f"{split}_worst": round(values.min(), 6)}
+    return found
+
+
+def has(table: pd.DataFrame, split: str) -> bool:
+    """Tell whether every device has examples of a split."""
+    values = table[(table["split"] == split) & (table["metric"] == "accuracy")]["value"]
+    return len(values) > 0 and bool(values.notna().all())
+
+
+def final(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of each method's last turn."""
+    turn = table["stage"] * 1_000_000 + table["round"]
+    return table[turn == turn.groupby([table["setting"], table["method"], table["seed"]]).transform("max")]
+
+
+def curves(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean accuracy over devices, for each round: what `dvc plots` shows."""
+    scores = table[(table["metric"] == "accuracy") & table["value"].notna()]
+    by = ["setting", "method", "seed", "stage", "round", "split"]
+    return scores.groupby(by, sort=False)["value"].mean().rename("accuracy").reset_index()

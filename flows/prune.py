@@ -1,0 +1,41 @@
+"""Delete from the cache what no run has used for long.
+
+python -m flows.prune            nothing used for 30 days
+python -m flows.prune days=7
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tasks.config import environment
+
+environment.prepare()
+
+DAYS = 30.0
+
+
+def main(words: list[str]) -> None:
+    from fedcore.types import InputError
+    from tasks.cache import prune
+    from tasks.cache.store import Store
+    from tasks.config.settings import parse
+
+    given = parse(words)
+    days = given.pop("days", DAYS)
+    if given:
+        raise InputError(f"{', '.join(given)}: unknown; there is days, as in days={DAYS:g}")
+    if type(days) not in (int, float) or not 0 <= days < float("inf"):
+        raise InputError(f"days: {days!r} is not a number from 0")
+    swept = prune.sweep(environment.STEPS, Store(environment.BLOBS), days)
+    print(
+        f"deleted {swept.steps} steps and {swept.blobs} blobs not used for {days:g} days, {swept.nbytes / 1e6:.1f} MB; "
+        f"blobs of {swept.left / 1e6:.1f} MB stay"
+    )
+
+
+if __name__ == "__main__":
+    from tasks.config.command import refusals
+
+    with refusals():
+        main(sys.argv[1:])

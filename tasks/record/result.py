@@ -1,0 +1,85 @@
+"""What a method came to, and the steps that led there, as it goes from the flow to the record.
+
+Imports neither Prefect nor MLflow.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fedcore.methods import CONTROLS
+from fedcore.results import tidy
+from fedcore.types import Federation
+from tasks.cache.journal import Step
+from tasks.cache.store import Ref, digest_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tasks.config.settings import MethodSettings, Setting
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A dataset and who holds what of it, as references."""
+
+    dataset: Ref
+    partition: Ref
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a method came to. config: the digest of all that led to it. models: what each device runs in the end.
+
+    show: what is drawn of it beside its scores. embedding: its devices' examples in the plane, where that is drawn.
+    """
+
+    setting: Setting
+    row: MethodSettings
+    seed: int
+    size: str
+    config: str
+    prepared: Prepared
+    fed: Federation
+    table: pd.DataFrame
+    seconds: pd.DataFrame
+    steps: tuple[Step, ...]
+    models: dict[str, Ref]
+    server: Ref | dict[str, Ref]
+    show: tuple[str, ...] = ()
+    embedding: Ref | None = None
+
+    @property
+    def digest(self) -> str:
+        """The digest of what was found (seconds aside), and of what is drawn beside."""
+        models = json.dumps({name: ref.digest for name, ref in self.models.items()})
+        return digest_of((models + self.table.to_csv(index=False) + "".join(self.show)).encode())
+
+    @property
+    def shared(self) -> Ref | None:
+        """The one model that all devices run, if they do."""
+        return next(iter(self.models.values())) if len(set(self.models.values())) == 1 else None
+
+    @property
+    def control(self) -> bool:
+        return self.row.name in CONTROLS
+
+    @property
+    def validation(self) -> float | None:
+        """Mean accuracy over the devices' validation splits, or None where there are no such examples."""
+        last = tidy.final(self.table)
+        values = last[(last["split"] == "val") & (last["metric"] == "accuracy")]["value"].dropna()
+        return float(values.mean()) if len(values) else None
+
+    @property
+    def name(self) -> str:
+        place = "" if self.setting.name == "base" else f" {self.setting.name}"
+        return f"{self.row.label}{place} seed {self.seed}"
+
+
+def digest(results: Iterable[Result]) -> str:
+    """Return a name for a run's outputs: the digest of its configurations."""
+    return digest_of("".join(result.config for result in results).encode())[:12]

@@ -1,0 +1,153 @@
+"""Many results as one answer: the tidy table, the summary, the page, and the best model's alias."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedcore.methods import CONTROLS
+from fedcore.results.claims import Verdict, judge
+from fedcore.results.figures import along, png
+from fedcore.results.summary import by_group, summarise
+from fedcore.types import InputError
+from tasks.config import settings
+from tasks.config.files import CLAIMS, GROUPS, INDEX, PAGE, PICTURES, RUNS, SECONDS, SUMMARY, TABLE
+from tasks.report import page
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a comparison found. groups: the summary by group of devices. pictures: by study and setting, given; drawn:
+    of this comparison; along: a study's accuracy over its grid.
+    """
+
+    table: pd.DataFrame
+    summary: pd.DataFrame
+    groups: pd.DataFrame
+    questions: dict[str, str]
+    pictures: dict[tuple[str, str], dict[str, bytes]]
+    claims: pd.DataFrame
+    along: dict[str, bytes]
+    drawn: page.Drawn
+
+
+def compare(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequence[Path], who: Iterable[Path]) -> Answer:
+    """Compare what was written into some folders: results, seconds, and pictures of who holds what."""
+    for missing in (path for folder in results if not (path := folder / TABLE).is_file()):
+        raise InputError(f"{missing}: no such file; make it with: dvc repro")
+    table = pd.concat([pd.read_parquet(folder / TABLE) for folder in results], ignore_index=True)
+    spent = [pd.read_csv(folder / SECONDS) for folder in seconds if (folder / SECONDS).is_file()]
+    frame = pd.concat(spent, ignore_index=True) if spent else NO_SECONDS
+    studies = list(dict.fromkeys(table["study"]))
+    pictures: dict[tuple[str, str], dict[str, bytes]] = {}
+    names = {settings.slug(name): name for name in table["setting"].unique()}
+    for path in who:
+        place = (path.parts[-4], names.get(path.parts[-3], path.parts[-3]))
+        pictures.setdefault(place, {})["Who holds what (first seed)."] = path.read_bytes()
+    for folder in results:
+        if (folder / PICTURES / INDEX).is_file():
+            index = pd.read_csv(folder / PICTURES / INDEX, dtype=str, keep_default_na=False)
+            for setting, file, caption in zip(index["setting"], index["file"], index["caption"], strict=True):
+                place = (folder.name.rpartition("-")[0], setting)
+                pictures.setdefault(place, {})[caption] = (folder / PICTURES / file).read_bytes()
+    asked = {study: settings.study(params, study) for study in studies}
+    summary = summarise(table, frame, controls(params, studies))
+    points = grid(results)
+    verdicts = [
+        (study, judge(claim, table[table["study"] == study], points[study]))
+        for study in studies
+        for claim in asked[study].claims
+    ]
+    grids = {
+        study: png(along(summary[summary["study"] == study], points[study], key))
+        for study in studies
+        if (key := asked[study].along) and any(key in point for point in points[study].values())
+    }
+    return Answer(
+        table,
+        summary,
+        by_group(table),
+        {study: asked[study].title for study in studies},
+        pictures,
+        tabled(verdicts),
+        grids,
+        page.draw(table, summary),
+    )
+
+
+def grid(results: Iterable[Path]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return study -> setting -> its point in the study's grid."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for folder in results:
+        for run in json.loads((folder / RUNS).read_text()):
+            found.setdefault(run["study"], {})[run["setting"]] = run["point"]
+    return found
+
+
+def tabled(verdicts: Iterable[tuple[str, Verdict]]) -> pd.DataFrame:
+    """Return a row for each claim: what the paper says, the rule, whether it holds, and the numbers."""
+    rows = [
+        {
+            "study": study, "says": verdict.claim.says, "rule": verdict.claim.rule, "of": verdict.claim.of,
+            "where": ", ".join(f"{key} = {value}" for key, value in verdict.claim.where.items()),
+            "verdict": verdict.word, "numbers": verdict.numbers,
+        }
+        for study, verdict in verdicts
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=["study", "says", "rule", "of", "where", "verdict", "numbers"])
+
+
+NO_SECONDS = pd.DataFrame(columns=["study", "setting", "method", "seed", "kind", "wall", "cpu"])
+
+
+def controls(params: Mapping[str, Any], studies: Iterable[str]) -> frozenset[str]:
+    """Return the labels that stand for controls."""
+    rows = [row for study in studies for row in settings.study(params, study).methods.items()]
+    return frozenset(label for label, row in rows if row.get("method", label) in CONTROLS) | CONTROLS
+
+
+def write(answer: Answer, versioned: Path, shown: Path) -> None:
+    """Write the answer: the table and picture where DVC versions them, what holds seconds beside it."""
+    versioned.mkdir(parents=True, exist_ok=True)
+    shown.mkdir(parents=True, exist_ok=True)
+    answer.table.to_parquet(versioned / TABLE, index=False)
+    for (study, setting), picture in answer.drawn.comparisons.items():
+        (versioned / f"{settings.slug(f'{study}-{setting}')}.png").write_bytes(picture)
+    for place, picture in answer.drawn.courses.items():
+        (versioned / f"{settings.slug('-'.join(filter(None, place)))}-rounds.png").write_bytes(picture)
+    for study, picture in answer.along.items():
+        (versioned / f"{study}.png").write_bytes(picture)
+    (versioned / CLAIMS).write_text(page.csv(answer.claims))
+    (shown / SUMMARY).write_text(page.csv(answer.summary))
+    if len(answer.groups):
+        (shown / GROUPS).write_text(page.csv(answer.groups))
+    else:
+        (shown / GROUPS).unlink(missing_ok=True)
+    whole = page.html(
+        answer.table, answer.summary, answer.questions, answer.pictures, answer.claims, answer.along, answer.groups,
+        answer.drawn,
+    )  # fmt: skip
+    (shown / PAGE).write_text(whole)
+
+
+def champions(results: Iterable[Path]) -> dict[str, str]:
+    """Return which run's model is the best on validation: alias -> configuration digest.
+
+    Among the runs with one model for all devices, controls excluded, the one with the highest mean accuracy over the
+    devices' validation splits (over the shared test set nothing is chosen). The first study's first setting names
+    `champion`; others name `champion-<study>-<setting>`. A setting without validation examples has none.
+    """
+    best: dict[tuple[str, str], tuple[float, str]] = {}
+    for folder in results:
+        for run in json.loads((folder / RUNS).read_text()):
+            place = best.setdefault((run["study"], run["setting"]), (-1.0, ""))
+            if run["candidate"] and run["validation"] is not None and run["validation"] > place[0]:
+                best[run["study"], run["setting"]] = (run["validation"], run["config"])
+    names = ["champion", *(re.sub(r"[^A-Za-z0-9]+", "-", f"champion-{s}-{t}") for s, t in list(best)[1:])]
+    return {name: config for name, (_, config) in zip(names, best.values(), strict=True) if config}

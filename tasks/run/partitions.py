@@ -1,0 +1,99 @@
+"""From a source to a federation: read, store, divide among devices."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedcore.data import Dataset, load
+from fedcore.nets import net
+from fedcore.partition import Partition
+from fedcore.partition.tables import counts, from_frame, to_frame
+from fedcore.results.figures import png, who_holds_what
+from fedcore.types import Device, Federation, InputError
+from tasks.cache.store import Damaged, Ref, Store
+from tasks.config.settings import Setting
+from tasks.prefect.steps import Steps
+from tasks.record.result import Prepared
+from tasks.run.bodies import describe, divide, hand_out
+
+DATASET = "dataset.safetensors"
+PARTITION = "index.parquet"
+
+
+def read(store: Store, given: dict[str, Any]) -> Ref:
+    """Read a dataset from its source into the store. Not cached: what its files hold now is what counts."""
+    ref: Ref = store.put(load(given["name"], **{key: value for key, value in given.items() if key != "name"}))
+    return ref
+
+
+def read_prepared(store: Store, folder: Path) -> Ref:
+    """Take in a dataset that an earlier stage wrote."""
+    try:
+        return store.take_in(folder / DATASET)
+    except (OSError, Damaged) as error:
+        raise InputError(f"{folder / DATASET}: cannot be read ({error}); make it again with: dvc repro") from None
+
+
+def save_dataset(store: Store, dataset: Ref, folder: Path) -> None:
+    """Write a dataset where DVC versions it: the stored bytes, and a card that a person can read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(store.path(dataset), folder / DATASET)
+    held: Dataset = store.get(dataset)
+    card = {
+        "digest": dataset.digest,
+        "shape": list(held.train.x.shape[1:]),
+        "classes": list(held.classes),
+        "examples": len(held.train),
+        "test": len(held.test) if held.test is not None else None,
+        "devices": len(set(held.device)) if held.device is not None else None,
+    }
+    (folder / "card.json").write_text(json.dumps(card, indent=1) + "\n")
+
+
+def save_partition(store: Store, dataset: Ref, made: Ref, folder: Path) -> None:
+    """Write who holds what where DVC versions it: index lists, a table and a picture."""
+    folder.mkdir(parents=True, exist_ok=True)
+    held: Dataset = store.get(dataset)
+    parts: Partition = store.get(made)
+    to_frame(parts).to_parquet(folder / PARTITION, index=False)
+    table = counts(held, parts)
+    table.to_csv(folder / "who.csv")
+    (folder / "who.png").write_bytes(png(who_holds_what(table)))
+
+
+def read_partition(store: Store, folder: Path) -> Ref:
+    """Take in a partition that an earlier stage wrote."""
+    try:
+        frame = pd.read_parquet(folder / PARTITION)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder / PARTITION}: cannot be read ({error}); make it again with: dvc repro") from None
+    made: Ref = store.put(from_frame(frame))
+    return made
+
+
+def who(steps: Steps, dataset: Ref, federation: Mapping[str, Any], seed: int) -> Ref:
+    """Partition a dataset as a cached step."""
+    words = {"name" if key == "partition" else key: value for key, value in federation.items() if key != "scale"}
+    made: Ref = steps.short(partial(divide, federation=words, seed=seed), dataset)
+    return made
+
+
+def gather(steps: Steps, setting: Setting, prepared: Prepared) -> Federation:
+    """Return the federation: its devices hold references, the loop never looks inside them."""
+    scaled = partial(hand_out, scale=setting.federation["scale"])
+    held, shared, own = steps.short(scaled, prepared.dataset, prepared.partition, start=True)
+    card = steps.short(describe, prepared.dataset)
+    first = {key: value for key, value in setting.net.items() if key != "variants"}
+    nets = [
+        net(shape=card["shape"], classes=len(card["classes"]), **one)
+        for one in (first, *setting.net.get("variants", ()))
+    ]
+    devices = {name: Device(name, nets[i % len(nets)], held[name]) for i, name in enumerate(held)}
+    return Federation(devices, shared, len(card["classes"]), own)

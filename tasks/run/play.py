@@ -1,0 +1,216 @@
+"""One method on one federation: played, evaluated, recorded, and written down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+
+from fedcore import records
+from fedcore.results import figures, tidy
+from fedcore.results.embedding import embed
+from fedcore.rounds import Round, State, deployments
+from fedcore.types import Federation, InputError, Method
+from tasks.cache.journal import Step
+from tasks.cache.keys import Digest
+from tasks.cache.store import Ref, Store
+from tasks.config.files import INDEX, MODELS, PICTURES, RUNS, SECONDS, TABLE
+from tasks.config.settings import MethodSettings, Setting
+from tasks.prefect.session import Session
+from tasks.prefect.steps import name_of
+from tasks.record.result import Prepared, Result
+from tasks.report import pictures
+from tasks.run.bodies import deploy
+from tasks.run.segments import rounds, work
+
+
+def run_method(
+    here: Session, setting: Setting, prepared: Prepared, fed: Federation, row: MethodSettings, seed: int, size: str,
+    every: int, show: Collection[str] = (),
+) -> Result:  # fmt: skip
+    """Play a method to its end; every step is cached."""
+    first, before = len(here.steps.done), here.done
+    method = row.build(fed.public.nets)
+    here.begin(
+        f"{setting.study} {setting.name} seed {seed}: {row.label}", frozenset(name_of(s.local) for s in method.stages)
+    )
+    played = list(rounds(method, fed, seed, here.steps, every))
+    here.reach(before + work(method, len(fed.devices)))
+    if said := records.stood_in(here.store.get(played[-1].state.server)):
+        here.say(f"  {row.label}: the program was not solved as asked; {said}")
+    models = deployed(here, method, fed, played[-1].state)
+    plane = embedded(here, row, fed, models, played[-1].state, seed) if "features" in show else None
+    done = tuple(here.steps.done[first:])
+    words = (
+        "config", setting.study, size, setting.name, row.label, row.flat(), seed, every, prepared.dataset.digest,
+        prepared.partition.digest, setting.federation["scale"], fed.public.nets, method,
+        *([here.steps.accelerator] if here.steps.accelerator else []),
+    )  # fmt: skip
+    return Result(
+        setting, row, seed, size, Digest().of(words), prepared, fed,
+        tidy.rows(
+            tidy.Row(setting.study, setting.data["name"], setting.name, row.label, seed), played, beside(here.store, prepared, played[-1]),
+            records.courses(here.store.get(played[-1].state.server)),
+        ),
+        seconds(setting, row.label, seed, done), done, models, played[-1].state.server, tuple(show), plane,
+    )  # fmt: skip
+
+
+def beside(store: Store, prepared: Prepared, last: Round) -> dict[str, tidy.Numbers]:
+    """Return what is known of devices beside scores and bytes: what they hold, what the server recorded of them.
+
+    Of targets of links also what is known of them once they were tested (:func:`fedcore.records.served`).
+    """
+    held = pictures.holds(store, prepared.dataset, prepared.partition)
+    found = records.numbers(store.get(last.state.server))
+    if "links" in found:
+        right = {name: scores["test"]["accuracy"] for name, scores in (last.scores or {}).items()}
+        found["links"] = records.served(found["links"], right)
+    return {"data": held, **found}
+
+
+def embedded(
+    here: Session, row: MethodSettings, fed: Federation, models: dict[str, Ref], state: State, seed: int
+) -> Ref | None:
+    """Embed devices' examples as their shared parts show them; says why where that cannot be."""
+    try:
+        found: Ref = here.steps(partial(embed, seed=seed), models, dict(state.messages), dict(fed.devices))
+    except InputError as refused:
+        here.say(f"  {row.label}: no picture of its features; {refused}")
+        return None
+    return found
+
+
+def work_of(setting: Setting, fed: Federation) -> int:
+    """Return how many local steps a setting's methods take on a federation."""
+    return sum(work(row.build(fed.public.nets), len(fed.devices)) for row in setting.methods)
+
+
+def deployed(here: Session, method: Method, fed: Federation, state: State) -> dict[str, Ref]:
+    """Return the model that each device runs, equal ones stored once."""
+    groups = deployments(method, fed, state)
+    found = here.steps.map(deploy, {names[0]: what for names, what in groups})
+    return {name: found[names[0]] for names, _ in groups for name in names}
+
+
+def save(results: Sequence[Result], folder: Path) -> None:
+    """Write a seed's results where DVC versions them, or into a run's own folder. No seconds, no dates."""
+    folder.mkdir(parents=True, exist_ok=True)
+    table = pd.concat([result.table for result in results], ignore_index=True)
+    table.to_parquet(folder / TABLE, index=False)
+    models = {f"{r.setting.name}: {r.row.label}": {name: ref.digest for name, ref in r.models.items()} for r in results}
+    (folder / MODELS).write_text(json.dumps(models, indent=1) + "\n")
+    runs = [
+        {
+            "study": r.setting.study, "setting": r.setting.name, "point": r.setting.point,
+            "method": r.row.label, "seed": r.seed,
+            "config": r.config, "candidate": r.shared is not None and not r.control, "validation": r.validation,
+        }
+        for r in results
+    ]  # fmt: skip
+    (folder / RUNS).write_text(json.dumps(runs, indent=1) + "\n")
+
+
+def save_shown(results: Sequence[Result], metrics: Path, curves: Path) -> None:
+    """Write what `dvc metrics` and `dvc plots` show of a seed's results."""
+    table = pd.concat([result.table for result in results], ignore_index=True)
+    for path in (metrics, curves):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    metrics.write_text(json.dumps(tidy.headline(table), indent=1) + "\n")
+    tidy.curves(table).to_csv(curves, index=False)
+
+
+def save_pictures(store: Store, results: Iterable[Result], folder: Path) -> None:
+    """Draw what is shown of each setting, and list what was drawn, with its caption."""
+    (folder / PICTURES).mkdir(parents=True, exist_ok=True)
+    drawn = []
+    settings: dict[str, list[Result]] = {}
+    for result in results:
+        settings.setdefault(result.setting.name, []).append(result)
+    for name, mine in settings.items():
+        for file, caption, picture in shown(store, mine):
+            path = Path(mine[0].setting.slug) / f"{file}.png"
+            (folder / PICTURES / path).parent.mkdir(exist_ok=True)
+            (folder / PICTURES / path).write_bytes(picture())
+            drawn.append((name, path.as_posix(), caption))
+    columns = ["setting", "file", "caption"]
+    pd.DataFrame(drawn, columns=columns).to_csv(folder / PICTURES / INDEX, index=False)
+
+
+def shown(store: Store, results: Sequence[Result]) -> Iterator[tuple[str, str, pictures.Picture]]:
+    """Yield the pictures of one setting's methods: a name, what it shows, the picture."""
+    show = results[0].show
+    place = (store, results[0].prepared.dataset, results[0].prepared.partition)
+    if "similarity" in show:
+        yield "similarity", pictures.CAPTIONS["similarity"], partial(pictures.likeness, *place)
+    servers = {result.row.label: store.get(result.server) for result in results}
+    for label, server in servers.items() if "transport" in show else ():
+        if picture := pictures.recorded(server, label).get("transport"):
+            yield f"transport-{label}", pictures.CAPTIONS["transport"].format(method=label), picture
+    found = {label: aligned for label, server in servers.items() if (aligned := records.alignment(server))}
+    if "alignment" in show and found:
+        yield "alignment", pictures.CAPTIONS["alignment"], pictures.picture(figures.alignment, found)
+    learnt = {label: server for label, server in servers.items() if records.tables(server)}
+    if "soft_targets" in show and learnt:
+        yield "soft_targets", pictures.CAPTIONS["soft_targets"], pictures.soft_targets(learnt)
+    once = ["divergence", "descent"]  # rivals have those of the first row
+    for label, server in servers.items() if "links" in show else ():
+        drawn = pictures.recorded(server, label)
+        for kind in [kind for kind in (*once, "links", "graph") if kind in drawn]:
+            yield f"{kind}-{label}", pictures.CAPTIONS[kind].format(method=label), drawn[kind]
+        once = [kind for kind in once if kind not in drawn]
+    planes = {result.row.label: result.embedding for result in results if result.embedding is not None}
+    if "features" in show and planes:
+        yield "features", pictures.CAPTIONS["features"], partial(pictures.features, *place, planes)
+
+
+def save_seconds(results: Sequence[Result], folder: Path) -> None:
+    """Write what the steps took, apart from what they found."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pd.concat([result.seconds for result in results], ignore_index=True).to_csv(folder / SECONDS, index=False)
+
+
+def line(result: Result) -> str:
+    """Return a method's result in one line."""
+    last = tidy.final(result.table)
+    scores = last[(last["metric"] == "accuracy") & last["value"].notna()].groupby("split")["value"]
+    means, worst = scores.mean(), scores.min()
+    shown = ", ".join(
+        f"{words} {means[split]:.3f} (worst {worst[split]:.3f})"
+        for split, words in (("test", "own test"), ("shared", "shared test"))
+        if split in means
+    )
+    computed = sum(not step.cached for step in result.steps)
+    return f"  {result.name:<36} {shown}  [{computed} of {len(result.steps)} steps computed]"
+
+
+def tally(steps: Iterable[Step]) -> str:
+    """Return what was computed and what was found, by kind."""
+    parts = [f"{kind} {computed}/{computed + cached}" for kind, (computed, cached) in counted(steps).items()]
+    return "steps computed: " + ", ".join(parts)
+
+
+def seconds(setting: Setting, label: str, seed: int, steps: Iterable[Step]) -> pd.DataFrame:
+    """Return the seconds of a method's steps by kind, as measured when they were computed."""
+    spent: dict[str, list[float]] = {}
+    for step in steps:
+        total = spent.setdefault(step.kind, [0.0, 0.0])
+        total[0] += step.wall
+        total[1] += step.cpu
+    place = (setting.study, setting.name, label, seed)
+    return pd.DataFrame(
+        [(*place, kind, wall, cpu) for kind, (wall, cpu) in spent.items()],
+        columns=["study", "setting", "method", "seed", "kind", "wall", "cpu"],
+    )
+
+
+def counted(steps: Iterable[Step]) -> Mapping[str, tuple[int, int]]:
+    """Return, for each kind of step, how many were computed and how many were found in the cache."""
+    found: dict[str, tuple[int, int]] = {}
+    for step in steps:
+        computed, cached = found.get(step.kind, (0, 0))
+        found[step.kind] = (computed + (not step.cached), cached + step.cached)
+    return found

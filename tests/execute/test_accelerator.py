@@ -1,0 +1,173 @@
+"""Devices' steps on another device, emulated (elsewhere.py): the same bits, nothing mixed, everything back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from elsewhere import KIND, Elsewhere, Mixed, There
+from federations import ADAM, NETS, SGD, bits, device_of, federation
+from torch import Tensor, nn
+
+from fedcore import nets
+from fedcore.evaluate import score
+from fedcore.execute.accelerator import accelerated, found, moved, there
+from fedcore.execute.workers import Inline, one_thread
+from fedcore.local import LOSSES, train
+from fedcore.messages import received
+from fedcore.methods import METHODS, method
+from fedcore.rounds import run
+from fedcore.types import Data, Message, Net, Splits, StepId, Update, generator
+from tasks.cache.keys import key
+from tasks.config import settings
+
+PARAMS = settings.read(Path(__file__).parents[2] / "params.yaml")
+ROWS = {row.name: row for row in settings.settings(PARAMS, "code", "small", {}, list(METHODS))[0].methods}
+FED = federation("abcd")
+
+
+@pytest.fixture(autouse=True)
+def seeds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What CUDA's generator was set to."""
+    said: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed", said.append)
+    return said
+
+
+class OnIt(Inline):
+    """Runs devices' steps on the device that there is not."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def map(self, fn: Any, calls: Any) -> Any:
+        with Elsewhere() as elsewhere:
+            results = super().map(accelerated(fn, KIND), calls)
+        self.done += elsewhere.count
+        assert not holds(results)
+        return results
+
+
+def holds(value: Any) -> bool:
+    """Whether a tensor of the other device is in a value."""
+    if isinstance(value, Update):
+        value = (value.params, value.extra)
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    return any(map(holds, value)) if isinstance(value, tuple) else isinstance(value, There)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_the_same_on_it(name: str):
+    row = ROWS[name]
+    own = {**row.own, **{name: 2 for name in ("rounds", "pair_rounds") if name in row.own}}
+    built = replace(row, training={**row.training, "epochs": 1}, own=own).build(NETS)
+    execute = OnIt()
+    plain, moved_ = list(run(built, FED, 1, Inline())), list(run(built, FED, 1, execute))
+    assert execute.done > 0
+    assert [bits(one) for one in plain] == [bits(one) for one in moved_]
+    assert [one.scores for one in plain] == [one.scores for one in moved_]
+
+
+@pytest.mark.parametrize(
+    "training", [SGD, ADAM, replace(SGD, momentum=0.5, moments="kept"), replace(ADAM, moments="kept")]
+)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_every_loss_and_optimiser_is_the_same_on_it(training: Any, loss: str):
+    given = {"nets": NETS, "training": replace(training, loss=loss), "common": True, "rounds": 2, "fraction": 1.0}
+    built = method("fedavg", **given, weights="size", sends="model")
+    plain, moved_ = list(run(built, FED, 1, Inline())), list(run(built, FED, 1, OnIt()))
+    assert [bits(one) for one in plain] == [bits(one) for one in moved_]
+
+
+def drawing() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout2d(0.3), nn.Flatten(), nn.Dropout(0.5),
+        nn.Linear(4 * 4 * 4, 3),
+    )  # fmt: skip
+
+
+def images(count: int, *words: object) -> Data:
+    x = torch.randint(256, (count, 1, 6, 6), generator=generator(*words)).to(torch.uint8)
+    return Data(x, torch.randint(3, (count,), generator=generator(*words, "labels")))
+
+
+@pytest.mark.parametrize(
+    "net", [Net(drawing), nets.net("dfl_cnn", shape=(1, 28, 28), classes=3)], ids=["drawing", "cnn"]
+)
+def test_initial_weights_dropout_and_orders_are_drawn_as_on_the_cpu(net: Net, seeds: list[int]):
+    side = 6 if net.build is drawing else 28
+    data = images(10, "train")
+    if side == 28:
+        data = Data(torch.nn.functional.pad(data.x, (11, 11, 11, 11)), data.y)
+    device = replace(device_of("a", net), data=Splits(data, data, data))
+    step, step = partial(train, training=SGD), StepId(3, 0, 0, "a")
+    with one_thread():
+        plain = step({}, Message({}), device, step)
+        with Elsewhere():
+            laid = there(step, KIND, {}, Message({}), device, step)
+    assert bits(plain) == bits(laid)
+    assert seeds == [step.generator("accelerator").initial_seed()]
+
+
+def test_a_score_is_the_same_on_it():
+    sent = Message(nets.init(NETS["a"], generator(1)))
+    args = (received, {}, sent, dict(FED.devices), FED.test)
+    with one_thread():
+        plain = score(*args)
+        with Elsewhere() as elsewhere:
+            assert there(score, KIND, *args) == plain
+    assert elsewhere.count > 0
+
+
+def forgetful(own: Any, message: Message, device: Any, step_id: StepId) -> Tensor:
+    return device.data.train.x + FED.test.x[:1]
+
+
+def test_a_step_that_mixes_devices_is_seen():
+    with Elsewhere(), pytest.raises(Mixed):
+        there(forgetful, KIND, {}, Message({}), FED.devices["a"], StepId(0, 0, 0, "a"))
+
+
+def test_what_pytorch_is_told_holds_for_the_step_alone():
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    said: list[bool] = []
+    with Elsewhere():
+        there(lambda: said.append(torch.are_deterministic_algorithms_enabled()), KIND)
+        assert torch.zeros(1).device.type == "cpu"
+    assert said == [True]
+    assert before == (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+
+
+def test_without_one_a_step_stays_what_it_is(monkeypatch: pytest.MonkeyPatch):
+    assert accelerated(train, None) is train
+    for there_is in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_available", partial(bool, there_is))
+        assert found("none") is None
+        assert found("auto") == ("cuda" if there_is else None)
+
+
+def test_a_step_gets_a_key_of_its_own():
+    step = partial(train, training=SGD)
+    one, two = accelerated(step, "cuda"), accelerated(step, "other")
+    assert len({key(step, 1), key(one, 1), key(two, 1)}) == 3
+
+
+def test_what_is_moved_keeps_its_kind():
+    device = FED.devices["a"]
+    value = {"x": (device, [Update(constant())], StepId(1, 2, 3, "a"), "word", None)}
+    again = moved(value, "cpu")
+    assert bits(again) == bits(value)
+    assert again["x"][0].data.train.x is device.data.train.x
+    assert again["x"][2] is value["x"][2]
+
+
+def constant() -> dict[str, Tensor]:
+    return {"w": torch.ones(2)}

@@ -1,0 +1,381 @@
+import gc
+import os
+import platform
+import resource
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from operator import itemgetter, truediv
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedcore import nets
+from fedcore.execute.packing import LARGE
+from fedcore.execute.workers import Inline, WorkerDied, Workers, examples
+from fedcore.local import Training, train
+from fedcore.types import Data, Device, InputError, Message, Net, Splits, StepId
+
+SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=64, epochs=1)
+NET = nets.net("mlp", shape=(28, 28), classes=10, widths=[120, 60])
+NONE = Data(torch.empty(0, 28, 28), torch.empty(0).long())
+
+
+@pytest.fixture(scope="module")
+def workers():
+    with Workers(2) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def one_worker():
+    with Workers(1) as pool:
+        yield pool
+
+
+def data(count, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randint(0, 256, (count, 28, 28), dtype=torch.uint8, generator=g)
+    return Data(x, torch.randint(0, 10, (count,), generator=g))
+
+
+def device(name, count, seed=0):
+    return Device(name, NET, Splits(data(count, seed), data(50, seed + 1), NONE))
+
+
+def spoil(examples):
+    return int(examples.x.zero_().sum())
+
+
+def total(examples):
+    return int(examples.x.sum())
+
+
+def kept(pool):
+    """How many large data one of the workers holds."""
+    return pool.call(Path.read_text, Path("/proc/self/maps")).count("memfd:fedcore") - 1  # 1: what is received
+
+
+class Picky(Exception):
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
+
+
+def raise_picky():
+    raise Picky("one", "two")
+
+
+def note(path, seconds):
+    with open(path, "a") as file:
+        print(os.getpid(), file=file)
+    time.sleep(seconds)
+
+
+@pytest.mark.parametrize(
+    "training",
+    [SGD, replace(SGD, optimiser="adam", lr=0.001), replace(SGD, momentum=0.9)],
+    ids=["sgd", "adam", "heavy"],
+)
+def test_the_same_bits_here_and_in_one_worker_and_in_two(workers, one_worker, training):
+    fed = {name: device(name, 100 + 64 * i, i) for i, name in enumerate("abcde")}
+    message = Message(nets.init(NET, torch.Generator().manual_seed(1)))
+    calls = {name: ({}, message, fed[name], StepId(0, 0, 0, name)) for name in fed}
+    runs = [execute.map(partial(train, training=training), calls) for execute in (Inline(), one_worker, workers)]
+    for name in fed:
+        here, *there = (run[name][1] for run in runs)
+        for update in there:
+            assert (update.size, update.score) == (here.size, here.score)
+            torch.testing.assert_close(update.params, here.params, rtol=0, atol=0)
+
+
+def niceness():
+    return [os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir("/proc/self/task")]
+
+
+def test_workers_stand_back_as_far_as_they_are_told(one_worker):
+    here = os.getpriority(os.PRIO_PROCESS, 0)
+    assert set(one_worker.call(niceness)) == {here}
+    with Workers(1, nice=5) as pool:
+        assert set(pool.call(niceness)) == {min(here + 5, 19)}
+
+
+def test_results_come_in_the_order_of_the_keys(workers):
+    for execute in (Inline(), workers):
+        assert list(execute.map(abs, {k: (k,) for k in (3, -1, 2)}).items()) == [(3, 3), (-1, 1), (2, 2)]
+        assert execute.map(abs, {}) == {}
+        assert execute(os.getpid) == os.getpid()
+
+
+def test_the_largest_device_goes_first(one_worker):
+    calls = {name: (device(name, count),) for name, count in (("a", 10), ("b", 30), ("c", 20))}
+    ends = one_worker.map(_when, calls)
+    assert sorted(ends, key=ends.get) == ["b", "c", "a"]
+    assert examples(({}, (device("a", 10), device("b", 5)), 3)) == 15
+
+
+def _when(_):
+    return time.monotonic()
+
+
+TENSORS = {
+    "float32": torch.arange(6.0).view(2, 3),
+    "float64": torch.tensor([1 / 3], dtype=torch.float64),
+    "bfloat16": torch.arange(5).bfloat16(),
+    "int64": torch.tensor([-(2**62)]),
+    "bool": torch.tensor([True, False, True]),
+    "scalar": torch.tensor(3),
+    "empty": torch.empty(0, 4, dtype=torch.int32),
+    "turned": torch.arange(6).view(2, 3).t(),
+    "every other": torch.arange(10.0)[::2],
+    "complex": torch.tensor([1 + 2j]),
+    "large": torch.arange(3e6),
+}
+
+
+def test_tensors_arrive_as_they_were(workers):
+    for _ in range(2):
+        for name, leaf in TENSORS.items():
+            back = workers.call(itemgetter("leaf"), {"leaf": leaf})
+            assert back.dtype == leaf.dtype, name
+            assert torch.equal(back, leaf), name
+    back = workers.call(dict, TENSORS)
+    torch.testing.assert_close(back, TENSORS, rtol=0, atol=0)
+    first = workers.call(itemgetter("float32"), TENSORS)
+    workers.call(torch.zeros, 1000)
+    assert torch.equal(first, TENSORS["float32"]), "a result must outlive the next call"
+    assert back["float32"].untyped_storage().nbytes() == 24
+
+
+def test_parameters_and_gradients_flags_do_not_hinder(workers):
+    weight = torch.nn.Parameter(torch.ones(3))
+    assert torch.equal(workers.call(itemgetter(0), [weight]), weight)
+
+
+def test_large_data_is_sent_once_and_forgotten_with_its_owner(one_worker):
+    large = data(LARGE // 784 + 1)
+    first = one_worker.call(id, large)
+    before, files = kept(one_worker), len(os.listdir("/proc/self/fd"))
+    assert one_worker.call(id, large) == first
+    assert one_worker.call(id, replace(large)) != first
+    assert kept(one_worker) == before  # the replaced one is gone again
+    del large
+    gc.collect()
+    assert kept(one_worker) == before - 1
+    assert len(os.listdir("/proc/self/fd")) == files - 1
+
+
+def test_a_worker_cannot_spoil_data_for_others(workers, one_worker):
+    large = data(2 * LARGE // 784)
+    expected = total(large)
+    assert workers.call(spoil, large) == 0
+    assert total(large) == expected
+    assert one_worker.call(total, large) == expected
+
+
+def test_what_a_step_raises_is_raised_here_with_its_traceback(workers):
+    with pytest.raises(InputError, match="nope") as refused:
+        workers.call(partial(nets.net, shape=(1,), classes=2), "nope")
+    assert "In the worker process" in refused.value.__notes__[0]
+    assert "raise InputError" in refused.value.__notes__[0]
+    assert "\n" not in str(refused.value)
+    with pytest.raises(RuntimeError, match="Picky: one and two"):
+        workers.call(raise_picky)
+    with pytest.raises(ZeroDivisionError):
+        workers.map(truediv, {"a": (1, 1), "b": (1, 0)})
+    assert workers.call(abs, -1) == 1
+
+
+def test_what_cannot_be_sent_says_so_and_harms_nothing(workers):
+    with pytest.raises(Exception, match="pickle"):
+        workers.call(lambda: None)
+    with pytest.raises(Exception, match="pickle"):
+        workers.call(_lambda)
+    assert workers.call(abs, -1) == 1
+
+
+def _lambda():
+    return lambda: None
+
+
+def test_a_failure_drops_what_has_not_begun(one_worker, tmp_path):
+    calls = {i: (str(tmp_path / f"{i}"), 0.0) for i in range(20)}
+    with pytest.raises(TypeError):
+        one_worker.map(note, {"bad": (), **calls})
+    one_worker.call(abs, 1)
+    assert len(list(tmp_path.iterdir())) < 20
+
+
+@pytest.mark.slow
+def test_a_dead_worker_is_named_and_replaced(one_worker):
+    large = data(LARGE // 784 + 1)
+    one_worker.call(total, large)
+    pid = one_worker.call(os.getpid)
+    with pytest.raises(WorkerDied, match=r"was ended by SIGKILL .* while it ran .*raise_signal"):
+        one_worker.call(signal.raise_signal, signal.SIGKILL)
+    assert one_worker.call(os.getpid) != pid
+    assert one_worker.call(total, large) == total(large)
+    with pytest.raises(WorkerDied, match=r"exit code 3 while it ran .*_exit"):
+        one_worker.map(partial(os._exit), {"a": (3,)})
+    assert one_worker.map(abs, {"a": (-1,)}) == {"a": 1}
+
+
+def test_many_threads_may_call(workers):
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(lambda i: workers.call(abs, -i), range(100))) == list(range(100))
+        assert list(threads.map(lambda i: workers.map(abs, {i: (-i,)})[i], range(20))) == list(range(20))
+
+
+def test_workers_start_when_first_needed_and_compute_with_one_thread():
+    before = _children()
+    pool = Workers(3)
+    assert _children() == before
+    with pool:
+        assert pool.call(torch.get_num_threads) == 1
+        assert len(_children()) == len(before) + 1
+    assert _children() == before
+    with pytest.raises(RuntimeError, match="closed"):
+        pool.call(abs, 1)
+
+
+def test_all_workers_may_be_started_at_once():
+    before = _children()
+    with Workers(3) as pool:
+        assert pool.call(abs, -1) == 1
+        pool.start()
+        assert len(_children()) == len(before) + 3
+        pool.start()
+        assert len(_children()) == len(before) + 3
+        assert len(set(pool.map(_pid_and_wait, dict.fromkeys(range(3), ())).values())) == 3
+    assert _children() == before
+
+
+def _pid_and_wait() -> int:
+    time.sleep(0.3)
+    return os.getpid()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries are left as they are")
+def test_a_worker_keeps_the_memory_of_its_last_minibatch(one_worker):
+    assert one_worker.call(pages_fetched) < 100
+
+
+def pages_fetched():
+    """How many pages the system hands out when 36 to 84 MB are allocated that were allocated and freed before."""
+    middle = []
+    for size in range(3_000_000, 8_000_000, 1_000_000):
+        fetched = []
+        for _ in range(7):  # now and then one of them finds its place taken, and the next ones do not
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            together = [torch.ones(size) for _ in range(3)]
+            del together
+            fetched.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+        middle.append(sorted(fetched)[3])
+    return sum(middle)
+
+
+def _children():
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+def test_inline_gives_the_threads_back():
+    threads = torch.get_num_threads()
+    assert Inline().call(torch.get_num_threads) == 1
+    with pytest.raises(ZeroDivisionError):
+        Inline().map(truediv, {"a": (1, 0)})
+    assert torch.get_num_threads() == threads
+
+
+def test_a_net_that_the_tests_define_reaches_the_workers(workers):
+    fed = device("a", 30)
+    there = workers.call(
+        partial(train, training=SGD), {}, Message(), replace(fed, net=Net(_linear)), StepId(0, 0, 0, "a")
+    )
+    assert set(there[1].params) == {"1.weight", "1.bias"}
+
+
+def _linear():
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+
+
+SCRIPT = """
+import sys, time
+from fedcore.execute.workers import Workers
+
+def note(path, seconds):
+    with open(path, "a") as file:
+        import os
+        print(os.getpid(), file=file, flush=True)
+    time.sleep(seconds)
+    return "done"
+
+if __name__ == "__main__":
+    with Workers(2) as workers:
+        print(workers.map(note, {i: (sys.argv[1], float(sys.argv[2])) for i in range(2)}))
+        time.sleep(float(sys.argv[3]))
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def _busy(path, process):
+    """Wait until two workers are in the middle of a step; return their process numbers."""
+    for _ in range(300):
+        pids = path.read_text().split() if path.exists() else []
+        if len(pids) == 2:
+            return pids
+        assert process.poll() is None
+        time.sleep(0.1)
+    raise AssertionError("the workers did not start")
+
+
+def _lives(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "busy", "idle"),
+    [(signal.SIGKILL, "600", "0"), (signal.SIGKILL, "1", "600"), (signal.SIGINT, "600", "0")],
+    ids=["killed", "killed while idle", "interrupted"],
+)
+def test_workers_leave_with_their_parent_and_say_nothing(script, tmp_path, number, busy, idle):
+    pids = tmp_path / "pids"
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(pids), busy, idle],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a background job ignores it
+    )
+    workers = _busy(pids, process)
+    time.sleep(1.5 if busy == "1" else 0)
+    os.killpg(process.pid, number)
+    _, said = process.communicate(timeout=60)
+    for _ in range(50):
+        if not any(map(_lives, workers)):
+            break
+        time.sleep(0.1)
+    assert not any(map(_lives, workers))
+    assert said.count("Traceback") == (1 if number == signal.SIGINT else 0), said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [["script.py"], ["-m", "script"]], ids=["file", "module"])
+def test_functions_of_the_program_itself_can_be_called(script, tmp_path, how):
+    ran = subprocess.run(
+        [sys.executable, *how, str(tmp_path / "pids"), "0", "0"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (ran.stdout, ran.stderr) == ("{0: 'done', 1: 'done'}\n", "")

@@ -1,0 +1,146 @@
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fedcore import nets
+from fedcore.nets.mlp import MLP, mlp
+from fedcore.types import InputError, Net
+
+WIDTHS = [[], [5], [7, 3], [4, 4, 4]]
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
+
+
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def perceptron(widths, shape=(2, 3), classes=4) -> Net:
+    return nets.net("mlp", shape=shape, classes=classes, widths=widths)
+
+
+def test_unknown_names_and_unusable_settings_are_refused():
+    with pytest.raises(InputError, match=r"net.name: 'mpl' is not one of mlp"):
+        nets.net("mpl", shape=(4,), classes=2)
+    for wrong in ({}, {"widths": [3], "depth": 2}):
+        with pytest.raises(InputError, match=r"net: .* argument"):
+            nets.net("mlp", shape=(4,), classes=2, **wrong)
+    for widths in ([0], [3.5], [True], ["9"]):
+        with pytest.raises(InputError, match=r"net.widths"):
+            perceptron(widths)
+
+
+@pytest.mark.parametrize("widths", WIDTHS)
+def test_the_perceptron_is_the_usual_stack_of_layers(widths):
+    net = perceptron(widths)
+    sizes = [6, *widths, 4]
+    layers = [nn.Linear(a, b) for a, b in pairwise(sizes)]
+    stack = nn.Sequential(nn.Flatten(), *[part for layer in layers for part in (layer, nn.ReLU())][:-1])
+    module = net.build()
+    module.load_state_dict(dict(zip(module.state_dict(), stack.state_dict().values(), strict=True)))
+    x = torch.randn(5, 2, 3, generator=seeded(0))
+    torch.testing.assert_close(module(x), stack(x))
+
+
+@pytest.mark.parametrize("net", [*map(perceptron, WIDTHS), Net(normed)])
+def test_shapes_are_those_of_the_leaves(net):
+    assert nets.shapes(net) == {name: tuple(leaf.shape) for name, leaf in net.build().state_dict().items()}
+
+
+def test_names_and_axes_of_leaves():
+    net = perceptron([5, 7])
+    assert net.axes == {
+        "fc1.weight": ("h1", None), "fc1.bias": ("h1",),
+        "fc2.weight": ("h2", "h1"), "fc2.bias": ("h2",),
+        "fc3.weight": (None, "h2"), "fc3.bias": (None,),
+    }  # fmt: skip
+    assert list(net.axes) == list(nets.shapes(net))
+
+
+@settings(max_examples=20, deadline=None)
+@given(widths=st.lists(st.integers(1, 6), max_size=3), seed=st.integers(0, 9))
+def test_shuffling_hidden_units_along_the_axes_leaves_the_function_unchanged(widths, seed):
+    net = perceptron(widths)
+    params = nets.init(net, seeded(seed))
+    orders = {f"h{i + 1}": torch.randperm(width, generator=seeded(seed + i)) for i, width in enumerate(widths)}
+    shuffled = {}
+    for name, leaf in params.items():
+        for axis, label in enumerate(net.axes[name]):
+            leaf = leaf if label is None else leaf.index_select(axis, orders[label])
+        shuffled[name] = leaf
+    x = torch.randn(4, 2, 3, generator=seeded(1))
+    torch.testing.assert_close(torch.func.functional_call(net.build(), shuffled, x),
+                               torch.func.functional_call(net.build(), params, x))  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    widths=st.lists(st.integers(1, 6), max_size=3),
+    batch=st.integers(1, 5),
+    keep=st.sampled_from([0.0, 0.5, 1.0]),
+    scale=st.sampled_from([1.0, -0.1]),
+    seed=st.integers(0, 99),
+)
+def test_the_chain_rule_by_hand_is_autograds(widths, batch, keep, scale, seed):
+    module = mlp((6,), widths, 4).double()
+    leaves = {name: leaf.detach().clone() for name, leaf in module.named_parameters()}
+    x = torch.randn(batch, 6, dtype=torch.float64, generator=seeded(seed))
+    slope = torch.randn(batch, 4, dtype=torch.float64, generator=seeded(seed + 1))
+    gradients = torch.autograd.grad(module(x), list(module.parameters()), slope)
+    expected = [keep * leaf + scale * g for leaf, g in zip(leaves.values(), gradients, strict=True)]
+    assert isinstance(module, MLP)
+    module.pull(leaves, module.activations(leaves, x), slope, leaves, keep=keep, scale=scale)  # onto the leaves
+    torch.testing.assert_close(list(leaves.values()), expected)
+
+
+def test_large_products_are_the_small_ones_together():
+    module, x = mlp((300,), [200], 100), torch.randn(200, 300, generator=seeded(0))
+    with torch.no_grad():
+        torch.testing.assert_close(module(x), torch.cat([module(part) for part in x.split(5)]), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(module(x), module.double()(x.double()).float(), rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_is_kept_of_what_was_there():
+    module = MLP([3, 2])
+    leaves = {name: leaf.detach() for name, leaf in module.named_parameters()}
+    into = {name: torch.full_like(leaf, torch.nan) for name, leaf in leaves.items()}
+    module.pull(leaves, module.activations(leaves, torch.ones(1, 3)), torch.ones(1, 2), into, keep=0.0, scale=1.0)
+    assert all(bool(leaf.isfinite().all()) for leaf in into.values())
+
+
+@pytest.mark.parametrize("net", [perceptron([5]), Net(normed)])
+def test_init_is_pytorchs_own_and_disturbs_nobody(net):
+    torch.manual_seed(7)
+    expected = net.build().state_dict()
+    torch.manual_seed(8)
+    before = torch.get_rng_state()
+    drawn = nets.init(net, seeded(7))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert {name: torch.equal(leaf, expected[name]) for name, leaf in drawn.items()} == dict.fromkeys(expected, True)
+
+
+def test_init_goes_on_where_the_generator_stands():
+    generator = seeded(7)
+    first, second = (nets.init(perceptron([5]), generator) for _ in range(2))
+    assert not torch.equal(first["fc1.weight"], second["fc1.weight"])
+
+
+def test_init_is_the_same_from_many_threads():
+    net = perceptron([50, 50])
+    expected = [nets.init(net, seeded(seed)) for seed in range(40)]
+    with ThreadPoolExecutor(8) as threads:
+        drawn = list(threads.map(lambda seed: nets.init(net, seeded(seed)), range(40)))
+    torch.testing.assert_close(drawn, expected, rtol=0, atol=0)
+
+
+def test_nets_with_equal_settings_have_equal_keys():
+    assert nets.key(perceptron([5])) == nets.key(perceptron([5])) != nets.key(perceptron([6]))
+    assert nets.key(Net(partial(normed))) != nets.key(Net(normed))

@@ -1,0 +1,214 @@
+"""Nets for images: their sizes, their training and their export."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from fedcore import nets
+from fedcore.execute.workers import Inline, Workers
+from fedcore.local import Training, lay, plain, predict, train
+from fedcore.nets.tables import Residual, table
+from fedcore.types import Data, Device, InputError, Message, Net, Splits, StepId
+
+NARROW: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
+    "mlp": ("mlp", (1, 4, 4), {"widths": [7, 5]}),
+    "cnn": ("cnn", (2, 9, 7), {"maps": [4, 6], "kernel": 3, "padding": "same", "hidden": [8]}),
+    "lenet": ("lenet", (1, 28, 28), {"width": 0.5}),
+    "dfl_cnn": ("dfl_cnn", (1, 28, 28), {"width": 0.2}),
+    "mcmahan_cnn": ("mcmahan_cnn", (1, 12, 12), {"width": 1 / 16}),
+    "stlf_cnn": ("stlf_cnn", (1, 28, 28), {"width": 0.2}),
+    "vgg11": ("vgg11", (1, 28, 28), {"width": 1 / 32}),
+    "vgg11 with norms": ("vgg11", (3, 32, 32), {"width": 1 / 32, "norm": True}),
+    "vgg16": ("vgg16", (3, 32, 32), {"width": 1 / 32}),
+    "resnet20": ("resnet20", (3, 16, 16), {"width": 0.25}),
+    "resnet20 with bottlenecks": ("resnet20", (1, 16, 16), {"width": 0.25, "bottleneck": True}),
+    "mobilenet_v2": ("mobilenet_v2", (1, 16, 16), {"width": 0.125}),
+    "cells": ("cells", (1, 64), {"width": 0.125, "cells": 2}),
+}
+"""Every registered net, made narrow so that tests are fast."""
+
+SIZES = [
+    ("lenet", (3, 32, 32), {}, 62_006),
+    ("lenet", (1, 28, 28), {}, 61_706),
+    ("dfl_cnn", (1, 28, 28), {}, 66_130),
+    ("mcmahan_cnn", (1, 28, 28), {}, 1_663_370),
+    ("stlf_cnn", (1, 28, 28), {}, 21_840),
+    ("vgg11", (3, 32, 32), {}, 9_225_610),
+    ("vgg11", (1, 28, 28), {"size": 224}, 9_471_370),
+    ("vgg16", (3, 32, 32), {}, 14_719_818),
+    ("resnet20", (3, 32, 32), {}, 272_474),
+    ("resnet20", (3, 32, 32), {"bottleneck": True}, 220_378),
+    ("mobilenet_v2", (3, 32, 32), {}, 2_236_682),
+]
+
+
+def narrow(case: str, factor: int = 1) -> tuple[Net, tuple[int, ...]]:
+    """The net of a case with its hidden widths times a factor, and the shape of its examples."""
+    name, shape, own = NARROW[case]
+    wider = {key: value * factor if key == "width" else value for key, value in own.items()}
+    wider |= {key: [factor * each for each in own[key]] for key in ("widths", "maps", "hidden") if key in own}
+    return nets.net(name, shape=shape, classes=3, **wider), shape
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def images(shape: Sequence[int], count: int = 4) -> torch.Tensor:
+    return torch.rand(count, *shape, generator=seeded(9))
+
+
+def test_every_registered_net_is_tested():
+    assert {name for name, _, _ in NARROW.values()} == set(nets.NETS)
+
+
+@pytest.mark.parametrize(("name", "shape", "own", "count"), SIZES)
+def test_numbers_of_parameters(name, shape, own, count):
+    with torch.device("meta"):
+        module = nets.net(name, shape=shape, classes=10, **own).build()
+    assert sum(leaf.numel() for leaf in module.parameters()) == count
+
+
+def test_a_bottleneck_resnet_is_the_size_of_the_papers():
+    """DFL, Table IV: 908.7, 909.9 and 962.2 KB for MNIST, CIFAR-10 and FEMNIST; a stored file adds the same to each."""
+    sets = [((1, 28, 28), 10, 908.7), ((3, 32, 32), 10, 909.9), ((1, 28, 28), 62, 962.2)]
+    added = []
+    for shape, classes, kilobytes in sets:
+        leaves = nets.shapes(nets.net("resnet20", shape=shape, classes=classes, bottleneck=True)).values()
+        added.append(kilobytes - sum(torch.Size(leaf).numel() * 4 for leaf in leaves) / 1000)
+    assert max(added) - min(added) < 0.2
+    assert 0 < min(added) < 15
+
+
+@pytest.mark.parametrize("case", NARROW)
+def test_a_table_names_every_axis(case):
+    net, shape = narrow(case)
+    leaves = nets.shapes(net)
+    assert {leaf: len(axes) for leaf, axes in net.table.items()} == {n: len(s) for n, s in leaves.items() if s}
+    assert net.build()(images(shape)).shape == (4, 3)
+
+
+@pytest.mark.parametrize("case", NARROW)
+def test_steps_lower_the_loss(case):
+    net, shape = narrow(case)
+    training = Training("adam", lr=0.01, momentum=0.0, weight_decay=0.0, schedule="constant", batch=12, epochs=1)
+    laid = lay(net, nets.init(net, seeded(0)))
+    step, x, y = plain(laid, training, 12), images(shape, 12), torch.arange(12) % 3
+    before = cross_entropy(laid.module(x), y).item()
+    for _ in range(12):
+        step(x, y)
+    assert cross_entropy(laid.module(x), y).item() < before - 0.02
+
+
+@pytest.mark.parametrize("case", NARROW)
+def test_channels_innermost_are_a_matter_of_speed_alone(case):
+    net, shape = narrow(case)
+    start, x = nets.init(net, seeded(0)), images(shape, 6)
+    laid, other = lay(net, start), net.build()
+    other.load_state_dict(start)
+    torch.testing.assert_close(laid.params(), start, rtol=0, atol=0)
+    assert all(leaf.is_contiguous() for leaf in laid.params().values())
+    torch.testing.assert_close(laid.module(x), other(x), rtol=1e-3, atol=1e-4)
+    cross_entropy(laid.module(x), torch.arange(6) % 3).backward()
+    cross_entropy(other(x), torch.arange(6) % 3).backward()
+    for name, leaf in other.named_parameters():
+        scale = leaf.grad.abs().max().clamp_min(1e-3)
+        torch.testing.assert_close(laid.slopes[name] / scale, leaf.grad / scale, rtol=0, atol=5e-3, msg=name)
+
+
+@pytest.mark.parametrize("case", NARROW)
+def test_predictions_do_not_depend_on_how_many_are_made_at_a_time(case):
+    net, shape = narrow(case)
+    params, x = nets.init(net, seeded(0)), images(shape, 70)
+    module = net.build().eval()
+    module.load_state_dict(params)
+    with torch.no_grad():
+        expected = module(x)
+    for batch in (1024, 7):
+        torch.testing.assert_close(predict(params, net, x, batch), expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", NARROW)
+def test_a_net_exports_for_any_number_of_examples(case):
+    net, shape = narrow(case)
+    module = net.build().eval()
+    program = torch.export.export(module, (images(shape, 2),), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    for count in (1, 5):
+        torch.testing.assert_close(program.module()(images(shape, count)), module(images(shape, count)))
+
+
+@pytest.mark.slow
+def test_training_gives_the_same_bits_in_every_process():
+    examples = Data(torch.rand(20, 1, 28, 28, generator=seeded(1)), torch.arange(20) % 3)
+    training = Training("adam", lr=0.01, momentum=0.0, weight_decay=0.0, schedule="constant", batch=8, epochs=2)
+    calls = {}
+    for case in ("lenet", "dfl_cnn", "vgg11", "resnet20 with bottlenecks"):
+        name, _, own = NARROW[case]
+        device = Device("a", nets.net(name, shape=(1, 28, 28), classes=3, **own), Splits(examples, examples, examples))
+        calls[case] = {}, Message(), device, StepId(0, 0, 0, "a")
+    step = partial(train, training=training)
+    here = Inline().map(step, calls)
+    with Workers(1) as workers:
+        there = workers.map(step, calls)
+    for case in calls:
+        torch.testing.assert_close(here[case][1].params, there[case][1].params, rtol=0, atol=0)
+
+
+def test_small_images_are_framed_with_zeros():
+    net = nets.net("vgg11", shape=(1, 28, 20), classes=3, width=1 / 32)
+    framed = net.build()[:2](images((1, 28, 20)))
+    expected = torch.zeros(4, 3, 32, 32)
+    expected[:, :, 2:30, 6:26] = images((1, 28, 20))
+    torch.testing.assert_close(framed, expected, rtol=0, atol=0)
+    same, larger = (nets.net("lenet", shape=(3, side, side), classes=3).build() for side in (32, 40))
+    torch.testing.assert_close(same[0](images((3, 32, 32))), images((3, 32, 32)), rtol=0, atol=0)
+    assert larger(images((3, 40, 40))).shape == (4, 3)
+
+
+@pytest.mark.parametrize("name", sorted({*nets.NETS} - {"mlp", "cnn", "cells"}))
+def test_rows_of_a_table_are_refused(name):
+    with pytest.raises(InputError, match=r"takes images \(channels, height, width\), examples are \(9,\)"):
+        nets.net(name, shape=(9,), classes=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "words"),
+    [
+        ("dfl_cnn", {}, "images of 8 x 8 are too small"),
+        ("vgg11", {"size": 16}, "16 is too small"),
+        ("lenet", {"widht": 2.0}, "widht"),
+        ("cnn", {"maps": [], "kernel": 3, "padding": "same", "hidden": []}, "must not be empty"),
+        ("cnn", {"maps": [2], "kernel": 3, "padding": "full", "hidden": []}, "valid or same"),
+        ("cnn", {"maps": [2.5], "kernel": 3, "padding": "same", "hidden": []}, "net.maps"),
+    ],
+)
+def test_unusable_settings_are_refused(name, own, words):
+    with pytest.raises(InputError, match=words):
+        nets.net(name, shape=(1, 8, 8), classes=3, **own)
+
+
+def test_the_table_of_a_residual_net():
+    """A stream keeps its label through sums, a projection makes a new one, and what flattens carries blocks."""
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3),
+        Residual(nn.Sequential(nn.Conv2d(4, 4, 1, groups=4), nn.Conv2d(4, 4, 1, bias=False)), nn.Identity()),
+        Residual(nn.Conv2d(4, 6, 1, bias=False), nn.Conv2d(4, 6, 1, bias=False)),
+        nn.Flatten(),
+        nn.Linear(24, 2),
+    )
+    assert table(net) == {
+        "0.weight": ("0", None, None, None), "0.bias": ("0",),
+        "1.branch.0.weight": ("0", None, None, None), "1.branch.0.bias": ("0",),
+        "1.branch.1.weight": ("0", "0", None, None),
+        "2.branch.weight": ("2.shortcut", "0", None, None), "2.shortcut.weight": ("2.shortcut", "0", None, None),
+        "4.weight": (None, "2.shortcut"), "4.bias": (None,),
+    }  # fmt: skip
+    with pytest.raises(TypeError, match=r"1: the axes of GRU"):
+        table(nn.Sequential(nn.Linear(2, 2), nn.GRU(2, 2)))

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tables import NO_SECONDS, frame, grouped, rows
+
+from fedcore.results.summary import (
+    COLUMNS,
+    behind,
+    by_group,
+    curves,
+    groups,
+    last_round,
+    listed,
+    ranks,
+    readable,
+    standings,
+    summarise,
+    tied,
+    verdict,
+)
+
+# Means of the devices by seed: a .7, .7; b .7, .4; c .6, .6.
+ACCURACY = {"b": [[0.7, 0.7], [0.5, 0.3]], "a": [[0.8, 0.6], [0.9, 0.5]], "c": [[0.6, 0.6], [0.6, 0.6]]}
+ROOT = math.sqrt(2)  # a pair's sample standard deviation is its distance / sqrt(2)
+
+
+def by_method(summary: pd.DataFrame) -> pd.DataFrame:
+    return summary.set_index("method")
+
+
+def test_the_numbers_of_two_devices_and_two_seeds():
+    best_is_earlier = {method: [[1.0, 1.0], [1.0, 1.0]] for method in ACCURACY}
+    table = frame(rows(best_is_earlier, at=1), rows(ACCURACY, at=2, shared=0.25))
+    seconds = pd.DataFrame(
+        [("study", "alpha=1", "a", seed, kind, 1.0 + seed, 2.0) for seed in (0, 1) for kind in ("train", "fuse")],
+        columns=NO_SECONDS.columns,
+    )
+    row = by_method(summarise(table, seconds, frozenset())).loc["a"]
+    assert row["test_mean"] == pytest.approx(0.7)
+    assert row["test_std_devices"] == pytest.approx((0.2 + 0.4) / ROOT / 2)
+    assert row["test_std_seeds"] == pytest.approx(0.0)
+    assert row["test_worst"] == pytest.approx((0.6 + 0.5) / 2)
+    assert row["test_macro_f1"] == pytest.approx(0.35)
+    assert row["test_loss"] == pytest.approx(0.3)
+    assert row["shared_mean"] == row["shared_worst"] == pytest.approx(0.25)
+    assert row["bytes_up"] == 2 * 2 * 100  # two rounds, two devices
+    assert row["bytes_down"] == 2 * 2 * 200
+    assert (row["rounds"], row["n_devices"], row["n_seeds"]) == (2, 2, 2)
+    assert row["wall"] == pytest.approx((2 * 1 + 2 * 2) / 2)  # two steps a seed
+    assert row["cpu"] == pytest.approx(4.0)
+
+
+def test_ranks_compare_with_the_leader_seed_by_seed():
+    # a - c: .1, .1 -> .1 with spread 0: c leads the next group. a - b: 0, .3 -> .15 with spread .3 / sqrt(2) = .21:
+    # tied, but below c. c - b: -.1, .2 -> .05 with spread .21: b shares c's rank.
+    summary = summarise(frame(rows(ACCURACY)), NO_SECONDS, frozenset())
+    assert list(summary["method"]) == ["a", "c", "b"]
+    assert list(summary["rank"]) == [1, 2, 2]
+    assert list(summary["test_gap"]) == pytest.approx([0, 0.1, 0.15])
+    assert list(summary["test_spread"]) == pytest.approx([0, 0, 0.3 / ROOT])
+    assert standings(summary) == ["1", "2=", "2= ≈"]
+
+
+def test_a_single_seed_takes_the_standard_error_over_devices():
+    one = {"a": [[0.8, 0.6]], "b": [[0.7, 0.6]], "c": [[0.7, 0.5]]}  # a - b: .1, 0; a - c: .1, .1
+    summary = by_method(summarise(frame(rows(one)), NO_SECONDS, frozenset()))
+    assert summary.loc["b", "test_spread"] == pytest.approx(0.1 / ROOT / ROOT)
+    assert summary["rank"].to_dict() == {"a": 1, "b": 1, "c": 3}
+    assert summary["test_std_seeds"].isna().all()
+
+
+def test_methods_without_a_common_seed_are_compared_by_their_means():
+    left = pd.DataFrame([[0.6], [0.8]], index=[0, 1])
+    right = pd.DataFrame([[0.4], [0.8]], index=[2, 3])
+    assert behind(right, left) == pytest.approx((0.1, math.hypot(0.2, 0.4) / ROOT))
+    assert behind(right[:1], left[:1]) == pytest.approx((0.2, 0.0))
+
+
+def test_controls_have_no_rank_and_are_told_apart_from_the_best_method():
+    summary = summarise(frame(rows(ACCURACY)), NO_SECONDS, frozenset({"a", "b"}))
+    assert list(summary["method"]) == ["c", "a", "b"]
+    assert list(summary["control"]) == [False, True, True]
+    assert summary["rank"].isna().to_list() == [False, True, True]
+    assert standings(summary) == ["1", "control ↑", "control ≈"]
+    assert verdict(summary) == [
+        "On their own test data c serves the 2 devices best: 60.0% right; "
+        "the control a is better; the control b is as good.",
+        "On the shared test data c serves the 2 devices best: 50.0% right; the controls a and b are as good.",
+    ]
+
+
+def test_shared_decides_where_a_method_has_no_own_test_score():
+    table = frame(rows({"a": [[0.9, 0.9]]}, shared=0.4), rows({"b": [[math.nan, math.nan]]}, shared=0.5))
+    summary = summarise(table, NO_SECONDS, frozenset())
+    assert list(summary["method"]) == ["b", "a"]
+    assert set(summary["primary"]) == {"shared"}
+    assert by_method(summary)["test_rank"].dropna().to_dict() == {"a": 1}
+
+
+def test_a_device_without_test_examples_is_left_out():
+    summary = summarise(frame(rows({"a": [[0.9, math.nan]]})), NO_SECONDS, frozenset())
+    assert summary.loc[0, ["test_mean", "test_worst", "primary", "n_devices"]].tolist() == [0.9, 0.9, "test", 2]
+
+
+def test_no_scores_and_no_rows():
+    nothing = summarise(frame(rows({"a": [[math.nan]]}, shared=math.nan)), NO_SECONDS, frozenset())
+    assert nothing["rank"].isna().all()
+    assert verdict(nothing) == ["No method has a score."]
+    assert standings(nothing) == ["-"]
+    assert list(summarise(frame(), NO_SECONDS, frozenset()).columns) == COLUMNS
+
+
+def test_a_row_that_stands_twice_is_an_error():
+    with pytest.raises(ValueError, match="duplicate"):
+        summarise(frame(rows(ACCURACY), rows(ACCURACY)), NO_SECONDS, frozenset())
+
+
+def test_settings_are_apart_and_in_the_order_of_the_table():
+    table = frame(rows(ACCURACY, setting="z"), rows({"b": [[0.1]], "a": [[0.2]]}, setting="y"))
+    summary = summarise(table, NO_SECONDS, frozenset())
+    assert list(summary["setting"]) == ["z"] * 3 + ["y"] * 2
+    assert list(summary["rank"]) == [1, 2, 2, 1, 2]
+    assert summary["wall"].isna().all()
+
+
+def test_last_round_is_of_the_last_stage():
+    table = frame(rows({"a": [[0.1]]}, stage=0, at=3), rows({"a": [[0.2]]}, stage=1, at=1), rows({"b": [[0.3]]}, at=2))
+    last = last_round(table)
+    assert last[last["metric"] == "accuracy"].groupby("method")["value"].max().to_dict() == {"a": 0.5, "b": 0.5}
+    assert set(zip(last["method"], last["stage"], last["round"], strict=True)) == {("a", 1, 1), ("b", 0, 2)}
+    assert "traffic" not in set(last["split"])
+
+
+def test_groups_are_devices_of_one_domain():
+    table = grouped(frame(rows({"a": [[0.8, 0.6, 0.1, 0.3]]})), {"d00": "A", "d01": "A", "d02": "", "d03": "C"})
+    assert dict(zip(*(groups(table)[name] for name in ("device", "group")), strict=True)) == {
+        "d00": "A", "d01": "A", "d03": "C",
+    }  # fmt: skip
+    assert groups(frame(rows(ACCURACY))).empty
+
+
+def test_accuracy_by_group_of_the_last_round():
+    early, late = {"a": [[1.0, 1.0, 1.0]] * 2}, {"a": [[0.8, 0.6, 0.1], [0.9, 0.5, 0.3]]}
+    table = grouped(frame(rows(early, at=1), rows(late, at=2)), {"d00": "A", "d01": "A", "d02": "B"})
+    found = by_group(table)
+    own = found[found["split"] == "test"].set_index("group")
+    assert own.loc["A", ["mean", "std_seeds", "n_devices", "n_seeds"]].tolist() == pytest.approx([0.7, 0, 2, 2])
+    assert own.loc["A", "std_devices"] == pytest.approx((0.2 + 0.4) / ROOT / 2)
+    assert own.loc["B", ["mean", "std_seeds", "n_devices"]].tolist() == pytest.approx([0.2, 0.2 / ROOT, 1])
+    assert math.isnan(own.loc["B", "std_devices"])
+    assert set(found["split"]) == {"test", "shared"}
+
+
+def test_one_group_or_none_are_no_groups():
+    table = frame(rows(ACCURACY))
+    assert by_group(table).empty
+    assert by_group(grouped(table, {"d00": "A", "d01": "A"})).empty
+    assert by_group(grouped(table, {"d00": "A", "d01": ""})).empty
+    assert list(by_group(table).columns) == list(by_group(grouped(table, {"d00": "A", "d01": "B"})).columns)
+
+
+def test_curves_count_rounds_through_the_stages():
+    one, two = {"a": [[0.1, 0.3], [0.3, 0.5]]}, {"a": [[0.6, 0.6], [0.8, 0.8]]}
+    course = curves(frame(rows(one, stage=0, at=2), rows(two, stage=1, at=1)))
+    own = course[(course["split"] == "test") & (course["metric"] == "accuracy")]
+    assert list(own["step"]) == [2, 3]
+    assert list(own["mean"]) == pytest.approx([0.3, 0.7])
+    assert list(own["std"]) == pytest.approx([0.2 / ROOT, 0.2 / ROOT])
+
+
+steady = settings(derandomize=True, deadline=None, max_examples=60)
+accuracies = st.integers(0, 20).map(lambda n: n / 20)
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> dict[str, pd.DataFrame]:
+    seeds, devices = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    grid = st.lists(st.lists(accuracies, min_size=devices, max_size=devices), min_size=seeds, max_size=seeds)
+    return {f"m{i}": pd.DataFrame(draw(grid)) for i in range(draw(st.integers(1, 6)))}
+
+
+@steady
+@given(runs())
+def test_ranks_follow_the_means_and_ties_are_with_the_leader(runs: dict[str, pd.DataFrame]):
+    places = ranks(runs)
+    order = list(places)
+    means = [runs[name].to_numpy().mean() for name in order]
+    assert set(places) == set(runs)
+    assert means == pytest.approx(sorted(means, reverse=True))
+    leader = order[0]
+    for position, name in enumerate(order, 1):
+        within = tied(*behind(runs[name], runs[leader]))
+        leader = leader if within else name
+        assert places[name] == order.index(leader) + 1 <= position
+
+
+@steady
+@given(runs())
+def test_ranks_do_not_depend_on_the_order_of_methods_seeds_and_devices(runs: dict[str, pd.DataFrame]):
+    assert ranks({name: runs[name].iloc[::-1, ::-1] for name in reversed(runs)}) == ranks(runs)
+
+
+@steady
+@given(runs())
+def test_a_method_ties_with_its_twin(runs: dict[str, pd.DataFrame]):
+    best = next(iter(ranks(runs)))
+    assert ranks(runs | {"twin": runs[best]})["twin"] == 1
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "words"),
+    [(0, "0"), (999, "999 B"), (1000, "1 kB"), (3_408_000, "3.41 MB"), (2e12, "2 TB"), (math.nan, "-")],
+)
+def test_readable(nbytes: float, words: str):
+    assert readable(nbytes) == words
+
+
+def test_listed():
+    assert [listed("a"), listed("ab"), listed("abc")] == ["a", "a and b", "a, b and c"]
