@@ -24,8 +24,8 @@ def main() -> None:
         ]  # fmt: skip
         with (environment.STATE / "mlflow.log").open("ab") as log:
             mlflow = subprocess.Popen(command, env=os.environ, stdout=log, stderr=log)
-        runs = f"http://127.0.0.1:{port}/#/experiments/{runs.Record().experiment}/runs"
-        print(f"Prefect  {url.removesuffix('/api')}\nMLflow   {runs}\nCtrl-C ends both", flush=True)
+        page = f"http://127.0.0.1:{port}/#/experiments/{runs.Record().experiment}/runs"
+        print(f"Prefect  {url.removesuffix('/api')}\nMLflow   {page}\nCtrl-C ends both", flush=True)
         try:
             mlflow.wait()
         except KeyboardInterrupt:

@@ -159,7 +159,7 @@ def test_what_a_device_owns_goes_before_what_it_was_sent():
 
 def test_a_device_that_was_sent_nothing_starts_from_its_own_leaves_whatever_the_round():
     initial = nets.init(BY_HAND, AT.generator("init"))
-    for at in (AT, replace(AT, stage=1, round=4)):
+    for step in (AT, replace(AT, stage=1, round=4)):
         _, update = train({}, Message(), device(BY_HAND), step, training=SGD)
         _, expected = train({}, Message(initial), device(BY_HAND), step, training=SGD)
         torch.testing.assert_close(update.params, expected.params, rtol=0, atol=0)

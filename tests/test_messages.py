@@ -42,7 +42,7 @@ def test_nothing_is_sent_where_devices_initialise_themselves():
     assert all(message == Message() and message.nbytes == 0 for message in messages.values())
 
 
-@pytest.mark.parametrize("own", [{}, {"fc1.weight": torch.zeros(5, 4)}], ids=["no memory", "memory"])
+@pytest.mark.parametrize("memory", [{}, {"fc1.weight": torch.zeros(5, 4)}], ids=["no memory", "memory"])
 def test_what_was_received_is_run_whatever_the_device_owns(memory):
     params = model()
     found = received(memory, Message(params))

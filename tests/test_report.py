@@ -11,7 +11,7 @@ from tables import NO_SECONDS, drawn, frame, grouped, rows
 
 from fedcore.results import figures
 from fedcore.results.summary import COLUMNS, by_group, summarise
-from tasks.report import Drawn, courses, csv, draw, html, links, print_claims, print_summary
+from tasks.report.page import Drawn, courses, csv, draw, html, links, print_claims, print_summary
 
 METHODS = ["local_only", "code_ot", "half_best"]
 WICKED = '<b>&"x"</b>'

@@ -21,8 +21,8 @@ from tasks.config import environment
 class Steps:
     """Runs functions as cached tasks; an `execute` for fedcore.rounds.run.
 
-    Arguments and results are references (tasks.cache.store). watch is told of every step as it ends, played of the local
-    steps that were done inside a step. accelerator: the kind that devices' steps run on, None for the CPU; keys tell
+    Arguments and results are references (tasks.cache.store). watch is told of every step as it ends, played of the
+    local steps that were done inside a step. accelerator: the kind that devices' steps run on, None for the CPU; keys tell
     the results of one from the other's.
     """
 

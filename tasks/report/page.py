@@ -244,9 +244,9 @@ def html(
 ) -> str:
     """Return one page that needs nothing else: for each study its question, for each setting table and pictures.
 
-    table: the tidy table. summary: as :func:`fedcore.results.summary.summarise` returns it for that table. questions: study ->
+    table: the tidy table. summary: as `fedcore.results.summary.summarise` returns it for that table. questions: study ->
     what it asks. pictures: what else is to be seen, e.g. who holds what. claims: columns study, says, rule, of, where,
-    verdict, numbers. along: study -> a picture of all its settings. groups: as :func:`fedcore.results.summary.by_group` returns
+    verdict, numbers. along: study -> a picture of all its settings. groups: as `fedcore.results.summary.by_group` returns
     them. drawn: what :func:`draw` made of the same tables, where it is at hand. A study with more than FEW settings has
     tables for each, but only the given pictures. The same page for the same input.
     """

@@ -49,12 +49,11 @@ def run_method(
         prepared.partition.digest, setting.federation["scale"], fed.public.nets, method,
         *([here.steps.accelerator] if here.steps.accelerator else []),
     )  # fmt: skip
+    place = tidy.Row(setting.study, setting.data["name"], setting.name, row.label, seed)
+    courses = records.courses(here.store.get(played[-1].state.server))
     return Result(
         setting, row, seed, size, Digest().of(words), prepared, fed,
-        tidy.rows(
-            tidy.Row(setting.study, setting.data["name"], setting.name, row.label, seed), played, beside(here.store, prepared, played[-1]),
-            records.courses(here.store.get(played[-1].state.server)),
-        ),
+        tidy.rows(place, played, beside(here.store, prepared, played[-1]), courses),
         seconds(setting, row.label, seed, done), done, models, played[-1].state.server, tuple(show), plane,
     )  # fmt: skip
 

@@ -315,8 +315,9 @@ def test_shared_parts_are_digested_once_and_never_mixed_up():
 
 
 EDITS = (
-    "fedcore/align/fusion.py:code", "fedcore/align/fusion.py:lmf", "fedcore/align/transport.py:newton", "fedcore/local.py:plain",
-    "fedcore/local.py:#", "fedcore/mixing.py:mean", "fedcore/results/scores.py:metrics", "fedcore/results/figures/drawing.py:png",
+    "fedcore/align/fusion.py:code", "fedcore/align/fusion.py:lmf", "fedcore/align/transport.py:newton",
+    "fedcore/local.py:plain", "fedcore/local.py:#", "fedcore/mixing.py:mean", "fedcore/evaluate.py:metrics",
+    "fedcore/results/figures/drawing.py:png",
 )  # fmt: skip
 IN_ROUNDS = (
     "fedprox", "fedper", "ditto", "fixed_depth", "fedasa", "dfl", "fd", "scaffold", "fedgen", "label_smoothing",
@@ -381,7 +382,7 @@ def test_editing_the_training_retrains_everyone_and_nothing_else(found: dict[str
 @pytest.mark.slow
 def test_editing_the_evaluation_evaluates_anew(found: dict[str, Any]):
     expected = {name for name in found[""] if name.split(" ")[-1] in ("score", "stretch")}
-    assert moved(found, "fedcore/results/scores.py:metrics") == expected
+    assert moved(found, "fedcore/evaluate.py:metrics") == expected
     assert moved(found, "fedcore/results/figures/drawing.py:png") == set()
 
 

@@ -203,7 +203,8 @@ def test_the_name_of_a_value_never_changes(tmp_path: Path):
 
 def test_the_name_is_the_same_in_another_process(tmp_path: Path):
     code = (
-        "import sys, torch; from pathlib import Path; from tasks.cache.store import Store; from fedcore.types import Message;"
+        "import sys, torch; from pathlib import Path; from tasks.cache.store import Store; "
+        "from fedcore.types import Message;"
         "x = torch.arange(3.0); y = torch.ones(2, 2);"
         "print(Store(Path(sys.argv[1])).put(Message({'b': x, 'a': y})).digest)"
     )

@@ -80,7 +80,7 @@ def who_holds_what(counts: pd.DataFrame) -> Figure:
 def comparison(summary: pd.DataFrame) -> Figure:
     """Draw how well every method of one setting serves the devices: own test data beside the shared test set.
 
-    summary: the rows of one setting as :func:`fedcore.results.summary.summarise` returns them, drawn in their order. The best
+    summary: the rows of one setting as `fedcore.results.summary.summarise` returns them, drawn in their order. The best
     (by rank) are blue and bold, controls grey and hollow, below a line.
     """
     control = summary["control"].to_numpy(bool)
@@ -168,7 +168,7 @@ def accuracy_by_traffic(summary: pd.DataFrame) -> Figure:
 def curves(course: pd.DataFrame) -> Figure:
     """Draw accuracy after every evaluated round: mean over devices and seeds, a band of one spread over seeds.
 
-    course: rows as :func:`fedcore.results.summary.curves` returns them. Of one setting: a panel for each split that has values;
+    course: rows as `fedcore.results.summary.curves` returns them. Of one setting: a panel for each split that has values;
     of several: a panel for each setting, on own test data where every setting has them. A method with a single
     evaluated round is drawn as a level line from there on, to compare with.
     """
