@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -64,7 +64,7 @@ class Study:
     """One study on the page. claims: the columns of a claim, by name. pictures: those of all its settings."""
 
     question: str
-    claims: list[dict[str, Any]]
+    claims: list[dict[Hashable, Any]]
     pictures: list[Picture]
     sections: list[Section] = field(default_factory=list)
 
