@@ -21,7 +21,7 @@ REPORT = Path(module.__file__).parent
 
 
 class Page(HTMLParser):
-    """What a page holds: tags with their attributes, and words."""
+    """The tags of a page with their attributes, and its text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
