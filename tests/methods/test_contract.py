@@ -109,7 +109,7 @@ def renamed(name):
 
 def test_other_names_in_the_same_order_change_nothing_else(row):
     """With one start for all and all examples in one batch nothing else is drawn by name, once `DRAWN` is off."""
-    row = replace(row, memory=row.memory | DRAWN.get(row.name, {}))
+    row = replace(row, own=row.own | DRAWN.get(row.name, {}))
     whole = {"batch": 1000, "epochs": 5, "optimiser": "sgd", "lr": 0.3}
     built = replace(row, common=True, training=row.training | whole).build(NETS)
     other = replace(FED, devices={renamed(k): replace(v, name=renamed(k)) for k, v in FED.devices.items()})
@@ -183,4 +183,4 @@ def test_names_and_settings_that_are_not_known_are_refused():
         method("fedavgg")
     for name in METHODS:
         with pytest.raises(TypeError, match="wrong"):
-            method(name, nets=NETS, training=SGD, common=True, **ROWS[name].memory, wrong=1)
+            method(name, nets=NETS, training=SGD, common=True, **ROWS[name].own, wrong=1)
