@@ -8,14 +8,17 @@ from functools import cache
 from inspect import Parameter, Signature, signature
 from typing import Any, Literal
 
+import pandas as pd
+
 from fedcore import nets, partition
 from fedcore.builders import asked
 from fedcore.data import Dataset
 from fedcore.execute.workers import one_thread
 from fedcore.nets.custom import custom
 from fedcore.partition import PARTITIONS, Partition
+from fedcore.partition.tables import counts
 from fedcore.settings import checked, model
-from fedcore.types import Device, Federation, InputError, Net
+from fedcore.types import Data, Device, Federation, InputError, Net
 
 EXAMPLES = ("shape", "classes")
 """What a net learns from the data."""
@@ -104,6 +107,16 @@ class Divided:
     def federation(self, seed: int = 0) -> Federation:
         """Return the devices with their examples, and the shared test set."""
         return self._made(seed)[1]
+
+    def counts(self, seed: int = 0) -> pd.DataFrame:
+        """Return who holds what, see :func:`fedcore.partition.tables.counts`."""
+        return counts(self.dataset, self.partition(seed))
+
+    def scaled(self, data: Data, device: str, seed: int = 0) -> Data:
+        """Return examples as they were loaded, scaled as a device scales its own."""
+        if self.scale == "none":
+            return data
+        return partition.standardised(data, *partition.moments(self.dataset, self.partition(seed))[device])
 
     def _made(self, seed: int) -> tuple[Partition, Federation]:
         if seed not in self._last:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from inspect import Parameter, Signature, cleandoc
 from typing import Any
 
@@ -116,17 +116,18 @@ def settled() -> dict[str, Callable[[str], Callable[..., Any]]]:
 
 @dataclass(frozen=True)
 class Deployed:
-    """The model that a device runs."""
+    """The model that a device runs. scaled: scales examples as the device scales its own."""
 
     model: Model
     net: Net
+    scaled: Callable[[Data], Data]
 
     def probabilities(self, x: ArrayLike) -> NDArray[np.float32]:
-        """Return the probabilities of the classes, (N, K), of examples x (N, *shape) as the device holds them."""
-        examples = torch.as_tensor(np.asarray(x))
+        """Return the probabilities of the classes, (N, K), of examples x (N, *shape) as they were loaded."""
+        examples = torch.tensor(np.asarray(x))
         data = Data(examples if examples.dtype == torch.uint8 else examples.float(), torch.zeros(0))
         with one_thread():
-            found: NDArray[np.float32] = outputs(self.model, self.net, data.inputs()).exp().numpy()
+            found: NDArray[np.float32] = outputs(self.model, self.net, self.scaled(data).inputs()).exp().numpy()
         return found
 
     def predict(self, x: ArrayLike) -> NDArray[np.int64]:
@@ -144,17 +145,31 @@ class Result:
 
     recipe: Recipe
     seed: int
+    fed: Divided | Federation
     method: Method
-    federation: Federation
     rounds: tuple[Round, ...]
     table: pd.DataFrame
 
     @cached_property
     def models(self) -> dict[str, Deployed]:
-        groups = deployments(self.method, self.federation, self.rounds[-1].state)
+        fed = _federation(self.fed, self.seed)
+        groups = deployments(self.method, fed, self.rounds[-1].state)
         with one_thread():
             found = {name: deploy(*what) for names, (deploy, *what) in groups for name in names}
-        return {name: Deployed(found[name], device.net) for name, device in self.federation.devices.items()}
+        return {name: Deployed(found[name], device.net, self._scaled(name)) for name, device in fed.devices.items()}
+
+    def _scaled(self, device: str) -> Callable[[Data], Data]:
+        if isinstance(self.fed, Divided):
+            return partial(self.fed.scaled, device=device, seed=self.seed)
+        return _same
+
+
+def _same(data: Data) -> Data:
+    return data
+
+
+def _federation(fed: Divided | Federation, seed: int) -> Federation:
+    return fed.federation(seed) if isinstance(fed, Divided) else fed
 
 
 @dataclass(frozen=True)
@@ -227,7 +242,7 @@ def compare(
 def _played(
     recipe: Recipe, fed: Divided | Federation, seed: int, execute: Execute, every: int, progress: bool
 ) -> Result:
-    devices = fed.federation(seed) if isinstance(fed, Divided) else fed
+    devices = _federation(fed, seed)
     method = recipe.method(devices.public.nets)
     turns = rounds(method, devices, seed, execute, every=every)
     played = tuple(_watched(turns, f"{recipe.label}, seed {seed}", method) if progress else turns)
@@ -239,7 +254,7 @@ def _played(
         found["links"] = records.served(found["links"], right)
     place = tidy.Row(STUDY, fed.name if isinstance(fed, Divided) else "data", SETTING, recipe.label, seed)
     table = tidy.rows(place, played, {**beside, **found}, records.courses(server))
-    return Result(recipe, seed, method, devices, played, table)
+    return Result(recipe, seed, fed, method, played, table)
 
 
 def _watched(turns: Iterator[Round], what: str, method: Method) -> Iterator[Round]:
