@@ -96,7 +96,7 @@ class Packed:
 
     def write(self, block: Bytes) -> None:
         """Copy the tensors into a block. One thread does it: PyTorch's many stumble over busy workers."""
-        address = block.ctypes.data
+        address = block.ctypes.data if self._leaves else 0
         for start, leaf in self._leaves:
             source = leaf.contiguous()
             ctypes.memmove(address + start, source.data_ptr(), source.nbytes)
@@ -113,15 +113,16 @@ class _Pickler(Pickler):
         self.tokens: set[int] = set()
         self._tables: dict[int, object] = {}
 
-    def persistent_id(self, value: object) -> object:
-        if type(value) is Data and self.keep is not None and value.x.nbytes >= LARGE:
+    def persistent_id(self, value: Any) -> object:
+        kind = type(value)  # asked first: most values are names and numbers
+        if kind is Data and self.keep is not None and value.x.nbytes >= LARGE:
             token = self.keep(value)
             self.tokens.add(token)
             return token
-        if _plain(value):
+        if kind is Tensor and _plain(value):
             start, *form = self._place(value)
             return start, value.nbytes, tuple(form)
-        if type(value) is dict and len(value) >= MANY and all(map(_plain, value.values())):
+        if kind is dict and len(value) >= MANY and all(map(_plain, value.values())):
             if id(value) not in self._tables:  # what is named twice travels once
                 table = {name: self._place(leaf) for name, leaf in value.items()}
                 start = next(iter(table.values()))[0]
