@@ -83,7 +83,7 @@ class Splits:
 class Net:
     """An architecture: `build()` makes its module.
 
-    build: a module-level function of fedcore.nets with its settings bound (functools.partial).
+    build: a function with its settings bound (functools.partial), importable where results are cached between runs.
     axes: the table that alignment needs, or None where a net has none. It is not part of what training depends on.
     """
 
@@ -257,8 +257,8 @@ class Stage:
     combine None: nothing is sent, and what a device would have sent becomes its own memory.
     fraction: share of the units that takes part in a round, at least one. over: "devices" or "pairs" (unordered).
 
-    local and combine are module-level functions with their settings bound (functools.partial), so that a step can be
-    named, keyed by the source it reaches, and run in another process.
+    local and combine are functions with their settings bound (functools.partial). The pipeline needs module-level ones,
+    so that a step can be named and keyed by the source it reaches; a script or a notebook may use any.
     """
 
     local: Local
