@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
-from rich.progress import track
 
 from fedcore import records
 from fedcore.builders import GIVEN, asked
@@ -259,4 +258,6 @@ def _played(
 
 def _watched(turns: Iterator[Round], what: str, method: Method) -> Iterator[Round]:
     """Show how many of a method's turns are done."""
+    from rich.progress import track
+
     return iter(track(turns, description=what, total=sum(stage.rounds for stage in method.stages)))
