@@ -111,7 +111,7 @@ def test_initial_weights_dropout_and_orders_are_drawn_as_on_the_cpu(net: Net, se
         with Elsewhere():
             laid = there(step, KIND, {}, Message({}), device, step_id)
     assert bits(plain) == bits(laid)
-    assert seeds == [step.generator("accelerator").initial_seed()]
+    assert seeds == [step_id.generator("accelerator").initial_seed()]
 
 
 def test_a_score_is_the_same_on_it():
