@@ -51,7 +51,7 @@ def show() -> None:
     """Print the summary; write it again where it is missing (a fresh clone has the table, not what holds seconds)."""
     import pandas as pd
 
-    from tasks.report import page
+    from tasks.report.terminal import print_claims, print_summary
 
     if not (ANSWER / SUMMARY).is_file():
         from tasks.config import settings
@@ -60,8 +60,8 @@ def show() -> None:
         results, seconds, who = folders()
         comparison.write(comparison.compare(settings.read(), results, seconds, who), PIPELINE / "compare", ANSWER)
     ranks = dict.fromkeys(("rank", "test_rank", "shared_rank"), "Int64")
-    page.print_summary(pd.read_csv(ANSWER / SUMMARY, dtype=ranks))
-    page.print_claims(pd.read_csv(PIPELINE / "compare" / CLAIMS))
+    print_summary(pd.read_csv(ANSWER / SUMMARY, dtype=ranks))
+    print_claims(pd.read_csv(PIPELINE / "compare" / CLAIMS))
     print(f"page: {ANSWER / PAGE}   record: make ui")
 
 

@@ -32,7 +32,7 @@ from tasks.config.settings import Setting
 from tasks.prefect.session import Session, orchestrated, session
 from tasks.record.result import Prepared, Result, digest
 from tasks.record.writer import RecordWriter
-from tasks.report import page
+from tasks.report.terminal import print_claims, print_summary
 from tasks.run import comparison, partitions, play
 
 PIPELINE = Path("pipeline")
@@ -141,8 +141,8 @@ def answer(
     comparison.write(made, folder, folder)
     for alias, config in comparison.champions(places).items():
         clerk.set_champion(alias, config)
-    page.print_summary(made.summary)
-    page.print_claims(made.claims)
+    print_summary(made.summary)
+    print_claims(made.claims)
     print(f"page: {folder / PAGE}   record: make ui")
 
 

@@ -48,10 +48,10 @@ def test_a_net_without_a_table_cannot_be_aligned():
 def test_the_public_part_holds_no_examples_but_the_shared_ones():
     fed = federation("ab")
     assert fed.public.names == ("a", "b")
-    assert set(vars(fed.public)) == {"nets", "test", "classes", "own"}
+    assert set(vars(fed.public)) == {"nets", "test", "classes", "server_data"}
     assert fed.public.nets == {"a": NET, "b": NET}
     assert fed.public.test is fed.test
-    assert fed.public.own is fed.own
+    assert fed.public.server_data is fed.server_data
 
 
 def test_a_generators_seed_is_a_digest_of_its_words():
@@ -80,6 +80,6 @@ def test_a_local_steps_draws_depend_on_seed_stage_round_unit_and_purpose():
 
 def test_a_turn_knows_where_its_units_stand_and_draws_for_itself():
     turn = Turn(seed=1, stage=2, round=3, units=("a",), names=("a", "b"))
-    assert turn.step("a") == StepId(1, 2, 3, "a")
+    assert turn.step_id("a") == StepId(1, 2, 3, "a")
     assert drawn(turn.generator("x")) == drawn(generator(1, 2, 3, "server", "x"))
-    assert drawn(turn.generator("x")) != drawn(turn.step("a").generator("x"))
+    assert drawn(turn.generator("x")) != drawn(turn.step_id("a").generator("x"))

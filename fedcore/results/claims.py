@@ -15,8 +15,8 @@ is better less (:data:`fedcore.results.summary.LESS`) the greatest.
 
 A rule is put to every setting of the grid that `where` admits (a trend: to every group of settings that differ in the
 key alone) and holds if it holds in each. The key `domain` of `where` is none of the grid: with `domain: A` the values
-are those of the devices whose data are of domain A (:func:`fedcore.results.summary.groups`). As in
-:mod:`fedcore.results.summary`, differences are taken seed by seed and their spread is the standard deviation over seeds; a single seed tests nothing.
+are those of the devices whose data are of domain A (:func:`fedcore.results.summary.groups`). As in the summary,
+differences are taken seed by seed and their spread is the standard deviation over seeds; a single seed tests nothing.
 """
 
 from __future__ import annotations

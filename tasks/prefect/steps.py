@@ -22,8 +22,8 @@ class Steps:
     """Runs functions as cached tasks; an `execute` for fedcore.rounds.run.
 
     Arguments and results are references (tasks.cache.store). watch is told of every step as it ends, played of the
-    local steps that were done inside a step. accelerator: the kind that devices' steps run on, None for the CPU; keys tell
-    the results of one from the other's.
+    local steps that were done inside a step. accelerator: the kind that devices' steps run on, None for the CPU; keys
+    tell the results of one from the other's.
     """
 
     def __init__(

@@ -19,7 +19,9 @@ from fedcore.types import InputError
 from tasks.config import settings
 from tasks.config.files import CLAIMS, GROUPS, INDEX, PAGE, PICTURES, RUNS, SECONDS, SUMMARY, TABLE
 from tasks.config.settings import Study
-from tasks.report import page
+from tasks.report.page import html
+from tasks.report.plots import Drawn, draw
+from tasks.report.tables import csv
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Answer:
     pictures: dict[tuple[str, str], dict[str, bytes]]
     claims: pd.DataFrame
     along: dict[str, bytes]
-    drawn: page.Drawn
+    drawn: Drawn
 
 
 def compare(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequence[Path], who: Iterable[Path]) -> Answer:
@@ -78,7 +80,7 @@ def compare(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequenc
         pictures,
         tabled(verdicts),
         grids,
-        page.draw(table, summary),
+        draw(table, summary),
     )
 
 
@@ -109,13 +111,13 @@ def write(answer: Answer, versioned: Path, shown: Path) -> None:
         (versioned / f"{settings.slug('-'.join(filter(None, place)))}-rounds.png").write_bytes(picture)
     for study, picture in answer.along.items():
         (versioned / f"{study}.png").write_bytes(picture)
-    (versioned / CLAIMS).write_text(page.csv(answer.claims))
-    (shown / SUMMARY).write_text(page.csv(answer.summary))
+    (versioned / CLAIMS).write_text(csv(answer.claims))
+    (shown / SUMMARY).write_text(csv(answer.summary))
     if len(answer.groups):
-        (shown / GROUPS).write_text(page.csv(answer.groups))
+        (shown / GROUPS).write_text(csv(answer.groups))
     else:
         (shown / GROUPS).unlink(missing_ok=True)
-    whole = page.html(
+    whole = html(
         answer.table, answer.summary, answer.questions, answer.pictures, answer.claims, answer.along, answer.groups,
         answer.drawn,
     )  # fmt: skip

@@ -98,8 +98,8 @@ def stretch(
     """Play at most `left` rounds, for about SEGMENT seconds; returns the state after them and each round's numbers.
 
     places: where the stage's segments began, `place` last. execute: a tasks.prefect.steps.InMemory. It is not named
-    in the signature, as a step's key covers the source that its function reaches, and how a segment is run is not what it
-    finds.
+    in the signature, as a step's key covers the source that its function reaches, and how a segment is run is not what
+    it finds.
     """
     state = restored(execute, method, fed, seed, places)
     end = time.monotonic() + SEGMENT

@@ -68,7 +68,7 @@ def test_a_round_with_soft_targets_is_the_plain_loop():
     first, second = (one.state for one in run(fd(rounds=2, gamma=gamma), fed, 1, Inline()))
     for name, there in fed.devices.items():
         module, examples = NET.build(), there.data.train
-        module.load_state_dict(first.memory[name])
+        module.load_state_dict(first.memories[name])
         soft = first.messages[name].extra[SOFT].softmax(1).float()
         optimiser = torch.optim.SGD(module.parameters(), SGD.lr)
         draw = StepId(1, 0, 1, name).generator("batches")
@@ -78,7 +78,7 @@ def test_a_round_with_soft_targets_is_the_plain_loop():
                 optimiser.zero_grad()
                 (cross_entropy(logits, y) + gamma * cross_entropy(logits, soft[y])).backward()
                 optimiser.step()
-        torch.testing.assert_close(second.memory[name], dict(module.state_dict()), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(second.memories[name], dict(module.state_dict()), rtol=1e-4, atol=1e-5)
 
 
 def test_nothing_but_soft_targets_travels():

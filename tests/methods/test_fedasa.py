@@ -239,7 +239,7 @@ def test_a_shorter_auxiliary_model():
     state = last(fedasa(auxiliary=1, cell=1, distance="unit_norm", training=GENTLE), signals(), 4).state
     assert alignment(state) == dict.fromkeys("abc", 1)
     start = nets.init(NET, generator(4, "init"))
-    same = teach(short, {leaf: start[leaf] for leaf in nets.shapes(short)}, signals().memory, GENTLE, 1, 4)
+    same = teach(short, {leaf: start[leaf] for leaf in nets.shapes(short)}, signals().server_data, GENTLE, 1, 4)
     torch.testing.assert_close(same["stem.conv1.weight"], start["stem.conv1.weight"], rtol=0, atol=2e-4)
 
 
@@ -305,7 +305,7 @@ def test_the_papers_shares():
 
 def test_what_cannot_be_is_refused():
     with pytest.raises(InputError, match="the server has no examples of its own"):
-        last(fedasa(), replace(signals(), memory=Data(torch.empty(0), torch.empty(0).long())))
+        last(fedasa(), replace(signals(), server_data=Data(torch.empty(0), torch.empty(0).long())))
     with pytest.raises(InputError, match=r"fedasa.auxiliary = 4: the devices' nets have 3 cells"):
         fedasa(auxiliary=4)
     with pytest.raises(InputError, match=r"fedasa.cell = 2: the auxiliary model has cells 0 \(the stem\) to 1"):
@@ -328,7 +328,7 @@ def test_other_nets():
 def test_other_losses_train_all_of_it(loss):
     plain, other = (last(fedasa(training=replace(ADAM, loss=name)), signals(), 1).state for name in ("ce", loss))
     assert not torch.equal(plain.server["hyper/stem.conv1.weight"], other.server["hyper/stem.conv1.weight"])
-    assert all(bool(x.isfinite().all()) for memory in other.memory.values() for x in memory.values())
+    assert all(bool(x.isfinite().all()) for memory in other.memories.values() for x in memory.values())
 
 
 def test_a_rate_of_its_own_for_what_is_private():

@@ -168,8 +168,8 @@ def accuracy_by_traffic(summary: pd.DataFrame) -> Figure:
 def curves(course: pd.DataFrame) -> Figure:
     """Draw accuracy after every evaluated round: mean over devices and seeds, a band of one spread over seeds.
 
-    course: rows as `fedcore.results.summary.curves` returns them. Of one setting: a panel for each split that has values;
-    of several: a panel for each setting, on own test data where every setting has them. A method with a single
+    course: rows as `fedcore.results.summary.curves` returns them. Of one setting: a panel for each split that has
+    values; of several: a panel for each setting, on own test data where every setting has them. A method with a single
     evaluated round is drawn as a level line from there on, to compare with.
     """
     course = course[course["metric"] == "accuracy"]
