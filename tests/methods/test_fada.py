@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 import torch
+from fedcore.records import links
 from federations import NET, SGD, Recorder, bits, federation, last, model, trained
 from test_st_lf import GIVEN, half
 from torch.nn.functional import cross_entropy
@@ -15,7 +16,6 @@ from fedcore import nets
 from fedcore.links import adversaries, spent
 from fedcore.methods import method
 from fedcore.mixing import evenly, mean
-from fedcore.records import links
 from fedcore.rounds import run
 from fedcore.types import InputError, Message, Model, Turn, Update, generator
 

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from fedcore.records import LINKS, links
 from federations import NET, SGD, Recorder, bits, data, federation, last, model, trained
 
 from fedcore import nets
@@ -19,7 +20,6 @@ from fedcore.links.forms import Step
 from fedcore.links.protocol import Bound, Program, Radio, binary, costs_of, planned, report
 from fedcore.methods import method
 from fedcore.methods.st_lf import weigh
-from fedcore.records import LINKS, links
 from fedcore.rounds import run
 from fedcore.types import Data, Device, Federation, InputError, Message, Model, Splits, StepId, Turn, Update, generator
 
