@@ -297,8 +297,8 @@ def _metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int, alike: Coll
     Where devices are in several groups also the mean score of each, e.g. test.accuracy.in_A.
 
     Those of single devices stand in a group of their own, "devices/", but for those of splits in `alike`; who neither
-    sent nor received in a round has no point there, as most have none where few take part. Steps count the turns from 1.
-    Times are the run's start plus the step, so that writing twice gives one point.
+    sent nor received in a round has no point there, as most have none where few take part. Steps count the turns from
+    1. Times are the run's start plus the step, so that writing twice gives one point.
     """
     turns = {
         turn: number for number, turn in enumerate(sorted(set(zip(table["stage"], table["round"], strict=True))), 1)
