@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn.functional import nll_loss
 
 from fedcore.local import predict
-from fedcore.types import Data, Deploy, Device, Message, Model, Net, Params, Splits
-
-Scores: TypeAlias = dict[str, dict[str, dict[str, float]]]
-"""device -> split ("val", "test", "shared") -> metric -> value"""
+from fedcore.types import Data, Deploy, Device, Handle, Message, Model, Net, Params, Scores, Splits
 
 BATCH = 1024
 
@@ -61,9 +57,9 @@ def evaluate(model: Model, net: Net, data: Data) -> dict[str, float]:
 def examined(device: Device) -> Device:
     """Return the device without its training examples, which no score is of: they need not go to where it is scored.
 
-    A reference to its examples stays one.
+    Examples that lie elsewhere stay there.
     """
-    if not isinstance(device.data, Splits):
+    if isinstance(device.data, Handle):
         return device
     train = device.data.train
     return replace(device, data=Splits(Data(train.x[:0], train.y[:0]), device.data.val, device.data.test))

@@ -137,18 +137,17 @@ class Laid:
 
 
 def train(
-    memory: Params | Update, message: Message, device: Device, step_id: StepId, *, training: Training
-) -> tuple[Params | Update, Update]:
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training
+) -> tuple[Params, Update]:
     """Train the device's model on its examples, from what it was sent and what it owns; send the whole model.
 
     What it owns goes before what it was sent; leaves that are in neither are its own initial ones.
     """
     laid = lay(device.net, starting(memory, message, device, step_id))
-    known = {} if isinstance(memory, Update) else memory
-    moments = fit(laid, device, step_id, training, known)
+    moments = fit(laid, device, step_id, training, memory)
     params = laid.params()
     update = Update(params, size=len(device.data.train), score=accuracy(params, device.net, device.data.val))
-    return ({**known, **moments} if moments else memory), update
+    return {**memory, **moments}, update
 
 
 def fit(
@@ -178,9 +177,9 @@ def fit(
     return {f"{prefix}{name}": leaf for name, leaf in moments.items()} if kept else {}
 
 
-def starting(memory: Params | Update, message: Message, device: Device, step_id: StepId) -> Params:
+def starting(memory: Params, message: Message, device: Device, step_id: StepId) -> Params:
     """Return the leaves to train from. A device's own initial ones depend on the seed and its name alone."""
-    known = {**message.params, **(memory.params if isinstance(memory, Update) else memory)}
+    known = {**message.params, **memory}
     names = nets.shapes(device.net)
     if any(name not in known for name in names):
         known = {**nets.init(device.net, replace(step_id, stage=0, round=0).generator("init")), **known}

@@ -9,17 +9,23 @@ from typing import Any, Protocol
 
 import torch
 
-from fedcore.evaluate import Scores, examined, score
+from fedcore.evaluate import examined, score
 from fedcore.messages import received
 from fedcore.nets import key, shapes
 from fedcore.types import (
     Combine,
     Deploy,
     Federation,
+    Handle,
     InputError,
+    Message,
     Method,
     Net,
+    PairCombine,
+    PairStage,
     Params,
+    Report,
+    Scores,
     Stage,
     Turn,
     Unit,
@@ -40,9 +46,9 @@ class Execute(Protocol):
 class State:
     """All that the next round depends on. stage, round: the next turn. memories holds only devices that have one."""
 
-    server: Any
-    messages: Mapping[str, Any]
-    memories: Mapping[Unit, Any] = field(default_factory=dict)
+    server: Params | Handle
+    messages: Mapping[str, Message | Handle]
+    memories: Mapping[str, Params | Handle] = field(default_factory=dict)
     stage: int = 0
     round: int = 0
 
@@ -52,7 +58,8 @@ class Round:
     """What one turn left behind.
 
     up, down: bytes that each device sent and received in this turn. The method's last turn also brings everyone the
-    final model. scores: of the models as deployed after this turn, or None where it was not evaluated.
+    final model. scores: of the models as deployed after this turn, or None where it was not evaluated. report: what
+    the server found in this turn.
     """
 
     turn: Turn
@@ -60,6 +67,7 @@ class Round:
     up: Mapping[str, int]
     down: Mapping[str, int]
     scores: Scores | None = None
+    report: Report | Handle = field(default_factory=Report)
 
 
 def begin(method: Method, fed: Federation, seed: int, execute: Execute) -> State:
@@ -100,21 +108,28 @@ def play(method: Method, fed: Federation, seed: int, execute: Execute, state: St
     stage = method.stages[state.stage]
     turn = take_turn(stage, state, fed, seed)
     out = execute.map(stage.local, {unit: (*inputs(unit, state, fed), turn.step_id(unit)) for unit in turn.units})
-    updates = {unit: update for unit, (_, update) in out.items()}
+    updates: dict[Any, Update | Handle] = {unit: update for unit, (_, update) in out.items()}
     present = {name for unit in turn.units for name in members(unit)}
     up = dict.fromkeys(turn.names, 0)
     down = {name: state.messages[name].nbytes if name in present else 0 for name in turn.names}
+    server, messages = state.server, state.messages
+    report: Report | Handle = Report()
+    new = {} if isinstance(stage, PairStage) else {name: memory for name, (memory, _) in out.items()}
     if stage.combine is None:
-        memories = {**state.memories, **updates}
-        server, messages = state.server, state.messages
+        new = execute(to_memories, updates)
     else:
-        kept = {**state.memories, **{unit: mine for unit, (mine, _) in out.items()}}
-        memories = {name: mine for name, mine in kept.items() if mine and isinstance(name, str)}  # a pair has no memory
         for unit, update in updates.items():
             up[members(unit)[0]] += update.nbytes
-        server, sent = execute(receive, stage.combine, state.server, updates, turn, fed.public.nets)
+        server, sent, report = execute(receive, stage.combine, state.server, updates, turn, fed.public.nets)
         messages = {**state.messages, **sent}
-    return Round(turn, State(server, messages, memories, state.stage, state.round + 1), up, down)
+    memories = {name: memory for name, memory in {**state.memories, **new}.items() if memory}
+    state = State(server, messages, memories, state.stage, state.round + 1)
+    return Round(turn, state, up, down, report=report)
+
+
+def to_memories(updates: Mapping[str, Update]) -> dict[str, Params]:
+    """Return the models that would have been sent, as their devices' memories."""
+    return {name: update.params for name, update in updates.items()}
 
 
 def finish(method: Method, fed: Federation, execute: Execute, last: Round) -> Round:
@@ -139,10 +154,10 @@ def inputs(unit: Unit, state: State, fed: Federation) -> tuple[Any, Any, Any]:
     return memories, messages, devices
 
 
-def take_turn(stage: Stage, state: State, fed: Federation, seed: int) -> Turn:
+def take_turn(stage: Stage | PairStage, state: State, fed: Federation, seed: int) -> Turn:
     """Choose who takes part: all units, or a fraction of them (at least one) drawn without replacement."""
     names = tuple(fed.devices)
-    units: list[Unit] = list(combinations(names, 2)) if stage.over == "pairs" else list(names)
+    units: list[Unit] = list(combinations(names, 2)) if isinstance(stage, PairStage) else list(names)
     if stage.fraction < 1:
         count = max(1, round(stage.fraction * len(units)))
         drawn = torch.randperm(len(units), generator=generator(seed, state.stage, state.round, "sample"))[:count]
@@ -151,12 +166,17 @@ def take_turn(stage: Stage, state: State, fed: Federation, seed: int) -> Turn:
 
 
 def receive(
-    combine: Combine, server: Params, updates: Mapping[Unit, Update], turn: Turn, nets: Mapping[str, Net]
-) -> Any:
+    combine: Combine | PairCombine,
+    server: Params,
+    updates: Mapping[Any, Update],
+    turn: Turn,
+    nets: Mapping[str, Net],
+) -> tuple[Params, Mapping[str, Message], Report]:
     """Combine updates after checking each; raises InputError, naming the device, for one that cannot be used."""
     for unit, update in updates.items():
         check(unit, update, nets[unit] if isinstance(unit, str) else None)
-    return combine(server, updates, turn)
+    found = combine(server, updates, turn)
+    return found if len(found) == 3 else (*found, Report())
 
 
 def check(unit: Unit, update: Update, net: Net | None) -> None:
@@ -192,7 +212,7 @@ def deployments(method: Method, fed: Federation, state: State) -> list[tuple[lis
 
     Memories tell devices apart only where what they run may come from there: SCAFFOLD's devices all run one model.
     """
-    memories: Mapping[Unit, Any] = {} if method.deploy is received else state.memories
+    memories = {} if method.deploy is received else state.memories
     groups: dict[Any, list[str]] = {}
     for name, device in fed.devices.items():
         groups.setdefault((same(memories.get(name)), same(state.messages[name]), key(device.net)), []).append(name)
@@ -202,5 +222,5 @@ def deployments(method: Method, fed: Federation, state: State) -> list[tuple[lis
 
 
 def same(value: Any) -> Any:
-    """Return what tells two values apart: a reference's digest, else the object itself."""
-    return getattr(value, "digest", id(value))
+    """Return what tells two values apart: the digest of one that lies elsewhere, else the object itself."""
+    return value.digest if isinstance(value, Handle) else id(value)

@@ -14,7 +14,6 @@ import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fedcore import records
 from fedcore.builders import GIVEN, asked
 from fedcore.division import Divided, architecture, way
 from fedcore.evaluate import outputs
@@ -25,13 +24,13 @@ from fedcore.methods import method as build_method
 from fedcore.nets import NETS
 from fedcore.partition import PARTITIONS
 from fedcore.partition.tables import held
-from fedcore.results import tidy
+from fedcore.results import reports, tidy
 from fedcore.results.claims import Claim, judge, tabled
 from fedcore.results.summary import NO_SECONDS, summarise
 from fedcore.rounds import Execute, Round, deployments
 from fedcore.rounds import run as rounds
 from fedcore.settings import checked, model
-from fedcore.types import Data, Federation, InputError, Method, Model, Net
+from fedcore.types import Data, Federation, InputError, Method, Model, Net, Report
 
 STUDY, SETTING = "script", "base"
 """What stands in the tidy table where the pipeline has the study and its setting."""
@@ -245,14 +244,10 @@ def _played(
     method = recipe.method(devices.public.nets)
     turns = rounds(method, devices, seed, execute, every=every)
     played = tuple(_watched(turns, f"{recipe.label}, seed {seed}", method) if progress else turns)
+    found = [one.report for one in played if isinstance(one.report, Report)]
     beside = {"data": held(fed.dataset, fed.partition(seed))} if isinstance(fed, Divided) else {}
-    server = played[-1].state.server
-    found = records.numbers(server)
-    if "links" in found:
-        right = {name: scores["test"]["accuracy"] for name, scores in (played[-1].scores or {}).items()}
-        found["links"] = records.served(found["links"], right)
     place = tidy.Row(STUDY, fed.name if isinstance(fed, Divided) else "data", SETTING, recipe.label, seed)
-    table = tidy.rows(place, played, {**beside, **found}, records.courses(server))
+    table = tidy.rows(place, played, found, {**beside, **reports.reviewed(method, found, played[-1].scores)})
     return Result(recipe, seed, fed, method, played, table)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Protocol, TypeAlias
+from typing import Annotated, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from annotated_types import Ge, Gt, Le, Lt
@@ -18,8 +18,15 @@ from torch import Tensor
 Params: TypeAlias = dict[str, Tensor]
 """A model's leaves by name: parameters and buffers, as in a state_dict."""
 
-Unit: TypeAlias = "str | tuple[str, str]"
-"""What a local step runs on: a device's name, or a pair of names in a stage over pairs."""
+Pair: TypeAlias = tuple[str, str]
+Unit: TypeAlias = str | Pair
+"""A local step runs on a device, by its name, or in a stage over pairs on two devices."""
+
+Numbers: TypeAlias = Mapping[str, Mapping[str, float]]
+"""device -> metric -> value"""
+
+Scores: TypeAlias = dict[str, dict[str, dict[str, float]]]
+"""device -> split ("val", "test", "shared") -> metric -> value"""
 
 Count: TypeAlias = Annotated[int, Ge(1)]
 Positive: TypeAlias = Annotated[float, Gt(0)]
@@ -40,6 +47,20 @@ Axes that share a label are permuted together; None marks an axis that cannot be
 def nbytes(params: Params) -> int:
     """Return what the leaves weigh when sent: elements times item size, in bytes."""
     return sum(leaf.numel() * leaf.element_size() for leaf in params.values())
+
+
+@runtime_checkable
+class Handle(Protocol):
+    """A value that lies elsewhere, e.g. in a file: all that the library may ask of it before it is loaded.
+
+    digest: equal for equal values. nbytes: the bytes that the value weighs when sent.
+    """
+
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def nbytes(self) -> int: ...
 
 
 class InputError(ValueError):
@@ -102,7 +123,7 @@ class Net:
 
 @dataclass(frozen=True)
 class Device:
-    """A device: its stable name, its net and its private examples (or, between steps, a reference to them)."""
+    """A device: its stable name, its net and its private examples (between steps perhaps a `Handle` of them)."""
 
     name: str
     net: Net
@@ -173,6 +194,22 @@ class Update:
 
 
 @dataclass(frozen=True)
+class Report:
+    """What the server found in a turn, beside models. It goes to tables, pictures and the record, to no later turn.
+
+    series: topic -> metric -> this turn's number, of all devices alike: a row of the table for each device and
+    evaluated turn, whose split is the topic. devices: topic -> device -> metric -> number: the last ones of a topic
+    are rows of the table. matrices: name -> tensor of any shape, e.g. "plan/<fold>/<label>". words: name -> text;
+    "warning" is told to the user.
+    """
+
+    series: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    devices: Mapping[str, Numbers] = field(default_factory=dict)
+    matrices: Params = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Model:
     """What a device runs: the weighted mean of its members' class probabilities (one member: that model)."""
 
@@ -220,22 +257,48 @@ class Turn:
         return generator(self.seed, self.stage, self.round, "server", purpose)
 
 
-class Local(Protocol):
-    """One device, pure; the only place that sees data.
+Sent: TypeAlias = tuple[Params, Mapping[str, Message]] | tuple[Params, Mapping[str, Message], Report]
+"""The server's memory, the messages to send (who gets none keeps the last one), and perhaps what it found."""
 
-    In a stage over pairs each argument but `step` is a pair, what it returns as memory is dropped, and its update is
-    counted as the first device's traffic.
+
+class Local(Protocol):
+    """One device, pure; the only place that sees data. Returns the device's memory and what it sends.
+
+    memory: leaves that only this device ever sees; empty before its first turn.
     """
 
-    def __call__(self, memory: Any, message: Any, device: Any, step_id: StepId, /) -> tuple[Any, Update]: ...
+    def __call__(
+        self, memory: Params, message: Message, device: Device, step_id: StepId, /
+    ) -> tuple[Params, Update]: ...
+
+
+class PairLocal(Protocol):
+    """Two devices. What it returns as memory is dropped; its update is counted as the first device's traffic."""
+
+    def __call__(
+        self,
+        memories: tuple[Params, Params],
+        messages: tuple[Message, Message],
+        devices: tuple[Device, Device],
+        step_id: StepId,
+        /,
+    ) -> tuple[Params, Update]: ...
 
 
 class Combine(Protocol):
-    """The server: sees only its own memory and what was sent. Returns its memory and the messages to send."""
+    """The server: sees only its own memory and the devices' updates.
 
-    def __call__(
-        self, server: Params, updates: Mapping[Any, Update], turn: Turn, /
-    ) -> tuple[Params, Mapping[str, Message]]: ...
+    Returns its memory and the messages to send, and as a third value what it found beside (`Report`), if anything.
+    Its memory holds what later turns need and nothing else.
+    """
+
+    def __call__(self, server: Params, updates: Mapping[str, Update], turn: Turn, /) -> Sent: ...
+
+
+class PairCombine(Protocol):
+    """The server after a stage over pairs; otherwise as `Combine`."""
+
+    def __call__(self, server: Params, updates: Mapping[Pair, Update], turn: Turn, /) -> Sent: ...
 
 
 class Begin(Protocol):
@@ -250,12 +313,21 @@ class Deploy(Protocol):
     def __call__(self, memory: Params, message: Message, /) -> Model: ...
 
 
+class Review(Protocol):
+    """What is known of devices once the final models are tested: `devices` of the reports, completed.
+
+    devices: topic -> device -> metric -> number, the last of each topic. Returns the same with more metrics.
+    """
+
+    def __call__(self, devices: Mapping[str, Numbers], scores: Scores, /) -> Mapping[str, Numbers]: ...
+
+
 @dataclass(frozen=True)
 class Stage:
-    """`rounds` times: local on every chosen unit, then combine.
+    """`rounds` times: local on every chosen device, then combine.
 
-    combine None: nothing is sent, and what a device would have sent becomes its own memory.
-    fraction: share of the units that takes part in a round, at least one. over: "devices" or "pairs" (unordered).
+    combine None: nothing is sent, and the model that a device would have sent becomes its memory.
+    fraction: share of the devices that takes part in a round, at least one.
 
     local and combine are functions with their settings bound (functools.partial). The pipeline needs module-level ones,
     so that a step can be named and keyed by the source it reaches; a script or a notebook may use any.
@@ -265,13 +337,29 @@ class Stage:
     combine: Combine | None
     rounds: int = field(default=1, metadata={"digest": False})  # a round does not depend on how many follow
     fraction: float = 1.0
-    over: str = "devices"
+
+
+@dataclass(frozen=True)
+class PairStage:
+    """A stage over pairs of devices, unordered: `fraction` is of the pairs, at least one; otherwise as `Stage`."""
+
+    local: PairLocal
+    combine: PairCombine
+    rounds: int = field(default=1, metadata={"digest": False})
+    fraction: float = 1.0
 
 
 @dataclass(frozen=True)
 class Method:
-    """A way of combining models: where it begins, its stages, and what a device runs in the end."""
+    """A way of combining models: where it begins, its stages, and what a device runs in the end.
+
+    review: completes what the reports say of devices once the final models are tested. figures: functions that draw
+    the reports, as "package.module:function", so that a worker need not import what draws; see
+    :mod:`fedcore.results.reports`.
+    """
 
     begin: Begin
-    stages: tuple[Stage, ...]
+    stages: tuple[Stage | PairStage, ...]
     deploy: Deploy
+    review: Review | None = field(default=None, metadata={"digest": False})
+    figures: tuple[str, ...] = field(default=(), metadata={"digest": False})

@@ -21,14 +21,15 @@ from fedcore.distillation import (
     label_wise,
     likelihoods,
     ratio,
-    recorded,
     refreshed,
+    report,
     shown,
     smoothed,
     unseen,
 )
+from fedcore.distillation.figures import doubling
 from fedcore.local import Training, descend, gradients, lay, minibatches, plain
-from fedcore.types import Data, Device, InputError, Net, Splits, Update, generator, nbytes
+from fedcore.types import Data, Device, InputError, Net, Report, Splits, Update, generator, nbytes
 
 
 def rows(*values):
@@ -223,17 +224,23 @@ def test_a_loss_of_another_kind_is_refused():
         hard_label_loss("dfl", replace(SGD, loss="table3"))
 
 
-# The record
+# The report
 
 
-def test_what_the_record_keeps_of_two_tables():
-    first = recorded({}, unseen(3), 1.0, rho=1.0)
+def test_a_table_is_reported_as_probabilities_and_three_numbers():
+    first = report(unseen(3), 1.0, rho=1.0)
+    assert first.series == {"distillation": {"rho": 1.0, "diagonal": 1.0, "right": 3.0}}
     wrong = rows([0.0, 5.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 2.0])
-    both = recorded(first, wrong, 1.0, rho=0.5)
-    soft = wrong.softmax(1).float()
-    torch.testing.assert_close(both["record/soft_targets"], soft)
-    torch.testing.assert_close(both["record/own_class"], torch.stack([torch.ones(3), soft.diagonal()]))
-    torch.testing.assert_close(both["record/diagonal"], torch.tensor([1.0, soft.diagonal().mean().item()]))
-    assert both["record/right"].tolist() == [3, 2]
-    assert both["record/rho"].tolist() == [1, 0.5]
-    assert all(bool(leaf.isfinite().all()) for leaf in both.values())
+    second = report(wrong, 2.0, rho=0.5)
+    soft = (wrong / 2).softmax(1).float()
+    torch.testing.assert_close(second.matrices, {"soft_targets": soft})
+    diagonal = pytest.approx(soft.diagonal().mean().item())
+    assert second.series == {"distillation": {"rho": 0.5, "diagonal": diagonal, "right": 2.0}}
+
+
+@pytest.mark.parametrize(("rounds", "drawn"), [(1, [1]), (5, [1, 2, 4, 5]), (8, [1, 2, 4, 8])])
+def test_tables_are_drawn_after_rounds_1_2_4_and_the_last(rounds: int, drawn: list[int]):
+    reports = [Report(matrices={"soft_targets": torch.full((2, 2), float(n))}) for n in range(1, rounds + 1)]
+    found = doubling(reports)
+    assert {number: table[0, 0] for number, table in found.items()} == {number: number for number in drawn}
+    assert doubling([Report()]) == {}

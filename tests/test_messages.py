@@ -57,5 +57,5 @@ def test_what_is_kept_of_one_start_follows_the_mean_change():
     ones, threes = ({leaf: torch.full_like(x, n) for leaf, x in start.items()} for n in (1.0, 3.0))
     moved = apply_changes(server, [ones, threes], torch.tensor([0.75, 0.25]))
     torch.testing.assert_close(moved, {leaf: x + 1.5 for leaf, x in start.items()})
-    assert remembered({**kept(moved), "record/rho": torch.zeros(1)}) == moved
+    assert remembered({**kept(moved), "soft/targets": torch.zeros(1)}) == moved
     assert remembered({}) == {}

@@ -16,7 +16,7 @@ from fedcore.messages import everyone, first, received
 from fedcore.methods import method as build
 from fedcore.mixing import by_size, mean
 from fedcore.rounds import State, begin, check, deployments, measure, run, take_turn
-from fedcore.types import InputError, Message, Method, Model, Stage, StepId, Update, generator
+from fedcore.types import InputError, Message, Method, Model, PairStage, Stage, StepId, Update, generator
 
 WIDE = nets.net("mlp", shape=(4,), classes=3, widths=[7])
 COMMON = partial(first, common=True)
@@ -209,7 +209,7 @@ def test_a_step_draws_from_where_it_stands():
             assert torch.equal(one.state.memories[name]["drawn"], expected)
 
 
-def test_without_combine_nothing_is_sent_and_the_update_becomes_memory():
+def test_without_combine_nothing_is_sent_and_the_model_becomes_memory():
     fed, alone = federation(), plays((Stage(partial(train, training=SGD), None),))
     start = begin(alone, fed, 0, Inline())
     (one,) = run(alone, fed, 0, Inline(), state=start)
@@ -219,7 +219,7 @@ def test_without_combine_nothing_is_sent_and_the_update_becomes_memory():
     for name, device in fed.devices.items():
         with one_thread():
             _, update = train({}, start.messages[name], device, StepId(0, 0, 0, name), training=SGD)
-        assert bits(one.state.memories[name]) == bits(update)
+        assert bits(one.state.memories[name]) == bits(update.params)
 
 
 # Bytes, counted by hand: the model weighs 256 bytes
@@ -391,7 +391,7 @@ def note(server, updates, turn):
 
 def test_a_stage_over_pairs_runs_on_every_unordered_pair_with_both_ones_belongings():
     fed = federation()
-    paired = plays((Stage(tally, quiet), Stage(gap, note, over="pairs")))
+    paired = plays((Stage(tally, quiet), PairStage(gap, note)))
     one = last(paired, fed, 6)
     assert one.turn.units == (("a", "b"), ("a", "c"), ("b", "c"))
     assert one.turn.names == ("a", "b", "c")
@@ -407,7 +407,7 @@ def test_a_stage_over_pairs_runs_on_every_unordered_pair_with_both_ones_belongin
 
 def test_a_message_reaches_a_device_once_a_turn_however_many_pairs_it_is_in():
     sent = 4 + 4 + 8 + 12  # gap, draw, two counts, three biases
-    paired = plays((Stage(gap, note, over="pairs"), Stage(tally, quiet)))
+    paired = plays((PairStage(gap, note), Stage(tally, quiet)))
     up, down = traffic(paired)[0]
     assert up == each(2 * sent, sent, 0)  # the first of a pair sends
     assert down == each(256)
@@ -415,7 +415,7 @@ def test_a_message_reaches_a_device_once_a_turn_however_many_pairs_it_is_in():
 
 def test_a_fraction_of_the_pairs_takes_part():
     fed, seen = federation("abcd"), set()
-    for one in run(plays((Stage(gap, note, 8, 0.5, "pairs"),)), fed, 0, Inline()):
+    for one in run(plays((PairStage(gap, note, 8, 0.5),)), fed, 0, Inline()):
         assert len(one.turn.units) == 3
         assert all(a < b for a, b in one.turn.units)
         present = {name for pair in one.turn.units for name in pair}
@@ -431,7 +431,7 @@ def broken(memory, message, device, step_id):
 
 def test_a_pairs_update_that_cannot_be_used_is_refused_with_both_names():
     with pytest.raises(InputError, match=r"^update of b and c: leaf gap has values that are not finite"):
-        last(plays((Stage(broken, note, over="pairs"),)), federation())
+        last(plays((PairStage(broken, note),)), federation())
 
 
 def test_an_exam_set_stays_with_the_server_and_is_no_traffic():

@@ -31,7 +31,7 @@ import torch
 
 from fedcore.execute.packing import Line, Packed, Parcel, Shelf
 from fedcore.pickling import dumps
-from fedcore.types import Data, Device, Splits
+from fedcore.types import Data, Device, Handle
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")
@@ -177,7 +177,7 @@ def one_thread() -> Iterator[None]:
 def examples(value: object) -> int:
     """Return how many training examples a step's arguments hold: what its time grows with."""
     if isinstance(value, Device):
-        return len(value.data.train) if isinstance(value.data, Splits) else value.data.nbytes
+        return value.data.nbytes if isinstance(value.data, Handle) else len(value.data.train)
     if isinstance(value, dict):
         value = tuple(value.values())
     return sum(map(examples, value)) if isinstance(value, tuple) else 0

@@ -31,16 +31,13 @@ from torch.nn.functional import cross_entropy
 
 from fedcore import nets
 from fedcore.cells import layers
-from fedcore.links.divergence import Divergence
-from fedcore.links.protocol import SENDS, Radio, linked
+from fedcore.links.protocol import ALPHA, PSI, SENDS, Radio, Stages, linked, own
 from fedcore.links.protocol import method as transferring
 from fedcore.local import IMAGES_AT_A_TIME, ByHand, Training, descend, lay, load, plain, updates
 from fedcore.messages import everyone
 from fedcore.mixing import mean
-from fedcore.records import PREFIX
 from fedcore.types import (
     Amount,
-    Combine,
     Count,
     Data,
     Depth,
@@ -51,6 +48,7 @@ from fedcore.types import (
     Net,
     Params,
     Positive,
+    Report,
     Stage,
     StepId,
     Turn,
@@ -67,7 +65,7 @@ MODEL, START, IDENTIFIER, FEATURES = "model/", "start/", "identifier/", "feature
 """What names begin with: leaves of a copy, of a target's model and of an identifier, after them the other device;
 features (n, d)."""
 
-ATTENTION, GAPS = "attention", "gaps"
+ATTENTION, GAPS = "attention", "gaps/"
 """Leaves of a target: weights of the sources in the order of their names, and their copies' gaps, (S,) float64."""
 
 
@@ -98,20 +96,19 @@ def method(
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
-    link: Combine,
+    told: Stages,
     radio: Radio,
     rounds: Depth,
     alignment: Alignment,
-    pairs: Divergence | None = None,
 ) -> Method:
-    """Return the method whose server chooses sources and targets by `link`, see :func:`fedcore.links.protocol.method`.
+    """Return the method whose server chooses sources and targets in the stages `told`, see `protocol.method`.
 
-    `link` has to link every source to every target; its weights are replaced by those of dynamic attention.
+    They have to link every source to every target; dynamic attention says with which weights in the end.
     rounds: how often sources train their copies.
     """
     if not common:
         raise InputError(f"training.init = per_device: {name} mixes models that must start from one; use common")
-    base = transferring(name, nets, training, common, link, radio, "parameters", pairs)
+    base = transferring(name, nets, training, common, told, radio, "parameters")
     net = next(iter(nets.values()))
     rival = identifier(name, net, alignment.hidden)
     local = partial(align, rival=rival, alignment=alignment)
@@ -138,8 +135,8 @@ def last_layer(net: Net) -> str:
 
 
 def align(
-    memory: Update, message: Message, device: Device, step_id: StepId, *, rival: Net, alignment: Alignment
-) -> tuple[Update, Update]:
+    memory: Params, message: Message, device: Device, step_id: StepId, *, rival: Net, alignment: Alignment
+) -> tuple[Params, Update]:
     """Do a source's or a target's turn; whose turn it is not sends nothing."""
     if not message.extra[SENDS]:
         return memory, Update()
@@ -147,45 +144,46 @@ def align(
     rivals = {name: judge(rival, leaves) for name, leaves in by_device(message.extra, IDENTIFIER).items()}
     if copies:
         return listen(memory, copies, rivals, device, step_id, alignment)
-    starts = by_device(message.extra, START) or by_device(memory.extra, MODEL)
+    starts = by_device(message.extra, START) or by_device(memory, MODEL)
     return teach(memory, starts, rivals, device, step_id, alignment)
 
 
 def teach(
-    memory: Update,
+    memory: Params,
     starts: Mapping[str, Params],
     rivals: Mapping[str, nn.Module],
     device: Device,
     step_id: StepId,
     alignment: Alignment,
-) -> tuple[Update, Update]:
+) -> tuple[Params, Update]:
     """Train a copy for each target; before there are identifiers the device's model is everyone's copy.
 
     The device's own model stays as it is. One without any label has no cross-entropy.
     """
     labelled = len(device.data.train) > 0
+    params, size = own(memory), len(device.data.train)
     data = device.data.train if labelled else device.data.unlabelled
     sample = drawn_once(data, device.name, step_id, alignment.shown)
     if not rivals:
-        return memory, Update(memory.params, {FEATURES: features(memory.params, device.net, sample)}, memory.size)
+        return memory, Update(params, {FEATURES: features(params, device.net, sample)}, size)
     copies, shown = Params(), Params()
     for target, rival in rivals.items():
-        start, draws = starts.get(target, memory.params), step_id.generator(f"batches {target}")
+        start, draws = starts.get(target, params), step_id.generator(f"batches {target}")
         copy = trained(start, device.net, data, [rival], TARGET, labelled, draws, alignment)
         copies |= prefixed(f"{MODEL}{target}/", copy)
         shown[f"{FEATURES}{target}"] = features(copy, device.net, sample)
     kept = copies if alignment.start == "own" else {}
-    return replace(memory, extra=kept), Update(extra=copies | shown, size=memory.size)
+    return params | kept, Update(extra=copies | shown, size=size)
 
 
 def listen(
-    memory: Update,
+    memory: Params,
     copies: Mapping[str, Params],
     rivals: Mapping[str, nn.Module],
     device: Device,
     step_id: StepId,
     alignment: Alignment,
-) -> tuple[Update, Update]:
+) -> tuple[Params, Update]:
     """Weigh the sources' copies, start from their mean, confuse the identifiers; the result is the device's model."""
     parts = [part.x for part in (device.data.train, device.data.unlabelled) if len(part)]
     x = torch.cat(parts) if parts else torch.empty(0)
@@ -194,15 +192,14 @@ def listen(
     classes = nets.shapes(device.net)[last_layer(device.net)][0]
     now = [gap(features(copy, device.net, sample), classes, step_id.seed) for copy in copies.values()]
     gaps = torch.tensor(now, dtype=torch.float64)
-    weights = attention(memory.extra.get(GAPS, gaps), gaps, alignment.sharpness)
+    weights = attention(memory.get(GAPS, gaps), gaps, alignment.sharpness)
     params = mean([*copies.values()], weights)
     if rivals:
         draws = step_id.generator("batches")
         params = trained(params, device.net, data, [*rivals.values()], SOURCE, False, draws, alignment)
     told = {FEATURES: features(params, device.net, sample), ATTENTION: weights}
-    return Update(params, {GAPS: gaps}, memory.size), Update(
-        params if alignment.start == "target" else {}, told, memory.size
-    )
+    sent = params if alignment.start == "target" else {}
+    return params | {GAPS: gaps}, Update(sent, told, len(device.data.train))
 
 
 def trained(
@@ -351,21 +348,23 @@ def identified(
     return laid.params()
 
 
-def close(server: Params, sent: Mapping[str, Update], turn: Turn, *, net: Net) -> tuple[Params, Mapping[str, Message]]:
-    """Record the links with the weights of dynamic attention, each link with one model."""
+def close(
+    server: Params, sent: Mapping[str, Update], turn: Turn, *, net: Net
+) -> tuple[Params, Mapping[str, Message], Report]:
+    """Report the links with the weights of dynamic attention, each link with one model."""
     sources, targets = sides(server, turn)
     alpha = torch.zeros(len(turn.names), len(turn.names), dtype=torch.float64)
     for j, target in targets.items():
         alpha[[*sources], j] = sent[target].extra[ATTENTION]
     kept = {leaf: x for leaf, x in server.items() if not leaf.startswith((FEATURES, IDENTIFIER))}
-    kept[f"{PREFIX}alpha"] = alpha
+    kept[ALPHA] = alpha
     carried = Update(nets.init(net, generator(turn.seed, "init")))  # of every source as large
-    return kept | linked(kept, dict.fromkeys(turn.names, carried), turn.names), everyone(turn.names, Message())
+    return kept, everyone(turn.names, Message()), linked(kept, dict.fromkeys(turn.names, carried), turn.names)
 
 
 def sides(server: Params, turn: Turn) -> tuple[dict[int, str], dict[int, str]]:
     """Return sources and targets, by their positions in the order of the names."""
-    psi, names = server[f"{PREFIX}psi"].tolist(), dict(enumerate(turn.names))
+    psi, names = server[PSI].tolist(), dict(enumerate(turn.names))
     return {i: x for i, x in names.items() if not psi[i]}, {i: x for i, x in names.items() if psi[i]}
 
 

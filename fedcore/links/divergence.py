@@ -5,13 +5,13 @@ averaging, and measure it on examples that they held out:
 
     d = 2 |1 - 2 err|   in [0, 2],   err the mean of both devices' shares of held-out examples it gets wrong
 
-It is a stage over pairs: `estimate` is one pair's step, and `collect` the server's, which sees the errors only. Errors
-on the training examples, which the paper has, would inflate d: a classifier remembers them.
+It is a stage over pairs: `estimate` is one pair's step; the server, which sees the errors only, puts them together
+(`matrix`). Errors on the training examples, which the paper has, would inflate d: a classifier remembers them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,13 +25,11 @@ from fedcore.types import (
     Data,
     Device,
     InputError,
-    Message,
     Net,
+    Pair,
     Params,
     Positive,
     StepId,
-    Turn,
-    Unit,
     Update,
 )
 
@@ -94,15 +92,14 @@ def examples(device: Device, step_id: StepId, settings: Divergence) -> tuple[Ten
     return x[order[held:]], x[order[:held]]
 
 
-def collect(server: Params, updates: Mapping[Unit, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
-    """The server's step: d_ij (N, N) in the order of the devices' names, as record/divergence."""
-    place = {name: i for i, name in enumerate(turn.names)}
-    matrix = torch.zeros(len(place), len(place), dtype=torch.float64)
-    for unit, update in updates.items():
-        first, second = unit[0], unit[1]  # a stage over pairs
+def matrix(updates: Mapping[Pair, Update], names: Sequence[str]) -> Tensor:
+    """Return d_ij (N, N) float64 in the order of the names, 0 where a pair took no part."""
+    place = {name: i for i, name in enumerate(names)}
+    apart = torch.zeros(len(place), len(place), dtype=torch.float64)
+    for (one, other), update in updates.items():
         d = divergence(update.extra["errors"])
-        matrix[place[first], place[second]] = matrix[place[second], place[first]] = d
-    return {**server, "record/divergence": matrix}, {}
+        apart[place[one], place[other]] = apart[place[other], place[one]] = d
+    return apart
 
 
 def divergence(errors: Tensor) -> Tensor:

@@ -7,13 +7,14 @@ r"""ST-LF's way through a federation, which its rivals share: train, report, for
 5. Sources that have a link send their model. A target runs the combination of its sources' models, a source its own.
 
 The paper's devices send directly to each other; here models pass through the server, which mixes parameters. What the
-links themselves carry and cost is recorded (`LINKS`).
+links themselves carry and cost is reported (`linked`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from inspect import signature
 from typing import Literal, TypeAlias
@@ -23,7 +24,7 @@ import torch
 
 from fedcore.links import Answer, Problem, solve
 from fedcore.links.bound import Constants, corollary_1, empirical_error, source_bound, target_bound, theorem_2
-from fedcore.links.divergence import Divergence, collect, estimate
+from fedcore.links.divergence import Divergence, estimate, matrix
 from fedcore.links.energy import drawn, given
 from fedcore.links.problem import Array
 from fedcore.links.programs import Solver
@@ -31,11 +32,9 @@ from fedcore.local import Training, accuracy, train
 from fedcore.messages import first
 from fedcore.mixing import mean
 from fedcore.nets import require_equal
-from fedcore.records import LINKS, PREFIX
 from fedcore.types import (
     Amount,
     Chance,
-    Combine,
     Count,
     Device,
     InputError,
@@ -43,12 +42,16 @@ from fedcore.types import (
     Method,
     Model,
     Net,
+    Numbers,
+    Pair,
+    PairStage,
     Params,
     Positive,
+    Report,
+    Scores,
     Stage,
     StepId,
     Turn,
-    Unit,
     Update,
     generator,
     nbytes,
@@ -58,15 +61,40 @@ How: TypeAlias = Literal["parameters", "outputs"]
 Range: TypeAlias = tuple[float, float]
 Costs: TypeAlias = list[list[Amount]] | None
 
-Weigh: TypeAlias = Callable[[Answer, Params, Turn], Array]
-"""The program's answer, what the server knows, the turn -> alpha (N, N)."""
+Choose: TypeAlias = Callable[[int, torch.Generator], Array]
+"""A rule for sources that asks no program: N, draws -> psi (N,)."""
 
-Draw: TypeAlias = Callable[[Params, Turn, Array], tuple[Array, Array]]
-"""What the server knows, the turn, K (N, N) -> psi (N,), alpha (N, N)."""
+Stages: TypeAlias = tuple[Stage | PairStage, ...]
 
-REPORT, EXCHANGED, SENDS, WEIGHTS = "report", "exchanged", "sends", "weights"
-"""Leaves: what devices reported (N, 3); classifiers that each sent (N,); whether a device shall send; of a target's
-members (M,)."""
+FIGURES = ("fedcore.links.figures:links", "fedcore.links.figures:energy")
+
+REPORT, SENDS, WEIGHTS = "report", "sends", "weights"
+"""Leaves: what devices reported (N, 3); whether a device shall send; of a target's members (M,)."""
+
+PSI, ALPHA, ENERGY = "psi", "alpha", "energy"
+"""Leaves of the server's memory: 0 for a source (N,); weights of links and their energies (N, N)."""
+
+EXCHANGED, BOUNDS = "exchanged", ("theorem_2", "corollary_1")
+"""Those that are there where pairs were measured: classifiers that each sent, the bounds of targets' errors, (N,)."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a rule for weights may use.
+
+    psi: (N,). error, size: the empirical errors (3) and the numbers of examples, (N,). energy: K (N, N). alpha: the
+    program's weights (N, N), or None where none was solved.
+    """
+
+    psi: Array
+    error: Array
+    size: Array
+    energy: Array
+    alpha: Array | None = None
+
+
+Weigh: TypeAlias = Callable[[Known, Turn], Array]
+"""A rule for weights: what is known, the turn -> alpha (N, N)."""
 
 
 @dataclass(frozen=True)
@@ -104,18 +132,11 @@ class Radio:
 
 
 def method(
-    name: str,
-    nets: Mapping[str, Net],
-    training: Training,
-    common: bool,
-    link: Combine,
-    radio: Radio,
-    how: How,
-    pairs: Divergence | None = None,
+    name: str, nets: Mapping[str, Net], training: Training, common: bool, told: Stages, radio: Radio, how: How
 ) -> Method:
-    """Return the method whose server forms links by `link`, from reports or, with pairs, also from divergences.
+    """Return the method whose server forms links in the last of the stages `told`: `by_program`'s or `by_chance`'s.
 
-    radio: what `link` has bound; its costs are checked here, before anything runs.
+    radio: what those have bound; its costs are checked here, before anything runs.
     """
     require_equal(nets)
     try:
@@ -127,13 +148,23 @@ def method(
             f"training.init = per_device: {name}.transfer = parameters mixes models that must start from one; "
             "use common, or transfer: outputs"
         )
-    told: tuple[Stage, ...] = (Stage(report, link),)
-    if pairs is not None:
-        estimated = partial(estimate, net=binary(next(iter(nets.values()))), settings=pairs)
-        told = (Stage(report, gather), Stage(estimated, link, over="pairs"))
     # The first stage is the training that every one-shot method shares; its result stays on the device.
     stages = (Stage(partial(train, training=training), None), *told, Stage(offer, partial(transfer, how=how)))
-    return Method(partial(first, common=common), stages, deploy)
+    return Method(partial(first, common=common), stages, deploy, review, FIGURES)
+
+
+def by_program(
+    nets: Mapping[str, Net], pairs: Divergence, bound: Bound, radio: Radio, program: Program, weights: Weigh
+) -> Stages:
+    """Return stages in which divergences are measured and the program (P) says who is a source and who a target."""
+    estimated = partial(estimate, net=binary(next(iter(nets.values()))), settings=pairs)
+    link = partial(planned, bound=bound, radio=radio, program=program, weights=weights)
+    return Stage(report, gather), PairStage(estimated, link)
+
+
+def by_chance(radio: Radio, sources: Choose, weights: Weigh) -> Stages:
+    """Return the stage after which sources and targets are drawn. Nothing is measured over pairs."""
+    return (Stage(report, partial(guessed, radio=radio, sources=sources, weights=weights)),)
 
 
 def binary(net: Net) -> Net:
@@ -152,7 +183,7 @@ def binary(net: Net) -> Net:
 # what devices do
 
 
-def report(memory: Update, message: Message, device: Device, step_id: StepId) -> tuple[Update, Update]:
+def report(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
     """Report three numbers: the share of labelled examples that the model gets wrong, their number, all examples'.
 
     Labelled ones are those of train and val; without any the first number is 0 and stands for nothing.
@@ -162,21 +193,26 @@ def report(memory: Update, message: Message, device: Device, step_id: StepId) ->
     size = labelled + len(device.data.unlabelled)
     if not size:
         raise InputError(f"device {device.name}: it has no examples, allowed is at least one, with or without label")
-    wrong = sum(len(part) * (1 - accuracy(memory.params, device.net, part)) for part in parts) / max(labelled, 1)
+    wrong = sum(len(part) * (1 - accuracy(memory, device.net, part)) for part in parts) / max(labelled, 1)
     return memory, Update(extra={REPORT: torch.tensor([wrong, labelled, size], dtype=torch.float64)}, size=labelled)
 
 
-def offer(memory: Update, message: Message, device: Device, step_id: StepId) -> tuple[Update, Update]:
+def offer(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
     """Send the model where a link begins here, else nothing."""
-    return memory, Update(memory.params if message.extra[SENDS] else {}, size=memory.size)
+    return memory, Update(memory if message.extra[SENDS] else {}, size=len(device.data.train))
 
 
-def deploy(memory: Update | Params, message: Message) -> Model:
+def deploy(memory: Params, message: Message) -> Model:
     """Run what came over the links; without that the device's own model, and before training what it was sent."""
     if WEIGHTS in message.extra:
         weights = tuple(message.extra[WEIGHTS].tolist())
         return Model(tuple(_member(message.extra, k) for k in range(len(weights))), weights)
-    return Model((memory.params,) if isinstance(memory, Update) else (message.params,))
+    return Model((own(memory) or message.params,))
+
+
+def own(memory: Params) -> Params:
+    """Return the device's model: the leaves of its memory without a stroke, which no leaf of a net has."""
+    return {name: leaf for name, leaf in memory.items() if "/" not in name}
 
 
 def _member(extra: Params, k: int) -> Params:
@@ -194,28 +230,27 @@ def gather(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[P
     return {**server, REPORT: reports}, {}
 
 
-def measured(server: Params, updates: Mapping[Unit, Update], turn: Turn) -> Params:
-    """Remember the divergences, and how many classifiers each device sent for them."""
-    sent = dict.fromkeys(turn.names, 0.0)
-    for unit, update in updates.items():
-        for name in unit:
+def exchanged(updates: Mapping[Pair, Update], names: Sequence[str]) -> torch.Tensor:
+    """Return how many classifiers each device sent to measure divergences, (N,)."""
+    sent = dict.fromkeys(names, 0.0)
+    for pair, update in updates.items():
+        for name in pair:
             sent[name] += float(update.extra["sent"]) / 2
-    return {**collect(server, updates, turn)[0], EXCHANGED: torch.tensor(list(sent.values()), dtype=torch.float64)}
+    return torch.tensor(list(sent.values()), dtype=torch.float64)
 
 
-def posed(server: Params, turn: Turn, bound: Bound, radio: Radio) -> Problem:
-    """Return (P) for what devices reported and how far apart they are (17)-(18)."""
+def posed(server: Params, apart: Array, turn: Turn, bound: Bound, radio: Radio) -> Problem:
+    """Return (P) for what devices reported and how far apart they are (17)-(18). apart: d (N, N)."""
     wrong, how = errors(server, bound.unlabelled), {"delta": bound.delta, "constants": bound.constants}
-    target = target_bound(wrong, sizes(server), server[f"{PREFIX}divergence"].numpy(), **how)  # type: ignore[arg-type]
+    target = target_bound(wrong, sizes(server), apart, **how)  # type: ignore[arg-type]
     source = source_bound(wrong, sizes(server), **how)  # type: ignore[arg-type]
     return Problem(source, target, costs_of(turn.seed, len(turn.names), radio), bound.phi_s, bound.phi_t, bound.phi_e)
 
 
-def solved(server: Params, turn: Turn, bound: Bound, radio: Radio, program: Program) -> tuple[Problem, Answer]:
-    """Return (P) and its answer; where a solver fails, the answer's status says so and names what stands in."""
-    problem = posed(server, turn, bound, radio)
+def solved(problem: Problem, program: Program) -> Answer:
+    """Return the answer of (P); where a solver fails, the answer's status says so and names what stands in."""
     weights = problem.phi_s, problem.phi_t, problem.phi_e
-    return problem, answered(program, weights, *(x.tobytes() for x in (problem.source, problem.target, problem.energy)))
+    return answered(program, weights, *(x.tobytes() for x in (problem.source, problem.target, problem.energy)))
 
 
 @lru_cache(16)
@@ -229,27 +264,39 @@ def answered(program: Program, weights: tuple[float, ...], *constants: bytes) ->
 
 def planned(
     server: Params,
-    updates: Mapping[Unit, Update],
+    updates: Mapping[Pair, Update],
     turn: Turn,
     *,
     bound: Bound,
     radio: Radio,
     program: Program,
-    weigh: Weigh,
-) -> tuple[Params, Mapping[str, Message]]:
-    """Take sources and targets from the program (P), and the weights of links from `weigh`."""
-    server = measured(server, updates, turn)
-    problem, answer = solved(server, turn, bound, radio, program)
-    return formed(server, turn, answer.psi, weigh(answer, server, turn), problem.energy, answer, bound)
+    weights: Weigh,
+) -> tuple[Params, Mapping[str, Message], Report]:
+    """Take sources and targets from the program (P), and the weights of links from the rule.
+
+    The server remembers the links, and for its last word Theorem 2 and Corollary 1 of them (Table II).
+    """
+    apart = matrix(updates, turn.names).numpy()
+    problem = posed(server, apart, turn, bound, radio)
+    answer = solved(problem, program)
+    known = Known(answer.psi, errors(server, bound.unlabelled), sizes(server), problem.energy, answer.alpha)
+    alpha, wrong = weights(known, turn), errors(server, 1.0)
+    how = {"delta": bound.delta, "constants": bound.constants}
+    bounds = theorem_2(alpha, wrong, apart), corollary_1(alpha, wrong, sizes(server), apart, **how)  # type: ignore[arg-type]
+    server = server | leaves(dict(zip(BOUNDS, bounds, strict=True))) | {EXCHANGED: exchanged(updates, turn.names)}
+    found = solution(answer, turn.names)
+    told = {"divergence": apart, "objective": answer.objective, "gap": answer.gap, "trace": answer.trace}
+    return formed(server, turn, known, alpha, replace(found, matrices=leaves(told)))
 
 
 def guessed(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, radio: Radio, draw: Draw
-) -> tuple[Params, Mapping[str, Message]]:
-    """Take sources, targets and weights from `draw`, which knows what devices reported and what links cost."""
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, radio: Radio, sources: Choose, weights: Weigh
+) -> tuple[Params, Mapping[str, Message], Report]:
+    """Draw sources and targets, and take the weights of links from the rule."""
     server, _ = gather(server, updates, turn)
-    energy = costs_of(turn.seed, len(turn.names), radio)
-    return formed(server, turn, *draw(server, turn, energy), energy)
+    psi = sources(len(turn.names), turn.generator("psi"))
+    known = Known(psi, errors(server, 1.0), sizes(server), costs_of(turn.seed, len(turn.names), radio))
+    return formed(server, turn, known, weights(known, turn), Report())
 
 
 def errors(server: Params, unlabelled: float) -> Array:
@@ -274,42 +321,47 @@ def costs_of(seed: int, n: int, radio: Radio) -> Array:
 
 
 def formed(
-    server: Params,
-    turn: Turn,
-    psi: Array,
-    alpha: Array,
-    energy: Array,
-    answer: Answer | None = None,
-    bound: Bound | None = None,
-) -> tuple[Params, Mapping[str, Message]]:
-    """Record the links, and tell devices whether to send.
-
-    psi (N,), alpha (N, N), energy K (N, N). answer, bound: what the program said, and how its bounds were made, where
-    one was solved; then also Theorem 2 and Corollary 1 of these links are recorded (Table II).
-    """
-    found: dict[str, object] = {"psi": psi, "alpha": alpha, "energy": energy}
-    if answer is not None:
-        found |= {"objective": answer.objective, "gap": answer.gap, "trace": answer.trace}
-        found["status"] = np.frombuffer(answer.status.encode(), dtype=np.uint8)
-    if bound is not None:
-        wrong, apart = errors(server, 1.0), server[f"{PREFIX}divergence"].numpy()
-        found["theorem_2"] = theorem_2(alpha, wrong, apart)
-        found["corollary_1"] = corollary_1(
-            alpha, wrong, sizes(server), apart, delta=bound.delta, constants=bound.constants
-        )
-    leaves = {f"{PREFIX}{name}": torch.tensor(np.asarray(value)) for name, value in found.items()}
+    server: Params, turn: Turn, known: Known, alpha: Array, found: Report
+) -> tuple[Params, Mapping[str, Message], Report]:
+    """Remember and report the links, alpha (N, N), and tell devices whether to send. found: what else is reported."""
+    links = leaves({PSI: known.psi, ALPHA: alpha, ENERGY: known.energy})
     sends = torch.from_numpy((alpha > 0).any(1))
-    return server | leaves, {name: Message(extra={SENDS: flag}) for name, flag in zip(turn.names, sends, strict=True)}
+    messages = {name: Message(extra={SENDS: flag}) for name, flag in zip(turn.names, sends, strict=True)}
+    bounds = {name: server[name] for name in BOUNDS if name in server}
+    return server | links, messages, replace(found, matrices={**found.matrices, **links, **bounds})
+
+
+def leaves(values: Mapping[str, object]) -> Params:
+    """Return arrays and numbers as tensors of their own."""
+    return {name: torch.tensor(np.asarray(value)) for name, value in values.items()}
+
+
+def solution(answer: Answer, names: Sequence[str]) -> Report:
+    """Report how the program was solved: topic "program", of all devices alike.
+
+    gap: how far its answer is above the optimum, a fraction. Of Algorithm 2 also iterations, fall: by how much its
+    penalised objective fell in all, and rise: by how much most in one iteration, as fractions of where it began.
+    """
+    found = {"gap": float(answer.gap)}
+    if len(trace := torch.tensor(np.asarray(answer.trace))):
+        steps = trace.diff() / trace[0]
+        found |= {"iterations": float(len(trace)), "fall": float(-steps.sum())}
+        found["rise"] = max([0.0, *steps.tolist()])
+    known = {number: x for number, x in found.items() if math.isfinite(x)}
+    words = {"status": answer.status}
+    if "fallback" in answer.status:
+        words["warning"] = f"the program was not solved as asked; {answer.status}"
+    return Report(devices={"program": dict.fromkeys(names, known)}, words=words)
 
 
 def transfer(
     server: Params, updates: Mapping[str, Update], turn: Turn, *, how: How
-) -> tuple[Params, Mapping[str, Message]]:
+) -> tuple[Params, Mapping[str, Message], Report]:
     """Send each target the combination of its sources' models, and a source nothing.
 
     parameters: theta_j = sum_i alpha_ij theta_i. outputs: the models themselves, whose outputs the target combines.
     """
-    alpha, names = server[f"{PREFIX}alpha"], turn.names
+    alpha, names = server[ALPHA], turn.names
     messages = {}
     for j, name in enumerate(names):
         sources = alpha[:, j].nonzero()[:, 0].tolist()
@@ -317,7 +369,7 @@ def transfer(
         if how == "parameters" and sources:
             models, weights = [mean(models, weights)], torch.ones(1, dtype=torch.float64)
         messages[name] = packed(models, weights) if sources else Message()
-    return server | linked(server, updates, names), messages
+    return server, messages, linked(server, updates, names)
 
 
 def packed(models: Sequence[Params], weights: torch.Tensor) -> Message:
@@ -326,9 +378,14 @@ def packed(models: Sequence[Params], weights: torch.Tensor) -> Message:
     return Message(extra=leaves | {WEIGHTS: weights})
 
 
-def linked(server: Params, updates: Mapping[str, Update], names: Sequence[str]) -> Params:
-    """Return leaves record/links/<device>, the numbers of LINKS: what links carried and cost, not the server's part."""
-    alpha, energy, psi = (server[f"{PREFIX}{name}"] for name in ("alpha", "energy", "psi"))
+def linked(server: Params, updates: Mapping[str, Update], names: Sequence[str]) -> Report:
+    """Report what links carried and cost, not the server's part: topic "links".
+
+    target: whether it is one. error: its model's empirical error. links_out, links_in: its links. sent, received,
+    energy: the bytes and the energy of the models on them. exchanged: the classifiers it sent to measure divergences.
+    theorem_2, corollary_1: what bounds its error as a target. What is not known is left out.
+    """
+    alpha, energy, psi = (server[name] for name in (ALPHA, ENERGY, PSI))
     weight = torch.tensor([float(nbytes(updates[name].params)) for name in names], dtype=torch.float64)
     used = (alpha > 0).double()
     columns = {
@@ -341,8 +398,25 @@ def linked(server: Params, updates: Mapping[str, Update], names: Sequence[str]) 
         "energy": (used * energy).sum(1),
         "exchanged": server.get(EXCHANGED, torch.zeros_like(psi)),
     }
-    for name in ("theorem_2", "corollary_1"):
-        known = server.get(f"{PREFIX}{name}", torch.full_like(psi, torch.nan))
+    for name in BOUNDS:
+        known = server.get(name, torch.full_like(psi, torch.nan))
         columns[name] = torch.where(psi == 1, known, torch.nan)
-    table = torch.stack([columns[name] for name in LINKS], 1)
-    return {f"{PREFIX}links/{name}": row.clone() for name, row in zip(names, table, strict=True)}
+    rows = {name: {number: float(column[i]) for number, column in columns.items()} for i, name in enumerate(names)}
+    finite = {name: {number: x for number, x in row.items() if math.isfinite(x)} for name, row in rows.items()}
+    return Report(devices={"links": finite}, matrices={ALPHA: alpha})
+
+
+def review(devices: Mapping[str, Numbers], scores: Scores) -> Mapping[str, Numbers]:
+    """Complete what is known of targets once they are tested.
+
+    accuracy: of targets alone, so that its mean is theirs. slack_theorem_2, slack_corollary_1: by how much the bound is
+    above a target's error on its own test data; below 0 it is none.
+    """
+    found = {name: dict(numbers) for name, numbers in devices.get("links", {}).items()}
+    for name, numbers in found.items():
+        if numbers["target"]:
+            numbers["accuracy"] = scores[name]["test"]["accuracy"]
+            for bound in BOUNDS:
+                if bound in numbers:
+                    numbers[f"slack_{bound}"] = numbers[bound] - (1 - numbers["accuracy"])
+    return {**devices, "links": found}

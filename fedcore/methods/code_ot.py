@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Literal, TypeAlias
 
-from fedcore import records
 from fedcore.align.fusion import Options, code
 from fedcore.align.ranking import Exam, ascending, begin
+from fedcore.align.report import FIGURES, report
 from fedcore.align.transport import Solver
 from fedcore.align.widths import fitted, table
 from fedcore.local import Training, train
 from fedcore.messages import received
-from fedcore.types import Axes, Count, Message, Method, Net, Params, Positive, Stage, Turn, Update
+from fedcore.types import Axes, Count, Message, Method, Net, Params, Positive, Report, Stage, Turn, Update
 
 Order: TypeAlias = Literal["ascending", "descending"]
 
@@ -47,7 +47,7 @@ def code_ot(
     local = partial(train, training=training)
     # The first shot is a stage of its own: its training is the one that every one-shot method shares.
     stages = (Stage(local, combine), Stage(local, combine, shots - 1))
-    return Method(partial(begin, common=common, exam=exam), stages[: 1 + (shots > 1)], received)
+    return Method(partial(begin, common=common, exam=exam), stages[: 1 + (shots > 1)], received, figures=FIGURES)
 
 
 def fuse(
@@ -59,13 +59,12 @@ def fuse(
     axes: Axes,
     order: Order,
     options: Options,
-) -> tuple[Params, Mapping[str, Message]]:
-    """Sort the models and fold them into one; the server remembers the transport plans of this round."""
+) -> tuple[Params, Mapping[str, Message], Report]:
+    """Sort the models and fold them into one; report the transport plans."""
     names = ascending(server, updates, nets)
     if order == "descending":
         names.reverse()
     models = {name: updates[name].params for name in names}
     fused, plans = code(list(models.values()), axes, **options)
-    kept = {name: leaf for name, leaf in server.items() if not name.startswith(records.PREFIX)}
     messages = fitted(fused, models, nets, turn.names, axes, options)
-    return kept | records.plans(dict(zip(names[1:], plans, strict=True))), messages
+    return server, messages, report(dict(zip(names[1:], plans, strict=True)))

@@ -12,7 +12,7 @@ from functools import partial
 
 from fedcore import distillation
 from fedcore.builders import trains
-from fedcore.distillation import SOFT, Kind, Ratio, Weighting, distilled, likelihoods, recorded, refreshed, shown
+from fedcore.distillation import SOFT, Kind, Ratio, Weighting, distilled, likelihoods, refreshed, shown
 from fedcore.local import Training, fit, lay, starting
 from fedcore.messages import apply_changes, everyone, first_kept, kept, one_start, received
 from fedcore.mixing import by_size, changes
@@ -27,6 +27,7 @@ from fedcore.types import (
     Params,
     Positive,
     Public,
+    Report,
     Share,
     Stage,
     StepId,
@@ -66,7 +67,7 @@ def dfl(
         rounds,
         fraction,
     )
-    return Method(begin, (stage,), received)
+    return Method(begin, (stage,), received, figures=distillation.FIGURES)
 
 
 def begin(public: Public, seed: int) -> tuple[Params, Mapping[str, Message]]:
@@ -108,13 +109,13 @@ def combine(
     rho: Ratio,
     temperature: float,
     weighting: Weighting,
-) -> tuple[Params, Mapping[str, Message]]:
+) -> tuple[Params, Mapping[str, Message], Report]:
     """Move the model (1), refresh the soft targets (2), and send both to everyone: who joins late has them too.
 
-    The server remembers record/rho (R,) and what `distillation.recorded` says.
+    It reports rho and the soft targets.
     """
     sent = list(updates.values())
     model = apply_changes(server, [update.params for update in sent], by_size([update.size for update in sent]))
     table = refreshed(server[SOFT], sent, weighting)
-    record = recorded(server, table, temperature, rho=rho.at(turn.round))
-    return kept(model) | {SOFT: table} | record, everyone(turn.names, Message(model, {SOFT: table}))
+    report = distillation.report(table, temperature, rho=rho.at(turn.round))
+    return kept(model) | {SOFT: table}, everyone(turn.names, Message(model, {SOFT: table})), report

@@ -20,12 +20,13 @@ from torch import Tensor
 from fedcore.cells import merged
 from fedcore.distillation import (
     COUNTS,
+    FIGURES,
     SOFT,
     SUMS,
     distilled,
     hard_label_loss,
     likelihoods,
-    recorded,
+    report,
     shown,
     unseen,
 )
@@ -42,6 +43,7 @@ from fedcore.types import (
     Net,
     Params,
     Public,
+    Report,
     Stage,
     StepId,
     Turn,
@@ -71,7 +73,7 @@ def fd(
         one_start("fd with fraction below 1", common)
     hard_label_loss("fd", training)
     stage = Stage(partial(train_apart, training=training, gamma=gamma), exchange, rounds, fraction)
-    return Method(partial(begin, common=common, sampled=fraction < 1), (stage,), merged)
+    return Method(partial(begin, common=common, sampled=fraction < 1), (stage,), merged, figures=FIGURES)
 
 
 def begin(public: Public, seed: int, *, common: bool, sampled: bool) -> tuple[Params, Mapping[str, Message]]:
@@ -92,11 +94,8 @@ def train_apart(
     return params | moments, Update(extra=shown(params, device), size=len(device.data.train))
 
 
-def exchange(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
-    """Send each device the others' mean logits, everyone who did not take part the mean of all.
-
-    The server remembers what `distillation.recorded` says of the mean of all.
-    """
+def exchange(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message], Report]:
+    """Send each device the others' mean logits, everyone who did not take part the mean of all, which it reports."""
     has = {name: update.extra[COUNTS] > 0 for name, update in updates.items()}
     means = {name: update.extra[SUMS] / update.extra[COUNTS].clamp(min=1)[:, None] for name, update in updates.items()}
     total, known = torch.stack([*means.values()]).sum(0), torch.stack([*has.values()]).sum(0)
@@ -107,7 +106,7 @@ def exchange(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple
     later, start = Message(extra={SOFT: everyones}), Message(remembered(server), {SOFT: everyones})
     messages = {name: later if f"{CHOSEN}{name}" in chosen else start for name in turn.names}
     messages |= {name: Message(extra={SOFT: table}) for name, table in others.items()}
-    return server | chosen | {SOFT: everyones} | recorded(server, everyones, 1.0), messages
+    return server | chosen | {SOFT: everyones}, messages, report(everyones, 1.0)
 
 
 def over(total: Tensor, count: Tensor, table: Tensor) -> Tensor:

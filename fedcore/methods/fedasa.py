@@ -22,12 +22,14 @@ from typing import TypeAlias
 import torch
 
 from fedcore.cells import (
+    FIGURES,
     Distance,
     comparable,
     deepest,
     distances,
     hyper_model,
     merged,
+    report,
     sample,
     train_shared,
     upto,
@@ -35,7 +37,6 @@ from fedcore.cells import (
 from fedcore.local import Training, accuracy, descend, lay, minibatches, plain
 from fedcore.messages import first
 from fedcore.nets import drawn_from, init, require_equal, shapes
-from fedcore.records import PREFIX
 from fedcore.types import (
     Count,
     Data,
@@ -48,6 +49,7 @@ from fedcore.types import (
     Params,
     Positive,
     Public,
+    Report,
     Stage,
     StepId,
     Turn,
@@ -61,7 +63,7 @@ Budget: TypeAlias = dict[str, Positive] | list[Positive] | Positive | None
 no limit."""
 
 AUXILIARY, HYPER = "auxiliary/", "hyper/"
-"""What names begin with in the server's memory: the auxiliary model and its examples; the hyper-model."""
+"""What names begin with in the server's memory: the auxiliary model, its examples and accuracy; the hyper-model."""
 
 
 def fedasa(
@@ -102,7 +104,7 @@ def fedasa(
     same = partial(train_same, training=training, personal_lr=personal_lr)
     stages = (Stage(most, find, aligning), Stage(same, mix, rounds - aligning))
     begin = partial(begin_aligning, auxiliary=memory, steps=steps, training=training, common=common)
-    return Method(begin, stages[: 1 + (rounds > aligning)], merged)
+    return Method(begin, stages[: 1 + (rounds > aligning)], merged, figures=FIGURES)
 
 
 def shortened(net: Net, cells: int) -> Net:
@@ -141,7 +143,8 @@ def begin_aligning(
 ) -> tuple[Params, Mapping[str, Message]]:
     """Draw the initial model and train the auxiliary one from the same numbers; the server remembers both.
 
-    Its leaves are named auxiliary/<leaf>, its examples auxiliary/x, and the hyper-model's hyper/<leaf>.
+    Its leaves are named auxiliary/<leaf>, its examples auxiliary/x, its accuracy on them auxiliary/accuracy, and the
+    hyper-model's leaves hyper/<leaf>.
     """
     if len(public.server_data) == 0:
         raise InputError("fedasa: the server has no examples of its own to train the auxiliary model on")
@@ -153,7 +156,7 @@ def begin_aligning(
     hyper = {f"{HYPER}{leaf}": x for leaf, x in whole.items() if common}
     right = torch.tensor(accuracy(trained, auxiliary, public.server_data), dtype=torch.float64)
     memory = {f"{AUXILIARY}{leaf}": x for leaf, x in trained.items()} | {f"{AUXILIARY}x": public.server_data.x}
-    return hyper | memory | {f"{PREFIX}auxiliary/accuracy": right}, messages
+    return hyper | memory | {f"{AUXILIARY}accuracy": right}, messages
 
 
 def teach(net: Net, start: Params, data: Data, training: Training, steps: int, seed: int) -> Params:
@@ -199,23 +202,22 @@ def align(
     auxiliary: Net,
     cell: int,
     distance: Distance,
-) -> tuple[Params, Mapping[str, Message]]:
+) -> tuple[Params, Mapping[str, Message], Report]:
     """Find the alignment vector m* (8), aggregate the cells (9) and sample (lines 5-17).
 
-    The server remembers record/alignment/<device>, m*_k, and record/distance/<device> (M_k + 1,), the distances.
+    It reports m*_k and the distances of every device, and the auxiliary model's accuracy.
     """
     model = {leaf: server[f"{AUXILIARY}{leaf}"] for leaf in shapes(auxiliary)}
     examples = Data(server[f"{AUXILIARY}x"], torch.empty(len(server[f"{AUXILIARY}x"])))
     sent = {name: update.params for name, update in updates.items()}
     apart = distances(net, sent, (auxiliary, model), cell, examples, distance)
-    depths = {name: d.argmin() for name, d in apart.items()}
-    found = {f"{PREFIX}alignment/{name}": m for name, m in depths.items()}
-    found |= {f"{PREFIX}distance/{name}": d for name, d in apart.items()}
+    depths = {name: int(d.argmin()) for name, d in apart.items()}
     used = {
-        name: replace(update, params={leaf: update.params[leaf] for leaf in upto(net, int(depths[name]))})
+        name: replace(update, params={leaf: update.params[leaf] for leaf in upto(net, depths[name])})
         for name, update in updates.items()
     }
-    return aggregate(server | found, used)
+    found, place = report(depths, apart), f"{AUXILIARY}accuracy"
+    return *aggregate(server, used), replace(found, matrices={**found.matrices, place: server[place]})
 
 
 def mix(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:

@@ -57,7 +57,7 @@ def average(
 
 def train_change(
     memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training
-) -> tuple[Params | Update, Update]:
+) -> tuple[Params, Update]:
     """Train; send how the model changed."""
     moments, update = train(memory, message, device, step_id, training=training)
     return moments, replace(update, params=changes(update.params, message.params))

@@ -33,11 +33,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from fedcore.cells import layers
+from fedcore.distillation import course_of
 from fedcore.local import Laid, Training, fit, lay, load, of_cross_entropy, predict, starting, updates
 from fedcore.messages import everyone, first, received
 from fedcore.mixing import by_size, mean
 from fedcore.nets import init, require_equal, shapes
-from fedcore.records import extended
 from fedcore.types import (
     Amount,
     Count,
@@ -51,6 +51,7 @@ from fedcore.types import (
     Params,
     Positive,
     Public,
+    Report,
     Stage,
     StepId,
     Turn,
@@ -223,17 +224,16 @@ def taught(
 
 def teach(
     server: Params, sent: Mapping[str, Update], turn: Turn, *, maker: Maker, lessons: Lessons
-) -> tuple[Params, Mapping[str, Message]]:
+) -> tuple[Params, Mapping[str, Message], Report]:
     """Average the models, train the generator on those sent (4), send both.
 
-    The server remembers the generator, its optimiser's memory and record/generator_loss (R,), the mean over the round's
+    The server remembers the generator and its optimiser's memory. It reports generator_loss, the mean over the round's
     steps of the first part of (4) in nats; nan for a round in which nobody had an example.
     """
     model = mean([update.params for update in sent.values()], by_size([update.size for update in sent.values()]))
     counts = torch.stack([update.extra[LABELS] for update in sent.values()]).double()
     if not counts.any():
-        silent = extended(server, {"generator_loss": torch.tensor(math.nan)})
-        return server | silent, everyone(turn.names, Message(model))
+        return server, everyone(turn.names, Message(model)), course_of(generator_loss=math.nan)
     labels = counts.sum(0) / counts.sum()
     laid = lay(maker.net, under(GENERATOR, server))
     moments = {name: leaf.clone() for name, leaf in under(MOMENTS, server).items()}
@@ -241,8 +241,8 @@ def teach(
     loss = lessons_taken(laid, moments, maker, lessons, heads, counts, turn)
     made = {f"{GENERATOR}{name}": leaf for name, leaf in laid.params().items()}
     memory = {f"{MOMENTS}{name}": leaf for name, leaf in moments.items()}
-    memory |= extended(server, {"generator_loss": torch.tensor(loss)})
-    return made | memory, everyone(turn.names, Message(model, made | {LABELS: labels}))
+    messages = everyone(turn.names, Message(model, made | {LABELS: labels}))
+    return made | memory, messages, course_of(generator_loss=loss)
 
 
 def lessons_taken(

@@ -9,16 +9,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-import torch
-
 from fedcore import cells, distillation
 from fedcore.builders import control
-from fedcore.distillation import Kind, Ratio, hard_label_loss, smoothed
+from fedcore.distillation import Kind, Ratio, course_of, hard_label_loss, smoothed
 from fedcore.local import Training, fit, lay, starting
 from fedcore.messages import first, received
 from fedcore.nets import require_equal
-from fedcore.records import extended
-from fedcore.types import Count, Device, Fraction, Message, Method, Net, Params, Share, Stage, StepId, Turn, Update
+from fedcore.types import (
+    Count,
+    Device,
+    Fraction,
+    Message,
+    Method,
+    Net,
+    Params,
+    Report,
+    Share,
+    Stage,
+    StepId,
+    Turn,
+    Update,
+)
 
 
 @control
@@ -52,7 +63,6 @@ def train_smoothed(
 
 def average(
     server: Params, updates: Mapping[str, Update], turn: Turn, *, rho: Ratio
-) -> tuple[Params, Mapping[str, Message]]:
-    """Average the models by examples. The server remembers record/rho (R,)."""
-    _, messages = cells.average(server, updates, turn)
-    return extended(server, {"rho": torch.tensor(rho.at(turn.round))}), messages
+) -> tuple[Params, Mapping[str, Message], Report]:
+    """Average the models by examples; report rho."""
+    return *cells.average(server, updates, turn), course_of(rho=rho.at(turn.round))

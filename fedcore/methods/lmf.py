@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Literal
 
-from fedcore import records
 from fedcore.align import fusion
 from fedcore.align.fusion import Options
 from fedcore.align.ranking import Exam, ascending, begin
+from fedcore.align.report import FIGURES, report
 from fedcore.align.transport import Solver
 from fedcore.align.widths import fitted, table
 from fedcore.local import Training, train
 from fedcore.messages import received
-from fedcore.types import Axes, Count, Message, Method, Net, Params, Positive, Stage, Turn, Update
+from fedcore.types import Axes, Count, Message, Method, Net, Params, Positive, Report, Stage, Turn, Update
 
 
 def lmf(
@@ -35,16 +35,15 @@ def lmf(
     combine = partial(fuse, nets=nets, axes=table(nets), options=options)
     local = partial(train, training=training)
     stages = (Stage(local, combine), Stage(local, combine, shots - 1))
-    return Method(partial(begin, common=common, exam=exam), stages[: 1 + (shots > 1)], received)
+    return Method(partial(begin, common=common, exam=exam), stages[: 1 + (shots > 1)], received, figures=FIGURES)
 
 
 def fuse(
     server: Params, updates: Mapping[str, Update], turn: Turn, *, nets: Mapping[str, Net], axes: Axes, options: Options
-) -> tuple[Params, Mapping[str, Message]]:
-    """Fuse the models; the server remembers the transport plans."""
+) -> tuple[Params, Mapping[str, Message], Report]:
+    """Fuse the models; report the transport plans."""
     names = ascending(server, updates, nets)
     models = {name: updates[name].params for name in names}
     fused, plans = fusion.lmf(list(models.values()), axes, reference=len(names) - 1, **options)
-    kept = {name: leaf for name, leaf in server.items() if not name.startswith(records.PREFIX)}
     messages = fitted(fused, models, nets, turn.names, axes, options)
-    return kept | records.plans(dict(zip(names, plans, strict=True))), messages
+    return server, messages, report(dict(zip(names, plans, strict=True)))

@@ -7,7 +7,7 @@ from functools import partial
 
 from fedcore.local import Training, train
 from fedcore.messages import first
-from fedcore.types import Message, Method, Model, Net, Params, Stage, Update
+from fedcore.types import Message, Method, Model, Net, Params, Stage
 
 
 def local_only(*, nets: Mapping[str, Net], training: Training, common: bool) -> Method:
@@ -15,6 +15,6 @@ def local_only(*, nets: Mapping[str, Net], training: Training, common: bool) -> 
     return Method(partial(first, common=common), (Stage(partial(train, training=training), None),), keep)
 
 
-def keep(memory: Update | Params, message: Message) -> Model:
+def keep(memory: Params, message: Message) -> Model:
     """Run the device's own model; before training, what it was sent."""
-    return Model((memory.params,) if isinstance(memory, Update) else (message.params,))
+    return Model((memory or message.params,))

@@ -1,24 +1,141 @@
-"""ST-LF (Wang et al., Algorithms 1 and 2): who is a source, who a target, and which links between them are worth it.
+"""ST-LF (Wang et al., Algorithms 1 and 2) and its rivals (Section V-B): who is a source, and with which weights.
 
-Departures from the paper are listed in docs/stlf.md; what its rivals share is in fedcore.links.protocol.
+               sources and targets          weights
+st_lf          of the program (P)           of the program
+least_error    of the program               one: the source of least empirical error; ST-LF's control
+rnd_alpha      of the program               at random                                               (i)
+fedavg_alpha   of the program               the sources' numbers of examples                        (ii)
+fada           of the program               dynamic attention, after adversarial alignment          (iii)
+avg_degree     of the program               at random, on as many links per source as ST-LF has     (iv)
+rnd_psi        at random                    at random                                               (v)
+psi_fedavg     at random                    the sources' numbers of examples                        (vi)
+psi_fada       at random                    dynamic attention, after adversarial alignment          (vii)
+single_match   half are targets, at random  a source for each target, so that the links cost least  (viii)
+
+The control is ST-LF with its divergences and energies taken out of the choice of links: what ST-LF adds to it is what
+they are worth. Of single matching, SM, the paper says no more than that one source is matched with one target.
+Departures from the paper are listed in docs/stlf.md; what all share is in fedcore.links.protocol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 
-from fedcore.builders import trains
-from fedcore.links import Answer
+from fedcore.builders import control, trains
+from fedcore.links import adversaries, heuristics
+from fedcore.links.adversaries import Alignment
 from fedcore.links.divergence import Divergence
 from fedcore.links.problem import Array
-from fedcore.links.protocol import Bound, How, Program, Radio, method, planned
+from fedcore.links.protocol import (
+    Bound,
+    Choose,
+    How,
+    Known,
+    Program,
+    Radio,
+    Weigh,
+    by_chance,
+    by_program,
+    method,
+)
 from fedcore.local import Training
-from fedcore.types import Method, Net, Params, Turn
+from fedcore.types import Depth, Method, Net, Turn
+
+__all__ = [
+    "avg_degree", "fada", "fedavg_alpha", "least_error", "psi_fada", "psi_fedavg", "rnd_alpha", "rnd_psi",
+    "single_match", "st_lf",
+]  # fmt: skip
+
+# rules for weights
+
+
+def of_program(known: Known, turn: Turn) -> Array:
+    assert known.alpha is not None
+    return known.alpha
+
+
+def of_least_error(known: Known, turn: Turn) -> Array:
+    return heuristics.one_source(known.psi, known.error)
+
+
+def at_random(known: Known, turn: Turn) -> Array:
+    return heuristics.random_weights(known.psi, turn.generator("alpha"))
+
+
+def by_size(known: Known, turn: Turn) -> Array:
+    return heuristics.size_weights(known.psi, known.size)
+
+
+def of_equal_degree(known: Known, turn: Turn) -> Array:
+    return heuristics.average_degree(known.psi, of_program(known, turn), turn.generator("alpha"))
+
+
+def evenly(known: Known, turn: Turn) -> Array:
+    return heuristics.even_weights(known.psi)
+
+
+def one_to_one(known: Known, turn: Turn) -> Array:
+    return heuristics.matched(known.psi, known.energy)
+
+
+# builders
+
+
+def _planned(name: str, weights: Weigh) -> Callable[..., Method]:
+    """Return the builder of a method with the program's sources and targets."""
+
+    @trains(init="common")
+    def build(
+        *,
+        nets: Mapping[str, Net],
+        training: Training,
+        common: bool,
+        pairs: Divergence,
+        bound: Bound,
+        program: Program,
+        radio: Radio,
+        transfer: How = "parameters",
+    ) -> Method:
+        """Build ST-LF, or a rival that takes its sources and targets.
+
+        pair_*, held_out: of the classifiers of Algorithm 1 (`fedcore.links.divergence.Divergence`). constants, delta,
+        unlabelled: of the bounds (`fedcore.links.bound`). phi_s, phi_t, phi_e: the weights of (11). powers, rates,
+        bits, costs: :class:`fedcore.links.protocol.Radio`. solver, tol, max_iterations: `fedcore.links.solve`.
+        transfer: "parameters", a target runs the mean of its sources' models, or "outputs", the mean of their outputs.
+        """
+        told = by_program(nets, pairs, bound, radio, program, weights)
+        return method(name, nets, training, common, told, radio, transfer)
+
+    build.__name__ = build.__qualname__ = name
+    return build
+
+
+def _drawn(name: str, sources: Choose, weights: Weigh) -> Callable[..., Method]:
+    """Return the builder of a method that draws sources and targets."""
+
+    @trains(init="common")
+    def build(
+        *, nets: Mapping[str, Net], training: Training, common: bool, radio: Radio, transfer: How = "parameters"
+    ) -> Method:
+        """Build a rival that measures nothing over pairs. Its settings are `st_lf`'s."""
+        return method(name, nets, training, common, by_chance(radio, sources, weights), radio, transfer)
+
+    build.__name__ = build.__qualname__ = name
+    return build
+
+
+st_lf = _planned("st_lf", of_program)
+least_error = control(_planned("least_error", of_least_error))
+rnd_alpha = _planned("rnd_alpha", at_random)
+fedavg_alpha = _planned("fedavg_alpha", by_size)
+avg_degree = _planned("avg_degree", of_equal_degree)
+rnd_psi = _drawn("rnd_psi", heuristics.coins, at_random)
+psi_fedavg = _drawn("psi_fedavg", heuristics.coins, by_size)
+single_match = _drawn("single_match", heuristics.halves, one_to_one)
 
 
 @trains(init="common")
-def st_lf(
+def fada(
     *,
     nets: Mapping[str, Net],
     training: Training,
@@ -27,19 +144,28 @@ def st_lf(
     bound: Bound,
     program: Program,
     radio: Radio,
-    transfer: How = "parameters",
+    rounds: Depth = 5,
+    alignment: Alignment,
 ) -> Method:
-    """Build ST-LF.
+    """Build FADA: every source is aligned with every target.
 
-    pair_*, held_out: of the classifiers of Algorithm 1 (`fedcore.links.divergence.Divergence`). constants, delta,
-    unlabelled: of the bounds (`fedcore.links.bound`). phi_s, phi_t, phi_e: the weights of (11). powers, rates, bits,
-    costs: :class:`fedcore.links.protocol.Radio`. solver, tol, max_iterations: `fedcore.links.solve`. transfer:
-    "parameters", a target runs the mean of its sources' models, or "outputs", the mean of what they say.
+    rounds: how often sources train their copies. start to identifier_lr: `fedcore.links.adversaries.Alignment`. The
+    others are `st_lf`'s.
     """
-    form = partial(planned, bound=bound, radio=radio, program=program, weigh=weigh)
-    return method("st_lf", nets, training, common, form, radio, transfer, pairs)
+    told = by_program(nets, pairs, bound, radio, program, evenly)
+    return adversaries.method("fada", nets, training, common, told, radio, rounds, alignment)
 
 
-def weigh(answer: Answer, server: Params, turn: Turn) -> Array:
-    """Take the weights of the program too."""
-    return answer.alpha
+@trains(init="common")
+def psi_fada(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    radio: Radio,
+    rounds: Depth = 5,
+    alignment: Alignment,
+) -> Method:
+    """Build psi-FADA, which measures nothing over pairs. Its settings are `fada`'s."""
+    told = by_chance(radio, heuristics.coins, evenly)
+    return adversaries.method("psi_fada", nets, training, common, told, radio, rounds, alignment)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from fedcore.results.summary import LESS, SCORED
 from fedcore.rounds import Round
-from fedcore.types import Params
+from fedcore.types import Numbers, Report
 
-ALIKE = "distillation"
-"""The split of what is said of all devices alike."""
-
-Numbers: TypeAlias = Mapping[str, Mapping[str, float]]
 COLUMNS = ["study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
 
 
@@ -31,25 +27,24 @@ class Row(NamedTuple):
 def rows(
     row: Row,
     played: Sequence[Round],
+    reports: Sequence[Report],
     beside: Mapping[str, Numbers],
-    courses: Params | None = None,
 ) -> pd.DataFrame:
-    """Return a method's rounds as tidy rows: scores of the evaluated ones, bytes of all.
+    """Return a method's rounds as tidy rows: scores and series of the evaluated ones, bytes of all.
 
-    beside: split -> device -> metric -> value, once: what the device holds, what the server recorded of its model.
-    courses: name -> (R,), a number for each round; that of an evaluated round is told of all devices alike, in the
-    split "distillation".
+    reports: of all rounds; a topic of their series is a split, and its numbers are those of every device. beside:
+    split -> device -> metric -> value, once: what the device holds, what the server found of it.
     """
-    known = {name: course.tolist() for name, course in (courses or {}).items()}
     found: list[tuple[Any, ...]] = []
-    for number, one in enumerate(played):
+    for one, report in zip(played, reports, strict=True):
         place = (*row, one.turn.stage, one.turn.round + 1)
         for metric, sent in (("bytes_up", one.up), ("bytes_down", one.down)):
             found += [(*place, device, "traffic", metric, float(count)) for device, count in sent.items()]
         for device, splits in (one.scores or {}).items():
             for split, metrics in splits.items():
                 found += [(*place, device, split, metric, value) for metric, value in metrics.items()]
-            found += [(*place, device, ALIKE, metric, course[number]) for metric, course in known.items()]
+            for topic, numbers in report.series.items():
+                found += [(*place, device, topic, metric, value) for metric, value in numbers.items()]
     for split, devices in beside.items():
         for device, numbers in devices.items():
             found += [(*place, device, split, name, value) for name, value in numbers.items()]

@@ -23,9 +23,9 @@ from safetensors.torch import save
 
 from fedcore.data import Dataset
 from fedcore.partition import Partition
-from fedcore.types import Data, Message, Model, Splits, Update
+from fedcore.types import Data, Message, Model, Report, Splits, Update
 
-CLASSES: dict[str, type] = {c.__name__: c for c in (Data, Dataset, Message, Model, Partition, Splits, Update)}
+CLASSES: dict[str, type] = {c.__name__: c for c in (Data, Dataset, Message, Model, Partition, Report, Splits, Update)}
 HEADER = "fedcore"
 
 
@@ -44,8 +44,8 @@ class Ref:
 class Store:
     """Puts values into the folder and gets them back.
 
-    A value is one blob where it is a tensor, a dataclass of tensors or a dict of tensors; tuples, lists and other dicts
-    are kept as they are, with references in place of the blobs inside them.
+    A value is one blob where it is a tensor, a dataclass of tensors, a dict of tensors or a list of reports; tuples,
+    other lists and other dicts are kept as they are, with references in place of the blobs inside them.
     """
 
     def __init__(self, root: Path) -> None:
@@ -156,6 +156,8 @@ def is_blob(value: Any) -> bool:
     """Tell whether a value is stored as one file."""
     if isinstance(value, dict):
         return bool(value) and all(isinstance(leaf, torch.Tensor) for leaf in value.values())
+    if isinstance(value, list):  # a segment's, of which there may be hundreds
+        return bool(value) and all(isinstance(part, Report) for part in value)
     return isinstance(value, torch.Tensor | np.ndarray) or type(value) in CLASSES.values()
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fedcore.methods import is_control
 from fedcore.results import tidy
-from fedcore.types import Federation
+from fedcore.types import Federation, Report
 from tasks.cache.journal import Step
 from tasks.cache.store import Ref, digest_of
 
@@ -34,7 +34,8 @@ class Prepared:
 class Result:
     """What a method came to. config: the digest of all that led to it. models: what each device runs in the end.
 
-    show: what is drawn of it beside its scores. embedding: its devices' examples in the plane, where that is drawn.
+    reports: what the server found in each turn. figures: what draws them, see :class:`fedcore.types.Method`. show: what
+    is drawn of it beside its scores. embedding: its devices' examples in the plane, where that is drawn.
     """
 
     setting: Setting
@@ -48,7 +49,8 @@ class Result:
     seconds: pd.DataFrame
     steps: tuple[Step, ...]
     models: dict[str, Ref]
-    server: Ref | dict[str, Ref]
+    reports: tuple[Report, ...]
+    figures: tuple[str, ...] = ()
     show: tuple[str, ...] = ()
     embedding: Ref | None = None
 

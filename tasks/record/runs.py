@@ -12,7 +12,7 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,11 @@ from mlflow.types import Schema, TensorSpec
 from torch import Tensor
 
 from fedcore import data as sources
-from fedcore import nets, records
-from fedcore.results import figures, tidy
+from fedcore import nets
+from fedcore.results import figures, reports, tidy
 from fedcore.results.figures import png
 from fedcore.results.summary import curves, groups
-from fedcore.types import Model, Net, Params
+from fedcore.types import Model, Net, Params, Report
 from tasks.cache.store import Store, digest_of
 from tasks.config import environment
 from tasks.record.result import Result
@@ -113,12 +113,10 @@ class Record:
             if not result.control:
                 self.register(run, model, tags)
         profile = {"examples": len(held.train), "classes": classes, "shape": list(shape)}
-        server: Params = store.get(result.server)
-        arrays = {n.removeprefix(records.PREFIX): x for n, x in server.items() if n.startswith(records.PREFIX)}
         self.write(
             run, params=_params(result), table=result.table, seconds=result.seconds,
-            dataset=(setting.data["name"], result.prepared.dataset.digest, profile), arrays=arrays,
-            drawn=_pictures(store, result, server),
+            dataset=(setting.data["name"], result.prepared.dataset.digest, profile), told=result.reports,
+            drawn=_pictures(store, result),
             models={} if result.shared is not None else {d: store.path(ref) for d, ref in result.models.items()},
         )  # fmt: skip
         self.close(run, result.digest)
@@ -164,22 +162,25 @@ class Record:
         table: pd.DataFrame,
         seconds: pd.DataFrame,
         dataset: tuple[str, str, Mapping[str, Any]],
-        arrays: Params,
+        told: Sequence[Report],
         drawn: Mapping[str, pictures.Picture],
         models: Mapping[str, Path],
     ) -> None:
-        """Write a run's parameters, metrics, dataset, arrays, pictures, models; writing twice changes nothing."""
+        """Write a run's parameters, metrics, dataset, reports, pictures, models; writing twice changes nothing."""
         where = run.info.run_id
         self.client.log_batch(where, params=[Param(key, _short(value)) for key, value in params.items()])
         start = run.info.start_time
-        metrics = list(_metrics(table, seconds, start))
+        courses = reports.series(told)
+        metrics = list(_metrics(table, seconds, start, courses))
         name, digest, profile = dataset
         entity = Dataset(
             name, digest[:36], "code", json.dumps({"tags": {"fedcore.dataset": name}}), None, json.dumps(profile)
         )
         self.client.log_inputs(where, [DatasetInput(entity, [InputTag("mlflow.data.context", "federation")])])
-        files: dict[str, bytes] = {}
-        for name, leaf in arrays.items():
+        words = {f"words/{_plain(name)}.txt": text for one in told for name, text in one.words.items()}
+        files = {path: text.encode() for path, text in words.items()}
+        arrays = {metric: torch.tensor(course) for numbers in courses.values() for metric, course in numbers.items()}
+        for name, leaf in {**reports.matrices(told), **arrays}.items():
             path = "/".join(_plain(part) for part in name.split("/"))
             files[f"arrays/{path}.npy"] = _npy(leaf.numpy())
             if leaf.ndim == 1:
@@ -264,13 +265,13 @@ def _params(result: Result) -> dict[str, Any]:
     return {"study": setting.study, "setting": setting.name, "seed": result.seed, **flat, **result.row.flat()}
 
 
-def _pictures(store: Store, result: Result, server: Params) -> dict[str, pictures.Picture]:
-    """Return a run's pictures: each device's accuracy, the course over rounds, the server's record, what is shown."""
+def _pictures(store: Store, result: Result) -> dict[str, pictures.Picture]:
+    """Return a run's pictures: each device's accuracy, the course over rounds, what the server found, what is shown."""
     split = "test" if tidy.has(result.table, "test") else "shared"
     made: dict[str, pictures.Picture] = {"devices": lambda: png(figures.per_device(result.table, split=split))}
     if result.table["round"].max() > 1:
         made["rounds"] = lambda: png(figures.curves(curves(result.table)))
-    made |= pictures.recorded(server, result.row.label)
+    made |= pictures.found(result.figures, result.row.label, result.reports)
     place = (store, result.prepared.dataset, result.prepared.partition)
     if "similarity" in result.show:
         made["similarity"] = partial(pictures.likeness, *place)
@@ -290,14 +291,14 @@ def _short(value: Any) -> str:
     return text if len(text) <= 500 else text[:497] + "..."
 
 
-def _metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int) -> Iterable[Metric]:
+def _metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int, alike: Collection[str]) -> Iterable[Metric]:
     """Yield every value per round and device, their mean, worst and spread over devices, and the seconds by step.
 
     Where devices are in several groups also the mean score of each, e.g. test.accuracy.in_A.
 
-    Those of single devices stand in a group of their own, "devices/", but for what all have alike; who neither sent nor
-    received in a round has no point there, as most have none where few take part. Steps count the turns from 1. Times
-    are the run's start plus the step, so that writing twice gives one point.
+    Those of single devices stand in a group of their own, "devices/", but for those of splits in `alike`; who neither
+    sent nor received in a round has no point there, as most have none where few take part. Steps count the turns from
+    1. Times are the run's start plus the step, so that writing twice gives one point.
     """
     turns = {
         turn: number for number, turn in enumerate(sorted(set(zip(table["stage"], table["round"], strict=True))), 1)
@@ -310,7 +311,7 @@ def _metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int) -> Iterable
         named = {
             f"devices/{split}.{_plain(str(metric))}.{_plain(device)}": value
             for device, value in zip(part["device"], values, strict=True)
-            if split != tidy.ALIKE and (value or split != "traffic")
+            if split not in alike and (value or split != "traffic")
         }
         if split == "traffic":
             named |= {f"{metric}": values.sum()}

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedcore import records
-from fedcore.results import figures, tidy
+from fedcore.results import reports, tidy
 from fedcore.results.embedding import embed
-from fedcore.rounds import Round, State, deployments
-from fedcore.types import Federation, InputError, Method
+from fedcore.rounds import State, deployments
+from fedcore.types import Federation, InputError, Method, Report
 from tasks.cache.journal import Step
 from tasks.cache.keys import Digest
 from tasks.cache.store import Ref, Store
@@ -39,8 +38,9 @@ def run_method(
     )
     played = list(rounds(method, fed, seed, here.steps, every))
     here.reach(before + work(method, len(fed.devices)))
-    if said := records.stood_in(here.store.get(played[-1].state.server)):
-        here.say(f"  {row.label}: the program was not solved as asked; {said}")
+    told: list[Report] = here.store.get([one.report for one in played])
+    for warning in reports.words(told, "warning"):
+        here.say(f"  {row.label}: {warning}")
     models = deployed(here, method, fed, played[-1].state)
     plane = embedded(here, row, fed, models, played[-1].state, seed) if "features" in show else None
     done = tuple(here.steps.done[first:])
@@ -50,25 +50,13 @@ def run_method(
         *([here.steps.accelerator] if here.steps.accelerator else []),
     )  # fmt: skip
     place = tidy.Row(setting.study, setting.data["name"], setting.name, row.label, seed)
-    courses = records.courses(here.store.get(played[-1].state.server))
+    held = pictures.holds(here.store, prepared.dataset, prepared.partition)
+    beside = {"data": held, **reports.reviewed(method, told, played[-1].scores)}
     return Result(
         setting, row, seed, size, Digest().of(words), prepared, fed,
-        tidy.rows(place, played, beside(here.store, prepared, played[-1]), courses),
-        seconds(setting, row.label, seed, done), done, models, played[-1].state.server, tuple(show), plane,
+        tidy.rows(place, played, told, beside), seconds(setting, row.label, seed, done), done, models, tuple(told),
+        method.figures, tuple(show), plane,
     )  # fmt: skip
-
-
-def beside(store: Store, prepared: Prepared, last: Round) -> dict[str, tidy.Numbers]:
-    """Return what is known of devices beside scores and bytes: what they hold, what the server recorded of them.
-
-    Of targets of links also what is known of them once they were tested (:func:`fedcore.records.served`).
-    """
-    held = pictures.holds(store, prepared.dataset, prepared.partition)
-    found = records.numbers(store.get(last.state.server))
-    if "links" in found:
-        right = {name: scores["test"]["accuracy"] for name, scores in (last.scores or {}).items()}
-        found["links"] = records.served(found["links"], right)
-    return {"data": held, **found}
 
 
 def embedded(
@@ -145,22 +133,10 @@ def shown(store: Store, results: Sequence[Result]) -> Iterator[tuple[str, str, p
     place = (store, results[0].prepared.dataset, results[0].prepared.partition)
     if "similarity" in show:
         yield "similarity", pictures.CAPTIONS["similarity"], partial(pictures.likeness, *place)
-    servers = {result.row.label: store.get(result.server) for result in results}
-    for label, server in servers.items() if "transport" in show else ():
-        if picture := pictures.recorded(server, label).get("transport"):
-            yield f"transport-{label}", pictures.CAPTIONS["transport"].format(method=label), picture
-    found = {label: aligned for label, server in servers.items() if (aligned := records.alignment(server))}
-    if "alignment" in show and found:
-        yield "alignment", pictures.CAPTIONS["alignment"], pictures.picture(figures.alignment, found)
-    learnt = {label: server for label, server in servers.items() if records.tables(server)}
-    if "soft_targets" in show and learnt:
-        yield "soft_targets", pictures.CAPTIONS["soft_targets"], pictures.soft_targets(learnt)
-    once = ["divergence", "descent"]  # rivals have those of the first row
-    for label, server in servers.items() if "links" in show else ():
-        drawn = pictures.recorded(server, label)
-        for kind in [kind for kind in (*once, "links", "graph") if kind in drawn]:
-            yield f"{kind}-{label}", pictures.CAPTIONS[kind].format(method=label), drawn[kind]
-        once = [kind for kind in once if kind not in drawn]
+    drawn = {
+        result.row.label: [path for path in result.figures if path.rpartition(":")[2] in show] for result in results
+    }
+    yield from pictures.shown(drawn, {result.row.label: result.reports for result in results})
     planes = {result.row.label: result.embedding for result in results if result.embedding is not None}
     if "features" in show and planes:
         yield "features", pictures.CAPTIONS["features"], partial(pictures.features, *place, planes)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedcore.rounds import Round, State, begin, finish, measure, play, take_turn, upcoming
-from fedcore.types import Federation, Method
+from fedcore.types import Federation, Method, PairStage
 from tasks.cache.store import Damaged
 from tasks.prefect.steps import Steps
 
@@ -53,7 +53,7 @@ def rounds(method: Method, fed: Federation, seed: int, steps: Steps, every: int)
 
 def work(method: Method, devices: int) -> int:
     """Return how many local steps a method takes on so many devices."""
-    units = [devices * (devices - 1) // 2 if stage.over == "pairs" else devices for stage in method.stages]
+    units = [devices * (devices - 1) // 2 if isinstance(stage, PairStage) else devices for stage in method.stages]
     return sum(
         stage.rounds * max(1, round(stage.fraction * count)) for stage, count in zip(method.stages, units, strict=True)
     )
@@ -70,18 +70,19 @@ def segment(
     state, places = trail[-1], [(*parts(one), one.stage, one.round) for one in trail]
 
     def needed(found: Any) -> Any:
-        """What the stage ends with must be there; what is inside it only tells how it went."""
-        return found["state"] if len(found["rounds"]) == left else ()
+        """The reports must be there, and what the stage ends with; what is inside it only tells how it went."""
+        return found["reports"], found["state"] if len(found["rounds"]) == left else ()
 
     found = steps.here(stretch, method, fed, seed, places[-1], every, unkeyed=(left, places), needed=needed)
     if len(found["rounds"]) > left:
         found = steps.here(stretch, method, fed, seed, places[-1], every, left, unkeyed=(places,), needed=needed)
     server, messages, memories = found["state"]
+    reports = steps.store.get(found["reports"])
     made = []
-    for number, (up, down, scores) in enumerate(found["rounds"], 1):
+    for number, ((up, down, scores), report) in enumerate(zip(found["rounds"], reports, strict=True), 1):
         here = replace(state, round=state.round + number)
         turn = take_turn(method.stages[state.stage], replace(state, round=state.round + number - 1), fed, seed)
-        made.append(Round(turn, here, up, down, scores))
+        made.append(Round(turn, here, up, down, scores, report))
     made[-1] = replace(made[-1], state=replace(made[-1].state, server=server, messages=messages, memories=memories))
     return made
 
@@ -95,7 +96,9 @@ def stretch(
     execute: Any, method: Method, fed: Federation, seed: int, place: tuple[Any, ...], every: int, left: int,
     places: Sequence[tuple[Any, ...]],
 ) -> dict[str, Any]:  # fmt: skip
-    """Play at most `left` rounds, for about SEGMENT seconds; returns the state after them and each round's numbers.
+    """Play at most `left` rounds, for about SEGMENT seconds.
+
+    Returns the state after them, and of each round the numbers and the report.
 
     places: where the stage's segments began, `place` last. execute: a tasks.prefect.steps.InMemory. It is not named
     in the signature, as a step's key covers the source that its function reaches, and how a segment is run is not what
@@ -104,13 +107,15 @@ def stretch(
     state = restored(execute, method, fed, seed, places)
     end = time.monotonic() + SEGMENT
     made: list[tuple[Mapping[str, int], Mapping[str, int], Any]] = []
+    reports: list[Any] = []
     while not made or (len(made) < left and time.monotonic() < end):
         played = play(method, fed, seed, execute, state)
         state = played.state
         execute.played(len(played.turn.units))
         scores = measure(method, fed, state, execute) if state.round % every == 0 else None
         made.append((dict(played.up), dict(played.down), scores))
-    return {"state": parts(state), "rounds": made}
+        reports.append(played.report)
+    return {"state": parts(state), "rounds": made, "reports": reports}
 
 
 def restored(execute: Any, method: Method, fed: Federation, seed: int, places: Sequence[tuple[Any, ...]]) -> State:

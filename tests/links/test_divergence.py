@@ -13,11 +13,11 @@ from sklearn.datasets import load_digits
 
 from fedcore.data import load
 from fedcore.execute.workers import Inline
-from fedcore.links.divergence import Divergence, collect, divergence, estimate
+from fedcore.links.divergence import Divergence, divergence, estimate, matrix
 from fedcore.messages import first, received
 from fedcore.nets import net
 from fedcore.rounds import run
-from fedcore.types import Data, Device, InputError, Method, Net, Splits, Stage, StepId
+from fedcore.types import Data, Device, InputError, Method, Net, PairStage, Splits, StepId
 
 SETTINGS = Divergence(pair_rounds=50, pair_iterations=5, pair_batch=64, pair_lr=0.04, held_out=0.2)
 PAIRS = {"same": (range(10), range(10)), "overlapping": (range(6), range(4, 10)), "disjoint": (range(5), range(5, 10))}
@@ -67,18 +67,22 @@ def test_d_is_symmetric_in_the_errors_and_between_0_and_2() -> None:
         assert divergence(torch.tensor(errors)).item() == pytest.approx(d)
 
 
+def remember(server, updates, turn):
+    return {"apart": matrix(updates, turn.names)}, {}
+
+
 def test_it_is_a_stage_over_pairs_whose_server_sees_errors_only() -> None:
     how = net("mlp", shape=(4,), classes=2, widths=[3])
     settings = Divergence(pair_rounds=3, pair_iterations=2, pair_batch=4, pair_lr=0.1, held_out=0.5)
-    stage = Stage(partial(estimate, net=how, settings=settings), collect, over="pairs")
+    stage = PairStage(partial(estimate, net=how, settings=settings), remember)
     last = list(run(Method(partial(first, common=True), (stage,), received), federation(), 0, Inline()))[-1]
-    matrix = last.state.server["record/divergence"]
-    assert matrix.shape == (3, 3)
-    assert torch.equal(matrix, matrix.T)
-    assert not matrix.diagonal().any()
+    apart = last.state.server["apart"]
+    assert apart.shape == (3, 3)
+    assert torch.equal(apart, apart.T)
+    assert not apart.diagonal().any()
     assert set(last.up.values()) == {0, 24, 48}  # two errors and a count per pair, on the first device's account
     again = list(run(Method(partial(first, common=True), (stage,), received), federation(), 0, Inline()))[-1]
-    assert torch.equal(again.state.server["record/divergence"], matrix)
+    assert torch.equal(again.state.server["apart"], apart)
 
 
 def test_a_device_without_examples_to_hold_out_is_refused() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedcore.results.figures import descent, divergences, link_graph, link_weights, png
+from fedcore.links.figures import descent, divergences, link_graph, link_weights
+from fedcore.results.figures import png
 
 NAMES = ["a", "b", "c", "d$"]
 PSI = np.array([0.0, 1, 0, 1])

@@ -26,7 +26,7 @@ from fedcore.execute.workers import Inline, one_thread
 from fedcore.local import predict
 from fedcore.methods import method
 from fedcore.rounds import run
-from fedcore.types import InputError, Message, Net, StepId, Turn, Update, generator
+from fedcore.types import InputError, Message, Net, Report, StepId, Turn, Update, generator
 
 GIVEN = {
     "nets": NETS, "training": SGD, "common": False, "shots": 1, "order": "ascending", "exam": "validation",
@@ -90,7 +90,7 @@ def test_one_device_is_that_device():
     alone = federation("b")
     one = last(code_ot(), alone, 3)
     assert bits(one.state.messages["b"].params) == bits(trained(alone, SGD, 3)["b"].params)
-    assert one.state.server["record/solver/iterations"].shape == (0,)
+    assert one.report == Report()
 
 
 def test_one_shot_is_the_first_round_of_three():
@@ -139,34 +139,37 @@ def test_the_exam_decides(exam, order):
     assert bits(found) != bits(fused(code_ot(order="descending"), renamed))
 
 
-# What the server remembers
+# What the server remembers and reports
 
 
-def test_the_server_remembers_the_plans_of_this_round_alone():
+def test_a_report_has_the_plans_of_its_round_and_memory_has_none():
     fed, seen = federation(), set()
     for one in run(code_ot(shots=3, exam="test"), fed, 3, Inline()):
-        server = one.state.server
-        plans = {name: leaf for name, leaf in server.items() if name.startswith("record/plan/")}
-        folds = {name.split("/")[2] for name in plans}
+        matrices = one.report.matrices
+        plans = {name: leaf for name, leaf in matrices.items() if name.startswith("plan/")}
+        folds = {name.split("/")[1] for name in plans}
         assert len(folds) == 2  # three models are folded twice, named by the model that is folded in
-        shapes = {f"record/plan/{fold}/{label}": (n, n) for fold in folds for label, n in (("h1", 5), ("h2", 4))}
+        shapes = {f"plan/{fold}/{label}": (n, n) for fold in folds for label, n in (("h1", 5), ("h2", 4))}
         assert {name: tuple(leaf.shape) for name, leaf in plans.items()} == shapes
         assert all(leaf.sum().item() == pytest.approx(1, abs=1e-5) for leaf in plans.values())
-        assert server["record/solver/violation"].shape == (4,)
-        assert server["record/solver/violation"].max() < 1e-7
-        assert server["exam/x"] is fed.test.x
+        assert matrices["solver/violation"].shape == (4,)
+        assert matrices["solver/violation"].max() < 1e-7
+        assert set(one.report.devices["transport"]) == folds
+        assert set(one.state.server) == {"exam/x", "exam/y"}
+        assert one.state.server["exam/x"] is fed.test.x
         seen.add(frozenset(folds))
-    assert len(seen) == 3  # the order of the models changes from shot to shot, and older plans are gone
+    assert len(seen) == 3  # the order of the models changes from shot to shot
 
 
 def test_the_plan_of_a_permutation_is_that_permutation():
     updates = ranked(model(), shuffled(model(), NET, 1))
     one = last(sending(code_ot(), updates), federation("ab"))
-    plan = one.state.server["record/plan/b/h1"]
+    plan = one.report.matrices["plan/b/h1"]
     moved = 5 * plan.T @ model()["fc1.weight"]
     torch.testing.assert_close(moved, updates["b"].params["fc1.weight"], rtol=0, atol=1e-5)
-    numbers = {f"record/solver/{name}" for name in ("iterations", "violation", "bound", "partners")}
-    assert set(one.state.server) == {"record/plan/b/h1", "record/plan/b/h2"} | numbers
+    numbers = {f"solver/{name}" for name in ("iterations", "violation", "bound", "partners")}
+    assert set(one.report.matrices) == {"plan/b/h1", "plan/b/h2"} | numbers
+    assert one.state.server == {}
 
 
 # What is refused
@@ -189,16 +192,16 @@ def mixed(**settings):
     updates = {"d": Update(model("d", net=WIDE), score=0.1), "b": Update(model("b", net=WIDE), score=0.2)}
     updates |= {"c": Update(model("c"), score=0.3), "a": Update(model("a"), score=0.4)}
     (stage,) = code_ot(nets=given, **settings).stages
-    server, messages = stage.combine({}, updates, Turn(0, 0, 0, ("a", "b", "c", "d"), ("a", "b", "c", "d")))
-    return server, messages, updates
+    _, messages, report = stage.combine({}, updates, Turn(0, 0, 0, ("a", "b", "c", "d"), ("a", "b", "c", "d")))
+    return report, messages, updates
 
 
 def test_models_of_other_widths_are_fused_and_every_device_gets_its_own_shapes():
-    server, messages, updates = mixed()
+    report, messages, updates = mixed()
     for name, message in messages.items():
         shapes = {leaf: tuple(x.shape) for leaf, x in message.params.items()}
         assert shapes == nets.shapes(WIDE if name in "bd" else NET)
-    assert tuple(server["record/plan/c/h1"].shape) == (7, 5)
+    assert tuple(report.matrices["plan/c/h1"].shape) == (7, 5)
     assert messages["a"] is messages["c"]
     assert messages["b"] is messages["d"]  # aligned to the better of the two wide models, once
     fit = align(messages["a"].params, updates["b"].params, NET.table, **PLANS)[0]
@@ -219,7 +222,7 @@ def test_what_the_wide_devices_get_is_the_fused_function_where_their_models_are_
     }
     updates = {"b": Update(copy, score=0.1), "a": Update(small, score=0.2)}
     (stage,) = code_ot(nets={"a": NET, "b": wide}, solver="exact").stages
-    _, messages = stage.combine({}, updates, Turn(0, 0, 0, ("a", "b"), ("a", "b")))
+    _, messages, _ = stage.combine({}, updates, Turn(0, 0, 0, ("a", "b"), ("a", "b")))
     x = torch.randn(9, 4, generator=generator("x"))
     expected = predict(small, NET, x, 9)
     torch.testing.assert_close(predict(messages["a"].params, NET, x, 9), expected, rtol=1e-5, atol=1e-6)

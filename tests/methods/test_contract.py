@@ -15,8 +15,9 @@ from fedcore.execute.workers import Inline
 from fedcore.links.protocol import SENDS
 from fedcore.local import Training, train
 from fedcore.methods import METHODS, is_control, method
+from fedcore.results.figures import drawings, png
 from fedcore.rounds import begin, receive, run
-from fedcore.types import InputError
+from fedcore.types import InputError, Report
 from tasks.cache.keys import key
 from tasks.config import settings
 
@@ -101,6 +102,35 @@ def test_who_takes_part_sends_and_nobody_else(row):
         told = {name for name in first if messages[name].extra.get(SENDS, True)}  # a server may ask only some
         assert {name for name, count in one.up.items() if count} == told
         messages = one.state.messages
+
+
+def test_memories_hold_plain_leaves_and_what_was_found_is_in_the_reports(row):
+    """No leaf is there for the record alone; every number found is finite or nan, of this federation's devices."""
+    built = row.build(NETS)
+    for one in run(built, FED, 0, Inline()):
+        for memory in (one.state.server, *one.state.memories.values()):
+            assert not [leaf for leaf in memory if leaf.startswith("record")]
+            assert all(isinstance(leaf, torch.Tensor) for leaf in memory.values())
+        assert isinstance(one.report, Report)
+        numbers = [number for told in one.report.series.values() for number in told.values()]
+        for devices in one.report.devices.values():
+            assert {*devices} <= {*FED.devices}
+            numbers += [number for told in devices.values() for number in told.values()]
+        assert all(type(number) is float and not math.isinf(number) for number in numbers)
+        assert all(isinstance(matrix, torch.Tensor) for matrix in one.report.matrices.values())
+
+
+def test_a_methods_figures_draw_its_reports(row):
+    """Each of its functions draws something, under names that no other one takes."""
+    built = row.build(NETS)
+    told = {"label": [one.report for one in run(built, FED, 0, Inline())]}
+    names = [name for path in built.figures for name, _, _ in drawings(path, told)]
+    assert len({*names}) == len(names) >= len(built.figures)
+    for path in built.figures:
+        for _, caption, draw in drawings(path, told):
+            assert caption.endswith(".")
+            assert png(draw()).startswith(b"\x89PNG")
+        assert not list(drawings(path, {"silent": [Report()]}))
 
 
 def renamed(name):

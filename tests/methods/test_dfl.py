@@ -1,4 +1,4 @@
-"""DFL: with threshold 1 it is FedAvg; its rounds by a plain loop; what travels, stays and is recorded."""
+"""DFL: with threshold 1 it is FedAvg; its rounds by a plain loop; what travels, stays and is reported."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_rounds_are_those_of_the_algorithm(ratio, rhos, temperature):
     message = rounds[-1].state.messages["a"]
     torch.testing.assert_close(message.params, w, rtol=1e-4, atol=1e-5, check_dtype=False)
     torch.testing.assert_close(message.extra[SOFT][seen], table[seen], rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(rounds[-1].state.server["record/rho"], torch.tensor(rhos, dtype=torch.float32))
+    assert [one.report.series["distillation"]["rho"] for one in rounds] == pytest.approx(rhos)
 
 
 def test_rounds_resume_and_run_in_workers_with_the_same_bits():
@@ -159,7 +159,7 @@ def test_who_joins_late_gets_the_latest_model_and_soft_targets():
     assert late > 1
 
 
-# What travels, stays and is recorded
+# What travels, stays and is reported
 
 
 def test_a_round_is_fedavgs_traffic_and_two_tables():
@@ -199,19 +199,18 @@ def test_a_label_that_no_device_has_stays_one_hot_and_does_no_harm():
 
     fed = replace(FED, devices={name: without(there) for name, there in FED.devices.items()})
     for weighting in ("counts", "examples"):
-        state = last(dfl(weighting=weighting, temperature=3.0), fed).state
-        assert state.server["record/soft_targets"][2].tolist() == [0, 0, 1]
-        assert all(bool(leaf.isfinite().all()) for leaf in state.messages["a"].params.values())
+        one = last(dfl(weighting=weighting, temperature=3.0), fed)
+        assert one.report.matrices["soft_targets"][2].tolist() == [0, 0, 1]
+        assert all(bool(leaf.isfinite().all()) for leaf in one.state.messages["a"].params.values())
 
 
-def test_the_record_has_the_last_table_and_all_rounds():
-    state = last(dfl(temperature=3.0), FED).state
-    torch.testing.assert_close(state.server["record/soft_targets"], (state.server[SOFT] / 3).softmax(1).float())
-    shapes = {name: tuple(leaf.shape) for name, leaf in state.server.items() if name.startswith("record/")}
-    assert shapes == {
-        "record/soft_targets": (3, 3), "record/own_class": (4, 3), "record/diagonal": (4,), "record/right": (4,),
-        "record/rho": (4,), "record/tables": (3, 3, 3),
-    }  # fmt: skip
+def test_every_round_reports_its_soft_targets_and_numbers():
+    for one in run(dfl(temperature=3.0), FED, 0, Inline()):
+        soft = one.report.matrices["soft_targets"]
+        torch.testing.assert_close(soft, (one.state.server[SOFT] / 3).softmax(1).float())
+        told = one.report.series["distillation"]
+        assert [*told] == ["rho", "diagonal", "right"]
+        assert told["diagonal"] == pytest.approx(soft.diagonal().mean().item())
 
 
 # Keys and refusals

@@ -15,9 +15,8 @@ from fedcore import nets
 from fedcore.links import adversaries, spent
 from fedcore.methods import method
 from fedcore.mixing import evenly, mean
-from fedcore.records import links
 from fedcore.rounds import run
-from fedcore.types import InputError, Message, Model, Turn, Update, generator
+from fedcore.types import InputError, Message, Model, PairStage, Turn, Update, generator
 
 ALIGNED = {
     "rounds": 2, "start": "own", "steps": 3, "batch": 4, "lr": 0.1, "weight": 0.5, "shown": 6, "sharpness": 1.0,
@@ -73,12 +72,12 @@ def test_without_alignment_it_is_fedavg_of_devices_of_equal_size(name, rival):
     kept = {key: GIVEN[key] for key in (GIVEN if name == "fada" else [*DRAWN, "transfer"]) if key in GIVEN}
     its = method(rival, **everywhere(kept, EVEN))
     one, two = last(mine, fed, seed), last(its, fed, seed)
-    assert one.state.server["record/psi"].any()
-    torch.testing.assert_close(one.state.server["record/alpha"], two.state.server["record/alpha"])
+    assert one.state.server["psi"].any()
+    torch.testing.assert_close(one.state.server["alpha"], two.state.server["alpha"])
     for x in EVEN:
         mine_there, its_there = models(mine, one)[x], models(its, two)[x]
         torch.testing.assert_close(mine_there.members, its_there.members)
-    assert links(one.state.server) == links(two.state.server)
+    assert one.report.devices == two.report.devices
 
 
 def test_without_alignment_a_target_runs_the_even_mean_of_what_sources_trained():
@@ -135,7 +134,7 @@ def test_where_everyone_is_a_source_it_is_local_training():
     one, alone = last(built, fed, 3), trained(fed, SGD, 3, start(3))
     assert bits(models(built, one)) == bits({name: Model((update.params,)) for name, update in alone.items()})
     assert not any(one.up.values())
-    assert not one.state.server["record/alpha"].any()
+    assert not one.state.server["alpha"].any()
 
 
 # links
@@ -143,17 +142,16 @@ def test_where_everyone_is_a_source_it_is_local_training():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_sources_targets_and_energies_are_st_lfs_and_every_link_is_there(seed):
-    mine = last(fada(), half(), seed).state.server
-    its = last(method("st_lf", **GIVEN), half(), seed).state.server
-    for leaf in ("psi", "energy", "divergence", "objective"):
-        assert bits(mine[f"record/{leaf}"]) == bits(its[f"record/{leaf}"])
-    psi, alpha = mine["record/psi"], mine["record/alpha"]
+    one, other = last(fada(), half(), seed), last(method("st_lf", **GIVEN), half(), seed)
+    mine, its = one.state.server, other.state.server
+    for leaf in ("psi", "energy"):
+        assert bits(mine[leaf]) == bits(its[leaf])
+    psi, alpha = mine["psi"], mine["alpha"]
+    assert torch.equal(one.report.matrices["alpha"], alpha)
     torch.testing.assert_close(alpha.sum(0), psi)
     assert torch.equal(alpha > 0, (psi == 0)[:, None] & (psi == 1))
-    found = links(mine)
-    assert sum(row["energy"] for row in found.values()) == pytest.approx(
-        spent(mine["record/energy"].numpy(), alpha.numpy())
-    )
+    found = one.report.devices["links"]
+    assert sum(row["energy"] for row in found.values()) == pytest.approx(spent(mine["energy"].numpy(), alpha.numpy()))
     assert [row["links_out"] for row in found.values()] == [2, 2, 0, 0]
     assert [row["received"] for row in found.values()] == [0, 0, *[2 * sum(x.nbytes for x in model().values())] * 2]
 
@@ -164,21 +162,22 @@ def test_psi_fada_draws_rnd_psis_sources_and_targets_also_among_devices_without_
     for seed in range(4):
         built = psi_fada()
         one = last(built, half(), seed)
-        psi, alpha = one.state.server["record/psi"], one.state.server["record/alpha"]
+        psi, alpha = one.state.server["psi"], one.state.server["alpha"]
         its = last(method("rnd_psi", **rnd), half(), seed).state.server
-        assert bits(psi) == bits(its["record/psi"])
-        assert bits(one.state.server["record/energy"]) == bits(its["record/energy"])
+        assert bits(psi) == bits(its["psi"])
+        assert bits(one.state.server["energy"]) == bits(its["energy"])
         torch.testing.assert_close(alpha.sum(0), psi)
         assert torch.equal(alpha > 0, (psi == 0)[:, None] & (psi == 1))
         unlabelled += int((psi[2:] == 0).any() and bool(psi.any()))
     assert unlabelled
-    assert [stage.over for stage in built.stages] == ["devices"] * 4
+    assert len(built.stages) == 4
+    assert not any(isinstance(stage, PairStage) for stage in built.stages)
 
 
 def test_weights_follow_how_far_each_sources_gap_fell_between_two_turns():
     """Dynamic attention of the last turn, worked out from what targets remember."""
     heard = [(memory, sent) for unit, memory, sent in aligned(fada(sharpness=3.0)) if unit == "c" and sent.extra]
-    turns, weights = [memory.extra["gaps"] for memory, _ in heard], [sent.extra["attention"] for _, sent in heard]
+    turns, weights = [memory["gaps/"] for memory, _ in heard], [sent.extra["attention"] for _, sent in heard]
     assert len(turns) == ALIGNED["rounds"] + 1
     assert weights[0].tolist() == [0.5, 0.5]
     for before, now, weight in zip(turns, turns[1:], weights[1:], strict=False):
@@ -193,7 +192,7 @@ def test_the_order_of_devices_does_not_matter():
     moved = replace(fed, devices={name: fed.devices[name] for name in order})
     one, two = last(fada(), fed, 2), last(fada(), moved, 2)
     place = [order.index(name) for name in "abcd"]
-    torch.testing.assert_close(two.state.server["record/alpha"][place][:, place], one.state.server["record/alpha"])
+    torch.testing.assert_close(two.state.server["alpha"][place][:, place], one.state.server["alpha"])
     for name in "abcd":
         torch.testing.assert_close(models(fada(), one)[name].members, models(fada(), two)[name].members)
 
@@ -204,7 +203,7 @@ def test_names_that_begin_like_others_and_have_strokes_are_told_apart():
     built = method("fada", **everywhere(WHOLE, new.values()) | {"steps": 1, "batch": 100, "shown": 100})
     its = fada(steps=1, batch=100, shown=100)
     one, two = last(built, named, 2), last(its, fed, 2)
-    assert one.state.server["record/psi"].tolist() == two.state.server["record/psi"].tolist() == [0, 0, 1, 1]
+    assert one.state.server["psi"].tolist() == two.state.server["psi"].tolist() == [0, 0, 1, 1]
     for stage in (built, its):
         assert stage.stages[-1].rounds == 1
     assert {new[name]: count for name, count in two.up.items()} == one.up
@@ -236,7 +235,7 @@ def test_the_server_keeps_no_features_in_the_end_and_ends_with_nothing_to_send()
 
 
 def test_an_identifier_is_trained_for_every_pair_once_both_have_shown_features():
-    server = {"record/psi": torch.tensor([0.0, 1, 0, 1])}
+    server = {"psi": torch.tensor([0.0, 1, 0, 1])}
     names, turn = tuple("abcd"), Turn(1, 3, 0, tuple("abcd"), tuple("abcd"))
     settings = adversaries.Alignment("own", 1, 4, 0.1, 1.0, 8, 1.0, 5, 2, 0.1)
     act = partial(adversaries.identify, rival=adversaries.identifier("fada", NET, 5), alignment=settings)

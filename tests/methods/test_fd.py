@@ -35,7 +35,9 @@ def test_each_device_gets_the_mean_of_the_others_by_hand():
         "c": says([[8.0, 1.0, 0.0], [0.0, 0.0, 9.0]], [0, 2]),
     }
     nobody = {SOFT: unseen(3)}
-    server, messages = fd().stages[0].combine(nobody, updates, Turn(0, 0, 0, ("a", "b", "c"), ("a", "b", "c", "d")))
+    server, messages, report = (
+        fd().stages[0].combine(nobody, updates, Turn(0, 0, 0, ("a", "b", "c"), ("a", "b", "c", "d")))
+    )
     inf = float("inf")
     expected = {
         "a": [[6.5, 1.0, 1.0], [-inf, 0.0, -inf], [0.0, 0.0, 9.0]],
@@ -47,7 +49,7 @@ def test_each_device_gets_the_mean_of_the_others_by_hand():
     everyones = torch.tensor([[5.0, 1.0, 4 / 3], [0.0, 6.0, 0.0], [0.0, 0.0, 9.0]], dtype=torch.float64)
     torch.testing.assert_close(server[SOFT], everyones)
     torch.testing.assert_close(messages["d"].extra[SOFT], everyones)
-    torch.testing.assert_close(server["record/soft_targets"], likelihoods(everyones, 1.0).float())
+    torch.testing.assert_close(report.matrices["soft_targets"], likelihoods(everyones, 1.0).float())
 
 
 @pytest.mark.parametrize("common", [True, False])

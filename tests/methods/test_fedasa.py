@@ -23,7 +23,7 @@ from fedcore.methods import method
 from fedcore.methods.fedasa import mix, shortened, teach, within
 from fedcore.mixing import by_size, mean
 from fedcore.rounds import begin, run
-from fedcore.types import Data, InputError, Message, StepId, Turn, Update, generator
+from fedcore.types import Data, InputError, Message, Report, StepId, Turn, Update, generator
 
 GIVEN = {
     "nets": NETS, "training": ADAM, "common": True, "rounds": 3, "alignment_rounds": 1, "auxiliary": None, "steps": 6,
@@ -46,8 +46,8 @@ def filled(leaves, number):
     return {leaf: torch.full(nets.shapes(NET)[leaf], float(number)) for leaf in leaves}
 
 
-def alignment(state):
-    return {name: int(state.server[f"record/alignment/{name}"]) for name in state.messages}
+def alignment(one):
+    return {name: int(numbers["depth"]) for name, numbers in one.report.devices["alignment"].items()}
 
 
 # Aggregation (9) and sampling
@@ -75,7 +75,7 @@ def test_three_devices_with_unequal_depths_by_hand():
 
 def everyone_at_full_depth(**changes):
     """FedASA whose alignment finds depth M for everyone."""
-    return last(fedasa(cell=M, distance="unit_norm", training=GENTLE, **changes), signals(), 2).state
+    return last(fedasa(cell=M, distance="unit_norm", training=GENTLE, **changes), signals(), 2)
 
 
 def test_with_everyone_at_depth_m_it_is_fedavg_of_stem_and_cells():
@@ -138,10 +138,10 @@ def test_the_initial_models_private_leaves_reach_nobody_a_second_time():
 
 @pytest.mark.parametrize("cell", range(M + 1))
 def test_from_a_common_start_the_depth_is_the_auxiliary_models(cell):
-    state = last(fedasa(cell=cell, distance="unit_norm", training=GENTLE), signals(), 5).state
-    assert alignment(state) == dict.fromkeys("abc", cell)
+    one = last(fedasa(cell=cell, distance="unit_norm", training=GENTLE), signals(), 5)
+    assert alignment(one) == dict.fromkeys("abc", cell)
     for name in "abc":
-        found = state.server[f"record/distance/{name}"]
+        found = one.report.matrices[f"distance/{name}"]
         assert found.shape == (M + 1,)
         assert found.argmin() == cell
 
@@ -190,12 +190,12 @@ def test_features_of_another_shape_are_infinitely_far():
 def test_the_depth_is_found_again_in_every_alignment_round_and_kept_after():
     rounds = list(run(fedasa(rounds=4, alignment_rounds=2), signals(), 1, Inline()))
     assert [one.turn.stage for one in rounds] == [0, 0, 1, 1]
-    most, depths = dict.fromkeys("abc", COSTS[M]), alignment(rounds[1].state)
+    most, depths = dict.fromkeys("abc", COSTS[M]), alignment(rounds[1])
     assert [one.up for one in rounds[:2]] == [most, most]
     assert [one.up for one in rounds[2:]] == 2 * [{name: COSTS[m] for name, m in depths.items()}]
-    assert alignment(rounds[3].state) == depths
+    assert rounds[2].report == rounds[3].report == Report()
     kept = [{leaf.partition("/")[0] for leaf in one.state.server} for one in rounds]
-    assert kept == 2 * [{"auxiliary", "hyper", "record"}] + 2 * [{"hyper", "record"}]
+    assert kept == 2 * [{"auxiliary", "hyper"}] + 2 * [{"hyper"}]
     assert last(fedasa(rounds=1, alignment_rounds=9), signals(), 1).turn.stage == 0
 
 
@@ -228,7 +228,7 @@ def test_the_auxiliary_model_is_trained_from_the_common_start_on_the_servers_exa
         optimiser.step()
     trained = {leaf: state.server[f"auxiliary/{leaf}"] for leaf in LEAVES}
     torch.testing.assert_close(trained, dict(module.state_dict()), rtol=1e-4, atol=1e-6)
-    assert state.server["record/auxiliary/accuracy"].item() == accuracy(trained, NET, fed.server_data)
+    assert state.server["auxiliary/accuracy"].item() == accuracy(trained, NET, fed.server_data)
     assert bits({leaf: state.server[f"hyper/{leaf}"] for leaf in LEAVES}) == bits(start)
     assert bits(state.messages["a"].params) == bits(start)
 
@@ -236,8 +236,8 @@ def test_the_auxiliary_model_is_trained_from_the_common_start_on_the_servers_exa
 def test_a_shorter_auxiliary_model():
     short = shortened(NET, 1)
     assert [*parts(short)] == ["stem", "cell1", "head"]
-    state = last(fedasa(auxiliary=1, cell=1, distance="unit_norm", training=GENTLE), signals(), 4).state
-    assert alignment(state) == dict.fromkeys("abc", 1)
+    one = last(fedasa(auxiliary=1, cell=1, distance="unit_norm", training=GENTLE), signals(), 4)
+    assert alignment(one) == dict.fromkeys("abc", 1)
     start = nets.init(NET, generator(4, "init"))
     same = teach(short, {leaf: start[leaf] for leaf in nets.shapes(short)}, signals().server_data, GENTLE, 1, 4)
     torch.testing.assert_close(same["stem.conv1.weight"], start["stem.conv1.weight"], rtol=0, atol=2e-4)
@@ -254,7 +254,7 @@ def test_nobody_sends_more_than_its_budget():
     for one in rounds:
         assert one.up == {name: COSTS[m] for name, m in depths.items()}
         assert all(one.up[name] <= budget[name] for name in budget)
-        assert all(len(one.state.server[f"record/distance/{name}"]) == m + 1 for name, m in depths.items())
+        assert all(len(one.report.matrices[f"distance/{name}"]) == m + 1 for name, m in depths.items())
     assert alignment(rounds[-1].state) == depths
 
 

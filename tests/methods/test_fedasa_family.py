@@ -57,7 +57,7 @@ def test_fedasa_sends_from_the_stem_to_all_cells_and_never_the_head(cell):
     fed = signals("ab", WHOLE, (1, 512))
     one, two, three = run(built("fedasa", fed, 3, cell=cell, budget=None, **FEDASA), fed, 0, Inline())
     assert one.up == dict.fromkeys("ab", 4 * (STEM + 4 * CELL))
-    depths = {name: int(one.state.server[f"record/alignment/{name}"]) for name in "ab"}
+    depths = {name: int(one.report.devices["alignment"][name]["depth"]) for name in "ab"}
     assert two.up == three.up == {name: 4 * (STEM + depths[name] * CELL) for name in "ab"}
     assert two.down == two.up
     assert three.down == {name: 2 * count for name, count in three.up.items()}

@@ -80,14 +80,14 @@ def test_the_exam_decides_whose_units_are_kept():
     assert (by_word["fc1.weight"] - by_test["fc1.weight"]).abs().max() > 0.01
 
 
-def test_the_server_remembers_every_plan_but_the_bests():
+def test_every_plan_but_the_bests_is_reported():
     one = last(sending(lmf(), ranked(model("x"), model("y"), model("z"))), federation())
-    plans = {name: leaf for name, leaf in one.state.server.items() if name.startswith("record/plan/")}
+    plans = {name: leaf for name, leaf in one.report.matrices.items() if name.startswith("plan/")}
     assert {name: tuple(leaf.shape) for name, leaf in plans.items()} == {
-        f"record/plan/{name}/{label}": (n, n) for name in "ab" for label, n in (("h1", 5), ("h2", 4))
+        f"plan/{name}/{label}": (n, n) for name in "ab" for label, n in (("h1", 5), ("h2", 4))
     }
     assert all(torch.allclose(leaf.sum(0), torch.full((len(leaf),), 1 / len(leaf))) for leaf in plans.values())
-    assert one.state.server["record/solver/violation"].max() < 1e-7
+    assert one.report.matrices["solver/violation"].max() < 1e-7
 
 
 def test_a_net_without_a_table_is_refused():

@@ -12,16 +12,28 @@ from federations import NET, SGD, Recorder, bits, data, federation, last, model,
 
 from fedcore import nets
 from fedcore.evaluate import evaluate, outputs
-from fedcore.links import Problem, best_links, divergence, programs, protocol, spent
+from fedcore.links import Answer, Problem, best_links, divergence, programs, protocol, spent
 from fedcore.links.bound import source_bound, target_bound
 from fedcore.links.divergence import Divergence
 from fedcore.links.forms import Step
 from fedcore.links.protocol import Bound, Program, Radio, binary, costs_of, planned, report
 from fedcore.methods import method
-from fedcore.methods.st_lf import weigh
-from fedcore.records import LINKS, links
+from fedcore.methods.st_lf import of_program
 from fedcore.rounds import run
-from fedcore.types import Data, Device, Federation, InputError, Message, Model, Splits, StepId, Turn, Update, generator
+from fedcore.types import (
+    Data,
+    Device,
+    Federation,
+    InputError,
+    Message,
+    Model,
+    PairStage,
+    Splits,
+    StepId,
+    Turn,
+    Update,
+    generator,
+)
 
 GIVEN = {
     "nets": dict.fromkeys("abcd", NET), "training": SGD, "common": True, "pair_rounds": 3, "pair_iterations": 2,
@@ -65,9 +77,9 @@ REPORTS = reported((0.1, 500, 600), (0.2, 400, 500), (0, 0, 700), (0, 0, 800))
 
 
 def formed(server=REPORTS, d=D, turn=TURN, bound=BOUND, radio=RADIO, solver="exact"):
-    """What the server forms of planted reports and divergences."""
+    """The server's memory, its messages and its report after planted reports and divergences."""
     program = Program(solver, 3e-3, 60)
-    return planned(server, planted(d), turn, bound=bound, radio=radio, program=program, weigh=weigh)
+    return planned(server, planted(d), turn, bound=bound, radio=radio, program=program, weights=of_program)
 
 
 def sent(names=NAMES):
@@ -79,8 +91,8 @@ def sent(names=NAMES):
 
 def test_planted_divergences_give_the_links_worked_out_from_s_t_and_k():
     """c is near a and d near b, and neither has a label: each target listens to its neighbour."""
-    server, messages = formed()
-    torch.testing.assert_close(server["record/divergence"], torch.from_numpy(D))
+    server, messages, report = formed()
+    torch.testing.assert_close(report.matrices["divergence"], torch.from_numpy(D))
     error = np.array([0.1 * 500 + 100, 0.2 * 400 + 100, np.nan, np.nan]) / [600, 500, 700, 800]
     error[2:] = 1e3
     sizes, how = np.array([600.0, 500, 700, 800]), {"delta": 1e-3, "constants": "measured"}
@@ -88,13 +100,17 @@ def test_planted_divergences_give_the_links_worked_out_from_s_t_and_k():
         source_bound(error, sizes, **how), target_bound(error, sizes, D, **how), costs_of(5, 4, RADIO), 1, 5, 1
     )
     psi = np.array([0.0, 0, 1, 1])
-    assert server["record/psi"].tolist() == psi.tolist()
-    np.testing.assert_array_equal(server["record/alpha"].numpy(), best_links(problem, psi))
+    assert server["psi"].tolist() == psi.tolist()
+    np.testing.assert_array_equal(server["alpha"].numpy(), best_links(problem, psi))
     assert {name: bool(message.extra["sends"]) for name, message in messages.items()} == {
-        name: bool(server["record/alpha"][i].any()) for i, name in enumerate(NAMES)
+        name: bool(server["alpha"][i].any()) for i, name in enumerate(NAMES)
     }
-    assert server["record/energy"].tolist() == problem.energy.tolist()
-    assert float(server["record/gap"]) == 0
+    assert server["energy"].tolist() == problem.energy.tolist()
+    assert float(report.matrices["gap"]) == 0
+    assert report.devices["program"] == {name: {"gap": 0.0} for name in NAMES}
+    assert bits({name: report.matrices[name] for name in ("psi", "alpha", "energy")}) == bits(
+        {name: server[name] for name in ("psi", "alpha", "energy")}
+    )
 
 
 WEIGHTS = torch.tensor([[0, 0, 0.3, 1], [0, 0, 0.7, 0], [0, 0, 0, 0], [0, 0, 0, 0]], dtype=torch.float64)
@@ -102,17 +118,17 @@ WEIGHTS = torch.tensor([[0, 0, 0.3, 1], [0, 0, 0.7, 0], [0, 0, 0, 0], [0, 0, 0, 
 
 def linked(how):
     server = REPORTS | {
-        "record/psi": torch.tensor([0.0, 0, 1, 1], dtype=torch.float64),
-        "record/alpha": WEIGHTS,
-        "record/energy": torch.arange(16, dtype=torch.float64).reshape(4, 4),
+        "psi": torch.tensor([0.0, 0, 1, 1], dtype=torch.float64),
+        "alpha": WEIGHTS,
+        "energy": torch.arange(16, dtype=torch.float64).reshape(4, 4),
     }
     updates = sent("ab") | {name: Update() for name in "cd"}
     return *protocol.transfer(server, updates, TURN, how=how), updates
 
 
 def test_parameters_are_the_weighted_mean_of_the_sources_and_sources_keep_their_own():
-    _, messages, updates = linked("parameters")
-    mine = {name: protocol.deploy(sent()[name], messages[name]) for name in NAMES}
+    _, messages, _, updates = linked("parameters")
+    mine = {name: protocol.deploy(sent()[name].params, messages[name]) for name in NAMES}
     by_hand = {leaf: 0.3 * x + 0.7 * updates["b"].params[leaf] for leaf, x in updates["a"].params.items()}
     torch.testing.assert_close(mine["c"].members[0], by_hand)
     assert bits(mine["d"].members[0]) == bits(updates["a"].params)  # one source: its model, bit by bit
@@ -122,29 +138,30 @@ def test_parameters_are_the_weighted_mean_of_the_sources_and_sources_keep_their_
 
 
 def test_outputs_are_the_weighted_mean_of_what_the_sources_say():
-    _, messages, updates = linked("outputs")
-    mine = protocol.deploy(sent()["c"], messages["c"])
+    _, messages, _, updates = linked("outputs")
+    mine = protocol.deploy(sent()["c"].params, messages["c"])
     assert [bits(member) for member in mine.members] == [bits(updates[name].params) for name in "ab"]
     x = data(9).x
     said = [outputs(Model((updates[name].params,)), NET, x).exp() for name in "ab"]
     torch.testing.assert_close(outputs(mine, NET, x).exp(), 0.3 * said[0] + 0.7 * said[1])
-    one = protocol.deploy(sent()["d"], messages["d"])
+    one = protocol.deploy(sent()["d"].params, messages["d"])
     assert bits(one) == bits(Model((updates["a"].params,)))
 
 
-def test_what_links_carry_and_cost_is_recorded_by_device():
-    server, _, updates = linked("parameters")
-    found = links(server)
+def test_what_links_carry_and_cost_is_reported_by_device():
+    server, _, report, updates = linked("parameters")
+    found = report.devices["links"]
     weight = float(updates["a"].nbytes)
     assert [*found] == [*NAMES]
-    assert all([*numbers] == [*LINKS[:-2]] for numbers in found.values())
-    columns = {name: [numbers[name] for numbers in found.values()] for name in LINKS[:-2]}
+    assert all([*numbers] == [*found["a"]] for numbers in found.values())
+    columns = {name: [numbers[name] for numbers in found.values()] for name in found["a"]}
+    assert [*columns] == ["target", "error", "links_out", "links_in", "sent", "received", "energy", "exchanged"]
     assert columns["links_out"] == [2, 1, 0, 0]
     assert columns["links_in"] == [0, 0, 2, 1]
     assert columns["sent"] == [2 * weight, weight, 0, 0]
     assert columns["received"] == [0, 0, 2 * weight, weight]
     assert columns["energy"] == [2 + 3, 6, 0, 0]
-    assert sum(columns["energy"]) == spent(server["record/energy"].numpy(), WEIGHTS.numpy())
+    assert sum(columns["energy"]) == spent(server["energy"].numpy(), WEIGHTS.numpy())
     assert columns["target"] == [0, 0, 1, 1]
     assert columns["error"] == [150 / 600, 180 / 500, 1, 1]
 
@@ -156,8 +173,8 @@ def test_the_order_of_devices_does_not_matter():
 
     def links(index):
         radio = replace(RADIO, costs=costs[np.ix_(index, index)].tolist())
-        server, _ = formed({"report": REPORTS["report"][index]}, D[np.ix_(index, index)], radio=radio)
-        return server["record/psi"], server["record/alpha"]
+        server, *_ = formed({"report": REPORTS["report"][index]}, D[np.ix_(index, index)], radio=radio)
+        return server["psi"], server["alpha"]
 
     (psi, alpha), (moved, weights) = links([0, 1, 2, 3]), links(order)
     assert torch.equal(moved, psi[order])
@@ -166,14 +183,14 @@ def test_the_order_of_devices_does_not_matter():
 
 def test_bounds_of_a_targets_error_are_those_of_its_one_source():
     """Corollary 1 is T_ij, and Theorem 2 the source's error and half of the divergence."""
-    server, _ = formed()
-    server, _ = protocol.transfer(server, sent("ab") | {name: Update() for name in "cd"}, TURN, how="parameters")
-    found = links(server)
+    server, *_ = formed()
+    _, _, told = protocol.transfer(server, sent("ab") | {name: Update() for name in "cd"}, TURN, how="parameters")
+    found = told.devices["links"]
     assert all("theorem_2" not in found[name] for name in "ab")
     error = np.array([150 / 600, 180 / 500, 1, 1])
     bounds = target_bound(error, np.array([600.0, 500, 700, 800]), D, delta=1e-3, constants="measured")
     for j, name in enumerate("cd", 2):
-        i = int(server["record/alpha"][:, j].argmax())
+        i = int(server["alpha"][:, j].argmax())
         assert found[name]["theorem_2"] == pytest.approx(error[i] + D[i, j] / 2)
         assert found[name]["corollary_1"] == pytest.approx(bounds[i, j])
 
@@ -189,7 +206,7 @@ def test_free_sources_are_all_sources_and_keep_local_training_exactly(solver):
     for name in fed.devices:
         deployed = built.deploy(one.state.memories[name], one.state.messages[name])
         assert bits(deployed) == bits(Model((alone[name].params,)))
-    assert one.state.server["record/psi"].tolist() == [0] * 4
+    assert one.state.server["psi"].tolist() == [0] * 4
     assert not any(one.up.values())
 
 
@@ -228,9 +245,9 @@ def test_only_sources_with_a_link_send_their_model_and_reports_are_three_numbers
 def test_a_report_counts_unlabelled_examples_and_says_how_wrong_the_labelled_ones_are():
     there = federation("a").devices["a"]
     there = replace(there, data=replace(there.data, unlabelled=Data(data(11).x, torch.full((11,), -1))))
-    memory = Update(model("a"))
+    memory = model("a")
     _, update = report(memory, Message(), there, StepId(0, 1, 0, "a"))
-    right = sum(evaluate(Model((memory.params,)), NET, part)["accuracy"] * len(part)
+    right = sum(evaluate(Model((memory,)), NET, part)["accuracy"] * len(part)
                 for part in (there.data.train, there.data.val))  # fmt: skip
     assert update.extra["report"].tolist() == pytest.approx([1 - right / 13, 13, 24])
 
@@ -241,7 +258,7 @@ def test_a_report_counts_unlabelled_examples_and_says_how_wrong_the_labelled_one
 def test_a_device_without_data_is_refused_by_name():
     empty = Device("b", NET, Splits(NONE, NONE, NONE))
     with pytest.raises(InputError, match=r"^device b: it has no examples, allowed is at least one"):
-        report(Update(model("b")), Message(), empty, StepId(0, 1, 0, "b"))
+        report(model("b"), Message(), empty, StepId(0, 1, 0, "b"))
 
 
 def test_without_any_label_it_is_refused():
@@ -279,10 +296,10 @@ def unsolved():
 def test_rows_that_pose_the_same_program_have_it_solved_once(unsolved, monkeypatch):
     posed, solve = [], protocol.solve
     monkeypatch.setattr(protocol, "solve", lambda problem, **how: posed.append(problem) or solve(problem, **how))
-    first, again = formed()[0], formed()[0]
+    first, again = formed(), formed()
     assert len(posed) == 1
     assert bits(first) == bits(again)
-    problem = protocol.posed(protocol.measured(REPORTS, planted(D), TURN), TURN, BOUND, RADIO)
+    problem = protocol.posed(REPORTS, D, TURN, BOUND, RADIO)
     assert [x.tolist() for x in (posed[0].source, posed[0].target, posed[0].energy)] == [
         x.tolist() for x in (problem.source, problem.target, problem.energy)
     ]
@@ -292,12 +309,45 @@ def test_rows_that_pose_the_same_program_have_it_solved_once(unsolved, monkeypat
     assert len(posed) == 5
 
 
-def test_a_solver_that_fails_is_on_record_with_what_stands_in(unsolved, monkeypatch):
+def test_a_solver_that_fails_is_a_warning_that_names_its_stand_in(unsolved, monkeypatch):
     monkeypatch.setitem(programs.FORMS, "cone", lambda around: Step(None, np.inf, "NumericalError"))
-    server, _ = formed(solver="successive")
-    said = bytes(server["record/status"].tolist()).decode()
-    assert said == "cone: NumericalError at iteration 1; fallback: local search"
-    assert server["record/psi"].tolist() == [0, 0, 1, 1]
+    server, _, told = formed(solver="successive")
+    status = "cone: NumericalError at iteration 1; fallback: local search"
+    assert told.words == {"status": status, "warning": f"the program was not solved as asked; {status}"}
+    assert server["psi"].tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("status", ["cone: Solved", "cone: max_iterations"])  # the latter is its own end, no failure
+def test_a_solver_that_ends_is_no_warning(status):
+    answer = Answer(np.zeros(1), np.zeros((1, 1)), 0.0, 0.0, 1, 0.0, status)
+    assert protocol.solution(answer, "a").words == {"status": status}
+
+
+def test_of_a_program_gap_iterations_fall_and_rise_are_told_of_every_device():
+    def solution(gap, *trace):
+        answer = Answer(np.zeros(1), np.zeros((1, 1)), 0.0, gap, 1, 0.0, "", trace)
+        return protocol.solution(answer, "ab").devices["program"]
+
+    expected = {"gap": 0.25, "iterations": 4, "fall": 3 / 8, "rise": 2 / 8}
+    assert solution(0.25, 8.0, 4.0, 6.0, 5.0) == {"a": expected, "b": expected}
+    assert solution(0.0)["a"] == {"gap": 0}
+    assert solution(np.nan, 8.0)["a"] == {"iterations": 1, "fall": 0, "rise": 0}
+
+
+def test_a_review_completes_what_is_known_of_targets():
+    links = {"a": {"target": 0.0, "energy": 3.0}, "b": {"target": 1.0, "theorem_2": 0.5, "corollary_1": 4.0},
+             "c": {"target": 1.0}}  # fmt: skip
+    scores = {name: {"test": {"accuracy": right}} for name, right in (("a", 0.9), ("b", 0.25), ("c", 0.75))}
+    found = protocol.review({"links": links, "program": {}}, scores)
+    assert found == {
+        "links": {
+            "a": links["a"],
+            "b": {**links["b"], "accuracy": 0.25, "slack_theorem_2": -0.25, "slack_corollary_1": 3.25},
+            "c": {"target": 1.0, "accuracy": 0.75},
+        },
+        "program": {},
+    }
+    assert [*found["links"]["b"]][-2:] == ["slack_theorem_2", "slack_corollary_1"]  # rows come in this order
 
 
 def test_the_classifier_is_the_devices_net_with_two_classes():
@@ -305,5 +355,5 @@ def test_the_classifier_is_the_devices_net_with_two_classes():
     convolutional = nets.net("lenet", shape=(1, 16, 16), classes=10)
     assert [*nets.shapes(binary(convolutional)).values()][-1] == (2,)
     stage = st_lf().stages[2]
-    assert stage.over == "pairs"
+    assert isinstance(stage, PairStage)
     assert stage.local.keywords["settings"] == Divergence(3, 2, 4, 0.05, 0.25)

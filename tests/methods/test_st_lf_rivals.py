@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ import torch
 from federations import bits, last
 from test_st_lf import BOUND, GIVEN, RADIO, REPORTS, TURN, half, planted, reported
 
+from fedcore.execute.workers import Inline
 from fedcore.links.heuristics import (
     average_degree,
     coins,
@@ -22,9 +22,12 @@ from fedcore.links.heuristics import (
     random_weights,
     size_weights,
 )
-from fedcore.links.protocol import Program, planned
-from fedcore.methods import avg_degree, fedavg_alpha, least_error, method, psi_fedavg, rnd_alpha, single_match, st_lf
-from fedcore.types import generator
+from fedcore.links.protocol import Known, Program, guessed, planned
+from fedcore.methods import method
+from fedcore.methods.st_lf import at_random, by_size, of_equal_degree, of_least_error, of_program, one_to_one
+from fedcore.results.reports import matrices
+from fedcore.rounds import run
+from fedcore.types import PairStage, Update, generator
 
 DRAWN = {name: GIVEN[name] for name in ("nets", "training", "common", "powers", "rates", "bits", "costs", "transfer")}
 WITH_PSI = ("rnd_alpha", "fedavg_alpha", "avg_degree", "least_error")
@@ -101,46 +104,52 @@ def test_there_is_always_a_source_and_half_of_the_devices_are_targets_where_they
 def test_each_rival_weighs_as_its_name_says():
     """On ST-LF's sources a and b, and on drawn ones; devices have 600, 500, 700 and 800 examples."""
     sizes, psi = np.array([600.0, 500, 700, 800]), np.array([0.0, 0, 1, 1])
-    said = SimpleNamespace(psi=psi, alpha=np.array([[0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0.0]]))
-    by_size = fedavg_alpha.weigh(said, REPORTS, TURN)
-    np.testing.assert_allclose(by_size[:, 2:].T, [[6 / 11, 5 / 11, 0, 0]] * 2)
-    at_random = rnd_alpha.weigh(said, REPORTS, TURN)
-    assert len({*at_random[:2, 2:].ravel().tolist()}) == 4
-    one_each = (avg_degree.weigh(said, REPORTS, TURN) > 0).sum(1)
+    given = np.array([[0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0.0]])
+    known = Known(psi, np.zeros(4), sizes, np.ones((4, 4)), given)
+    np.testing.assert_allclose(by_size(known, TURN)[:, 2:].T, [[6 / 11, 5 / 11, 0, 0]] * 2)
+    assert len({*at_random(known, TURN)[:2, 2:].ravel().tolist()}) == 4
+    one_each = (of_equal_degree(known, TURN) > 0).sum(1)
     assert one_each[:2].min() == 1
     assert one_each.sum() <= 3  # a target that nobody drew draws one
-    others = [avg_degree.weigh(said, REPORTS, replace(TURN, seed=seed)) for seed in range(20)]
+    others = [of_equal_degree(known, replace(TURN, seed=seed)) for seed in range(20)]
     assert len({alpha.tobytes() for alpha in others}) > 4  # drawn, not ST-LF's own
-    energy = torch.rand(4, 4, generator=draws(1), dtype=torch.float64).numpy()
+    sent = {name: Update(extra={"report": row}) for name, row in zip("abcd", REPORTS["report"], strict=True)}
     for seed in range(20):
         turn = replace(TURN, seed=seed)
-        drawn, alpha = psi_fedavg.draw(REPORTS, turn, energy)
+        server, *_ = guessed({}, sent, turn, radio=RADIO, sources=coins, weights=by_size)
+        drawn, alpha = server["psi"].numpy(), server["alpha"].numpy()
         feasible(drawn, alpha)
         sources = np.where(drawn == 0, sizes, 0)
         np.testing.assert_allclose(alpha[:, drawn == 1].T, [sources / sources.sum()] * int(drawn.sum()))
-        paired, alpha = single_match.draw(REPORTS, turn, energy)
-        assert bits(torch.tensor(alpha)) == bits(torch.tensor(matched(paired, energy)))
+        server, *_ = guessed({}, sent, turn, radio=RADIO, sources=halves, weights=one_to_one)
+        paired = server["psi"].numpy()
+        assert server["alpha"].tolist() == matched(paired, server["energy"].numpy()).tolist()
         assert paired.sum() == 2
+
+
+def told(built):
+    return [one.report for one in run(built, half(), 2, Inline())]
 
 
 @pytest.mark.parametrize("name", WITH_PSI)
 def test_sources_targets_and_energies_are_st_lfs(name):
-    mine, its = (last(method(what, **GIVEN), half(), 2).state.server for what in (name, "st_lf"))
+    mine, its = (matrices(told(method(what, **GIVEN))) for what in (name, "st_lf"))
     for leaf in ("psi", "energy", "divergence", "objective"):
-        assert bits(mine[f"record/{leaf}"]) == bits(its[f"record/{leaf}"])
-    feasible(mine["record/psi"].numpy(), mine["record/alpha"].numpy())
+        assert bits(mine[leaf]) == bits(its[leaf])
+    feasible(mine["psi"].numpy(), mine["alpha"].numpy())
 
 
 @pytest.mark.parametrize("name", ALONE)
 def test_random_ones_measure_nothing_over_pairs_and_share_energies(name):
     built = partial(method, name, **DRAWN)()
-    assert [stage.over for stage in built.stages] == ["devices"] * 3
+    assert len(built.stages) == 3
+    assert not any(isinstance(stage, PairStage) for stage in built.stages)
     server = last(built, half(), 2).state.server
-    feasible(server["record/psi"].numpy(), server["record/alpha"].numpy())
+    feasible(server["psi"].numpy(), server["alpha"].numpy())
     its = last(method("st_lf", **GIVEN), half(), 2).state.server
-    assert bits(server["record/energy"]) == bits(its["record/energy"])
+    assert bits(server["energy"]) == bits(its["energy"])
     other = last(built, half(), 4).state.server
-    assert bits(server["record/alpha"]) != bits(other["record/alpha"])
+    assert bits(server["alpha"]) != bits(other["alpha"])
 
 
 def test_with_one_source_weights_do_not_matter():
@@ -149,7 +158,7 @@ def test_with_one_source_weights_do_not_matter():
     found = {name: last(method(name, **GIVEN), fed, 2) for name in ("st_lf", *WITH_PSI)}
     for name in WITH_PSI:
         assert found[name].scores == found["st_lf"].scores
-        assert bits(found[name].state.server["record/alpha"]) == bits(found["st_lf"].state.server["record/alpha"])
+        assert bits(found[name].state.server["alpha"]) == bits(found["st_lf"].state.server["alpha"])
 
 
 def test_the_optimum_is_the_control_where_nothing_is_apart_and_links_are_free():
@@ -160,15 +169,15 @@ def test_the_optimum_is_the_control_where_nothing_is_apart_and_links_are_free():
     far[2, 3] = far[3, 2] = 0
     found = {}
     for name, weigh in (
-        ("st_lf", st_lf.weigh),
-        ("least_error", partial(least_error.weigh, unlabelled=BOUND.unlabelled)),
+        ("st_lf", of_program),
+        ("least_error", of_least_error),
     ):
         for how, d, phi_e in (("free", near, 0.0), ("far", far, 1.0)):
             bound = replace(BOUND, phi_e=phi_e)
-            settings = {"bound": bound, "radio": RADIO, "program": program, "weigh": weigh}
+            settings = {"bound": bound, "radio": RADIO, "program": program, "weights": weigh}
             found[name, how] = planned(reports, planted(d), TURN, **settings)[0]
     for leaf in ("psi", "alpha", "theorem_2", "corollary_1"):
-        assert bits(found["least_error", "free"][f"record/{leaf}"]) == bits(found["st_lf", "free"][f"record/{leaf}"])
-    assert found["st_lf", "free"]["record/alpha"][1, 3] == 1
-    assert found["st_lf", "far"]["record/alpha"][2, 3] == 1
-    assert found["least_error", "far"]["record/alpha"][1, 3] == 1
+        assert bits(found["least_error", "free"][leaf]) == bits(found["st_lf", "free"][leaf])
+    assert found["st_lf", "free"]["alpha"][1, 3] == 1
+    assert found["st_lf", "far"]["alpha"][2, 3] == 1
+    assert found["least_error", "far"]["alpha"][1, 3] == 1

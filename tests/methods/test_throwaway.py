@@ -25,7 +25,7 @@ from fedcore.messages import everyone, first, received
 from fedcore.methods import method
 from fedcore.mixing import evenly, mean, mix
 from fedcore.rounds import run
-from fedcore.types import Data, Message, Method, Model, Splits, Stage, StepId, Update, generator
+from fedcore.types import Data, Message, Method, Model, PairStage, Splits, Stage, StepId, Update, generator
 
 TEN = federation("abcdefghij")
 LEAVES = tuple(nets.shapes(NET))
@@ -134,18 +134,18 @@ def remember(server, updates, turn):
     for (a, b), update in updates.items():
         i, j = turn.names.index(a), turn.names.index(b)
         apart[i, j] = apart[j, i] = update.extra["apart"]
-    return server | {"record/apart": apart}, {}
+    return server | {"apart": apart}, {}
 
 
 def mix_near(server, updates, turn):
     """W_ij proportional to exp(-4 d_ij)."""
-    weights = (-4 * server["record/apart"]).softmax(1)
+    weights = (-4 * server["apart"]).softmax(1)
     mixed = mix([update.params for update in updates.values()], weights)
     return server, {name: Message(params) for name, params in zip(updates, mixed, strict=True)}
 
 
 def neighbours():
-    stages = (Stage(estimate, remember, over="pairs"), Stage(partial(train, training=SGD), mix_near, 2))
+    stages = (PairStage(estimate, remember), Stage(partial(train, training=SGD), mix_near, 2))
     return Method(partial(first, common=True), stages, received)
 
 
@@ -167,7 +167,7 @@ def test_what_pairs_found_weighs_the_means_of_later_stages():
     assert pairs.turn.units == (("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d"), ("c", "d"))
     centres = torch.stack([there.data.train.x.mean(0) for there in fed.devices.values()])
     distances = torch.tensor([[math.dist(x, y) for y in centres.tolist()] for x in centres.tolist()])
-    torch.testing.assert_close(pairs.state.server["record/apart"], distances)
+    torch.testing.assert_close(pairs.state.server["apart"], distances)
     assert all(one.state.server is pairs.state.server for one in (once, twice))
     with one_thread():
         models = [

@@ -9,10 +9,9 @@ import pytest
 from federations import federation as plainly
 from signals import ADAM, WHOLE, federation
 
-from fedcore import records
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
-from fedcore.results import tidy
+from fedcore.results import reports, tidy
 from fedcore.rounds import run
 
 STEM, CELL, WHOLE_NET, BASE = 10_464, 12_352, 323_434, 322_144
@@ -28,7 +27,8 @@ def table(name: str, **settings: Any) -> pd.DataFrame:
     fed = federation("ab", WHOLE, (1, 512))
     made = method(name, nets=fed.public.nets, training=ADAM, common=True, **settings)
     played = list(run(made, fed, 0, Inline()))
-    return tidy.rows(tidy.Row("s", "d", "base", name, 0), played, records.numbers(played[-1].state.server))
+    told = [one.report for one in played]
+    return tidy.rows(tidy.Row("s", "d", "base", name, 0), played, told, reports.devices(told))
 
 
 def sent(rows: pd.DataFrame) -> pd.Series:
@@ -83,7 +83,7 @@ def test_what_the_server_counted_in_evaluated_rounds_is_told_of_all_devices():
         temperature=1.0, weighting="counts",
     )  # fmt: skip
     played = list(run(made, fed, 0, Inline(), every=2))
-    rows = tidy.rows(tidy.Row("s", "d", "base", "dfl", 0), played, {}, records.courses(played[-1].state.server))
+    rows = tidy.rows(tidy.Row("s", "d", "base", "dfl", 0), played, [one.report for one in played], {})
     told = rows[rows["split"] == "distillation"]
     rho = told[told["metric"] == "rho"].set_index(["round", "device"])["value"]
     assert rho.to_dict() == {(r, name): pytest.approx(1 - r / 5) for r in (2, 4, 5) for name in "abc"}

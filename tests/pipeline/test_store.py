@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 
 from fedcore.data import Dataset
 from fedcore.partition import Partition
-from fedcore.types import Data, Message, Model, Splits, Update
+from fedcore.types import Data, Message, Model, Report, Splits, Update
 from tasks.cache.store import CLASSES, Damaged, Store, digest_of, flatten, refs, unflatten, write_whole
 
 # values of every kind
@@ -63,8 +63,14 @@ data = st.builds(Data, tensors(), tensors())
 splits = st.builds(Splits, data, data, data)
 optional_names = st.none() | st.lists(names, max_size=3).map(tuple)
 indices = st.lists(st.integers(-5, 2**50), max_size=4).map(lambda xs: np.array(xs, dtype=np.int64))
+told = st.dictionaries(names, st.dictionaries(names, numbers, max_size=2), max_size=2)
+reports = st.builds(
+    Report, told, st.dictionaries(names, told, max_size=2), params, st.dictionaries(names, names, max_size=2)
+)
 blobs = st.one_of(
     data,
+    reports,
+    st.lists(reports, min_size=1, max_size=3),
     splits,
     st.builds(Message, params, params),
     st.builds(Update, params, params, counts, numbers),
@@ -144,7 +150,7 @@ def test_different_values_have_different_names(tmp_path_factory: pytest.TempPath
 
 
 def test_every_class_of_the_library_that_travels_is_known():
-    assert set(CLASSES) == {"Data", "Dataset", "Message", "Model", "Partition", "Splits", "Update"}
+    assert set(CLASSES) == {"Data", "Dataset", "Message", "Model", "Partition", "Report", "Splits", "Update"}
 
 
 def test_values_that_share_memory(tmp_path: Path):

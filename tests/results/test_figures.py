@@ -6,6 +6,9 @@ import pytest
 from matplotlib.figure import Figure
 from tables import NO_SECONDS, drawn, frame, rows
 
+from fedcore.align.figures import shares_of_mass
+from fedcore.cells.figures import cell_distances
+from fedcore.distillation.figures import tables_over_rounds
 from fedcore.results import figures
 from fedcore.results.summary import curves, summarise
 
@@ -93,7 +96,7 @@ def test_heat_map_holds_the_matrix():
 def test_transport_keeps_a_lone_match_visible():
     order = np.random.default_rng(0).permutation(400)
     plans = {"device/fc1": np.eye(400)[order] / 400, "device/fc2": np.full((3, 5), 1 / 15), "none": np.zeros((2, 2))}
-    picture = figures.transport(plans)
+    picture = shares_of_mass(plans)
     shown = [np.asarray(panel.images[0].get_array()) for panel in picture.axes[:3]]
     assert shown[0].shape == (96, 96)
     assert set(np.unique(shown[0])) == {0.0, 1.0}
@@ -102,7 +105,7 @@ def test_transport_keeps_a_lone_match_visible():
     np.testing.assert_allclose(shown[1], np.full((3, 5), 0.2))
     np.testing.assert_array_equal(shown[2], np.zeros((2, 2)))
     figures.png(picture)
-    figures.png(figures.transport({f"plan {i}": np.eye(3) / 3 for i in range(7)}))
+    figures.png(shares_of_mass({f"plan {i}": np.eye(3) / 3 for i in range(7)}))
 
 
 def test_names_are_drawn_as_they_stand():
@@ -190,7 +193,7 @@ def test_alignment_frames_the_cell_that_was_found(scale: float):
         "one": {"a": {"depth": 1.0, "distance_0": 3.0, "distance_1": scale}, "b": {"depth": 0.0, "distance_0": 2.0}},
         "two": {"a": {"depth": 0.0, "distance_0": 1.0}},
     }
-    picture = figures.alignment(found)
+    picture = cell_distances(found)
     first, second = (panel for panel in picture.axes if panel.get_title(loc="left"))
     assert [first.get_title(loc="left"), second.get_title(loc="left")] == ["one", "two"]
     np.testing.assert_array_equal(first.images[0].get_array().filled(-1), [[3, scale], [2, -1]])
@@ -217,7 +220,7 @@ def test_soft_targets_are_drawn_over_rounds_beside_their_numbers():
         "dfl": {"rho": np.array([1.0, 0.5]), "right": np.array([3.0, 1.5]), "diagonal": np.array([1.0, 0.9])},
         "fd": {"right": np.array([3.0])},
     }
-    picture = figures.soft_targets(tables, courses)
+    picture = tables_over_rounds(tables, courses)
     lines = {panel.get_title(loc="left"): panel.lines for panel in picture.axes if panel.lines}
     assert {method: [line.get_label() for line in found] for method, found in lines.items()} == {
         "dfl": ["diagonal", "right", "rho"], "fd": ["right"],

@@ -1,26 +1,30 @@
 """Pictures, as matplotlib figures that own no global state: the caller saves them."""
 
-from fedcore.results.figures.drawing import heat_map, png
-from fedcore.results.figures.insides import alignment, features, similarity, soft_targets, transport
-from fedcore.results.figures.links import descent, divergences, link_graph, link_weights
+from collections.abc import Iterator
+from importlib import import_module
+
+from fedcore.results.figures.drawing import Drawing, Reports, heat_map, png
+from fedcore.results.figures.insides import features, similarity
 from fedcore.results.figures.results import accuracy_by_traffic, along, comparison, curves, per_device, who_holds_what
 
 __all__ = [
+    "Reports",
     "accuracy_by_traffic",
-    "alignment",
     "along",
     "comparison",
     "curves",
-    "descent",
-    "divergences",
+    "drawings",
     "features",
     "heat_map",
-    "link_graph",
-    "link_weights",
     "per_device",
     "png",
     "similarity",
-    "soft_targets",
-    "transport",
     "who_holds_what",
 ]
+
+
+def drawings(path: str, reports: Reports) -> Iterator[Drawing]:
+    """Return what a function of `Method.figures` draws of some methods' reports."""
+    module, _, name = path.partition(":")
+    found: Iterator[Drawing] = getattr(import_module(module), name)(reports)
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import Formatter, MaxNLocator
 
+from fedcore.types import Report
+
 Array: TypeAlias = npt.NDArray[np.float64]
 
 BLUE = "#0072b2"  # of Okabe and Ito's palette, told apart by everyone
@@ -22,6 +24,15 @@ MARKERS = "osD^vPX"
 LINES = ("-", "--", ":")
 MAP = "viridis"  # even steps of lightness, for every kind of sight
 GREY = "0.45"
+
+FEW_CELLS = 16
+"""Rows of a matrix up to which its values are written into it."""
+
+Reports: TypeAlias = Mapping[str, Sequence[Report]]
+"""label of a method -> the reports of all its turns"""
+
+Drawing: TypeAlias = tuple[str, str, Callable[[], Figure]]
+"""A picture's name, its caption, and the call that draws it. The name of one method's picture ends in -<label>."""
 
 
 def show(

@@ -6,6 +6,7 @@ A device at depth m shares the stem and m cells; the rest is its own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from itertools import takewhile
 from typing import Literal, TypeAlias
@@ -17,10 +18,12 @@ from fedcore import nets
 from fedcore.local import IMAGES_AT_A_TIME, MOMENTS, WHOLE, ByHand, Laid, Pieces, Training, fit, lay, load, starting
 from fedcore.messages import everyone
 from fedcore.mixing import mean_of_users
-from fedcore.types import Data, Device, InputError, Message, Model, Net, Params, StepId, Turn, Update
+from fedcore.types import Data, Device, InputError, Message, Model, Net, Params, Report, StepId, Turn, Update
 
 Distance: TypeAlias = Literal["printed", "unit_norm"]
 """How features are compared in (8): as they are, or each example's scaled to norm 1."""
+
+FIGURES = ("fedcore.cells.figures:alignment",)
 
 
 def parts(net: Net) -> dict[str, tuple[str, ...]]:
@@ -178,6 +181,19 @@ def distances(
                     else:
                         found[name][m] = torch.inf
     return found
+
+
+def report(depths: Mapping[str, int], apart: Mapping[str, Tensor]) -> Report:
+    """Report which cell was found for each device, and how far each one is.
+
+    Topic "alignment": depth, and distance_0, distance_1, ... without infinite ones. Matrix "distance/<device>"
+    (M_k + 1,): all of them, see `distances`.
+    """
+    finite = {
+        name: {f"distance_{m}": x for m, x in enumerate(d.tolist()) if math.isfinite(x)} for name, d in apart.items()
+    }
+    devices = {name: {"depth": float(depth), **finite[name]} for name, depth in depths.items()}
+    return Report(devices={"alignment": devices}, matrices={f"distance/{name}": d for name, d in apart.items()})
 
 
 def _scaled(feature: Tensor, distance: Distance) -> Tensor:

@@ -2,14 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedcore.results.figures.drawing import BLUE, Array, name_cells, plain, show, write_cells
+from fedcore.results.figures.drawing import (
+    BLUE,
+    Array,
+    Drawing,
+    Reports,
+    heat_map,
+    name_cells,
+    plain,
+    show,
+    write_cells,
+)
+from fedcore.results.reports import devices, matrices
+
+
+def links(reports: Reports) -> Iterator[Drawing]:
+    """Yield each method's links, as a heat map and as a graph; of the first one also divergences and the descent.
+
+    Rivals share the divergences and the program.
+    """
+    once = {"divergence", "descent"}
+    for label, of in reports.items():
+        found, names = matrices(of), [*devices(of).get("links", {})]
+        if not names:
+            continue
+        psi, alpha = found["psi"].numpy(), found["alpha"].numpy()
+        if "divergence" in once and "divergence" in found:
+            once.remove("divergence")
+            caption = f"How far each two devices' data are apart, d in 0 to 2 ({label})."
+            yield f"divergence-{label}", caption, partial(divergences, names, found["divergence"].numpy())
+        if "descent" in once and "trace" in found and len(found["trace"]):
+            once.remove("descent")
+            caption = f"The penalised objective after each iteration of Algorithm 2 ({label})."
+            yield f"descent-{label}", caption, partial(descent, {label: found["trace"].tolist()})
+        caption = f"Weights of {label}: a row for each source, a column for each target."
+        yield f"links-{label}", caption, partial(link_weights, names, psi, alpha)
+        caption = f"Links of {label}: sources (filled), targets (hollow), lines as wide as their weights."
+        yield f"graph-{label}", caption, partial(link_graph, names, psi, alpha)
+
+
+def energy(reports: Reports) -> Iterator[Drawing]:
+    """Yield a heat map for each method: the energy of every link, senders down."""
+    for label, of in reports.items():
+        if (costs := matrices(of).get("energy")) is not None:
+            yield f"energy-{label}", f"Energy of a link ({label}).", partial(heat_map, costs.numpy(), "energy")
 
 
 def link_weights(names: Sequence[str], psi: Array, alpha: Array) -> Figure:

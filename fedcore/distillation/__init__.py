@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from fedcore.local import AT_A_TIME, Slope, Training, predict
-from fedcore.records import PREFIX, extended
-from fedcore.types import Device, InputError, Params, Update
+from fedcore.types import Device, InputError, Params, Report, Update
 
 Kind: TypeAlias = Literal["fixed", "dynamic", "threshold"]
 Weighting: TypeAlias = Literal["counts", "examples"]
 
 SUMS, COUNTS, SOFT = "soft/sums", "soft/counts", "soft/targets"
 """What travels: a device's label-wise sums (K, K) and counts (K,) up, the table (K, K) down."""
+
+TOPIC = "distillation"
+"""Of a report: numbers of a round."""
+
+FIGURES = ("fedcore.distillation.figures:soft_targets", "fedcore.distillation.figures:own_class")
 
 
 @dataclass(frozen=True)
@@ -130,22 +134,21 @@ def smoothed(share: float) -> Slope:
     return slope
 
 
-def recorded(server: Params, table: Tensor, temperature: float, **numbers: float) -> Params:
-    """Return what the record keeps of a table, and of all tables so far and any other numbers, round by round.
+def report(table: Tensor, temperature: float, **numbers: float) -> Report:
+    """Report a table, and beside it any other numbers of the round.
 
-    record/soft_targets (K, K): the table as probabilities. record/tables (S, K, K): those after rounds 1, 2, 4, 8, ....
-    record/own_class (R, K): the probability that each label's soft target gave that label. record/diagonal (R,): its
-    mean. record/right (R,): how many soft targets were largest at their own label. All float32: some 4 R (K + 3) +
-    4 K^2 log2(R) bytes.
+    Matrix "soft_targets" (K, K) float32: the table as probabilities. diagonal: the mean probability that a label's soft
+    target gives that label. right: how many soft targets are largest at their own label.
     """
     soft = likelihoods(table, temperature)
     right = (soft.argmax(1) == torch.arange(len(soft))).sum()
-    read = {"own_class": soft.diagonal(), "diagonal": soft.diagonal().mean(), "right": right}
-    others = {name: torch.tensor(number) for name, number in numbers.items()}
-    made = {f"{PREFIX}soft_targets": soft.float(), **extended(server, read | others)}
-    rounds = len(made[f"{PREFIX}diagonal"])
-    tables = extended(server, {"tables": soft})
-    return made | (tables if rounds.bit_count() == 1 else {name: server[name] for name in tables})
+    course = course_of(**numbers, diagonal=float(soft.diagonal().mean()), right=float(right))
+    return replace(course, matrices={"soft_targets": soft.float()})
+
+
+def course_of(**numbers: float) -> Report:
+    """Report numbers of a round, in single precision."""
+    return Report(series={TOPIC: {name: float(torch.tensor(x).float()) for name, x in numbers.items()}})
 
 
 def hard_label_loss(name: str, training: Training) -> None:

@@ -1,0 +1,52 @@
+"""What is told of transport plans: the plans, and how their problems were solved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from fedcore.align.transport import Plan
+from fedcore.types import Report
+
+FIGURES = ("fedcore.align.figures:transport",)
+
+
+def report(folds: Mapping[str, Mapping[str, Plan]]) -> Report:
+    """Return plans and how they were solved as a report.
+
+    folds: name of the model that was aligned (or aligned to) -> label of the units -> plan. For each a matrix
+    "plan/<fold>/<label>" (n, m) float32. "solver/<number>" (F,) float64 holds the number of each plan, in the same
+    order; topic "transport" has them by fold, over its labels: sums of iterations and bounds, means of the rest. The
+    numbers are those of NUMBERS.
+    """
+    flat = {f"{fold}/{label}": plan for fold, labels in folds.items() for label, plan in labels.items()}
+    matrices = {f"plan/{name}": plan.plan.float() for name, plan in flat.items()}
+    numbers = {name: [float(read(plan)) for plan in flat.values()] for name, read in NUMBERS.items()}
+    matrices |= {f"solver/{name}": torch.tensor(of, dtype=torch.float64) for name, of in numbers.items()}
+    devices = {fold: _over(labels) for fold, labels in folds.items() if labels}
+    return Report(devices={"transport": devices} if devices else {}, matrices=matrices if flat else {})
+
+
+def _over(plans: Mapping[str, Plan]) -> dict[str, float]:
+    """Return the numbers of a fold."""
+    values = {name: [float(read(plan)) for plan in plans.values()] for name, read in NUMBERS.items()}
+    return {name: sum(of) / (1 if name in ("iterations", "bound") else len(of)) for name, of in values.items()}
+
+
+def partners(plan: Plan) -> float:
+    """Return how many units a unit's mass goes to: the mean over rows of exp(entropy of the row's shares).
+
+    1: a permutation; m: the mass is spread evenly.
+    """
+    shares = plan.plan / plan.plan.sum(1, keepdim=True)
+    return float(torch.special.entr(shares).sum(1).exp().mean())
+
+
+NUMBERS: dict[str, Callable[[Plan], float]] = {
+    "iterations": lambda plan: plan.iterations,
+    "violation": lambda plan: plan.violation,
+    "bound": lambda plan: plan.bound,
+    "partners": partners,
+}
+"""Iterations, marginal violation, Theorem 2's bound on the iterations of Algorithm 2, and `partners`."""

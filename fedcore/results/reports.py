@@ -1,0 +1,55 @@
+"""The reports of a method's turns, read together: courses over rounds, and what was found last.
+
+Everywhere `reports` are those of all turns in their order (:class:`fedcore.types.Report`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from fedcore.types import Method, Numbers, Params, Report, Scores
+
+
+def series(reports: Sequence[Report]) -> dict[str, dict[str, list[float]]]:
+    """Return topic -> metric -> a number for each turn, nan for a turn without."""
+    names = dict.fromkeys((topic, metric) for one in reports for topic, told in one.series.items() for metric in told)
+    found: dict[str, dict[str, list[float]]] = {}
+    for topic, metric in names:
+        found.setdefault(topic, {})[metric] = [one.series.get(topic, {}).get(metric, math.nan) for one in reports]
+    return found
+
+
+def devices(reports: Sequence[Report]) -> dict[str, Numbers]:
+    """Return topic -> device -> metric -> number, of each topic's last turn; topics in the order of their names."""
+    last = {topic: numbers for one in reports for topic, numbers in one.devices.items()}
+    return dict(sorted(last.items()))
+
+
+def reviewed(method: Method, reports: Sequence[Report], scores: Scores | None) -> Mapping[str, Numbers]:
+    """Return what is known of devices in the end, completed by the method's review of the last scores."""
+    found = devices(reports)
+    return found if method.review is None or scores is None else method.review(found, scores)
+
+
+def matrices(reports: Sequence[Report]) -> Params:
+    """Return the last matrices by name: of each kind, which is a name's part before its first stroke, one turn's."""
+    last: dict[str, Params] = {}
+    for one in reports:
+        kinds: dict[str, Params] = {}
+        for name, matrix in one.matrices.items():
+            kinds.setdefault(name.partition("/")[0], {})[name] = matrix
+        last |= kinds
+    return {name: matrix for kind in last.values() for name, matrix in kind.items()}
+
+
+def over_rounds(reports: Sequence[Report], name: str) -> dict[int, Tensor]:
+    """Return turn, counted from 1 -> the matrix of that name, of the turns that have one."""
+    return {number: one.matrices[name] for number, one in enumerate(reports, 1) if name in one.matrices}
+
+
+def words(reports: Sequence[Report], name: str) -> list[str]:
+    """Return the different texts of that name, in the order in which they were first said."""
+    return [*dict.fromkeys(one.words[name] for one in reports if name in one.words)]

@@ -1,0 +1,30 @@
+"""A segment of repeated rounds keeps what the server found in each of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from federations import NETS, SGD, bits, federation
+
+from fedcore.execute.workers import Inline
+from fedcore.methods import method
+from fedcore.rounds import begin, run
+from tasks.cache.store import Ref, Store
+from tasks.prefect.steps import InMemory
+from tasks.run.segments import parts, stretch
+
+
+def test_a_segments_reports_are_those_of_the_loop_in_one_blob(tmp_path: Path):
+    fed, store = federation(), Store(tmp_path)
+    built = method(
+        "dfl", nets=NETS, training=SGD, common=True, rounds=3, fraction=1.0, ratio="dynamic", threshold=0.5,
+        temperature=1.0, weighting="counts",
+    )  # fmt: skip
+    execute = InMemory(store, Inline(), lambda count: None, None)  # type: ignore[arg-type]
+    start = begin(built, fed, 0, Inline())
+    place = (*parts(start), 0, 0)
+    kept = store.put(stretch(execute, built, fed, 0, place, 1, 3, [place]))
+    assert isinstance(kept["reports"], Ref)
+    expected = [one.report for one in run(built, fed, 0, Inline())]
+    assert bits(store.get(kept["reports"])) == bits(expected)
+    assert all(report.matrices["soft_targets"].shape == (3, 3) for report in expected)
