@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from fedcore.results.summary import NO_SECONDS as NO_SECONDS
+
 COLUMNS = ["study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
-NO_SECONDS = pd.DataFrame(columns=["study", "setting", "method", "seed", "kind", "wall", "cpu"])
 
 
 def rows(

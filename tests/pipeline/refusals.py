@@ -126,9 +126,7 @@ CASES: dict[str, Case] = {
     "params.yaml a list": federate("", "params.yaml", "sections", **{"params.yaml": b"- run\n"}),
     "params.yaml empty": federate("", "params.yaml", **{"params.yaml": b""}),
     "params.yaml without a section": federate("", "federation", "missing", change=lambda p: p.pop("federation")),
-    "params.yaml without a key": federate(
-        "", "federation.alpha", "missing", change=lambda p: p["federation"].pop("alpha")
-    ),
+    "params.yaml without a key": federate("", "run.size", "missing", change=lambda p: p["run"].pop("size")),
     "params.yaml with a key too many": federate(
         "", "training.speed", "no such key", change=lambda p: p["training"].update(speed=1)
     ),
