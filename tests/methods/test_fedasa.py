@@ -16,7 +16,7 @@ from signals import ADAM, NET, NETS, WHOLE, data
 from signals import federation as signals
 
 from fedcore import nets
-from fedcore.cells import deepest, distances, exchange, features, parts, upto
+from fedcore.cells import deepest, distances, exchange, features, parts, report, upto
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.local import accuracy, load, train
 from fedcore.methods import method
@@ -193,6 +193,15 @@ def test_features_of_another_shape_are_infinitely_far():
     params = nets.init(MLP, generator(0))
     found = distances(MLP, {"a": params}, (MLP, params), 1, Data(torch.rand(5, 4), torch.zeros(5)), "printed")
     assert found["a"].tolist() == [inf, 0.0]
+
+
+def test_depths_are_reported_with_the_distances_that_are_finite():
+    apart = {"a": torch.tensor([3.0, 0.5, inf]), "b/1": torch.tensor([2.0])}
+    told = report({"a": 1, "b/1": 0}, apart)
+    assert told.devices["alignment"] == {
+        "a": {"depth": 1, "distance_0": 3, "distance_1": 0.5}, "b/1": {"depth": 0, "distance_0": 2},
+    }  # fmt: skip
+    assert told.matrices == {"distance/a": apart["a"], "distance/b/1": apart["b/1"]}
 
 
 def test_the_depth_is_found_again_in_every_alignment_round_and_kept_after():
