@@ -356,7 +356,7 @@ def test_devices_with_models_of_their_own_are_each_evaluated():
     one, evaluated = evaluations(build("local_only", nets=NETS, training=SGD, common=True), fed)
     assert evaluated == ["a", "b", "c"]
     for name, device in fed.devices.items():
-        deployed = Model((one.state.memories[name].params,))
+        deployed = Model((one.state.memories[name],))
         for split, examples in (("val", device.data.val), ("test", device.data.test), ("shared", fed.test)):
             assert one.scores[name][split] == evaluate(deployed, NET, examples)
 

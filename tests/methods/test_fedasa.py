@@ -16,12 +16,13 @@ from signals import ADAM, NET, NETS, WHOLE, data
 from signals import federation as signals
 
 from fedcore import nets
-from fedcore.cells import deepest, distances, exchange, features, parts, upto
+from fedcore.cells import deepest, distances, exchange, features, parts, report, upto
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.local import accuracy, load, train
 from fedcore.methods import method
 from fedcore.methods.fedasa import mix, shortened, teach, within
 from fedcore.mixing import by_size, mean
+from fedcore.results.reports import devices
 from fedcore.rounds import begin, run
 from fedcore.types import Data, InputError, Message, Report, StepId, Turn, Update, generator
 
@@ -46,8 +47,14 @@ def filled(leaves, number):
     return {leaf: torch.full(nets.shapes(NET)[leaf], float(number)) for leaf in leaves}
 
 
-def alignment(one):
-    return {name: int(numbers["depth"]) for name, numbers in one.report.devices["alignment"].items()}
+def play(method, fed, seed):
+    return list(run(method, fed, seed, Inline()))
+
+
+def alignment(rounds):
+    """The depths that were found last."""
+    found = devices([one.report for one in rounds])["alignment"]
+    return {name: int(numbers["depth"]) for name, numbers in found.items()}
 
 
 # Aggregation (9) and sampling
@@ -74,13 +81,14 @@ def test_three_devices_with_unequal_depths_by_hand():
 
 
 def everyone_at_full_depth(**changes):
-    """FedASA whose alignment finds depth M for everyone."""
-    return last(fedasa(cell=M, distance="unit_norm", training=GENTLE, **changes), signals(), 2)
+    """The last state of FedASA whose alignment finds depth M for everyone."""
+    rounds = play(fedasa(cell=M, distance="unit_norm", training=GENTLE, **changes), signals(), 2)
+    assert alignment(rounds) == dict.fromkeys("abc", M)
+    return rounds[-1].state
 
 
 def test_with_everyone_at_depth_m_it_is_fedavg_of_stem_and_cells():
     state, fed, shared = everyone_at_full_depth(), signals(), upto(NET, M)
-    assert alignment(state) == dict.fromkeys("abc", M)
     memory, params = {name: {} for name in "abc"}, dict.fromkeys("abc", nets.init(NET, generator(2, "init")))
     for stage, number in ((0, 0), (1, 0), (1, 1)):
         with one_thread():
@@ -105,7 +113,7 @@ def test_alone_it_is_local_only(common):
     two = last(method("local_only", nets=NETS, training=ADAM, common=common), signals("b"), 3)
     assert one.scores == two.scores
     mine = built.deploy(one.state.memories["b"], one.state.messages["b"]).members[0]
-    assert bits(mine) == bits(two.state.memories["b"].params)
+    assert bits(mine) == bits(two.state.memories["b"])
 
 
 def test_what_is_private_is_untouched_by_the_server_and_never_sent():
@@ -114,8 +122,8 @@ def test_what_is_private_is_untouched_by_the_server_and_never_sent():
     sent = [result[1] for _, _, result in execute.steps if isinstance(result, tuple)]
     assert len(sent) == 9
     assert not any(set(update.params) & set(PRIVATE) or update.extra for update in sent)
+    depths = alignment(rounds)
     for one in rounds:
-        depths = alignment(one.state)
         for name, message in one.state.messages.items():
             assert [*message.params] == [*upto(NET, depths[name])]
             assert not message.extra
@@ -138,10 +146,10 @@ def test_the_initial_models_private_leaves_reach_nobody_a_second_time():
 
 @pytest.mark.parametrize("cell", range(M + 1))
 def test_from_a_common_start_the_depth_is_the_auxiliary_models(cell):
-    one = last(fedasa(cell=cell, distance="unit_norm", training=GENTLE), signals(), 5)
-    assert alignment(one) == dict.fromkeys("abc", cell)
+    rounds = play(fedasa(cell=cell, distance="unit_norm", training=GENTLE), signals(), 5)
+    assert alignment(rounds) == dict.fromkeys("abc", cell)
     for name in "abc":
-        found = one.report.matrices[f"distance/{name}"]
+        found = rounds[0].report.matrices[f"distance/{name}"]
         assert found.shape == (M + 1,)
         assert found.argmin() == cell
 
@@ -187,10 +195,19 @@ def test_features_of_another_shape_are_infinitely_far():
     assert found["a"].tolist() == [inf, 0.0]
 
 
+def test_depths_are_reported_with_the_distances_that_are_finite():
+    apart = {"a": torch.tensor([3.0, 0.5, inf]), "b/1": torch.tensor([2.0])}
+    told = report({"a": 1, "b/1": 0}, apart)
+    assert told.devices["alignment"] == {
+        "a": {"depth": 1, "distance_0": 3, "distance_1": 0.5}, "b/1": {"depth": 0, "distance_0": 2},
+    }  # fmt: skip
+    assert told.matrices == {"distance/a": apart["a"], "distance/b/1": apart["b/1"]}
+
+
 def test_the_depth_is_found_again_in_every_alignment_round_and_kept_after():
     rounds = list(run(fedasa(rounds=4, alignment_rounds=2), signals(), 1, Inline()))
     assert [one.turn.stage for one in rounds] == [0, 0, 1, 1]
-    most, depths = dict.fromkeys("abc", COSTS[M]), alignment(rounds[1])
+    most, depths = dict.fromkeys("abc", COSTS[M]), alignment(rounds[:2])
     assert [one.up for one in rounds[:2]] == [most, most]
     assert [one.up for one in rounds[2:]] == 2 * [{name: COSTS[m] for name, m in depths.items()}]
     assert rounds[2].report == rounds[3].report == Report()
@@ -203,7 +220,7 @@ def test_after_a_second_alignment_a_device_goes_on_with_its_own_deeper_cells():
     """What it sent and did not get back is as it trained it."""
     one, two = list(run(fedasa(rounds=2, alignment_rounds=2, cell=0, distance="unit_norm", training=GENTLE),
                         signals(), 1, Inline()))  # fmt: skip
-    assert alignment(one.state) == dict.fromkeys("abc", 0)
+    assert alignment([one]) == dict.fromkeys("abc", 0)
     there = signals().devices["a"]
     known = one.state.memories["a"] | one.state.messages["a"].params
     with one_thread():
@@ -236,8 +253,8 @@ def test_the_auxiliary_model_is_trained_from_the_common_start_on_the_servers_exa
 def test_a_shorter_auxiliary_model():
     short = shortened(NET, 1)
     assert [*parts(short)] == ["stem", "cell1", "head"]
-    one = last(fedasa(auxiliary=1, cell=1, distance="unit_norm", training=GENTLE), signals(), 4)
-    assert alignment(one) == dict.fromkeys("abc", 1)
+    rounds = play(fedasa(auxiliary=1, cell=1, distance="unit_norm", training=GENTLE), signals(), 4)
+    assert alignment(rounds) == dict.fromkeys("abc", 1)
     start = nets.init(NET, generator(4, "init"))
     same = teach(short, {leaf: start[leaf] for leaf in nets.shapes(short)}, signals().server_data, GENTLE, 1, 4)
     torch.testing.assert_close(same["stem.conv1.weight"], start["stem.conv1.weight"], rtol=0, atol=2e-4)
@@ -254,8 +271,8 @@ def test_nobody_sends_more_than_its_budget():
     for one in rounds:
         assert one.up == {name: COSTS[m] for name, m in depths.items()}
         assert all(one.up[name] <= budget[name] for name in budget)
-        assert all(len(one.report.matrices[f"distance/{name}"]) == m + 1 for name, m in depths.items())
-    assert alignment(rounds[-1].state) == depths
+    assert all(len(rounds[0].report.matrices[f"distance/{name}"]) == m + 1 for name, m in depths.items())
+    assert alignment(rounds) == depths
 
 
 def test_a_budget_below_the_stem_is_refused():
@@ -319,9 +336,8 @@ def test_what_cannot_be_is_refused():
 def test_other_nets():
     """Layers of one width are cells, too."""
     even = nets.net("mlp", shape=(4,), classes=3, widths=[6, 6, 6])
-    state = last(fedasa(nets=dict.fromkeys("abc", even), cell=1, distance="unit_norm", training=GENTLE),
-                 tables(net=even), 1).state  # fmt: skip
-    assert alignment(state) == dict.fromkeys("abc", 1)
+    built = fedasa(nets=dict.fromkeys("abc", even), cell=1, distance="unit_norm", training=GENTLE)
+    assert alignment(play(built, tables(net=even), 1)) == dict.fromkeys("abc", 1)
 
 
 @pytest.mark.parametrize("loss", ["printed", "table3"])
@@ -341,8 +357,9 @@ def test_a_rate_of_its_own_for_what_is_private():
 def test_the_order_of_devices_does_not_matter():
     fed = signals()
     turned = replace(fed, devices=dict(reversed(fed.devices.items())))
-    one, two = (last(fedasa(), each, 1).state for each in (fed, turned))
-    assert alignment(one) == alignment(two)
+    mine, its = (play(fedasa(), each, 1) for each in (fed, turned))
+    assert alignment(mine) == alignment(its)
+    one, two = mine[-1].state, its[-1].state
     for name in fed.devices:
         torch.testing.assert_close(one.messages[name].params, two.messages[name].params)
 

@@ -61,7 +61,7 @@ def test_with_nothing_shared_it_is_local_only(common, moments):
     )
     for name in "abc":
         mine = built.deploy(one.state.memories[name], one.state.messages[name]).members[0]
-        assert bits(mine) == bits(two.state.memories[name].params)
+        assert bits(mine) == bits(two.state.memories[name])
     assert (one.scores, one.up) == (two.scores, two.up)
     alone, many = (last(fixed_depth(depth=None), signals(names), 3) for names in ("a", "abc"))
     assert alone.scores["a"] == many.scores["a"]

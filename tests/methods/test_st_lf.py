@@ -299,7 +299,7 @@ def test_rows_that_pose_the_same_program_have_it_solved_once(unsolved, monkeypat
     first, again = formed(), formed()
     assert len(posed) == 1
     assert bits(first) == bits(again)
-    problem = protocol.posed(REPORTS, D, TURN, BOUND, RADIO)
+    problem = protocol.posed(REPORTS, divergence.matrix(planted(D), NAMES).numpy(), TURN, BOUND, RADIO)
     assert [x.tolist() for x in (posed[0].source, posed[0].target, posed[0].energy)] == [
         x.tolist() for x in (problem.source, problem.target, problem.energy)
     ]
