@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from fedcore.builders import trains
 from fedcore.links import Answer
 from fedcore.links.adversaries import Alignment, method
 from fedcore.links.divergence import Divergence
@@ -15,6 +16,7 @@ from fedcore.local import Training
 from fedcore.types import Depth, Method, Net, Params, Turn
 
 
+@trains(init="common")
 def fada(
     *,
     nets: Mapping[str, Net],
@@ -24,7 +26,7 @@ def fada(
     bound: Bound,
     program: Program,
     radio: Radio,
-    rounds: Depth,
+    rounds: Depth = 5,
     alignment: Alignment,
 ) -> Method:
     """Build it.

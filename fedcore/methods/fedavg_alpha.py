@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from fedcore.builders import trains
 from fedcore.links import Answer
 from fedcore.links.divergence import Divergence
 from fedcore.links.heuristics import size_weights
@@ -14,6 +15,7 @@ from fedcore.local import Training
 from fedcore.types import Method, Net, Params, Turn
 
 
+@trains(init="common")
 def fedavg_alpha(
     *,
     nets: Mapping[str, Net],
@@ -23,7 +25,7 @@ def fedavg_alpha(
     bound: Bound,
     program: Program,
     radio: Radio,
-    transfer: How,
+    transfer: How = "parameters",
 ) -> Method:
     """Build it. Its settings are `st_lf`'s."""
     form = partial(planned, bound=bound, radio=radio, program=program, weigh=weigh)

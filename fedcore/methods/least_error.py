@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from fedcore.builders import control, trains
 from fedcore.links import Answer
 from fedcore.links.divergence import Divergence
 from fedcore.links.heuristics import one_source
@@ -18,6 +19,8 @@ from fedcore.local import Training
 from fedcore.types import Method, Net, Params, Turn
 
 
+@control
+@trains(init="common")
 def least_error(
     *,
     nets: Mapping[str, Net],
@@ -27,7 +30,7 @@ def least_error(
     bound: Bound,
     program: Program,
     radio: Radio,
-    transfer: How,
+    transfer: How = "parameters",
 ) -> Method:
     """Build it. Its settings are `st_lf`'s."""
     form = partial(

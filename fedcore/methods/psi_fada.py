@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from fedcore.builders import trains
 from fedcore.links.adversaries import Alignment, method
 from fedcore.links.heuristics import coins, even_weights
 from fedcore.links.problem import Array
@@ -13,13 +14,14 @@ from fedcore.local import Training
 from fedcore.types import Depth, Method, Net, Params, Turn
 
 
+@trains(init="common")
 def psi_fada(
     *,
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
     radio: Radio,
-    rounds: Depth,
+    rounds: Depth = 5,
     alignment: Alignment,
 ) -> Method:
     """Build psi-FADA. Nothing is measured over pairs.

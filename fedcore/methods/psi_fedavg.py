@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from fedcore.builders import trains
 from fedcore.links.heuristics import coins, size_weights
 from fedcore.links.problem import Array
 from fedcore.links.protocol import How, Radio, guessed, method, sizes
@@ -12,7 +13,10 @@ from fedcore.local import Training
 from fedcore.types import Method, Net, Params, Turn
 
 
-def psi_fedavg(*, nets: Mapping[str, Net], training: Training, common: bool, radio: Radio, transfer: How) -> Method:
+@trains(init="common")
+def psi_fedavg(
+    *, nets: Mapping[str, Net], training: Training, common: bool, radio: Radio, transfer: How = "parameters"
+) -> Method:
     """Build psi-FedAvg. Nothing is measured over pairs. Its settings are `st_lf`'s."""
     return method("psi_fedavg", nets, training, common, partial(guessed, radio=radio, draw=draw), radio, transfer)
 

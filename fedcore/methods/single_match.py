@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from fedcore.builders import trains
 from fedcore.links.heuristics import halves, matched
 from fedcore.links.problem import Array
 from fedcore.links.protocol import How, Radio, guessed, method
@@ -16,7 +17,10 @@ from fedcore.local import Training
 from fedcore.types import Method, Net, Params, Turn
 
 
-def single_match(*, nets: Mapping[str, Net], training: Training, common: bool, radio: Radio, transfer: How) -> Method:
+@trains(init="common")
+def single_match(
+    *, nets: Mapping[str, Net], training: Training, common: bool, radio: Radio, transfer: How = "parameters"
+) -> Method:
     """Build SM. Nothing is measured over pairs. Its settings are `st_lf`'s."""
     return method("single_match", nets, training, common, partial(guessed, radio=radio, draw=draw), radio, transfer)
 

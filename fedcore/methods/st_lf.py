@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from fedcore.builders import trains
 from fedcore.links import Answer
 from fedcore.links.divergence import Divergence
 from fedcore.links.problem import Array
@@ -16,6 +17,7 @@ from fedcore.local import Training
 from fedcore.types import Method, Net, Params, Turn
 
 
+@trains(init="common")
 def st_lf(
     *,
     nets: Mapping[str, Net],
@@ -25,7 +27,7 @@ def st_lf(
     bound: Bound,
     program: Program,
     radio: Radio,
-    transfer: How,
+    transfer: How = "parameters",
 ) -> Method:
     """Build ST-LF.
 

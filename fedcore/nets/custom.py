@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from inspect import Parameter, Signature
 from typing import Any, get_type_hints
 
 import torch
 from torch import nn
 
+from fedcore.builders import imported
 from fedcore.nets import drawn_from
 from fedcore.types import InputError, Net
 
@@ -25,7 +25,9 @@ def custom(path: str) -> Callable[..., Net]:
     a table or a function of the same arguments that returns one, lets the net be aligned; `nets.tables.table` reads
     one off many modules.
     """
-    target = _found(path)
+    target = imported(path, "net.name")
+    if inspect.isclass(target) and not issubclass(target, nn.Module):
+        raise InputError(f"net.name: {path!r} is not an nn.Module")
     settings = _settings(path, target)
 
     def make(*, shape: tuple[int, ...], classes: int, **values: object) -> Net:
@@ -40,21 +42,6 @@ def custom(path: str) -> Callable[..., Net]:
     make.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     make.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return make
-
-
-def _found(path: str) -> Callable[..., Any]:
-    module, _, attribute = path.partition(":")
-    try:
-        target = getattr(import_module(module), attribute)
-    except (ImportError, ValueError) as error:
-        raise InputError(f"net.name: {path!r} cannot be imported: {error}") from None
-    except AttributeError:
-        raise InputError(f"net.name: {module} has no {attribute!r}") from None
-    if not inspect.isfunction(target) and not inspect.isclass(target):
-        raise InputError(f"net.name: {path!r} is neither a class nor a function")
-    if inspect.isclass(target) and not issubclass(target, nn.Module):
-        raise InputError(f"net.name: {path!r} is not an nn.Module")
-    return target
 
 
 def _settings(path: str, target: Callable[..., Any]) -> dict[str, Parameter]:

@@ -14,13 +14,14 @@ from fedcore.evaluate import evaluate
 from fedcore.execute.workers import Inline
 from fedcore.links.protocol import SENDS
 from fedcore.local import Training, train
-from fedcore.methods import CONTROLS, METHODS, method
+from fedcore.methods import METHODS, is_control, method
 from fedcore.rounds import begin, receive, run
 from fedcore.types import InputError
 from tasks.cache.keys import key
 from tasks.config import settings
 
 PARAMS = settings.read(Path(__file__).parents[2] / "params.yaml")
+CONTROLS = {name for name in METHODS if is_control(name)}
 ROWS = {row.name: row for row in settings.settings(PARAMS, "code", "small", {}, list(METHODS))[0].methods}
 FED = federation("abcd")
 DRAWN = {"fedgen": {"alpha": 0.0}}
@@ -34,7 +35,7 @@ def row(request):
 
 def test_every_method_has_a_section():
     assert set(ROWS) == set(METHODS) <= set(PARAMS)
-    assert set(METHODS) > CONTROLS
+    assert 0 < len(CONTROLS) < len(METHODS)
 
 
 def test_same_seed_same_bits_other_seed_other_bits(row):
