@@ -124,8 +124,8 @@ def method(
         raise InputError(f"{name}.{str(refused).replace('energy:', 'costs:')}") from None
     if how == "parameters" and not common:
         raise InputError(
-            f"training.init = per_device: {name}.transfer = parameters mixes models that must start from one; "
-            "use common, or transfer: outputs"
+            f"training.init = per_device: {name}.combine = parameters mixes models that must start from one; "
+            "use common, or combine: outputs"
         )
     told: tuple[Stage, ...] = (Stage(report, link),)
     if pairs is not None:

@@ -25,11 +25,11 @@ def avg_degree(
     bound: Bound,
     program: Program,
     radio: Radio,
-    transfer: How = "parameters",
+    combine: How = "parameters",
 ) -> Method:
     """Build AvgD. Its settings are `st_lf`'s."""
     form = partial(planned, bound=bound, radio=radio, program=program, weigh=weigh)
-    return method("avg_degree", nets, training, common, form, radio, transfer, pairs)
+    return method("avg_degree", nets, training, common, form, radio, combine, pairs)
 
 
 def weigh(answer: Answer, server: Params, turn: Turn) -> Array:

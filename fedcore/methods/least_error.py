@@ -30,13 +30,13 @@ def least_error(
     bound: Bound,
     program: Program,
     radio: Radio,
-    transfer: How = "parameters",
+    combine: How = "parameters",
 ) -> Method:
     """Build it. Its settings are `st_lf`'s."""
     form = partial(
         planned, bound=bound, radio=radio, program=program, weigh=partial(weigh, unlabelled=bound.unlabelled)
     )
-    return method("least_error", nets, training, common, form, radio, transfer, pairs)
+    return method("least_error", nets, training, common, form, radio, combine, pairs)
 
 
 def weigh(answer: Answer, server: Params, turn: Turn, *, unlabelled: float) -> Array:

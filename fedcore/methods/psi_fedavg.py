@@ -15,10 +15,10 @@ from fedcore.types import Method, Net, Params, Turn
 
 @trains(init="common")
 def psi_fedavg(
-    *, nets: Mapping[str, Net], training: Training, common: bool, radio: Radio, transfer: How = "parameters"
+    *, nets: Mapping[str, Net], training: Training, common: bool, radio: Radio, combine: How = "parameters"
 ) -> Method:
     """Build psi-FedAvg. Nothing is measured over pairs. Its settings are `st_lf`'s."""
-    return method("psi_fedavg", nets, training, common, partial(guessed, radio=radio, draw=draw), radio, transfer)
+    return method("psi_fedavg", nets, training, common, partial(guessed, radio=radio, draw=draw), radio, combine)
 
 
 def draw(server: Params, turn: Turn, energy: Array) -> tuple[Array, Array]:

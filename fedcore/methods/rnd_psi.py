@@ -15,10 +15,10 @@ from fedcore.types import Method, Net, Params, Turn
 
 @trains(init="common")
 def rnd_psi(
-    *, nets: Mapping[str, Net], training: Training, common: bool, radio: Radio, transfer: How = "parameters"
+    *, nets: Mapping[str, Net], training: Training, common: bool, radio: Radio, combine: How = "parameters"
 ) -> Method:
     """Build Rnd-psi. Nothing is measured over pairs. Its settings are `st_lf`'s."""
-    return method("rnd_psi", nets, training, common, partial(guessed, radio=radio, draw=draw), radio, transfer)
+    return method("rnd_psi", nets, training, common, partial(guessed, radio=radio, draw=draw), radio, combine)
 
 
 def draw(server: Params, turn: Turn, energy: Array) -> tuple[Array, Array]:

@@ -19,10 +19,10 @@ from fedcore.types import Method, Net, Params, Turn
 
 @trains(init="common")
 def single_match(
-    *, nets: Mapping[str, Net], training: Training, common: bool, radio: Radio, transfer: How = "parameters"
+    *, nets: Mapping[str, Net], training: Training, common: bool, radio: Radio, combine: How = "parameters"
 ) -> Method:
     """Build SM. Nothing is measured over pairs. Its settings are `st_lf`'s."""
-    return method("single_match", nets, training, common, partial(guessed, radio=radio, draw=draw), radio, transfer)
+    return method("single_match", nets, training, common, partial(guessed, radio=radio, draw=draw), radio, combine)
 
 
 def draw(server: Params, turn: Turn, energy: Array) -> tuple[Array, Array]:

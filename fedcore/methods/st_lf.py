@@ -27,17 +27,17 @@ def st_lf(
     bound: Bound,
     program: Program,
     radio: Radio,
-    transfer: How = "parameters",
+    combine: How = "parameters",
 ) -> Method:
     """Build ST-LF.
 
     pair_*, held_out: of the classifiers of Algorithm 1 (`fedcore.links.divergence.Divergence`). constants, delta,
     unlabelled: of the bounds (`fedcore.links.bound`). phi_s, phi_t, phi_e: the weights of (11). powers, rates, bits,
-    costs: :class:`fedcore.links.protocol.Radio`. solver, tol, max_iterations: `fedcore.links.solve`. transfer:
+    costs: :class:`fedcore.links.protocol.Radio`. solver, tol, max_iterations: `fedcore.links.solve`. combine:
     "parameters", a target runs the mean of its sources' models, or "outputs", the mean of what they say.
     """
     form = partial(planned, bound=bound, radio=radio, program=program, weigh=weigh)
-    return method("st_lf", nets, training, common, form, radio, transfer, pairs)
+    return method("st_lf", nets, training, common, form, radio, combine, pairs)
 
 
 def weigh(answer: Answer, server: Params, turn: Turn) -> Array:

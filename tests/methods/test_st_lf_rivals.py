@@ -26,7 +26,7 @@ from fedcore.links.protocol import Program, planned
 from fedcore.methods import avg_degree, fedavg_alpha, least_error, method, psi_fedavg, rnd_alpha, single_match, st_lf
 from fedcore.types import generator
 
-DRAWN = {name: GIVEN[name] for name in ("nets", "training", "common", "powers", "rates", "bits", "costs", "transfer")}
+DRAWN = {name: GIVEN[name] for name in ("nets", "training", "common", "powers", "rates", "bits", "costs", "combine")}
 WITH_PSI = ("rnd_alpha", "fedavg_alpha", "avg_degree", "least_error")
 ALONE = ("rnd_psi", "psi_fedavg", "single_match")
 PSI = np.array([0.0, 1, 0, 1, 1, 0])
