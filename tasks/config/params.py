@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 
 from fedcore.builders import GIVEN, near
 from fedcore.data import DATASETS
@@ -159,7 +160,7 @@ def makers() -> dict[str, Callable[..., Any]]:
 
 
 @cache
-def shared() -> Any:
+def shared() -> type[BaseModel]:
     """Return the model of all settings that some method takes."""
     return union(tuple(map(builder, METHODS)), GIVEN)
 

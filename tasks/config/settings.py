@@ -1,4 +1,4 @@
-"""The settings of one point of a study's grid, checked and complete; nothing is computed before all of them are right."""
+"""The settings of one point of a study's grid, complete and checked before anything is computed."""
 
 from __future__ import annotations
 
