@@ -2,7 +2,7 @@
 
 python -m flows.plan   -> pipeline/plan/{data,partition,federate}/STUDY.json
 
-A title, a claim or the default of a method that a study leaves out is in none of these files.
+Titles and claims are in none of these files, nor is a method of which the study has no row.
 """
 
 from __future__ import annotations

@@ -18,14 +18,17 @@ from fedcore.types import InputError, Net
 GIVEN = ("shape", "classes")
 
 
-def custom(path: str) -> Callable[..., Net]:
+def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
     """Return the function (*, shape, classes, **settings) -> Net, whose settings are those of the user's callable.
+
+    which: the callable, or where it stands.
 
     It is called with the settings and with `shape` and `classes` if it takes them. An optional attribute `axes` of it,
     a table or a function of the same arguments that returns one, lets the net be aligned; `nets.tables.table` reads
     one off many modules.
     """
-    target = imported(path, "net.name")
+    target = imported(which, "net.name") if isinstance(which, str) else which
+    path = which if isinstance(which, str) else getattr(which, "__qualname__", repr(which))
     if inspect.isclass(target) and not issubclass(target, nn.Module):
         raise InputError(f"net.name: {path!r} is not an nn.Module")
     settings = _settings(path, target)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pandas as pd
 
-from fedcore.results.claims import Verdict, judge
+from fedcore.results.claims import judge, tabled
 from fedcore.results.figures import along, png
-from fedcore.results.summary import by_group, summarise
+from fedcore.results.summary import NO_SECONDS, by_group, summarise
 from fedcore.types import InputError
 from tasks.config.files import CLAIMS, GROUPS, INDEX, PAGE, PICTURES, RUNS, SECONDS, SUMMARY, TABLE
 from tasks.config.settings import slug
@@ -90,22 +90,6 @@ def grid(results: Iterable[Path]) -> dict[str, dict[str, dict[str, Any]]]:
         for run in json.loads((folder / RUNS).read_text()):
             found.setdefault(run["study"], {})[run["setting"]] = run["point"]
     return found
-
-
-def tabled(verdicts: Iterable[tuple[str, Verdict]]) -> pd.DataFrame:
-    """Return a row for each claim: what the paper says, the rule, whether it holds, and the numbers."""
-    rows = [
-        {
-            "study": study, "says": verdict.claim.says, "rule": verdict.claim.rule, "of": verdict.claim.of,
-            "where": ", ".join(f"{key} = {value}" for key, value in verdict.claim.where.items()),
-            "verdict": verdict.word, "numbers": verdict.numbers,
-        }
-        for study, verdict in verdicts
-    ]  # fmt: skip
-    return pd.DataFrame(rows, columns=["study", "says", "rule", "of", "where", "verdict", "numbers"])
-
-
-NO_SECONDS = pd.DataFrame(columns=["study", "setting", "method", "seed", "kind", "wall", "cpu"])
 
 
 def controls(results: Iterable[Path]) -> frozenset[str]:
