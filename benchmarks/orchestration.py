@@ -50,6 +50,7 @@ TURN = 1.0
 def main(rounds: int = 100, repetitions: int = 3, examples: int = 60_000, *, profile: bool = False) -> None:
     home = Path(tempfile.mkdtemp(prefix="orchestration-"))
     shutil.copyfile(HERE / "params.yaml", home / "params.yaml")
+    shutil.copytree(HERE / "studies", home / "studies")
     os.chdir(home)
     os.environ["FEDCORE_HOME"] = str(home)
     from tasks.prefect import server  # reads FEDCORE_HOME

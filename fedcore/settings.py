@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from inspect import Parameter, signature
+from inspect import Parameter
 from types import UnionType
-from typing import Any, TypeVar, Union, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
@@ -83,10 +83,8 @@ def union(functions: tuple[Callable[..., Any], ...], given: tuple[str, ...] = ()
     """Return the model of all settings that any of these takes, of a type that any of them takes."""
     types: dict[str, list[Any]] = {}
     for fn in functions:
-        hints = get_type_hints(fn, include_extras=True)
-        for name in signature(fn).parameters:
-            if name not in given:
-                types.setdefault(name, [None]).append(hints[name])
+        for name, (hint, _) in asked(fn, given).items():
+            types.setdefault(name, [None]).append(hint)
     fields: dict[str, Any] = {name: (Union[tuple(of)], None) for name, of in types.items()}  # noqa: UP007
     return create_model("Settings", __base__=Section, **fields)
 

@@ -20,14 +20,15 @@ ANSWER = Path("results")
 
 def folders() -> tuple[list[Path], list[Path], list[Path]]:
     """Return where results, seconds and pictures of who holds what lie, for the studies of the run."""
-    from tasks.config import settings
+    from tasks.config.params import read
+    from tasks.config.studies import grid_points, run_section
 
-    params = settings.read()
-    run = settings.run_section(params)
+    params = read()
+    run = run_section(params)
     names = [(study, f"{study}-{seed}") for study in run.studies for seed in run.seeds]
     who = []
     for study in run.studies:
-        points = settings.settings(params, study, run.size, {})
+        points = grid_points(params, study, run.size, {})
         who += [PIPELINE / "partition" / study / point.slug / f"seed-{run.seeds[0]}" / "who.png" for point in points]
     results = [PIPELINE / "federate" / study / name for study, name in names]
     return results, [Path("runs") / "seconds" / name for _, name in names], who
@@ -35,13 +36,13 @@ def folders() -> tuple[list[Path], list[Path], list[Path]]:
 
 def write() -> None:
     """Write the answer and point the champion's alias."""
-    from tasks.config import settings
+    from tasks.config.params import read
     from tasks.record.writer import RecordWriter
     from tasks.run import comparison
 
     results, seconds, who = folders()
     with RecordWriter() as clerk:
-        answer = comparison.compare(settings.read(), results, seconds, who)
+        answer = comparison.compare(read(), results, seconds, who)
         for alias, config in comparison.champions(results).items():
             clerk.set_champion(alias, config)
         comparison.write(answer, PIPELINE / "compare", ANSWER)
@@ -54,11 +55,11 @@ def show() -> None:
     from tasks.report.terminal import print_claims, print_summary
 
     if not (ANSWER / SUMMARY).is_file():
-        from tasks.config import settings
+        from tasks.config.params import read
         from tasks.run import comparison
 
         results, seconds, who = folders()
-        comparison.write(comparison.compare(settings.read(), results, seconds, who), PIPELINE / "compare", ANSWER)
+        comparison.write(comparison.compare(read(), results, seconds, who), PIPELINE / "compare", ANSWER)
     ranks = dict.fromkeys(("rank", "test_rank", "shared_rank"), "Int64")
     print_summary(pd.read_csv(ANSWER / SUMMARY, dtype=ranks))
     print_claims(pd.read_csv(PIPELINE / "compare" / CLAIMS))

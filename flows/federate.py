@@ -25,10 +25,12 @@ from pydantic import BaseModel, ConfigDict
 from fedcore.settings import checked
 from fedcore.types import Federation
 from tasks.cache.store import Ref
-from tasks.config import settings
 from tasks.config.command import refusals
 from tasks.config.files import CURVES, METRICS, PAGE
+from tasks.config.params import change, read
+from tasks.config.params import parse as parse_words
 from tasks.config.settings import Setting
+from tasks.config.studies import EVERY, Seeds, find_study, grid_points, run_section
 from tasks.prefect.session import Session, orchestrated, session
 from tasks.record.result import Prepared, Result, digest
 from tasks.record.writer import RecordWriter
@@ -54,7 +56,7 @@ class Request(BaseModel):
 
     studies: list[str] | None = None
     size: str | None = None
-    seeds: settings.Seeds | None = None
+    seeds: Seeds | None = None
     methods: list[str] = []
     changes: dict[str, Any] = {}
     prepared: bool = False
@@ -81,7 +83,7 @@ class Job(BaseModel):
 def run(request: Request) -> None:
     """Run every job of a request; outside of `dvc repro` compare them at once."""
     params, jobs = planned(request)
-    limits = settings.run_section(params)
+    limits = run_section(params)
     found: list[list[Result]] = []
     with RecordWriter() as clerk:
         with session("federate", limits.workers, limits.accelerator, clerk.expect) as here:
@@ -171,14 +173,14 @@ def planned(request: Request) -> tuple[dict[str, Any], list[Job]]:
     """Return the parameters and the jobs; raises InputError before anything is computed."""
     # What is run is settled first; the other changes are made at each point of a study's grid.
     mine = {key: value for key, value in request.changes.items() if key.partition(".")[0] in ("run", "studies")}
-    changes = {key: value for key, value in request.changes.items() if key not in mine or key == settings.EVERY}
-    params = settings.changed(settings.read(), mine)
-    limits = settings.run_section(params)
+    changes = {key: value for key, value in request.changes.items() if key not in mine or key == EVERY}
+    params = change(read(), mine)
+    limits = run_section(params)
     size = request.size or limits.size
     jobs = []
     for name in request.studies or limits.studies:
-        study = settings.study(params, name)
-        points = settings.settings(params, name, size, changes, request.methods)
+        study = find_study(params, name)
+        points = grid_points(params, name, size, changes, request.methods)
         seeds = request.seeds or limits.seeds
         first = min(limits.seeds if request.prepared else seeds)
         for seed in seeds:
@@ -189,19 +191,19 @@ def planned(request: Request) -> tuple[dict[str, Any], list[Job]]:
 
 def parse(words: list[str]) -> Request:
     """Read the words of the command line."""
-    given = settings.parse(words)
-    own = {key: given.pop(key) for key in list(given) if key in Request.model_fields and key != "changes"}
+    given = parse_words(words)
+    asked = {key: given.pop(key) for key in list(given) if key in Request.model_fields and key != "changes"}
     for one, many in (("study", "studies"), ("seed", "seeds"), ("method", "methods")):
         if one in given:
-            own[many] = [given.pop(one)]
-    return checked(Request, "request", {**own, "changes": given})
+            asked[many] = [given.pop(one)]
+    return checked(Request, "request", {**asked, "changes": given})
 
 
 def main(words: list[str]) -> None:
     with refusals():
         request = parse(words)
         if request.studies is None and "run.studies" not in request.changes:
-            request.studies = settings.run_section(settings.read()).studies[:1]
+            request.studies = run_section(read()).studies[:1]
         planned(request)
         with orchestrated():
             run(request)

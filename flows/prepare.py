@@ -18,9 +18,10 @@ environment.prepare()
 from prefect import flow
 
 from fedcore.types import InputError
-from tasks.config import settings
 from tasks.config.command import refusals
+from tasks.config.params import read as read_params
 from tasks.config.settings import Setting
+from tasks.config.studies import Run, grid_points, run_section
 from tasks.prefect.session import orchestrated, session
 from tasks.run.partitions import read, read_prepared, save_dataset, save_partition, who
 
@@ -49,11 +50,11 @@ def partition() -> None:
                 save_partition(here.store, dataset, made, folder)
 
 
-def planned() -> tuple[settings.Run, list[tuple[str, Setting]]]:
+def planned() -> tuple[Run, list[tuple[str, Setting]]]:
     """Return params.yaml's section run, and the settings of its studies; raises InputError before anything is read."""
-    params = settings.read()
-    run = settings.run_section(params)
-    return run, [(study, one) for study in run.studies for one in settings.settings(params, study, run.size, {})]
+    params = read_params()
+    run = run_section(params)
+    return run, [(study, one) for study in run.studies for one in grid_points(params, study, run.size, {})]
 
 
 def main(words: list[str]) -> None:

@@ -19,7 +19,7 @@ def main(words: list[str]) -> None:
     from fedcore.types import InputError
     from tasks.cache import prune
     from tasks.cache.store import Store
-    from tasks.config.settings import parse
+    from tasks.config.params import parse
 
     given = parse(words)
     days = given.pop("days", DAYS)

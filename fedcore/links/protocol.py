@@ -145,8 +145,8 @@ def method(
         raise InputError(f"{name}.{str(refused).replace('energy:', 'costs:')}") from None
     if how == "parameters" and not common:
         raise InputError(
-            f"training.init = per_device: {name}.transfer = parameters mixes models that must start from one; "
-            "use common, or transfer: outputs"
+            f"training.init = per_device: {name}.combine = parameters mixes models that must start from one; "
+            "use common, or combine: outputs"
         )
     # The first stage is the training that every one-shot method shares; its result stays on the device.
     stages = (Stage(partial(train, training=training), None), *told, Stage(offer, partial(transfer, how=how)))

@@ -94,17 +94,17 @@ def _planned(name: str, weights: Weigh) -> Callable[..., Method]:
         bound: Bound,
         program: Program,
         radio: Radio,
-        transfer: How = "parameters",
+        combine: How = "parameters",
     ) -> Method:
         """Build ST-LF, or a rival that takes its sources and targets.
 
         pair_*, held_out: of the classifiers of Algorithm 1 (`fedcore.links.divergence.Divergence`). constants, delta,
         unlabelled: of the bounds (`fedcore.links.bound`). phi_s, phi_t, phi_e: the weights of (11). powers, rates,
         bits, costs: :class:`fedcore.links.protocol.Radio`. solver, tol, max_iterations: `fedcore.links.solve`.
-        transfer: "parameters", a target runs the mean of its sources' models, or "outputs", the mean of their outputs.
+        combine: "parameters", a target runs the mean of its sources' models, or "outputs", the mean of their outputs.
         """
         told = by_program(nets, pairs, bound, radio, program, weights)
-        return method(name, nets, training, common, told, radio, transfer)
+        return method(name, nets, training, common, told, radio, combine)
 
     build.__name__ = build.__qualname__ = name
     return build
@@ -115,10 +115,10 @@ def _drawn(name: str, sources: Choose, weights: Weigh) -> Callable[..., Method]:
 
     @trains(init="common")
     def build(
-        *, nets: Mapping[str, Net], training: Training, common: bool, radio: Radio, transfer: How = "parameters"
+        *, nets: Mapping[str, Net], training: Training, common: bool, radio: Radio, combine: How = "parameters"
     ) -> Method:
         """Build a rival that measures nothing over pairs. Its settings are `st_lf`'s."""
-        return method(name, nets, training, common, by_chance(radio, sources, weights), radio, transfer)
+        return method(name, nets, training, common, by_chance(radio, sources, weights), radio, combine)
 
     build.__name__ = build.__qualname__ = name
     return build

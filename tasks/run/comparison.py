@@ -11,14 +11,13 @@ from typing import Any
 
 import pandas as pd
 
-from fedcore.methods import is_control
 from fedcore.results.claims import judge, tabled
 from fedcore.results.figures import along, png
 from fedcore.results.summary import NO_SECONDS, by_group, summarise
 from fedcore.types import InputError
-from tasks.config import settings
 from tasks.config.files import CLAIMS, GROUPS, INDEX, PAGE, PICTURES, RUNS, SECONDS, SUMMARY, TABLE
-from tasks.config.settings import Study
+from tasks.config.settings import slug
+from tasks.config.studies import find_study
 from tasks.report.page import html
 from tasks.report.plots import Drawn, draw
 from tasks.report.tables import csv
@@ -49,7 +48,7 @@ def compare(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequenc
     frame = pd.concat(spent, ignore_index=True) if spent else NO_SECONDS
     studies = list(dict.fromkeys(table["study"]))
     pictures: dict[tuple[str, str], dict[str, bytes]] = {}
-    names = {settings.slug(name): name for name in table["setting"].unique()}
+    names = {slug(name): name for name in table["setting"].unique()}
     for path in who:
         place = (path.parts[-4], names.get(path.parts[-3], path.parts[-3]))
         pictures.setdefault(place, {})["Who holds what (first seed)."] = path.read_bytes()
@@ -59,8 +58,8 @@ def compare(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequenc
             for setting, file, caption in zip(index["setting"], index["file"], index["caption"], strict=True):
                 place = (folder.name.rpartition("-")[0], setting)
                 pictures.setdefault(place, {})[caption] = (folder / PICTURES / file).read_bytes()
-    asked = {study: settings.study(params, study) for study in studies}
-    summary = summarise(table, frame, controls(asked, table))
+    asked = {study: find_study(params, study) for study in studies}
+    summary = summarise(table, frame, controls(results))
     points = grid(results)
     verdicts = [
         (study, judge(claim, table[table["study"] == study], points[study]))
@@ -93,11 +92,10 @@ def grid(results: Iterable[Path]) -> dict[str, dict[str, dict[str, Any]]]:
     return found
 
 
-def controls(studies: Mapping[str, Study], table: pd.DataFrame) -> frozenset[str]:
-    """Return the labels of a tidy table that stand for controls."""
-    rows = table[["study", "method"]].drop_duplicates().itertuples(index=False)
-    methods = {label: studies[study].methods.get(label, {}).get("method", label) for study, label in rows}
-    return frozenset(label for label, name in methods.items() if is_control(name))
+def controls(results: Iterable[Path]) -> frozenset[str]:
+    """Return the labels that stand for controls."""
+    runs = [run for folder in results for run in json.loads((folder / RUNS).read_text())]
+    return frozenset(run["method"] for run in runs if run["control"])
 
 
 def write(answer: Answer, versioned: Path, shown: Path) -> None:
@@ -106,9 +104,9 @@ def write(answer: Answer, versioned: Path, shown: Path) -> None:
     shown.mkdir(parents=True, exist_ok=True)
     answer.table.to_parquet(versioned / TABLE, index=False)
     for (study, setting), picture in answer.drawn.comparisons.items():
-        (versioned / f"{settings.slug(f'{study}-{setting}')}.png").write_bytes(picture)
+        (versioned / f"{slug(f'{study}-{setting}')}.png").write_bytes(picture)
     for place, picture in answer.drawn.courses.items():
-        (versioned / f"{settings.slug('-'.join(filter(None, place)))}-rounds.png").write_bytes(picture)
+        (versioned / f"{slug('-'.join(filter(None, place)))}-rounds.png").write_bytes(picture)
     for study, picture in answer.along.items():
         (versioned / f"{study}.png").write_bytes(picture)
     (versioned / CLAIMS).write_text(csv(answer.claims))

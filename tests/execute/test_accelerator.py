@@ -23,10 +23,11 @@ from fedcore.methods import METHODS, method
 from fedcore.rounds import run
 from fedcore.types import Data, Message, Net, Splits, StepId, Update, generator
 from tasks.cache.keys import key
-from tasks.config import settings
+from tasks.config.params import read
+from tasks.config.studies import grid_points
 
-PARAMS = settings.read(Path(__file__).parents[2] / "params.yaml")
-ROWS = {row.name: row for row in settings.settings(PARAMS, "code", "small", {}, list(METHODS))[0].methods}
+PARAMS = read(Path(__file__).parents[2])
+ROWS = {row.name: row for row in grid_points(PARAMS, "code", "small", {}, list(METHODS))[0].methods}
 FED = federation("abcd")
 
 
@@ -64,7 +65,7 @@ def holds(value: Any) -> bool:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_is_the_same_on_it(name: str):
     row = ROWS[name]
-    own = {**row.own, **{name: 2 for name in ("rounds", "pair_rounds") if name in row.own}}
+    own = {**row.settings, **{name: 2 for name in ("rounds", "pair_rounds") if name in row.settings}}
     built = replace(row, training={**row.training, "epochs": 1}, own=own).build(NETS)
     execute = OnIt()
     plain, moved_ = list(run(built, FED, 1, Inline())), list(run(built, FED, 1, execute))

@@ -19,11 +19,12 @@ from fedcore.results.figures import drawings, png
 from fedcore.rounds import begin, receive, run
 from fedcore.types import InputError, Report
 from tasks.cache.keys import key
-from tasks.config import settings
+from tasks.config.params import read
+from tasks.config.studies import grid_points
 
-PARAMS = settings.read(Path(__file__).parents[2] / "params.yaml")
+PARAMS = read(Path(__file__).parents[2])
 CONTROLS = {name for name in METHODS if is_control(name)}
-ROWS = {row.name: row for row in settings.settings(PARAMS, "code", "small", {}, list(METHODS))[0].methods}
+ROWS = {row.name: row for row in grid_points(PARAMS, "code", "small", {}, list(METHODS))[0].methods}
 FED = federation("abcd")
 DRAWN = {"fedgen": {"alpha": 0.0}}
 """What turns off that devices draw more than their minibatches: FedGen's generated examples."""
@@ -35,7 +36,7 @@ def row(request):
 
 
 def test_every_method_has_a_section():
-    assert set(ROWS) == set(METHODS) <= set(PARAMS)
+    assert set(ROWS) == set(METHODS)
     assert 0 < len(CONTROLS) < len(METHODS)
 
 
@@ -139,7 +140,7 @@ def renamed(name):
 
 def test_other_names_in_the_same_order_change_nothing_else(row):
     """With one start for all and all examples in one batch nothing else is drawn by name, once `DRAWN` is off."""
-    row = replace(row, own=row.own | DRAWN.get(row.name, {}))
+    row = replace(row, settings=row.settings | DRAWN.get(row.name, {}))
     whole = {"batch": 1000, "epochs": 5, "optimiser": "sgd", "lr": 0.3}
     built = replace(row, common=True, training=row.training | whole).build(NETS)
     other = replace(FED, devices={renamed(k): replace(v, name=renamed(k)) for k, v in FED.devices.items()})
@@ -213,4 +214,4 @@ def test_names_and_settings_that_are_not_known_are_refused():
         method("fedavgg", nets=NETS, training=SGD, common=True)
     for name in METHODS:
         with pytest.raises(TypeError, match="wrong"):
-            method(name, nets=NETS, training=SGD, common=True, **ROWS[name].own, wrong=1)
+            method(name, nets=NETS, training=SGD, common=True, **ROWS[name].settings, wrong=1)

@@ -22,7 +22,7 @@ ALIGNED = {
     "rounds": 2, "start": "own", "steps": 3, "batch": 4, "lr": 0.1, "weight": 0.5, "shown": 6, "sharpness": 1.0,
     "hidden": 5, "identifier_steps": 4, "identifier_lr": 0.1,
 }  # fmt: skip
-WHOLE = {name: value for name, value in (GIVEN | ALIGNED).items() if name != "transfer"}
+WHOLE = {name: value for name, value in (GIVEN | ALIGNED).items() if name != "combine"}
 DRAWN = {name: WHOLE[name] for name in ("nets", "training", "common", "powers", "rates", "bits", "costs", *ALIGNED)}
 fada, psi_fada = partial(method, "fada", **WHOLE), partial(method, "psi_fada", **DRAWN)
 EVEN = "defg"
@@ -69,7 +69,7 @@ def aligned(built):
 def test_without_alignment_it_is_fedavg_of_devices_of_equal_size(name, rival):
     fed, seed = half(EVEN, "fg") if name == "fada" else federation(EVEN), 3
     mine = method(name, **everywhere({"fada": WHOLE, "psi_fada": DRAWN}[name], EVEN) | {"rounds": 0})
-    kept = {key: GIVEN[key] for key in (GIVEN if name == "fada" else [*DRAWN, "transfer"]) if key in GIVEN}
+    kept = {key: GIVEN[key] for key in (GIVEN if name == "fada" else [*DRAWN, "combine"]) if key in GIVEN}
     its = method(rival, **everywhere(kept, EVEN))
     one, two = last(mine, fed, seed), last(its, fed, seed)
     assert one.state.server["psi"].any()
@@ -158,7 +158,7 @@ def test_sources_targets_and_energies_are_st_lfs_and_every_link_is_there(seed):
 
 def test_psi_fada_draws_rnd_psis_sources_and_targets_also_among_devices_without_labels():
     unlabelled = 0
-    rnd = {name: GIVEN[name] for name in ("nets", "training", "common", "powers", "rates", "bits", "costs", "transfer")}
+    rnd = {name: GIVEN[name] for name in ("nets", "training", "common", "powers", "rates", "bits", "costs", "combine")}
     for seed in range(4):
         built = psi_fada()
         one = last(built, half(), seed)

@@ -39,7 +39,7 @@ GIVEN = {
     "nets": dict.fromkeys("abcd", NET), "training": SGD, "common": True, "pair_rounds": 3, "pair_iterations": 2,
     "pair_batch": 4, "pair_lr": 0.05, "held_out": 0.25, "constants": "measured", "delta": 1e-3, "unlabelled": 1e3,
     "phi_s": 1.0, "phi_t": 5.0, "phi_e": 1.0, "powers": (23.0, 25.0), "rates": (63e6, 85e6), "bits": 1e9,
-    "costs": None, "solver": "exact", "tol": 3e-3, "max_iterations": 60, "transfer": "parameters",
+    "costs": None, "solver": "exact", "tol": 3e-3, "max_iterations": 60, "combine": "parameters",
 }  # fmt: skip
 st_lf = partial(method, "st_lf", **GIVEN)
 BOUND, RADIO = Bound("measured", 1e-3, 1e3, 1.0, 5.0, 1.0), Radio((23.0, 25.0), (63e6, 85e6), 1e9, None)
@@ -280,9 +280,9 @@ def test_costs_that_do_not_fit_are_refused_before_anything_runs(costs, words):
 
 
 def test_parameters_that_start_apart_are_refused_and_outputs_are_not():
-    with pytest.raises(InputError, match=r"^training\.init = per_device: st_lf\.transfer = parameters"):
+    with pytest.raises(InputError, match=r"^training\.init = per_device: st_lf\.combine = parameters"):
         st_lf(common=False)
-    assert st_lf(common=False, transfer="outputs")
+    assert st_lf(common=False, combine="outputs")
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from fedcore.results.reports import matrices
 from fedcore.rounds import run
 from fedcore.types import PairStage, Update, generator
 
-DRAWN = {name: GIVEN[name] for name in ("nets", "training", "common", "powers", "rates", "bits", "costs", "transfer")}
+DRAWN = {name: GIVEN[name] for name in ("nets", "training", "common", "powers", "rates", "bits", "costs", "combine")}
 WITH_PSI = ("rnd_alpha", "fedavg_alpha", "avg_degree", "least_error")
 ALONE = ("rnd_psi", "psi_fedavg", "single_match")
 PSI = np.array([0.0, 1, 0, 1, 1, 0])

@@ -19,7 +19,8 @@ from fedcore.nets import net
 from fedcore.rounds import receive
 from tasks.cache import keys
 from tasks.cache.store import Ref
-from tasks.config.settings import _method, read
+from tasks.config.params import read
+from tasks.config.studies import grid_points
 from tasks.run.bodies import deploy, divide, hand_out
 from tasks.run.segments import stretch
 
@@ -35,9 +36,9 @@ def found() -> dict[str, str]:
         "divide": keys.key(partial(divide, federation={"name": "iid"}, seed=0), Ref("dataset", 1)),
         "hand_out": keys.key(partial(hand_out, scale="none"), Ref("dataset", 1), Ref("partition", 1)),
     }
-    params = read()
-    for name in METHODS:
-        built = _method(params, name, {}).build(NETS)
+    (point,) = grid_points(read(), "code", "small", {}, list(METHODS))
+    for row in point.methods:
+        name, built = row.name, row.build(NETS)
         for k, stage in enumerate(built.stages):
             local = f"{name} train" if k == 0 else f"{name} local {k}"
             made[local] = keys.key(stage.local, {}, Ref("message", 1), (Ref("device", 1), NET))

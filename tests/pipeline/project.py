@@ -43,6 +43,23 @@ def small(params: dict[str, Any]) -> None:
     params["studies"]["code"]["methods"] = METHODS
 
 
+def read_params(folder: Path) -> dict[str, Any]:
+    """Return a project's parameters, with its studies (their claims aside) as section `studies`."""
+    files = [yaml.load(path.read_text(), yaml.CSafeLoader) for path in sorted((folder / "studies").iterdir())]
+    params = yaml.safe_load((folder / "params.yaml").read_text())
+    return {**params, "studies": {name: study for file in files for name, study in file.items()}}
+
+
+def write_params(folder: Path, params: Mapping[str, Any]) -> None:
+    """Write what `read_params` returns; all studies stand in one file."""
+    (folder / "studies").mkdir(parents=True, exist_ok=True)
+    for path in (folder / "studies").iterdir():
+        path.unlink()
+    sections = {name: section for name, section in params.items() if name != "studies"}
+    for path, content in (("params.yaml", sections), ("studies/all.yaml", params.get("studies", {}))):
+        (folder / path).write_text(yaml.dump(content, Dumper=yaml.CSafeDumper, sort_keys=False))
+
+
 @dataclass(frozen=True)
 class Said:
     """What a command left: its exit code and what it printed."""
@@ -99,9 +116,10 @@ class Project:
         for name in (*files, "data/README.md"):
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(ROOT / name, folder / name)
-        params = yaml.safe_load((ROOT / "params.yaml").read_text())
+        shutil.copytree(ROOT / "claims", folder / "claims")
+        params = read_params(ROOT)
         change(params)
-        (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+        write_params(folder, params)
         return cls(folder, api)
 
     def environment(self, **more: str) -> dict[str, str]:

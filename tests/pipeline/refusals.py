@@ -9,6 +9,7 @@ import io
 import json
 import os
 import runpy
+import shutil
 import struct
 import sys
 import tempfile
@@ -19,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
-from project import Project, Said
+from project import Project, Said, read_params, write_params
 from scipy.io import savemat
 
 
@@ -108,6 +108,8 @@ CASES: dict[str, Case] = {
     "unknown net": federate("net.name=mpl", "net.name = 'mpl'", "did you mean mlp?"),
     "unknown method": federate("method=code", "code", "code_ot"),
     "unknown study": federate("study=cod", "cod", "did you mean code?"),
+    "a study that is a path": federate("study=../../zz", "'../../zz'", "code"),
+    "a method of one's own that is not there": federate("method=mymethods:median", "mymethods", "imported"),
     "unknown size": federate("size=tiny", "tiny", "small, paper"),
     "unknown partition": federate("federation.partition=dirichle", "dirichle", "dirichlet"),
     "unknown scale": federate("federation.scale=global", "federation.scale = 'global'", "device"),
@@ -126,7 +128,11 @@ CASES: dict[str, Case] = {
     "params.yaml a list": federate("", "params.yaml", "sections", **{"params.yaml": b"- run\n"}),
     "params.yaml empty": federate("", "params.yaml", **{"params.yaml": b""}),
     "params.yaml without a section": federate("", "federation", "missing", change=lambda p: p.pop("federation")),
-    "params.yaml without a key": federate("", "run.size", "missing", change=lambda p: p["run"].pop("size")),
+    "params.yaml without a key": federate("", "net.name = None", "mlp", change=lambda p: p["net"].pop("name")),
+    "a key that stands twice": federate("", "params.yaml", "size", **{"params.yaml": b"run: {size: a, size: b}\n"}),
+    "a study in a file that is not YAML": federate("", "mine.yaml", "YAML", **{"studies/mine.yaml": b"mine: [\n"}),
+    "a study that stands twice": federate("", "mine.yaml", "code stands in", **{"studies/mine.yaml": b"code: {}\n"}),
+    "a claim of no study": federate("", "'cod'", "mean code?", **{"claims/mine.yaml": b"cod: []\n"}),
     "params.yaml with a key too many": federate(
         "", "training.speed", "no such key", change=lambda p: p["training"].update(speed=1)
     ),
@@ -267,10 +273,14 @@ def ask(project: Project) -> dict[str, Said]:
 def place(project: Project, name: str, case: Case) -> str:
     """Write a case's files; returns the folder."""
     folder = project.folder / "cases" / name.replace(" ", "_")
-    params = yaml.safe_load((project.folder / "params.yaml").read_text())
     if case.change:
+        params = read_params(project.folder)
         case.change(params)
-    for path, content in {"params.yaml": yaml.safe_dump(params, sort_keys=False).encode(), **case.files}.items():
+        write_params(folder, params)
+    else:
+        shutil.copytree(project.folder / "studies", folder / "studies")
+        shutil.copyfile(project.folder / "params.yaml", folder / "params.yaml")
+    for path, content in case.files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
     return str(folder)

@@ -20,7 +20,7 @@ import pandas as pd
 import refusals
 import yaml
 from PIL import Image
-from project import ROOT, Project, Said, Seen, digests, end, small, wait
+from project import ROOT, Project, Said, Seen, digests, end, read_params, small, wait, write_params
 
 
 @dataclass
@@ -63,6 +63,8 @@ class Repro:
     """first: `dvc repro`. spoilt: the record's counts after one of its runs was spoilt, as if it had been ended in the
     middle of writing. forced: `dvc repro --force` after that. reg: `dvc exp run -S code_ot.reg=0.1`. edited: the flow
     by hand, after a line of the fusion's code had changed. runs: a copy of the record after the first `dvc repro`.
+    reworded: `dvc status` after a claim's words had changed. foreign: the same after `dfl.threshold` had, of which the
+    study has no row, and once more after `dvc repro plan`.
     """
 
     project: Project
@@ -73,6 +75,8 @@ class Repro:
     forced: Seen
     reg: Seen
     edited: Seen
+    reworded: dict[str, Any]
+    foreign: tuple[dict[str, Any], dict[str, Any]]
 
 
 def repro(place: Place) -> Repro:
@@ -85,6 +89,8 @@ def repro(place: Place) -> Repro:
     shutil.copyfile(piped.folder / "mlflow.db", runs)
     piped.run("dvc", "push", "--quiet")
     clone = cloned(place, piped)
+    reworded = status(piped, "claims/code.yaml", "The smaller alpha", "The less alpha")
+    foreign = status(piped, "params.yaml", "threshold: 0.6", "threshold: 0.5", "repro", "plan")
     interrupt(piped.folder / "mlflow.db", "lmf")
     spoilt = piped.record()
     forced = piped.look(piped.run("dvc", "repro", "--force"))
@@ -93,7 +99,20 @@ def repro(place: Place) -> Repro:
     for function in ("lmf", "code"):
         piped.edit("fedcore/align/fusion.py", function, "len('a line that was not there')")
     edited = piped.look(piped.federate())
-    return Repro(piped, runs, clone, first, spoilt, forced, reg, edited)
+    return Repro(piped, runs, clone, first, spoilt, forced, reg, edited, reworded[0], (foreign[0], foreign[-1]))
+
+
+def status(project: Project, path: str, old: str, new: str, *command: str) -> list[dict[str, Any]]:
+    """Return what `dvc status` says after a change of a file, and again after a DVC command; all is put back."""
+    text = (project.folder / path).read_text()
+    assert old in text
+    (project.folder / path).write_text(text.replace(old, new))
+    said = [json.loads(project.run("dvc", "status", "--json").out)]
+    if command:
+        project.run("dvc", *command)
+        said.append(json.loads(project.run("dvc", "status", "--json").out))
+    project.run("git", "checkout", "--quiet", "--", path, "dvc.lock")
+    return said
 
 
 def interrupt(database: Path, method: str) -> None:
@@ -217,9 +236,9 @@ def long(place: Place) -> Long:
     halfway = kill(project, LONG, lambda steps: steps["stretch"] >= 3)
     finished = project.look(project.federate(*LONG))
     calm = undisturbed.look(undisturbed.federate(*LONG))
-    params = yaml.safe_load((project.folder / "params.yaml").read_text())
+    params = read_params(project.folder)
     params["studies"]["code"]["sizes"]["small"] = {"grid": {"fedasa.budget": [1.0e6, [1.0e6, 1.0e6]]}}
-    (project.folder / "params.yaml").write_text(yaml.safe_dump(params))
+    write_params(project.folder, params)
     refused = project.look(project.federate(*LONG, "training.lr=0.02", code=2))
     return Long(project, undisturbed, halfway, finished, calm, refused)
 
@@ -337,7 +356,7 @@ class Own:
     """first: pictures in folders and the module of docs/nets.md. commented, edited: the same after a comment in the
     module's file, and after a changed line. refused: what was said to what cannot be used. swept: what gc said when all
     but the steps of edited were 40 days old. cache: files of steps and of blobs before it and after. again: edited once
-    more.
+    more. methods: a method of one's own, and one whose file was put beside the project's.
     """
 
     project: Project
@@ -348,10 +367,18 @@ class Own:
     swept: Said
     cache: tuple[dict[str, str], dict[str, str]]
     again: Seen
+    methods: Seen
 
 
 PICTURES = ("data.name=image_folder", "data.path=data/shapes", "data.size=16", "federation.min_size=4")
 MODULE = "net.name=mynets:Small"
+METHOD = """
+from fedcore.methods.fedavg import fedavg
+
+
+def {name}(*, nets, training, common: bool, rounds: int = 1):
+    return fedavg(nets=nets, training=training, common=common, rounds=rounds, weights="even")
+"""
 
 
 def own(place: Place) -> Own:
@@ -371,6 +398,10 @@ def own(place: Place) -> Own:
     project.read = len(project.journal())
     after = cached(project)
     again = project.look(project.federate(*PICTURES, MODULE))
+    (project.folder / "mymethods.py").write_text(METHOD.format(name="halves"))
+    (project.folder / "fedcore" / "methods" / "throwaway.py").write_text(METHOD.format(name="throwaway"))
+    typed = ("methods=[mymethods:halves,throwaway]", "halves.rounds=2", "throwaway.rounds=3")
+    methods = project.look(project.federate(*typed))
     file.write_text(file.read_text() + "\n\nclass Plain:\n    pass\n")
     picture = project.folder / "data" / "shapes" / "stripe" / "07.png"
     picture.write_bytes(picture.read_bytes()[:200])
@@ -381,7 +412,7 @@ def own(place: Place) -> Own:
     (project.folder / "cases.json").write_text(json.dumps(cases))
     printed = json.loads(project.run("python", "-m", "refusals").out.splitlines()[-1])
     refused = {what: Said(**said) for what, said in printed.items()}
-    return Own(project, *seen, refused, swept, (before, after), again)
+    return Own(project, *seen, refused, swept, (before, after), again, methods)
 
 
 def cached(project: Project) -> dict[str, str]:

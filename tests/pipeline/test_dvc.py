@@ -18,10 +18,19 @@ def test_a_fresh_clone_runs_nothing(repro: Repro):
     again = repro.clone.again
     assert again.said is not None
     assert "Running stage" not in again.said.out
-    assert again.said.out.count("didn't change, skipping") == 4
+    assert again.said.out.count("didn't change, skipping") == 5
     assert again.steps == []
     assert again.outs == repro.first.outs
     assert again.record == dict.fromkeys(again.record, 0)
+
+
+def test_a_reworded_claim_concerns_the_comparison_alone(repro: Repro):
+    assert set(repro.reworded) == {"compare"}
+
+
+def test_a_setting_of_another_studys_method_runs_the_plan_alone(repro: Repro):
+    assert set(repro.foreign[0]) == {"plan"}
+    assert repro.foreign[1] == {}
 
 
 def test_other_data_are_another_version(repro: Repro):
@@ -68,7 +77,7 @@ def test_no_output_holds_seconds_or_dates(repro: Repro):
 def test_stages_keep_to_what_is_theirs():
     """Prefect's and MLflow's stores are no outputs, and every stage lists the code that it runs."""
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
-    assert list(stages) == ["data", "partition", "federate", "compare"]
+    assert list(stages) == ["plan", "data", "partition", "federate", "compare"]
     outs = [
         str(out) for stage in stages.values() for kind in ("outs", "metrics", "plots") for out in stage.get(kind, [])
     ]
@@ -77,6 +86,7 @@ def test_stages_keep_to_what_is_theirs():
     for name, stage in stages.items():
         assert any(dep.startswith("flows/") for dep in stage["deps"]), name
     assert {"fedcore", "tasks", "flows/federate.py"} <= set(stages["federate"]["deps"])
+    assert not any("claims" in stage["deps"] for name, stage in stages.items() if name != "compare")
 
 
 def test_caches_are_no_part_of_what_dvc_watches():

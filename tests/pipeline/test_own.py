@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,6 +68,13 @@ def test_a_changed_line_of_the_module_retrains_everybody(own: Own):
     assert len(trained) == DEVICES
     assert own.edited.count("train") == DEVICES * len(ONE_SHOT)
     assert not {"divide", "hand_out"} & {step["step"] for step in own.edited.computed()}
+
+
+def test_a_method_of_ones_own_and_one_put_beside_the_projects_run(own: Own):
+    """Neither needs a change of another file."""
+    assert own.methods.said is not None
+    assert {"halves seed 0", "throwaway seed 0"} <= set(re.findall(r"\w+ seed 0", own.methods.said.out))
+    assert own.methods.record["runs"] > own.again.record["runs"]
 
 
 @pytest.mark.parametrize("what", REFUSED)

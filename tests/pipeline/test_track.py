@@ -114,7 +114,7 @@ def test_a_runs_parameters_are_all_its_settings(runs: dict[str, Any], repro: Rep
         training = {**params["training"], **row.get("training", {})}
         assert found["init"] == training.pop("init")
         assert {key: found[f"training.{key}"] for key in training} == {k: str(v) for k, v in training.items()}
-        own = {**params[found["method"]], **row}
+        own = {**params.get(found["method"], {}), **row}
         assert {key: found[key] for key in own if key not in ("method", "training")} == {
             key: str(value) for key, value in own.items() if key not in ("method", "training")
         }

@@ -1,0 +1,44 @@
+"""Write down all that a run of the studies will use, so that DVC runs a stage again where that has changed.
+
+python -m flows.plan   -> pipeline/plan/{data,partition,federate}/STUDY.json
+
+Titles and claims are in none of these files, nor is a method of which the study has no row.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tasks.config.command import refusals
+
+PLAN = Path("pipeline") / "plan"
+
+
+def write() -> None:
+    """Write the plan of every study that is run."""
+    from tasks.config.params import read
+    from tasks.config.studies import find_study, grid_points, run_section
+
+    params = read()
+    run = run_section(params)
+    for name in run.studies:
+        points = grid_points(params, name, run.size, {})
+        show = find_study(params, name).show
+        save("data", name, {point.dataset: point.content for point in points})
+        save("partition", name, {"seeds": run.seeds, "points": {p.slug: [p.dataset, p.federation] for p in points}})
+        settings = [asdict(point) | {"data": point.content} for point in points]
+        save("federate", name, {"size": run.size, "seeds": run.seeds, "show": show, "settings": settings})
+
+
+def save(stage: str, study: str, plan: dict[str, Any]) -> None:
+    path = PLAN / stage / f"{study}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(plan, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    with refusals():
+        write()

@@ -1,0 +1,215 @@
+"""The settings as they stand in params.yaml, studies/ and claims/ and as they are typed, read and put together.
+
+A section's model is the signature of the function that takes it, so that a setting is declared once, where it is used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from fedcore.builders import GIVEN, near
+from fedcore.data import DATASETS
+from fedcore.local import Training
+from fedcore.methods import METHODS, builder
+from fedcore.nets import NETS, maker
+from fedcore.partition import partition
+from fedcore.settings import model, union
+from fedcore.types import InputError
+
+REQUIRED = ("run", "data", "federation", "net", "training")
+"""Sections that params.yaml must have."""
+
+SHARED = "methods"
+"""The section whose settings are those of every method that takes them."""
+
+FROM_DATA = ("shape", "classes")
+"""What every net gets beside its settings."""
+
+FROM_RUN = ("dataset", "name", "seed")
+"""What a partition gets beside its settings."""
+
+
+class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's is ten times faster
+    """YAML 1.1 whose numbers may be written as in YAML 1.2, 1e-07, which is how DVC writes them."""
+
+
+Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def read(folder: Path = Path()) -> dict[str, Any]:
+    """Return the sections of params.yaml, and all studies, with their claims, as section `studies`.
+
+    Raises InputError for a file that is missing or not YAML, and for a section, study or claim that stands nowhere.
+    """
+    path = folder / "params.yaml"
+    params = _mapping(path, "sections")
+    known = (*REQUIRED, SHARED, *METHODS)
+    for name, section in params.items():
+        if name not in known:
+            raise InputError(f"{name}: no such section{near(str(name), known)}")
+        if not isinstance(section, dict):
+            raise InputError(f"{name} = {section!r}: must be a section; one without keys is {{}}")
+    for name in REQUIRED:
+        if name not in params:
+            raise InputError(f"{name}: the section is missing in {path}")
+    studies = _entries(folder / "studies")
+    for name, claims in _entries(folder / "claims").items():
+        if name not in studies:
+            raise InputError(f"claims: there is no study {name!r}{near(name, studies)}")
+        if isinstance(studies[name], dict):
+            studies[name] = {**studies[name], "claims": claims}
+    return {**params, "studies": studies}
+
+
+def parse(words: Sequence[str]) -> dict[str, Any]:
+    """Read key=value words as typed in a shell; values are YAML."""
+    settings: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise InputError(f"{word!r}: must be key=value, e.g. federation.devices=16")
+        try:
+            settings[key] = _load(text)
+        except yaml.YAMLError:
+            raise InputError(f"{key}: {text!r} is not a YAML value") from None
+    return settings
+
+
+def change(
+    params: Mapping[str, Any], changes: Mapping[str, Any], custom: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return params with dotted keys set; raises InputError for a key that nothing takes.
+
+    custom: methods of one's own, name -> "package.module:function". A shared setting (`methods.rounds`) replaces those
+    that methods' sections have so far, so that what is set later wins.
+    """
+    result = dict(params)
+    net = str(changes.get("net.name", params.get("net", {}).get("name")))
+    for key in sorted(changes, key=lambda key: not key.startswith(f"{SHARED}.")):
+        section, *below = key.split(".")
+        if section == SHARED and len(below) == 1:
+            for name in METHODS:
+                result[name] = {k: v for k, v in result.get(name, {}).items() if k != below[0]}
+        if section == "net" and ":" in net and len(below) == 1:
+            result["net"] = {**result["net"], below[0]: changes[key]}
+        else:
+            result = _set(result, (), key, changes[key], custom or {})
+    return result
+
+
+def _set(
+    values: Mapping[str, Any], above: tuple[str, ...], key: str, value: Any, custom: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the values of a section with one changed; above: the names of the sections that it is in."""
+    name, *below = key.split(".")[len(above) :]
+    allowed = _allowed(above, custom)
+    if name not in values and name not in allowed:
+        raise InputError(f"{key}: no such key{near(name, [*values, *allowed])}")
+    section = values.get(name, {} if _allowed((*above, name), custom) else None)
+    if below:
+        if not isinstance(section, Mapping):
+            raise InputError(f"{key}: {name} has no keys below it")
+        return {**values, name: _set(section, (*above, name), key, value, custom)}
+    if isinstance(section, Mapping) and not isinstance(value, Mapping):
+        keys = dict.fromkeys([*section, *_allowed((*above, name), custom)])
+        raise InputError(f"{key} = {value!r}: is a section, set a key below it: {', '.join(keys)}")
+    return {**values, name: value}
+
+
+def _allowed(section: tuple[str, ...], custom: Mapping[str, str]) -> Collection[str]:
+    """Return the keys that a section may have, whether or not they stand in params.yaml."""
+    match section:
+        case ():
+            return [*REQUIRED, SHARED, *METHODS, *custom]
+        case ("data",):
+            return union(tuple(loaders().values())).model_fields
+        case ("net",):
+            return [*union(tuple(makers().values()), FROM_DATA).model_fields, "variants"]
+        case ("federation",):
+            return [*model(partition, FROM_RUN).model_fields, "partition", "scale"]
+        case ("training",) | (_, "training"):
+            return [*model(Training).model_fields, "init"]
+        case ("methods",):
+            return shared().model_fields
+        case (name,) if name in METHODS or name in custom:
+            return [*model(builder(custom.get(name, name)), GIVEN).model_fields, "training"]
+    return ()
+
+
+@cache
+def loaders() -> dict[str, Callable[..., Any]]:
+    """Return the functions that read datasets, by name."""
+    places = {name: place.partition(":") for name, place in DATASETS.items()}
+    return {name: getattr(import_module(module), function) for name, (module, _, function) in places.items()}
+
+
+@cache
+def makers() -> dict[str, Callable[..., Any]]:
+    """Return the functions that make nets, by name."""
+    return {name: maker(name) for name in NETS}
+
+
+@cache
+def shared() -> type[BaseModel]:
+    """Return the model of all settings that some method takes."""
+    return union(tuple(map(builder, METHODS)), GIVEN)
+
+
+def _entries(folder: Path) -> dict[str, Any]:
+    """Return what the YAML files of a folder hold by study; a study stands in one file alone."""
+    found: dict[str, Any] = {}
+    places: dict[str, Path] = {}
+    for path in sorted(folder.glob("*.yaml")):
+        for name, entry in _mapping(path, "studies").items():
+            if not re.fullmatch(r"\w+", str(name)):
+                raise InputError(f"{path}: {name!r}: a study's name is of letters, digits and _")
+            if name in found:
+                raise InputError(f"{path}: {name} stands in {places[name]} too")
+            found[str(name)], places[str(name)] = entry, path
+    return found
+
+
+def _mapping(path: Path, of: str) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping."""
+    try:
+        content = _load(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; run this in the project's folder") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: must hold {of}, has {type(content).__name__}")
+    return content
+
+
+def _load(text: str) -> Any:
+    loader = Loader(text)
+    node = loader.get_single_node()
+    if node is None:
+        return None
+    _refuse_twins(node)
+    return loader.construct_document(node)
+
+
+def _refuse_twins(node: yaml.Node) -> None:
+    """Refuse a key that stands twice in a mapping, of which YAML would take the last."""
+    if isinstance(node, yaml.MappingNode):
+        seen: dict[str, yaml.Node] = {}
+        for key, value in node.value:
+            if key.value in seen and isinstance(key, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError("there are two", seen[key.value].start_mark, key.value, key.start_mark)
+            seen[key.value if isinstance(key, yaml.ScalarNode) else ""] = key
+            _refuse_twins(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            _refuse_twins(value)

@@ -1,0 +1,143 @@
+"""Studies: questions as data, each turned into the points of its grid."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge
+from pydantic import Field
+
+from fedcore.builders import near
+from fedcore.results.claims import DOMAIN, Claim
+from fedcore.settings import Section, checked
+from fedcore.types import InputError
+from tasks.config.params import change
+from tasks.config.settings import Setting, resolve
+
+Seeds = Annotated[list[Annotated[int, Ge(0)]], Field(min_length=1)]
+
+EVERY = "run.every"
+"""The only setting of section run that a study may set for itself."""
+
+
+class Study(Section):
+    """A question as data: which settings, methods and seeds answer it.
+
+    methods: rows of the comparison: label -> changes to the method's section (`method` where the label is no method).
+    claims: what a paper says, as rules. along: the grid key along which the page draws accuracy. show: what else the
+    page draws of every setting, with the first seed (docs/pipeline.md).
+    """
+
+    title: str
+    methods: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    sizes: dict[str, Size]
+    claims: list[Claim] = Field(default_factory=list)
+    along: str | None = None
+    show: list[Literal["transport", "similarity", "alignment", "features", "soft_targets", "links"]] = Field(
+        default_factory=list
+    )
+
+
+class Size(Section):
+    """set: settings of the study in this size. grid: settings of which every combination is run.
+
+    A grid's values are settings of its key, or, by name or number, several settings that go together.
+    """
+
+    set: dict[str, Any] = Field(default_factory=dict)
+    grid: dict[str, list[Any] | dict[str | float, dict[str, Any]]] = Field(default_factory=dict)
+
+
+class Run(Section):
+    """What a plain run does."""
+
+    studies: Annotated[list[str], Field(min_length=1)]
+    size: str
+    seeds: Seeds
+    every: Annotated[int, Ge(1)] = 1
+    workers: Annotated[int, Ge(1)] | None = None
+    accelerator: Literal["auto", "none"] = "auto"
+
+
+Study.model_rebuild()
+
+
+def run_section(params: Mapping[str, Any]) -> Run:
+    return checked(Run, "run", params.get("run", {}))
+
+
+def find_study(params: Mapping[str, Any], name: str) -> Study:
+    """Return a study, checked; raises InputError for a name that is not known."""
+    studies = params.get("studies", {})
+    if name not in studies:
+        raise InputError(f"run.studies: {name!r} is not known (allowed: {', '.join(studies)}){near(name, studies)}")
+    chosen = checked(Study, f"studies.{name}", studies[name])
+    for size, one in chosen.sizes.items():
+        if DOMAIN in one.grid:
+            raise InputError(
+                f"studies.{name}.sizes.{size}.grid.{DOMAIN}: no key of a grid, claims mean the devices' domain by it; "
+                "use another name"
+            )
+    for claim in chosen.claims:
+        for label in claim.labels - set(chosen.methods):
+            raise InputError(
+                f"studies.{name}.claims: {claim.rule!r} names {label!r}, the study has no such row in methods"
+            )
+    return chosen
+
+
+def grid_points(
+    params: Mapping[str, Any], study_name: str, size_name: str, changes: Mapping[str, Any], methods: Sequence[str] = ()
+) -> list[Setting]:
+    """Return the points of a study's grid, ready to run.
+
+    params < the study's `set` < a grid point < changes (typed by the user, so that they win; one that names a grid key
+    leaves a single point). methods: labels of the study, or names of methods with their own section; all if empty.
+    """
+    chosen = find_study(params, study_name)
+    if size_name not in chosen.sizes:
+        raise InputError(f"run.size = {size_name!r}: study {study_name} has sizes {', '.join(chosen.sizes)}")
+    size = chosen.sizes[size_name]
+    rows = {label: chosen.methods.get(label, {}) for label in methods or chosen.methods}
+    names = [str(row.get("method", label)) for label, row in rows.items()]
+    custom = {name.rpartition(":")[2]: name for name in names if ":" in name}
+    found = []
+    for values in itertools.product(*(_axis(key, values, changes) for key, values in size.grid.items())):
+        point = {key: word for key, word, _ in values}
+        at_point = {key: value for _, _, settings in values for key, value in settings.items()}
+        for key in [*size.set, *at_point]:
+            if key.startswith("run.") and key != EVERY:
+                raise InputError(
+                    f"studies.{study_name}: {key} is of all studies; of section run a study sets every alone"
+                )
+        here = params
+        typed = {key: value for key, value in changes.items() if key not in point}
+        for layer in (size.set, at_point, typed):
+            here = change(here, layer, custom)
+        every = run_section(here).every
+        found.append(resolve(here, study=study_name, name=_name(point), point=point, rows=rows, every=every))
+    return found
+
+
+def _axis(key: str, values: Sequence[Any] | Mapping[Any, Any], changes: Mapping[str, Any]) -> list[Any]:
+    """Return the places along one axis of a grid: (key, what it is called there, settings)."""
+    if isinstance(values, Mapping):
+        named = [(key, name, settings) for name, settings in values.items() if changes.get(key, name) == name]
+        if not named:
+            names = list(map(str, values))
+            raise InputError(f"{key} = {changes[key]!r}: allowed: {', '.join(names)}{near(str(changes[key]), names)}")
+        return named
+    return [(key, value, {key: value}) for value in ([changes[key]] if key in changes else values)]
+
+
+def _name(point: Mapping[str, Any]) -> str:
+    """Return a name for a point of a grid."""
+    return " ".join(f"{key.rpartition('.')[2]}={_word(value)}" for key, value in point.items()) or "base"
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return "+".join(map(_word, value))
+    return f"{value:g}" if isinstance(value, int | float) else str(value)

@@ -1,0 +1,42 @@
+"""Studies asked of the project's own parameters, and the line by which something is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedcore.methods import METHODS
+from fedcore.types import InputError
+from tasks.config.params import read
+from tasks.config.settings import Setting
+from tasks.config.studies import Run, grid_points, run_section
+
+ROOT = Path(__file__).parents[1]
+PARAMS = read(ROOT)
+
+
+def points(params: Mapping[str, Any], methods: tuple[str, ...] = (), **changes: Any) -> list[Setting]:
+    """Return the points of study `asked`; a dot in a key is written __."""
+    return grid_points(params, "asked", "small", {key.replace("__", "."): v for key, v in changes.items()}, methods)
+
+
+def ask(params: dict[str, Any], methods: Mapping[str, Any], **size: Any) -> dict[str, Any]:
+    """Give the parameters one more study."""
+    params["studies"]["asked"] = {"title": "?", "methods": methods, "sizes": {"small": size}}
+    return params
+
+
+def everything(params: dict[str, Any]) -> tuple[Run, list[Setting]]:
+    """Read all of it, as a run with every method does."""
+    return run_section(params), points(ask(params, {name: {} for name in METHODS}))
+
+
+def refusal(asked: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
+    """Return the one line of a refusal."""
+    with pytest.raises(InputError) as caught:
+        asked(*args, **kwargs)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)

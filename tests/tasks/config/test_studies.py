@@ -1,0 +1,244 @@
+"""Studies: what wins over what, grids, claims, and the studies that are there."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import pytest
+from asked import PARAMS, ROOT, ask, points, refusal
+
+from fedcore.nets import net
+from tasks.config.studies import Run, Size, Study, find_study, grid_points, run_section
+
+# what wins
+
+
+def test_params_then_set_then_grid_then_what_is_typed(params: dict[str, Any]):
+    params["federation"]["alpha"] = 1.0
+    ask(params, {"lmf": {}})
+    assert [point.federation["alpha"] for point in points(params)] == [1.0]
+    ask(params, {"lmf": {}}, set={"federation.alpha": 2.0, "federation.devices": 5})
+    assert [(p.federation["alpha"], p.federation["devices"]) for p in points(params)] == [(2.0, 5)]
+    ask(params, {"lmf": {}}, set={"federation.alpha": 2.0}, grid={"federation.alpha": [3.0, 4.0]})
+    assert [point.federation["alpha"] for point in points(params)] == [3.0, 4.0]
+    assert [point.federation["alpha"] for point in points(params, federation__alpha=5.0)] == [5.0]
+    assert params["federation"]["alpha"] == 1.0  # nothing is written back
+
+
+def test_a_grid_is_every_combination_with_a_name_for_each(params: dict[str, Any]):
+    ask(params, {"lmf": {}}, grid={"federation.alpha": [1.0e20, 0.1], "lmf.solver": ["newton", "exact"]})
+    found = points(params)
+    assert [(p.federation["alpha"], p.methods[0].settings["solver"]) for p in found] == [
+        (1e20, "newton"), (1e20, "exact"), (0.1, "newton"), (0.1, "exact"),
+    ]  # fmt: skip
+    assert [p.name for p in found] == [
+        f"alpha={alpha} solver={solver}" for alpha in ("1e+20", "0.1") for solver in ("newton", "exact")
+    ]
+    assert [p.point for p in found][:2] == [
+        {"federation.alpha": 1e20, "lmf.solver": "newton"}, {"federation.alpha": 1e20, "lmf.solver": "exact"},
+    ]  # fmt: skip
+    assert len({p.slug for p in found}) == 4
+    assert all(set(p.slug) <= set("abcdefghijklmnopqrstuvwxyzA_BCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.=+-") for p in found)
+    assert [p.name for p in points(params, federation__alpha=1.0)] == ["alpha=1 solver=newton", "alpha=1 solver=exact"]
+    ask(params, {"lmf": {}})
+    assert [p.name for p in points(params)] == ["base"]
+
+
+def test_a_row_wins_over_its_methods_section_and_training(params: dict[str, Any]):
+    params["training"] |= {"epochs": 7, "lr": 0.5, "init": "per_device"}
+    params["lmf"]["reg"] = 0.25
+    rows = {
+        "lmf": {},
+        "sharp": {"method": "lmf", "reg": 0.125, "training": {"epochs": 2, "init": "common"}},
+        "fedavg_2": {"method": "fedavg", "rounds": 2},
+    }
+    plain, sharp, average = points(ask(params, rows))[0].methods
+    assert (plain.label, plain.name, plain.settings["reg"], plain.training["epochs"], plain.common) == (
+        "lmf",
+        "lmf",
+        0.25,
+        7,
+        False,
+    )
+    assert (sharp.label, sharp.name, sharp.settings["reg"]) == ("sharp", "lmf", 0.125)
+    assert (sharp.training["epochs"], sharp.training["lr"], sharp.common) == (2, 0.5, True)
+    assert (average.name, average.settings["rounds"], average.settings["weights"]) == (
+        "fedavg",
+        2,
+        params["fedavg"]["weights"],
+    )
+    # What is typed for the method reaches every row of it, unless the row says otherwise.
+    plain, sharp, _ = points(params, lmf__reg=0.5)[0].methods
+    assert (plain.settings["reg"], sharp.settings["reg"]) == (0.5, 0.125)
+
+
+def test_a_study_may_say_how_often_it_is_evaluated(params: dict[str, Any]):
+    params["run"]["every"] = 2
+    assert points(ask(params, {"lmf": {}}))[0].every == 2
+    ask(params, {"lmf": {}}, set={"run.every": 3})
+    assert points(params)[0].every == 3
+    assert points(params, run__every=5)[0].every == 5
+    ask(params, {"lmf": {}}, grid={"run.every": [1, 4]})
+    assert [point.every for point in points(params)] == [1, 4]
+
+
+def test_a_study_sets_nothing_else_that_is_of_all_studies(params: dict[str, Any]):
+    says = "studies.asked: run.seeds is of all studies; of section run a study sets every alone"
+    assert refusal(points, ask(params, {"lmf": {}}, set={"run.seeds": [1]})) == says
+    assert refusal(points, ask(params, {"lmf": {}}, grid={"run.seeds": [[1], [2]]})) == says
+    assert "run.every = 0" in refusal(points, ask(params, {"lmf": {}}, set={"run.every": 0}))
+
+
+def test_a_methods_own_section_may_change_its_training(params: dict[str, Any]):
+    params["lmf"]["training"] = {"epochs": 3, "init": "common"}
+    lmf, code = points(ask(params, {"lmf": {}, "code_ot": {}}))[0].methods
+    assert (lmf.training["epochs"], lmf.common) == (3, True)
+    assert (code.training["epochs"], code.common) == (params["training"]["epochs"], False)
+    assert lmf.flat()["training.epochs"] == 3
+    assert lmf.flat()["init"] == "common"
+
+
+def test_methods_are_chosen_by_label_or_by_name(params: dict[str, Any]):
+    ask(params, {"ten": {"method": "fedavg", "rounds": 10}, "lmf": {}})
+    assert [row.label for row in points(params)[0].methods] == ["ten", "lmf"]
+    assert [(row.label, row.settings["rounds"]) for row in points(params, ("ten",))[0].methods] == [("ten", 10)]
+    assert [(row.label, row.settings["rounds"]) for row in points(params, ("fedavg",))[0].methods] == [("fedavg", 1)]
+
+
+@pytest.fixture(scope="module")
+def federate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The flow's module, imported with a home and an environment of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.environ", {**os.environ, "FEDCORE_HOME": str(tmp_path_factory.mktemp("home"))})
+        yield import_module("flows.federate")
+
+
+def test_what_is_typed_reaches_the_run_and_the_studies(federate: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    words = ["study=code", "run.seeds=[5,6]", "run.every=3", "studies.code.methods={lmf: {}}", "federation.devices=3"]
+    params, jobs = federate.planned(federate.parse(words))
+    assert [job.seed for job in jobs] == [5, 6]
+    assert run_section(params).every == jobs[0].settings[0].every == 3
+    assert [row.label for row in jobs[0].settings[0].methods] == ["lmf"]
+    assert jobs[0].settings[0].federation["devices"] == 3
+    assert [job.seed for job in federate.planned(federate.parse(["study=code", "seed=9", "run.seeds=[5,6]"]))[1]] == [9]
+    assert federate.planned(federate.parse(["study=dfl", "run.every=3"]))[1][0].settings[0].every == 3
+    assert "run.evry" in refusal(federate.planned, federate.parse(["run.evry=3"]))
+    assert "run.every = 0" in refusal(federate.planned, federate.parse(["run.every=0"]))
+
+
+def test_the_command_line_names_one_or_many(federate: Any):
+    asked = federate.parse(["study=code", "seeds=[1,2]", "method=lmf", "size=paper", "prepared=true", "lmf.reg=0.5"])
+    assert asked == federate.Request(
+        studies=["code"], seeds=[1, 2], methods=["lmf"], size="paper", prepared=True, changes={"lmf.reg": 0.5}
+    )
+
+
+# grids and claims
+
+
+def test_settings_that_go_together_have_a_name(params: dict[str, Any]):
+    grid = {
+        "optimiser": {
+            "sgd": {"training.optimiser": "sgd", "training.lr": 0.1},
+            "adam": {"training.optimiser": "adam", "training.lr": 0.001},
+        },
+        "federation.alpha": [1.0, 0.1],
+    }
+    ask(params, {"lmf": {}}, grid=grid)
+    found = points(params)
+    assert [p.name for p in found] == [
+        "optimiser=sgd alpha=1", "optimiser=sgd alpha=0.1", "optimiser=adam alpha=1", "optimiser=adam alpha=0.1",
+    ]  # fmt: skip
+    assert [(p.methods[0].training["optimiser"], p.methods[0].training["lr"]) for p in found[1:3]] == [
+        ("sgd", 0.1), ("adam", 0.001),
+    ]  # fmt: skip
+    assert [p.name for p in points(params, optimiser="adam", federation__alpha=0.5)] == ["optimiser=adam alpha=0.5"]
+    assert "did you mean adam?" in refusal(points, params, optimiser="adma")
+
+
+@pytest.mark.parametrize(
+    ("claim", "says"),
+    [
+        ({"says": "a", "rule": "lmf beats code_ot"}, "must be one of A > B"),
+        ({"says": "a", "rule": "lmf > fedavg_99"}, "'fedavg_99'"),
+        ({"says": "a", "rule": "lmf rises with federation.alpha", "of": "accuracy"}, "a split and a metric"),
+        ({"says": "a", "rule": "lmf > code_ot", "of": "best of test.accuracy"}, "std of test.accuracy"),
+        ({"says": "a", "rule": "0.9 > 0.8"}, "must be one of A > B"),
+        ({"rule": "lmf > code_ot"}, "says: is missing"),
+    ],
+)
+def test_a_claim_that_cannot_be_read_is_refused(params: dict[str, Any], claim: dict[str, Any], says: str):
+    ask(params, {"lmf": {}, "code_ot": {}})
+    params["studies"]["asked"]["claims"] = [claim]
+    line = refusal(find_study, params, "asked")
+    assert "studies.asked.claims" in line
+    assert says in line
+
+
+def test_a_grid_has_no_key_that_claims_take_for_the_devices_domain(params: dict[str, Any]):
+    ask(params, {"lmf": {}})
+    params["studies"]["asked"]["sizes"]["small"]["grid"] = {"domain": {"a": {"training.lr": 0.1}}}
+    line = refusal(find_study, params, "asked")
+    assert "studies.asked.sizes.small.grid.domain: no key of a grid" in line
+
+
+def test_only_known_pictures_are_shown(params: dict[str, Any]):
+    ask(params, {"lmf": {}})
+    known = ["similarity", "alignment", "features", "transport", "soft_targets", "links"]
+    params["studies"]["asked"]["show"] = known
+    assert find_study(params, "asked").show == params["studies"]["asked"]["show"]
+    params["studies"]["asked"]["show"] = ["linked"]
+    assert "studies.asked.show.0 = 'linked'" in refusal(find_study, params, "asked")
+
+
+@pytest.mark.parametrize("model", [Run, Size, Study])
+def test_every_key_of_a_study_and_of_the_run_is_read_by_some_code(model: Any):
+    sources = [path.read_text() for part in ("tasks", "flows") for path in (ROOT / part).rglob("*.py")]
+    read = {node.attr for text in sources for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)}
+    assert set(model.model_fields) <= read
+
+
+@pytest.mark.parametrize(("name", "size"), [(n, s) for n, study in PARAMS["studies"].items() for s in study["sizes"]])
+def test_every_study_is_valid_in_every_size(name: str, size: str):
+    found = grid_points(PARAMS, name, size, {})
+    grid = PARAMS["studies"][name]["sizes"][size].get("grid", {})
+    count = 1
+    for tried in grid.values():
+        count *= len(tried)
+    assert len(found) == count
+    assert len({point.slug for point in found}) == count
+    labels = list(PARAMS["studies"][name]["methods"])
+    assert [[row.label for row in point.methods] for point in found] == [labels] * count
+    if name == "code":
+        assert {"local_only", "fedavg"} <= {row.name for point in found for row in point.methods}  # the baselines
+    for point in found:
+        own = {key: value for key, value in point.net.items() if key != "name"}
+        for row in point.methods:
+            shape = (1, 512) if point.data["name"] in ("bearings", "cwru") else (1, 28, 28)
+            assert row.build({"a": net(point.net["name"], shape=shape, classes=10, **own)}).stages
+
+
+KILOBYTES = {
+    ("mnist", "cnn"): 265.9, ("cifar10", "cnn"): 249.7, ("cifar100", "cnn"): 253.1, ("mnist", "resnet20"): 908.7,
+    ("cifar10", "resnet20"): 909.9, ("mnist", "mobilenet_v2"): 9420.8, ("cifar10", "mobilenet_v2"): 9420.8,
+}  # fmt: skip
+"""DFL, Table IV: files of its nets, those that are the nets its text describes (docs/dfl.md)."""
+
+
+def test_settings_that_go_together_may_be_named_by_numbers():
+    """Typed, such a number chooses its point, and one that is not there is refused."""
+    (point,) = grid_points(PARAMS, "dfl_table5", "small", {"dfl.threshold": 0.6})
+    assert point.point == {"dfl.threshold": 0.6}
+    assert [row.settings["threshold"] for row in point.methods] == [0.6] * 3
+    line = refusal(grid_points, PARAMS, "dfl_table5", "small", {"dfl.threshold": 0.55})
+    assert "dfl.threshold = 0.55: allowed: 0.0, 0.1," in line
+
+
+def test_an_unknown_study_or_size_is_refused():
+    assert "did you mean code?" in refusal(find_study, PARAMS, "cod")
+    assert "small, paper" in refusal(grid_points, PARAMS, "code", "tiny", {})
