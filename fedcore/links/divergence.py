@@ -33,6 +33,7 @@ from fedcore.types import (
     Turn,
     Unit,
     Update,
+    named,
 )
 
 SCORED_AT_A_TIME = 256
@@ -53,6 +54,7 @@ class Divergence:
     held_out: Chance
 
 
+@named("compare")
 def estimate(
     memory: object, messages: object, pair: tuple[Device, Device], step_id: StepId, *, net: Net, settings: Divergence
 ) -> tuple[Params, Update]:

@@ -51,6 +51,7 @@ from fedcore.types import (
     Unit,
     Update,
     generator,
+    named,
     nbytes,
 )
 
@@ -227,6 +228,7 @@ def answered(program: Program, weights: tuple[float, ...], *constants: bytes) ->
     return solve(Problem(source, target, energy, *weights), **how)  # type: ignore[arg-type]
 
 
+@named("link")
 def planned(
     server: Params,
     updates: Mapping[Unit, Update],
@@ -243,6 +245,7 @@ def planned(
     return formed(server, turn, answer.psi, weigh(answer, server, turn), problem.energy, answer, bound)
 
 
+@named("link")
 def guessed(
     server: Params, updates: Mapping[str, Update], turn: Turn, *, radio: Radio, draw: Draw
 ) -> tuple[Params, Mapping[str, Message]]:

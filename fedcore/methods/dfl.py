@@ -31,6 +31,7 @@ from fedcore.types import (
     StepId,
     Turn,
     Update,
+    named,
 )
 
 
@@ -98,6 +99,7 @@ def train_and_show(
     return moments, update
 
 
+@named("average")
 def combine(
     server: Params,
     updates: Mapping[str, Update],

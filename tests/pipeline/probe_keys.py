@@ -20,7 +20,7 @@ from fedcore.rounds import receive
 from tasks.cache import keys
 from tasks.cache.store import Ref
 from tasks.config.settings import _method, read
-from tasks.run.bodies import deploy, divide, hand_out
+from tasks.run.bodies import deploy, distribute, divide
 from tasks.run.segments import stretch
 
 NET = net("mlp", shape=(5,), classes=3, widths=[6, 4])
@@ -33,7 +33,7 @@ def found() -> dict[str, str]:
         part.cache_clear()
     made = {
         "divide": keys.key(partial(divide, federation={"name": "iid"}, seed=0), Ref("dataset", 1)),
-        "hand_out": keys.key(partial(hand_out, scale="none"), Ref("dataset", 1), Ref("partition", 1)),
+        "distribute": keys.key(partial(distribute, scale="none"), Ref("dataset", 1), Ref("partition", 1)),
     }
     params = read()
     for name in METHODS:

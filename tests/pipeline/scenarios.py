@@ -158,7 +158,7 @@ def killed(place: Place) -> Killed:
     project = place.copy("killed")
     training = kill(project, SLOW, lambda steps: steps["train"] >= 1)
     # The second method's devices are found trained; then it fuses, for seconds.
-    fusing = kill(project, SLOW, lambda steps: steps["train"] == 12 and steps["receive"] == 1)
+    fusing = kill(project, SLOW, lambda steps: steps["train"] == 12 and steps["choose"] == 1)
     finished = project.look(project.federate(*SLOW))
     undisturbed = place.copy("undisturbed")
     calm = undisturbed.look(undisturbed.federate(*SLOW))
@@ -214,7 +214,7 @@ class Long:
 
 def long(place: Place) -> Long:
     project, undisturbed = hasty(place.copy("long"), 0.5), hasty(place.copy("long-undisturbed"), 0.5)
-    halfway = kill(project, LONG, lambda steps: steps["stretch"] >= 3)
+    halfway = kill(project, LONG, lambda steps: steps["rounds"] >= 3)
     finished = project.look(project.federate(*LONG))
     calm = undisturbed.look(undisturbed.federate(*LONG))
     params = yaml.safe_load((project.folder / "params.yaml").read_text())
@@ -258,13 +258,13 @@ class Sampled:
 
 def sampled(place: Place) -> Sampled:
     project, undisturbed = hasty(place.copy("sampled"), 0.1), hasty(place.copy("sampled-undisturbed"), 0.1)
-    dfl = kill(project, SAMPLED, lambda steps: steps["stretch"] >= 2)
+    dfl = kill(project, SAMPLED, lambda steps: steps["rounds"] >= 2)
     before: list[int] = []
 
     def two_of_the_second(steps: Counter[str]) -> bool:
         if steps["deploy"]:  # the first method's end
-            before.append(steps["stretch"])
-        return bool(before) and steps["stretch"] - before[0] >= 2
+            before.append(steps["rounds"])
+        return bool(before) and steps["rounds"] - before[0] >= 2
 
     scaffold = kill(project, SAMPLED, two_of_the_second)
     finished = project.look(project.federate(*SAMPLED))

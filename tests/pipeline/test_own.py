@@ -66,7 +66,7 @@ def test_a_changed_line_of_the_module_retrains_everybody(own: Own):
     assert sorted({step["unit"] for step in trained}) == [f"device-{i:02d}" for i in range(DEVICES)]
     assert len(trained) == DEVICES
     assert own.edited.count("train") == DEVICES * len(ONE_SHOT)
-    assert not {"divide", "hand_out"} & {step["step"] for step in own.edited.computed()}
+    assert not {"partition", "distribute"} & {step["step"] for step in own.edited.computed()}
 
 
 @pytest.mark.parametrize("what", REFUSED)
