@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_nets_images import NARROW, images, narrow, seeded
+from narrow_nets import NARROW, images, narrow, seeded
 from torch import Tensor
 
 from fedcore import nets

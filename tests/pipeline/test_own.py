@@ -115,7 +115,7 @@ def test_what_no_run_used_for_a_month_is_deleted_and_nothing_else(own: Own):
     assert {path for path in after if path.startswith("steps/")} == used
     gone = [path for path in before if path not in after]
     steps, blobs = (sum(path.startswith(kind) for path in gone) for kind in ("steps/", "blobs/"))
-    assert own.swept.out.startswith(f"deleted {steps} steps and {blobs} blobs not used for 30 days, ")
+    assert own.pruned.out.startswith(f"pruned {steps} steps and {blobs} blobs not used for 30 days, ")
     assert steps > 0 < blobs
 
 
