@@ -1,12 +1,13 @@
 # make run    the default study, end to end, and its summary        make ui     Prefect and MLflow in the browser
-# make test   style, types, import boundaries, all tests            make clean  forget everything that was computed
+# make check  style, types, import boundaries, the quick tests      make clean  forget everything that was computed
+# make test   the same with all tests
 
 PYTHON ?= python3
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run test ui clean
+.PHONY: run check test ui clean
 .DELETE_ON_ERROR:
 
 run: .venv/run

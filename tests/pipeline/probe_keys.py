@@ -10,6 +10,7 @@ import sys
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from project import Project
 
@@ -20,6 +21,7 @@ from fedcore.rounds import receive
 from tasks.cache import keys
 from tasks.cache.store import Ref
 from tasks.config.settings import _method, read
+from tasks.prefect.steps import name_of
 from tasks.run.bodies import deploy, distribute, divide
 from tasks.run.segments import stretch
 
@@ -49,9 +51,22 @@ def found() -> dict[str, str]:
     return made
 
 
-def main(edits: list[str]) -> dict[str, dict[str, str]]:
+def words() -> dict[str, dict[str, list[str]]]:
+    """Return the words by which each method's steps go, each once, in their order."""
+    params, found = read(), {}
+    for name in METHODS:
+        method = _method(params, name, {}).build(NETS)
+        server = [method.begin, *(partial(receive, stage.combine) for stage in method.stages if stage.combine)]
+        devices = [stage.local for stage in method.stages]
+        found[name] = {
+            who: list(dict.fromkeys(map(name_of, steps))) for who, steps in (("devices", devices), ("server", server))
+        }
+    return found
+
+
+def main(edits: list[str]) -> dict[str, Any]:
     project = Project(Path.cwd())
-    all_found = {"": found()}
+    all_found: dict[str, Any] = {"": found(), "words": words()}
     for edit in edits:
         path, function = edit.split(":")
         before = (project.folder / path).read_bytes()

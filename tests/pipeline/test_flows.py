@@ -104,7 +104,7 @@ def test_one_changed_file_trains_one_device(tables: Tables):
     assert len(second.computed("fuse")) == 1  # what was sent is another, so it is fused again
 
 
-def test_one_changed_file_measures_that_device_s_pairs_again(tables: Tables):
+def test_one_changed_file_compares_that_devices_pairs_again(tables: Tables):
     """ST-LF's divergences: a step per pair, keyed by both devices' data."""
     first, second = (seen.computed("compare") for seen in tables.pairs)
     assert len(first) == DEVICES * (DEVICES - 1) / 2

@@ -43,7 +43,7 @@ def test_nothing_is_recorded_twice(long: Long):
     assert long.calm.record["runs"] == 1 + 1
 
 
-def test_a_setting_that_is_refused_stops_a_study_before_anything_is_trained(long: Long):
+def test_a_refused_setting_stops_a_study_before_anything_is_trained(long: Long):
     """Also where it is the grid's second one and the first has nothing wrong."""
     said = long.refused.said
     assert said is not None
