@@ -7,18 +7,29 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run check test ui clean
+.PHONY: run check test ui clean style quick all
 .DELETE_ON_ERROR:
 
 run: .venv/run
 	@$(BIN)/dvc repro --quiet
 	@$(BIN)/python -m flows.compare show
 
+check: .venv/test
+	@$(MAKE) --no-print-directory --jobs 2 style quick
+
 test: .venv/test
+	@$(MAKE) --no-print-directory --jobs 2 style all
+
+style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+quick:
+	$(BIN)/pytest -m 'not slow' --numprocesses 2
+
+all:
 	$(BIN)/pytest
 
 ui: .venv/run

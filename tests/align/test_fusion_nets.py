@@ -76,6 +76,7 @@ def test_shuffling_along_the_table_leaves_the_function(case: str, training: bool
     torch.testing.assert_close(found / wanted.abs().max(), wanted / wanted.abs().max(), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [EXACT, NEWTON], ids=["exact", "newton"])
 @pytest.mark.parametrize("case", NARROW)
 def test_shuffled_net_fuses_back_to_itself(case: str, options: Options) -> None:
@@ -86,6 +87,7 @@ def test_shuffled_net_fuses_back_to_itself(case: str, options: Options) -> None:
     torch.testing.assert_close(code([model, target], net.table, **options)[0], target, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copies", [2, 3])
 @pytest.mark.parametrize("case", NARROW)
 def test_split_and_merged_units_leave_the_function(case: str, copies: int) -> None:
@@ -103,6 +105,7 @@ def test_split_and_merged_units_leave_the_function(case: str, copies: int) -> No
     same(outputs(net, merged, x), wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", NARROW)
 def test_unequal_widths_take_the_targets_shapes(case: str) -> None:
     """CODE, Remark 3."""

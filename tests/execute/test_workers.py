@@ -76,6 +76,7 @@ def note(path, seconds):
     time.sleep(seconds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "training",
     [SGD, replace(SGD, optimiser="adam", lr=0.001), replace(SGD, momentum=0.9)],
@@ -97,6 +98,7 @@ def niceness():
     return [os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir("/proc/self/task")]
 
 
+@pytest.mark.slow
 def test_workers_stand_back_as_far_as_they_are_told(one_worker):
     here = os.getpriority(os.PRIO_PROCESS, 0)
     assert set(one_worker.call(niceness)) == {here}
@@ -230,6 +232,7 @@ def test_many_threads_may_call(workers):
         assert list(threads.map(lambda i: workers.map(abs, {i: (-i,)})[i], range(20))) == list(range(20))
 
 
+@pytest.mark.slow
 def test_workers_start_when_first_needed_and_compute_with_one_thread():
     before = _children()
     pool = Workers(3)
@@ -242,6 +245,7 @@ def test_workers_start_when_first_needed_and_compute_with_one_thread():
         pool.call(abs, 1)
 
 
+@pytest.mark.slow
 def test_all_workers_may_be_started_at_once():
     before = _children()
     with Workers(3) as pool:
