@@ -7,7 +7,7 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run check test ui clean style quick all
+.PHONY: run check test ui clean style quick-tests all-tests
 .DELETE_ON_ERROR:
 
 run: .venv/run
@@ -15,10 +15,10 @@ run: .venv/run
 	@$(BIN)/python -m flows.compare show
 
 check: .venv/test
-	@$(MAKE) --no-print-directory --jobs 2 style quick
+	@$(MAKE) --no-print-directory --jobs 2 style quick-tests
 
 test: .venv/test
-	@$(MAKE) --no-print-directory --jobs 2 style all
+	@$(MAKE) --no-print-directory --jobs 2 style all-tests
 
 style:
 	$(BIN)/ruff check .
@@ -26,10 +26,10 @@ style:
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-quick:
+quick-tests:
 	$(BIN)/pytest -m 'not slow' --numprocesses 2
 
-all:
+all-tests:
 	$(BIN)/pytest
 
 ui: .venv/run
