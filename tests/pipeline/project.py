@@ -185,7 +185,7 @@ class Project:
         """Ask the Prefect server."""
         content = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.api}/{what}", content, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=LIMIT) as answer:
             return json.load(answer)
 
     def edit(self, path: str, function: str, line: str) -> None:

@@ -126,7 +126,7 @@ def cloned(place: Place, origin: Project) -> Clone:
 
 
 SLOW = (
-    "federation.devices=6", "training.batch=4", "training.epochs=300", "methods=[best_local,lmf]",
+    "federation.devices=6", "training.batch=4", "training.epochs=150", "methods=[best_local,lmf]",
     "lmf.solver=sinkhorn", "lmf.tol=1.0e-300", "lmf.max_iterations=10000", "run.workers=2",
 )  # fmt: skip
 
