@@ -130,6 +130,7 @@ def test_a_mean_of_nets_with_norms_has_the_mean_statistics() -> None:
     torch.testing.assert_close(mean([models[0]] * 3, torch.tensor([1.0, 0.0, 0.0])), models[0], rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["lenet", "mcmahan_cnn"])
 def test_whole_nets_come_back_as_well(case: str) -> None:
     net = nets.net(case, shape=(1, 28, 28), classes=10)

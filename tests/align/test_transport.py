@@ -78,6 +78,7 @@ def test_exact_plan_costs_what_pot_and_the_hungarian_method_say(p: int) -> None:
     assert (run("exact", C, 1.0).plan * C).sum().item() == pytest.approx(C.numpy()[rows, columns].mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reg", [1e-3, 1e-4, 1e-6, 1e-9, 1e-300])
 def test_newton_tends_to_the_assignment_as_lambda_vanishes(reg: float) -> None:
     C = cost(points(60, 5, 0), points(60, 5, 1), 1)

@@ -106,6 +106,7 @@ def test_workers_stand_back_as_far_as_they_are_told(one_worker):
         assert set(pool.call(niceness)) == {min(here + 5, 19)}
 
 
+@pytest.mark.slow
 def test_results_come_in_the_order_of_the_keys(workers):
     for execute in (Inline(), workers):
         assert list(execute.map(abs, {k: (k,) for k in (3, -1, 2)}).items()) == [(3, 3), (-1, 1), (2, 2)]
@@ -294,6 +295,7 @@ def test_inline_gives_the_threads_back():
     assert torch.get_num_threads() == threads
 
 
+@pytest.mark.slow
 def test_a_net_that_the_tests_define_reaches_the_workers(workers):
     fed = device("a", 30)
     there = workers.call(

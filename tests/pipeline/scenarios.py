@@ -277,20 +277,17 @@ def sampled(place: Place) -> Sampled:
 
 @dataclass(frozen=True)
 class Tables:
-    """first: a folder with a file per device. second: the same after the file of `changed` had changed. pairs: the same
-    two with a method that measures over pairs.
-    """
+    """first: a folder with a file per device. second: the same after the file of `changed` had changed."""
 
     project: Project
     changed: str
     first: Seen
     second: Seen
-    pairs: tuple[Seen, Seen]
 
 
 BY_DEVICE = (
     "data.name=table", "data.path=devices", "data.label=y", "federation.partition=by_device", "seeds=[3]",
-    "methods=[local_only,lmf]",
+    "methods=[local_only,lmf,st_lf]",
 )  # fmt: skip
 
 
@@ -301,10 +298,7 @@ def tables(place: Place) -> Tables:
     first = project.look(project.federate(*BY_DEVICE))
     table(project.folder / "devices" / "cairo.csv", 7, rows=61)
     second = project.look(project.federate(*BY_DEVICE))
-    pairs = project.look(project.federate(*BY_DEVICE[:-1], "method=st_lf"))
-    table(project.folder / "devices" / "cairo.csv", 8, rows=62)
-    pairs = pairs, project.look(project.federate(*BY_DEVICE[:-1], "method=st_lf"))
-    return Tables(project, "cairo", first, second, pairs)
+    return Tables(project, "cairo", first, second)
 
 
 def table(path: Path, seed: int, rows: int = 60) -> None:
