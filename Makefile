@@ -1,23 +1,35 @@
 # make run    the default study, end to end, and its summary        make ui     Prefect and MLflow in the browser
-# make test   style, types, import boundaries, all tests            make clean  forget everything that was computed
+# make check  style, types, import boundaries, the quick tests      make clean  forget everything that was computed
+# make test   the same with all tests
 
 PYTHON ?= python3
 BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run test ui clean
+.PHONY: run check test ui clean style quick-tests all-tests
 .DELETE_ON_ERROR:
 
 run: .venv/run
 	@$(BIN)/dvc repro --quiet
 	@$(BIN)/python -m flows.compare show
 
+check: .venv/test
+	@$(MAKE) --no-print-directory --jobs 2 style quick-tests
+
 test: .venv/test
+	@$(MAKE) --no-print-directory --jobs 2 style all-tests
+
+style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+quick-tests:
+	$(BIN)/pytest -m 'not slow' --numprocesses 2
+
+all-tests:
 	$(BIN)/pytest
 
 ui: .venv/run

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import nll_loss
 
 from fedcore.local import predict
-from fedcore.types import Data, Deploy, Device, Handle, Message, Model, Net, Params, Scores, Splits
+from fedcore.types import Data, Deploy, Device, Handle, Message, Model, Net, Params, Scores, Splits, named
 
 BATCH = 1024
 
@@ -65,6 +65,7 @@ def examined(device: Device) -> Device:
     return replace(device, data=Splits(Data(train.x[:0], train.y[:0]), device.data.val, device.data.test))
 
 
+@named("evaluate")
 def score(deploy: Deploy, memory: Params, message: Message, devices: Mapping[str, Device], shared: Data) -> Scores:
     """Score one deployed model on the shared test set and on the val and test splits of the devices that run it.
 

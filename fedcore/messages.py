@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedcore.mixing import changed, mean
 from fedcore.nets import init, key
-from fedcore.types import InputError, Message, Model, Params, Public, generator
+from fedcore.types import InputError, Message, Model, Params, Public, generator, named
 
 MODEL = "model/"
 """What the names begin with under which the server remembers the model that it sent."""
@@ -19,6 +19,7 @@ def everyone(names: Iterable[str], message: Message) -> dict[str, Message]:
     return dict.fromkeys(names, message)
 
 
+@named("begin")
 def first(public: Public, seed: int, *, common: bool) -> tuple[Params, Mapping[str, Message]]:
     """Begin with an empty server memory and the initial models.
 
@@ -37,6 +38,7 @@ def received(memory: Params, message: Message) -> Model:
     return Model((message.params,))
 
 
+@named("begin")
 def first_kept(public: Public, seed: int) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone one initial model and remember it: what devices send back is how it changed."""
     _, messages = first(public, seed, common=True)

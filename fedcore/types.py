@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Protocol, TypeAlias, runtime_checkable
+from typing import Annotated, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import torch
 from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 Params: TypeAlias = dict[str, Tensor]
 """A model's leaves by name: parameters and buffers, as in a state_dict."""
@@ -219,6 +221,20 @@ class Model:
     def __post_init__(self) -> None:
         if len(self.members) != len(self.weights):
             raise ValueError(f"{len(self.members)} members have {len(self.weights)} weights")
+
+
+def named(word: str) -> Callable[[Function], Function]:
+    """Give a step the word by which a progress bar or an orchestrator calls it, such as "train" or "fuse".
+
+    Without one a step goes by the first word of its function's name (`train_corrected`: "train"). The word is not part
+    of a step's key.
+    """
+
+    def name(fn: Function) -> Function:
+        fn.word = word  # type: ignore[attr-defined]
+        return fn
+
+    return name
 
 
 def generator(*words: object) -> torch.Generator:

@@ -1,4 +1,4 @@
-"""Delete from the cache what no run has used for long.
+"""Prune the cache: delete the steps that no run has used for long, and their blobs.
 
 python -m flows.prune            nothing used for 30 days
 python -m flows.prune days=7
@@ -27,10 +27,10 @@ def main(words: list[str]) -> None:
         raise InputError(f"{', '.join(given)}: unknown; there is days, as in days={DAYS:g}")
     if type(days) not in (int, float) or not 0 <= days < float("inf"):
         raise InputError(f"days: {days!r} is not a number from 0")
-    swept = prune.sweep(environment.STEPS, Store(environment.BLOBS), days)
+    pruned = prune.prune(environment.STEPS, Store(environment.BLOBS), days)
     print(
-        f"deleted {swept.steps} steps and {swept.blobs} blobs not used for {days:g} days, {swept.nbytes / 1e6:.1f} MB; "
-        f"blobs of {swept.left / 1e6:.1f} MB stay"
+        f"pruned {pruned.steps} steps and {pruned.blobs} blobs not used for {days:g} days, "
+        f"{pruned.nbytes / 1e6:.1f} MB; blobs of {pruned.left / 1e6:.1f} MB stay"
     )
 
 

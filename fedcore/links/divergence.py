@@ -31,6 +31,7 @@ from fedcore.types import (
     Positive,
     StepId,
     Update,
+    named,
 )
 
 SCORED_AT_A_TIME = 256
@@ -51,6 +52,7 @@ class Divergence:
     held_out: Chance = 0.2
 
 
+@named("compare")
 def estimate(
     memory: object, messages: object, pair: tuple[Device, Device], step_id: StepId, *, net: Net, settings: Divergence
 ) -> tuple[Params, Update]:

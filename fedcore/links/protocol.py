@@ -54,6 +54,7 @@ from fedcore.types import (
     Turn,
     Update,
     generator,
+    named,
     nbytes,
 )
 
@@ -149,7 +150,7 @@ def method(
             "use common, or combine: outputs"
         )
     # The first stage is the training that every one-shot method shares; its result stays on the device.
-    stages = (Stage(partial(train, training=training), None), *told, Stage(offer, partial(transfer, how=how)))
+    stages = (Stage(partial(train, training=training), None), *told, Stage(offer, partial(send_models, how=how)))
     return Method(partial(first, common=common), stages, deploy, review, FIGURES)
 
 
@@ -262,6 +263,7 @@ def answered(program: Program, weights: tuple[float, ...], *constants: bytes) ->
     return solve(Problem(source, target, energy, *weights), **how)  # type: ignore[arg-type]
 
 
+@named("link")
 def planned(
     server: Params,
     updates: Mapping[Pair, Update],
@@ -289,6 +291,7 @@ def planned(
     return formed(server, turn, known, alpha, replace(found, matrices=leaves(told)))
 
 
+@named("link")
 def guessed(
     server: Params, updates: Mapping[str, Update], turn: Turn, *, radio: Radio, sources: Choose, weights: Weigh
 ) -> tuple[Params, Mapping[str, Message], Report]:
@@ -354,7 +357,7 @@ def solution(answer: Answer, names: Sequence[str]) -> Report:
     return Report(devices={"program": dict.fromkeys(names, known)}, words=words)
 
 
-def transfer(
+def send_models(
     server: Params, updates: Mapping[str, Update], turn: Turn, *, how: How
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Send each target the combination of its sources' models, and a source nothing.

@@ -33,6 +33,7 @@ from fedcore.types import (
     StepId,
     Turn,
     Update,
+    named,
 )
 
 
@@ -101,6 +102,7 @@ def train_and_show(
     return moments, update
 
 
+@named("average")
 def combine(
     server: Params,
     updates: Mapping[str, Update],

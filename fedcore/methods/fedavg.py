@@ -16,7 +16,7 @@ from fedcore.local import Training, train
 from fedcore.messages import apply_changes, everyone, first, first_kept, kept, one_start, received
 from fedcore.mixing import by_size, changes, evenly, mean
 from fedcore.nets import require_equal
-from fedcore.types import Count, Device, Fraction, Message, Method, Net, Params, Stage, StepId, Turn, Update
+from fedcore.types import Count, Device, Fraction, Message, Method, Net, Params, Stage, StepId, Turn, Update, named
 
 Weights: TypeAlias = Literal["size", "even"]
 Sends: TypeAlias = Literal["model", "change"]
@@ -63,6 +63,7 @@ def train_change(
     return moments, replace(update, params=changes(update.params, message.params))
 
 
+@named("average")
 def follow(
     server: Params, updates: Mapping[str, Update], turn: Turn, *, weights: Weights
 ) -> tuple[Params, Mapping[str, Message]]:

@@ -1,4 +1,7 @@
-"""What flows leave behind for others to read: a line for each step that they needed, and a mark while they run."""
+"""The journal of steps: a line for each step that a flow needed, with the blobs that it refers to.
+
+Beside it, a mark for each flow that is running.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,17 @@ JOURNAL = environment.STATE / "journal.jsonl"
 FLOWS = environment.STATE / "flows"
 
 Line = dict[str, Any]
-"""time in seconds since 1970, process, flow, step, unit, key, cached, and the seconds wall and cpu."""
+"""time in seconds since 1970, process, flow, step, unit, key, cached, the seconds wall and cpu, and blobs: the digests
+of those that the step's result refers to."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What became of one step.
+    """The outcome of one step.
 
-    kind: the function's name. cached: whether an earlier result was used. wall, cpu: seconds it took when it was
-    computed, in this run or an earlier one.
+    kind: the word for it, such as train, fuse or evaluate. cached: whether an earlier result was used. wall, cpu:
+    seconds it took when it was computed, in this run or an earlier one. blobs: digests of those that its result refers
+    to.
     """
 
     kind: str
@@ -34,12 +39,13 @@ class Step:
     cached: bool
     wall: float
     cpu: float
+    blobs: tuple[str, ...]
 
 
 def note(line: Line) -> None:
-    """Add a line, with the time."""
-    with JOURNAL.open("a") as journal:
-        journal.write(_written({"time": round(time.time(), 3), **line}))
+    """Add a line, with the time; in a single write, so that lines of flows that run side by side do not mix."""
+    with JOURNAL.open("ab", buffering=0) as journal:
+        journal.write(_written({"time": round(time.time(), 3), **line}).encode())
 
 
 def lines() -> list[Line]:

@@ -235,11 +235,18 @@ def _uses(
 
 
 def _bare(statement: ast.stmt) -> ast.stmt:
-    """Return a statement without docstrings; comments and layout are not in the tree anyway."""
+    """Return a statement without docstrings and the words of steps; comments and layout are not in the tree anyway."""
     for node in ast.walk(statement):
+        if isinstance(node, ast.FunctionDef):
+            node.decorator_list = [decorator for decorator in node.decorator_list if not _gives_a_word(decorator)]
         if (
             isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
             and ast.get_docstring(node, False) is not None
         ):
             node.body = node.body[1:] or [ast.Pass()]
     return statement
+
+
+def _gives_a_word(decorator: ast.expr) -> bool:
+    """Tell whether a decorator is fedcore.types.named."""
+    return isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Name) and decorator.func.id == "named"

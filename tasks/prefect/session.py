@@ -1,4 +1,4 @@
-"""What a flow works with: the store, the workers, cached steps, progress in the terminal, and a journal of steps."""
+"""A flow's session: the store, the workers, cached steps, progress in the terminal, and the journal of steps."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ class _Quiet(logging.Filter):
 
 
 class Session:
-    """A flow's run: steps, and how far it is. computes: called as each step ends that was not found."""
+    """One run of a flow: its store, its steps, and its progress in the terminal and in the journal.
+
+    computes: called when a step that had to be computed ends.
+    """
 
     def __init__(
         self,
@@ -95,6 +98,7 @@ class Session:
         journal.note({
             "process": os.getpid(), "flow": self.flow, "step": step.kind, "unit": step.unit, "key": step.key,
             "cached": step.cached, "wall": round(step.wall, 4), "cpu": round(step.cpu, 4),
+            "blobs": step.blobs,
         })  # fmt: skip
         if step.kind in self.local:
             self._advance(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import count
 from typing import Any
 
 from prefect import task
@@ -11,6 +12,7 @@ from prefect.futures import PrefectFuture, as_completed
 
 from fedcore.execute.accelerator import accelerated, there
 from fedcore.execute.workers import WorkerDied, Workers
+from fedcore.rounds import receive
 from tasks.cache.calls import call_save, load_call, load_call_save
 from tasks.cache.journal import Step
 from tasks.cache.keys import Digest
@@ -19,11 +21,12 @@ from tasks.config import environment
 
 
 class Steps:
-    """Runs functions as cached tasks; an `execute` for fedcore.rounds.run.
+    """Runs the loop's functions as cached Prefect tasks: the `execute` that the pipeline gives to fedcore.rounds.
 
-    Arguments and results are references (tasks.cache.store). watch is told of every step as it ends, played of the
-    local steps that were done inside a step. accelerator: the kind that devices' steps run on, None for the CPU; keys
-    tell the results of one from the other's.
+    Arguments and results are references (tasks.cache.store). watch: called with every step as it ends, computed or
+    found. played: called with the number of local steps that were done inside a step, as they are done. accelerator:
+    the kind of device that local steps run on, None for the CPU; it is part of their keys. done: the steps that have
+    ended.
     """
 
     def __init__(
@@ -100,7 +103,7 @@ class Steps:
         body: Callable[..., Any],
         needed: Callable[[Any], Any] = lambda value: value,
     ) -> dict[Any, Any]:
-        kind = name_of(fn)
+        kind = name_of(fn, *next(iter(calls.values()), ()))
         keys = {unit: self._digest.of(("step", fn, args)) for unit, args in calls.items()}
         jobs = {unit: _Job(partial(body, *args)) for unit, args in calls.items()}
         futures = {
@@ -120,17 +123,22 @@ class Steps:
                 record = self._submit(kind, unit, keys[unit], jobs[unit], refresh=True).result()
                 value = self._whole(record, needed)
             self._known[keys[unit]] = record
-            steps[unit] = Step(kind, _label(unit), keys[unit], not jobs[unit].ran, record["wall"], record["cpu"])
+            steps[unit] = Step(
+                kind, _label(unit), keys[unit], not jobs[unit].ran, record["wall"], record["cpu"],
+                tuple(sorted({ref.digest for ref in refs(value)})),
+            )  # fmt: skip
             self.watch(steps[unit])
             results[unit] = value
         self.done += [steps[unit] for unit in calls]
         return {unit: results[unit] for unit in calls}
 
     def _submit(self, kind: str, unit: Any, key: str, job: _Job, refresh: bool = False) -> PrefectFuture[Any]:
-        _JOBS[key] = job
-        label = f"{kind} {_label(unit)}".strip()
-        named = cached_step.with_options(task_run_name=label)
-        return (named.with_options(refresh_cache=True) if refresh else named).submit(key)
+        number = next(_NUMBERS)
+        _JOBS[number] = job
+        step = cached_step.with_options(name=kind, task_run_name=f"{kind} {_label(unit)}".strip())
+        future = (step.with_options(refresh_cache=True) if refresh else step).submit(key, number)
+        future.add_done_callback(lambda _: _forget(number))
+        return future
 
     def _whole(self, record: Mapping[str, Any], needed: Callable[[Any], Any]) -> Any:
         value = unflatten(record["value"], {})
@@ -165,8 +173,13 @@ class _Job:
         self.ran = False
 
 
-# A task's input is the key alone: Prefect neither copies, hashes nor stores what a step works on.
-_JOBS: dict[str, _Job] = {}
+# A task's input is a key and a number: Prefect neither copies, hashes nor stores what a step works on.
+_JOBS: dict[int, _Job] = {}
+_NUMBERS = count()
+
+
+def _forget(number: int) -> None:
+    del _JOBS[number]
 
 
 @task(
@@ -178,9 +191,12 @@ _JOBS: dict[str, _Job] = {}
     retries=2,
     retry_condition_fn=lambda task, run, state: _worth_another_try(state),
 )
-def cached_step(key: str) -> dict[str, Any]:
-    """Do the job that waits under a key; returns its value (with references) and the seconds it took."""
-    job = _JOBS[key]
+def cached_step(key: str, number: int) -> dict[str, Any]:
+    """Do the job of that number, unless a result is stored under the key.
+
+    Returns its value (with references) and the seconds it took.
+    """
+    job = _JOBS[number]
     job.ran = True
     record: dict[str, Any] = job.work()
     return record
@@ -212,11 +228,18 @@ def _as_they_end(calls: Mapping[Any, Any], futures: Mapping[Any, PrefectFuture[A
     yield from left
 
 
-def name_of(fn: Any) -> str:
-    """Return the name of a function, whatever is bound to it and wherever it runs."""
-    while hasattr(fn, "func"):
-        fn = fn.args[0] if fn.func is there else fn.func
-    return str(fn.__name__)
+def name_of(fn: Any, *args: Any) -> str:
+    """Return the word for a step (see fedcore.types.named), whatever is bound to its function and wherever it runs.
+
+    What the server does with updates goes by the word of the method's own combine.
+    """
+    while True:
+        if isinstance(fn, partial):
+            fn, args = fn.func, (*fn.args, *args)
+        elif fn in (there, receive):
+            fn, args = args[0], args[1:]
+        else:
+            return str(getattr(fn, "word", "") or fn.__name__.partition("_")[0])
 
 
 def _label(unit: Any) -> str:

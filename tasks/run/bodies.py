@@ -6,15 +6,16 @@ from typing import Any
 
 from fedcore.data import Dataset
 from fedcore.partition import Partition, partition, servers, splits
-from fedcore.types import Data, Deploy, Message, Model, Params, Splits
+from fedcore.types import Data, Deploy, Message, Model, Params, Splits, named
 
 
+@named("partition")
 def divide(dataset: Dataset, *, federation: dict[str, Any], seed: int) -> Partition:
     """Say who holds which example."""
     return partition(dataset, seed=seed, **federation)
 
 
-def hand_out(dataset: Dataset, made: Partition, *, scale: str) -> tuple[dict[str, Splits], Data, Data]:
+def distribute(dataset: Dataset, made: Partition, *, scale: str) -> tuple[dict[str, Splits], Data, Data]:
     """Give each device its own examples; beside them the shared test set and what the server holds itself."""
     return *splits(dataset, made, scale), servers(dataset, scale)
 

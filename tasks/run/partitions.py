@@ -21,7 +21,7 @@ from tasks.cache.store import Damaged, Ref, Store
 from tasks.config.settings import Setting
 from tasks.prefect.steps import Steps
 from tasks.record.result import Prepared
-from tasks.run.bodies import describe, divide, hand_out
+from tasks.run.bodies import describe, distribute, divide
 
 DATASET = "dataset.safetensors"
 PARTITION = "index.parquet"
@@ -87,7 +87,7 @@ def who(steps: Steps, dataset: Ref, federation: Mapping[str, Any], seed: int) ->
 
 def gather(steps: Steps, setting: Setting, prepared: Prepared) -> Federation:
     """Return the federation: its devices hold references, the loop never looks inside them."""
-    scaled = partial(hand_out, scale=setting.federation["scale"])
+    scaled = partial(distribute, scale=setting.federation["scale"])
     held, shared, own = steps.short(scaled, prepared.dataset, prepared.partition, start=True)
     card = steps.short(describe, prepared.dataset)
     first = {key: value for key, value in setting.net.items() if key != "variants"}

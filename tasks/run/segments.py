@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedcore.rounds import Round, State, begin, finish, measure, play, take_turn, upcoming
-from fedcore.types import Federation, Method, PairStage
+from fedcore.types import Federation, Method, PairStage, named
 from tasks.cache.store import Damaged
 from tasks.prefect.steps import Steps
 
@@ -92,6 +92,7 @@ def parts(state: State) -> tuple[Any, dict[str, Any], dict[Any, Any]]:
     return state.server, dict(state.messages), dict(state.memories)
 
 
+@named("rounds")
 def stretch(
     execute: Any, method: Method, fed: Federation, seed: int, place: tuple[Any, ...], every: int, left: int,
     places: Sequence[tuple[Any, ...]],

@@ -162,6 +162,7 @@ def test_identical_networks_are_a_fixed_point(name: str, options: Options) -> No
     torch.testing.assert_close(lmf(models, axes, reference=0, **options)[0], models[0], rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 @pytest.mark.parametrize("copies", [2, 3])
 def test_split_and_merged_units_leave_the_function(name: str, copies: int) -> None:
@@ -181,6 +182,7 @@ def test_split_and_merged_units_leave_the_function(name: str, copies: int) -> No
     torch.testing.assert_close(forward(code([wide, narrow], axes, **EXACT)[0], x), want, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_unequal_widths_take_the_targets_shapes() -> None:
     wide = gather(network(MLP, 0), MLP, {label: torch.arange(n).repeat(2) for label, n in WIDTHS.items()})
     other = network(MLP, 1)

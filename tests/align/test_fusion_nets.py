@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_nets_images import NARROW, images, narrow, seeded
+from narrow_nets import NARROW, images, narrow, seeded
 from torch import Tensor
 
 from fedcore import nets
@@ -76,6 +76,7 @@ def test_shuffling_along_the_table_leaves_the_function(case: str, training: bool
     torch.testing.assert_close(found / wanted.abs().max(), wanted / wanted.abs().max(), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [EXACT, NEWTON], ids=["exact", "newton"])
 @pytest.mark.parametrize("case", NARROW)
 def test_shuffled_net_fuses_back_to_itself(case: str, options: Options) -> None:
@@ -86,6 +87,7 @@ def test_shuffled_net_fuses_back_to_itself(case: str, options: Options) -> None:
     torch.testing.assert_close(code([model, target], net.table, **options)[0], target, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copies", [2, 3])
 @pytest.mark.parametrize("case", NARROW)
 def test_split_and_merged_units_leave_the_function(case: str, copies: int) -> None:
@@ -103,6 +105,7 @@ def test_split_and_merged_units_leave_the_function(case: str, copies: int) -> No
     same(outputs(net, merged, x), wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", NARROW)
 def test_unequal_widths_take_the_targets_shapes(case: str) -> None:
     """CODE, Remark 3."""
@@ -127,6 +130,7 @@ def test_a_mean_of_nets_with_norms_has_the_mean_statistics() -> None:
     torch.testing.assert_close(mean([models[0]] * 3, torch.tensor([1.0, 0.0, 0.0])), models[0], rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["lenet", "mcmahan_cnn"])
 def test_whole_nets_come_back_as_well(case: str) -> None:
     net = nets.net(case, shape=(1, 28, 28), classes=10)

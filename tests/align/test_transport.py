@@ -78,6 +78,7 @@ def test_exact_plan_costs_what_pot_and_the_hungarian_method_say(p: int) -> None:
     assert (run("exact", C, 1.0).plan * C).sum().item() == pytest.approx(C.numpy()[rows, columns].mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reg", [1e-3, 1e-4, 1e-6, 1e-9, 1e-300])
 def test_newton_tends_to_the_assignment_as_lambda_vanishes(reg: float) -> None:
     C = cost(points(60, 5, 0), points(60, 5, 1), 1)
@@ -89,6 +90,7 @@ def test_newton_tends_to_the_assignment_as_lambda_vanishes(reg: float) -> None:
     assert -1e-6 <= excess <= reg * np.log(60) + 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reg", [1e2, 1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-12])
 @pytest.mark.parametrize("kind", KINDS)
 def test_newton_never_meets_its_cap(kind: str, reg: float) -> None:
@@ -100,6 +102,7 @@ def test_newton_never_meets_its_cap(kind: str, reg: float) -> None:
     assert (plan.plan.sum(1) - uniform(n)).abs().sum() + (plan.plan.sum(0) - uniform(m)).abs().sum() <= TOL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("p", [1, 2])
 @pytest.mark.parametrize("noise", [0.1, 1.0, float("inf")])
 def test_newton_on_a_wide_layer_with_small_lambda(noise: float, p: int) -> None:
@@ -132,6 +135,7 @@ def test_single_units(solver: str, shape: tuple[int, int]) -> None:
     assert plan.converged
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     n=st.integers(1, 12),
@@ -173,6 +177,7 @@ def test_cost_is_the_distance_or_its_square() -> None:
     torch.testing.assert_close(cost(x, y, 2), want**2)
 
 
+@pytest.mark.slow
 def test_same_problem_same_bits() -> None:
     first, second = (run("newton", KINDS["different p2"], 1e-3) for _ in range(2))
     assert torch.equal(first.plan, second.plan)

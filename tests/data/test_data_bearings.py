@@ -523,6 +523,7 @@ def test_devices_of_a_location_are_more_alike_than_across(seed):
     assert max(found[key][1] for key in ("AB", "AC", "BC")) <= 0.84
 
 
+@pytest.mark.slow
 def test_a_linear_model_learns_a_device_and_not_another_location(simulated):
     x = simulated.train.x[:, 0].log1p().numpy()
     y, device = simulated.train.y.numpy(), np.array(simulated.device)

@@ -88,6 +88,7 @@ def test_mnist_m_depends_on_its_seed_and_photographs(mnist, tmp_path):
     assert not torch.equal(data.train.x, load("mnist_m", root=mnist, download=False).train.x)
 
 
+@pytest.mark.slow
 def test_mnist_m_of_the_embedded_digits_over_the_sample_photographs():
     data = load("mnist_m", root="nowhere", download=False, base="digits")
     assert data.train.x.shape == (1797, 3, 28, 28)

@@ -62,6 +62,7 @@ def holds(value: Any) -> bool:
     return any(map(holds, value)) if isinstance(value, tuple) else isinstance(value, There)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_is_the_same_on_it(name: str):
     row = ROWS[name]
@@ -74,6 +75,7 @@ def test_a_method_is_the_same_on_it(name: str):
     assert [one.scores for one in plain] == [one.scores for one in moved_]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "training", [SGD, ADAM, replace(SGD, momentum=0.5, moments="kept"), replace(ADAM, moments="kept")]
 )

@@ -78,6 +78,7 @@ def note(path, seconds):
     time.sleep(seconds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "training",
     [SGD, replace(SGD, optimiser="adam", lr=0.001), replace(SGD, momentum=0.9)],
@@ -99,6 +100,7 @@ def niceness():
     return [os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir("/proc/self/task")]
 
 
+@pytest.mark.slow
 def test_workers_stand_back_as_far_as_they_are_told(one_worker):
     here = os.getpriority(os.PRIO_PROCESS, 0)
     assert set(one_worker.call(niceness)) == {here}
@@ -106,6 +108,7 @@ def test_workers_stand_back_as_far_as_they_are_told(one_worker):
         assert set(pool.call(niceness)) == {min(here + 5, 19)}
 
 
+@pytest.mark.slow
 def test_results_come_in_the_order_of_the_keys(workers):
     for execute in (Inline(), workers):
         assert list(execute.map(abs, {k: (k,) for k in (3, -1, 2)}).items()) == [(3, 3), (-1, 1), (2, 2)]
@@ -381,6 +384,7 @@ def test_many_threads_may_call(workers):
         assert list(threads.map(lambda i: workers.map(abs, {i: (-i,)})[i], range(20))) == list(range(20))
 
 
+@pytest.mark.slow
 def test_workers_start_when_first_needed_and_compute_with_one_thread():
     before = _children()
     pool = Workers(3)
@@ -393,6 +397,7 @@ def test_workers_start_when_first_needed_and_compute_with_one_thread():
         pool.call(abs, 1)
 
 
+@pytest.mark.slow
 def test_all_workers_may_be_started_at_once():
     before = _children()
     with Workers(3) as pool:
@@ -441,6 +446,7 @@ def test_inline_gives_the_threads_back():
     assert torch.get_num_threads() == threads
 
 
+@pytest.mark.slow
 def test_a_net_that_the_tests_define_reaches_the_workers(workers):
     fed = device("a", 30)
     there = workers.call(

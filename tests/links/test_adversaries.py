@@ -153,6 +153,7 @@ def told(rival, seen):
     return predict(rival, RIVAL, seen, 100).argmax(1)
 
 
+@pytest.mark.slow
 def test_an_identifier_learns_who_is_who_and_training_against_it_undoes_that():
     there, params = device_of("a"), model("a")
     mine = features(params, NET, data(40, "mine").x)

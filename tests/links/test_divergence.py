@@ -54,6 +54,7 @@ def test_on_mnist_same_overlapping_and_disjoint_digits_are_told_apart() -> None:
     assert d["disjoint"] > 1.2
 
 
+@pytest.mark.slow
 def test_on_small_digits_they_are_ordered() -> None:
     images, labels = load_digits(return_X_y=True)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))  # they come writer by writer

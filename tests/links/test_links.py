@@ -84,6 +84,7 @@ def test_every_answer_is_feasible_and_the_penalised_objective_never_rises(n: int
     assert answer.gap == pytest.approx((answer.objective - best.objective) / best.objective, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["successive", "repaired", "exact"])
 def test_relabelling_the_devices_permutes_the_answer(solver: str) -> None:
     problem = links.random(7, 3)
@@ -131,6 +132,7 @@ def test_one_device_is_its_own_source() -> None:
         assert (answer.psi, answer.alpha, answer.objective) == (0, 0, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["successive", "exact"])
 def test_a_labelled_device_becomes_a_target_where_its_error_is_large(solver: str) -> None:
     """Fig. 4: device 3, and the objective falls until no weight moves any more, whatever the errors."""
@@ -172,6 +174,7 @@ def test_a_device_near_all_others_is_their_only_source(solver: str) -> None:
     np.testing.assert_allclose(answer.alpha[0], np.arange(10) > 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "device"), [(0, 0), (2, 3)])
 def test_with_random_divergence_a_labelled_device_near_another_becomes_a_target(seed: int, device: int) -> None:
     """Fig. 5, third column: every other labelled device stays a source."""

@@ -40,6 +40,7 @@ def test_every_method_has_a_section():
     assert 0 < len(CONTROLS) < len(METHODS)
 
 
+@pytest.mark.slow
 def test_same_seed_same_bits_other_seed_other_bits(row):
     built = row.build(NETS)
     first, again, other = ([bits(one) for one in run(built, FED, seed, Inline())] for seed in (1, 1, 2))

@@ -131,6 +131,7 @@ def test_rounds_are_those_of_the_algorithm(ratio, rhos, temperature):
     assert [one.report.series["distillation"]["rho"] for one in rounds] == pytest.approx(rhos)
 
 
+@pytest.mark.slow
 def test_rounds_resume_and_run_in_workers_with_the_same_bits():
     built = dfl(fraction=0.4)
     rounds = [*run(built, FED, 3, Inline())]

@@ -105,6 +105,7 @@ def shares(net: str) -> dict[str, int]:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("net", "row"), [(net, row) for net in NETS for row in shares(net)])
 def test_baselines_learn_the_digits(net, row):
     name, memory, _ = SENT[row]

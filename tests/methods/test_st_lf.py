@@ -123,7 +123,7 @@ def linked(how):
         "energy": torch.arange(16, dtype=torch.float64).reshape(4, 4),
     }
     updates = sent("ab") | {name: Update() for name in "cd"}
-    return *protocol.transfer(server, updates, TURN, how=how), updates
+    return *protocol.send_models(server, updates, TURN, how=how), updates
 
 
 def test_parameters_are_the_weighted_mean_of_the_sources_and_sources_keep_their_own():
@@ -184,7 +184,7 @@ def test_the_order_of_devices_does_not_matter():
 def test_bounds_of_a_targets_error_are_those_of_its_one_source():
     """Corollary 1 is T_ij, and Theorem 2 the source's error and half of the divergence."""
     server, *_ = formed()
-    _, _, told = protocol.transfer(server, sent("ab") | {name: Update() for name in "cd"}, TURN, how="parameters")
+    _, _, told = protocol.send_models(server, sent("ab") | {name: Update() for name in "cd"}, TURN, how="parameters")
     found = told.devices["links"]
     assert all("theorem_2" not in found[name] for name in "ab")
     error = np.array([150 / 600, 180 / 500, 1, 1])

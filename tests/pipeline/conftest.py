@@ -1,7 +1,8 @@
 """One Prefect server for all tests of the pipeline, and what a person does with the project, done once.
 
-Scenarios take long and often wait, so those that the collected tests ask for run three at a time from the start; a
-test gets what its scenario left, or what it failed with.
+Scenarios take long and often wait, so those that the collected tests ask for run three at a time from the start. A test
+gets what its scenario left. Where a scenario failed, `test_the_scenario_ran` says so, and tests that look at it are
+skipped.
 """
 
 from __future__ import annotations
@@ -19,20 +20,16 @@ os.environ.setdefault("DO_NOT_TRACK", "1")
 
 import scenarios
 from project import Project, wait
-
-SCENARIOS = {
-    name: getattr(scenarios, name)
-    for name in ("repro", "deployed", "tables", "killed", "long", "sampled", "own", "probed")
-}
-"""In the order in which they are started: the longest first."""
+from scenarios import SCENARIOS
 
 HERE = Path(__file__).parent
 
-LIMIT = 900
-"""Seconds that a test may wait for its scenario."""
+LIMIT = 3600
+"""Seconds that a test may wait for its scenario, which may wait for others: a guard against hanging, no more."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items += _tests_of_scenarios(items)
     for item in items:
         if _served(item):
             item.add_marker(pytest.mark.slow)
@@ -49,9 +46,26 @@ def _fixtures(item: pytest.Item) -> Collection[str]:
     return getattr(item, "fixturenames", ())
 
 
+def _scenarios(item: pytest.Item) -> set[str]:
+    """Return the scenarios that a test looks at."""
+    named = item.callspec.params.get("scenario") if hasattr(item, "callspec") else None
+    return ({*_fixtures(item)} | {named}) & SCENARIOS.keys()
+
+
+def _tests_of_scenarios(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests that say whether a scenario ran, for each that the collected tests look at but do not test."""
+    here = next((item for item in items if item.path.parent == HERE), None)
+    if here is None:
+        return []
+    folder, tested = here.getparent(pytest.Module).parent, {item.nodeid for item in items}
+    wanted = {name for item in items for name in _scenarios(item)}
+    tests = pytest.Module.from_parent(folder, path=HERE / "test_scenarios.py").collect()
+    return [test for test in tests if _scenarios(test) <= wanted and test.nodeid not in tested]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _started(request: pytest.FixtureRequest) -> None:
-    if any(name in SCENARIOS for item in request.session.items for name in _fixtures(item)):
+    if any(_scenarios(item) for item in request.session.items):
         request.getfixturevalue("running")
 
 
@@ -64,7 +78,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, 
     finally:
         project.stop()
         project.run("python", "-m", "tasks.prefect.server", "stop")
-    wait("the server gone", lambda: not project.processes(), 20)
+    wait("the server gone", lambda: not project.processes())
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +90,7 @@ def house(served: tuple[Project, list[str]]) -> Project:
 def running(
     request: pytest.FixtureRequest, house: Project, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Future[Any]]]:
-    asked = {name for item in request.session.items for name in _fixtures(item)}
+    asked = {name for item in request.session.items for name in _scenarios(item)}
     pool = ThreadPoolExecutor(3)
     places = {name: scenarios.Place(tmp_path_factory.mktemp(name), house) for name in SCENARIOS if name in asked}
     try:
@@ -88,41 +102,17 @@ def running(
         pool.shutdown()
 
 
-@pytest.fixture(scope="session")
-def repro(running: dict[str, Future[Any]]) -> scenarios.Repro:
-    return running["repro"].result()
+def _left_by(scenario: str) -> Any:
+    """Return a fixture: what a scenario left."""
+
+    @pytest.fixture(scope="session", name=scenario)
+    def left(running: dict[str, Future[Any]]) -> Any:
+        if running[scenario].exception():
+            pytest.skip(f"the scenario {scenario} failed: see test_the_scenario_ran[{scenario}]")
+        return running[scenario].result()
+
+    return left
 
 
-@pytest.fixture(scope="session")
-def deployed(running: dict[str, Future[Any]]) -> scenarios.Deployed:
-    return running["deployed"].result()
-
-
-@pytest.fixture(scope="session")
-def killed(running: dict[str, Future[Any]]) -> scenarios.Killed:
-    return running["killed"].result()
-
-
-@pytest.fixture(scope="session")
-def long(running: dict[str, Future[Any]]) -> scenarios.Long:
-    return running["long"].result()
-
-
-@pytest.fixture(scope="session")
-def sampled(running: dict[str, Future[Any]]) -> scenarios.Sampled:
-    return running["sampled"].result()
-
-
-@pytest.fixture(scope="session")
-def tables(running: dict[str, Future[Any]]) -> scenarios.Tables:
-    return running["tables"].result()
-
-
-@pytest.fixture(scope="session")
-def own(running: dict[str, Future[Any]]) -> scenarios.Own:
-    return running["own"].result()
-
-
-@pytest.fixture(scope="session")
-def probed(running: dict[str, Future[Any]]) -> dict[str, Any]:
-    return running["probed"].result()
+for _name in SCENARIOS:
+    globals()[_name] = _left_by(_name)

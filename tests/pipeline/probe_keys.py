@@ -10,6 +10,7 @@ import sys
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from project import Project
 
@@ -21,7 +22,8 @@ from tasks.cache import keys
 from tasks.cache.store import Ref
 from tasks.config.params import read
 from tasks.config.studies import grid_points
-from tasks.run.bodies import deploy, divide, hand_out
+from tasks.prefect.steps import name_of
+from tasks.run.bodies import deploy, distribute, divide
 from tasks.run.segments import stretch
 
 NET = net("mlp", shape=(5,), classes=3, widths=[6, 4])
@@ -34,7 +36,7 @@ def found() -> dict[str, str]:
         part.cache_clear()
     made = {
         "divide": keys.key(partial(divide, federation={"name": "iid"}, seed=0), Ref("dataset", 1)),
-        "hand_out": keys.key(partial(hand_out, scale="none"), Ref("dataset", 1), Ref("partition", 1)),
+        "distribute": keys.key(partial(distribute, scale="none"), Ref("dataset", 1), Ref("partition", 1)),
     }
     (point,) = grid_points(read(), "code", "small", {}, list(METHODS))
     for row in point.methods:
@@ -50,9 +52,23 @@ def found() -> dict[str, str]:
     return made
 
 
-def main(edits: list[str]) -> dict[str, dict[str, str]]:
+def words() -> dict[str, dict[str, list[str]]]:
+    """Return the words by which each method's steps go, each once, in their order."""
+    (point,) = grid_points(read(), "code", "small", {}, list(METHODS))
+    found = {}
+    for row in point.methods:
+        name, method = row.name, row.build(NETS)
+        server = [method.begin, *(partial(receive, stage.combine) for stage in method.stages if stage.combine)]
+        devices = [stage.local for stage in method.stages]
+        found[name] = {
+            who: list(dict.fromkeys(map(name_of, steps))) for who, steps in (("devices", devices), ("server", server))
+        }
+    return found
+
+
+def main(edits: list[str]) -> dict[str, Any]:
     project = Project(Path.cwd())
-    all_found = {"": found()}
+    all_found: dict[str, Any] = {"": found(), "words": words()}
     for edit in edits:
         path, function = edit.split(":")
         before = (project.folder / path).read_bytes()

@@ -137,7 +137,7 @@ def kept(play: Play, plain: Federation) -> dict[str, Any]:
         rounds = list(play.rounds(method, 7))
         same = models(method, play.fed, rounds[-1], play.store)
         exact = list(library.run(method, plain, 7, Inline()))
-        return [play.computed("stretch"), same == models(method, plain, exact[-1], play.store)]
+        return [play.computed("rounds"), same == models(method, plain, exact[-1], play.store)]
 
     found["again"] = again()
     play.forget(first[-1])
@@ -153,7 +153,7 @@ def kept(play: Play, plain: Federation) -> dict[str, Any]:
     play.forget(third)
     rounds = list(play.rounds(chosen, 8))
     found["gone when going on"] = [
-        play.computed("stretch"),
+        play.computed("rounds"),
         near(rounds, list(library.run(chosen, plain, 8, Inline()))),
     ]
 
@@ -186,7 +186,7 @@ def find() -> dict[str, Any]:
                     segments.SEGMENT = segment
                     shutil.rmtree(environment.STEPS, ignore_errors=True)
                     runs.append(list(play.rounds(chosen, 1, every)))
-                    found[f"{name}, every {every}, segments of {segment:g}"] = play.computed("stretch")
+                    found[f"{name}, every {every}, segments of {segment:g}"] = play.computed("rounds")
                 reference = plainly(chosen, 1, every)
                 found[f"{name}, every {every}"] = {
                     "any segments": said(runs[0]) == said(runs[1]),
@@ -203,23 +203,23 @@ def find() -> dict[str, Any]:
         interrupted = play.rounds(fedavg(5), 3)
         next(interrupted), next(interrupted)
         interrupted.close()
-        first = play.computed("stretch")
+        first = play.computed("rounds")
         whole = list(play.rounds(fedavg(5), 3))
-        second = play.computed("stretch")
+        second = play.computed("rounds")
         found["interrupted"] = [first, second, near(whole, plainly(fedavg(5), 3))]
 
         segments.SEGMENT = 30.0
         # A longer run goes on where a shorter one ended.
         list(play.rounds(fedavg(2), 4))
         longer = list(play.rounds(fedavg(6), 4))
-        counts = play.computed("stretch")
+        counts = play.computed("rounds")
         found["longer"] = [counts, near(longer, plainly(fedavg(6), 4))]
         # A shorter run cannot use a segment that goes too far.
         list(play.rounds(fedavg(6), 5))
         shorter = list(play.rounds(fedavg(3), 5))
         found["shorter"] = [near(shorter, plainly(fedavg(3), 5))]
         list(play.rounds(fedavg(3), 5))
-        found["shorter"].append([play.computed(kind) for kind in ("stretch", "score")])
+        found["shorter"].append([play.computed(kind) for kind in ("rounds", "evaluate")])
 
         segments.SEGMENT = 0.0
         found["kept"] = kept(play, plain)
@@ -230,5 +230,5 @@ def find() -> dict[str, Any]:
         list(play.rounds(METHODS["nothing sent"], 6))
         found["shared training"] = [trained, play.computed("train")]
         list(play.rounds(code(3), 6))
-        found["few shots go on"] = [play.computed("train"), play.computed("receive")]
+        found["few shots go on"] = [play.computed("train"), play.computed("fuse")]
     return found

@@ -17,6 +17,7 @@ from fedcore.execute.workers import Workers
 from fedcore.types import Update
 from tasks.cache.store import Ref, Store, refs
 from tasks.config import environment
+from tasks.prefect import steps as steps_room
 from tasks.prefect.steps import Steps
 
 X = {"w": torch.arange(8.0)}
@@ -194,6 +195,7 @@ def find() -> dict[str, Any]:
             there.here(work.stretch, "there here", X, unkeyed=(1,))
             there(work.double, "there too", Update(X))
             found["there"].append([(step.kind, step.cached) for step in there.done])
+    found["jobs left"] = len(steps_room._JOBS)
     found["records"] = [json.loads(path.read_text())["metadata"]["serializer"]["type"] for path in
                         environment.STEPS.iterdir()]  # fmt: skip
     return found

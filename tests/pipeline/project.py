@@ -22,6 +22,8 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("fedcore", "flows", "tasks")
+LIMIT = 1200.0
+"""Seconds after which a command, or anything that is waited for, counts as hanging; a slow machine stays far below."""
 FOREIGN = ("PREFECT_", "MLFLOW_", "FEDCORE_", "DVC_", "GIT_")
 TABLES = {"runs": "runs", "points": "metrics", "versions": "model_versions", "models": "logged_models"}
 
@@ -146,7 +148,7 @@ class Project:
         self.started.append(process)
         return process
 
-    def run(self, *command: str, code: int | None = 0, limit: float = 240, **environment: str) -> Said:
+    def run(self, *command: str, code: int | None = 0, limit: float = LIMIT, **environment: str) -> Said:
         """Run a command to its end; `code` is the exit code that it must have (None: any)."""
         process = self.start(*command, **environment)
         try:
@@ -201,7 +203,7 @@ class Project:
         """Ask the Prefect server."""
         content = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.api}/{what}", content, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=LIMIT) as answer:
             return json.load(answer)
 
     def edit(self, path: str, function: str, line: str) -> None:
@@ -230,7 +232,7 @@ def end(process: subprocess.Popen[str]) -> None:
             return
 
 
-def wait(what: str, ready: Callable[[], Any], limit: float, every: float = 0.05) -> Any:
+def wait(what: str, ready: Callable[[], Any], limit: float = LIMIT, every: float = 0.05) -> Any:
     """Wait until something is there and return it; fails after `limit` seconds."""
     until = time.monotonic() + limit
     while not (found := ready()):

@@ -1,6 +1,6 @@
 """Bad input by the command line: cases, and a program that types all of them in one process.
 
-python -m refusals   in a project's folder; reads cases as JSON, prints what was said to each as JSON
+python -m refusals   in a project's folder; reads cases as JSON, writes what was said to each as a line of JSON
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -240,13 +241,15 @@ CASES: dict[str, Case] = {
     "a stage that is not one": Case("flows.prepare", "date", ("usage", "partition"), {}),
     "days that are none": Case("flows.prune", "days=soon", ("days", "'soon'", "number"), {}),
     "days before the first": Case("flows.prune", "days=-1", ("days", "-1", "number"), {}),
-    "a key that gc has not": Case("flows.prune", "weeks=1", ("weeks", "days"), {}),
+    "a key that prune does not have": Case("flows.prune", "weeks=1", ("weeks", "days"), {}),
     "nothing to compare": Case("flows.compare", "", ("dvc repro",), {}),
     "nothing to show": Case("flows.compare", "show", ("dvc repro",), {}),
 }
 
 NOWHERE = "http://127.0.0.1:9/api"
 """No server: what is refused here is refused before anything is started or computed."""
+
+CASES_FILE, ANSWERS_FILE = "cases.json", "answers.jsonl"
 
 TYPED = ("a cell without a number",)
 """Cases that are also typed one by one, each into a process of its own."""
@@ -258,9 +261,8 @@ def ask(project: Project) -> dict[str, Said]:
              for name, case in CASES.items()}  # fmt: skip
     answers: dict[str, Said] = {}
     for late, api in ((False, NOWHERE), (True, project.api or "")):
-        (project.folder / "cases.json").write_text(json.dumps({n: c for n, c in cases.items() if c["late"] == late}))
-        printed = project.run("python", "-m", "refusals", FEDCORE_HOME=str(project.folder), PREFECT_API_URL=api)
-        answers |= {name: Said(**said) for name, said in json.loads(printed.out.splitlines()[-1]).items()}
+        mine = {name: case for name, case in cases.items() if case["late"] == late}
+        answers |= type_all(project, mine, FEDCORE_HOME=str(project.folder), PREFECT_API_URL=api)
     for name in TYPED:
         here = Project(Path(place(project, name, CASES[name])), project.api, project.folder)
         words = CASES[name].words.split()
@@ -268,6 +270,16 @@ def ask(project: Project) -> dict[str, Said]:
             "python", "-m", CASES[name].module, *words, code=None, FEDCORE_HOME=str(project.folder)
         )
     return answers
+
+
+def type_all(project: Project, cases: dict[str, dict[str, Any]], **environment: str) -> dict[str, Said]:
+    """Type cases one after another in one process; returns the answers that there are, even if it did not end well."""
+    (project.folder / CASES_FILE).write_text(json.dumps(cases))
+    (project.folder / ANSWERS_FILE).write_text("")
+    with suppress(AssertionError):  # it hung
+        project.run("python", "-m", "refusals", code=None, **environment)
+    lines = (project.folder / ANSWERS_FILE).read_text().splitlines()
+    return {name: Said(**said) for name, said in map(json.loads, lines)}
 
 
 def place(project: Project, name: str, case: Case) -> str:
@@ -312,6 +324,8 @@ def type_in(case: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(
-        json.dumps({name: type_in(case) for name, case in json.loads(Path("cases.json").read_text()).items()}) + "\n"
-    )
+    home = Path.cwd()
+    for name, case in json.loads((home / CASES_FILE).read_text()).items():
+        answer = type_in(case)
+        with (home / ANSWERS_FILE).open("a") as answers:
+            answers.write(json.dumps([name, answer]) + "\n")

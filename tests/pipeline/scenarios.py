@@ -145,7 +145,7 @@ def cloned(place: Place, origin: Project) -> Clone:
 
 
 SLOW = (
-    "federation.devices=6", "training.batch=4", "training.epochs=300", "methods=[best_local,lmf]",
+    "federation.devices=6", "training.batch=4", "training.epochs=150", "methods=[best_local,lmf]",
     "lmf.solver=sinkhorn", "lmf.tol=1.0e-300", "lmf.max_iterations=10000", "run.workers=2",
 )  # fmt: skip
 
@@ -177,7 +177,7 @@ def killed(place: Place) -> Killed:
     project = place.copy("killed")
     training = kill(project, SLOW, lambda steps: steps["train"] >= 1)
     # The second method's devices are found trained; then it fuses, for seconds.
-    fusing = kill(project, SLOW, lambda steps: steps["train"] == 12 and steps["receive"] == 1)
+    fusing = kill(project, SLOW, lambda steps: steps["train"] == 12 and steps["choose"] == 1)
     finished = project.look(project.federate(*SLOW))
     undisturbed = place.copy("undisturbed")
     calm = undisturbed.look(undisturbed.federate(*SLOW))
@@ -194,13 +194,13 @@ def kill(project: Project, words: Sequence[str], when: Callable[[Counter[str]], 
         assert flow.poll() is None, f"ended before it was killed: {flow.communicate()}"
         return when(Counter(step["step"] for step in project.journal()[before:]))
 
-    wait("the moment to kill", now, 120, every=0.01)
+    wait("the moment to kill", now, every=0.01)
     os.kill(flow.pid, signal.SIGKILL)
     flow.wait()
     seen = project.look()
     (mark,) = (project.folder / ".fedcore" / "flows").iterdir()
     with suppress(AssertionError):
-        wait("no process left", lambda: not project.processes(), 10)
+        wait("no process left", lambda: not project.processes(), 120)
     left = project.processes()
     end(flow)
     return Kill(seen, left, mark.name)
@@ -233,7 +233,7 @@ class Long:
 
 def long(place: Place) -> Long:
     project, undisturbed = hasty(place.copy("long"), 0.5), hasty(place.copy("long-undisturbed"), 0.5)
-    halfway = kill(project, LONG, lambda steps: steps["stretch"] >= 3)
+    halfway = kill(project, LONG, lambda steps: steps["rounds"] >= 3)
     finished = project.look(project.federate(*LONG))
     calm = undisturbed.look(undisturbed.federate(*LONG))
     params = read_params(project.folder)
@@ -277,13 +277,13 @@ class Sampled:
 
 def sampled(place: Place) -> Sampled:
     project, undisturbed = hasty(place.copy("sampled"), 0.1), hasty(place.copy("sampled-undisturbed"), 0.1)
-    dfl = kill(project, SAMPLED, lambda steps: steps["stretch"] >= 2)
+    dfl = kill(project, SAMPLED, lambda steps: steps["rounds"] >= 2)
     before: list[int] = []
 
     def two_of_the_second(steps: Counter[str]) -> bool:
         if steps["deploy"]:  # the first method's end
-            before.append(steps["stretch"])
-        return bool(before) and steps["stretch"] - before[0] >= 2
+            before.append(steps["rounds"])
+        return bool(before) and steps["rounds"] - before[0] >= 2
 
     scaffold = kill(project, SAMPLED, two_of_the_second)
     finished = project.look(project.federate(*SAMPLED))
@@ -291,29 +291,22 @@ def sampled(place: Place) -> Sampled:
     return Sampled(project, undisturbed, dfl, scaffold, finished, calm)
 
 
-# a table per device, and bad input
+# a table per device
 
 
 @dataclass(frozen=True)
 class Tables:
-    """first: a folder with a file per device. second: the same after the file of `changed` had changed. pairs: the same
-    two with a method that measures over pairs. refused: what was said to each of `refusals.CASES`, in a project that
-    holds results; before, after: its stored files, and counts.
-    """
+    """first: a folder with a file per device. second: the same after the file of `changed` had changed."""
 
     project: Project
     changed: str
     first: Seen
     second: Seen
-    pairs: tuple[Seen, Seen]
-    refused: dict[str, Said]
-    before: tuple[dict[str, str], dict[str, int]]
-    after: tuple[dict[str, str], dict[str, int]]
 
 
 BY_DEVICE = (
     "data.name=table", "data.path=devices", "data.label=y", "federation.partition=by_device", "seeds=[3]",
-    "methods=[local_only,lmf]",
+    "methods=[local_only,lmf,st_lf]",
 )  # fmt: skip
 
 
@@ -324,12 +317,7 @@ def tables(place: Place) -> Tables:
     first = project.look(project.federate(*BY_DEVICE))
     table(project.folder / "devices" / "cairo.csv", 7, rows=61)
     second = project.look(project.federate(*BY_DEVICE))
-    pairs = project.look(project.federate(*BY_DEVICE[:-1], "method=st_lf"))
-    table(project.folder / "devices" / "cairo.csv", 8, rows=62)
-    pairs = pairs, project.look(project.federate(*BY_DEVICE[:-1], "method=st_lf"))
-    before = stored(project)
-    refused = refusals.ask(project)
-    return Tables(project, "cairo", first, second, pairs, refused, before, stored(project))
+    return Tables(project, "cairo", first, second)
 
 
 def table(path: Path, seed: int, rows: int = 60) -> None:
@@ -343,6 +331,27 @@ def table(path: Path, seed: int, rows: int = 60) -> None:
     frame.to_csv(path, index=False)
 
 
+# bad input
+
+
+@dataclass(frozen=True)
+class Refused:
+    """answers: what was said to each of `refusals.CASES`, in a project that holds results; before, after: its stored
+    files, and counts.
+    """
+
+    answers: dict[str, Said]
+    before: tuple[dict[str, str], dict[str, int]]
+    after: tuple[dict[str, str], dict[str, int]]
+
+
+def refused(place: Place) -> Refused:
+    project = place.copy("refused")
+    project.federate("methods=[local_only]")
+    before = stored(project)
+    return Refused(refusals.ask(project), before, stored(project))
+
+
 def stored(project: Project) -> tuple[dict[str, str], dict[str, int]]:
     """Return the digests of all that a project has stored, and the counts of its record."""
     return cached(project) | {f"runs/{p}": d for p, d in digests(project.folder / "runs").items()}, project.record()
@@ -354,9 +363,9 @@ def stored(project: Project) -> tuple[dict[str, str], dict[str, int]]:
 @dataclass(frozen=True)
 class Own:
     """first: pictures in folders and the module of docs/nets.md. commented, edited: the same after a comment in the
-    module's file, and after a changed line. refused: what was said to what cannot be used. swept: what gc said when all
-    but the steps of edited were 40 days old. cache: files of steps and of blobs before it and after. again: edited once
-    more. methods: a method of one's own, and one whose file was put beside the project's.
+    module's file, and after a changed line. refused: what was said to what cannot be used. pruned: what
+    `flows.prune` said when all but the steps of edited were 40 days old. cache: files of steps and of blobs before it
+    and after. again: edited once more. methods: a method of one's own, and one whose file was put beside the project's.
     """
 
     project: Project
@@ -364,7 +373,7 @@ class Own:
     commented: Seen
     edited: Seen
     refused: dict[str, Said]
-    swept: Said
+    pruned: Said
     cache: tuple[dict[str, str], dict[str, str]]
     again: Seen
     methods: Seen
@@ -394,7 +403,7 @@ def own(place: Place) -> Own:
         age(project, 40)
         seen.append(project.look(project.federate(*PICTURES, MODULE)))
     before = cached(project)
-    swept = project.run("python", "-m", "flows.prune")
+    pruned = project.run("python", "-m", "flows.prune")
     project.read = len(project.journal())
     after = cached(project)
     again = project.look(project.federate(*PICTURES, MODULE))
@@ -409,10 +418,8 @@ def own(place: Place) -> Own:
     words = {what: f"{' '.join(PICTURES)} net.name={name}" for what, name in names.items()}
     words["damaged picture"] = " ".join([*PICTURES, MODULE])
     cases = {what: {"module": "flows.federate", "words": typed, "folder": "."} for what, typed in words.items()}
-    (project.folder / "cases.json").write_text(json.dumps(cases))
-    printed = json.loads(project.run("python", "-m", "refusals").out.splitlines()[-1])
-    refused = {what: Said(**said) for what, said in printed.items()}
-    return Own(project, *seen, refused, swept, (before, after), again, methods)
+    refused = refusals.type_all(project, cases)
+    return Own(project, *seen, refused, pruned, (before, after), again, methods)
 
 
 def cached(project: Project) -> dict[str, str]:
@@ -486,7 +493,7 @@ def deployed(place: Place) -> Deployed:
             found: list[dict[str, Any]] = house.ask("flow_runs/filter", {"deployments": {"id": {"any_": [plan["id"]]}}})
             return [r for r in found if r["state_type"] not in ("SCHEDULED", "PENDING", "RUNNING")]
 
-        wait("a scheduled run that has ended", lambda: [r for r in runs() if r["auto_scheduled"]], 90, every=0.5)
+        wait("a scheduled run that has ended", lambda: [r for r in runs() if r["auto_scheduled"]], every=0.5)
         return Deployed(first, second, wrong, here.look(), plan["schedules"], runs(), log.read_text())
     finally:
         end(worker)
@@ -518,3 +525,10 @@ def probed(place: Place) -> dict[str, Any]:
     said = place.copy("probed").run("python", "-m", "probes")
     found: dict[str, Any] = json.loads(said.out.splitlines()[-1])
     return found
+
+
+SCENARIOS: dict[str, Callable[[Place], Any]] = {
+    "repro": repro, "deployed": deployed, "tables": tables, "refused": refused, "killed": killed, "long": long,
+    "sampled": sampled, "own": own, "probed": probed,
+}  # fmt: skip
+"""In the order in which they are started: the longest first."""

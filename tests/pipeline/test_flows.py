@@ -21,9 +21,9 @@ def test_the_first_run_computes_everything_once(repro: Repro):
     found = computed(repro.first)
     assert found["train"] == DEVICES
     assert repro.first.count("train") == DEVICES * len(ONE_SHOT)
-    assert found["receive"] == 3  # lmf, code_ot, best_local
-    assert found["stretch"] == 1  # fedavg_3
-    assert found["divide"] == found["hand_out"] == 1
+    assert (found["fuse"], found["choose"]) == (2, 1)  # lmf and code_ot; best_local
+    assert found["rounds"] == 1  # fedavg_3
+    assert found["partition"] == found["distribute"] == 1
     keys = [step["key"] for step in repro.first.computed()]
     assert len(set(keys)) == len(keys)
 
@@ -70,13 +70,13 @@ def test_the_flow_by_hand_is_the_same_flow(repro: Repro):
     (by_hand,) = (repro.project.folder / "runs").glob("*/code-0/models.json")
     staged = repro.clone.project.folder / "pipeline" / "federate" / "code" / "code-0" / "models.json"
     assert by_hand.read_bytes() == staged.read_bytes()
-    assert computed(repro.edited)["divide"] == computed(repro.edited)["hand_out"] == 0
+    assert computed(repro.edited)["partition"] == computed(repro.edited)["distribute"] == 0
     assert repro.edited.record["runs"] == repro.reg.record["runs"] + 2  # of the two methods whose code had changed
 
 
 def test_another_regularisation_retrains_nobody(repro: Repro):
     """`dvc exp run -S code_ot.reg=0.1`: one fusion, and what follows from it."""
-    assert computed(repro.reg) == {"receive": 1, "score": 1, "deploy": 1}
+    assert computed(repro.reg) == {"fuse": 1, "evaluate": 1, "deploy": 1}
     assert [step for step in repro.reg.steps if step["step"] == "train" and not step["cached"]] == []
     assert repro.reg.count("train") == DEVICES * len(ONE_SHOT)
     assert repro.reg.record["runs"] == repro.forced.record["runs"] + 1
@@ -90,32 +90,35 @@ def test_another_regularisation_retrains_nobody(repro: Repro):
 
 def test_a_changed_line_of_the_fusion_retrains_nobody(repro: Repro):
     """Both methods that fuse do so again; they find the same, so that nothing follows."""
-    assert computed(repro.edited) == {"receive": 2}
+    assert computed(repro.edited) == {"fuse": 2}
     assert repro.edited.count("train") == DEVICES * len(ONE_SHOT)
-    assert repro.edited.count("receive") == 3
+    assert (repro.edited.count("fuse"), repro.edited.count("choose")) == (2, 1)
 
 
 def test_one_changed_file_trains_one_device(tables: Tables):
-    """A folder with a file per device, of which one has other rows and one row more."""
+    """A folder with a file per device, of which one has other rows and one row more.
+
+    It trains twice: once for local_only and lmf, once for ST-LF, which starts all devices from one model.
+    """
     first, second = tables.first, tables.second
-    assert len(first.computed("train")) == len({step["unit"] for step in first.computed("train")}) == DEVICES
-    assert [step["unit"] for step in second.computed("train")] == [tables.changed]
-    assert second.count("train") == first.count("train") == 2 * DEVICES
-    assert len(second.computed("receive")) == 1  # what was sent is another, so it is fused again
+    assert [*Counter(step["unit"] for step in first.computed("train")).values()] == [2] * DEVICES
+    assert [step["unit"] for step in second.computed("train")] == [tables.changed] * 2
+    assert second.count("train") == first.count("train") == 3 * DEVICES
+    assert len(second.computed("fuse")) == 1  # what was sent is another, so it is fused again
 
 
-def test_one_changed_file_measures_that_device_s_pairs_again(tables: Tables):
+def test_one_changed_file_compares_that_devices_pairs_again(tables: Tables):
     """ST-LF's divergences: a step per pair, keyed by both devices' data."""
-    first, second = (seen.computed("estimate") for seen in tables.pairs)
+    first, second = (seen.computed("compare") for seen in (tables.first, tables.second))
     assert len(first) == DEVICES * (DEVICES - 1) / 2
     assert len(second) == DEVICES - 1
     assert all(tables.changed in step["unit"] for step in second)
-    assert tables.pairs[1].count("estimate") == tables.pairs[0].count("estimate") == len(first)
+    assert tables.second.count("compare") == tables.first.count("compare") == len(first)
 
 
 def test_every_step_says_what_it_was(repro: Repro):
     for step in repro.first.steps:
-        assert set(step) == {"time", "process", "flow", "step", "unit", "key", "cached", "wall", "cpu"}
+        assert set(step) == {"time", "process", "flow", "step", "unit", "key", "cached", "wall", "cpu", "blobs"}
         assert step["wall"] >= 0
     walls = {step["key"]: step["wall"] for step in repro.first.steps}
     assert all(step["wall"] == walls[step["key"]] for step in repro.forced.steps)  # of when it was computed

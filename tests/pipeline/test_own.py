@@ -67,7 +67,7 @@ def test_a_changed_line_of_the_module_retrains_everybody(own: Own):
     assert sorted({step["unit"] for step in trained}) == [f"device-{i:02d}" for i in range(DEVICES)]
     assert len(trained) == DEVICES
     assert own.edited.count("train") == DEVICES * len(ONE_SHOT)
-    assert not {"divide", "hand_out"} & {step["step"] for step in own.edited.computed()}
+    assert not {"partition", "distribute"} & {step["step"] for step in own.edited.computed()}
 
 
 def test_a_method_of_ones_own_and_one_put_beside_the_projects_run(own: Own):
@@ -123,7 +123,7 @@ def test_what_no_run_used_for_a_month_is_deleted_and_nothing_else(own: Own):
     assert {path for path in after if path.startswith("steps/")} == used
     gone = [path for path in before if path not in after]
     steps, blobs = (sum(path.startswith(kind) for path in gone) for kind in ("steps/", "blobs/"))
-    assert own.swept.out.startswith(f"deleted {steps} steps and {blobs} blobs not used for 30 days, ")
+    assert own.pruned.out.startswith(f"pruned {steps} steps and {blobs} blobs not used for 30 days, ")
     assert steps > 0 < blobs
 
 

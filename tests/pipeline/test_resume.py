@@ -16,15 +16,16 @@ def finished(kill: Kill) -> set[str]:
 
 def test_the_first_kill_was_in_the_middle_of_training(killed: Killed):
     assert 1 <= len(killed.training.seen.computed("train")) < DEVICES
-    assert killed.training.seen.computed("receive") == []
+    assert killed.training.seen.computed("choose") == []
     assert len(killed.fusing.seen.computed("train")) >= 1  # there was something left to train
 
 
 def test_the_second_kill_was_in_the_middle_of_fusing(killed: Killed):
     """The first method is done; of the second everything is trained and nothing is fused."""
     assert killed.fusing.seen.count("train") == 2 * DEVICES
-    assert killed.fusing.seen.count("receive") == 1
-    (fused,) = killed.end.computed("receive")
+    assert killed.fusing.seen.count("choose") == 1
+    assert killed.fusing.seen.count("fuse") == 0
+    (fused,) = killed.end.computed("fuse")
     assert fused["wall"] > 0.5
     assert killed.fusing.seen.steps[-1]["step"] == "train"
 

@@ -10,21 +10,21 @@ DEVICES = 4
 
 def test_the_kill_was_after_alignment_and_before_the_end(long: Long):
     steps = long.halfway.seen
-    assert len(steps.computed("train_most")) == DEVICES
-    assert len(steps.computed("stretch")) >= 3
-    assert steps.count("score") == 0  # the last round's, a step of its own
+    assert len(steps.computed("train")) == DEVICES
+    assert len(steps.computed("rounds")) >= 3
+    assert steps.count("evaluate") == 0  # the last round's, a step of its own
     assert steps.record["runs"] == 0
     assert long.halfway.left == {}
 
 
 def test_rounds_before_the_last_checkpoint_are_not_played_again(long: Long):
     before, after = long.halfway.seen, long.end
-    assert after.computed("train_most") == []
-    assert after.count("train_most") == DEVICES
-    played = [step["key"] for step in before.computed("stretch")]
-    found = [step["key"] for step in after.steps if step["step"] == "stretch"]
+    assert after.computed("train") == []
+    assert after.count("train") == DEVICES
+    played = [step["key"] for step in before.computed("rounds")]
+    found = [step["key"] for step in after.steps if step["step"] == "rounds"]
     assert found[: len(played)] == played
-    assert [step["key"] for step in after.computed("stretch")] == found[len(played) :] != []
+    assert [step["key"] for step in after.computed("rounds")] == found[len(played) :] != []
 
 
 def test_the_end_is_that_of_an_undisturbed_run(long: Long):
@@ -43,11 +43,11 @@ def test_nothing_is_recorded_twice(long: Long):
     assert long.calm.record["runs"] == 1 + 1
 
 
-def test_a_setting_that_is_refused_stops_a_study_before_anything_is_trained(long: Long):
+def test_a_refused_setting_stops_a_study_before_anything_is_trained(long: Long):
     """Also where it is the grid's second one and the first has nothing wrong."""
     said = long.refused.said
     assert said is not None
     assert said.err == "fedcore: fedasa.budget: 2 numbers for 4 devices (A0, A1, A2, A3, in this order) (row fedasa)\n"
     kinds = {step["step"] for step in long.refused.computed()}
-    assert not kinds & {"begin_aligning", "train_most", "stretch", "score", "deploy"}
+    assert not kinds & {"begin", "train", "rounds", "evaluate", "deploy"}
     assert long.refused.record == long.end.record

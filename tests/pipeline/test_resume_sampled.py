@@ -8,22 +8,22 @@ from scenarios import Sampled
 
 def test_each_kill_was_after_checkpoints_and_before_the_end(sampled: Sampled):
     dfl, scaffold = sampled.dfl.seen, sampled.scaffold.seen
-    assert len(dfl.computed("stretch")) >= 2
+    assert len(dfl.computed("rounds")) >= 2
     assert dfl.count("deploy") == 0
     assert dfl.record["runs"] == 0
     assert scaffold.count("deploy") == 1
-    assert [step["step"] for step in scaffold.computed()][-2:] == ["stretch", "stretch"]
+    assert [step["step"] for step in scaffold.computed()][-2:] == ["rounds", "rounds"]
     assert sampled.dfl.left == sampled.scaffold.left == {}
 
 
 def test_rounds_before_the_last_checkpoint_are_not_played_again(sampled: Sampled):
-    def stretches(steps):
-        return [step["key"] for step in steps if step["step"] == "stretch"]
+    def segments(steps):
+        return [step["key"] for step in steps if step["step"] == "rounds"]
 
     first, second, end = sampled.dfl.seen, sampled.scaffold.seen, sampled.end
-    assert stretches(second.steps)[: first.count("stretch")] == stretches(first.computed())
-    assert stretches(end.steps)[: second.count("stretch")] == stretches(second.steps)
-    assert stretches(end.computed()) == stretches(end.steps)[second.count("stretch") :] != []
+    assert segments(second.steps)[: first.count("rounds")] == segments(first.computed())
+    assert segments(end.steps)[: second.count("rounds")] == segments(second.steps)
+    assert segments(end.computed()) == segments(end.steps)[second.count("rounds") :] != []
 
 
 def test_the_end_is_that_of_an_undisturbed_run(sampled: Sampled):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import metadata
 
 from project import Project
 from scenarios import Repro
@@ -38,5 +39,8 @@ def test_the_prefect_command_finds_it_without_a_setting(house: Project):
     assert json.loads((house.folder / ".fedcore" / "server.json").read_text())["url"] == house.api
 
 
-def test_it_answers(house: Project):
+def test_the_server_runs_with_the_installed_versions(house: Project):
+    """With too new a FastAPI it dies when it is imported. With too new an SQLAlchemy it runs and never schedules
+    anything; that it does is tested with the deployment."""
     assert house.ask("health") is True
+    assert house.ask("admin/version") == metadata.version("prefect")

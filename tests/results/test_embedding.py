@@ -69,6 +69,7 @@ def test_of_many_examples_every_so_many_are_taken(seen: list[torch.Tensor], monk
     assert len(seen[0]) == len(wanted) < total
 
 
+@pytest.mark.slow
 def test_what_is_apart_stays_apart_with_the_same_bits_in_any_process():
     centres = torch.tensor([[0.0], [50.0], [-80.0]]).expand(3, 60)
     x = centres.repeat_interleave(20, 0) + torch.randn(60, 60, generator=torch.Generator().manual_seed(0))

@@ -187,6 +187,7 @@ def test_links_are_shown_with_targets_accuracy_and_energy():
         assert words in page.words
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_was_drawn_of_the_same_tables():
     table, found = comparison()
     own = Drawn({("study", "alpha=1"): b"one", ("study", "alpha=1 more"): b"two"}, {("study", "alpha=1"): b"three"})

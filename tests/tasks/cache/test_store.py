@@ -351,9 +351,9 @@ def test_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path: Path):
     path = tmp_path / "file"
     script = "import sys; sys.path[:0] = [sys.argv[1]]; import test_store; test_store.over_and_over(sys.argv[2])"
     command = [sys.executable, "-c", script, str(Path(__file__).parent), str(path)]
-    writer = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    writer = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 1200
         while not path.exists():
             assert writer.poll() is None
             assert time.monotonic() < until

@@ -76,7 +76,7 @@ def test_over_devices_and_groups():
     assert tidy.over_devices(rows.assign(metric="loss"), groups)["worst"] == 0.6
 
 
-def test_what_the_server_counted_in_evaluated_rounds_is_told_of_all_devices():
+def test_the_servers_counts_of_evaluated_rounds_are_in_every_devices_rows():
     fed = plainly()
     made = method(
         "dfl", nets=fed.public.nets, training=ADAM, common=True, rounds=5, fraction=1.0, ratio="dynamic", threshold=0.5,

@@ -154,7 +154,7 @@ def test_bytes_and_seconds_are_recorded(runs: dict[str, Any], repro: Repro, tabl
         ].sum()
         assert found["bytes_up", 1] == sent
         assert (sent == 0) == (label == "local_only")
-        kind = "stretch" if label == "fedavg_3" else "train"
+        kind = "rounds" if label == "fedavg_3" else "train"
         assert found[f"seconds.{kind}.wall", 0] > 0
         assert found[f"seconds.{kind}.cpu", 0] > 0
 

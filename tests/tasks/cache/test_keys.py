@@ -34,10 +34,12 @@ import numpy as np
 from .helpers import near, unused
 from . import helpers, deep
 from .deep import tables
+from fedcore.types import named
 
 LIMIT = 3
 REST = 4
 
+@named("walk")
 def step(x, *, rate=1):
     """Do a step."""
     # a remark
@@ -143,6 +145,7 @@ REACHED = {
 }
 WITHOUT = {
     "a comment": ("steps.py", "# a remark", "# another"),
+    "its word": ("steps.py", '"walk"', '"run"'),
     "its docstring": ("steps.py", "Do a step.", "Take a step, differently."),
     "the module's docstring": ("steps.py", "A module.", "Another."),
     "layout": ("steps.py", "near(x) + LIMIT + helpers", "(near(x)\n        +   LIMIT) + helpers"),
@@ -350,6 +353,18 @@ def test_keys_are_the_same_in_every_process(found: dict[str, Any]):
     assert {f"{name} {step}" for name in (*TRANSFERS, *ALIGNED) for step in ("local 1", "receive 1", "receive 2")} <= {
         *found[""]
     }
+
+
+@pytest.mark.slow
+def test_every_step_of_a_method_goes_by_a_plain_word(found: dict[str, Any]):
+    """The words of what devices do count in the progress bar, so that they are none of the server's."""
+    for name, words in found["words"].items():
+        assert all(word.isalpha() for word in (*words["devices"], *words["server"])), name
+        assert not {*words["devices"]} & {*words["server"], "begin", "evaluate", "deploy", "rounds"}, name
+    assert found["words"]["code_ot"] == {"devices": ["train"], "server": ["begin", "fuse"]}
+    assert found["words"]["st_lf"] == {
+        "devices": ["train", "report", "compare", "offer"], "server": ["begin", "gather", "link", "send"],
+    }  # fmt: skip
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The clerk: it writes in a process of its own, in order, and what it cannot write is not passed over."""
+"""The record's writer: it writes in a process of its own, in order, and fails the flow where it cannot write."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def refused(*_: object) -> None:
 
 @pytest.fixture
 def orders(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A clerk that opens no record."""
+    """A writer that opens no record."""
     monkeypatch.setattr(writer, "begin", begun)
     monkeypatch.setattr(writer, "keep", noted)
     return monkeypatch
@@ -44,7 +44,7 @@ def lines(place: Path) -> list[list[str]]:
     return [line.split() for line in place.read_text().splitlines()]
 
 
-def test_runs_are_written_in_their_order_by_another_process_while_the_flow_goes_on(
+def test_another_process_writes_runs_in_order_while_the_flow_goes_on(
     orders: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     place = tmp_path / "written"
@@ -59,9 +59,7 @@ def test_runs_are_written_in_their_order_by_another_process_while_the_flow_goes_
     assert not Path(f"/proc/{writer}").exists()
 
 
-def test_it_gets_ready_once_however_often_it_hears_that_there_will_be_a_run(
-    orders: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_it_gets_ready_once_however_often_a_run_is_announced(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
     place = tmp_path / "written"
     orders.setattr(writer, "expect", partial(noted, place, "ready", "."))
     with RecordWriter() as book:

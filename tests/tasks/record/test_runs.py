@@ -52,7 +52,7 @@ def test_a_server_that_the_user_names_is_not_touched(uri: str, monkeypatch: pyte
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's own
-def test_a_rehearsal_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_warming_up_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("temporary", "here"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
