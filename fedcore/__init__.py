@@ -1,1 +1,92 @@
-"""fedcore: compare ways to combine models trained on many devices with unequal, private data."""
+"""fedcore: compare ways to combine models trained on many devices with unequal, private data.
+
+    import fedcore as fc
+
+    fed = fc.federate(fc.load("digits"), fc.dirichlet(0.5), devices=8, net=fc.mlp(64, 32))
+    result = fc.run(fc.code_ot(reg=0.01), fed, seed=0)
+
+Beside the names below, every method (`fedcore.methods`), every way to divide examples (`fedcore.partition.ways`) and
+every net (`fedcore.nets`) is a function of this package that takes its settings: `fedavg`, `dirichlet`, `mlp`. What is
+asked for is imported then, so that a worker process imports little.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedcore.builders import control as control
+    from fedcore.builders import trains as trains
+    from fedcore.data import Dataset as Dataset
+    from fedcore.data import load as load
+    from fedcore.data.arrays import from_arrays as from_arrays
+    from fedcore.division import federate as federate
+    from fedcore.division import net as net
+    from fedcore.local import Training as Training
+    from fedcore.local import train as train
+    from fedcore.messages import everyone as everyone
+    from fedcore.messages import first as first
+    from fedcore.messages import received as received
+    from fedcore.mixing import by_size as by_size
+    from fedcore.mixing import evenly as evenly
+    from fedcore.mixing import mean as mean
+    from fedcore.results.claims import Claim as Claim
+    from fedcore.runs import compare as compare
+    from fedcore.runs import method as method
+    from fedcore.runs import run as run
+    from fedcore.types import Amount as Amount
+    from fedcore.types import Count as Count
+    from fedcore.types import Data as Data
+    from fedcore.types import Device as Device
+    from fedcore.types import Federation as Federation
+    from fedcore.types import Fraction as Fraction
+    from fedcore.types import InputError as InputError
+    from fedcore.types import Message as Message
+    from fedcore.types import Method as Method
+    from fedcore.types import Model as Model
+    from fedcore.types import Net as Net
+    from fedcore.types import Positive as Positive
+    from fedcore.types import Share as Share
+    from fedcore.types import Splits as Splits
+    from fedcore.types import Stage as Stage
+    from fedcore.types import StepId as StepId
+    from fedcore.types import Turn as Turn
+    from fedcore.types import Update as Update
+
+_PLACES = {
+    "builders": ["control", "trains"],
+    "data": ["Dataset", "load"],
+    "data.arrays": ["from_arrays"],
+    "division": ["federate", "net"],
+    "local": ["Training", "train"],
+    "messages": ["everyone", "first", "received"],
+    "mixing": ["by_size", "evenly", "mean"],
+    "results.claims": ["Claim"],
+    "runs": ["compare", "method", "run"],
+    "types": [
+        "Amount", "Count", "Data", "Device", "Federation", "Fraction", "InputError", "Message", "Method", "Model",
+        "Net", "Positive", "Share", "Splits", "Stage", "StepId", "Turn", "Update",
+    ],
+}  # fmt: skip
+_PLACE = {name: f"{__name__}.{module}" for module, names in _PLACES.items() for name in names}
+
+__all__ = sorted(_PLACE)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PLACE:
+        return getattr(import_module(_PLACE[name]), name)
+    if not name.startswith("_") and find_spec(f"{__name__}.{name}") is None:  # else a module of the package, or nothing
+        from fedcore.runs import settled
+
+        if found := settled().get(name):
+            return found(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    from fedcore.runs import settled
+
+    return sorted({*globals(), *_PLACE, *settled()})

@@ -11,9 +11,10 @@ import math
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Annotated, Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
+from annotated_types import Ge, Lt
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim.adam import adam
@@ -21,13 +22,15 @@ from torch.optim.sgd import sgd
 
 from fedcore import nets
 from fedcore.nets.copies import copier
-from fedcore.types import Data, Device, InputError, Message, Net, Params, StepId, Update
+from fedcore.types import Amount, Count, Data, Device, Message, Net, Params, Positive, StepId, Update
 
 Step: TypeAlias = Callable[[Tensor, Tensor], None]
 """What is done with one minibatch: inputs (B, *shape) float32 and labels (B,)."""
 
 Pieces: TypeAlias = Sequence[tuple[slice, float]]
 """Parts of the vector that lie one after the other, and the factor of the learning rate in each."""
+
+Momentum: TypeAlias = Annotated[float, Ge(0), Lt(1)]
 
 WHOLE: Pieces = ((slice(None), 1.0),)
 
@@ -91,31 +94,15 @@ class Training:
     itself (where nothing is sent in a stage it has no place to keep it).
     """
 
-    optimiser: str
-    lr: float
-    momentum: float
-    weight_decay: float
-    schedule: str
-    batch: int
-    epochs: int
-    loss: str = "ce"
-    moments: str = "fresh"
-
-    def __post_init__(self) -> None:
-        allowed: dict[str, tuple[Callable[[Any], bool], str]] = {
-            "optimiser": (lambda value: value in list(OPTIMISERS), " or ".join(OPTIMISERS)),
-            "lr": (lambda value: _number(value) and value > 0, "a number above 0"),
-            "momentum": (lambda value: _number(value) and 0 <= value < 1, "a number from 0 to below 1"),
-            "weight_decay": (lambda value: _number(value) and value >= 0, "a number from 0"),
-            "schedule": (lambda value: value in list(SCHEDULES), " or ".join(SCHEDULES)),
-            "batch": (lambda value: type(value) is int and value > 0, "a whole number above 0"),
-            "epochs": (lambda value: type(value) is int and value > 0, "a whole number above 0"),
-            "loss": (lambda value: value in list(LOSSES), " or ".join(LOSSES)),
-            "moments": (lambda value: value in ["fresh", "kept"], "fresh or kept"),
-        }
-        for name, (holds, words) in allowed.items():
-            if not holds(getattr(self, name)):
-                raise InputError(f"training.{name}: {getattr(self, name)!r} is not {words}")
+    optimiser: Literal["adam", "sgd"] = "adam"
+    lr: Positive = 0.01
+    momentum: Momentum = 0.0
+    weight_decay: Amount = 0.0
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    batch: Count = 16
+    epochs: Count = 20
+    loss: Literal["ce", "printed", "table3"] = "ce"
+    moments: Literal["fresh", "kept"] = "fresh"
 
 
 @runtime_checkable
@@ -459,7 +446,3 @@ def accuracy(params: Params, net: Net, data: Data) -> float:
         return math.nan
     hits = predict(params, net, data.x, AT_A_TIME).argmax(1) == data.y
     return hits.double().mean().item()
-
-
-def _number(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]

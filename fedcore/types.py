@@ -104,7 +104,7 @@ class Splits:
 class Net:
     """An architecture: `build()` makes its module.
 
-    build: a module-level function of fedcore.nets with its settings bound (functools.partial).
+    build: a function with its settings bound (functools.partial), importable where results are cached between runs.
     axes: the table that alignment needs, or None where a net has none. It is not part of what training depends on.
     """
 
@@ -329,8 +329,8 @@ class Stage:
     combine None: nothing is sent, and the model that a device would have sent becomes its memory.
     fraction: share of the devices that takes part in a round, at least one.
 
-    local and combine are module-level functions with their settings bound (functools.partial), so that a step can be
-    named, keyed by the source it reaches, and run in another process.
+    local and combine are functions with their settings bound (functools.partial). The pipeline needs module-level ones,
+    so that a step can be named and keyed by the source it reaches; a script or a notebook may use any.
     """
 
     local: Local

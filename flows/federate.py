@@ -22,6 +22,7 @@ environment.prepare()
 from prefect import flow
 from pydantic import BaseModel, ConfigDict
 
+from fedcore.settings import checked
 from fedcore.types import Federation
 from tasks.cache.store import Ref
 from tasks.config import settings
@@ -193,7 +194,7 @@ def parse(words: list[str]) -> Request:
     for one, many in (("study", "studies"), ("seed", "seeds"), ("method", "methods")):
         if one in given:
             own[many] = [given.pop(one)]
-    return settings.checked(Request, "request", {**own, "changes": given})
+    return checked(Request, "request", {**own, "changes": given})
 
 
 def main(words: list[str]) -> None:

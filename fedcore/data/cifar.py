@@ -34,7 +34,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedcore.data import Dataset, unknown
-from fedcore.data.files import damaged, in_a_line, labelled, obtain
+from fedcore.data.files import ROOT, damaged, in_a_line, labelled, obtain
 from fedcore.types import Data
 
 PIXELS = 3 * 32 * 32
@@ -100,12 +100,12 @@ COARSE = """
 """
 
 
-def cifar10(root: str | Path, download: bool) -> Dataset:
+def cifar10(root: str | Path = ROOT, download: bool = True) -> Dataset:
     """Return CIFAR-10, x (N, 3, 32, 32) uint8, with its official test set."""
     return cifar(CIFAR10, Path(root), download, "labels", CLASSES)
 
 
-def cifar100(root: str | Path, download: bool, labels: str = "fine") -> Dataset:
+def cifar100(root: str | Path = ROOT, download: bool = True, labels: str = "fine") -> Dataset:
     """Return CIFAR-100, x (N, 3, 32, 32) uint8, with its official test set.
 
     labels: "fine", 100 classes, or "coarse", 20 that each hold five of them.

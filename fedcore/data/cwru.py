@@ -31,7 +31,7 @@ from fedcore.data.bearings import (
     Windows,
     examples,
 )
-from fedcore.data.files import damaged, in_a_line
+from fedcore.data.files import ROOT, damaged, in_a_line
 from fedcore.types import Amount, Count, InputError
 
 FIRST = dict(zip(CLASSES, (97, 105, 169, 209, 118, 185, 222, 130, 197, 234), strict=True))
@@ -58,8 +58,8 @@ log = logging.getLogger(__name__)
 
 
 def cwru(
-    root: str | Path,
-    download: bool,
+    root: str | Path = ROOT,
+    download: bool = True,
     window: Window = 1024,
     train: Count = 80,
     test: Windows = 20,

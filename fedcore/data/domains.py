@@ -22,6 +22,7 @@ from torch.nn.functional import pad
 
 from fedcore.data import Dataset, unknown
 from fedcore.data.digits import enlarged
+from fedcore.data.files import ROOT
 from fedcore.data.images import mnist
 from fedcore.data.mnist_m import mnist_m, photographs
 from fedcore.data.pixels import blended, coloured, scaled
@@ -36,7 +37,11 @@ BORDER = 2
 
 
 def domains(
-    root: str | Path, download: bool, domains: Sequence[str], photos: str | Path | None = None, seed: int = 0
+    domains: Sequence[str],
+    root: str | Path = ROOT,
+    download: bool = True,
+    photos: str | Path | None = None,
+    seed: int = 0,
 ) -> Dataset:
     """Return several digit domains in the order given, x (N, 3, 28, 28) or (N, 3, 16, 16) uint8.
 

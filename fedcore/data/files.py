@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
 import struct
 import zlib
 from collections.abc import Callable, Sequence
@@ -25,6 +26,9 @@ import torch
 from numpy.typing import NDArray
 
 from fedcore.types import Data, InputError
+
+ROOT = os.environ.get("FEDCORE_DATA", "datasets")
+"""The folder of published sets, where none is named."""
 
 KINDS = {8: "bytes", 12: "int32"}
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedcore.data import Dataset, unknown
-from fedcore.data.files import damaged, idx, labelled, obtain
+from fedcore.data.files import ROOT, damaged, idx, labelled, obtain
 from fedcore.types import Data
 
 SIDE = 28
@@ -42,7 +42,7 @@ SUBSETS: dict[str, tuple[str, ...]] = {
 """Classes of each subset of EMNIST, in the order of their labels."""
 
 
-def mnist(root: str | Path, download: bool, writers: bool = False) -> Dataset:
+def mnist(root: str | Path = ROOT, download: bool = True, writers: bool = False) -> Dataset:
     """Return MNIST, x (N, 1, 28, 28) uint8, with its official test set.
 
     writers: `device` says who wrote each training digit, by QMNIST (Yadav and Bottou 2019): "writer-0123" for NIST's
@@ -53,13 +53,13 @@ def mnist(root: str | Path, download: bool, writers: bool = False) -> Dataset:
     return replace(dataset, device=written_by(root, dataset.train, download)) if writers else dataset
 
 
-def fashion_mnist(root: str | Path, download: bool) -> Dataset:
+def fashion_mnist(root: str | Path = ROOT, download: bool = True) -> Dataset:
     """Return Fashion-MNIST (Xiao et al. 2017), x (N, 1, 28, 28) uint8, with its official test set."""
     root = Path(root)
     return images(root, "FashionMNIST", TRAIN, TEST, CLOTHES, download, lambda t: t.FashionMNIST(root, download=True))
 
 
-def emnist(root: str | Path, download: bool, subset: str = "byclass") -> Dataset:
+def emnist(root: str | Path = ROOT, download: bool = True, subset: str = "byclass") -> Dataset:
     """Return a subset of EMNIST (Cohen et al. 2017), x (N, 1, 28, 28) uint8, with its official test set.
 
     The files hold each image transposed, and count letters from 1; both are undone.

@@ -14,6 +14,7 @@ import torch
 
 from fedcore.data import Dataset, unknown
 from fedcore.data.digits import enlarged
+from fedcore.data.files import ROOT
 from fedcore.data.images import SIDE, mnist
 from fedcore.data.pictures import TYPES, picture, pictures
 from fedcore.data.pixels import Picture, blended
@@ -21,7 +22,7 @@ from fedcore.types import Data, InputError, generator
 
 
 def mnist_m(
-    root: str | Path, download: bool, base: str = "mnist", photos: str | Path | None = None, seed: int = 0
+    root: str | Path = ROOT, download: bool = True, base: str = "mnist", photos: str | Path | None = None, seed: int = 0
 ) -> Dataset:
     """Return digits over photographs, x (N, 3, 28, 28) uint8: |crop - digit| for each channel.
 

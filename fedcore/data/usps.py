@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedcore.data import Dataset
-from fedcore.data.files import damaged, in_a_line, labelled, obtain
+from fedcore.data.files import ROOT, damaged, in_a_line, labelled, obtain
 from fedcore.data.pixels import scaled, side
 from fedcore.types import Data
 
@@ -21,7 +21,7 @@ FILES = ("USPS/usps.bz2", "USPS/usps.t.bz2")
 SIDE = 16
 
 
-def usps(root: str | Path, download: bool, size: int | None = None) -> Dataset:
+def usps(root: str | Path = ROOT, download: bool = True, size: int | None = None) -> Dataset:
     """Return USPS, x (N, 1, 16, 16) uint8, with its official test set.
 
     v becomes floor((v + 1) / 2 * 255), as in torchvision. size: scale to so many pixels a side, bilinear (28: beside

@@ -1,11 +1,13 @@
 """How values travel between processes: pickled, their tensors beside them in a block of shared memory.
 
 Blocks have no name: they are passed as open files and vanish with the last process that maps them. Large `Data` is put
-into shared memory once, for all workers.
+into shared memory once, for all workers. A model of many leaves travels as one flat vector with a table of their
+shapes.
 """
 
 from __future__ import annotations
 
+import ctypes
 import io
 import itertools
 import math
@@ -20,25 +22,29 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedcore.pickling import Pickler, dumps
 from fedcore.types import Data
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
-Adopt: TypeAlias = Callable[[], None]
-"""Makes the names of the sender's main program known here."""
+Place: TypeAlias = tuple[int, torch.dtype, tuple[int, ...]]
+"""Where a tensor begins in a block, in bytes, and its type and shape."""
 
 LARGE = 1 << 20
 """Bytes from which `Data` is kept in shared memory, each an open file; smaller data travels with each call."""
 
 ALIGNMENT = 64
 """Bytes: where a tensor may begin in a block."""
+
+MANY = 16
+"""Tensors from which a dict of them travels as one vector. Who keeps one of its leaves keeps the memory of all."""
 
 
 class Block:
@@ -71,11 +77,14 @@ class Packed:
         self.length, self.tokens, self._leaves = pickler.length, pickler.tokens, pickler.leaves
 
     def write(self, block: Bytes) -> None:
+        """Copy the tensors into a block. One thread does it: PyTorch's many stumble over busy workers."""
+        address = block.ctypes.data if self._leaves else 0
         for start, leaf in self._leaves:
-            block[start : start + leaf.nbytes] = _bytes(leaf.contiguous())
+            source = leaf.contiguous()
+            ctypes.memmove(address + start, source.data_ptr(), source.nbytes)
 
 
-class _Pickler(pickle.Pickler):
+class _Pickler(Pickler):
     """Pickles all but tensors, for which it finds places in a block, and large data, for which it writes tokens."""
 
     def __init__(self, stream: io.BytesIO, keep: Callable[[Data], int] | None) -> None:
@@ -84,40 +93,75 @@ class _Pickler(pickle.Pickler):
         self.leaves: list[tuple[int, Tensor]] = []
         self.length = 0
         self.tokens: set[int] = set()
+        self._tables: dict[int, object] = {}
 
-    def persistent_id(self, value: object) -> object:
-        if type(value) is Data and self.keep is not None and value.x.nbytes >= LARGE:
+    def persistent_id(self, value: Any) -> object:
+        kind = type(value)  # asked first: most values are names and numbers
+        if kind is Data and self.keep is not None and value.x.nbytes >= LARGE:
             token = self.keep(value)
             self.tokens.add(token)
             return token
-        if type(value) is Tensor and value.device.type == "cpu" and value.layout is torch.strided:
-            start = math.ceil(self.length / ALIGNMENT) * ALIGNMENT
-            self.leaves.append((start, value.detach()))
-            self.length = start + value.nbytes
-            return start, value.dtype, tuple(value.shape)
+        if kind is Tensor and _plain(value):
+            start, *form = self._place(value)
+            return start, value.nbytes, tuple(form)
+        if kind is dict and len(value) >= MANY and all(map(_plain, value.values())):
+            if id(value) not in self._tables:  # what is named twice travels once
+                table = {name: self._place(leaf) for name, leaf in value.items()}
+                start = next(iter(table.values()))[0]
+                self._tables[id(value)] = start, self.length - start, dumps(table)
+            return self._tables[id(value)]
         return None
+
+    def _place(self, leaf: Tensor) -> Place:
+        start = -(-self.length // ALIGNMENT) * ALIGNMENT
+        self.leaves.append((start, leaf))
+        self.length = start + leaf.nbytes
+        return start, leaf.dtype, tuple(leaf.shape)
+
+
+def _plain(value: object) -> TypeGuard[Tensor]:
+    """Return whether a value's bytes, in the order of its elements, are all of it."""
+    return (
+        type(value) is Tensor
+        and value.is_cpu
+        and value.layout is torch.strided
+        and not (value.is_conj() or value.is_neg())
+    )
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, parcel: Parcel, kept: Mapping[int, Data], adopt: Adopt | None) -> None:
+    def __init__(self, parcel: Parcel, kept: Mapping[int, Data]) -> None:
         super().__init__(io.BytesIO(parcel.payload))
-        self.parcel, self.kept, self.adopt = parcel, kept, adopt
+        self.parcel, self.kept = parcel, kept
+        self._tables: dict[int, dict[object, Tensor]] = {}
 
     def persistent_load(self, name: Any) -> object:
         if isinstance(name, int):
             return self.kept[name]
-        start, dtype, shape = name
-        part = self.parcel.block[start : start + math.prod(shape) * dtype.itemsize]
-        if self.parcel.owned:
-            return torch.from_numpy(part).view(dtype).view(shape)
-        leaf = torch.empty(shape, dtype=dtype)
-        _bytes(leaf)[:] = part
-        return leaf
+        start, length, form = name
+        if isinstance(form, tuple):
+            return _tensor(self._memory(start, length), 0, *form)
+        if start not in self._tables:
+            memory, table = self._memory(start, length), pickle.loads(form)
+            self._tables[start] = {key: _tensor(memory, place - start, *rest) for key, (place, *rest) in table.items()}
+        return self._tables[start]
 
-    def find_class(self, module: str, name: str) -> Any:
-        if module == "__main__" and self.adopt is not None:
-            self.adopt()
-        return super().find_class(module, name)
+    def _memory(self, start: int, length: int) -> Bytes:
+        """Return bytes of the block, as the receiver's own."""
+        part = self.parcel.block[start : start + length]
+        if self.parcel.owned:
+            return part
+        memory: Bytes = torch.empty(length, dtype=torch.uint8).numpy()
+        memory[:] = part
+        return memory
+
+
+def _tensor(memory: Bytes, start: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """Return the tensor that begins there. Tensors of one memory have storages of their own."""
+    count = math.prod(shape)
+    if not count:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype, count=count, offset=start).view(shape)
 
 
 @dataclass(frozen=True)
@@ -128,14 +172,8 @@ class Parcel:
     block: Bytes
     owned: bool
 
-    def open(self, kept: Mapping[int, Data] | None = None, adopt: Adopt | None = None) -> Any:
-        return _Unpickler(self, kept or {}, adopt).load()
-
-
-def _bytes(leaf: Tensor) -> Bytes:
-    """Return a contiguous tensor's bytes, which are copied by one thread (PyTorch's many stumble over busy workers)."""
-    array: Bytes = leaf.view(-1).view(torch.uint8).numpy()
-    return array
+    def open(self, kept: Mapping[int, Data] | None = None) -> Any:
+        return _Unpickler(self, kept or {}).load()
 
 
 class Line:

@@ -9,7 +9,6 @@ maps it once.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import pickle
@@ -24,13 +23,14 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
 
 from fedcore.execute.packing import Line, Packed, Parcel, Shelf
+from fedcore.pickling import dumps
 from fedcore.types import Data, Device, Handle
 
 Key = TypeVar("Key")
@@ -67,8 +67,9 @@ class Inline:
 class Workers:
     """Runs steps in `count` worker processes (one per core unless told), each started when first needed, or by `start`.
 
-    Functions and arguments are pickled: module-level functions and partials of them. Any thread may call. nice: how
-    far the workers stand back where other processes want the same cores.
+    Functions and arguments are pickled; lambdas, closures and what the main program or a notebook defines travel by
+    value, a function with the globals that it names at every call, a class once to each worker. Any thread may call.
+    nice: how far the workers stand back where other processes want the same cores.
     """
 
     def __init__(self, count: int | None = None, nice: int = 0) -> None:
@@ -187,7 +188,7 @@ class _Worker:
 
     def __init__(self, nice: int) -> None:
         ours, theirs = socket.socketpair()
-        start = json.dumps([theirs.fileno(), sys.path, _main_program()])
+        start = json.dumps([theirs.fileno(), sys.path])
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _START, start],
@@ -238,8 +239,8 @@ class _Worker:
 
 
 _START = (
-    "import gc, json, sys; gc.disable(); descriptor, sys.path[:], main = json.loads(sys.argv[1]); "
-    "from fedcore.execute.workers import serve; gc.freeze(); gc.enable(); serve(descriptor, main)"
+    "import gc, json, sys; gc.disable(); descriptor, sys.path[:] = json.loads(sys.argv[1]); "
+    "from fedcore.execute.workers import serve; gc.freeze(); gc.enable(); serve(descriptor)"
 )
 """What is imported stays to the end: searching it for garbage, again and again, took a fifth of the imports."""
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -247,13 +248,6 @@ _MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": st
 """What glibc keeps of freed memory. By default a worker gives its activations back after every minibatch and gets them
 anew as pages to be zeroed: a fifth of a step of VGG-11 or MobileNetV2, up to a quarter of one of DFL's CNN, by what was
 allocated before. The environment's own values win."""
-
-
-def _main_program() -> str | None:
-    """Return the module or file that this process was started with."""
-    main = sys.modules["__main__"]
-    spec = getattr(main, "__spec__", None)
-    return spec.name if spec is not None else getattr(main, "__file__", None)
 
 
 def _name(fn: object) -> str:
@@ -265,7 +259,7 @@ def _name(fn: object) -> str:
 # The worker's side.
 
 
-def serve(descriptor: int, main: str | None) -> None:
+def serve(descriptor: int) -> None:
     """Answer calls until the process at the other end is gone."""
     line = Line(socket.socket(fileno=descriptor))
     threading.Thread(target=_leave_with, args=(line.channel,), daemon=True).start()
@@ -274,7 +268,7 @@ def serve(descriptor: int, main: str | None) -> None:
     kept: dict[int, Data] = {}
     with suppress(EOFError, ConnectionError):
         while True:
-            answer = _answer(line.receive(), kept, main)
+            answer = _answer(line.receive(), kept)
             if answer is not None:
                 line.send(answer)
             del answer
@@ -288,9 +282,9 @@ def _leave_with(channel: socket.socket) -> None:
     os._exit(0)
 
 
-def _answer(parcel: Parcel, kept: dict[int, Data], main: str | None) -> Packed | None:
+def _answer(parcel: Parcel, kept: dict[int, Data]) -> Packed | None:
     try:
-        match parcel.open(kept, partial(_adopt, main) if main is not None else None):
+        match parcel.open(kept):
             case ("keep", token, data):
                 kept[token] = data
                 return None
@@ -309,22 +303,9 @@ def _answer(parcel: Parcel, kept: dict[int, Data], main: str | None) -> Packed |
 
 def _sendable(error: Exception) -> Exception:
     try:
-        pickle.loads(pickle.dumps(error))
+        pickle.loads(dumps(error))
     except Exception:
         plain = RuntimeError(f"{type(error).__name__}: {error}")
         plain.__notes__ = error.__notes__
         return plain
     return error
-
-
-@cache
-def _adopt(main: str) -> None:
-    """Load the program of the process at the other end, for functions that are defined in it."""
-    if main.endswith(".py"):
-        spec = importlib.util.spec_from_file_location("__mp_main__", main)
-    else:
-        spec = importlib.util.find_spec(main)
-    if spec is not None and spec.loader is not None:
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["__main__"] = sys.modules[spec.name] = module
-        spec.loader.exec_module(module)

@@ -79,16 +79,16 @@ class Alignment:
     hidden, identifier_steps, identifier_lr: an identifier's hidden units, and its SGD after each turn.
     """
 
-    start: Start
-    steps: Count
-    batch: Count
-    lr: Positive
-    weight: Amount
-    shown: Count
-    sharpness: Amount
-    hidden: Count
-    identifier_steps: Count
-    identifier_lr: Positive
+    start: Start = "own"
+    steps: Count = 20
+    batch: Count = 32
+    lr: Positive = 0.01
+    weight: Amount = 0.1
+    shown: Count = 128
+    sharpness: Amount = 1.0
+    hidden: Count = 32
+    identifier_steps: Count = 20
+    identifier_lr: Positive = 0.05
 
 
 def method(

@@ -44,11 +44,11 @@ class Divergence:
     pair_lr: of SGD. held_out: the share of each device's examples that it measures on.
     """
 
-    pair_rounds: Count
-    pair_iterations: Count
-    pair_batch: Count
-    pair_lr: Positive
-    held_out: Chance
+    pair_rounds: Count = 50
+    pair_iterations: Count = 5
+    pair_batch: Count = 64
+    pair_lr: Positive = 0.04
+    held_out: Chance = 0.2
 
 
 def estimate(

@@ -101,21 +101,21 @@ Weigh: TypeAlias = Callable[[Known, Turn], Array]
 class Bound:
     """How S and T are made (`fedcore.links.bound`), and the weights phi of the terms of (11)."""
 
-    constants: Constants
-    delta: Chance
-    unlabelled: Amount
-    phi_s: Amount
-    phi_t: Amount
-    phi_e: Amount
+    constants: Constants = "measured"
+    delta: Chance = 1e-3
+    unlabelled: Amount = 1000.0
+    phi_s: Amount = 1.0
+    phi_t: Amount = 5.0
+    phi_e: Amount = 1.0
 
 
 @dataclass(frozen=True)
 class Program:
     """How (P) is solved (`fedcore.links.solve`). tol, max_iterations: of Algorithm 2."""
 
-    solver: Solver
-    tol: Positive
-    max_iterations: Count
+    solver: Solver = "successive"
+    tol: Positive = 0.003
+    max_iterations: Count = 60
 
 
 @dataclass(frozen=True)
@@ -125,10 +125,10 @@ class Radio:
     costs: a matrix of one's own instead, rows of senders and columns of receivers in the order of the devices' names.
     """
 
-    powers: Range
-    rates: Range
-    bits: Positive
-    costs: Costs
+    powers: Range = (23.0, 25.0)
+    rates: Range = (63e6, 85e6)
+    bits: Positive = 1e9
+    costs: Costs = None
 
 
 def method(

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedcore.align.ranking import Exam, ascending, begin
+from fedcore.builders import control
 from fedcore.local import Training, train
 from fedcore.messages import everyone, received
 from fedcore.nets import require_equal
 from fedcore.types import Message, Method, Net, Params, Stage, Turn, Update
 
 
-def best_local(*, nets: Mapping[str, Net], training: Training, common: bool, exam: Exam) -> Method:
+@control
+def best_local(*, nets: Mapping[str, Net], training: Training, common: bool, exam: Exam = "validation") -> Method:
     """Build the control. exam: what models are ranked by."""
     require_equal(nets)
     stage = Stage(partial(train, training=training), partial(choose, nets=nets))

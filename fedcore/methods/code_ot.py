@@ -26,14 +26,14 @@ def code_ot(
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
-    shots: Count,
-    order: Order,
-    exam: Exam,
-    solver: Solver,
-    reg: Positive,
-    tol: Positive,
-    max_iterations: Count,
-    p: Literal[1, 2],
+    shots: Count = 1,
+    order: Order = "ascending",
+    exam: Exam = "validation",
+    solver: Solver = "newton",
+    reg: Positive = 0.01,
+    tol: Positive = 1e-7,
+    max_iterations: Count = 10000,
+    p: Literal[1, 2] = 1,
 ) -> Method:
     """Build CODE.
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedcore import distillation
+from fedcore.builders import trains
 from fedcore.distillation import SOFT, Kind, Ratio, Weighting, distilled, likelihoods, refreshed, shown
 from fedcore.local import Training, fit, lay, starting
 from fedcore.messages import apply_changes, everyone, first_kept, kept, one_start, received
@@ -35,17 +36,18 @@ from fedcore.types import (
 )
 
 
+@trains(init="common")
 def dfl(
     *,
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
-    rounds: Count,
-    fraction: Fraction,
-    ratio: Kind,
-    threshold: Share,
-    temperature: Positive,
-    weighting: Weighting,
+    rounds: Count = 10,
+    fraction: Fraction = 1.0,
+    ratio: Kind = "threshold",
+    threshold: Share = 0.6,
+    temperature: Positive = 1.0,
+    weighting: Weighting = "counts",
 ) -> Method:
     """Build DFL.
 

@@ -20,9 +20,9 @@ def ditto(
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
-    rounds: Count,
-    fraction: Fraction,
-    strength: Amount,
+    rounds: Count = 10,
+    fraction: Fraction = 1.0,
+    strength: Amount = 0.01,
 ) -> Method:
     """Build Ditto. rounds, fraction: as in fedavg. strength: lambda; 0 is local training.
 

@@ -55,7 +55,13 @@ CHOSEN = "chosen/"
 
 
 def fd(
-    *, nets: Mapping[str, Net], training: Training, common: bool, rounds: Count, fraction: Fraction, gamma: Amount
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    rounds: Count = 10,
+    fraction: Fraction = 1.0,
+    gamma: Amount = 1.0,
 ) -> Method:
     """Build FD.
 

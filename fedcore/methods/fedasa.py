@@ -71,14 +71,14 @@ def fedasa(
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
-    rounds: Count,
-    alignment_rounds: Count,
-    auxiliary: Depth | None,
-    steps: Count,
-    cell: Depth | None,
-    distance: Distance,
-    budget: Budget,
-    personal_lr: Positive | None,
+    rounds: Count = 10,
+    alignment_rounds: Count = 1,
+    auxiliary: Depth | None = None,
+    steps: Count = 30,
+    cell: Depth | None = None,
+    distance: Distance = "printed",
+    budget: Budget = None,
+    personal_lr: Positive | None = None,
 ) -> Method:
     """Build FedASA. Everyone takes part in every round.
 

@@ -27,9 +27,9 @@ def fedavg(
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
-    rounds: Count,
-    fraction: Fraction,
-    weights: Weights,
+    rounds: Count = 1,
+    fraction: Fraction = 1.0,
+    weights: Weights = "size",
     sends: Sends = "model",
 ) -> Method:
     """Build FedAvg.

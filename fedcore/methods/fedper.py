@@ -13,7 +13,12 @@ from fedcore.types import Count, Device, InputError, Message, Method, Net, Param
 
 
 def fedper(
-    *, nets: Mapping[str, Net], training: Training, common: bool, rounds: Count, personal_lr: Positive | None
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    rounds: Count = 10,
+    personal_lr: Positive | None = None,
 ) -> Method:
     """Build FedPer. Everyone takes part in every round. personal_lr: of the last layer; None: training's."""
     require_equal(nets)

@@ -13,7 +13,13 @@ from fedcore.types import Amount, Count, Device, Fraction, Message, Method, Net,
 
 
 def fedprox(
-    *, nets: Mapping[str, Net], training: Training, common: bool, rounds: Count, fraction: Fraction, mu: Amount
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    rounds: Count = 10,
+    fraction: Fraction = 1.0,
+    mu: Amount = 0.01,
 ) -> Method:
     """Build FedProx. rounds, fraction: as in fedavg. mu: weight of the proximal term; 0 is FedAvg weighted by size.
 

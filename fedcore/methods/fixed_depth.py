@@ -40,9 +40,9 @@ def fixed_depth(
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
-    rounds: Count,
-    depth: Choice,
-    personal_lr: Positive | None,
+    rounds: Count = 10,
+    depth: Choice = 1,
+    personal_lr: Positive | None = None,
 ) -> Method:
     """Build it. Everyone takes part in every round.
 

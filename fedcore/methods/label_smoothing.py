@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedcore import cells, distillation
+from fedcore.builders import control
 from fedcore.distillation import Kind, Ratio, course_of, hard_label_loss, smoothed
 from fedcore.local import Training, fit, lay, starting
 from fedcore.messages import first, received
@@ -31,15 +32,16 @@ from fedcore.types import (
 )
 
 
+@control
 def label_smoothing(
     *,
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
-    rounds: Count,
-    fraction: Fraction,
-    ratio: Kind,
-    threshold: Share,
+    rounds: Count = 10,
+    fraction: Fraction = 1.0,
+    ratio: Kind = "threshold",
+    threshold: Share = 0.6,
 ) -> Method:
     """Build the control. rounds, fraction: as in fedavg. ratio, threshold: as in dfl; threshold 1 is fedavg."""
     require_equal(nets)

@@ -22,13 +22,13 @@ def lmf(
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
-    shots: Count,
-    exam: Exam,
-    solver: Solver,
-    reg: Positive,
-    tol: Positive,
-    max_iterations: Count,
-    p: Literal[1, 2],
+    shots: Count = 1,
+    exam: Exam = "validation",
+    solver: Solver = "newton",
+    reg: Positive = 0.01,
+    tol: Positive = 1e-7,
+    max_iterations: Count = 10000,
+    p: Literal[1, 2] = 1,
 ) -> Method:
     """Build LMF: all models aligned to the most accurate one and averaged evenly. Settings as in code_ot."""
     options = Options(solver=solver, reg=reg, tol=tol, max_iterations=max_iterations, p=p)

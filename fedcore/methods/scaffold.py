@@ -14,6 +14,7 @@ from functools import partial
 
 import torch
 
+from fedcore.builders import trains
 from fedcore.local import Training, beside, by_leaf, descend, lay, learning_rates, minibatches, plain, starting
 from fedcore.messages import everyone, first, received
 from fedcore.mixing import evenly, mean
@@ -35,7 +36,10 @@ from fedcore.types import (
 )
 
 
-def scaffold(*, nets: Mapping[str, Net], training: Training, common: bool, rounds: Count, fraction: Fraction) -> Method:
+@trains(optimiser="sgd", momentum=0.0)
+def scaffold(
+    *, nets: Mapping[str, Net], training: Training, common: bool, rounds: Count = 10, fraction: Fraction = 1.0
+) -> Method:
     """Build SCAFFOLD. rounds, fraction: as in fedavg. Models are averaged evenly, as in the paper.
 
     Only plain SGD: option II takes the mean gradient from how far the model moved, which a momentum or Adam changes.

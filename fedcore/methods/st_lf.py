@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from fedcore.builders import control, trains
 from fedcore.links import adversaries, heuristics
 from fedcore.links.adversaries import Alignment
 from fedcore.links.divergence import Divergence
@@ -83,6 +84,7 @@ def one_to_one(known: Known, turn: Turn) -> Array:
 def _planned(name: str, weights: Weigh) -> Callable[..., Method]:
     """Return the builder of a method with the program's sources and targets."""
 
+    @trains(init="common")
     def build(
         *,
         nets: Mapping[str, Net],
@@ -92,7 +94,7 @@ def _planned(name: str, weights: Weigh) -> Callable[..., Method]:
         bound: Bound,
         program: Program,
         radio: Radio,
-        transfer: How,
+        transfer: How = "parameters",
     ) -> Method:
         """Build ST-LF, or a rival that takes its sources and targets.
 
@@ -111,7 +113,10 @@ def _planned(name: str, weights: Weigh) -> Callable[..., Method]:
 def _drawn(name: str, sources: Choose, weights: Weigh) -> Callable[..., Method]:
     """Return the builder of a method that draws sources and targets."""
 
-    def build(*, nets: Mapping[str, Net], training: Training, common: bool, radio: Radio, transfer: How) -> Method:
+    @trains(init="common")
+    def build(
+        *, nets: Mapping[str, Net], training: Training, common: bool, radio: Radio, transfer: How = "parameters"
+    ) -> Method:
         """Build a rival that measures nothing over pairs. Its settings are `st_lf`'s."""
         return method(name, nets, training, common, by_chance(radio, sources, weights), radio, transfer)
 
@@ -120,7 +125,7 @@ def _drawn(name: str, sources: Choose, weights: Weigh) -> Callable[..., Method]:
 
 
 st_lf = _planned("st_lf", of_program)
-least_error = _planned("least_error", of_least_error)
+least_error = control(_planned("least_error", of_least_error))
 rnd_alpha = _planned("rnd_alpha", at_random)
 fedavg_alpha = _planned("fedavg_alpha", by_size)
 avg_degree = _planned("avg_degree", of_equal_degree)
@@ -129,6 +134,7 @@ psi_fedavg = _drawn("psi_fedavg", heuristics.coins, by_size)
 single_match = _drawn("single_match", heuristics.halves, one_to_one)
 
 
+@trains(init="common")
 def fada(
     *,
     nets: Mapping[str, Net],
@@ -138,7 +144,7 @@ def fada(
     bound: Bound,
     program: Program,
     radio: Radio,
-    rounds: Depth,
+    rounds: Depth = 5,
     alignment: Alignment,
 ) -> Method:
     """Build FADA: every source is aligned with every target.
@@ -150,13 +156,14 @@ def fada(
     return adversaries.method("fada", nets, training, common, told, radio, rounds, alignment)
 
 
+@trains(init="common")
 def psi_fada(
     *,
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
     radio: Radio,
-    rounds: Depth,
+    rounds: Depth = 5,
     alignment: Alignment,
 ) -> Method:
     """Build psi-FADA, which measures nothing over pairs. Its settings are `fada`'s."""

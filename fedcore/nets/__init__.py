@@ -12,6 +12,7 @@ from inspect import signature
 
 import torch
 
+from fedcore.pickling import dumps
 from fedcore.types import InputError, Net, Params
 
 NETS = {
@@ -75,7 +76,7 @@ def leaves(module: torch.nn.Module) -> Params:
 
 def key(net: Net) -> bytes:
     """Return what tells architectures apart within one process (a net itself cannot be hashed)."""
-    return pickle.dumps(net.build)
+    return dumps(net.build)
 
 
 @contextmanager

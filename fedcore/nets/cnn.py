@@ -65,10 +65,10 @@ def net(
     *,
     shape: Sequence[int],
     classes: int,
-    maps: Sequence[Count],
-    kernel: Count,
-    padding: Literal["valid", "same"],
-    hidden: Sequence[Count],
+    maps: Sequence[Count] = (8, 16),
+    kernel: Count = 3,
+    padding: Literal["valid", "same"] = "same",
+    hidden: Sequence[Count] = (32,),
     size: int = 0,
 ) -> Net:
     """Return the architecture with so many maps per convolution and units per hidden layer.

@@ -5,27 +5,32 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from inspect import Parameter, Signature
 from typing import Any, get_type_hints
 
 import torch
 from torch import nn
 
+from fedcore.builders import imported
 from fedcore.nets import drawn_from
 from fedcore.types import InputError, Net
 
 GIVEN = ("shape", "classes")
 
 
-def custom(path: str) -> Callable[..., Net]:
+def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
     """Return the function (*, shape, classes, **settings) -> Net, whose settings are those of the user's callable.
+
+    which: the callable, or where it stands.
 
     It is called with the settings and with `shape` and `classes` if it takes them. An optional attribute `axes` of it,
     a table or a function of the same arguments that returns one, lets the net be aligned; `nets.tables.table` reads
     one off many modules.
     """
-    target = _found(path)
+    target = imported(which, "net.name") if isinstance(which, str) else which
+    path = which if isinstance(which, str) else getattr(which, "__qualname__", repr(which))
+    if inspect.isclass(target) and not issubclass(target, nn.Module):
+        raise InputError(f"net.name: {path!r} is not an nn.Module")
     settings = _settings(path, target)
 
     def make(*, shape: tuple[int, ...], classes: int, **values: object) -> Net:
@@ -40,21 +45,6 @@ def custom(path: str) -> Callable[..., Net]:
     make.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     make.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return make
-
-
-def _found(path: str) -> Callable[..., Any]:
-    module, _, attribute = path.partition(":")
-    try:
-        target = getattr(import_module(module), attribute)
-    except (ImportError, ValueError) as error:
-        raise InputError(f"net.name: {path!r} cannot be imported: {error}") from None
-    except AttributeError:
-        raise InputError(f"net.name: {module} has no {attribute!r}") from None
-    if not inspect.isfunction(target) and not inspect.isclass(target):
-        raise InputError(f"net.name: {path!r} is neither a class nor a function")
-    if inspect.isclass(target) and not issubclass(target, nn.Module):
-        raise InputError(f"net.name: {path!r} is not an nn.Module")
-    return target
 
 
 def _settings(path: str, target: Callable[..., Any]) -> dict[str, Parameter]:

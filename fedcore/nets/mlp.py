@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedcore.types import Axes, InputError, Net, Params
+from fedcore.types import Axes, Count, InputError, Net, Params
 
 ONEDNN: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 
@@ -86,7 +86,7 @@ def axes(widths: Sequence[int]) -> Axes:
     return table
 
 
-def net(*, shape: Sequence[int], classes: int, widths: Sequence[int]) -> Net:
+def net(*, shape: Sequence[int], classes: int, widths: Sequence[Count] = (64, 32)) -> Net:
     """Return the architecture with hidden layers of these widths."""
     if not all(type(width) is int and width > 0 for width in widths):
         raise InputError(f"net.widths: {list(widths)} is not a list of whole numbers above 0")

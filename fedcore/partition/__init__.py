@@ -50,10 +50,12 @@ __all__ = [
     "few_classes",
     "iid",
     "label_skew",
+    "moments",
     "partition",
     "quantity_skew",
     "servers",
     "splits",
+    "standardised",
     "training",
 ]
 
@@ -81,13 +83,13 @@ class Partition:
 def partition(
     dataset: Dataset,
     *,
-    name: str,
-    devices: Count,
-    alpha: Positive,
-    min_size: Count,
-    val: Share,
-    test: Share,
-    shared_test: Share,
+    name: str = "dirichlet",
+    devices: Count = 16,
+    alpha: Positive = 0.5,
+    min_size: Count = 10,
+    val: Share = 0.2,
+    test: Share = 0.2,
+    shared_test: Share = 0.2,
     seed: int,
     share: Fraction = 0.8,
     classes: Count = 4,
@@ -347,17 +349,27 @@ def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple
     if shared is None or len(partition.shared):
         shared = _take(dataset.train if shared is None else shared, partition.shared)
     if scale == "device":
-        shared = _standardised(shared, *_shared_moments(dataset, partition, held))
+        shared = standardised(shared, *_shared_moments(dataset, partition, held))
         for who, own in held.items():
             moments = _moments(own["train"], own["unlabelled"])
-            held[who] = {part: _standardised(data, *moments) for part, data in own.items()}
+            held[who] = {part: standardised(data, *moments) for part, data in own.items()}
     return {who: Splits(**own) for who, own in held.items()}, shared
 
 
 def servers(dataset: Dataset, scale: str = "none") -> Data:
     """Return what the server holds itself, scaled as a device scales its own; nothing where the dataset has none."""
     own = dataset.server if dataset.server is not None else _take(dataset.train, np.array([], dtype=np.int64))
-    return _standardised(own, *_moments(own)) if scale == "device" and len(own) else own
+    return standardised(own, *_moments(own)) if scale == "device" and len(own) else own
+
+
+def moments(dataset: Dataset, partition: Partition) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return device -> mean and deviation of each feature, (1, *shape), by which `splits` scales what it holds."""
+    return {who: _moments(_take(dataset.train, index)) for who, index in training(partition).items()}
+
+
+def standardised(data: Data, mean: Tensor, std: Tensor) -> Data:
+    """Return examples as (x - mean) / std, float32."""
+    return Data(((data.inputs().double() - mean) / std).float(), data.y)
 
 
 def _take(data: Data, index: Index, known: bool = True) -> Data:
@@ -371,10 +383,6 @@ def _moments(*parts: Data) -> tuple[Tensor, Tensor]:
     x = torch.cat([data.inputs() for data in parts]).double()
     constant = x.amax(0) == x.amin(0)
     return x.mean(0, keepdim=True), x.std(0, correction=0, keepdim=True).masked_fill_(constant, 1.0)
-
-
-def _standardised(data: Data, mean: Tensor, std: Tensor) -> Data:
-    return Data(((data.inputs().double() - mean) / std).float(), data.y)
 
 
 def _shared_moments(

@@ -22,7 +22,7 @@ differences are taken seed by seed and their spread is the standard deviation ov
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -235,3 +235,16 @@ def _by_key(means: pd.Series, key: str, points: Points) -> Iterator[tuple[str, p
 def _kept(value: Any) -> Any:
     """Return a grid's value as the key of a dict."""
     return tuple(value) if isinstance(value, list) else value
+
+
+def tabled(verdicts: Iterable[tuple[str, Verdict]]) -> pd.DataFrame:
+    """Return a row for each claim of a study: what it says, the rule, whether it holds, and the numbers."""
+    rows = [
+        {
+            "study": study, "says": verdict.claim.says, "rule": verdict.claim.rule, "of": verdict.claim.of,
+            "where": ", ".join(f"{key} = {value}" for key, value in verdict.claim.where.items()),
+            "verdict": verdict.word, "numbers": verdict.numbers,
+        }
+        for study, verdict in verdicts
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=["study", "says", "rule", "of", "where", "verdict", "numbers"])

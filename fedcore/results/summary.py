@@ -10,6 +10,7 @@ import pandas as pd
 PLACE = ["study", "dataset", "setting"]
 ROW = [*PLACE, "method"]
 RUN = [*ROW, "seed"]
+NO_SECONDS = pd.DataFrame(columns=["study", "setting", "method", "seed", "kind", "wall", "cpu"])
 SPLITS = {"test": "own test", "shared": "shared test"}
 SCORED = ("val", *SPLITS)
 """The splits that hold scores; others hold bytes and what the server recorded."""

@@ -5,7 +5,6 @@ A section's model is the signature of what it is passed to, so that a setting is
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import itertools
 import json
@@ -17,29 +16,26 @@ from functools import cache
 from importlib import import_module
 from inspect import Parameter, signature
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_origin, get_type_hints
+from typing import Annotated, Any, Literal
 
 import yaml
 from annotated_types import Ge
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import Field
 
+from fedcore.builders import GIVEN, near
 from fedcore.data import DATASETS
 from fedcore.local import Training
-from fedcore.methods import METHODS, asked
+from fedcore.methods import METHODS, builder
 from fedcore.methods import method as build_method
 from fedcore.nets import NETS, maker
 from fedcore.partition import PARTITIONS, partition
 from fedcore.results.claims import DOMAIN, Claim
+from fedcore.settings import Section, checked, model, taken, union
 from fedcore.types import InputError, Method, Net
 
-M = TypeVar("M", bound=BaseModel)
 Seeds = Annotated[list[Annotated[int, Ge(0)]], Field(min_length=1)]
 SECTIONS = ("run", "data", "federation", "net", "training", "studies")
 """Sections that params.yaml must have; the others are the methods'."""
-
-GIVEN = ("nets", "training", "common")
-"""What every method's builder gets beside its own section."""
 
 EVERY = "run.every"
 """The only setting of section run that a study may set for itself."""
@@ -49,10 +45,6 @@ EXAMPLES = ("shape", "classes")
 
 PARTITION = ("dataset", "name", "seed")
 """What a partition gets beside its section."""
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Study(Section):
@@ -171,7 +163,7 @@ def read(path: Path = Path("params.yaml")) -> dict[str, Any]:
     known = (*SECTIONS, *METHODS)
     for name, section in params.items():
         if name not in known:
-            raise InputError(f"{name}: no such section{_near(str(name), known)}")
+            raise InputError(f"{name}: no such section{near(str(name), known)}")
         if not isinstance(section, dict):
             raise InputError(f"{name} = {section!r}: must be a section; one without keys is {{}}")
     for name in SECTIONS:
@@ -200,7 +192,7 @@ def changed(params: Mapping[str, Any], changes: Mapping[str, Any], more: Collect
     for key, value in changes.items():
         head, _, rest = key.partition(".")
         if head not in result and head not in more:
-            raise InputError(f"{key}: no such key{_near(head, [*result, *more])}")
+            raise InputError(f"{key}: no such key{near(head, [*result, *more])}")
         if rest:
             if not isinstance(result.get(head), Mapping):
                 raise InputError(f"{key}: {head} has no keys below it")
@@ -220,11 +212,11 @@ def _optional(section: str) -> Collection[str]:
     """Return the keys of a section that may be left out of params.yaml."""
     match section:
         case "data":
-            return _any(_loaders()).model_fields
+            return union(tuple(_loaders().values())).model_fields
         case "net":
-            return [*_any(_nets()).model_fields, "variants"]
+            return [*union(tuple(_nets().values()), EXAMPLES).model_fields, "variants"]
         case "federation":
-            return _model(partition, PARTITION).model_fields
+            return model(partition, PARTITION).model_fields
     return ()
 
 
@@ -235,7 +227,7 @@ def run_section(params: Mapping[str, Any]) -> Run:
 def study(params: Mapping[str, Any], name: str) -> Study:
     studies = params.get("studies", {})
     if name not in studies:
-        raise InputError(f"run.studies: {name!r} is not known (allowed: {', '.join(studies)}){_near(name, studies)}")
+        raise InputError(f"run.studies: {name!r} is not known (allowed: {', '.join(studies)}){near(name, studies)}")
     chosen = checked(Study, f"studies.{name}", studies[name])
     for size, one in chosen.sizes.items():
         if DOMAIN in one.grid:
@@ -285,7 +277,7 @@ def _axis(key: str, values: Sequence[Any] | Mapping[Any, Any], changes: Mapping[
         named = [(key, name, settings) for name, settings in values.items() if changes.get(key, name) == name]
         if not named:
             names = list(map(str, values))
-            raise InputError(f"{key} = {changes[key]!r}: allowed: {', '.join(names)}{_near(str(changes[key]), names)}")
+            raise InputError(f"{key} = {changes[key]!r}: allowed: {', '.join(names)}{near(str(changes[key]), names)}")
         return named
     return [(key, value, {key: value}) for value in ([changes[key]] if key in changes else values)]
 
@@ -315,7 +307,7 @@ def _data(section: Mapping[str, Any]) -> dict[str, Any]:
     own = {key: value for key, value in section.items() if value is not None}
     name = own.pop("name", None)
     if name not in DATASETS:
-        raise InputError(f"data.name = {name!r}: allowed: {', '.join(DATASETS)}{_near(str(name), DATASETS)}")
+        raise InputError(f"data.name = {name!r}: allowed: {', '.join(DATASETS)}{near(str(name), DATASETS)}")
     loader = _loaders()[str(name)]
     takes = signature(loader).parameters
     if "root" in takes:
@@ -323,7 +315,7 @@ def _data(section: Mapping[str, Any]) -> dict[str, Any]:
     for key, parameter in takes.items():
         if parameter.default is Parameter.empty and key not in own:
             raise InputError(f"data.{key}: must be set for data.name = {name!r}")
-    return {"name": name, **_taken(loader, "data", own, _loaders())}
+    return {"name": name, **taken(loader, "data", own, _loaders().values())}
 
 
 def _federation(section: Mapping[str, Any]) -> dict[str, Any]:
@@ -331,10 +323,10 @@ def _federation(section: Mapping[str, Any]) -> dict[str, Any]:
     own = dict(section)
     scale = checked(Scale, "federation", {key: own.pop(key) for key in ("scale",) if key in own}).scale
     if own.get("partition") not in PARTITIONS:
-        near = _near(str(own.get("partition")), PARTITIONS)
-        raise InputError(f"federation.partition = {own.get('partition')!r}: allowed: {', '.join(PARTITIONS)}{near}")
+        hint = near(str(own.get("partition")), PARTITIONS)
+        raise InputError(f"federation.partition = {own.get('partition')!r}: allowed: {', '.join(PARTITIONS)}{hint}")
     name = own.pop("partition")
-    given = checked(_model(partition, PARTITION), "federation", own).model_dump()
+    given = checked(model(partition, PARTITION), "federation", own).model_dump()
     return {"partition": name, **given, "scale": scale}
 
 
@@ -352,25 +344,10 @@ def _net(section: Mapping[str, Any]) -> dict[str, Any]:
     name = own.pop("name", None)
     if name not in NETS and ":" not in str(name):
         raise InputError(
-            f"net.name = {name!r}: allowed: {', '.join(NETS)}, package.module:Class{_near(str(name), NETS)}"
+            f"net.name = {name!r}: allowed: {', '.join(NETS)}, package.module:Class{near(str(name), NETS)}"
         )
-    given = _taken(maker(str(name)), "net", own, _nets())
+    given = taken(maker(str(name)), "net", own, _nets().values(), EXAMPLES)
     return {"name": name, **given, **({"variants": more} if more else {})}
-
-
-def _taken(
-    fn: Callable[..., Any], where: str, section: Mapping[str, Any], others: Mapping[str, Callable[..., Any]]
-) -> dict[str, Any]:
-    """Return those settings of a section that a function takes; the rest must be settings of one of the others."""
-    model, anyones = _model(fn, EXAMPLES), _any(others)
-    mine = {key: value for key, value in section.items() if key in model.model_fields}
-    rest = {key: value for key, value in section.items() if key not in mine}
-    for key in (key for key in rest if key not in anyones.model_fields):
-        allowed = ", ".join(model.model_fields) or "none"
-        known = [*model.model_fields, *anyones.model_fields]
-        raise InputError(f"{where}.{key}: no such key (allowed: {allowed}){_near(str(key), known)}")
-    checked(anyones, where, rest)
-    return checked(model, where, mine).model_dump()
 
 
 @cache
@@ -384,83 +361,22 @@ def _nets() -> dict[str, Callable[..., Any]]:
     return {name: maker(name) for name in NETS}
 
 
-def _any(functions: Mapping[str, Callable[..., Any]]) -> type[BaseModel]:
-    """Return the model of all settings that any of these takes, of a type that any of them takes."""
-    return _anyone(tuple(functions.values()))
-
-
-@cache
-def _anyone(functions: tuple[Callable[..., Any], ...]) -> type[BaseModel]:
-    types: dict[str, list[Any]] = {}
-    for fn in functions:
-        hints = get_type_hints(fn, include_extras=True)
-        for name in signature(fn).parameters:
-            if name not in EXAMPLES:
-                types.setdefault(name, [None]).append(hints[name])
-    fields: dict[str, Any] = {name: (Union[tuple(of)], None) for name, of in types.items()}  # noqa: UP007
-    return create_model("Settings", __base__=Section, **fields)
-
-
 def _method(params: Mapping[str, Any], label: str, row: Mapping[str, Any] | None) -> MethodSettings:
     row = dict(row or {})
     name = row.pop("method", label)
     if name not in METHODS:
-        raise InputError(f"method = {name!r}: allowed: {', '.join(METHODS)}{_near(name, METHODS)}")
+        raise InputError(f"method = {name!r}: allowed: {', '.join(METHODS)}{near(name, METHODS)}")
     own = {**params.get(name, {}), **row}
-    training = {**params["training"], **own.pop("training", {})}
+    build = builder(name)
+    training = {**params["training"], **getattr(build, "trains", {}), **own.pop("training", {})}
     init = training.pop("init", None)
     if init not in ("common", "per_device"):
         raise InputError(f"training.init = {init!r}: allowed: common, per_device")
-    settled = checked(_model(Training, ()), "training", training).model_dump()
-    Training(**settled)  # refuses what its annotations cannot
-    builder = getattr(import_module(METHODS[name]), name)
+    settled = checked(model(Training), "training", training).model_dump()
     return MethodSettings(
         label,
         name,
         init == "common",
         settled,
-        checked(_model(builder, GIVEN), name, own).model_dump(),
+        checked(model(build, GIVEN), name, own).model_dump(),
     )
-
-
-@cache
-def _model(fn: Callable[..., Any], given: tuple[str, ...]) -> type[BaseModel]:
-    """Return the model of a callable's keyword arguments, except those that are given to it anyway."""
-    fields: dict[str, Any] = {
-        name: (hint, ... if default is Parameter.empty else default)
-        for name, (hint, default) in asked(fn, given).items()
-    }
-    return create_model(getattr(fn, "__name__", "Settings"), __base__=Section, **fields)
-
-
-def checked(model: type[M], where: str, values: Any) -> M:
-    """Return the values as a model; raises InputError: one line with the key, the value and what is allowed."""
-    if not isinstance(values, Mapping):
-        raise InputError(f"{where} = {values!r}: must be a section with keys {', '.join(model.model_fields)}")
-    try:
-        return model.model_validate(dict(values), strict=False)
-    except ValidationError as error:
-        errors = error.errors()
-        first, place = errors[0], errors[0]["loc"]
-        said = first["msg"]
-        field = model.model_fields.get(str(place[0])) if place else None
-        if field is not None and get_origin(field.annotation) in (Union, UnionType):  # each member says what it misses
-            said = ", or ".join(dict.fromkeys(other["msg"] for other in errors if other["loc"][:1] == place[:1]))
-            place = place[:1]
-        key = ".".join([where, *map(str, place)])
-        others = len({other["loc"][:1] for other in errors}) - 1
-        more = f" (and {others} more)" if others else ""
-        match first["type"]:
-            case "missing":
-                raise InputError(f"{key}: is missing{more}") from None
-            case "extra_forbidden":
-                allowed = ", ".join(model.model_fields) or "none"
-                near = _near(str(first["loc"][-1]), model.model_fields)
-                raise InputError(f"{key}: no such key (allowed: {allowed}){near}{more}") from None
-        said = said.removeprefix("Value error, ")
-        raise InputError(f"{key} = {first['input']!r}: {said[0].lower()}{said[1:]}{more}") from None
-
-
-def _near(word: str, known: Any) -> str:
-    near = difflib.get_close_matches(word, list(known), 1)
-    return f"; did you mean {near[0]}?" if near else ""

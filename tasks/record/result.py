@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedcore.methods import CONTROLS
+from fedcore.methods import is_control
 from fedcore.results import tidy
 from fedcore.types import Federation, Report
 from tasks.cache.journal import Step
@@ -67,7 +67,7 @@ class Result:
 
     @property
     def control(self) -> bool:
-        return self.row.name in CONTROLS
+        return is_control(self.row.name)
 
     @property
     def validation(self) -> float | None:

@@ -11,13 +11,14 @@ from typing import Any
 
 import pandas as pd
 
-from fedcore.methods import CONTROLS
-from fedcore.results.claims import Verdict, judge
+from fedcore.methods import is_control
+from fedcore.results.claims import judge, tabled
 from fedcore.results.figures import along, png
-from fedcore.results.summary import by_group, summarise
+from fedcore.results.summary import NO_SECONDS, by_group, summarise
 from fedcore.types import InputError
 from tasks.config import settings
 from tasks.config.files import CLAIMS, GROUPS, INDEX, PAGE, PICTURES, RUNS, SECONDS, SUMMARY, TABLE
+from tasks.config.settings import Study
 from tasks.report.page import html
 from tasks.report.plots import Drawn, draw
 from tasks.report.tables import csv
@@ -59,7 +60,7 @@ def compare(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequenc
                 place = (folder.name.rpartition("-")[0], setting)
                 pictures.setdefault(place, {})[caption] = (folder / PICTURES / file).read_bytes()
     asked = {study: settings.study(params, study) for study in studies}
-    summary = summarise(table, frame, controls(params, studies))
+    summary = summarise(table, frame, controls(asked, table))
     points = grid(results)
     verdicts = [
         (study, judge(claim, table[table["study"] == study], points[study]))
@@ -92,26 +93,11 @@ def grid(results: Iterable[Path]) -> dict[str, dict[str, dict[str, Any]]]:
     return found
 
 
-def tabled(verdicts: Iterable[tuple[str, Verdict]]) -> pd.DataFrame:
-    """Return a row for each claim: what the paper says, the rule, whether it holds, and the numbers."""
-    rows = [
-        {
-            "study": study, "says": verdict.claim.says, "rule": verdict.claim.rule, "of": verdict.claim.of,
-            "where": ", ".join(f"{key} = {value}" for key, value in verdict.claim.where.items()),
-            "verdict": verdict.word, "numbers": verdict.numbers,
-        }
-        for study, verdict in verdicts
-    ]  # fmt: skip
-    return pd.DataFrame(rows, columns=["study", "says", "rule", "of", "where", "verdict", "numbers"])
-
-
-NO_SECONDS = pd.DataFrame(columns=["study", "setting", "method", "seed", "kind", "wall", "cpu"])
-
-
-def controls(params: Mapping[str, Any], studies: Iterable[str]) -> frozenset[str]:
-    """Return the labels that stand for controls."""
-    rows = [row for study in studies for row in settings.study(params, study).methods.items()]
-    return frozenset(label for label, row in rows if row.get("method", label) in CONTROLS) | CONTROLS
+def controls(studies: Mapping[str, Study], table: pd.DataFrame) -> frozenset[str]:
+    """Return the labels of a tidy table that stand for controls."""
+    rows = table[["study", "method"]].drop_duplicates().itertuples(index=False)
+    methods = {label: studies[study].methods.get(label, {}).get("method", label) for study, label in rows}
+    return frozenset(label for label, name in methods.items() if is_control(name))
 
 
 def write(answer: Answer, versioned: Path, shown: Path) -> None:

@@ -105,13 +105,13 @@ def test_initial_weights_dropout_and_orders_are_drawn_as_on_the_cpu(net: Net, se
     if side == 28:
         data = Data(torch.nn.functional.pad(data.x, (11, 11, 11, 11)), data.y)
     device = replace(device_of("a", net), data=Splits(data, data, data))
-    step, step = partial(train, training=SGD), StepId(3, 0, 0, "a")
+    step, step_id = partial(train, training=SGD), StepId(3, 0, 0, "a")
     with one_thread():
-        plain = step({}, Message({}), device, step)
+        plain = step({}, Message({}), device, step_id)
         with Elsewhere():
-            laid = there(step, KIND, {}, Message({}), device, step)
+            laid = there(step, KIND, {}, Message({}), device, step_id)
     assert bits(plain) == bits(laid)
-    assert seeds == [step.generator("accelerator").initial_seed()]
+    assert seeds == [step_id.generator("accelerator").initial_seed()]
 
 
 def test_a_score_is_the_same_on_it():

@@ -5,7 +5,9 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
+import types
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -151,6 +153,72 @@ def test_tensors_arrive_as_they_were(workers):
     assert back["float32"].untyped_storage().nbytes() == 24
 
 
+def leaves():
+    """128 leaves of every kind: mixed types, empty, of no dimension, not contiguous, of one storage."""
+    g = torch.Generator().manual_seed(2)
+    shared = torch.randn(40, 3, generator=g)
+    kinds = [
+        shared[3:7],
+        shared[5:9],
+        shared.t()[1],
+        torch.randn(3, 5, generator=g).t(),
+        torch.randn(7, generator=g).bfloat16(),
+        torch.randn(5, generator=g).double()[::2],
+        torch.tensor(12),
+        torch.empty(0, 3),
+        torch.ones(3, requires_grad=True),
+        torch.randn(2, 1, 3, 3, generator=g),
+        torch.tensor([1 + 2j, 3j]).conj(),
+    ]
+    return {f"leaf{i}": kinds[i % len(kinds)] for i in range(128)}
+
+
+def change_one(sent):
+    """Change each leaf alone, and say which others it changed."""
+    before = {name: leaf.clone() for name, leaf in sent.items()}
+    changed = []
+    for name, leaf in sent.items():
+        leaf.add_(1)
+        changed += [(name, other) for other in sent if other != name and not torch.equal(sent[other], before[other])]
+        leaf.copy_(before[name])
+    return changed
+
+
+def test_a_model_of_128_leaves_arrives_as_it_was(workers):
+    sent = leaves()
+    back = workers.call(dict, sent)
+    assert list(back) == list(sent)
+    for name, leaf in sent.items():
+        assert (back[name].dtype, back[name].shape) == (leaf.dtype, leaf.shape), name
+        assert torch.equal(back[name], leaf), name
+        assert back[name].is_contiguous(), name
+        assert not back[name].requires_grad, name
+    assert all(leaf.data_ptr() % 64 == 0 for leaf in back.values() if leaf.dtype.is_floating_point)
+    workers.map(dict, {i: ({name: torch.zeros(9) for name in sent},) for i in range(4)})
+    assert torch.equal(back["leaf0"], sent["leaf0"]), "a result must outlive the next call"
+
+
+def test_leaves_that_arrive_together_are_changed_one_by_one(workers):
+    sent = {name: leaf for name, leaf in leaves().items() if not leaf.is_complex()}
+    assert workers.call(change_one, sent) == []
+    assert change_one(workers.call(dict, sent)) == []
+    back = workers.call(dict, sent)
+    weight, other = back["leaf3"].requires_grad_(), back["leaf9"]
+    loss = (weight * weight).sum()
+    other.zero_()  # autograd must not take it for a change of the weight
+    loss.backward()
+    assert torch.equal(weight.grad, 2 * weight)
+    assert back["leaf0"].untyped_storage().nbytes() >= back["leaf0"].nbytes
+
+
+def test_a_model_that_is_named_twice_stays_one(workers):
+    model = {str(i): torch.tensor(i) for i in range(40)}
+    first, second, other = workers.call(list, (model, model, dict(model)))
+    assert first is second
+    assert other is not first
+    torch.testing.assert_close(other, model)
+
+
 def test_parameters_and_gradients_flags_do_not_hinder(workers):
     weight = torch.nn.Parameter(torch.ones(3))
     assert torch.equal(workers.call(itemgetter(0), [weight]), weight)
@@ -191,15 +259,98 @@ def test_what_a_step_raises_is_raised_here_with_its_traceback(workers):
 
 
 def test_what_cannot_be_sent_says_so_and_harms_nothing(workers):
-    with pytest.raises(Exception, match="pickle"):
-        workers.call(lambda: None)
-    with pytest.raises(Exception, match="pickle"):
-        workers.call(_lambda)
+    with pytest.raises(TypeError, match="pickle"):
+        workers.call(id, threading.Lock())
+    with pytest.raises(TypeError, match="pickle"):
+        workers.call(threading.Lock)
     assert workers.call(abs, -1) == 1
 
 
-def _lambda():
-    return lambda: None
+CELL = """
+import math
+from dataclasses import dataclass
+import torch
+from torch import nn
+
+SCALE = 3.0
+
+@dataclass(frozen=True)
+class Point:
+    x: torch.Tensor
+    def grown(self):
+        return Point(self.x * SCALE)
+
+class Wrong(Exception):
+    def __init__(self, one, two=2):
+        super().__init__(one)
+
+def step(point, shift):
+    def inner(x):
+        return math.sqrt(2) * x.sin() + shift
+    return Point(inner(point.grown().x)), factorial(5)
+
+def factorial(n):
+    return n * factorial(n - 1) if n else 1
+
+def scaled(number):
+    return number * SCALE
+
+def fail(point):
+    raise Wrong("not like this")
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lay = nn.Linear(784, 10)
+    def forward(self, x):
+        return self.lay(x.flatten(1))
+"""
+
+
+@pytest.fixture
+def cell():
+    """The names that a notebook's cell defines."""
+    module = types.ModuleType("__main__")
+    exec(CELL, module.__dict__)
+    return module
+
+
+def test_lambdas_and_closures_run_in_workers(workers):
+    scale = torch.arange(3.0)
+
+    def closure(x):
+        return (x * scale).sin()
+
+    for fn in (lambda x: (x * scale).sin(), closure, partial(lambda y, x: (x * y).sin(), scale)):
+        calls = {i: (torch.arange(3.0) + i,) for i in range(4)}
+        here, there = Inline().map(fn, calls), workers.map(fn, calls)
+        torch.testing.assert_close(there, here, rtol=0, atol=0)
+    assert workers.call(lambda: lambda: 5)() == 5
+
+
+def test_a_notebook_cell_runs_in_workers(workers, cell):
+    calls = {i: (cell.Point(torch.arange(5.0) + i), 0.1) for i in range(4)}
+    here, there = Inline().map(cell.step, calls), workers.map(cell.step, calls)
+    for i in calls:
+        assert type(there[i][0]) is cell.Point
+        assert torch.equal(there[i][0].x, here[i][0].x)
+        assert there[i][1] == here[i][1] == 120
+    for cell.SCALE in (1.0, 2.0):  # a later cell changes what an earlier one reads
+        assert workers.map(cell.scaled, {i: (i,) for i in range(4)}) == {i: cell.SCALE * i for i in range(4)}
+
+
+def test_an_exception_of_a_cell_is_raised_as_itself(workers, cell):
+    with pytest.raises(cell.Wrong, match="not like this") as wrong:
+        workers.call(cell.fail, None)
+    assert "In the worker process" in wrong.value.__notes__[0]
+
+
+def test_a_net_that_a_cell_defines_trains_in_workers(workers, cell):
+    for build in (cell.Small, lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))):
+        fed = replace(device("a", 100), net=Net(build))
+        args = partial(train, training=SGD), {}, Message(), fed, StepId(0, 0, 0, "a")
+        here, there = Inline().call(*args)[1], workers.call(*args)[1]
+        torch.testing.assert_close(there.params, here.params, rtol=0, atol=0)
 
 
 def test_a_failure_drops_what_has_not_begun(one_worker, tmp_path):

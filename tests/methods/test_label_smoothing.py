@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from fedcore import nets
 from fedcore.execute.workers import Inline
-from fedcore.methods import CONTROLS, method
+from fedcore.methods import is_control, method
 from fedcore.mixing import by_size, mean
 from fedcore.rounds import run
 from fedcore.types import InputError, StepId, generator
@@ -65,6 +65,6 @@ def test_nothing_more_than_the_model_travels():
 
 
 def test_it_is_a_control_and_needs_cross_entropy():
-    assert "label_smoothing" in CONTROLS
+    assert is_control("label_smoothing")
     with pytest.raises(InputError, match=r"^training.loss = table3: label_smoothing"):
         label_smoothing(training=replace(SGD, loss="table3"))

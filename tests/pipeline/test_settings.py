@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import copy
+import json
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from functools import reduce
 from importlib import import_module
 from inspect import Parameter, getsource, signature
@@ -18,6 +20,7 @@ import pytest
 import yaml
 from project import ROOT
 
+from fedcore.builders import GIVEN
 from fedcore.data import DATASETS
 from fedcore.local import Training
 from fedcore.methods import METHODS
@@ -426,28 +429,28 @@ def test_a_key_that_nothing_reads_is_refused(params: dict[str, Any], section: st
         assert "surplus" in refusal(everything, params)
 
 
-MAY_BE_MISSING = {
-    *(
-        f"federation.{k}"
-        for k in ("share", "classes", "examples", "shared_examples", "domains", "unlabelled", "hidden")
-    ),
-    "net.variants",
-    "training.loss",
-    "training.moments",
-    "fedavg.sends",
-    "dfl.training.init",
-    "scaffold.training.optimiser",
-    "scaffold.training.momentum",
-    *(f"{name}.training.init" for name in (*ST_LF, *DRAWS_PSI, *FADA)),
+NO_DEFAULT = {
+    "federation.partition",
+    "federation.scale",
+    "net.name",
+    "training.init",
+    *(k for k in numbers() if k.startswith("run.")),
 }
-"""They have a default of their own, or section training's."""
 
 
-@pytest.mark.parametrize("key", [key for key in numbers() if key.split(".")[0] != "data" and key not in MAY_BE_MISSING])
+@pytest.mark.parametrize("key", sorted(NO_DEFAULT))
 def test_a_key_that_is_missing_is_refused(params: dict[str, Any], key: str):
     section, name = key.split(".")
     del params[section][name]
     assert name in refusal(everything, params)
+
+
+@pytest.mark.parametrize("key", [key for key in numbers() if key.split(".")[0] != "data" and key not in NO_DEFAULT])
+def test_a_key_that_is_left_out_has_the_same_default(params: dict[str, Any], key: str):
+    *sections, name = key.split(".")
+    del reduce(getitem, sections, params)[name]
+    here, before = everything(params)[1], everything(copy.deepcopy(PARAMS))[1]
+    assert json.dumps([asdict(one) for one in here]) == json.dumps([asdict(one) for one in before])
 
 
 def test_the_default_parameters_are_read(params: dict[str, Any]):
@@ -522,13 +525,12 @@ def resolve(place: str) -> Any:
 @pytest.mark.parametrize("place", [*DATASETS.values(), *NETS.values(), *METHODS.values()])
 def test_every_parameter_of_what_a_section_is_passed_to_is_used(place: str):
     builder = resolve(place)
-    assert set(signature(builder).parameters) - set(settings.GIVEN) <= reads(builder)
+    assert set(signature(builder).parameters) - set(GIVEN) <= reads(builder)
 
 
 def test_every_key_of_the_federation_can_be_typed_and_is_a_partitions(params: dict[str, Any]):
     for key, parameter in signature(partition).parameters.items():
-        if parameter.default is not Parameter.empty:
-            assert key not in params["federation"] or f"federation.{key}" in MAY_BE_MISSING
+        if parameter.default is not Parameter.empty and key not in settings.PARTITION:
             assert everything(changed(params, {f"federation.{key}": parameter.default}))
 
 
@@ -656,7 +658,7 @@ def test_only_known_pictures_are_shown(params: dict[str, Any]):
 
 @pytest.mark.parametrize("model", [settings.Run, settings.Study, settings.Size])
 def test_every_key_of_a_study_and_of_the_run_is_read_by_some_code(model: Any):
-    sources = [path.read_text() for part in ("tasks", "flows") for path in (ROOT / part).glob("*.py")]
+    sources = [path.read_text() for part in ("tasks", "flows") for path in (ROOT / part).rglob("*.py")]
     read = {node.attr for text in sources for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)}
     assert set(model.model_fields) <= read
 

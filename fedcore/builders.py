@@ -1,0 +1,84 @@
+"""Functions that a setting names: found by their name, and asked for the settings that they take.
+
+A method's builder takes its settings as keyword-only arguments, and of GIVEN those that it needs. An argument that is
+a dataclass stands for its fields, so that what several methods ask for is declared once.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import is_dataclass
+from importlib import import_module
+from inspect import isclass, isfunction, signature
+from typing import Any, TypeVar, cast, get_type_hints
+
+from fedcore.types import InputError
+
+GIVEN = ("nets", "training", "common")
+"""What a method's builder gets beside its own settings: every device's architecture, local training, and whether all
+devices start from one initial model."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def control(build: F) -> F:
+    """Mark a builder's method as a control: what others must beat, never itself a candidate for the best model."""
+    build.control = True  # type: ignore[attr-defined]
+    return build
+
+
+def trains(**changes: Any) -> Callable[[F], F]:
+    """Say how a method's local training differs unless a user says otherwise: settings of Training, and `init`."""
+
+    def mark(build: F) -> F:
+        build.trains = changes  # type: ignore[attr-defined]
+        return build
+
+    return mark
+
+
+def imported(path: str, key: str) -> Callable[..., Any]:
+    """Return the class or function at "package.module:name"; raises InputError, naming the key, where there is none."""
+    module, _, attribute = path.partition(":")
+    try:
+        target = getattr(import_module(module), attribute)
+    except (ImportError, ValueError) as error:
+        raise InputError(f"{key}: {path!r} cannot be imported: {error}") from None
+    except AttributeError:
+        raise InputError(f"{key}: {module} has no {attribute!r}") from None
+    if not isfunction(target) and not isclass(target):
+        raise InputError(f"{key}: {path!r} is neither a class nor a function")
+    found: Callable[..., Any] = target
+    return found
+
+
+def asked(fn: Callable[..., Any], given: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
+    """Return what a callable asks for but the given: name -> (type, default; `inspect.Parameter.empty` is none)."""
+    hints = get_type_hints(fn, include_extras=True)
+    found: dict[str, tuple[Any, Any]] = {}
+    for name, parameter in signature(fn).parameters.items():
+        if name in given:
+            continue
+        hint = hints.get(name, Any)
+        if is_dataclass(hint):
+            found |= asked(cast(type, hint))
+        else:
+            found[name] = hint, parameter.default
+    return found
+
+
+def grouped(fn: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with those that are a dataclass's fields gathered in one, under the argument's name."""
+    made, hints = dict(settings), get_type_hints(fn)
+    for name in signature(fn).parameters:
+        kind = hints.get(name)
+        if name not in made and isinstance(kind, type) and is_dataclass(kind):
+            made[name] = kind(**{field: made.pop(field) for field in asked(kind) if field in made})
+    return made
+
+
+def near(word: str, known: Iterable[object]) -> str:
+    """Return a hint at the known word that is nearest, or nothing."""
+    found = difflib.get_close_matches(word, list(map(str, known)), 1)
+    return f"; did you mean {found[0]}?" if found else ""

@@ -1,0 +1,34 @@
+"""A user's own examples, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from fedcore.data import Dataset
+from fedcore.types import Data, InputError
+
+
+def from_arrays(x: ArrayLike, y: ArrayLike, *, device: Sequence[object] | None = None) -> Dataset:
+    """Return a dataset of one's own examples.
+
+    x: (N, *shape), uint8 (scaled to [0, 1] when used) or numbers, which become float32. y: (N,), texts or numbers; the
+    classes are the sorted distinct ones. device: the name of the device that recorded each example, for `by_device`.
+    Raises InputError where lengths differ or numbers are not finite.
+    """
+    inputs, labels = np.asarray(x), np.asarray(y)
+    if inputs.ndim < 2 or labels.shape != inputs.shape[:1]:
+        raise InputError(f"from_arrays: x {inputs.shape} and y {labels.shape} must be (N, *shape) and (N,)")
+    if device is not None and len(device) != len(labels):
+        raise InputError(f"from_arrays: device names {len(device)} of {len(labels)} examples")
+    if inputs.dtype != np.uint8:
+        inputs = inputs.astype(np.float32)
+        if not np.isfinite(inputs).all():
+            raise InputError("from_arrays: x has values that are not finite numbers")
+    classes, numbers = np.unique(labels, return_inverse=True)
+    data = Data(torch.from_numpy(np.ascontiguousarray(inputs)), torch.from_numpy(numbers.astype(np.int64)))
+    owners = None if device is None else tuple(map(str, device))
+    return Dataset(data, None, tuple(map(str, classes.tolist())), owners)

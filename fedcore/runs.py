@@ -1,0 +1,259 @@
+"""Methods run and compared from a script; the pipeline does the same with every step cached and recorded."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache, cached_property, partial
+from inspect import Parameter, Signature, cleandoc
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from fedcore.builders import GIVEN, asked
+from fedcore.division import Divided, architecture, way
+from fedcore.evaluate import outputs
+from fedcore.execute.workers import Inline, Workers, one_thread
+from fedcore.local import Training
+from fedcore.methods import METHODS, builder
+from fedcore.methods import method as build_method
+from fedcore.nets import NETS
+from fedcore.partition import PARTITIONS
+from fedcore.partition.tables import held
+from fedcore.results import tidy
+from fedcore.results.claims import Claim, judge, tabled
+from fedcore.results.reports import reviewed
+from fedcore.results.summary import NO_SECONDS, summarise
+from fedcore.rounds import Execute, Round, deployments
+from fedcore.rounds import run as rounds
+from fedcore.settings import checked, model
+from fedcore.types import Data, Federation, InputError, Method, Model, Net, Report
+
+STUDY, SETTING = "script", "base"
+"""What stands in the tidy table where the pipeline has the study and its setting."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A method with all its settings, that is built for a federation's nets when it is run.
+
+    label: what it is called in tables. build: its builder. training, common: see :mod:`fedcore.builders`.
+    """
+
+    label: str
+    build: Callable[..., Method]
+    settings: Mapping[str, Any]
+    training: Training
+    common: bool
+
+    def method(self, nets: Mapping[str, Net]) -> Method:
+        """Build the method; raises InputError, naming it, where it cannot be had with these nets."""
+        try:
+            return build_method(self.build, nets=nets, training=self.training, common=self.common, **self.settings)
+        except InputError as refused:
+            raise InputError(f"{refused} (method {self.label})") from None
+
+
+def method(
+    which: str | Callable[..., Method],
+    *,
+    training: Training | Mapping[str, Any] | None = None,
+    label: str | None = None,
+    **settings: Any,
+) -> Recipe:
+    """Describe a method with its settings.
+
+    which: its name, "package.module:function", or a builder of one's own (docs/adding-a-method.md). training: how
+    devices train, or what changes in it: settings of :class:`fedcore.local.Training`, and `init`, "common" where all
+    devices start from one initial model, else "per_device". label: what it is called in tables; its name by default.
+
+    Raises InputError, naming the method and the setting, for one that is not known or beyond its range.
+    """
+    build = builder(which) if isinstance(which, str) else which
+    name = getattr(build, "__name__", "method")
+    given = checked(model(build, GIVEN), name, settings)
+    changes = asdict(training) if isinstance(training, Training) else dict(training or {})
+    trained = {"init": "per_device", **getattr(build, "trains", {}), **changes}
+    init, where = trained.pop("init"), f"{name}.training"
+    if init not in ("common", "per_device"):
+        raise InputError(f"{where}.init = {init!r}: allowed: common, per_device")
+    training = Training(**checked(model(Training), where, trained).model_dump())
+    return Recipe(label or name, build, given.model_dump(), training, init == "common")
+
+
+@cache
+def named(name: str) -> Callable[..., Recipe]:
+    """Return the function that takes the settings of the method of that name."""
+    build = builder(name)
+
+    def make(
+        *, training: Training | Mapping[str, Any] | None = None, label: str | None = None, **settings: Any
+    ) -> Recipe:
+        return method(name, training=training, label=label, **settings)
+
+    both = {**asked(build, GIVEN), "training": (Training | Mapping[str, Any] | None, None), "label": (str | None, None)}
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = f"{cleandoc(build.__doc__ or '')}\n\ntraining, label: see `fedcore.method`."
+    make.__signature__ = Signature(  # type: ignore[attr-defined]
+        [Parameter(key, Parameter.KEYWORD_ONLY, default=default, annotation=of) for key, (of, default) in both.items()]
+    )
+    return make
+
+
+def settled() -> dict[str, Callable[[str], Callable[..., Any]]]:
+    """Return, for each method, way and net, what returns the function that takes its settings."""
+    return {
+        **dict.fromkeys(NETS, architecture),
+        **dict.fromkeys(PARTITIONS, way),
+        **dict.fromkeys(METHODS, named),
+    }
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """The model that a device runs. scaled: scales examples as the device scales its own."""
+
+    model: Model
+    net: Net
+    scaled: Callable[[Data], Data]
+
+    def probabilities(self, x: ArrayLike) -> NDArray[np.float32]:
+        """Return the probabilities of the classes, (N, K), of examples x (N, *shape) as they were loaded."""
+        examples = torch.tensor(np.asarray(x))
+        data = Data(examples if examples.dtype == torch.uint8 else examples.float(), torch.zeros(0))
+        with one_thread():
+            found: NDArray[np.float32] = outputs(self.model, self.net, self.scaled(data).inputs()).exp().numpy()
+        return found
+
+    def predict(self, x: ArrayLike) -> NDArray[np.int64]:
+        """Return the numbers of the most probable classes, (N,), of examples x (N, *shape)."""
+        found: NDArray[np.int64] = self.probabilities(x).argmax(1)
+        return found
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a method came to with one seed.
+
+    rounds: what each turn left behind. models: the model that each device runs in the end. table: the tidy table.
+    """
+
+    recipe: Recipe
+    seed: int
+    fed: Divided | Federation
+    method: Method
+    rounds: tuple[Round, ...]
+    table: pd.DataFrame
+
+    @cached_property
+    def models(self) -> dict[str, Deployed]:
+        fed = _federation(self.fed, self.seed)
+        groups = deployments(self.method, fed, self.rounds[-1].state)
+        with one_thread():
+            found = {name: deploy(*what) for names, (deploy, *what) in groups for name in names}
+        return {name: Deployed(found[name], device.net, self._scaled(name)) for name, device in fed.devices.items()}
+
+    def _scaled(self, device: str) -> Callable[[Data], Data]:
+        if isinstance(self.fed, Divided):
+            return partial(self.fed.scaled, device=device, seed=self.seed)
+        return _same
+
+
+def _same(data: Data) -> Data:
+    return data
+
+
+def _federation(fed: Divided | Federation, seed: int) -> Federation:
+    return fed.federation(seed) if isinstance(fed, Divided) else fed
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What several methods came to. results: method by method for each seed. claims: a row for each claim."""
+
+    results: tuple[Result, ...]
+    claims: pd.DataFrame
+    table: pd.DataFrame
+    summary: pd.DataFrame
+
+
+def run(
+    recipe: Recipe,
+    fed: Divided | Federation,
+    seed: int = 0,
+    *,
+    workers: int | None = None,
+    every: int = 1,
+    progress: bool | None = None,
+) -> Result:
+    """Run a method on a federation, which is divided with the same seed.
+
+    workers: so many worker processes; None: here. The results are the same bits. every: evaluate after each so many
+    rounds; the end always is. progress: show a bar; None: where there is a terminal.
+    """
+    return compare([recipe], fed, seeds=[seed], workers=workers, every=every, progress=progress).results[0]
+
+
+def compare(
+    recipes: Iterable[Recipe],
+    fed: Divided | Federation,
+    seeds: Iterable[int] = (0,),
+    *,
+    claims: Iterable[Claim | str] = (),
+    workers: int | None = None,
+    every: int = 1,
+    progress: bool | None = None,
+) -> Comparison:
+    """Run several methods with each seed; see :func:`run`.
+
+    claims: rules to be judged, e.g. "code_ot > fedavg" (:mod:`fedcore.results.claims`); each needs two seeds.
+    Raises InputError where two methods have one label.
+    """
+    chosen = list(recipes)
+    for recipe in chosen:
+        if not isinstance(recipe, Recipe):
+            raise InputError(f"compare: {recipe!r} is no method with its settings, such as fedavg(rounds=10)")
+        if [other.label for other in chosen].count(recipe.label) > 1:
+            raise InputError(f"compare: two methods are called {recipe.label!r}; give one of them another label")
+    rules = [claim if isinstance(claim, Claim) else Claim(claim, claim) for claim in claims]
+    for rule in rules:
+        if missing := rule.labels - {recipe.label for recipe in chosen}:
+            raise InputError(f"compare.claims: {rule.rule!r} names {sorted(missing)[0]!r}, which is not compared")
+    for key, count in {"every": every, "workers": 1 if workers is None else workers}.items():
+        if count < 1:
+            raise InputError(f"{key} = {count!r}: must be at least 1")
+    with Workers(workers) if workers is not None else Inline() as execute:
+        results = tuple(
+            _played(recipe, fed, seed, execute, every, sys.stdout.isatty() if progress is None else progress)
+            for seed in seeds
+            for recipe in chosen
+        )
+    table = pd.concat([result.table for result in results], ignore_index=True)
+    controls = frozenset(recipe.label for recipe in chosen if getattr(recipe.build, "control", False))
+    verdicts = tabled((STUDY, judge(rule, table, {SETTING: {}})) for rule in rules)
+    return Comparison(results, verdicts, table, summarise(table, NO_SECONDS, controls))
+
+
+def _played(
+    recipe: Recipe, fed: Divided | Federation, seed: int, execute: Execute, every: int, progress: bool
+) -> Result:
+    devices = _federation(fed, seed)
+    method = recipe.method(devices.public.nets)
+    turns = rounds(method, devices, seed, execute, every=every)
+    played = tuple(_watched(turns, f"{recipe.label}, seed {seed}", method) if progress else turns)
+    beside = {"data": held(fed.dataset, fed.partition(seed))} if isinstance(fed, Divided) else {}
+    told = [one.report for one in played if isinstance(one.report, Report)]  # all of them: nothing lies elsewhere here
+    place = tidy.Row(STUDY, fed.name if isinstance(fed, Divided) else "data", SETTING, recipe.label, seed)
+    table = tidy.rows(place, played, told, {**beside, **reviewed(method, told, played[-1].scores)})
+    return Result(recipe, seed, fed, method, played, table)
+
+
+def _watched(turns: Iterator[Round], what: str, method: Method) -> Iterator[Round]:
+    """Show how many of a method's turns are done."""
+    from rich.progress import track
+
+    return iter(track(turns, description=what, total=sum(stage.rounds for stage in method.stages)))

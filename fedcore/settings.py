@@ -1,0 +1,98 @@
+"""Settings checked against the signature of the function that takes them, in one clear line, before anything runs.
+
+A setting is declared once, where it is used: its type and its default stand in the signature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from inspect import Parameter, signature
+from types import UnionType
+from typing import Any, TypeVar, Union, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from fedcore.builders import asked, near
+from fedcore.types import InputError
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class Section(BaseModel):
+    """Settings that belong together: each is known, and none changes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+
+
+@cache
+def model(fn: Callable[..., Any], given: tuple[str, ...] = ()) -> type[BaseModel]:
+    """Return the model of a callable's settings: its arguments but those that it is given anyway."""
+    fields: dict[str, Any] = {
+        name: (hint, ... if default is Parameter.empty else default)
+        for name, (hint, default) in asked(fn, given).items()
+    }
+    return create_model(getattr(fn, "__name__", "Settings"), __base__=Section, **fields)
+
+
+def checked(model: type[M], where: str, values: Any) -> M:
+    """Return the values as a model; raises InputError: one line with the key, the value and what is allowed."""
+    if not isinstance(values, Mapping):
+        raise InputError(f"{where} = {values!r}: must be a section with keys {', '.join(model.model_fields)}")
+    try:
+        return model.model_validate(dict(values), strict=False)
+    except ValidationError as error:
+        errors = error.errors()
+        first, place = errors[0], errors[0]["loc"]
+        said = first["msg"]
+        field = model.model_fields.get(str(place[0])) if place else None
+        if field is not None and get_origin(field.annotation) in (Union, UnionType):  # each member says what it misses
+            said = ", or ".join(dict.fromkeys(other["msg"] for other in errors if other["loc"][:1] == place[:1]))
+            place = place[:1]
+        key = ".".join([where, *map(str, place)])
+        others = len({other["loc"][:1] for other in errors}) - 1
+        more = f" (and {others} more)" if others else ""
+        match first["type"]:
+            case "missing":
+                raise InputError(f"{key}: is missing{more}") from None
+            case "extra_forbidden":
+                raise InputError(f"{unknown(key, model.model_fields)}{more}") from None
+        said = said.removeprefix("Value error, ")
+        raise InputError(f"{key} = {first['input']!r}: {said[0].lower()}{said[1:]}{more}") from None
+
+
+def taken(
+    fn: Callable[..., Any],
+    where: str,
+    section: Mapping[str, Any],
+    others: Iterable[Callable[..., Any]],
+    given: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """Return those settings of a section that a function takes; the rest must be settings of one of the others."""
+    own, anyones = model(fn, given), union(tuple(others), given)
+    mine = {key: value for key, value in section.items() if key in own.model_fields}
+    rest = {key: value for key, value in section.items() if key not in mine}
+    for key in (key for key in rest if key not in anyones.model_fields):
+        raise unknown(f"{where}.{key}", own.model_fields, anyones.model_fields)
+    checked(anyones, where, rest)
+    return checked(own, where, mine).model_dump()
+
+
+@cache
+def union(functions: tuple[Callable[..., Any], ...], given: tuple[str, ...] = ()) -> type[BaseModel]:
+    """Return the model of all settings that any of these takes, of a type that any of them takes."""
+    types: dict[str, list[Any]] = {}
+    for fn in functions:
+        hints = get_type_hints(fn, include_extras=True)
+        for name in signature(fn).parameters:
+            if name not in given:
+                types.setdefault(name, [None]).append(hints[name])
+    fields: dict[str, Any] = {name: (Union[tuple(of)], None) for name, of in types.items()}  # noqa: UP007
+    return create_model("Settings", __base__=Section, **fields)
+
+
+def unknown(key: str, allowed: Iterable[str], known: Iterable[str] = ()) -> InputError:
+    """Return the refusal of a key, with the nearest one that is allowed here, or known elsewhere."""
+    allowed = list(allowed)
+    hint = near(key.rpartition(".")[2], [*allowed, *known])
+    return InputError(f"{key}: no such key (allowed: {', '.join(allowed) or 'none'}){hint}")

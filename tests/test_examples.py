@@ -1,0 +1,60 @@
+"""Each example runs, in a process of its own, and says what it should; README begins with one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from ast import literal_eval
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+
+
+def said(*words: str, cwd: Path = ROOT) -> str:
+    """Return what a fresh process prints that may import the library and the examples; it must not warn."""
+    paths = os.pathsep.join([str(ROOT), str(EXAMPLES)])
+    command = [sys.executable, "-W", "error", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env={**os.environ, "PYTHONPATH": paths})
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("quick_start", ["code_ot", "fedavg", "local_only", "transport", "shared_mean"]),
+        ("own_table", ["fedper > local_only", "press-2 now: ['"]),
+        ("own_method", ["fedavg", "median"]),
+    ],
+)
+def test_an_example_runs(name: str, words: list[str], tmp_path: Path):
+    out = said(str(EXAMPLES / f"{name}.py"), cwd=tmp_path)
+    assert all(word in out for word in words)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(tmp_path: Path):
+    cells = json.loads((EXAMPLES / "tour.ipynb").read_text())["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert not any(cell.get("outputs") for cell in cells)
+    (tmp_path / "tour.py").write_text("\n\n".join([*sources, 'print(found.summary["method"].tolist())']))
+    assert sorted(literal_eval(said(str(tmp_path / "tour.py")).splitlines()[-1])) == ["damped", "fedavg", "local_only"]
+
+
+def test_an_own_method_fits_into_forty_lines():
+    assert len((EXAMPLES / "own_method.py").read_text().splitlines()) <= 40
+
+
+def test_the_first_code_of_the_readme_is_the_quick_start():
+    first = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert first is not None
+    assert first[1] == (EXAMPLES / "quick_start.py").read_text()

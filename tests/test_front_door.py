@@ -1,0 +1,297 @@
+"""`import fedcore as fc`: the same numbers as by hand, every name, clear refusals, and little that is imported."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from federations import federation
+
+import fedcore as fc
+from fedcore import nets
+from fedcore.builders import GIVEN, asked
+from fedcore.evaluate import evaluate
+from fedcore.execute.workers import Inline, Workers
+from fedcore.methods import METHODS, builder
+from fedcore.nets import NETS
+from fedcore.partition import PARTITIONS, partition, splits
+from fedcore.results.tidy import COLUMNS
+from fedcore.rounds import run as rounds
+
+ROOT = Path(__file__).parents[1]
+QUICK = {"epochs": 2, "init": "common"}
+
+
+@pytest.fixture(scope="module")
+def digits() -> fc.Dataset:
+    return fc.load("digits")
+
+
+@pytest.fixture(scope="module")
+def fed(digits: fc.Dataset) -> Any:
+    return fc.federate(digits, fc.dirichlet(0.5), devices=4, net=fc.mlp(12))
+
+
+def accuracies(table: pd.DataFrame, split: str) -> dict[str, float]:
+    """Return what devices score after the last round."""
+    rows = table[(table["split"] == split) & (table["metric"] == "accuracy")]
+    last = rows[rows["round"] == rows["round"].max()]
+    return dict(zip(last["device"], last["value"], strict=True))
+
+
+# the same numbers
+
+
+def test_a_run_is_what_one_builds_by_hand(digits: fc.Dataset, fed: Any):
+    made = partition(
+        digits, name="dirichlet", alpha=0.5, devices=4, min_size=10, val=0.2, test=0.2, shared_test=0.2, seed=3
+    )
+    held, shared = splits(digits, made)
+    net = nets.net("mlp", shape=(1, 8, 8), classes=10, widths=[12])
+    devices = {name: fc.Device(name, net, own) for name, own in held.items()}
+    training = fc.Training("adam", 0.01, 0.0, 0.0, "constant", 16, 2)
+    method = builder("fedavg")(
+        nets=dict.fromkeys(devices, net), training=training, common=True, rounds=3, fraction=0.5, weights="even"
+    )
+    by_hand = list(rounds(method, fc.Federation(devices, shared, 10), 3, Inline()))
+    result = fc.run(fc.fedavg(rounds=3, fraction=0.5, weights="even", training=QUICK), fed, seed=3)
+    assert [one.scores for one in result.rounds] == [one.scores for one in by_hand]
+    assert [(one.up, one.down) for one in result.rounds] == [(one.up, one.down) for one in by_hand]
+
+
+def test_worker_processes_give_the_same_bits(fed: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    recipe = fc.method("own_method:median", rounds=2, training=QUICK)
+    here, there = (fc.run(recipe, fed, workers=workers) for workers in (None, 2))
+    pd.testing.assert_frame_equal(here.table, there.table, check_exact=True)
+    assert recipe.label == "median"
+
+
+@pytest.mark.parametrize("scale", ["none", "device"])
+def test_models_predict_as_they_were_scored(digits: fc.Dataset, scale: Any):
+    fed = fc.federate(digits, devices=4, scale=scale, net=fc.mlp(12))
+    result = fc.run(fc.local_only(training=QUICK), fed, seed=1)
+    tested = {}
+    for name, own in fed.partition(1).devices.items():
+        examples = digits.train.x[own["test"]]
+        guess = result.models[name].predict(examples)
+        likely = result.models[name].probabilities(examples.numpy())
+        assert likely.shape == (len(examples), 10)
+        np.testing.assert_allclose(likely.sum(1), 1, rtol=1e-5)
+        tested[name] = float((guess == digits.train.y[own["test"]].numpy()).mean())
+    assert tested == accuracies(result.table, "test")
+
+
+def test_models_of_a_federation_of_ones_own_predict():
+    fed = federation()
+    result = fc.run(fc.fedavg(rounds=2), fed, seed=1)
+    for name, device in fed.devices.items():
+        deployed = result.models[name]
+        expected = evaluate(deployed.model, device.net, device.data.test)["accuracy"]
+        assert (deployed.predict(device.data.test.x) == device.data.test.y.numpy()).mean() == expected
+
+
+def test_each_seed_divides_and_trains_anew(fed: Any):
+    found = fc.compare([fc.local_only(training=QUICK)], fed, seeds=[0, 1])
+    one = fc.run(fc.local_only(training=QUICK), fed, seed=1)
+    table = found.table[found.table["seed"] == 1].reset_index(drop=True)
+    pd.testing.assert_frame_equal(table, one.table, check_exact=True)
+    assert list(one.table.columns) == COLUMNS
+    assert not fed.counts(0).equals(fed.counts(1))
+
+
+# tables
+
+
+def test_a_comparison_ranks_methods_and_judges_claims(fed: Any):
+    rows = [fc.local_only(training=QUICK), fc.fedavg(rounds=2, label="avg", training=QUICK), fc.best_local()]
+    found = fc.compare(rows, fed, seeds=range(2), claims=["avg > local_only", fc.Claim("?", "avg > 2")])
+    summary = found.summary.set_index("method")
+    assert set(summary.index) == {"avg", "local_only", "best_local"}
+    assert summary["control"].to_dict() == {"avg": False, "local_only": False, "best_local": True}
+    assert found.claims["rule"].tolist() == ["avg > local_only", "avg > 2"]
+    assert found.claims["verdict"].iloc[1] == "does not hold"
+    assert [(one.recipe.label, one.seed) for one in found.results] == [(r.label, s) for s in range(2) for r in rows]
+
+
+def test_progress_is_shown_where_it_is_asked_for(fed: Any, capsys: pytest.CaptureFixture[str]):
+    recipe = fc.fedavg(rounds=2, training=QUICK)
+    fc.run(recipe, fed)
+    assert capsys.readouterr().out == ""
+    fc.run(recipe, fed, progress=True)
+    assert "fedavg, seed 0" in capsys.readouterr().out
+
+
+# names
+
+
+@pytest.mark.parametrize("name", [*METHODS, *PARTITIONS, *sorted(set(NETS) - {"cells"})])
+def test_every_method_way_and_net_is_a_function_of_the_package(name: str):
+    made = getattr(fc, name)
+    assert made.__name__ == name
+    assert name in dir(fc)
+    assert made.__doc__
+    made()
+    settings = inspect.signature(made).parameters
+    if name in METHODS:
+        assert list(settings) == [*asked(builder(name), GIVEN), "training", "label"]
+        assert made().settings == {key: setting.default for key, setting in list(settings.items())[:-2]}
+
+
+def test_names_are_imported_from_where_editors_look_for_them():
+    tree = ast.parse((ROOT / "fedcore" / "__init__.py").read_text())
+    (checking,) = (node for node in tree.body if isinstance(node, ast.If))
+    assert all(isinstance(node, ast.ImportFrom) for node in checking.body)
+    seen = {one.name: node.module for node in checking.body if isinstance(node, ast.ImportFrom) for one in node.names}
+    assert seen == fc._PLACE
+    assert all(getattr(fc, name) is not None for name in fc.__all__)
+
+
+def test_nets_learn_their_shape_from_the_data_and_take_turns(digits: fc.Dataset):
+    fed = fc.federate(digits, devices=4, net=[fc.mlp(6), fc.net(Linear)])
+    shapes = [nets.shapes(device.net) for device in fed.federation().devices.values()]
+    assert shapes[0] == shapes[2] != shapes[1] == shapes[3]
+    assert shapes[1] == {"1.weight": (10, 64), "1.bias": (10,)}
+
+
+class Linear(torch.nn.Sequential):
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(torch.nn.Flatten(), torch.nn.Linear(int(np.prod(shape)), classes))
+
+
+def test_own_arrays_become_a_dataset():
+    rng = np.random.default_rng(0)
+    labels = rng.choice(["low", "high"], 60)
+    data = fc.from_arrays(rng.normal(size=(60, 3)), labels, device=[f"site {i % 3}" for i in range(60)])
+    assert data.classes == ("high", "low")
+    assert (data.train.y.numpy() == (labels == "low")).all()
+    result = fc.run(fc.fedavg(), fc.federate(data, fc.by_device(), net=fc.mlp(4)))
+    assert sorted(result.models) == ["site 0", "site 1", "site 2"]
+    for wrong in ({"y": labels[:5]}, {"x": np.full((60, 3), np.nan)}, {"device": ["a"]}):
+        with pytest.raises(fc.InputError, match="from_arrays: "):
+            fc.from_arrays(**{"x": np.zeros((60, 3)), "y": labels, **wrong})
+
+
+# refusals
+
+
+REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
+    "value": (lambda data: fc.code_ot(reg=-1), "code_ot.reg = -1: input should be greater than 0"),
+    "key": (lambda data: fc.code_ot(regg=1), "code_ot.regg: no such key (allowed: shots, order, exam, "),
+    "near": (lambda data: fc.code_ot(regg=1), "; did you mean reg?"),
+    "of a dataclass": (lambda data: fc.st_lf(pair_lr=0), "st_lf.pair_lr = 0: "),
+    "training": (lambda data: fc.fedavg(training={"lr": -1}), "fedavg.training.lr = -1: "),
+    "training as a value": (lambda data: fc.fedavg(training=fc.Training(batch=0)), "fedavg.training.batch = 0: "),
+    "training's key": (lambda data: fc.fedavg(training={"epoch": 1}), "did you mean epochs?"),
+    "init": (lambda data: fc.fedavg(training={"init": "same"}), "fedavg.training.init = 'same': allowed: common, "),
+    "method": (lambda data: fc.method("fedavgg"), "did you mean fedavg?"),
+    "own method": (lambda data: fc.method("nowhere:median"), "method: 'nowhere:median' cannot be imported"),
+    "net": (lambda data: fc.mlp(0), "mlp.widths.0 = 0: "),
+    "net's key": (lambda data: fc.lenet(widht=2), "lenet.widht: no such key (allowed: width); did you mean width?"),
+    "way": (lambda data: fc.dirichlet(-1), "dirichlet.alpha = -1: "),
+    "way's position": (lambda data: fc.dirichlet(1, 2, 3), "dirichlet: takes 2 settings by position, has 3"),
+    "twice": (lambda data: fc.dirichlet(1, alpha=2), "dirichlet.alpha: is given twice"),
+    "no way": (lambda data: fc.federate(data, 0.5), "federate.way = 0.5: must be one of iid, dirichlet, "),
+    "federation": (lambda data: fc.federate(data, device=3), "did you mean devices?"),
+    "federation's value": (lambda data: fc.federate(data, val=2), "federate.val = 2: "),
+    "scale": (lambda data: fc.federate(data, scale="all"), "federate.scale = 'all': "),
+    "data": (lambda data: fc.load("digit"), "data.name = 'digit': did you mean 'digits'?"),
+    "two of a name": (
+        lambda data: fc.compare([fc.fedavg(), fc.fedavg(rounds=2)], fc.federate(data)),
+        "compare: two methods are called 'fedavg'; give one of them another label",
+    ),
+    "no method": (lambda data: fc.compare([fc.fedavg], fc.federate(data)), "is no method with its settings"),
+    "claim": (
+        lambda data: fc.compare([fc.fedavg()], fc.federate(data), claims=["fedavg > lmf"]),
+        "compare.claims: 'fedavg > lmf' names 'lmf', which is not compared",
+    ),
+    "every": (lambda data: fc.run(fc.fedavg(), fc.federate(data), every=0), "every = 0: must be at least 1"),
+    "workers": (lambda data: fc.run(fc.fedavg(), fc.federate(data), workers=0), "workers = 0: must be at least 1"),
+    "with these nets": (
+        lambda data: fc.run(fc.fedavg(), fc.federate(data, devices=4, net=[fc.mlp(3), fc.mlp(4)])),
+        "needs equal nets",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_wrong_setting_is_refused_in_one_line_that_names_it(case: str, digits: fc.Dataset):
+    ask, says = REFUSED[case]
+    with pytest.raises(fc.InputError) as caught:
+        ask(digits)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'fedavgg'"):
+        _ = fc.fedavgg
+
+
+# what is imported, and found
+
+
+def said(code: str, *paths: Path) -> str:
+    """Return what a fresh process prints."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True, text=True, check=True, cwd=paths[0],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
+    )  # fmt: skip
+    return done.stdout
+
+
+def test_the_package_alone_imports_no_library():
+    out = said("import sys, fedcore; print({'torch', 'numpy', 'pandas', 'pydantic', 'rich'} & {*sys.modules})", ROOT)
+    assert out == "set()\n"
+
+
+@pytest.mark.slow
+def test_a_worker_imports_neither_pandas_nor_pydantic(fed: Any):
+    method = fc.fedavg(rounds=1, training=QUICK).method(fed.federation().public.nets)
+    with Workers(1) as workers:
+        assert len(list(rounds(method, fed.federation(), 0, workers))) == 1
+        loaded = workers.call(eval, "{name.partition('.')[0] for name in __import__('sys').modules}")
+    assert "fedcore" in loaded
+    assert not {"pandas", "pydantic", "matplotlib", "rich", "cvxpy"} & loaded
+
+
+THROWAWAY = '''
+from functools import partial
+
+import fedcore as fc
+from fedcore.messages import received
+
+__all__ = ["throwaway", "thrown"]
+
+
+def throwaway(*, training, common, rounds: fc.Count = 2):
+    """Send nothing."""
+    return fc.Method(partial(fc.first, common=True), (fc.Stage(partial(fc.train, training=training), None),), received)
+
+
+@fc.control
+def thrown(*, training, common):
+    """Do the same."""
+    return throwaway(training=training, common=common)
+'''
+
+
+@pytest.mark.slow
+def test_a_file_is_enough_for_methods_to_be_found(tmp_path: Path):
+    shutil.copytree(ROOT / "fedcore", tmp_path / "fedcore", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "fedcore" / "methods" / "bin.py").write_text(THROWAWAY)
+    code = "import fedcore as fc; from fedcore.methods import METHODS, is_control; "
+    code += "print(fc.throwaway(rounds=3).settings, len(METHODS), is_control('throwaway'), is_control('thrown'))"
+    assert said(code, tmp_path) == f"{{'rounds': 3}} {len(METHODS) + 2} False True\n"
