@@ -381,11 +381,15 @@ class Own:
 
 PICTURES = ("data.name=image_folder", "data.path=data/shapes", "data.size=16", "federation.min_size=4")
 MODULE = "net.name=mynets:Small"
-METHOD = """
+TYPED = (
+    "methods=[own_method:median,fedavg,throwaway]", "median.rounds=2", "fedavg.rounds=2", "throwaway.rounds=3",
+    "training.init=common",
+)  # fmt: skip
+THROWAWAY = """
 from fedcore.methods.fedavg import fedavg
 
 
-def {name}(*, nets, training, common: bool, rounds: int = 1):
+def throwaway(*, nets, training, common: bool, rounds: int = 1):
     return fedavg(nets=nets, training=training, common=common, rounds=rounds, weights="even")
 """
 
@@ -407,10 +411,9 @@ def own(place: Place) -> Own:
     project.read = len(project.journal())
     after = cached(project)
     again = project.look(project.federate(*PICTURES, MODULE))
-    (project.folder / "mymethods.py").write_text(METHOD.format(name="halves"))
-    (project.folder / "fedcore" / "methods" / "throwaway.py").write_text(METHOD.format(name="throwaway"))
-    typed = ("methods=[mymethods:halves,throwaway]", "halves.rounds=2", "throwaway.rounds=3")
-    methods = project.look(project.federate(*typed))
+    shutil.copyfile(ROOT / "examples" / "own_method.py", project.folder / "own_method.py")
+    (project.folder / "fedcore" / "methods" / "throwaway.py").write_text(THROWAWAY)
+    methods = project.look(project.federate(*TYPED))
     file.write_text(file.read_text() + "\n\nclass Plain:\n    pass\n")
     picture = project.folder / "data" / "shapes" / "stripe" / "07.png"
     picture.write_bytes(picture.read_bytes()[:200])

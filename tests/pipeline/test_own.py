@@ -73,7 +73,9 @@ def test_a_changed_line_of_the_module_retrains_everybody(own: Own):
 def test_a_method_of_ones_own_and_one_put_beside_the_projects_run(own: Own):
     """Neither needs a change of another file."""
     assert own.methods.said is not None
-    assert {"halves seed 0", "throwaway seed 0"} <= set(re.findall(r"\w+ seed 0", own.methods.said.out))
+    assert {"median seed 0", "fedavg seed 0", "throwaway seed 0"} <= set(
+        re.findall(r"\w+ seed 0", own.methods.said.out)
+    )
     assert own.methods.record["runs"] > own.again.record["runs"]
 
 
