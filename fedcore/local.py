@@ -147,7 +147,7 @@ def train(
     moments = fit(laid, device, step_id, training, memory)
     params = laid.params()
     update = Update(params, size=len(device.data.train), score=accuracy(params, device.net, device.data.val))
-    return {**memory, **moments}, update
+    return ({**memory, **moments} if moments else memory), update
 
 
 def fit(

@@ -13,6 +13,7 @@ from fedcore.evaluate import BATCH, evaluate, examined, metrics, outputs, score
 from fedcore.local import predict
 from fedcore.messages import received
 from fedcore.types import Data, Message, Model
+from tasks.cache.store import Ref
 
 THREE = Model(tuple(model(i) for i in range(3)), (0.5, 0.3, 0.2))
 
@@ -125,5 +126,5 @@ def test_scores_need_no_training_examples():
     assert all(len(device.data.train) > 0 for device in fed.devices.values())
     how = received, {}, Message(model())
     assert score(*how, devices, fed.test) == score(*how, fed.devices, fed.test)
-    stored = replace(fed.devices["a"], data="reference")
+    stored = replace(fed.devices["a"], data=Ref("digest", 1))
     assert examined(stored) is stored

@@ -66,8 +66,8 @@ def holds(value: Any) -> bool:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_is_the_same_on_it(name: str):
     row = ROWS[name]
-    own = {**row.settings, **{name: 2 for name in ("rounds", "pair_rounds") if name in row.settings}}
-    built = replace(row, training={**row.training, "epochs": 1}, own=own).build(NETS)
+    settings = {**row.settings, **{name: 2 for name in ("rounds", "pair_rounds") if name in row.settings}}
+    built = replace(row, training={**row.training, "epochs": 1}, settings=settings).build(NETS)
     execute = OnIt()
     plain, moved_ = list(run(built, FED, 1, Inline())), list(run(built, FED, 1, execute))
     assert execute.done > 0

@@ -323,7 +323,7 @@ def test_a_solver_that_ends_is_no_warning(status):
     assert protocol.solution(answer, "a").words == {"status": status}
 
 
-def test_of_a_program_gap_iterations_fall_and_rise_are_told_of_every_device():
+def test_the_programs_numbers_are_those_of_every_device():
     def solution(gap, *trace):
         answer = Answer(np.zeros(1), np.zeros((1, 1)), 0.0, gap, 1, 0.0, "", trace)
         return protocol.solution(answer, "ab").devices["program"]

@@ -32,7 +32,7 @@ def test_the_first_run_leaves_its_outputs(repro: Repro):
     expected = {"table.parquet", "models.json", "runs.json", "pictures/index.csv"}
     folder = "federate/code/code-0/"
     assert {path.removeprefix(folder) for path in repro.first.outs if path.startswith(folder)} == expected
-    kinds = {"data", "partition", "federate", "metrics", "curves", "compare"}
+    kinds = {"plan", "data", "partition", "federate", "metrics", "curves", "compare"}
     assert {path.split("/")[0] for path in repro.first.outs} == kinds
     assert {"metrics/code/seed-0.json", "curves/code/seed-0.csv"} <= {*repro.first.outs}
     table = pd.read_parquet(repro.project.folder / "pipeline" / "compare" / "table.parquet")
@@ -82,7 +82,7 @@ def test_another_regularisation_retrains_nobody(repro: Repro):
     assert repro.reg.record["runs"] == repro.forced.record["runs"] + 1
     changed = {path for path, digest in repro.reg.outs.items() if repro.first.outs[path] != digest}
     same = {"federate/code/code-0/pictures/index.csv", "compare/claims.csv"}  # neither names a score
-    written = ("federate/", "metrics/", "curves/", "compare/")
+    written = ("plan/federate/code", "federate/", "metrics/", "curves/", "compare/")
     assert changed == {path for path in repro.first.outs if path.startswith(written)} - same
     assert repro.reg.said is not None
     assert "Stage 'partition' didn't change, skipping" in repro.reg.said.out

@@ -12,6 +12,7 @@ from importlib import import_module
 from inspect import getsource, signature
 from operator import getitem
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -236,7 +237,7 @@ def test_the_default_parameters_are_read(params: dict[str, Any]):
 
 def reads(function: Any) -> set[str]:
     """Return the names that a function's body uses."""
-    (tree,) = ast.parse(getsource(function)).body
+    (tree,) = ast.parse(dedent(getsource(function))).body
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
 
 
@@ -249,7 +250,7 @@ def taking(place: str) -> Any:
 @pytest.mark.parametrize("place", [*DATASETS.values(), *NETS.values(), *METHODS])
 def test_every_parameter_of_what_a_section_is_passed_to_is_used(place: str):
     function = taking(place)
-    assert set(signature(function).parameters) - set(GIVEN) <= reads(function)
+    assert {*signature(function).parameters} - {*GIVEN} <= reads(function)
 
 
 def test_a_setting_of_several_types_is_refused_in_one_line(params: dict[str, Any]):
