@@ -1,0 +1,88 @@
+"""README and docs/ point at things that exist: files, headings, modules, and targets of make."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+MADE = (".dvc/cache", ".fedcore/", ".venv/", "mlruns/", "pipeline/", "results/", "runs/")
+"""Where a run or an installation writes: a clone has none of these."""
+
+STORED = re.compile(
+    r"^(?:[A-Za-z-]+/raw|CWRU|USPS|cifar-|data/(?:machines\.csv|mine\.csv|shapes|sites)|all_data/|train/|test/|shapes/)"
+)
+"""Files of a data set, by the layout of its publisher, and a reader's own files in an example."""
+
+
+def prose(page: Path) -> str:
+    """Return a page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings by GitHub's rules: lower case, no punctuation, a hyphen per space."""
+    found: dict[str, int] = {}
+    for heading in re.findall(r"^#{1,6} +(.+?) *#*$", prose(page), re.MULTILINE):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        anchor = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+        found[anchor] = found.get(anchor, -1) + 1
+        if found[anchor]:
+            found[f"{anchor}-{found[anchor]}"] = 0
+    return set(found)
+
+
+def broken_links(page: Path) -> list[str]:
+    """Return the page's relative links that lead to no file, or to no heading of one."""
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    return broken
+
+
+def missing_paths(page: Path) -> list[str]:
+    """Return the paths between backticks that are no file or folder of the project."""
+    spans = re.findall(r"`([\w.*<>-]+/[\w./*<>-]*)`", prose(page))
+    return [path for path in spans if not path.startswith(MADE) and not STORED.match(path) and not exists(path)]
+
+
+def exists(path: str) -> bool:
+    """Tell whether a path exists, from the root or from docs/; <name> and * stand for anything."""
+    return any(any(ROOT.glob(re.sub(r"<\w+>", "*", path).rstrip("/"))) for path in (path, f"docs/{path}"))
+
+
+def missing_modules(page: Path) -> list[str]:
+    """Return the modules that a command runs with `python -m` and that cannot be found."""
+    names = set(re.findall(r"python -m ([\w.]+\w)", page.read_text()))
+    return [name for name in sorted(names) if find_spec(name) is None]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_points_at_things_that_exist(page: Path):
+    assert broken_links(page) == []
+    assert missing_paths(page) == []
+    assert missing_modules(page) == []
+
+
+def test_a_target_of_make_that_a_page_names_exists():
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in PAGES:
+        assert set(re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.MULTILINE)) <= targets, page.name
+
+
+def test_a_page_that_points_nowhere_is_found_out(tmp_path: Path):
+    page = tmp_path / "page.md"
+    page.write_text("# One, two\n[a](#one-two) [b](#one) [c](other.md) `fedcore/none.py` `python -m flows.none`\n")
+    assert broken_links(page) == ["#one", "other.md"]
+    assert missing_paths(page) == ["fedcore/none.py"]
+    assert missing_modules(page) == ["flows.none"]
