@@ -11,13 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-MADE = (".dvc/cache", ".fedcore/", ".venv/", "mlruns/", "pipeline/", "results/", "runs/")
-"""Where a run or an installation writes: a clone has none of these."""
-
-STORED = re.compile(
-    r"^(?:[A-Za-z-]+/raw|CWRU|USPS|cifar-|data/(?:machines\.csv|mine\.csv|shapes|sites)|all_data/|train/|test/|shapes/)"
-)
-"""Files of a data set, by the layout of its publisher, and a reader's own files in an example."""
+FOLDERS = "benchmarks|claims|docs|examples|fedcore|flows|studies|tasks|tests"
+"""A path that begins with one of them is a file or folder of the project."""
 
 
 def prose(page: Path) -> str:
@@ -51,14 +46,9 @@ def broken_links(page: Path) -> list[str]:
 
 
 def missing_paths(page: Path) -> list[str]:
-    """Return the paths between backticks that are no file or folder of the project."""
-    spans = re.findall(r"`([\w.*<>-]+/[\w./*<>-]*)`", prose(page))
-    return [path for path in spans if not path.startswith(MADE) and not STORED.match(path) and not exists(path)]
-
-
-def exists(path: str) -> bool:
-    """Tell whether a path exists, from the root or from docs/; <name> and * stand for anything."""
-    return any(any(ROOT.glob(re.sub(r"<\w+>", "*", path).rstrip("/"))) for path in (path, f"docs/{path}"))
+    """Return the page's paths into the project's folders that lead nowhere; <name> and * stand for anything."""
+    paths = re.findall(rf"(?<![\w./-])((?:{FOLDERS})/[\w./*<>-]*[\w*>])", page.read_text())
+    return [path for path in paths if not any(ROOT.glob(re.sub(r"<\w+>", "*", path)))]
 
 
 def missing_modules(page: Path) -> list[str]:
