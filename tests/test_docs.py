@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -62,6 +66,37 @@ def test_a_page_points_at_things_that_exist(page: Path):
     assert broken_links(page) == []
     assert missing_paths(page) == []
     assert missing_modules(page) == []
+
+
+CHECK = """
+import json, shlex, sys
+from flows.federate import parse, planned
+for page, command in json.load(sys.stdin):
+    try:
+        assert planned(parse(shlex.split(command)))
+    except Exception as error:
+        print(page, command, error, sep=": ")
+"""
+
+
+@pytest.mark.slow
+def test_the_flow_accepts_every_command_of_the_pages(tmp_path: Path):
+    """Every `python -m flows.federate ...` has known settings; the modules that it names are those of the pages."""
+    module = "\n\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs/nets.md").read_text(), re.DOTALL))
+    (tmp_path / "mynets.py").write_text(module)
+    for name in ("own_method", "mymethods", "mymodule"):
+        (tmp_path / f"{name}.py").write_text((ROOT / "examples/own_method.py").read_text())
+    commands = [
+        (page.name, command)
+        for page in PAGES
+        for command in re.findall(r"python -m flows\.federate +([^\n`#]+)", page.read_text().replace("\\\n", " "))
+        if "NAME" not in command
+    ]
+    assert len(commands) > 40
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)]), "FEDCORE_HOME": str(tmp_path)}
+    call = [sys.executable, "-c", CHECK]
+    done = subprocess.run(call, input=json.dumps(commands), capture_output=True, text=True, cwd=ROOT, env=env)
+    assert (done.stdout, done.returncode) == ("", 0), done.stderr
 
 
 def test_a_target_of_make_that_a_page_names_exists():
