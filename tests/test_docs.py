@@ -1,0 +1,113 @@
+"""README and docs/ point at things that exist: files, headings, modules, and targets of make."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+FOLDERS = "benchmarks|claims|docs|examples|fedcore|flows|studies|tasks|tests"
+"""A path that begins with one of them is a file or folder of the project."""
+
+
+def prose(page: Path) -> str:
+    """Return a page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings by GitHub's rules: lower case, no punctuation, a hyphen per space."""
+    found: dict[str, int] = {}
+    for heading in re.findall(r"^#{1,6} +(.+?) *#*$", prose(page), re.MULTILINE):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        anchor = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+        found[anchor] = found.get(anchor, -1) + 1
+        if found[anchor]:
+            found[f"{anchor}-{found[anchor]}"] = 0
+    return set(found)
+
+
+def broken_links(page: Path) -> list[str]:
+    """Return the page's relative links that lead to no file, or to no heading of one."""
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    return broken
+
+
+def missing_paths(page: Path) -> list[str]:
+    """Return the page's paths into the project's folders that lead nowhere; <name> and * stand for anything."""
+    paths = re.findall(rf"(?<![\w./-])((?:{FOLDERS})/[\w./*<>-]*[\w*>])", page.read_text())
+    return [path for path in paths if not any(ROOT.glob(re.sub(r"<\w+>", "*", path)))]
+
+
+def missing_modules(page: Path) -> list[str]:
+    """Return the modules that a command runs with `python -m` and that cannot be found."""
+    names = set(re.findall(r"python -m ([\w.]+\w)", page.read_text()))
+    return [name for name in sorted(names) if find_spec(name) is None]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_points_at_things_that_exist(page: Path):
+    assert broken_links(page) == []
+    assert missing_paths(page) == []
+    assert missing_modules(page) == []
+
+
+CHECK = """
+import json, shlex, sys
+from flows.federate import parse, planned
+for page, command in json.load(sys.stdin):
+    try:
+        assert planned(parse(shlex.split(command)))
+    except Exception as error:
+        print(page, command, error, sep=": ")
+"""
+
+
+@pytest.mark.slow
+def test_the_flow_accepts_every_command_of_the_pages(tmp_path: Path):
+    """Every `python -m flows.federate ...` has known settings; the modules that it names are those of the pages."""
+    module = "\n\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs/nets.md").read_text(), re.DOTALL))
+    (tmp_path / "mynets.py").write_text(module)
+    for name in ("own_method", "mymethods", "mymodule"):
+        (tmp_path / f"{name}.py").write_text((ROOT / "examples/own_method.py").read_text())
+    commands = [
+        (page.name, command)
+        for page in PAGES
+        for command in re.findall(r"python -m flows\.federate +([^\n`#]+)", page.read_text().replace("\\\n", " "))
+        if "NAME" not in command
+    ]
+    assert len(commands) > 40
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)]), "FEDCORE_HOME": str(tmp_path)}
+    call = [sys.executable, "-c", CHECK]
+    done = subprocess.run(call, input=json.dumps(commands), capture_output=True, text=True, cwd=ROOT, env=env)
+    assert (done.stdout, done.returncode) == ("", 0), done.stderr
+
+
+def test_a_target_of_make_that_a_page_names_exists():
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in PAGES:
+        assert set(re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.MULTILINE)) <= targets, page.name
+
+
+def test_a_page_that_points_nowhere_is_found_out(tmp_path: Path):
+    page = tmp_path / "page.md"
+    page.write_text("# One, two\n[a](#one-two) [b](#one) [c](other.md) `fedcore/none.py` `python -m flows.none`\n")
+    assert broken_links(page) == ["#one", "other.md"]
+    assert missing_paths(page) == ["fedcore/none.py"]
+    assert missing_modules(page) == ["flows.none"]
