@@ -14,7 +14,7 @@ from fedcore.results.reports import matrices
 from fedcore.types import Params
 
 
-def transport(reports: Reports) -> Iterator[Drawing]:
+def transport_plans(reports: Reports) -> Iterator[Drawing]:
     """Yield a picture for each method: the plans of the fold that was made last, which counts most."""
     for label, found in reports.items():
         if last := last_fold(matrices(found)):

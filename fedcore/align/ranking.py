@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from fedcore.local import accuracy
-from fedcore.messages import first
+from fedcore.messages import initial_messages
 from fedcore.types import Data, Message, Net, Params, Public, Update
 
 Exam: TypeAlias = Literal["validation", "test"]
@@ -18,12 +18,12 @@ The second is the CODE paper's setting; it chooses a model by the examples on wh
 
 
 def begin(public: Public, seed: int, *, common: bool, exam: Exam) -> tuple[Params, Mapping[str, Message]]:
-    """Begin as `messages.first` does; the server keeps its test set in mind if it is to examine models on it."""
-    server, messages = first(public, seed, common=common)
+    """Begin as `messages.initial_messages` does; with exam "test" the server also remembers its test set."""
+    server, messages = initial_messages(public, seed, common=common)
     return (server | {"exam/x": public.test.x, "exam/y": public.test.y} if exam == "test" else server), messages
 
 
-def ascending(server: Params, updates: Mapping[str, Update], nets: Mapping[str, Net]) -> list[str]:
+def rank_ascending(server: Params, updates: Mapping[str, Update], nets: Mapping[str, Net]) -> list[str]:
     """Return the devices' names, the least accurate model first; equal ones in the order of their names.
 
     A device without validation examples (score nan) comes first: nothing speaks for its model.

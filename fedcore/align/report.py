@@ -9,7 +9,7 @@ import torch
 from fedcore.align.transport import Plan
 from fedcore.types import Report
 
-FIGURES = ("fedcore.align.figures:transport",)
+FIGURES = ("fedcore.align.figures:transport_plans",)
 
 
 def report(folds: Mapping[str, Mapping[str, Plan]]) -> Report:

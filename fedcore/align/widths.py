@@ -12,7 +12,7 @@ from fedcore.nets import key
 from fedcore.types import Axes, InputError, Message, Net, Params
 
 
-def table(nets: Mapping[str, Net]) -> Axes:
+def common_axes(nets: Mapping[str, Net]) -> Axes:
     """Return the axes table that all nets share; raises InputError where one has none, or another."""
     tables = [net.table for net in nets.values()]
     if any(other != tables[0] for other in tables):
@@ -22,7 +22,7 @@ def table(nets: Mapping[str, Net]) -> Axes:
     return tables[0]
 
 
-def fitted(
+def fit_widths(
     fused: Params,
     models: Mapping[str, Params],
     nets: Mapping[str, Net],

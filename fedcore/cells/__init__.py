@@ -15,8 +15,20 @@ import torch
 from torch import Tensor, nn
 
 from fedcore import nets
-from fedcore.local import IMAGES_AT_A_TIME, MOMENTS, WHOLE, ByHand, Laid, Pieces, Training, fit, lay, load, starting
-from fedcore.messages import everyone
+from fedcore.local import (
+    IMAGE_BATCH,
+    MOMENTS,
+    WHOLE,
+    FlatNet,
+    ManualGradients,
+    Pieces,
+    Training,
+    fit,
+    flatten_net,
+    load,
+    starting_params,
+)
+from fedcore.messages import to_everyone
 from fedcore.mixing import mean_of_users
 from fedcore.types import Data, Device, InputError, Message, Model, Net, Params, Report, StepId, Turn, Update
 
@@ -33,15 +45,15 @@ def parts(net: Net) -> dict[str, tuple[str, ...]]:
     """
     paths = [leaf.split(".")[:-1] for leaf in nets.shapes(net)]
     above = len([*takewhile(lambda steps: len({*steps}) == 1, zip(*paths, strict=False))])
-    return _grouped(net, lambda leaf: ".".join(leaf.split(".")[:-1][: above + 1]))
+    return _group_leaves(net, lambda leaf: ".".join(leaf.split(".")[:-1][: above + 1]))
 
 
 def layers(net: Net) -> dict[str, tuple[str, ...]]:
     """Return layer -> its leaves, however deep it stands: stem.conv1, ..., head.fc2. The last one classifies."""
-    return _grouped(net, lambda leaf: leaf.rpartition(".")[0])
+    return _group_leaves(net, lambda leaf: leaf.rpartition(".")[0])
 
 
-def _grouped(net: Net, group: Callable[[str], str]) -> dict[str, tuple[str, ...]]:
+def _group_leaves(net: Net, group: Callable[[str], str]) -> dict[str, tuple[str, ...]]:
     """Group leaves by name; a group without a matrix (a norm) joins the one before it."""
     shapes = nets.shapes(net)
     groups: dict[str, list[str]] = {}
@@ -55,12 +67,12 @@ def _grouped(net: Net, group: Callable[[str], str]) -> dict[str, tuple[str, ...]
     return joined
 
 
-def deepest(net: Net) -> int:
+def max_depth(net: Net) -> int:
     """Return M, the number of cells: parts between the first, which is the stem, and the last, which is the head."""
     return len(parts(net)) - 2
 
 
-def upto(net: Net, depth: int) -> tuple[str, ...]:
+def leaves_up_to(net: Net, depth: int) -> tuple[str, ...]:
     """Return the leaves of the stem and of the first `depth` cells."""
     return tuple(leaf for part in [*parts(net).values()][: depth + 1] for leaf in part)
 
@@ -88,22 +100,22 @@ def train_shared(
     shared: the leaves of theta, the net's first ones. eta_g is training's rate, eta_h personal_lr (None: the same).
     What was sent goes before what the device owns: its whole model, as it was after its last training.
     """
-    laid = lay(device.net, starting({}, Message({**memory, **message.params}), device, step_id))
-    moments = fit(laid, device, step_id, training, memory, pieces=pieces(laid, shared, training.lr, personal_lr))
-    params = laid.params()
+    flat = flatten_net(device.net, starting_params({}, Message({**memory, **message.params}), device, step_id))
+    moments = fit(flat, device, step_id, training, memory, pieces=cut_pieces(flat, shared, training.lr, personal_lr))
+    params = flat.params()
     sent = {leaf: x for leaf, x in params.items() if leaf in shared}
     return params | moments, Update(sent, size=len(device.data.train))
 
 
-def pieces(laid: Laid, shared: Collection[str], lr: float, personal_lr: float | None) -> Pieces:
+def cut_pieces(flat: FlatNet, shared: Collection[str], lr: float, personal_lr: float | None) -> Pieces:
     """Cut the vector where the first personal leaf stands."""
-    personal = [leaf.storage_offset() for name, leaf in laid.leaves.items() if name not in shared]
+    personal = [leaf.storage_offset() for name, leaf in flat.leaves.items() if name not in shared]
     if personal_lr is None or personal_lr == lr or not personal:
         return WHOLE
     return ((slice(None, personal[0]), 1.0), (slice(personal[0], None), personal_lr / lr))
 
 
-def merged(memory: Params, message: Message) -> Model:
+def merge_models(memory: Params, message: Message) -> Model:
     """Run what was sent, and the device's own where nothing was."""
     model = {leaf: x for leaf, x in memory.items() if not leaf.startswith(MOMENTS)}
     return Model((model | message.params,))
@@ -111,12 +123,12 @@ def merged(memory: Params, message: Message) -> Model:
 
 def average(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone the mean of what was sent, weighted by examples."""
-    return server, everyone(turn.names, Message(hyper_model(updates)))
+    return server, to_everyone(turn.names, Message(hyper_model(updates)))
 
 
 def exchange(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
     """Aggregate cell by cell (9) and send each device what it shares (sampling)."""
-    return server, sample(hyper_model(updates), updates)
+    return server, sample_submodels(hyper_model(updates), updates)
 
 
 def hyper_model(updates: Mapping[str, Update]) -> Params:
@@ -125,7 +137,7 @@ def hyper_model(updates: Mapping[str, Update]) -> Params:
     return mean_of_users({name: update.params for name, update in updates.items()}, sizes)
 
 
-def sample(hyper: Params, updates: Mapping[str, Update]) -> dict[str, Message]:
+def sample_submodels(hyper: Params, updates: Mapping[str, Update]) -> dict[str, Message]:
     """Return for each device those leaves of the hyper-model that it used; equal messages are one."""
     used = {name: tuple(update.params) for name, update in updates.items()}
     drawn = {leaves: Message({leaf: hyper[leaf] for leaf in leaves}) for leaves in used.values()}
@@ -134,7 +146,7 @@ def sample(hyper: Params, updates: Mapping[str, Update]) -> dict[str, Message]:
 
 def features(net: Net, module: nn.Module, x: Tensor) -> list[Tensor]:
     """Return g^0(x), ..., g^M(x), what leaves the stem and each cell: inputs (B, *shape) -> (B, ...) each."""
-    if isinstance(module, ByHand):
+    if isinstance(module, ManualGradients):
         return module.activations(dict(module.named_parameters()), x)[1:-1]
     found: list[Tensor] = []
     starts = [*parts(net)][1:]
@@ -147,11 +159,11 @@ def features(net: Net, module: nn.Module, x: Tensor) -> list[Tensor]:
     return found
 
 
-def comparable(net: Net) -> None:
+def require_comparable(net: Net) -> None:
     """Refuse a net whose features cannot be read off part by part."""
-    with nets.drawn_from(torch.Generator()):
+    with nets.use_generator(torch.Generator()):
         module = net.build()
-    if not isinstance(module, nn.Sequential | ByHand) or deepest(net) < 0:
+    if not isinstance(module, nn.Sequential | ManualGradients) or max_depth(net) < 0:
         raise InputError(
             "net.name: aligning cells needs a net that is a sequence of at least two layers, such as cells"
         )
@@ -171,13 +183,13 @@ def distances(
     found = {name: torch.zeros(depth_of(net, params) + 1).double() for name, params in models.items()}
     aim = load(auxiliary[0], auxiliary[1]).eval()
     with torch.no_grad():
-        for start in range(0, len(data), IMAGES_AT_A_TIME):
-            x = data.inputs(slice(start, start + IMAGES_AT_A_TIME))
-            wanted = _scaled(features(auxiliary[0], aim, x)[cell], distance)
+        for start in range(0, len(data), IMAGE_BATCH):
+            x = data.inputs(slice(start, start + IMAGE_BATCH))
+            wanted = _scale(features(auxiliary[0], aim, x)[cell], distance)
             for name, module in modules.items():
                 for m, feature in enumerate(features(net, module, x)[: len(found[name])]):
                     if feature[0].numel() == wanted[0].numel():
-                        found[name][m] += (wanted - _scaled(feature, distance)).square().sum().double() / len(data)
+                        found[name][m] += (wanted - _scale(feature, distance)).square().sum().double() / len(data)
                     else:
                         found[name][m] = torch.inf
     return found
@@ -196,6 +208,6 @@ def report(depths: Mapping[str, int], apart: Mapping[str, Tensor]) -> Report:
     return Report(devices={"alignment": devices}, matrices={f"distance/{name}": d for name, d in apart.items()})
 
 
-def _scaled(feature: Tensor, distance: Distance) -> Tensor:
+def _scale(feature: Tensor, distance: Distance) -> Tensor:
     flat = feature.flatten(1)
     return flat if distance == "printed" else nn.functional.normalize(flat)

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedcore.local import AT_A_TIME, Slope, Training, predict
+from fedcore.local import SCORING_BATCH, Slope, Training, predict
 from fedcore.types import Device, InputError, Params, Report, Update
 
 Kind: TypeAlias = Literal["fixed", "dynamic", "threshold"]
@@ -55,7 +55,7 @@ def ratio(kind: Kind, threshold: float, rounds: int) -> Ratio:
     return Ratio(0.0 if kind == "dynamic" else threshold, None if kind == "fixed" else rounds)
 
 
-def unseen(classes: int) -> Tensor:
+def initial_targets(classes: int) -> Tensor:
     """Return the table before anybody has shown anything, (K, K) float64: every row is a one-hot target's."""
     table = torch.full((classes, classes), -math.inf, dtype=torch.float64)
     return table.fill_diagonal_(0.0)
@@ -72,13 +72,13 @@ def label_wise(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return sums, torch.bincount(y, minlength=classes)
 
 
-def shown(params: Params, device: Device) -> Params:
+def summarise_logits(params: Params, device: Device) -> Params:
     """Return what a device sends of its training examples' logits, in evaluation mode: sums and counts."""
-    sums, counts = label_wise(predict(params, device.net, device.data.train.x, AT_A_TIME), device.data.train.y)
+    sums, counts = label_wise(predict(params, device.net, device.data.train.x, SCORING_BATCH), device.data.train.y)
     return {SUMS: sums, COUNTS: counts}
 
 
-def refreshed(table: Tensor, updates: Iterable[Update], weighting: Weighting) -> Tensor:
+def update_targets(table: Tensor, updates: Iterable[Update], weighting: Weighting) -> Tensor:
     r"""Return the new table of soft targets, (K, K); the row of a label that nobody has stays as it is.
 
     counts:   Y_l = sum_k n_kl Y_kl / sum_k n_kl      n_kl: device k's examples of label l
@@ -104,7 +104,7 @@ def likelihoods(table: Tensor, temperature: float) -> Tensor:
     return (table / temperature).softmax(1)
 
 
-def distilled(targets: Tensor, hard: float, soft: float, temperature: float = 1.0) -> Slope:
+def distillation_slope(targets: Tensor, hard: float, soft: float, temperature: float = 1.0) -> Slope:
     r"""Return the slope of hard * CE(y) + soft * tau^2 KL(p_y || softmax(z / tau)) at the logits z.
 
     hard (softmax(z) - onehot(y)) + soft tau (softmax(z / tau) - p_y)
@@ -124,7 +124,7 @@ def distilled(targets: Tensor, hard: float, soft: float, temperature: float = 1.
     return slope
 
 
-def smoothed(share: float) -> Slope:
+def smoothing_slope(share: float) -> Slope:
     """Return the slope of cross-entropy against (1 - share) onehot(y) + share / K: softmax(z) less these targets."""
 
     def slope(logits: Tensor, y: Tensor) -> Tensor:
@@ -142,16 +142,16 @@ def report(table: Tensor, temperature: float, **numbers: float) -> Report:
     """
     soft = likelihoods(table, temperature)
     right = (soft.argmax(1) == torch.arange(len(soft))).sum()
-    course = course_of(**numbers, diagonal=float(soft.diagonal().mean()), right=float(right))
+    course = report_series(**numbers, diagonal=float(soft.diagonal().mean()), right=float(right))
     return replace(course, matrices={"soft_targets": soft.float()})
 
 
-def course_of(**numbers: float) -> Report:
+def report_series(**numbers: float) -> Report:
     """Report numbers of a round, in single precision."""
     return Report(series={TOPIC: {name: float(torch.tensor(x).float()) for name, x in numbers.items()}})
 
 
-def hard_label_loss(name: str, training: Training) -> None:
+def require_cross_entropy(name: str, training: Training) -> None:
     """Refuse a loss in place of the cross-entropy that a method's own loss is made of."""
     if training.loss != "ce":
         raise InputError(

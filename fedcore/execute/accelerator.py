@@ -44,22 +44,22 @@ FILLING = {
 """What draws random numbers: MAKING a new tensor, DRAWING from what it is given, FILLING a tensor that is there."""
 
 
-def found(wanted: str) -> str | None:
+def find_accelerator(wanted: str) -> str | None:
     """Return the kind of accelerator that steps run on. wanted: "auto", the one there is, if any; "none"."""
     return "cuda" if wanted == "auto" and torch.cuda.is_available() else None
 
 
-def accelerated(step_id: Callable[..., T], kind: str | None) -> Callable[..., T]:
+def accelerate(step_id: Callable[..., T], kind: str | None) -> Callable[..., T]:
     """Return the step as it runs on that kind of accelerator; without one the step itself."""
-    return step_id if kind is None else partial(there, step_id, kind)
+    return step_id if kind is None else partial(run_on, step_id, kind)
 
 
-def there(step_id: Callable[..., T], kind: str, *args: Any) -> T:
+def run_on(step_id: Callable[..., T], kind: str, *args: Any) -> T:
     """Run a step with its tensors on the accelerator; returns what it returns, on the CPU."""
     seeds = [at.generator("accelerator").initial_seed() for at in args if isinstance(at, StepId)]
     torch.cuda.manual_seed(seeds[0] if seeds else 0)  # for draws that are not known here
-    with _deterministic(), torch.device(kind), _DrawnHere(kind):
-        return moved(step_id(*moved(args, kind)), "cpu")
+    with _deterministic(), torch.device(kind), _DrawOnCpu(kind):
+        return move(step_id(*move(args, kind)), "cpu")
 
 
 @contextmanager
@@ -72,21 +72,21 @@ def _deterministic() -> Iterator[None]:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
-def moved(value: T, where: str) -> T:
+def move(value: T, where: str) -> T:
     """Return a value with all its tensors on a device; those that are there stay what they are."""
     changed: Any = value
     if isinstance(value, Tensor):
         changed = value.to(where)
     elif isinstance(value, dict):
-        changed = {name: moved(part, where) for name, part in value.items()}
+        changed = {name: move(part, where) for name, part in value.items()}
     elif isinstance(value, tuple | list):
-        changed = type(value)(moved(part, where) for part in value)
+        changed = type(value)(move(part, where) for part in value)
     elif isinstance(value, HOLDERS):
-        changed = replace(value, **{f.name: moved(getattr(value, f.name), where) for f in fields(value)})
+        changed = replace(value, **{f.name: move(getattr(value, f.name), where) for f in fields(value)})
     return changed  # type: ignore[no-any-return]
 
 
-class _DrawnHere(TorchFunctionMode):
+class _DrawOnCpu(TorchFunctionMode):
     """Lets every draw happen on the CPU and brings its outcome to the accelerator."""
 
     def __init__(self, kind: str) -> None:
@@ -101,5 +101,5 @@ class _DrawnHere(TorchFunctionMode):
                 return into.copy_(func(torch.empty_like(into, device="cpu"), *rest, **kwargs))
         if func not in DRAWING:
             return func(*args, **kwargs)
-        given = moved(kwargs, "cpu") | ({"device": "cpu"} if func in MAKING else {})
-        return moved(func(*moved(args, "cpu"), **given), self.kind)
+        given = move(kwargs, "cpu") | ({"device": "cpu"} if func in MAKING else {})
+        return move(func(*move(args, "cpu"), **given), self.kind)

@@ -176,7 +176,7 @@ class Parcel:
         return _Unpickler(self, kept or {}).load()
 
 
-class Line:
+class Channel:
     """One end of the socket between two processes, with a block for what is sent and one for what is received.
 
     A block serves value after value (fresh memory costs ten times the copy), so each end takes its turn: a value is
@@ -231,7 +231,7 @@ class Line:
         return Parcel(bytes(payload), block, owned)
 
 
-class Shelf:
+class PackedData:
     """The large data that this process has packed, by identity; each is let go when nothing else here refers to it."""
 
     def __init__(self) -> None:

@@ -31,10 +31,10 @@ from torch.nn.functional import cross_entropy
 
 from fedcore import nets
 from fedcore.cells import layers
-from fedcore.links.protocol import ALPHA, PSI, SENDS, Radio, Stages, linked, own
-from fedcore.links.protocol import method as transferring
-from fedcore.local import IMAGES_AT_A_TIME, ByHand, Training, descend, lay, load, plain, updates
-from fedcore.messages import everyone
+from fedcore.links.protocol import ALPHA, PSI, SENDS, Radio, Stages, model_leaves, report_traffic
+from fedcore.links.protocol import method as protocol_method
+from fedcore.local import IMAGE_BATCH, ManualGradients, Training, descend, flatten_net, load, optimiser_step, plain_step
+from fedcore.messages import to_everyone
 from fedcore.mixing import mean
 from fedcore.types import (
     Amount,
@@ -96,19 +96,19 @@ def method(
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
-    told: Stages,
+    link_stages: Stages,
     radio: Radio,
     rounds: Depth,
     alignment: Alignment,
 ) -> Method:
-    """Return the method whose server chooses sources and targets in the stages `told`, see `protocol.method`.
+    """Return the method whose server chooses sources and targets in `link_stages`, see `protocol.method`.
 
     They have to link every source to every target; dynamic attention says with which weights in the end.
     rounds: how often sources train their copies.
     """
     if not common:
         raise InputError(f"training.init = per_device: {name} mixes models that must start from one; use common")
-    base = transferring(name, nets, training, common, told, radio, "parameters")
+    base = protocol_method(name, nets, training, common, link_stages, radio, "parameters")
     net = next(iter(nets.values()))
     rival = identifier(name, net, alignment.hidden)
     local = partial(align, rival=rival, alignment=alignment)
@@ -141,14 +141,14 @@ def align(
     if not message.extra[SENDS]:
         return memory, Update()
     copies = by_device(message.extra, MODEL)
-    rivals = {name: judge(rival, leaves) for name, leaves in by_device(message.extra, IDENTIFIER).items()}
+    rivals = {name: load_identifier(rival, leaves) for name, leaves in by_device(message.extra, IDENTIFIER).items()}
     if copies:
-        return listen(memory, copies, rivals, device, step_id, alignment)
+        return train_target(memory, copies, rivals, device, step_id, alignment)
     starts = by_device(message.extra, START) or by_device(memory, MODEL)
-    return teach(memory, starts, rivals, device, step_id, alignment)
+    return train_copies(memory, starts, rivals, device, step_id, alignment)
 
 
-def teach(
+def train_copies(
     memory: Params,
     starts: Mapping[str, Params],
     rivals: Mapping[str, nn.Module],
@@ -161,22 +161,22 @@ def teach(
     The device's own model stays as it is. One without any label has no cross-entropy.
     """
     labelled = len(device.data.train) > 0
-    params, size = own(memory), len(device.data.train)
+    params, size = model_leaves(memory), len(device.data.train)
     data = device.data.train if labelled else device.data.unlabelled
-    sample = drawn_once(data, device.name, step_id, alignment.shown)
+    sample = fixed_sample(data, device.name, step_id, alignment.shown)
     if not rivals:
         return memory, Update(params, {FEATURES: features(params, device.net, sample)}, size)
     copies, shown = Params(), Params()
     for target, rival in rivals.items():
         start, draws = starts.get(target, params), step_id.generator(f"batches {target}")
-        copy = trained(start, device.net, data, [rival], TARGET, labelled, draws, alignment)
-        copies |= prefixed(f"{MODEL}{target}/", copy)
+        copy = train_against(start, device.net, data, [rival], TARGET, labelled, draws, alignment)
+        copies |= add_prefix(f"{MODEL}{target}/", copy)
         shown[f"{FEATURES}{target}"] = features(copy, device.net, sample)
     kept = copies if alignment.start == "own" else {}
     return params | kept, Update(extra=copies | shown, size=size)
 
 
-def listen(
+def train_target(
     memory: Params,
     copies: Mapping[str, Params],
     rivals: Mapping[str, nn.Module],
@@ -188,7 +188,7 @@ def listen(
     parts = [part.x for part in (device.data.train, device.data.unlabelled) if len(part)]
     x = torch.cat(parts) if parts else torch.empty(0)
     data = Data(x, torch.zeros(len(x), dtype=torch.int64))
-    sample = drawn_once(data, device.name, step_id, alignment.shown)
+    sample = fixed_sample(data, device.name, step_id, alignment.shown)
     classes = nets.shapes(device.net)[last_layer(device.net)][0]
     now = [gap(features(copy, device.net, sample), classes, step_id.seed) for copy in copies.values()]
     gaps = torch.tensor(now, dtype=torch.float64)
@@ -196,13 +196,13 @@ def listen(
     params = mean([*copies.values()], weights)
     if rivals:
         draws = step_id.generator("batches")
-        params = trained(params, device.net, data, [*rivals.values()], SOURCE, False, draws, alignment)
-    told = {FEATURES: features(params, device.net, sample), ATTENTION: weights}
+        params = train_against(params, device.net, data, [*rivals.values()], SOURCE, False, draws, alignment)
+    shared = {FEATURES: features(params, device.net, sample), ATTENTION: weights}
     sent = params if alignment.start == "target" else {}
-    return params | {GAPS: gaps}, Update(sent, told, len(device.data.train))
+    return params | {GAPS: gaps}, Update(sent, shared, len(device.data.train))
 
 
-def trained(
+def train_against(
     params: Params,
     net: Net,
     data: Data,
@@ -218,26 +218,26 @@ def trained(
 
     judges: J identifiers, which stay. aim: SOURCE or TARGET, what they shall say.
     """
-    laid = lay(net, params)
-    update = updates(laid, Training("sgd", alignment.lr, 0.0, 0.0, "constant", alignment.batch, 1))
-    with nets.drawn_from(draws):
+    flat = flatten_net(net, params)
+    update = optimiser_step(flat, Training("sgd", alignment.lr, 0.0, 0.0, "constant", alignment.batch, 1))
+    with nets.use_generator(draws):
         batches = [torch.randperm(len(data))[: alignment.batch] for _ in range(alignment.steps)]
 
         def step(x: Tensor, y: Tensor) -> None:
-            seen, logits = passed(net, laid.module, x)
+            seen, logits = forward_features(net, flat.module, x)
             said = torch.stack([cross_entropy(judge(seen), torch.full_like(y, aim)) for judge in judges])
             loss = alignment.weight * said.mean()
-            laid.gradient.zero_()
+            flat.gradient.zero_()
             torch.autograd.backward(loss + cross_entropy(logits, y) if labelled else loss)
             update(alignment.lr)
 
         descend(data, batches, step)
-    return laid.params()
+    return flat.params()
 
 
-def passed(net: Net, module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+def forward_features(net: Net, module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return what enters the last layer, (B, d), and the logits (B, K)."""
-    if isinstance(module, ByHand):
+    if isinstance(module, ManualGradients):
         *_, seen, logits = module.activations(dict(module.named_parameters()), x)
         return seen, logits
     found: list[Tensor] = []
@@ -256,10 +256,10 @@ def features(params: Params, net: Net, x: Tensor) -> Tensor:
     """Return the features of examples (N, *shape) float32, in evaluation mode: (N, d)."""
     module = load(net, params).eval()
     with torch.no_grad():
-        return torch.cat([passed(net, module, part)[0] for part in torch.split(x, IMAGES_AT_A_TIME)])
+        return torch.cat([forward_features(net, module, part)[0] for part in torch.split(x, IMAGE_BATCH)])
 
 
-def drawn_once(data: Data, name: str, step_id: StepId, count: int) -> Tensor:
+def fixed_sample(data: Data, name: str, step_id: StepId, count: int) -> Tensor:
     """Return at most so many of a device's examples, (n, *shape) float32, in every turn the same."""
     if not len(data):
         raise InputError(
@@ -270,7 +270,7 @@ def drawn_once(data: Data, name: str, step_id: StepId, count: int) -> Tensor:
     return data.inputs(torch.randperm(len(data), generator=generator(step_id.seed, name, "shown"))[:count])
 
 
-def judge(rival: Net, leaves: Params) -> nn.Module:
+def load_identifier(rival: Net, leaves: Params) -> nn.Module:
     """Return an identifier that stays as it is."""
     return load(rival, leaves).eval().requires_grad_(False)
 
@@ -317,35 +317,35 @@ def identify(
     for i, source in sources.items():
         copies = by_device(sent[source].extra, MODEL)
         for j, target in targets.items():
-            pair, hears, told = f"{i} {j}", *((target, source) if taught else (source, target))
+            pair, receiver, other = f"{i} {j}", *((target, source) if taught else (source, target))
             if taught:
                 shown = sent[source].extra
                 server[f"{FEATURES}{pair}"] = shown[FEATURES if FEATURES in shown else f"{FEATURES}{target}"]
-                messages[target] |= prefixed(f"{MODEL}{source}/", copies.get(target) or sent[source].params)
+                messages[target] |= add_prefix(f"{MODEL}{source}/", copies.get(target) or sent[source].params)
             else:
                 server[f"{FEATURES}{j}"] = sent[target].extra[FEATURES]
-                messages[source] |= prefixed(f"{START}{target}/", sent[target].params)
+                messages[source] |= add_prefix(f"{START}{target}/", sent[target].params)
             if f"{FEATURES}{j}" in server:
                 both = server[f"{FEATURES}{pair}"], server[f"{FEATURES}{j}"]
-                leaves = identified(known.get(pair), *both, turn, rival, alignment)
-                server |= prefixed(f"{IDENTIFIER}{pair}/", leaves)
-                messages[hears] |= prefixed(f"{IDENTIFIER}{told}/", leaves)
+                leaves = train_identifier(known.get(pair), *both, turn, rival, alignment)
+                server |= add_prefix(f"{IDENTIFIER}{pair}/", leaves)
+                messages[receiver] |= add_prefix(f"{IDENTIFIER}{other}/", leaves)
     return server, {name: Message(extra=extra | {SENDS: torch.tensor(bool(extra))}) for name, extra in messages.items()}
 
 
-def identified(
+def train_identifier(
     known: Params | None, source: Tensor, target: Tensor, turn: Turn, rival: Net, alignment: Alignment
 ) -> Params:
     """Return an identifier that was trained further: features (n, d) and (m, d), batches of both alike."""
-    laid = lay(rival, known or nets.init(rival, generator(turn.seed, "identifier")))
+    flat = flatten_net(rival, known or nets.init(rival, generator(turn.seed, "identifier")))
     training = Training("sgd", alignment.identifier_lr, 0.0, 0.0, "constant", alignment.batch, 1)
     draws = turn.generator("features")
     least, sides = min(len(source), len(target), alignment.batch), [len(source), len(target)]
     data = Data(torch.cat([source, target]), torch.arange(2).repeat_interleave(torch.tensor(sides)))
     picks = [[torch.randperm(n, generator=draws)[:least] for n in sides] for _ in range(alignment.identifier_steps)]
     batches = [torch.cat([mine, its + len(source)]) for mine, its in picks]
-    descend(data, batches, plain(laid, training, len(batches)))
-    return laid.params()
+    descend(data, batches, plain_step(flat, training, len(batches)))
+    return flat.params()
 
 
 def close(
@@ -359,7 +359,11 @@ def close(
     kept = {leaf: x for leaf, x in server.items() if not leaf.startswith((FEATURES, IDENTIFIER))}
     kept[ALPHA] = alpha
     carried = Update(nets.init(net, generator(turn.seed, "init")))  # of every source as large
-    return kept, everyone(turn.names, Message()), linked(kept, dict.fromkeys(turn.names, carried), turn.names)
+    return (
+        kept,
+        to_everyone(turn.names, Message()),
+        report_traffic(kept, dict.fromkeys(turn.names, carried), turn.names),
+    )
 
 
 def sides(server: Params, turn: Turn) -> tuple[dict[int, str], dict[int, str]]:
@@ -371,7 +375,7 @@ def sides(server: Params, turn: Turn) -> tuple[dict[int, str], dict[int, str]]:
 # names
 
 
-def prefixed(prefix: str, params: Params) -> Params:
+def add_prefix(prefix: str, params: Params) -> Params:
     """Return the leaves under names that begin so."""
     return {f"{prefix}{name}": leaf for name, leaf in params.items()}
 

@@ -14,7 +14,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from fedcore.builders import grouped, imported, near
+from fedcore.builders import group_settings, import_builder, suggestion
 from fedcore.local import Training
 from fedcore.types import InputError, Method, Net
 
@@ -37,10 +37,10 @@ METHODS = _places()
 def builder(name: str) -> Callable[..., Method]:
     """Return the builder of that name, or at "package.module:function"; raises InputError where there is none."""
     if ":" in name:
-        return imported(name, "method")
+        return import_builder(name, "method")
     if name not in METHODS:
         allowed = f"{', '.join(METHODS)}, package.module:function"
-        raise InputError(f"method = {name!r}: allowed: {allowed}{near(name, METHODS)}")
+        raise InputError(f"method = {name!r}: allowed: {allowed}{suggestion(name, METHODS)}")
     build: Callable[..., Method] = getattr(import_module(METHODS[name]), name)
     return build
 
@@ -52,7 +52,7 @@ def method(
     build = builder(name) if isinstance(name, str) else name
     given = {"nets": nets, "training": training, "common": common}
     takes = signature(build).parameters
-    return build(**grouped(build, settings | {key: value for key, value in given.items() if key in takes}))
+    return build(**group_settings(build, settings | {key: value for key, value in given.items() if key in takes}))
 
 
 def is_control(name: str) -> bool:

@@ -24,19 +24,19 @@ import torch
 from fedcore.cells import (
     FIGURES,
     Distance,
-    comparable,
-    deepest,
     distances,
     hyper_model,
-    merged,
+    leaves_up_to,
+    max_depth,
+    merge_models,
     report,
-    sample,
+    require_comparable,
+    sample_submodels,
     train_shared,
-    upto,
 )
-from fedcore.local import Training, accuracy, descend, lay, minibatches, plain
-from fedcore.messages import first
-from fedcore.nets import drawn_from, init, require_equal, shapes
+from fedcore.local import Training, accuracy, descend, flatten_net, minibatches, plain_step
+from fedcore.messages import initial_messages
+from fedcore.nets import init, require_equal, shapes, use_generator
 from fedcore.types import (
     Count,
     Data,
@@ -88,33 +88,33 @@ def fedasa(
     """
     require_equal(nets)
     net = next(iter(nets.values()))
-    comparable(net)
-    cells = deepest(net) if auxiliary is None else auxiliary
-    if cells > deepest(net):
+    require_comparable(net)
+    cells = max_depth(net) if auxiliary is None else auxiliary
+    if cells > max_depth(net):
         raise InputError(
-            f"fedasa.auxiliary = {cells}: the devices' nets have {deepest(net)} cells, it can have no more"
+            f"fedasa.auxiliary = {cells}: the devices' nets have {max_depth(net)} cells, it can have no more"
         )
     if cell is not None and cell > cells:
         raise InputError(f"fedasa.cell = {cell}: the auxiliary model has cells 0 (the stem) to {cells}")
-    limits = within(budget, nets)
+    limits = depths_within(budget, nets)
     aligning = min(alignment_rounds, rounds)
-    memory = net if cells == deepest(net) else shortened(net, cells)
+    memory = net if cells == max_depth(net) else shorten(net, cells)
     find = partial(align, net=net, auxiliary=memory, cell=cells // 2 if cell is None else cell, distance=distance)
     most = partial(train_most, limits=limits, training=training, personal_lr=personal_lr)
     same = partial(train_same, training=training, personal_lr=personal_lr)
     stages = (Stage(most, find, aligning), Stage(same, mix, rounds - aligning))
     begin = partial(begin_aligning, auxiliary=memory, steps=steps, training=training, common=common)
-    return Method(begin, stages[: 1 + (rounds > aligning)], merged, figures=FIGURES)
+    return Method(begin, stages[: 1 + (rounds > aligning)], merge_models, figures=FIGURES)
 
 
-def shortened(net: Net, cells: int) -> Net:
+def shorten(net: Net, cells: int) -> Net:
     """Return the same net with so many cells."""
     if not isinstance(net.build, partial) or "cells" not in net.build.keywords:
         raise InputError(f"fedasa.auxiliary = {cells}: only net.name = cells can be made with fewer cells; use null")
     return Net(partial(net.build.func, *net.build.args, **{**net.build.keywords, "cells": cells}))
 
 
-def within(budget: Budget, nets: Mapping[str, Net]) -> dict[str, int]:
+def depths_within(budget: Budget, nets: Mapping[str, Net]) -> dict[str, int]:
     """Return the greatest depth that each device's budget allows; refuses one that the stem does not fit into."""
     if isinstance(budget, list):
         if len(budget) != len(nets):
@@ -130,7 +130,7 @@ def within(budget: Budget, nets: Mapping[str, Net]) -> dict[str, int]:
     limits = {}
     for name, net in nets.items():
         leaves = init(net, torch.Generator())
-        costs = [nbytes({leaf: leaves[leaf] for leaf in upto(net, m)}) for m in range(deepest(net) + 1)]
+        costs = [nbytes({leaf: leaves[leaf] for leaf in leaves_up_to(net, m)}) for m in range(max_depth(net) + 1)]
         here = budget[name] if isinstance(budget, dict) else math.inf if budget is None else budget
         if here < costs[0]:
             raise InputError(f"fedasa.budget: {name} has {here:.0f} bytes a round, the least that fits is {costs[0]}")
@@ -148,7 +148,7 @@ def begin_aligning(
     """
     if len(public.server_data) == 0:
         raise InputError("fedasa: the server has no examples of its own to train the auxiliary model on")
-    _, messages = first(public, seed, common=common)
+    _, messages = initial_messages(public, seed, common=common)
     whole = init(next(iter(public.nets.values())), generator(seed, "init"))
     trained = teach(
         auxiliary, {leaf: whole[leaf] for leaf in shapes(auxiliary)}, public.server_data, training, steps, seed
@@ -161,12 +161,12 @@ def begin_aligning(
 
 def teach(net: Net, start: Params, data: Data, training: Training, steps: int, seed: int) -> Params:
     """Train the auxiliary model on so many minibatches of the server's own examples."""
-    laid = lay(net, start)
+    flat = flatten_net(net, start)
     enough = replace(training, epochs=math.ceil(steps / max(len(data) // training.batch, 1)))
-    with drawn_from(generator(seed, "auxiliary", "noise")):
-        batches = minibatches(laid, len(data), enough, generator(seed, "auxiliary"))[:steps]
-        descend(data, batches, plain(laid, enough, len(batches)))
-    return laid.params()
+    with use_generator(generator(seed, "auxiliary", "noise")):
+        batches = minibatches(flat, len(data), enough, generator(seed, "auxiliary"))[:steps]
+        descend(data, batches, plain_step(flat, enough, len(batches)))
+    return flat.params()
 
 
 def train_most(
@@ -180,7 +180,7 @@ def train_most(
     personal_lr: float | None,
 ) -> tuple[Params, Update]:
     """Train all, send the stem and as many cells as the budget allows."""
-    shared = upto(device.net, limits[device.name])
+    shared = leaves_up_to(device.net, limits[device.name])
     return train_shared(memory, message, device, step_id, shared=shared, training=training, personal_lr=personal_lr)
 
 
@@ -213,7 +213,7 @@ def align(
     apart = distances(net, sent, (auxiliary, model), cell, examples, distance)
     depths = {name: int(d.argmin()) for name, d in apart.items()}
     used = {
-        name: replace(update, params={leaf: update.params[leaf] for leaf in upto(net, depths[name])})
+        name: replace(update, params={leaf: update.params[leaf] for leaf in leaves_up_to(net, depths[name])})
         for name, update in updates.items()
     }
     found, place = report(depths, apart), f"{AUXILIARY}accuracy"
@@ -228,4 +228,4 @@ def mix(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Para
 def aggregate(server: Params, updates: Mapping[str, Update]) -> tuple[Params, Mapping[str, Message]]:
     """Replace in the hyper-model the operators that were used (9), leave the others alone, and sample."""
     hyper = hyper_model(updates)
-    return server | {f"{HYPER}{leaf}": x for leaf, x in hyper.items()}, sample(hyper, updates)
+    return server | {f"{HYPER}{leaf}": x for leaf, x in hyper.items()}, sample_submodels(hyper, updates)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from fedcore.cells import exchange, layers, merged, train_shared
+from fedcore.cells import exchange, layers, merge_models, train_shared
 from fedcore.local import Training
-from fedcore.messages import first
+from fedcore.messages import initial_messages
 from fedcore.nets import require_equal
 from fedcore.types import Count, Device, InputError, Message, Method, Net, Params, Positive, Stage, StepId, Update
 
@@ -25,7 +25,7 @@ def fedper(
     if any(len(layers(net)) < 2 for net in nets.values()):
         raise InputError("net: fedper keeps the last layer to each device, this net has no other to share")
     stage = Stage(partial(train_base, training=training, personal_lr=personal_lr), exchange, rounds)
-    return Method(partial(first, common=common), (stage,), merged)
+    return Method(partial(initial_messages, common=common), (stage,), merge_models)
 
 
 def train_base(

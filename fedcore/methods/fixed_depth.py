@@ -12,9 +12,9 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from fedcore.cells import deepest, exchange, merged, train_shared, upto
+from fedcore.cells import exchange, leaves_up_to, max_depth, merge_models, train_shared
 from fedcore.local import Training
-from fedcore.messages import first
+from fedcore.messages import initial_messages
 from fedcore.nets import require_equal
 from fedcore.types import (
     Count,
@@ -52,12 +52,12 @@ def fixed_depth(
     """
     require_equal(nets)
     for net in nets.values():
-        if depth is not None and not 0 <= (0 if depth == "random" else depth) <= deepest(net):
+        if depth is not None and not 0 <= (0 if depth == "random" else depth) <= max_depth(net):
             raise InputError(
-                f"fixed_depth.depth = {depth!r}: this net's depths are 0 to {deepest(net)}, random and null"
+                f"fixed_depth.depth = {depth!r}: this net's depths are 0 to {max_depth(net)}, random and null"
             )
     stage = Stage(partial(train_upto, training=training, depth=depth, personal_lr=personal_lr), exchange, rounds)
-    return Method(partial(first, common=common), (stage,), merged)
+    return Method(partial(initial_messages, common=common), (stage,), merge_models)
 
 
 def train_upto(
@@ -71,11 +71,11 @@ def train_upto(
     personal_lr: float | None,
 ) -> tuple[Params, Update]:
     """Train all, send the stem and the cells up to the device's depth."""
-    here = drawn(device.net, step_id.seed, device.name) if depth == "random" else depth
-    shared = () if here is None else upto(device.net, here)
+    here = draw_depth(device.net, step_id.seed, device.name) if depth == "random" else depth
+    shared = () if here is None else leaves_up_to(device.net, here)
     return train_shared(memory, message, device, step_id, shared=shared, training=training, personal_lr=personal_lr)
 
 
-def drawn(net: Net, seed: int, name: str) -> int:
+def draw_depth(net: Net, seed: int, name: str) -> int:
     """Return a depth from 0 to M that depends on the seed and the device's name alone."""
-    return int(torch.randint(deepest(net) + 1, (), generator=generator(seed, name, "depth")))
+    return int(torch.randint(max_depth(net) + 1, (), generator=generator(seed, name, "depth")))

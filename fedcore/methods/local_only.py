@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedcore.local import Training, train
-from fedcore.messages import first
+from fedcore.messages import initial_messages
 from fedcore.types import Message, Method, Model, Net, Params, Stage
 
 
 def local_only(*, nets: Mapping[str, Net], training: Training, common: bool) -> Method:
     """Train once on each device and send nothing."""
-    return Method(partial(first, common=common), (Stage(partial(train, training=training), None),), keep)
+    return Method(partial(initial_messages, common=common), (Stage(partial(train, training=training), None),), keep)
 
 
 def keep(memory: Params, message: Message) -> Model:

@@ -39,7 +39,7 @@ def similarity(dataset: Dataset, partition: Partition) -> pd.DataFrame:
     return cosines(dataset.train, training(partition))
 
 
-def held(dataset: Dataset, partition: Partition) -> dict[str, dict[str, float]]:
+def training_numbers(dataset: Dataset, partition: Partition) -> dict[str, dict[str, float]]:
     """Return device -> what it trains on: labelled examples, classes, the largest share that one class has of them.
 
     Of a dataset with domains also, for each of them, in_<domain>: the share of the device's training examples, with or
@@ -51,15 +51,15 @@ def held(dataset: Dataset, partition: Partition) -> dict[str, dict[str, float]]:
     examples = table.sum(axis=1)
     found = {"examples": examples, "classes": (table > 0).sum(axis=1), "largest_share": table.max(axis=1) / examples}
     numbers = pd.DataFrame(found).astype(float).fillna(0.0)
-    beside = _of_domains(dataset, partition)
+    beside = _domain_numbers(dataset, partition)
     return {
         str(who): dict(zip(found, row, strict=True)) | beside.get(str(who), {})
         for who, row in zip(numbers.index, numbers.to_numpy().tolist(), strict=True)
     }
 
 
-def _of_domains(dataset: Dataset, partition: Partition) -> dict[str, dict[str, float]]:
-    """Return what :func:`held` says of domains and groups."""
+def _domain_numbers(dataset: Dataset, partition: Partition) -> dict[str, dict[str, float]]:
+    """Return what :func:`training_numbers` says of domains and groups."""
     if dataset.domain is None:
         return {}
     domain = np.asarray(dataset.domain)

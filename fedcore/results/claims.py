@@ -92,7 +92,7 @@ class Claim:
     @property
     def domains(self) -> list[str] | None:
         """The groups of devices whose values count; None: all devices."""
-        return [str(name) for name in _listed(self.where[DOMAIN])] if DOMAIN in self.where else None
+        return [str(name) for name in _as_list(self.where[DOMAIN])] if DOMAIN in self.where else None
 
 
 class Evidence(NamedTuple):
@@ -161,12 +161,12 @@ def judge(claim: Claim, table: pd.DataFrame, points: Points) -> Verdict:
     return Verdict(claim, tuple(evidence))
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
 def _admits(where: Mapping[str, Any], point: Mapping[str, Any]) -> bool:
-    wanted = {key: _listed(value) for key, value in where.items() if key != DOMAIN}
+    wanted = {key: _as_list(value) for key, value in where.items() if key != DOMAIN}
     return all(key in point and point[key] in values for key, values in wanted.items())
 
 
@@ -223,7 +223,7 @@ def _by_key(means: pd.Series, key: str, points: Points) -> Iterator[tuple[str, p
     for setting, point in points.items():
         if key in point and setting in known:
             others = " ".join(f"{name.rpartition('.')[2]}={value}" for name, value in point.items() if name != key)
-            groups.setdefault(others, {})[_kept(point[key])] = setting
+            groups.setdefault(others, {})[_hashable(point[key])] = setting
     for place, settings in groups.items():
         if len(settings) > 1:
             values = list(settings) if any(isinstance(value, str | tuple) for value in settings) else sorted(settings)
@@ -232,12 +232,12 @@ def _by_key(means: pd.Series, key: str, points: Points) -> Iterator[tuple[str, p
             yield words, final.xs(settings[low]), final.xs(settings[high])
 
 
-def _kept(value: Any) -> Any:
+def _hashable(value: Any) -> Any:
     """Return a grid's value as the key of a dict."""
     return tuple(value) if isinstance(value, list) else value
 
 
-def tabled(verdicts: Iterable[tuple[str, Verdict]]) -> pd.DataFrame:
+def verdict_table(verdicts: Iterable[tuple[str, Verdict]]) -> pd.DataFrame:
     """Return a row for each claim of a study: what it says, the rule, whether it holds, and the numbers."""
     rows = [
         {

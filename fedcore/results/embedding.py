@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedcore.cells import comparable, deepest, depth_of, features
-from fedcore.local import IMAGES_AT_A_TIME, load
+from fedcore.cells import depth_of, features, max_depth, require_comparable
+from fedcore.local import IMAGE_BATCH, load
 from fedcore.types import Data, Device, InputError, Message, Model, Params
 
 POINTS = 600
@@ -33,12 +33,12 @@ def embed(
     step = -(-sum(len(device.data.test) for device in devices.values()) // POINTS) or 1
     found, labels, owners = [], [], []
     for i, (name, device) in enumerate(devices.items()):
-        comparable(device.net)
+        require_comparable(device.net)
         if len(models[name].members) > 1:
             raise InputError("features: a device runs several models, which have no features in common")
         depth = depth_of(device.net, messages[name].params)
         test = Data(device.data.test.x[::step], device.data.test.y[::step])
-        found += [shared(device, models[name].members[0], depth if depth >= 0 else deepest(device.net), test)]
+        found += [shared(device, models[name].members[0], depth if depth >= 0 else max_depth(device.net), test)]
         labels.append(test.y)
         owners.append(torch.full_like(test.y, i))
     if len({x.shape[1] for x in found if len(x)}) > 1:
@@ -54,8 +54,8 @@ def shared(device: Device, model: Params, depth: int, data: Data) -> Tensor:
     module = load(device.net, model).eval()
     with torch.no_grad():
         parts = [
-            features(device.net, module, data.inputs(slice(start, start + IMAGES_AT_A_TIME)))[depth].flatten(1)
-            for start in range(0, len(data), IMAGES_AT_A_TIME)
+            features(device.net, module, data.inputs(slice(start, start + IMAGE_BATCH)))[depth].flatten(1)
+            for start in range(0, len(data), IMAGE_BATCH)
         ]
     return torch.cat(parts) if parts else torch.empty(0, 0)
 

@@ -28,7 +28,7 @@ def devices(reports: Sequence[Report]) -> dict[str, Numbers]:
     return dict(sorted(last.items()))
 
 
-def reviewed(method: Method, reports: Sequence[Report], scores: Scores | None) -> Mapping[str, Numbers]:
+def final_numbers(method: Method, reports: Sequence[Report], scores: Scores | None) -> Mapping[str, Numbers]:
     """Return what is known of devices in the end, completed by the method's review of the last scores."""
     found = devices(reports)
     return found if method.review is None or scores is None else method.review(found, scores)

@@ -68,7 +68,7 @@ def bare(panel: Axes) -> None:
     panel.set_axisbelow(True)
 
 
-def styled(methods: Iterable[str], hollow: Iterable[bool] | None = None) -> dict[str, dict[str, Any]]:
+def method_styles(methods: Iterable[str], hollow: Iterable[bool] | None = None) -> dict[str, dict[str, Any]]:
     """Return how each method is drawn: colour, marker and line, the same in all pictures of the same methods."""
     order = dict.fromkeys(methods, False) if hollow is None else dict(zip(methods, hollow, strict=True))
     where = {method: i for i, method in enumerate(sorted(order))}
@@ -87,7 +87,7 @@ def styled(methods: Iterable[str], hollow: Iterable[bool] | None = None) -> dict
 
 
 def legend(figure: Figure, styles: Mapping[str, Mapping[str, Any]]) -> None:
-    """Put the methods' legend to the right; the figure grows by what it takes. styles: as `styled` returns them."""
+    """Put the methods' legend to the right and widen the figure by as much. styles: see `method_styles`."""
     handles = [Line2D([], [], **style) for style in styles.values()]
     width, height = figure.get_size_inches()
     columns = -(-len(styles) // int(height / 0.24))  # as many lines as the figure is high

@@ -34,12 +34,12 @@ import numpy as np
 from .helpers import near, unused
 from . import helpers, deep
 from .deep import tables
-from fedcore.types import named
+from fedcore.types import step_word
 
 LIMIT = 3
 REST = 4
 
-@named("walk")
+@step_word("walk")
 def step(x, *, rate=1):
     """Do a step."""
     # a remark
