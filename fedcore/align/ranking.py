@@ -1,4 +1,4 @@
-"""Which of the models that were sent is the best, as the server can know it."""
+"""Ranking the devices' models by accuracy."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from fedcore.messages import initial_messages
 from fedcore.types import Data, Message, Net, Params, Public, Update
 
 Exam: TypeAlias = Literal["validation", "test"]
-"""What models are ranked by: each device's own validation split (it sends the accuracy), or the server's test set.
+"""The data that models are ranked on: each device's validation split (it sends the accuracy), or the server's test set.
 
-The second is the CODE paper's setting; it chooses a model by the examples on which the choice is reported.
+The second is the CODE paper's setting; it selects a model on the same examples that evaluate it.
 """
 
 
@@ -26,7 +26,7 @@ def begin(public: Public, seed: int, *, common: bool, exam: Exam) -> tuple[Param
 def rank_ascending(server: Params, updates: Mapping[str, Update], nets: Mapping[str, Net]) -> list[str]:
     """Return the devices' names, the least accurate model first; equal ones in the order of their names.
 
-    A device without validation examples (score nan) comes first: nothing speaks for its model.
+    A device without validation examples (score nan) comes first.
     """
     scores = {name: update.score for name, update in updates.items()}
     if "exam/x" in server:

@@ -33,7 +33,7 @@ SHARPEST = 1e-8
 
 @dataclass(frozen=True)
 class Plan:
-    """A transport matrix and how it was found.
+    """A transport matrix and how it was computed.
 
     plan: (n, m) float64, nonnegative. iterations: what the solver counts (see its docstring).
     violation: ||T 1 - a||_1 + ||T' 1 - b||_1, in [0, 2] (eq. 27). converged: violation <= tol.
@@ -211,7 +211,7 @@ def solve(cost: Tensor, a: Tensor, b: Tensor, *, solver: str, reg: float, tol: f
 
 
 def marginal_error(found: Tensor, wanted: Tensor) -> float:
-    """Return the L1 distance between a marginal and what it should be."""
+    """Return the L1 distance between a marginal and its target."""
     return (found - wanted).abs().sum().item()
 
 

@@ -194,7 +194,7 @@ def test_the_same_examples_are_shown_in_every_turn():
 
 
 def test_a_device_with_nothing_to_train_on_is_refused_by_name():
-    with pytest.raises(InputError, match=r"^device a: it has no example to train on, allowed is at least one"):
+    with pytest.raises(InputError, match=r"^device a: it has no example to train on; at least one is needed"):
         fixed_sample(data(0), "a", StepId(0, 0, 0, "a"), 5)
 
 
