@@ -1,4 +1,4 @@
-"""A federation as a script describes it: a dataset, how it is divided, and which nets the devices have."""
+"""A script's description of a federation: a dataset, its partition, and the devices' nets."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from fedcore.settings import check, model
 from fedcore.types import Data, Device, Federation, InputError, Net
 
 NET_CONTEXT = ("shape", "classes")
-"""What a net learns from the data."""
+"""Arguments of a net that come from the data."""
 
 PARTITION_CONTEXT = ("dataset", "name", "seed")
-"""What a partition gets beside its settings."""
+"""Arguments of a partition besides its settings."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def architecture(name: str) -> Callable[..., Architecture]:
 
 @dataclass(frozen=True, eq=False)
 class DividedDataset:
-    """A dataset that is divided among devices anew for each seed, as the pipeline does."""
+    """A dataset and its partition, drawn anew for each seed as in the pipeline."""
 
     dataset: Dataset
     way: Way
@@ -101,7 +101,7 @@ class DividedDataset:
     _last: dict[int, tuple[Partition, Federation]] = field(default_factory=dict, repr=False)
 
     def partition(self, seed: int = 0) -> Partition:
-        """Return who holds which example."""
+        """Return the partition, see :class:`fedcore.partition.Partition`."""
         return self._divided(seed)[0]
 
     def federation(self, seed: int = 0) -> Federation:
@@ -109,7 +109,7 @@ class DividedDataset:
         return self._divided(seed)[1]
 
     def counts(self, seed: int = 0) -> pd.DataFrame:
-        """Return who holds what, see :func:`fedcore.partition.tables.counts`."""
+        """Return the examples of each device and class, see :func:`fedcore.partition.tables.counts`."""
         return counts(self.dataset, self.partition(seed))
 
     def scale_like(self, data: Data, device: str, seed: int = 0) -> Data:
@@ -149,13 +149,13 @@ def federate(
     examples. name: of the dataset in tables. The other settings are those of :func:`fedcore.partition.partition`:
     devices, val, test, shared_test, examples, shared_examples, domains, unlabelled, hidden.
 
-    Raises InputError for a setting that is not known, or beyond its range.
+    Raises InputError for a setting that is unknown or out of range.
     """
     chosen = way if way is not None else Way("dirichlet", {})
     if not isinstance(chosen, Way):
         raise InputError(f"federate.way = {chosen!r}: must be one of {', '.join(PARTITIONS)}, e.g. dirichlet(0.5)")
     if twice := sorted(set(chosen.settings) & set(settings)):
-        raise InputError(f"federate.{twice[0]}: is a setting of {chosen.name}, which has it already")
+        raise InputError(f"federate.{twice[0]}: is already set in {chosen.name}")
     if scale not in ("none", "device"):
         raise InputError(f"federate.scale = {scale!r}: must be none or device")
     given = check(
@@ -178,7 +178,7 @@ def _by_name(where: str, names: list[str], values: Sequence[Any], settings: Mapp
 def _present(
     make: Callable[..., Any], name: str, like: Callable[..., Any], takes: Mapping[str, tuple[Any, Any]], kind: Any
 ) -> Callable[..., Any]:
-    """Give a function the name, the documentation and the signature that its user should see."""
+    """Set a function's name, documentation and signature as its user should see them."""
     make.__name__ = make.__qualname__ = name
     make.__doc__ = like.__doc__
     make.__annotations__ = {key: hint for key, (hint, _) in takes.items()}

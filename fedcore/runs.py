@@ -1,4 +1,4 @@
-"""Methods run and compared from a script; the pipeline does the same with every step cached and recorded."""
+"""Running and comparing methods from a script; the pipeline does the same with cached and recorded steps."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from fedcore.settings import check, model
 from fedcore.types import Data, Federation, InputError, Method, Model, Net, Report
 
 STUDY, SETTING = "script", "base"
-"""What stands in the tidy table where the pipeline has the study and its setting."""
+"""The study and the setting in a script's tidy table."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A method with all its settings, that is built for a federation's nets when it is run.
+    """A method with all its settings; `run` builds it for a federation's nets.
 
-    label: what it is called in tables. build: its builder. training, common: see :mod:`fedcore.builders`.
+    label: its name in tables. build: its builder. training, common: see :mod:`fedcore.builders`.
     """
 
     label: str
@@ -50,7 +50,7 @@ class Recipe:
     common: bool
 
     def method(self, nets: Mapping[str, Net]) -> Method:
-        """Build the method; raises InputError, naming it, where it cannot be had with these nets."""
+        """Build the method; raises InputError, naming it, if these nets do not allow it."""
         try:
             return build_method(self.build, nets=nets, training=self.training, common=self.common, **self.settings)
         except InputError as refused:
@@ -68,9 +68,9 @@ def method(
 
     which: its name, "package.module:function", or a builder of one's own (docs/adding-a-method.md). training: how
     devices train, or what changes in it: settings of :class:`fedcore.local.Training`, and `init`, "common" where all
-    devices start from one initial model, else "per_device". label: what it is called in tables; its name by default.
+    devices start from one initial model, else "per_device". label: its name in tables; the method's by default.
 
-    Raises InputError, naming the method and the setting, for one that is not known or beyond its range.
+    Raises InputError, naming the method and the setting, for a setting that is unknown or out of range.
     """
     build = builder(which) if isinstance(which, str) else which
     name = getattr(build, "__name__", "method")
@@ -108,7 +108,7 @@ def recipe_of(name: str) -> Callable[..., Recipe]:
 
 
 def settings_functions() -> dict[str, Callable[[str], Callable[..., Any]]]:
-    """Return, for each method, way and net, what returns the function that takes its settings."""
+    """Return, for each method, partition and net, a function that returns the function of its settings."""
     return {
         **dict.fromkeys(NETS, architecture),
         **dict.fromkeys(PARTITIONS, way),
@@ -140,9 +140,9 @@ class DeployedModel:
 
 @dataclass(frozen=True)
 class Result:
-    """What a method came to with one seed.
+    """The result of a method with one seed.
 
-    rounds: what each turn left behind. models: the model that each device runs in the end. table: the tidy table.
+    rounds: the outcome of each turn. models: the model deployed on each device. table: the tidy table.
     """
 
     recipe: Recipe
@@ -176,7 +176,7 @@ def _federation(fed: DividedDataset | Federation, seed: int) -> Federation:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What several methods came to. results: method by method for each seed. claims: a row for each claim."""
+    """The results of several methods. results: method by method for each seed. claims: a row for each claim."""
 
     results: tuple[Result, ...]
     claims: pd.DataFrame
@@ -256,7 +256,7 @@ def _run_one(
 
 
 def _show_progress(turns: Iterator[Round], what: str, method: Method) -> Iterator[Round]:
-    """Show how many of a method's turns are done."""
+    """Show the progress of a method's turns."""
     from rich.progress import track
 
     return iter(track(turns, description=what, total=sum(stage.rounds for stage in method.stages)))

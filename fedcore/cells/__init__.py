@@ -1,7 +1,7 @@
-"""A net in parts of which only the first are shared (FedASA, Deng et al. 2024, Section III; FedPer; fixed depths).
+"""Nets whose first parts are shared and whose other parts are personal (FedASA, Deng et al. 2024, Section III; FedPer).
 
-Parts stand in the order in which examples pass them: the stem (operator o_0), cell1, ..., cellM (o_1, ..., o_M), head.
-A device at depth m shares the stem and m cells; the rest is its own.
+Parts are in forward order: the stem (operator o_0), cell1, ..., cellM (o_1, ..., o_M), head. A device at depth m shares
+the stem and m cells; the other parts are personal.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FIGURES = ("fedcore.cells.figures:alignment",)
 def parts(net: Net) -> dict[str, tuple[str, ...]]:
     """Return part -> its leaves: stem, cell1, ..., head; of other nets the layers or blocks on top, e.g. fc1, fc2.
 
-    A part is named by what its leaves' names begin with, below what all names begin with.
+    A part's name is the prefix of its leaves' names, without the prefix that all leaves have in common.
     """
     paths = [leaf.split(".")[:-1] for leaf in nets.shapes(net)]
     above = len([*takewhile(lambda steps: len({*steps}) == 1, zip(*paths, strict=False))])
@@ -49,7 +49,7 @@ def parts(net: Net) -> dict[str, tuple[str, ...]]:
 
 
 def layers(net: Net) -> dict[str, tuple[str, ...]]:
-    """Return layer -> its leaves, however deep it stands: stem.conv1, ..., head.fc2. The last one classifies."""
+    """Return layer -> its leaves, at any depth of nesting: stem.conv1, ..., head.fc2. The last one classifies."""
     return _group_leaves(net, lambda leaf: leaf.rpartition(".")[0])
 
 
@@ -78,7 +78,7 @@ def leaves_up_to(net: Net, depth: int) -> tuple[str, ...]:
 
 
 def depth_of(net: Net, leaves: Collection[str]) -> int:
-    """Return the greatest depth at which all is among the leaves; -1 where not even the stem is."""
+    """Return the greatest depth whose leaves are all among `leaves`; -1 without the whole stem."""
     whole = [set(part) <= set(leaves) for part in parts(net).values()][:-1]
     return [*whole, False].index(False) - 1
 
@@ -98,7 +98,7 @@ def train_shared(
     theta <- theta - eta_g grad L,  phi <- phi - eta_h grad L   (13)
 
     shared: the leaves of theta, the net's first ones. eta_g is training's rate, eta_h personal_lr (None: the same).
-    What was sent goes before what the device owns: its whole model, as it was after its last training.
+    Leaves of the message replace those in memory, which is the device's whole model after its last training.
     """
     flat = flatten_net(device.net, starting_params({}, Message({**memory, **message.params}), device, step_id))
     moments = fit(flat, device, step_id, training, memory, pieces=cut_pieces(flat, shared, training.lr, personal_lr))
@@ -108,7 +108,7 @@ def train_shared(
 
 
 def cut_pieces(flat: FlatNet, shared: Collection[str], lr: float, personal_lr: float | None) -> Pieces:
-    """Cut the vector where the first personal leaf stands."""
+    """Cut the vector at the first personal leaf."""
     personal = [leaf.storage_offset() for name, leaf in flat.leaves.items() if name not in shared]
     if personal_lr is None or personal_lr == lr or not personal:
         return WHOLE
@@ -116,13 +116,13 @@ def cut_pieces(flat: FlatNet, shared: Collection[str], lr: float, personal_lr: f
 
 
 def merge_models(memory: Params, message: Message) -> Model:
-    """Run what was sent, and the device's own where nothing was."""
+    """Run the leaves of the message, and the device's own where it has none."""
     model = {leaf: x for leaf, x in memory.items() if not leaf.startswith(MOMENTS)}
     return Model((model | message.params,))
 
 
 def average(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
-    """Send everyone the mean of what was sent, weighted by examples."""
+    """Send every device the mean of the updates, weighted by examples."""
     return server, to_everyone(turn.names, Message(hyper_model(updates)))
 
 
@@ -132,7 +132,7 @@ def exchange(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple
 
 
 def hyper_model(updates: Mapping[str, Update]) -> Params:
-    """Return the leaves that somebody used, aggregated (9)."""
+    """Return all leaves of the updates, aggregated (9)."""
     sizes = {name: update.size for name, update in updates.items()}
     return mean_of_users({name: update.params for name, update in updates.items()}, sizes)
 
@@ -145,7 +145,7 @@ def sample_submodels(hyper: Params, updates: Mapping[str, Update]) -> dict[str, 
 
 
 def features(net: Net, module: nn.Module, x: Tensor) -> list[Tensor]:
-    """Return g^0(x), ..., g^M(x), what leaves the stem and each cell: inputs (B, *shape) -> (B, ...) each."""
+    """Return g^0(x), ..., g^M(x), the outputs of the stem and of each cell: inputs (B, *shape) -> (B, ...) each."""
     if isinstance(module, ManualGradients):
         return module.activations(dict(module.named_parameters()), x)[1:-1]
     found: list[Tensor] = []
@@ -160,7 +160,7 @@ def features(net: Net, module: nn.Module, x: Tensor) -> list[Tensor]:
 
 
 def require_comparable(net: Net) -> None:
-    """Refuse a net whose features cannot be read off part by part."""
+    """Refuse a net whose features cannot be computed part by part."""
     with nets.use_generator(torch.Generator()):
         module = net.build()
     if not isinstance(module, nn.Sequential | ManualGradients) or max_depth(net) < 0:
@@ -196,7 +196,7 @@ def distances(
 
 
 def report(depths: Mapping[str, int], apart: Mapping[str, Tensor]) -> Report:
-    """Report which cell was found for each device, and how far each one is.
+    """Report the depth chosen for each device, and the distance of each cell.
 
     Topic "alignment": depth, and distance_0, distance_1, ... without infinite ones. Matrix "distance/<device>"
     (M_k + 1,): all of them, see `distances`.

@@ -1,4 +1,4 @@
-"""Soft targets over rounds, as pictures."""
+"""Figures of soft targets over rounds."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ CAPTION = (
 )
 
 FEW_TABLES = 6
-"""Tables of soft targets of one method that are drawn."""
+"""Maximum number of tables drawn for one method."""
 
 
 def soft_targets(reports: Reports) -> Iterator[Drawing]:
-    """Yield one picture of all methods that have soft targets."""
+    """Yield one figure of all methods with soft targets."""
     tables = {label: doubling(found) for label, found in reports.items()}
     learnt = {label: found for label, found in tables.items() if found}
     courses = {

@@ -1,9 +1,8 @@
-"""Devices' steps on an accelerator (CUDA), where there is one.
+"""Devices' steps on an accelerator (CUDA), if there is one.
 
-Steps are written for the CPU and know nothing of this. Around a step its tensors are laid on the accelerator and what
-it returns is brought back, so that all that travels, is kept or is stored lies on the CPU; tensors that the step makes
-are made there. What it draws (orders, noise, initial weights, dropout) is drawn on the CPU, from the same numbers as
-without an accelerator. A server's steps stay on the CPU.
+Steps are written for the CPU. A step's tensors are moved to the accelerator and its results back to the CPU, where all
+messages, memories and files are; tensors that the step creates are on the accelerator. Random numbers (orders, noise,
+initial weights, dropout) are drawn on the CPU, the same as without an accelerator. A server's steps stay on the CPU.
 
 The same seed gives the same bits on the same kind of accelerator, not the bits of a CPU.
 """
@@ -29,7 +28,7 @@ T = TypeVar("T")
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS does not give the same bits twice
 
 HOLDERS = (Device, Splits, Data, Message, Update, Model)
-"""What holds tensors."""
+"""Types that hold tensors."""
 
 MAKING = {torch.rand, torch.randn, torch.randint, torch.randperm}
 DRAWING = MAKING | {
@@ -41,7 +40,7 @@ FILLING = {
     Tensor.bernoulli_, Tensor.exponential_, Tensor.normal_, Tensor.random_, Tensor.uniform_,
     init.uniform_, init.normal_, init.kaiming_uniform_,
 }  # fmt: skip
-"""What draws random numbers: MAKING a new tensor, DRAWING from what it is given, FILLING a tensor that is there."""
+"""Functions that draw random numbers: MAKING a new tensor, DRAWING from arguments, FILLING an existing tensor."""
 
 
 def find_accelerator(wanted: str) -> str | None:
@@ -87,7 +86,7 @@ def move(value: T, where: str) -> T:
 
 
 class _DrawOnCpu(TorchFunctionMode):
-    """Lets every draw happen on the CPU and brings its outcome to the accelerator."""
+    """Draws random numbers on the CPU and moves them to the accelerator."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()

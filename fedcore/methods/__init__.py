@@ -1,7 +1,7 @@
-"""The methods, by name: each is a function of its name in a file of this folder, which is imported when it is needed.
+"""The methods, by name: each is a function of its name in a file of this folder, imported on demand.
 
-A file holds the builder of its own name, or those that its `__all__` lists. What a builder takes is told in
-:mod:`fedcore.builders`; a method of one's own is named by "package.module:function".
+A file holds the builder of its own name, or those that its `__all__` lists. The arguments of a builder are described in
+:mod:`fedcore.builders`; a user's method is named by "package.module:function".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Control: everyone gets the most accurate of the models that were sent. Fusing must beat choosing."""
+"""Control: every device gets the most accurate of the devices' models. Fusing must beat choosing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """DFL (Liu et al., Algorithms 1 and 2): FedAvg whose devices also learn from everyone's label-wise mean logits.
 
 Departures. Soft targets are weighted by the examples of a label that a device has, not by |D_k| (`weighting`); a label
-that nobody chosen has keeps its soft target, one that nobody ever had is one-hot. In round 1 there are none yet and
-rho is 1. A step (4) is one minibatch's; Algorithm 2 prints one per epoch.
+that no sampled device has keeps its soft target, one that no device ever had is one-hot. In round 1 there are none yet
+and rho is 1. A step (4) is one minibatch's; Algorithm 2 prints one per epoch.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def dfl(
 
 
 def begin(public: Public, seed: int) -> tuple[Params, Mapping[str, Message]]:
-    """Initialise the model and the soft targets (Algorithm 1, line 1), of which none is known yet and none sent."""
+    """Initialise the model and the soft targets (Algorithm 1, line 1), which are not sent yet."""
     server, messages = begin_with_memory(public, seed)
     return server | {SOFT: distillation.initial_targets(public.classes)}, messages
 
@@ -128,9 +128,9 @@ def combine(
     temperature: float,
     weighting: Weighting,
 ) -> tuple[Params, Mapping[str, Message], Report]:
-    """Move the model (1), refresh the soft targets (2), and send both to everyone: who joins late has them too.
+    """Move the model (1), refresh the soft targets (2), and send both to all devices, sampled or not.
 
-    It reports rho and the soft targets.
+    Report rho and the soft targets.
     """
     sent = list(updates.values())
     model = apply_changes(server, [update.params for update in sent], by_size([update.size for update in sent]))

@@ -12,7 +12,7 @@ from fedcore.nets import require_equal
 from fedcore.types import Amount, Count, Device, Fraction, Message, Method, Model, Net, Params, Stage, StepId, Update
 
 GLOBAL = "global/"
-"""What the names begin with under which a device keeps the memory of the global model's optimiser."""
+"""Prefix of the leaves in a device's memory that hold the moments of the global model's optimiser."""
 
 
 def ditto(
@@ -36,7 +36,7 @@ def ditto(
 def train_both(
     memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, strength: float
 ) -> tuple[Params, Update]:
-    """Train the global model w^t that was sent, and send it; minimise F_k(v) + lambda/2 ||v - w^t||^2 for oneself."""
+    """Train and send the global model w^t; minimise F_k(v) + lambda/2 ||v - w^t||^2 for the personal model v."""
     sent = flatten_net(device.net, starting_params({}, message, device, step_id))
     anchor = sent.vector.clone()
     shared = fit(sent, device, step_id, training, memory, prefix=GLOBAL)

@@ -1,12 +1,12 @@
 """FD, federated distillation (Jeong et al. 2018, Algorithm 1): devices exchange soft targets and nothing else.
 
-There is no global model: what is deployed and scored is each device's own, and a device that was never chosen runs the
+There is no global model: each device's own model is deployed and scored, and a device that was never sampled runs the
 initial one. Soft targets are the plain mean of the devices' label-wise mean logits; each device gets the mean of the
 others. It needs no equal nets.
 
 Departures. Logits are those of the trained model in one pass, as DFL computes them; Jeong et al. add them up during
-training. The mean is taken over the devices that have the label and were chosen; where there is no other, the row that
-was there before stays, one-hot at first.
+training. The mean is taken over the sampled devices that have the label; without another such device the row keeps its
+last value, one-hot at first.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from fedcore.types import (
 )
 
 CHOSEN = "chosen/"
-"""What the names begin with under which the server remembers who took part: those need no initial model any more."""
+"""Prefix of the names of devices that took part, in the server's memory: they need no initial model any more."""
 
 
 def fd(
@@ -66,7 +66,7 @@ def fd(
     """Build FD.
 
     rounds, fraction: as in fedavg. gamma: weight of the soft targets in CE(y) + gamma CE(soft target); 0 is local
-    training. Where not everyone takes part, the initial model is one and the same and is sent until a device did.
+    training. If `fraction` is below 1, all devices start from one model, which is sent until a device has taken part.
     """
     if fraction < 1:
         require_equal(nets)
@@ -77,7 +77,7 @@ def fd(
 
 
 def begin(public: Public, seed: int, *, common: bool, sampled: bool) -> tuple[Params, Mapping[str, Message]]:
-    """Begin with the initial models, which the server remembers if some devices will have nothing else."""
+    """Begin with the initial models; the server stores the one that devices not yet sampled run."""
     server, messages = begin_with_memory(public, seed) if sampled else initial_messages(public, seed, common=common)
     return server | {SOFT: initial_targets(public.classes)}, messages
 
@@ -85,7 +85,7 @@ def begin(public: Public, seed: int, *, common: bool, sampled: bool) -> tuple[Pa
 def train_apart(
     memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, gamma: float
 ) -> tuple[Params, Update]:
-    """Train the device's own model on hard labels and the others' soft targets; keep it; send its logits."""
+    """Train the device's own model on hard labels and the others' soft targets; send its logits only."""
     flat = flatten_net(device.net, starting_params(memory, message, device, step_id))
     table = message.extra.get(SOFT)
     slope = None if table is None or gamma == 0 else distillation_slope(likelihoods(table, 1.0), 1.0, gamma)
@@ -95,7 +95,7 @@ def train_apart(
 
 
 def exchange(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message], Report]:
-    """Send each device the others' mean logits, everyone who did not take part the mean of all, which it reports."""
+    """Send sampled devices the others' mean logits, all other devices the mean of all, and report the latter."""
     has = {name: update.extra[COUNTS] > 0 for name, update in updates.items()}
     means = {name: update.extra[SUMS] / update.extra[COUNTS].clamp(min=1)[:, None] for name, update in updates.items()}
     total, known = torch.stack([*means.values()]).sum(0), torch.stack([*has.values()]).sum(0)
@@ -110,5 +110,5 @@ def exchange(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple
 
 
 def divide_rows(total: Tensor, count: Tensor, table: Tensor) -> Tensor:
-    """Return total / count row by row, (K, K), and the old table's row where there is nothing to divide."""
+    """Return total / count row by row, (K, K), and the old table's row where the count is 0."""
     return torch.where(count[:, None] > 0, total / count.clamp(min=1)[:, None], table)

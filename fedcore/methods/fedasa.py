@@ -5,9 +5,9 @@ whose features are nearest to those of the auxiliary model's cell l (8); from th
 Every round it aggregates each cell over the devices that share it (9) and sends each device its own part back.
 
 Departures. In the alignment rounds the paper's devices send their whole model (line 5); here the stem and all cells
-that their budget allows, as (8) looks at no more: heads never travel up. A device may share the stem alone (m = 0), as
-in Table VI; (8) prints m in [M]. In an alignment round (9) runs over the depths just found. The auxiliary model, which
-the paper calls poor (78 % accuracy), is one that is stopped after a few steps. With `common`, the server's first
+that their budget allows, which is all that (8) uses: heads are never sent. A device may share the stem alone (m = 0),
+as in Table VI; (8) prints m in [M]. In an alignment round (9) runs over the depths just found. The auxiliary model,
+which the paper calls poor (78 % accuracy), is stopped after a few steps. With `common`, the server's first
 message is the whole initial model, whatever the budget, as in step (i) of Section III.
 """
 
@@ -59,11 +59,11 @@ from fedcore.types import (
 )
 
 Budget: TypeAlias = dict[str, Positive] | list[Positive] | Positive | None
-"""C_k: what a device may send in a round, in bytes; one for all, one for each by name or in the devices' order; None:
-no limit."""
+"""C_k: the most bytes that a device may send in a round; one for all, one for each by name or in the devices' order;
+None: no limit."""
 
 AUXILIARY, HYPER = "auxiliary/", "hyper/"
-"""What names begin with in the server's memory: the auxiliary model, its examples and accuracy; the hyper-model."""
+"""Prefixes in the server's memory: the auxiliary model, its examples and accuracy; the hyper-model."""
 
 
 def fedasa(
@@ -80,10 +80,10 @@ def fedasa(
     budget: Budget = None,
     personal_lr: Positive | None = None,
 ) -> Method:
-    """Build FedASA. Everyone takes part in every round.
+    """Build FedASA. All devices take part in every round.
 
     rounds: T. alignment_rounds: t_0, the first of them. auxiliary: L, cells of the auxiliary model; None: as many as
-    the devices' nets have. steps: minibatches that it is trained on. cell: l, 0 to L; None: L // 2. distance: how
+    the devices' nets have. steps: minibatches of its training. cell: l, 0 to L; None: L // 2. distance: how
     features are compared. budget: C_k. personal_lr: eta_h; None: training's rate, which is eta_g.
     """
     require_equal(nets)
@@ -115,7 +115,7 @@ def shorten(net: Net, cells: int) -> Net:
 
 
 def depths_within(budget: Budget, nets: Mapping[str, Net]) -> dict[str, int]:
-    """Return the greatest depth that each device's budget allows; refuses one that the stem does not fit into."""
+    """Return the greatest depth within each device's budget; refuses a budget below the size of the stem."""
     if isinstance(budget, list):
         if len(budget) != len(nets):
             raise InputError(
@@ -141,7 +141,7 @@ def depths_within(budget: Budget, nets: Mapping[str, Net]) -> dict[str, int]:
 def begin_aligning(
     public: Public, seed: int, *, auxiliary: Net, steps: int, training: Training, common: bool
 ) -> tuple[Params, Mapping[str, Message]]:
-    """Draw the initial model and train the auxiliary one from the same numbers; the server remembers both.
+    """Draw the initial model and train the auxiliary one from the same leaves; the server stores both.
 
     Its leaves are named auxiliary/<leaf>, its examples auxiliary/x, its accuracy on them auxiliary/accuracy, and the
     hyper-model's leaves hyper/<leaf>.
@@ -160,7 +160,7 @@ def begin_aligning(
 
 
 def teach(net: Net, start: Params, data: Data, training: Training, steps: int, seed: int) -> Params:
-    """Train the auxiliary model on so many minibatches of the server's own examples."""
+    """Train the auxiliary model for so many steps on the server's examples."""
     flat = flatten_net(net, start)
     enough = replace(training, epochs=math.ceil(steps / max(len(data) // training.batch, 1)))
     with use_generator(generator(seed, "auxiliary", "noise")):
@@ -179,7 +179,7 @@ def train_most(
     training: Training,
     personal_lr: float | None,
 ) -> tuple[Params, Update]:
-    """Train all, send the stem and as many cells as the budget allows."""
+    """Train the whole model; send the stem and as many cells as the budget allows."""
     shared = leaves_up_to(device.net, limits[device.name])
     return train_shared(memory, message, device, step_id, shared=shared, training=training, personal_lr=personal_lr)
 
@@ -187,7 +187,7 @@ def train_most(
 def train_same(
     memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, personal_lr: float | None
 ) -> tuple[Params, Update]:
-    """Train all, send what was sent."""
+    """Train the whole model; send the leaves that the message had."""
     return train_shared(
         memory, message, device, step_id, shared=message.params.keys(), training=training, personal_lr=personal_lr
     )
@@ -205,7 +205,7 @@ def align(
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Find the alignment vector m* (8), aggregate the cells (9) and sample (lines 5-17).
 
-    It reports m*_k and the distances of every device, and the auxiliary model's accuracy.
+    Report m*_k and the distances of every device, and the auxiliary model's accuracy.
     """
     model = {leaf: server[f"{AUXILIARY}{leaf}"] for leaf in shapes(auxiliary)}
     examples = Data(server[f"{AUXILIARY}x"], torch.empty(len(server[f"{AUXILIARY}x"])))
@@ -221,11 +221,11 @@ def align(
 
 
 def mix(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
-    """Aggregate and sample; nothing is aligned any more, so the auxiliary model is forgotten."""
+    """Aggregate and sample; alignment is over, so drop the auxiliary model."""
     return aggregate({name: x for name, x in server.items() if not name.startswith(AUXILIARY)}, updates)
 
 
 def aggregate(server: Params, updates: Mapping[str, Update]) -> tuple[Params, Mapping[str, Message]]:
-    """Replace in the hyper-model the operators that were used (9), leave the others alone, and sample."""
+    """Replace the operators of the updates in the hyper-model (9), keep the others, and sample."""
     hyper = hyper_model(updates)
     return server | {f"{HYPER}{leaf}": x for leaf, x in hyper.items()}, sample_submodels(hyper, updates)

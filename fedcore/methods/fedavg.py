@@ -58,7 +58,7 @@ def fedavg(
 def average(
     server: Params, updates: Mapping[str, Update], turn: Turn, *, weights: Weights
 ) -> tuple[Params, Mapping[str, Message]]:
-    """Send everyone the weighted mean of what was sent."""
+    """Send every device the weighted mean of the updates."""
     model = mean([update.params for update in updates.values()], shares(updates, weights))
     return server, to_everyone(turn.names, Message(model))
 
@@ -75,7 +75,7 @@ def train_change(
 def follow(
     server: Params, updates: Mapping[str, Update], turn: Turn, *, weights: Weights
 ) -> tuple[Params, Mapping[str, Message]]:
-    """Move the model by the weighted mean of what was sent."""
+    """Move the model by the weighted mean of the changes."""
     model = apply_changes(server, [update.params for update in updates.values()], shares(updates, weights))
     return to_memory(model), to_everyone(turn.names, Message(model))
 

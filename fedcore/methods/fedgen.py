@@ -70,14 +70,14 @@ from fedcore.types import (
 )
 
 GENERATOR, MOMENTS, LABELS = "generator/", "moments/", "labels"
-"""What the names of the generator's leaves and of its optimiser's memory begin with; labels' counts or frequencies."""
+"""Prefixes of the generator's leaves and of its optimiser's moments; the leaf of labels' counts or frequencies."""
 
 
 @dataclass(frozen=True)
 class FeatureGenerator:
-    """What makes features: labels and so many `noise` numbers -> z (B, d), by `net`.
+    """The generator of features: labels and `noise` random numbers -> z (B, d), by `net`.
 
-    weight, bias: the names of the leaves (K, d) and (K,) of the layer that takes them; bias None: it has none.
+    weight, bias: the names of the leaves (K, d) and (K,) of the classifier; bias None: it has none.
     """
 
     net: Net
@@ -99,7 +99,7 @@ class FeatureGenerator:
 
 @dataclass(frozen=True)
 class GeneratorTraining:
-    """How the server trains the generator in a round: `steps` of Adam on `batch` labels each."""
+    """Settings of the generator's training in a round: `steps` of Adam on `batch` labels each."""
 
     steps: int
     batch: int
@@ -159,7 +159,7 @@ def network(classes: int, noise: int, hidden: int, features: int) -> nn.Module:
 
 
 def classifier(net: Net) -> tuple[str, str | None]:
-    """Return the names of the last layer's weights (K, d) and bias (K,); refuses a net that ends in something else."""
+    """Return the names of the last layer's weights (K, d) and bias (K,); refuses a net that ends in another layer."""
     leaves = [*layers(net).values()][-1]
     weight, *rest = leaves
     if len(shapes(net)[weight]) != 2 or len(rest) > 1 or any(shapes(net)[b] != shapes(net)[weight][:1] for b in rest):
@@ -177,7 +177,7 @@ def begin(public: Public, seed: int, *, common: bool, maker: FeatureGenerator) -
 
 
 def require_linear_end(net: Net, params: Params, data: Data, maker: FeatureGenerator) -> None:
-    """Refuse a net that does something to what leaves its last layer: its logits must follow that layer's leaves."""
+    """Refuse a net that changes its last layer's output: the logits must be that layer's."""
     x = data.x[:8]
     bias = params[maker.bias] if maker.bias else torch.zeros(maker.classes)
     moved = torch.linspace(-1, 1, maker.classes)
@@ -199,7 +199,7 @@ def train_with_generated(
     decay: float,
     generated: int,
 ) -> tuple[Params, Update]:
-    """Train on the device's examples and on generated ones (5); send the model and how many examples of each label."""
+    """Train on the device's examples and on generated ones (5); send the model and the counts of labels."""
     flat = flatten_net(device.net, starting_params({}, message, device, step_id))
     weight = alpha * decay**step_id.round * generated / training.batch
     pull = None
@@ -213,7 +213,7 @@ def train_with_generated(
 def generated_pull(
     flat: FlatNet, sent: Params, maker: FeatureGenerator, weight: float, generated: int, draws: torch.Generator
 ) -> Callable[[], None]:
-    """Return what adds the gradient of weight * CE of generated examples; the last layer's leaves have one, by hand."""
+    """Return a function that adds the gradient of weight * CE of generated examples to the last layer's, by hand."""
     module = load(maker.net, strip_prefix(GENERATOR, sent)).eval()
     matrix, slopes = flat.leaves[maker.weight], flat.slopes[maker.weight]
 
@@ -295,5 +295,5 @@ def diversity_loss(z: Tensor, noise: Tensor) -> Tensor:
 
 
 def strip_prefix(prefix: str, params: Params) -> Params:
-    """Return the leaves whose names begin so, without it."""
+    """Return the leaves whose names have the prefix, without it."""
     return {name.removeprefix(prefix): leaf for name, leaf in params.items() if name.startswith(prefix)}

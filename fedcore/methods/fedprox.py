@@ -1,4 +1,4 @@
-"""FedProx (Li et al. 2020, Algorithm 2): FedAvg whose devices are held near the model that they were sent."""
+"""FedProx (Li et al. 2020, Algorithm 2): FedAvg with a proximal term that keeps devices near the global model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fedprox(
 def train_near(
     memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, mu: float
 ) -> tuple[Params, Update]:
-    """Minimise F_k(w) + mu/2 ||w - w^t||^2, w^t being where the device begins."""
+    """Minimise F_k(w) + mu/2 ||w - w^t||^2, from the global model w^t."""
     flat = flatten_net(device.net, starting_params({}, message, device, step_id))
     moments = fit(flat, device, step_id, training, memory, pull=proximal_pull(flat, flat.vector.clone(), mu))
     return moments, Update(flat.params(), size=len(device.data.train))

@@ -1,4 +1,4 @@
-"""G-sharing (Deng et al. 2024, Fig. 3b): everyone shares the stem and the same number of cells, alpha_0 to alpha_M.
+"""G-sharing (Deng et al. 2024, Fig. 3b): all devices share the stem and the same number of cells, alpha_0 to alpha_M.
 
 With depth null nobody shares anything: local training, in rounds. With depth random it is FedASA's control: does it
 matter which depth a device is given?
@@ -44,10 +44,10 @@ def fixed_depth(
     depth: Choice = 1,
     personal_lr: Positive | None = None,
 ) -> Method:
-    """Build it. Everyone takes part in every round.
+    """Build it. All devices take part in every round.
 
-    depth: cells that are shared beside the stem, 0 to M (of nets without cells: layers after the first, the last one
-    never); null: nothing; random: drawn for each device, evenly from 0 to M. personal_lr: of what is not shared; None:
+    depth: cells that are shared besides the stem, 0 to M (of nets without cells: layers after the first, the last one
+    never); null: nothing; random: drawn for each device, evenly from 0 to M. personal_lr: of the personal part; None:
     training's.
     """
     require_equal(nets)
@@ -70,7 +70,7 @@ def train_upto(
     depth: Choice,
     personal_lr: float | None,
 ) -> tuple[Params, Update]:
-    """Train all, send the stem and the cells up to the device's depth."""
+    """Train the whole model; send the stem and the cells up to the device's depth."""
     here = draw_depth(device.net, step_id.seed, device.name) if depth == "random" else depth
     shared = () if here is None else leaves_up_to(device.net, here)
     return train_shared(memory, message, device, step_id, shared=shared, training=training, personal_lr=personal_lr)

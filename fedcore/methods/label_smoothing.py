@@ -1,4 +1,4 @@
-"""FedAvg whose hard labels are smoothed by 1 - rho, rho as in DFL: what DFL's soft targets must beat.
+"""FedAvg whose hard labels are smoothed by 1 - rho, rho as in DFL: the control of DFL's soft targets.
 
 At temperature 1 DFL's loss is cross-entropy against rho onehot(y) + (1 - rho) soft target; here the soft target is the
 even one (Szegedy et al. 2016), which nobody has to learn or to send.
@@ -54,7 +54,7 @@ def label_smoothing(
 def train_smoothed(
     memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, rho: Ratio
 ) -> tuple[Params, Update]:
-    """Train on labels smoothed by 1 - rho; where that is nothing this is FedAvg's training, bit by bit."""
+    """Train on labels smoothed by 1 - rho; with rho 1 this is FedAvg's training, bit by bit."""
     flat = flatten_net(device.net, starting_params({}, message, device, step_id))
     share = 1 - rho.at(step_id.round)
     moments = fit(flat, device, step_id, training, memory, slope=smoothing_slope(share) if share else None)

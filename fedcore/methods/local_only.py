@@ -1,4 +1,4 @@
-"""Every device keeps to itself: the baseline that any combination must beat on the device's own data."""
+"""Local training only: the baseline that any combination must beat on the device's own data."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def local_only(*, nets: Mapping[str, Net], training: Training, common: bool) -> 
 
 
 def keep(memory: Params, message: Message) -> Model:
-    """Run the device's own model; before training, what it was sent."""
+    """Run the device's own model; before training, the initial one."""
     return Model((memory or message.params,))

@@ -1,4 +1,4 @@
-"""Control: CODE's weights, 1/2 for the best model, 1/4, ..., without aligning anything."""
+"""Control: CODE's weights, 1/2 for the best model, 1/4, ..., without alignment."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def no_alignment(*, nets: Mapping[str, Net], training: Training, common: bool, e
 def fold(
     server: Params, updates: Mapping[str, Update], turn: Turn, *, nets: Mapping[str, Net]
 ) -> tuple[Params, Mapping[str, Message]]:
-    """Send everyone the weighted mean of the models, in CODE's order."""
+    """Send every device the weighted mean of the models, in CODE's order."""
     names = rank_ascending(server, updates, nets)
     return server, to_everyone(turn.names, Message(fold_without_alignment([updates[name].params for name in names])))

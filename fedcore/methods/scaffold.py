@@ -63,7 +63,7 @@ def scaffold(
 
 
 def begin(public: Public, seed: int, *, common: bool) -> tuple[Params, Mapping[str, Message]]:
-    """Begin with c = 0, which travels with the initial model (and with none does not)."""
+    """Begin with c = 0, which is sent with the initial model, if any."""
     _, messages = initial_messages(public, seed, common=common)
     with use_generator(torch.Generator()):
         module = next(iter(public.nets.values())).build()
@@ -75,11 +75,11 @@ def begin(public: Public, seed: int, *, common: bool) -> tuple[Params, Mapping[s
 def train_corrected(
     memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training
 ) -> tuple[Params, Update]:
-    r"""Step along g(y) - c_i + c; then take the new variate from the way that was gone (lines 10 and 12, option II).
+    r"""Step along g(y) - c_i + c; then compute the new variate from the total change (lines 10 and 12, option II).
 
     c_i+ = c_i - c + (x - y) / (K eta_l)
 
-    own: c_i by leaf, nothing before the first time, which is zero. Sends y and c_i+ - c_i.
+    memory: c_i by leaf, empty before the first round, where it is zero. Sends y and c_i+ - c_i.
     """
     flat = flatten_net(device.net, starting_params({}, message, device, step_id))
     x, mine, common = flat.vector.clone(), to_vector(flat, memory), to_vector(flat, message.extra)

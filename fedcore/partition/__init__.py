@@ -1,4 +1,4 @@
-r"""Who holds which example: partitions as index lists, pure functions of the labels (or owners) and a seed.
+r"""Partitions as lists of indices, pure functions of the labels (or owners) and a seed.
 
 A way (:mod:`fedcore.partition.ways`) divides examples among devices; :func:`partition` then divides each device's share
 into train, val and test, and hides labels. What happens to a device's share depends on (seed, its name) and its own
@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 Share: TypeAlias = Annotated[float, Ge(0), Lt(1)]
-"""A part that may be nothing and is never all."""
+"""A fraction that may be 0 and is below 1."""
 
 PARTS = ("train", "val", "test", "unlabelled")
 REDRAWS = 100
@@ -195,7 +195,7 @@ def partition(
 
 
 def _has_unknown_class(partition: Partition, labels: Index) -> bool:
-    """Say whether nobody knows the label of some class that devices have for training."""
+    """Tell whether a class among the devices' training examples has no labelled one on any device."""
     known, had = (
         np.unique(labels[np.concatenate([own[part] for own in partition.devices.values() for part in parts])])
         for parts in (("train",), ("train", "val", "unlabelled"))
@@ -204,7 +204,7 @@ def _has_unknown_class(partition: Partition, labels: Index) -> bool:
 
 
 def _pools(dataset: Dataset, name: str, domains: str) -> dict[str, Index]:
-    """Return the examples that are divided apart from each other: each device's or domain's, or everyone's."""
+    """Return the sets of examples that are divided separately: of each device, of each domain, or one of all."""
     if domains == "split":
         if name in FROM_DATA:
             raise InputError(f"federation.domains = 'split': must be mixed with federation.partition = {name!r}")
@@ -255,7 +255,7 @@ def _divide_pools(
     numbers: Mapping[str, int],
     seed: int,
 ) -> dict[str, Index]:
-    """Divide each domain, by draws of its own, among devices that bear its name."""
+    """Divide each domain, with its own random draws, among devices named after it."""
     own: dict[str, Index] = {}
     for domain, number in numbers.items():
         try:
@@ -313,7 +313,7 @@ def _hide(
 
 
 def check_labels(dataset: Dataset, partition: Partition) -> None:
-    """Refuse a class of which no device has a labelled training example: nobody could learn what the tests ask."""
+    """Refuse a class of which no device has a labelled training example: no model could learn it."""
     labels = dataset.train.y.numpy()
     everyone = {part: np.concatenate([own[part] for own in partition.devices.values()]) for part in PARTS}
     found = {part: np.unique(labels[index]) for part, index in everyone.items()}
@@ -330,7 +330,7 @@ def check_labels(dataset: Dataset, partition: Partition) -> None:
             )
 
 
-# from a partition to what devices hold
+# from a partition to the devices' examples
 
 
 def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple[dict[str, Splits], Data]:
@@ -359,7 +359,7 @@ def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple
 
 
 def server_examples(dataset: Dataset, scale: str = "none") -> Data:
-    """Return what the server holds itself, scaled as a device scales its own; nothing where the dataset has none."""
+    """Return the server's examples, scaled as a device scales its own; none if the dataset has none."""
     own = dataset.server if dataset.server is not None else _take(dataset.train, np.array([], dtype=np.int64))
     return standardise(own, *_moments(own)) if scale == "device" and len(own) else own
 

@@ -1,4 +1,4 @@
-"""What a paper claims, as rules over the tidy table: each holds, does not hold, or was not tested, with the numbers.
+"""A paper's claims as rules over the tidy table: each holds, does not hold, or was not tested, with the numbers.
 
 A rule is a sentence of a small language; A and B are rows of a study, differences of two ("code_ot - lmf"), or one of
 them is a number; KEY is a key of the study's grid, or "round":
@@ -85,7 +85,7 @@ class Claim:
 
     @property
     def tolerance(self) -> float | None:
-        """By how much values may differ; None: the rule asks which of them is greater."""
+        """The largest difference allowed; None: the rule tests which value is greater."""
         margin = self.parts["margin"] or self.parts["room"]
         return float(margin) if margin else None
 
@@ -96,7 +96,7 @@ class Claim:
 
 
 class Evidence(NamedTuple):
-    """What a rule came to at one place of the grid: the difference it asks for, over so many seeds."""
+    """The result of a rule at one place of the grid: the difference that it tests, over so many seeds."""
 
     place: str
     difference: float
@@ -106,7 +106,7 @@ class Evidence(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """A claim and what speaks for or against it; without evidence it was not tested."""
+    """A claim and its evidence; without evidence it was not tested."""
 
     claim: Claim
     evidence: tuple[Evidence, ...]
@@ -119,7 +119,7 @@ class Verdict(NamedTuple):
 
     @property
     def numbers(self) -> str:
-        """The share of places where the rule holds, and the place that speaks most against it."""
+        """The share of places where the rule holds, and the place with the strongest evidence against it."""
         if not self.evidence:
             return "needs two seeds, and the rows, settings and domains it names"
         yes = sum(one.holds for one in self.evidence)
@@ -136,7 +136,7 @@ class Verdict(NamedTuple):
 
 
 def judge(claim: Claim, table: pd.DataFrame, points: Points) -> Verdict:
-    """Put a claim to one study's tidy table. points: the settings of the table, in the grid's order."""
+    """Judge a claim on one study's tidy table. points: the settings of the table, in the grid's order."""
     part = claim.parts
     admitted = [setting for setting, point in points.items() if _admits(claim.where, point)]
     rows = _rows(claim, table[table["setting"].isin(admitted)])
@@ -171,7 +171,7 @@ def _admits(where: Mapping[str, Any], point: Mapping[str, Any]) -> bool:
 
 
 def _rows(claim: Claim, table: pd.DataFrame) -> pd.Series:
-    """Return what is compared, over devices, by method, setting, seed and turn."""
+    """Return the compared values, over devices, by method, setting, seed and turn."""
     found = OF.fullmatch(claim.of)
     assert found is not None
     rows = table[(table["split"] == found["split"]) & (table["metric"] == found["metric"])]

@@ -1,4 +1,4 @@
-"""What the shared parts of devices' models make of their test examples, in two dimensions (FedASA, Fig. 13)."""
+"""Features of devices' test examples from the shared parts of their models, in two dimensions (FedASA, Fig. 13)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedcore.local import IMAGE_BATCH, load
 from fedcore.types import Data, Device, InputError, Message, Model, Params
 
 POINTS = 600
-"""At most about so many examples are embedded, evenly taken from all devices."""
+"""About the most examples embedded, taken evenly from all devices."""
 
 COMPONENTS = 50
 """Principal components that t-SNE sees, as its authors advise."""
@@ -23,12 +23,12 @@ def embed(
 ) -> dict[str, Tensor]:
     """Return xy (N, 2) float64, y (N,) class numbers and device (N,): positions among the devices, in their order.
 
-    Each device's test examples as they leave the last part that it shares: the deepest cell up to which it was sent all
-    in `messages`, for one that was sent nothing its deepest cell. They are flattened and embedded together by t-SNE
+    Features are the output of the last shared part: the deepest cell up to which `messages` has all leaves; without
+    any, the deepest cell. They are flattened and embedded together by t-SNE
     (van der Maaten and Hinton 2008), perplexity 30. The same bits for the same values.
 
-    Refuses a net that is no sequence, features of different sizes, several models on a device, fewer than four
-    examples.
+    Raises InputError for a net that is not a sequence, features of different sizes, several models on a device, or
+    fewer than four examples.
     """
     step = -(-sum(len(device.data.test) for device in devices.values()) // POINTS) or 1
     found, labels, owners = [], [], []
@@ -50,7 +50,7 @@ def embed(
 
 
 def shared(device: Device, model: Params, depth: int, data: Data) -> Tensor:
-    """Return what leaves the cell at a depth, (N, D)."""
+    """Return the output of the cell at a depth, (N, D)."""
     module = load(device.net, model).eval()
     with torch.no_grad():
         parts = [

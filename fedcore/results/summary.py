@@ -1,4 +1,4 @@
-"""From the tidy table to what is reported: the last round, mean and spread, worst device, bytes, ranks with ties."""
+"""Summary of the tidy table: the last round, mean and spread, worst device, bytes, ranks with ties."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RUN = [*ROW, "seed"]
 NO_SECONDS = pd.DataFrame(columns=["study", "setting", "method", "seed", "kind", "wall", "cpu"])
 SPLITS = {"test": "own test", "shared": "shared test"}
 SCORED = ("val", *SPLITS)
-"""The splits that hold scores; others hold bytes and what the server recorded."""
+"""The splits with scores; others have bytes and the server's reports."""
 LESS = frozenset(
     {"loss", "largest_share", "similarity_other", "iterations", "violation", "bound", "bytes_up", "bytes_down"}
 )
@@ -119,7 +119,7 @@ def _traffic(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _counts(table: pd.DataFrame) -> pd.DataFrame:
-    """Return how many rounds, devices and seeds stand behind each row."""
+    """Return the number of rounds, devices and seeds of each row."""
     rounds = table[[*RUN, "stage", "round"]].drop_duplicates().groupby(RUN).size().groupby(ROW).max()
     groups = table.groupby(ROW)
     return pd.DataFrame(
@@ -238,7 +238,7 @@ def curves(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def standings(summary: pd.DataFrame, split: str | None = None) -> list[str]:
-    """Return where each row of a summary stands: its rank, "=" where it is shared, or "control".
+    """Return the standing of each row of a summary: its rank, "=" where it is shared, or "control".
 
     "≈" follows where a row that is not among the best is within the spread of the best method, "↑" where it is above.
     split: "test" or "shared"; None: the one that decides.

@@ -1,4 +1,4 @@
-"""Who holds what, and how well each method serves: in the end, round by round, along a grid, device by device."""
+"""Figures of class counts, and of accuracy: final, over rounds, along a grid, and of each device."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def class_counts(counts: pd.DataFrame) -> Figure:
 
 
 def comparison(summary: pd.DataFrame) -> Figure:
-    """Draw how well every method of one setting serves the devices: own test data beside the shared test set.
+    """Draw the accuracy of every method of one setting on devices' test data and on the shared test set.
 
     summary: the rows of one setting as `fedcore.results.summary.summarise` returns them, drawn in their order. The best
     (by rank) are blue and bold, controls grey and hollow, below a line.
@@ -266,7 +266,7 @@ def _short_text(value: Any) -> str:
 def per_device(table: pd.DataFrame, seed: int | None = None, split: str = "test") -> Figure:
     """Draw the accuracy of every device under every method of one setting after the last round, best method first.
 
-    table: tidy rows of one setting. seed: None: the smallest. One seed only, as who holds what differs between seeds.
+    table: tidy rows of one setting. seed: None: the smallest. One seed only, as partitions differ between seeds.
     """
     last = last_round(table)
     seed = int(last["seed"].min()) if seed is None else seed
