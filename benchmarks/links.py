@@ -18,9 +18,9 @@ from multiprocessing import get_context
 import numpy as np
 import torch
 
-from fedcore.links import Answer, Problem, solve
+from fedcore.links import Problem, Solution, solve
 from fedcore.links.bound import source_bound, target_bound
-from fedcore.links.energy import drawn
+from fedcore.links.energy import draw_energy
 
 SIZES, SMALL, LARGE = (10, 20, 40, 100), 20, 100
 PHI_E = (0.01, 1.0)
@@ -35,10 +35,10 @@ def instance(n: int, seed: int, phi_e: float) -> Problem:
     half = np.triu(rng.uniform(0, 2, (n, n)), 1)
     source = source_bound(error, sizes, delta=1e-3, constants="measured")
     target = target_bound(error, sizes, half + half.T, delta=1e-3, constants="measured")
-    return Problem(source, target, drawn(n, torch.Generator().manual_seed(seed)), phi_e=phi_e)
+    return Problem(source, target, draw_energy(n, torch.Generator().manual_seed(seed)), phi_e=phi_e)
 
 
-def measure(n: int, phi_e: float, solver: str, form: str) -> tuple[list[Answer], float]:
+def measure(n: int, phi_e: float, solver: str, form: str) -> tuple[list[Solution], float]:
     """Return the answers on all instances and the process's peak memory in MiB."""
     torch.set_num_threads(1)
     answers = [solve(instance(n, seed, phi_e), solver=solver, form=form) for seed in range(INSTANCES)]

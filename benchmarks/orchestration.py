@@ -203,7 +203,7 @@ def library(setting: Any, seed: int) -> None:
     from fedcore.data import load
     from fedcore.execute.workers import Workers
     from fedcore.nets import net
-    from fedcore.partition import partition, servers, splits
+    from fedcore.partition import partition, server_examples, splits
     from fedcore.rounds import run
     from fedcore.types import Device, Federation
 
@@ -213,7 +213,7 @@ def library(setting: Any, seed: int) -> None:
     held, shared = splits(dataset, partition(dataset, seed=seed, **words), scale)
     one = net(shape=tuple(dataset.train.x.shape[1:]), classes=len(dataset.classes), **setting.net)
     devices = {name: Device(name, one, part) for name, part in held.items()}
-    fed = Federation(devices, shared, len(dataset.classes), servers(dataset, scale))
+    fed = Federation(devices, shared, len(dataset.classes), server_examples(dataset, scale))
     with Workers(WORKERS) as workers:
         for _ in run(setting.methods[0].build(fed.public.nets), fed, seed, workers, every=EVERY):
             pass

@@ -17,9 +17,9 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedcore.links import Problem, solve, spent
+from fedcore.links import Problem, energy_of_links, solve
 from fedcore.links.bound import source_bound, target_bound
-from fedcore.links.energy import drawn
+from fedcore.links.energy import draw_energy
 from fedcore.links.problem import Array
 from fedcore.results.figures import descent, png
 
@@ -39,7 +39,7 @@ def problem(labelled: Sequence[float], divergence: Array, phi_e: float, bare: bo
     error = np.append(labelled, np.full(N - len(labelled), 1e3))
     source = source_bound(error, SIZES, delta=1e-3, constants="measured")
     target = divergence if bare else target_bound(error, SIZES, divergence, delta=1e-3, constants="measured")
-    return Problem(source, target, drawn(N, torch.Generator().manual_seed(0)), phi_e=phi_e)
+    return Problem(source, target, draw_energy(N, torch.Generator().manual_seed(0)), phi_e=phi_e)
 
 
 def regimes() -> dict[str, Array]:
@@ -97,7 +97,7 @@ def figure_6() -> Figure:
     base = problem(list(labelled), symmetric(0), 0.0)
     for solver, label in (("successive", "Algorithm 2"), ("exact", "optimum")):
         answers = [solve(replace(base, phi_e=phi_e), solver=solver) for phi_e in PHI_E]
-        joules = [spent(base.energy, answer.alpha) for answer in answers]
+        joules = [energy_of_links(base.energy, answer.alpha) for answer in answers]
         counts = [int((answer.alpha > 0).sum()) for answer in answers]
         print(f"Fig. 6, {label}: joules {[round(x, 1) for x in joules]}, links {counts}")
         for panel, values in ((energy, joules), (links, counts)):

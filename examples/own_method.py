@@ -14,14 +14,14 @@ import fedcore as fc
 def median(*, training, common, rounds: fc.Count = 10, fraction: fc.Fraction = 1.0):
     """Build the method. rounds: communication rounds. fraction: share of the devices in each."""
     stage = fc.Stage(partial(fc.train, training=training), take_median, rounds, fraction)
-    return fc.Method(partial(fc.first, common=common), (stage,), fc.received)
+    return fc.Method(partial(fc.initial_messages, common=common), (stage,), fc.received_model)
 
 
 def take_median(server, updates, turn):
     """Send everyone the median of the models that were sent."""
     models = [update.params for update in updates.values()]
     model = {name: torch.stack([one[name] for one in models]).median(0).values for name in models[0]}
-    return server, fc.everyone(turn.names, fc.Message(model))
+    return server, fc.to_everyone(turn.names, fc.Message(model))
 
 
 if __name__ == "__main__":

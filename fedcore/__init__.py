@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from fedcore.division import net as net
     from fedcore.local import Training as Training
     from fedcore.local import train as train
-    from fedcore.messages import everyone as everyone
-    from fedcore.messages import first as first
-    from fedcore.messages import received as received
+    from fedcore.messages import initial_messages as initial_messages
+    from fedcore.messages import received_model as received_model
+    from fedcore.messages import to_everyone as to_everyone
     from fedcore.mixing import by_size as by_size
     from fedcore.mixing import evenly as evenly
     from fedcore.mixing import mean as mean
@@ -61,7 +61,7 @@ _PLACES = {
     "data.arrays": ["from_arrays"],
     "division": ["federate", "net"],
     "local": ["Training", "train"],
-    "messages": ["everyone", "first", "received"],
+    "messages": ["initial_messages", "received_model", "to_everyone"],
     "mixing": ["by_size", "evenly", "mean"],
     "results.claims": ["Claim"],
     "runs": ["compare", "method", "run"],
@@ -79,14 +79,14 @@ def __getattr__(name: str) -> Any:
     if name in _PLACE:
         return getattr(import_module(_PLACE[name]), name)
     if not name.startswith("_") and find_spec(f"{__name__}.{name}") is None:  # else a module of the package, or nothing
-        from fedcore.runs import settled
+        from fedcore.runs import settings_functions
 
-        if found := settled().get(name):
+        if found := settings_functions().get(name):
             return found(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    from fedcore.runs import settled
+    from fedcore.runs import settings_functions
 
-    return sorted({*globals(), *_PLACE, *settled()})
+    return sorted({*globals(), *_PLACE, *settings_functions()})

@@ -1,7 +1,7 @@
-"""Functions that a setting names: found by their name, and asked for the settings that they take.
+"""Builders: importing them by name, and reading their settings from their signatures.
 
-A method's builder takes its settings as keyword-only arguments, and of GIVEN those that it needs. An argument that is
-a dataclass stands for its fields, so that what several methods ask for is declared once.
+A method's builder takes its settings as keyword-only arguments, and those of CONTEXT that it needs. An argument that is
+a dataclass stands for its fields, so that settings shared by several methods are declared once.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any, TypeVar, cast, get_type_hints
 
 from fedcore.types import InputError
 
-GIVEN = ("nets", "training", "common")
-"""What a method's builder gets beside its own settings: every device's architecture, local training, and whether all
-devices start from one initial model."""
+CONTEXT = ("nets", "training", "common")
+"""Arguments that a method's builder gets besides its settings: every device's architecture, local training, and whether
+all devices start from one initial model."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def control(build: F) -> F:
-    """Mark a builder's method as a control: what others must beat, never itself a candidate for the best model."""
+    """Mark a builder's method as a control: a baseline for others, never ranked as the best method."""
     build.control = True  # type: ignore[attr-defined]
     return build
 
 
 def trains(**changes: Any) -> Callable[[F], F]:
-    """Say how a method's local training differs unless a user says otherwise: settings of Training, and `init`."""
+    """Set a method's own defaults of local training: settings of Training, and `init`."""
 
     def mark(build: F) -> F:
         build.trains = changes  # type: ignore[attr-defined]
@@ -38,7 +38,7 @@ def trains(**changes: Any) -> Callable[[F], F]:
     return mark
 
 
-def imported(path: str, key: str) -> Callable[..., Any]:
+def import_builder(path: str, key: str) -> Callable[..., Any]:
     """Return the class or function at "package.module:name"; raises InputError, naming the key, where there is none."""
     module, _, attribute = path.partition(":")
     try:
@@ -53,8 +53,8 @@ def imported(path: str, key: str) -> Callable[..., Any]:
     return found
 
 
-def asked(fn: Callable[..., Any], given: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
-    """Return what a callable asks for but the given: name -> (type, default; `inspect.Parameter.empty` is none)."""
+def settings_of(fn: Callable[..., Any], given: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
+    """Return a callable's settings, without the arguments in `given`: name -> (type, default or `Parameter.empty`)."""
     hints = get_type_hints(fn, include_extras=True)
     found: dict[str, tuple[Any, Any]] = {}
     for name, parameter in signature(fn).parameters.items():
@@ -62,23 +62,23 @@ def asked(fn: Callable[..., Any], given: Collection[str] = ()) -> dict[str, tupl
             continue
         hint = hints.get(name, Any)
         if is_dataclass(hint):
-            found |= asked(cast(type, hint))
+            found |= settings_of(cast(type, hint))
         else:
             found[name] = hint, parameter.default
     return found
 
 
-def grouped(fn: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with those that are a dataclass's fields gathered in one, under the argument's name."""
+def group_settings(fn: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with the fields of a dataclass argument replaced by an instance of it."""
     made, hints = dict(settings), get_type_hints(fn)
     for name in signature(fn).parameters:
         kind = hints.get(name)
         if name not in made and isinstance(kind, type) and is_dataclass(kind):
-            made[name] = kind(**{field: made.pop(field) for field in asked(kind) if field in made})
+            made[name] = kind(**{field: made.pop(field) for field in settings_of(kind) if field in made})
     return made
 
 
-def near(word: str, known: Iterable[object]) -> str:
-    """Return a hint at the known word that is nearest, or nothing."""
+def suggestion(word: str, known: Iterable[object]) -> str:
+    """Return a hint that suggests the closest known word, or an empty text."""
     found = difflib.get_close_matches(word, list(map(str, known)), 1)
     return f"; did you mean {found[0]}?" if found else ""

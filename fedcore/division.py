@@ -1,4 +1,4 @@
-"""A federation as a script describes it: a dataset, how it is divided, and which nets the devices have."""
+"""A script's description of a federation: a dataset, its partition, and the devices' nets."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any, Literal
 import pandas as pd
 
 from fedcore import nets, partition
-from fedcore.builders import asked
+from fedcore.builders import settings_of
 from fedcore.data import Dataset
 from fedcore.execute.workers import one_thread
 from fedcore.nets.custom import custom
 from fedcore.partition import PARTITIONS, Partition
 from fedcore.partition.tables import counts
-from fedcore.settings import checked, model
+from fedcore.settings import check, model
 from fedcore.types import Data, Device, Federation, InputError, Net
 
-EXAMPLES = ("shape", "classes")
-"""What a net learns from the data."""
+NET_CONTEXT = ("shape", "classes")
+"""Arguments of a net that come from the data."""
 
-DIVIDED = ("dataset", "name", "seed")
-"""What a partition gets beside its settings."""
+PARTITION_CONTEXT = ("dataset", "name", "seed")
+"""Arguments of a partition besides its settings."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,16 @@ class Architecture:
 @cache
 def way(name: str) -> Callable[..., Way]:
     """Return the function that takes the settings of that way, by position or by name."""
-    known = asked(partition.partition)
+    known = settings_of(partition.partition)
     mine = {key: known[key] for key in signature(PARTITIONS[name]).parameters if key in known}
-    takes = {key: of for key, of in mine.items() if key not in (*DIVIDED, "devices")}
+    takes = {key: of for key, of in mine.items() if key not in (*PARTITION_CONTEXT, "devices")}
 
     def make(*values: Any, **settings: Any) -> Way:
         given = _by_name(name, list(takes), values, settings)
-        checked(model(make), name, given)
+        check(model(make), name, given)
         return Way(name, given)
 
-    return _shown(make, name, PARTITIONS[name], takes, Parameter.POSITIONAL_OR_KEYWORD)
+    return _present(make, name, PARTITIONS[name], takes, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def net(which: str | Callable[..., Any], **settings: Any) -> Architecture:
@@ -73,24 +73,24 @@ def net(which: str | Callable[..., Any], **settings: Any) -> Architecture:
         name, make = which, nets.maker(which)
     else:
         name, make = getattr(which, "__name__", repr(which)), custom(which)
-    return Architecture(name, make, checked(model(make, EXAMPLES), name, settings).model_dump())
+    return Architecture(name, make, check(model(make, NET_CONTEXT), name, settings).model_dump())
 
 
 @cache
 def architecture(name: str) -> Callable[..., Architecture]:
     """Return the function that takes the settings of that net; the widths of an MLP also by position."""
-    takes = asked(nets.maker(name), EXAMPLES)
+    takes = settings_of(nets.maker(name), NET_CONTEXT)
 
     def make(*values: Any, **settings: Any) -> Architecture:
         given = {"widths": values} if name == "mlp" and values else _by_name(name, [], values, {})
         return net(name, **given, **settings)
 
-    return _shown(make, name, nets.maker(name), takes, Parameter.KEYWORD_ONLY)
+    return _present(make, name, nets.maker(name), takes, Parameter.KEYWORD_ONLY)
 
 
 @dataclass(frozen=True, eq=False)
-class Divided:
-    """A dataset that is divided among devices anew for each seed, as the pipeline does."""
+class DividedDataset:
+    """A dataset and its partition, drawn anew for each seed as in the pipeline."""
 
     dataset: Dataset
     way: Way
@@ -101,34 +101,34 @@ class Divided:
     _last: dict[int, tuple[Partition, Federation]] = field(default_factory=dict, repr=False)
 
     def partition(self, seed: int = 0) -> Partition:
-        """Return who holds which example."""
-        return self._made(seed)[0]
+        """Return the partition, see :class:`fedcore.partition.Partition`."""
+        return self._divided(seed)[0]
 
     def federation(self, seed: int = 0) -> Federation:
         """Return the devices with their examples, and the shared test set."""
-        return self._made(seed)[1]
+        return self._divided(seed)[1]
 
     def counts(self, seed: int = 0) -> pd.DataFrame:
-        """Return who holds what, see :func:`fedcore.partition.tables.counts`."""
+        """Return the examples of each device and class, see :func:`fedcore.partition.tables.counts`."""
         return counts(self.dataset, self.partition(seed))
 
-    def scaled(self, data: Data, device: str, seed: int = 0) -> Data:
+    def scale_like(self, data: Data, device: str, seed: int = 0) -> Data:
         """Return examples as they were loaded, scaled as a device scales its own."""
         if self.scale == "none":
             return data
-        return partition.standardised(data, *partition.moments(self.dataset, self.partition(seed))[device])
+        return partition.standardise(data, *partition.moments(self.dataset, self.partition(seed))[device])
 
-    def _made(self, seed: int) -> tuple[Partition, Federation]:
+    def _divided(self, seed: int) -> tuple[Partition, Federation]:
         if seed not in self._last:
             self._last.clear()
             with one_thread():
-                self._last[seed] = self._make(seed)
+                self._last[seed] = self._divide(seed)
         return self._last[seed]
 
-    def _make(self, seed: int) -> tuple[Partition, Federation]:
+    def _divide(self, seed: int) -> tuple[Partition, Federation]:
         made = partition.partition(self.dataset, name=self.way.name, seed=seed, **self.settings)
         held, shared = partition.splits(self.dataset, made, self.scale)
-        own = partition.servers(self.dataset, self.scale)
+        own = partition.server_examples(self.dataset, self.scale)
         devices = {name: Device(name, self.nets[i % len(self.nets)], held[name]) for i, name in enumerate(held)}
         return made, Federation(devices, shared, len(self.dataset.classes), own)
 
@@ -141,7 +141,7 @@ def federate(
     scale: Literal["none", "device"] = "none",
     name: str = "data",
     **settings: Any,
-) -> Divided:
+) -> DividedDataset:
     """Describe a federation: the dataset is divided when a method runs, with the run's seed.
 
     way: how examples are divided, e.g. `dirichlet(0.5)`, which is the default. net: of all devices, or several that
@@ -149,18 +149,20 @@ def federate(
     examples. name: of the dataset in tables. The other settings are those of :func:`fedcore.partition.partition`:
     devices, val, test, shared_test, examples, shared_examples, domains, unlabelled, hidden.
 
-    Raises InputError for a setting that is not known, or beyond its range.
+    Raises InputError for a setting that is unknown or out of range.
     """
     chosen = way if way is not None else Way("dirichlet", {})
     if not isinstance(chosen, Way):
         raise InputError(f"federate.way = {chosen!r}: must be one of {', '.join(PARTITIONS)}, e.g. dirichlet(0.5)")
     if twice := sorted(set(chosen.settings) & set(settings)):
-        raise InputError(f"federate.{twice[0]}: is a setting of {chosen.name}, which has it already")
+        raise InputError(f"federate.{twice[0]}: is already set in {chosen.name}")
     if scale not in ("none", "device"):
         raise InputError(f"federate.scale = {scale!r}: must be none or device")
-    given = checked(model(partition.partition, DIVIDED), "federate", {**chosen.settings, **settings}).model_dump()
+    given = check(
+        model(partition.partition, PARTITION_CONTEXT), "federate", {**chosen.settings, **settings}
+    ).model_dump()
     several = [net] if isinstance(net, Architecture) else [*(net or [architecture("mlp")()])]
-    return Divided(dataset, chosen, given, tuple(one.of(dataset) for one in several), scale, name)
+    return DividedDataset(dataset, chosen, given, tuple(one.of(dataset) for one in several), scale, name)
 
 
 def _by_name(where: str, names: list[str], values: Sequence[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,10 +175,10 @@ def _by_name(where: str, names: list[str], values: Sequence[Any], settings: Mapp
     return given | dict(settings)
 
 
-def _shown(
+def _present(
     make: Callable[..., Any], name: str, like: Callable[..., Any], takes: Mapping[str, tuple[Any, Any]], kind: Any
 ) -> Callable[..., Any]:
-    """Give a function the name, the documentation and the signature that its user should see."""
+    """Set a function's name, documentation and signature as its user should see them."""
     make.__name__ = make.__qualname__ = name
     make.__doc__ = like.__doc__
     make.__annotations__ = {key: hint for key, (hint, _) in takes.items()}

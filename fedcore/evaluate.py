@@ -1,4 +1,4 @@
-"""How well each device is served: accuracy, macro F1 and loss on every split."""
+"""Accuracy, macro F1 and loss of the deployed models on every split."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import nll_loss
 
 from fedcore.local import predict
-from fedcore.types import Data, Deploy, Device, Handle, Message, Model, Net, Params, Scores, Splits, named
+from fedcore.types import Data, Deploy, Device, Handle, Message, Model, Net, Params, Scores, Splits, step_word
 
 BATCH = 1024
 
@@ -54,10 +54,10 @@ def evaluate(model: Model, net: Net, data: Data) -> dict[str, float]:
     return metrics(outputs(model, net, data.inputs()), data.y)
 
 
-def examined(device: Device) -> Device:
-    """Return the device without its training examples, which no score is of: they need not go to where it is scored.
+def drop_training_data(device: Device) -> Device:
+    """Return the device without its training examples, which scoring does not need and should not transfer.
 
-    Examples that lie elsewhere stay there.
+    A handle of examples is returned as it is.
     """
     if isinstance(device.data, Handle):
         return device
@@ -65,11 +65,11 @@ def examined(device: Device) -> Device:
     return replace(device, data=Splits(Data(train.x[:0], train.y[:0]), device.data.val, device.data.test))
 
 
-@named("evaluate")
+@step_word("evaluate")
 def score(deploy: Deploy, memory: Params, message: Message, devices: Mapping[str, Device], shared: Data) -> Scores:
     """Score one deployed model on the shared test set and on the val and test splits of the devices that run it.
 
-    The devices must have equal nets: they run one and the same model.
+    The devices must have equal nets, as they run the same model.
     """
     model = deploy(memory, message)
     net = next(iter(devices.values())).net

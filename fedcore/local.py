@@ -1,7 +1,7 @@
 """Training one device's model: minibatch descent on a net whose parameters are laid out as one vector.
 
 `train` is a stage's local step. Methods that need another loss or corrected gradients compose the same pieces:
-`starting`, `lay`, `fit`, or below it `minibatches`, `gradients`, `updates`, `descend`.
+`starting_params`, `flatten_net`, `fit`, or below it `minibatches`, `gradient_step`, `optimiser_step`, `descend`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from fedcore.nets.copies import copier
 from fedcore.types import Amount, Count, Data, Device, Message, Net, Params, Positive, StepId, Update
 
 Step: TypeAlias = Callable[[Tensor, Tensor], None]
-"""What is done with one minibatch: inputs (B, *shape) float32 and labels (B,)."""
+"""A training step on one minibatch: inputs (B, *shape) float32 and labels (B,)."""
 
 Pieces: TypeAlias = Sequence[tuple[slice, float]]
-"""Parts of the vector that lie one after the other, and the factor of the learning rate in each."""
+"""Consecutive parts of the vector, and the factor of the learning rate in each."""
 
 Momentum: TypeAlias = Annotated[float, Ge(0), Lt(1)]
 
@@ -41,24 +41,24 @@ Slope: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Logits (B, K) and labels (B,) -> the derivative of the loss, summed over them, at the logits (B, K)."""
 
 MOMENTS = "moments/"
-"""What the names begin with under which a device keeps its optimiser's memory."""
+"""Prefix of the leaves in a device's memory that hold its optimiser's moments."""
 
 ALIGNMENT = 16
-"""Every leaf starts at a multiple of so many numbers in the vector (a cache line): products run 4 % faster."""
+"""Every leaf starts at a multiple of this many numbers (a cache line): matrix products run 4 % faster."""
 
-AT_A_TIME = 1024
-"""Examples scored at a time: bounds memory."""
+SCORING_BATCH = 1024
+"""Examples per batch of predictions; bounds memory."""
 
-IMAGES_AT_A_TIME = 32
-"""The same for convolutional nets, whose activations should stay in the cache and below the 32 MB from which each is
-fresh memory: McMahan's CNN takes three fifths of the time of 1024, ResNet-20 a third."""
+IMAGE_BATCH = 32
+"""The same for convolutional nets, whose activations should fit into the cache and stay below 32 MB, above which each
+allocation is fresh memory: McMahan's CNN takes three fifths of the time of 1024, ResNet-20 a third."""
 
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda done: 1.0,
     "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
     "linear": lambda done: 1 - done,
 }
-"""The share of the learning rate that is left, by the share of this call's steps that are done."""
+"""Factor of the learning rate, by the share of this call's steps that are done."""
 
 
 def entropies(logits: Tensor) -> Tensor:
@@ -66,32 +66,32 @@ def entropies(logits: Tensor) -> Tensor:
     return -(logits.softmax(1) * logits.log_softmax(1)).sum(1)
 
 
-def printed(logits: Tensor, y: Tensor) -> Tensor:
+def printed_loss(logits: Tensor, y: Tensor) -> Tensor:
     """FedASA's loss as printed (Deng et al. 2024, eq. 12): CE(s, y) + exp(entropy of s), s = softmax(logits) (10).
 
-    The softmax is taken twice, so that no class can have more than e / (e + K - 1): it trains badly. Its hard label
-    (11) occurs in no formula. Departure: the mean over the examples, of which (12) prints no sum.
+    The softmax is applied twice, so that no class can exceed e / (e + K - 1): it trains badly. The hard label (11)
+    occurs in no formula. Departure: the mean over the examples; (12) prints no sum.
     """
     return cross_entropy(logits.softmax(1), y) + entropies(logits).exp().mean()
 
 
-def table3(logits: Tensor, y: Tensor) -> Tensor:
-    """The loss that fits the numbers of FedASA's Table III, which (12) cannot: cross-entropy plus entropy."""
+def table3_loss(logits: Tensor, y: Tensor) -> Tensor:
+    """The loss that reproduces the numbers of FedASA's Table III, unlike (12): cross-entropy plus entropy."""
     return cross_entropy(logits, y) + entropies(logits).mean()
 
 
-LOSSES: dict[str, Loss] = {"ce": cross_entropy, "printed": printed, "table3": table3}
+LOSSES: dict[str, Loss] = {"ce": cross_entropy, "printed": printed_loss, "table3": table3_loss}
 
 
 @dataclass(frozen=True)
 class Training:
-    """How a device trains.
+    """Settings of a device's training.
 
-    optimiser: "sgd" or "adam" (beta .9 and .999, eps 1e-8). momentum: of sgd. weight_decay: half the squared norm's
-    weight in the loss, for both. schedule: of the learning rate over one round's steps. batch: examples per step; an
-    epoch's last one may be smaller. loss: "ce" (cross-entropy), "printed" or "table3" (FedASA's). moments: "fresh", an
-    optimiser begins each round anew, or "kept": a device keeps its optimiser's memory from round to round, and to
-    itself (where nothing is sent in a stage it has no place to keep it).
+    optimiser: "sgd" or "adam" (beta .9 and .999, eps 1e-8). momentum: of sgd. weight_decay: weight of half the squared
+    norm in the loss, for both. schedule: of the learning rate over one round's steps. batch: examples per step; an
+    epoch's last batch may be smaller. loss: "ce" (cross-entropy), "printed" or "table3" (FedASA's). moments: "fresh",
+    every round starts a new optimiser, or "kept": a device keeps its optimiser's moments in its memory from round to
+    round (not in a stage without `combine`, where the model takes the place of the memory).
     """
 
     optimiser: Literal["adam", "sgd"] = "adam"
@@ -106,8 +106,8 @@ class Training:
 
 
 @runtime_checkable
-class ByHand(Protocol):
-    """A module that brings its own chain rule, see `fedcore.nets.mlp.MLP`; others are left to autograd."""
+class ManualGradients(Protocol):
+    """A module that computes its gradients itself, see `fedcore.nets.mlp.MLP`; other modules use autograd."""
 
     def activations(self, leaves: Params, x: Tensor) -> list[Tensor]: ...
 
@@ -117,12 +117,11 @@ class ByHand(Protocol):
 
 
 @dataclass(frozen=True)
-class Laid:
-    """A net laid out for training: its parameters are views of one vector, their gradients of another.
+class FlatNet:
+    """A net whose parameters are views of one vector and whose gradients are views of another.
 
-    vector, gradient: (P,), in which the parameters stand one after the other (with zeros between, see ALIGNMENT).
-    leaves, slopes: views of the two by name. module: this process's module of the net, on these parameters and on its
-    own copy of the buffers.
+    vector, gradient: (P,), the parameters one after the other (padded with zeros, see ALIGNMENT). leaves, slopes: views
+    of the two by name. module: a module of the net with these parameters and its own copy of the buffers.
     """
 
     module: nn.Module
@@ -132,26 +131,26 @@ class Laid:
     slopes: Params
 
     def params(self) -> Params:
-        """Return a copy of all leaves as they are now."""
+        """Return a copy of all leaves."""
         return nets.leaves(self.module)
 
 
 def train(
     memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training
 ) -> tuple[Params, Update]:
-    """Train the device's model on its examples, from what it was sent and what it owns; send the whole model.
+    """Train the device's model on its examples and send the whole model.
 
-    What it owns goes before what it was sent; leaves that are in neither are its own initial ones.
+    It starts from the leaves in the device's memory, then from those in the message; missing leaves are initialised.
     """
-    laid = lay(device.net, starting(memory, message, device, step_id))
-    moments = fit(laid, device, step_id, training, memory)
-    params = laid.params()
+    flat = flatten_net(device.net, starting_params(memory, message, device, step_id))
+    moments = fit(flat, device, step_id, training, memory)
+    params = flat.params()
     update = Update(params, size=len(device.data.train), score=accuracy(params, device.net, device.data.val))
     return ({**memory, **moments} if moments else memory), update
 
 
 def fit(
-    laid: Laid,
+    flat: FlatNet,
     device: Device,
     step_id: StepId,
     training: Training,
@@ -162,23 +161,22 @@ def fit(
     pieces: Pieces = WHOLE,
     slope: Slope | None = None,
 ) -> Params:
-    """Train a laid out model on the device's examples; returns the optimiser's memory if it is to be kept.
+    """Train a model on the device's examples; returns the optimiser's moments if they are to be kept.
 
-    memory: the device's own, in which names that begin with `prefix` hold the optimiser's. pull, pieces, slope: see
-    `plain`.
+    memory: the device's, whose names that begin with `prefix` hold the moments. pull, pieces, slope: see `plain_step`.
     """
     kept = training.moments == "kept"
     mine = {name: leaf for name, leaf in memory.items() if kept and name.startswith(prefix)}
     moments = {name.removeprefix(prefix): leaf.clone() for name, leaf in mine.items()}
-    with nets.drawn_from(step_id.generator("noise")):
-        batches = minibatches(laid, len(device.data.train), training, step_id.generator("batches"))
-        step = plain(laid, training, len(batches), moments, pull=pull, pieces=pieces, slope=slope)
+    with nets.use_generator(step_id.generator("noise")):
+        batches = minibatches(flat, len(device.data.train), training, step_id.generator("batches"))
+        step = plain_step(flat, training, len(batches), moments, pull=pull, pieces=pieces, slope=slope)
         descend(device.data.train, batches, step)
     return {f"{prefix}{name}": leaf for name, leaf in moments.items()} if kept else {}
 
 
-def starting(memory: Params, message: Message, device: Device, step_id: StepId) -> Params:
-    """Return the leaves to train from. A device's own initial ones depend on the seed and its name alone."""
+def starting_params(memory: Params, message: Message, device: Device, step_id: StepId) -> Params:
+    """Return the leaves to train from. A device's initial ones depend on the seed and its name alone."""
     known = {**message.params, **memory}
     names = nets.shapes(device.net)
     if any(name not in known for name in names):
@@ -186,14 +184,17 @@ def starting(memory: Params, message: Message, device: Device, step_id: StepId) 
     return {name: known[name] for name in names}
 
 
-def lay(net: Net, params: Params) -> Laid:
-    """Lay out a copy of `params`."""
+def flatten_net(net: Net, params: Params) -> FlatNet:
+    """Copy `params` into one vector."""
     template = _template(nets.key(net))
     names = [name for name, _ in template.named_parameters()]
     sizes = [math.ceil(params[name].numel() / ALIGNMENT) * ALIGNMENT for name in names]
     vector, gradient = torch.zeros(sum(sizes)), torch.zeros(sum(sizes))
     leaves, slopes = (
-        {name: placed(part, params[name].shape, _inner(template)) for name, part in zip(names, parts, strict=True)}
+        {
+            name: view_of(part, params[name].shape, _channels_last(template))
+            for name, part in zip(names, parts, strict=True)
+        }
         for parts in (torch.split(vector, sizes), torch.split(gradient, sizes))
     )
     for name, leaf in leaves.items():
@@ -201,35 +202,35 @@ def lay(net: Net, params: Params) -> Laid:
     module = load(net, {name: leaves[name] if name in leaves else leaf.clone() for name, leaf in params.items()})
     for name, parameter in module.named_parameters():
         parameter.grad = slopes[name]
-    return Laid(module.train(), vector, gradient, leaves, slopes)
+    return FlatNet(module.train(), vector, gradient, leaves, slopes)
 
 
-def beside(laid: Laid, numbers: Params) -> Tensor:
-    """Lay numbers by leaf out as `laid.vector` is, (P,); zero where a leaf is missing."""
-    vector = torch.zeros_like(laid.vector)
-    for name, view in _views(laid, vector).items():
+def to_vector(flat: FlatNet, numbers: Params) -> Tensor:
+    """Return leaves as one vector in the layout of `flat.vector`, (P,); zero where a leaf is missing."""
+    vector = torch.zeros_like(flat.vector)
+    for name, view in _views(flat, vector).items():
         if name in numbers:
             view.copy_(numbers[name])
     return vector
 
 
-def by_leaf(laid: Laid, vector: Tensor) -> Params:
-    """Return copies of a vector's parts, (P,) as `laid.vector`, by leaf."""
-    views = _views(laid, vector).items()
+def to_leaves(flat: FlatNet, vector: Tensor) -> Params:
+    """Return a vector (P,) in the layout of `flat.vector` as leaves, copied."""
+    views = _views(flat, vector).items()
     return {name: view.clone(memory_format=torch.contiguous_format) for name, view in views}
 
 
-def _views(laid: Laid, vector: Tensor) -> Params:
+def _views(flat: FlatNet, vector: Tensor) -> Params:
     return {
-        name: vector.as_strided(leaf.shape, leaf.stride(), leaf.storage_offset()) for name, leaf in laid.leaves.items()
+        name: vector.as_strided(leaf.shape, leaf.stride(), leaf.storage_offset()) for name, leaf in flat.leaves.items()
     }
 
 
-def placed(part: Tensor, shape: Sequence[int], channels_last: bool) -> Tensor:
-    """Return the view of that shape of a part of the vector.
+def view_of(part: Tensor, shape: Sequence[int], channels_last: bool) -> Tensor:
+    """Return a part of the vector as a view of that shape.
 
-    channels_last: a convolution's weights (m, n, h, w) stand as (m, h, w, n). Activations follow, and oneDNN is faster:
-    a step of McMahan's CNN takes a quarter less time, one of MobileNetV2 two fifths, VGG's as long as before.
+    channels_last: store a convolution's weights (m, n, h, w) as (m, h, w, n). Activations follow, and oneDNN is faster:
+    a step of McMahan's CNN takes a quarter less time, one of MobileNetV2 two fifths less, one of VGG the same time.
     """
     part = part[: math.prod(shape)]
     if channels_last and len(shape) == 4:
@@ -238,13 +239,13 @@ def placed(part: Tensor, shape: Sequence[int], channels_last: bool) -> Tensor:
     return part.view(shape)
 
 
-def _inner(module: nn.Module) -> bool:
-    """Whether channels may stand innermost: the module says so, for there are some that cannot (`x.view(B, -1)`)."""
+def _channels_last(module: nn.Module) -> bool:
+    """Tell whether a module accepts channels-last tensors; a module declares it, as `x.view(B, -1)` would fail."""
     return getattr(module, "channels_last", False)
 
 
 def load(net: Net, params: Params) -> nn.Module:
-    """Return a new module of the net that stands on `params`: nothing is copied."""
+    """Return a new module of the net that uses `params` without copying them."""
     module = _copier(nets.key(net))()
     module.load_state_dict(params, assign=True)
     return module
@@ -252,8 +253,8 @@ def load(net: Net, params: Params) -> nn.Module:
 
 @functools.lru_cache(maxsize=64)
 def _template(key: bytes) -> nn.Module:
-    """Return this process's module of a net, to be copied and never used itself."""
-    with nets.drawn_from(torch.Generator()):
+    """Return a module of a net that is only copied, never used."""
+    with nets.use_generator(torch.Generator()):
         module: nn.Module = pickle.loads(key)()
     return module
 
@@ -263,25 +264,25 @@ def _copier(key: bytes) -> Callable[[], nn.Module]:
     return copier(_template(key))
 
 
-def minibatches(laid: Laid, count: int, training: Training, generator: torch.Generator) -> list[Tensor]:
+def minibatches(flat: FlatNet, count: int, training: Training, generator: torch.Generator) -> list[Tensor]:
     """Draw all of a round's minibatches before the first step: S tensors of at most `batch` indices below `count`.
 
-    A lone last example is left out where the net has buffers: batch statistics of one example do not exist.
+    If the net has buffers, a last batch of one example is left out, as it has no batch statistics.
     """
-    least = 2 if any(True for _ in laid.module.buffers()) else 1
+    least = 2 if any(True for _ in flat.module.buffers()) else 1
     epochs = [torch.randperm(count, generator=generator) for _ in range(training.epochs)]
     return [batch for epoch in epochs for batch in torch.split(epoch, training.batch) if len(batch) >= least]
 
 
-def descend(data: Data, batches: Sequence[Tensor], step_id: Step) -> None:
-    """Do a step on each minibatch."""
+def descend(data: Data, batches: Sequence[Tensor], step: Step) -> None:
+    """Take a step on each minibatch."""
     x, y = data.inputs(), data.y
     for index in batches:
-        step_id(x.index_select(0, index), y.index_select(0, index))
+        step(x.index_select(0, index), y.index_select(0, index))
 
 
-def plain(
-    laid: Laid,
+def plain_step(
+    flat: FlatNet,
     training: Training,
     steps: int,
     moments: Params | None = None,
@@ -292,23 +293,23 @@ def plain(
 ) -> Step:
     """Return the step that minimises the mean loss.
 
-    moments: the optimiser's memory, which each step changes; an empty one is filled. pull: what changes
-    `laid.gradient` before it is followed. pieces: parts of the vector with learning rates of their own. slope: of the
-    loss that takes the place of `training.loss`.
+    moments: the optimiser's, updated by each step; an empty one is filled. pull: changes `flat.gradient` before the
+    optimiser uses it. pieces: parts of the vector with their own learning rates. slope: of a loss that replaces
+    `training.loss`.
     """
     rates = iter(learning_rates(training, steps))
-    known = slope or (of_cross_entropy if training.loss == "ce" else None)
+    known = slope or (cross_entropy_slope if training.loss == "ce" else None)
     bare = training.optimiser == "sgd" and training.momentum == 0 and pull is None and len(pieces) == 1
-    if isinstance(laid.module, ByHand) and bare and known is not None:
-        module, at_logits = laid.module, known
+    if isinstance(flat.module, ManualGradients) and bare and known is not None:
+        module, at_logits = flat.module, known
 
         def fused(x: Tensor, y: Tensor) -> None:
             rate = next(rates)
             keep = 1 - rate * training.weight_decay
-            by_hand(module, laid.leaves, x, y, laid.leaves, keep=keep, scale=-rate, slope=at_logits)
+            manual_step(module, flat.leaves, x, y, flat.leaves, keep=keep, scale=-rate, slope=at_logits)
 
         return fused
-    gradient, update = gradients(laid, training.loss, slope), updates(laid, training, moments, pieces)
+    gradient, update = gradient_step(flat, training.loss, slope), optimiser_step(flat, training, moments, pieces)
 
     def step(x: Tensor, y: Tensor) -> None:
         gradient(x, y)
@@ -319,30 +320,30 @@ def plain(
     return step
 
 
-def toward(laid: Laid, anchor: Tensor, weight: float) -> Callable[[], None] | None:
-    """Return what adds the gradient of weight/2 ||w - anchor||^2 to `laid.gradient`; None for weight 0.
+def proximal_pull(flat: FlatNet, anchor: Tensor, weight: float) -> Callable[[], None] | None:
+    """Return a function that adds the gradient of weight/2 ||w - anchor||^2 to `flat.gradient`; None for weight 0.
 
-    anchor: (P,), laid out as `laid.vector`.
+    anchor: (P,), in the layout of `flat.vector`.
     """
     if weight == 0:
         return None
     away = torch.empty_like(anchor)
 
     def pull() -> None:
-        laid.gradient.add_(torch.sub(laid.vector, anchor, out=away), alpha=weight)
+        flat.gradient.add_(torch.sub(flat.vector, anchor, out=away), alpha=weight)
 
     return pull
 
 
-def gradients(laid: Laid, loss: str = "ce", slope: Slope | None = None) -> Step:
-    """Return what writes the gradient of the mean loss into `laid.gradient`. slope: of a loss in place of `loss`."""
-    module, mean = laid.module, LOSSES[loss]
-    known = slope or (of_cross_entropy if loss == "ce" else None)
-    if isinstance(module, ByHand) and known is not None:
-        return lambda x, y: by_hand(module, laid.leaves, x, y, laid.slopes, keep=0.0, scale=1.0, slope=known)
+def gradient_step(flat: FlatNet, loss: str = "ce", slope: Slope | None = None) -> Step:
+    """Return a step that writes the gradient of the mean loss to `flat.gradient`. slope: of a loss to use instead."""
+    module, mean = flat.module, LOSSES[loss]
+    known = slope or (cross_entropy_slope if loss == "ce" else None)
+    if isinstance(module, ManualGradients) and known is not None:
+        return lambda x, y: manual_step(module, flat.leaves, x, y, flat.slopes, keep=0.0, scale=1.0, slope=known)
 
     def gradient(x: Tensor, y: Tensor) -> None:
-        laid.gradient.zero_()
+        flat.gradient.zero_()
         if slope is None:
             torch.autograd.backward(mean(module(x), y))
         else:
@@ -352,18 +353,26 @@ def gradients(laid: Laid, loss: str = "ce", slope: Slope | None = None) -> Step:
     return gradient
 
 
-def of_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+def cross_entropy_slope(logits: Tensor, y: Tensor) -> Tensor:
     """Return softmax(logits) - onehot(y), the slope of cross-entropy."""
     slope = logits.softmax(1)
     return slope.scatter_add_(1, y[:, None], slope.new_full((len(y), 1), -1.0))
 
 
-def by_hand(
-    module: ByHand, leaves: Params, x: Tensor, y: Tensor, into: Params, *, keep: float, scale: float, slope: Slope
+def manual_step(
+    module: ManualGradients,
+    leaves: Params,
+    x: Tensor,
+    y: Tensor,
+    into: Params,
+    *,
+    keep: float,
+    scale: float,
+    slope: Slope,
 ) -> None:
-    """Do into <- keep * into + scale * (gradient of the mean loss), without autograd.
+    """Compute into <- keep * into + scale * (gradient of the mean loss), without autograd.
 
-    slope: of the loss; the mean's 1/B goes into the scale.
+    slope: of the summed loss; the mean's 1/B is part of the scale.
     """
     with torch.no_grad():
         activations = module.activations(leaves, x)
@@ -375,20 +384,20 @@ def learning_rates(training: Training, steps: int) -> list[float]:
     return [training.lr * SCHEDULES[training.schedule](step / steps) for step in range(steps)]
 
 
-def updates(
-    laid: Laid, training: Training, moments: Params | None = None, pieces: Pieces = WHOLE
+def optimiser_step(
+    flat: FlatNet, training: Training, moments: Params | None = None, pieces: Pieces = WHOLE
 ) -> Callable[[float], None]:
-    """Return what moves `laid.vector` along `laid.gradient` at a given learning rate.
+    """Return a function that updates `flat.vector` from `flat.gradient` at a given learning rate.
 
-    It remembers its moments, in `moments` if that is given, and goes on with those that are there.
+    moments: the optimiser's, read and updated in place; None: new ones.
     """
-    return OPTIMISERS[training.optimiser](laid, training, {} if moments is None else moments, pieces)
+    return OPTIMISERS[training.optimiser](flat, training, {} if moments is None else moments, pieces)
 
 
-def _sgd(laid: Laid, training: Training, moments: Params, pieces: Pieces) -> Callable[[float], None]:
-    velocity = moments.setdefault("velocity", torch.zeros_like(laid.vector)) if training.momentum else None
+def _sgd(flat: FlatNet, training: Training, moments: Params, pieces: Pieces) -> Callable[[float], None]:
+    velocity = moments.setdefault("velocity", torch.zeros_like(flat.vector)) if training.momentum else None
     parts = [
-        ([laid.vector[piece]], [laid.gradient[piece]], [None if velocity is None else velocity[piece]], factor)
+        ([flat.vector[piece]], [flat.gradient[piece]], [None if velocity is None else velocity[piece]], factor)
         for piece, factor in pieces
     ]
 
@@ -402,12 +411,12 @@ def _sgd(laid: Laid, training: Training, moments: Params, pieces: Pieces) -> Cal
     return update
 
 
-def _adam(laid: Laid, training: Training, moments: Params, pieces: Pieces) -> Callable[[float], None]:
-    first, second = (moments.setdefault(name, torch.zeros_like(laid.vector)) for name in ("first", "second"))
+def _adam(flat: FlatNet, training: Training, moments: Params, pieces: Pieces) -> Callable[[float], None]:
+    first, second = (moments.setdefault(name, torch.zeros_like(flat.vector)) for name in ("first", "second"))
     steps = moments.setdefault("steps", torch.zeros(()))
     counts = [steps] + [steps.clone() for _ in pieces[1:]]  # a call counts its own
     parts = [
-        ([laid.vector[piece]], [laid.gradient[piece]], [first[piece]], [second[piece]], [count], factor)
+        ([flat.vector[piece]], [flat.gradient[piece]], [first[piece]], [second[piece]], [count], factor)
         for (piece, factor), count in zip(pieces, counts, strict=True)
     ]
 
@@ -422,27 +431,27 @@ def _adam(laid: Laid, training: Training, moments: Params, pieces: Pieces) -> Ca
 
 
 OPTIMISERS = {"sgd": _sgd, "adam": _adam}
-"""PyTorch's fused kernels, called as functions: its optimiser classes take a second to import in each process."""
+"""PyTorch's fused kernels as functions: importing its optimiser classes takes a second in each process."""
 
 
 def predict(params: Params, net: Net, x: Tensor, batch: int) -> Tensor:
     """Return the logits (N, K) of examples (N, *shape), float32 or uint8, in evaluation mode.
 
-    batch: examples at a time; a convolutional net takes at most IMAGES_AT_A_TIME.
+    batch: examples at a time; at most IMAGE_BATCH for a convolutional net.
     """
     module = load(net, params).eval()
-    if _inner(module):
+    if _channels_last(module):
         module.to(memory_format=torch.channels_last)
     if any(leaf.dim() > 2 for leaf in params.values()):
-        batch = min(batch, IMAGES_AT_A_TIME)
+        batch = min(batch, IMAGE_BATCH)
     examples = Data(x, torch.empty(len(x)))
     with torch.no_grad():
         return torch.cat([module(examples.inputs(slice(i, i + batch))) for i in range(0, max(len(x), 1), batch)])
 
 
 def accuracy(params: Params, net: Net, data: Data) -> float:
-    """Return the fraction of examples that the model gets right, nan where there are none."""
+    """Return the fraction of examples that the model classifies correctly, nan without examples."""
     if len(data) == 0:
         return math.nan
-    hits = predict(params, net, data.x, AT_A_TIME).argmax(1) == data.y
+    hits = predict(params, net, data.x, SCORING_BATCH).argmax(1) == data.y
     return hits.double().mean().item()

@@ -1,4 +1,4 @@
-"""The shared primitive: replace models by weighted means of models."""
+"""Weighted means of models."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def evenly(count: int) -> Tensor:
 def mean(members: Sequence[Params], weights: Tensor) -> Params:
     r"""Return one weighted mean, sum_j w_j theta_j.
 
-    members: C models with equal leaves. weights: (C,) on the simplex. Leaves that count (integer buffers such as
-    batch norm's number of batches) are not averaged: the first member's is kept. Sums run in the given order, in the
+    members: C models with equal leaves. weights: (C,) on the simplex. Integer buffers, such as
+    batch norm's number of batches, are not averaged: the first member's is kept. Sums run in the given order, in the
     leaf's own precision, so that one member with weight 1 returns its own bits.
     """
     share = weights.tolist()
@@ -41,12 +41,12 @@ def mean(members: Sequence[Params], weights: Tensor) -> Params:
     return mixed
 
 
-def changes(after: Params, before: Params) -> Params:
-    """Return after - before, leaf by leaf; of leaves that count, how far they have counted."""
+def subtract(after: Params, before: Params) -> Params:
+    """Return after - before, leaf by leaf, integer leaves too."""
     return {name: leaf - before[name] for name, leaf in after.items()}
 
 
-def changed(before: Params, change: Params) -> Params:
+def add(before: Params, change: Params) -> Params:
     """Return before + change, leaf by leaf."""
     return {name: leaf + change[name] for name, leaf in before.items()}
 

@@ -1,4 +1,4 @@
-"""The only loop over rounds, and what it alone does: sampling, counting traffic, refusing bad updates, scoring."""
+"""The only loop over rounds. It samples devices, counts traffic, checks updates and scores models."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
-from fedcore.evaluate import examined, score
-from fedcore.messages import received
+from fedcore.evaluate import drop_training_data, score
+from fedcore.messages import received_model
 from fedcore.nets import key, shapes
 from fedcore.types import (
     Combine,
@@ -35,7 +35,7 @@ from fedcore.types import (
 
 
 class Execute(Protocol):
-    """How a step is run: here, in worker processes, or as a cached task. What a step returns may be a reference."""
+    """Runs steps: in this process, in worker processes, or as cached tasks. Results may be references."""
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any: ...
 
@@ -44,7 +44,7 @@ class Execute(Protocol):
 
 @dataclass(frozen=True)
 class State:
-    """All that the next round depends on. stage, round: the next turn. memories holds only devices that have one."""
+    """All that the next round depends on. stage, round: the next turn. memories: of the devices that have one."""
 
     server: Params | Handle
     messages: Mapping[str, Message | Handle]
@@ -55,11 +55,11 @@ class State:
 
 @dataclass(frozen=True)
 class Round:
-    """What one turn left behind.
+    """The outcome of one turn.
 
-    up, down: bytes that each device sent and received in this turn. The method's last turn also brings everyone the
-    final model. scores: of the models as deployed after this turn, or None where it was not evaluated. report: what
-    the server found in this turn.
+    up, down: bytes that each device sent and received in this turn; the method's last turn includes sending everyone
+    the final model. scores: of the models deployed after this turn, or None if it was not evaluated. report: the
+    server's findings in this turn.
     """
 
     turn: Turn
@@ -79,16 +79,16 @@ def begin(method: Method, fed: Federation, seed: int, execute: Execute) -> State
 def run(
     method: Method, fed: Federation, seed: int, execute: Execute, state: State | None = None, every: int = 1
 ) -> Iterator[Round]:
-    """Play a method's turns one by one, from the start or from a state that an earlier run left.
+    """Run a method turn by turn, from the start or from the state of an earlier run.
 
-    execute: runs the steps; it may keep their results as references, the loop never looks inside them.
-    every: evaluate after each so many rounds of a stage; the method's end is always evaluated.
+    execute: runs the steps; it may keep their results as references, which the loop never opens.
+    every: evaluate after every so many rounds of a stage; the last turn is always evaluated.
     """
     state = begin(method, fed, seed, execute) if state is None else state
-    while (state := upcoming(method, state)).stage < len(method.stages):
+    while (state := next_turn(method, state)).stage < len(method.stages):
         played = play(method, fed, seed, execute, state)
         state = played.state
-        if upcoming(method, state).stage == len(method.stages):
+        if next_turn(method, state).stage == len(method.stages):
             yield finish(method, fed, execute, played)
         elif state.round % every == 0:
             yield replace(played, scores=measure(method, fed, state, execute))
@@ -96,15 +96,15 @@ def run(
             yield played
 
 
-def upcoming(method: Method, state: State) -> State:
-    """Return the same state with stage and round of the next turn; stage is beyond the last one at the end."""
+def next_turn(method: Method, state: State) -> State:
+    """Return the state with stage and round of the next turn; at the end, stage is the number of stages."""
     while state.stage < len(method.stages) and state.round >= method.stages[state.stage].rounds:
         state = replace(state, stage=state.stage + 1, round=0)
     return state
 
 
 def play(method: Method, fed: Federation, seed: int, execute: Execute, state: State) -> Round:
-    """Play one turn."""
+    """Run one turn."""
     stage = method.stages[state.stage]
     turn = take_turn(stage, state, fed, seed)
     out = execute.map(stage.local, {unit: (*inputs(unit, state, fed), turn.step_id(unit)) for unit in turn.units})
@@ -128,7 +128,7 @@ def play(method: Method, fed: Federation, seed: int, execute: Execute, state: St
 
 
 def to_memories(updates: Mapping[str, Update]) -> dict[str, Params]:
-    """Return the models that would have been sent, as their devices' memories."""
+    """Return each update's model as its device's memory."""
     return {name: update.params for name, update in updates.items()}
 
 
@@ -155,7 +155,7 @@ def inputs(unit: Unit, state: State, fed: Federation) -> tuple[Any, Any, Any]:
 
 
 def take_turn(stage: Stage | PairStage, state: State, fed: Federation, seed: int) -> Turn:
-    """Choose who takes part: all units, or a fraction of them (at least one) drawn without replacement."""
+    """Return the next turn with all units, or a fraction of them (at least one) sampled without replacement."""
     names = tuple(fed.devices)
     units: list[Unit] = list(combinations(names, 2)) if isinstance(stage, PairStage) else list(names)
     if stage.fraction < 1:
@@ -172,7 +172,7 @@ def receive(
     turn: Turn,
     nets: Mapping[str, Net],
 ) -> tuple[Params, Mapping[str, Message], Report]:
-    """Combine updates after checking each; raises InputError, naming the device, for one that cannot be used."""
+    """Check and combine updates; raises InputError, naming the device, for one that cannot be used."""
     for unit, update in updates.items():
         check(unit, update, nets[unit] if isinstance(unit, str) else None)
     found = combine(server, updates, turn)
@@ -180,7 +180,7 @@ def receive(
 
 
 def check(unit: Unit, update: Update, net: Net | None) -> None:
-    """Refuse an update with a value that is not finite, or with a leaf that the device's net does not have so."""
+    """Refuse an update that is not finite, or that has a leaf of another name or shape than the device's net."""
     who = " and ".join(members(unit))
     expected = shapes(net) if net is not None else {}
     for name, leaf in (*update.params.items(), *update.extra.items()):
@@ -196,9 +196,9 @@ def check(unit: Unit, update: Update, net: Net | None) -> None:
 
 
 def measure(method: Method, fed: Federation, state: State, execute: Execute) -> Scores:
-    """Score what every device would run now. Devices that run the same model share one evaluation of it."""
+    """Score the model that each device would run now. Devices with the same model share one evaluation."""
     calls = {
-        names[0]: (*what, {name: examined(fed.devices[name]) for name in names}, fed.test)
+        names[0]: (*what, {name: drop_training_data(fed.devices[name]) for name in names}, fed.test)
         for names, what in deployments(method, fed, state)
     }
     scores: Scores = {}
@@ -208,19 +208,21 @@ def measure(method: Method, fed: Federation, state: State, execute: Execute) -> 
 
 
 def deployments(method: Method, fed: Federation, state: State) -> list[tuple[list[str], tuple[Deploy, Any, Any]]]:
-    """Return the devices that run the same model, and what makes it: deploy, memory, message.
+    """Return groups of devices that run the same model, each with the arguments that make it: deploy, memory, message.
 
-    Memories tell devices apart only where what they run may come from there: SCAFFOLD's devices all run one model.
+    Memories are compared only where the model may depend on them: SCAFFOLD's devices all run one model.
     """
-    memories = {} if method.deploy is received else state.memories
+    memories = {} if method.deploy is received_model else state.memories
     groups: dict[Any, list[str]] = {}
     for name, device in fed.devices.items():
-        groups.setdefault((same(memories.get(name)), same(state.messages[name]), key(device.net)), []).append(name)
+        groups.setdefault((identity(memories.get(name)), identity(state.messages[name]), key(device.net)), []).append(
+            name
+        )
     return [
         (names, (method.deploy, memories.get(names[0]) or {}, state.messages[names[0]])) for names in groups.values()
     ]
 
 
-def same(value: Any) -> Any:
-    """Return what tells two values apart: the digest of one that lies elsewhere, else the object itself."""
+def identity(value: Any) -> Any:
+    """Return a key that differs for different values: a reference's digest, otherwise the object's id."""
     return value.digest if isinstance(value, Handle) else id(value)

@@ -1,4 +1,4 @@
-"""Methods run and compared from a script; the pipeline does the same with every step cached and recorded."""
+"""Running and comparing methods from a script; the pipeline does the same with cached and recorded steps."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fedcore.builders import GIVEN, asked
-from fedcore.division import Divided, architecture, way
+from fedcore.builders import CONTEXT, settings_of
+from fedcore.division import DividedDataset, architecture, way
 from fedcore.evaluate import outputs
 from fedcore.execute.workers import Inline, Workers, one_thread
 from fedcore.local import Training
@@ -23,24 +23,24 @@ from fedcore.methods import METHODS, builder
 from fedcore.methods import method as build_method
 from fedcore.nets import NETS
 from fedcore.partition import PARTITIONS
-from fedcore.partition.tables import held
+from fedcore.partition.tables import training_numbers
 from fedcore.results import reports, tidy
-from fedcore.results.claims import Claim, judge, tabled
+from fedcore.results.claims import Claim, judge, verdict_table
 from fedcore.results.summary import NO_SECONDS, summarise
 from fedcore.rounds import Execute, Round, deployments
 from fedcore.rounds import run as rounds
-from fedcore.settings import checked, model
+from fedcore.settings import check, model
 from fedcore.types import Data, Federation, InputError, Method, Model, Net, Report
 
 STUDY, SETTING = "script", "base"
-"""What stands in the tidy table where the pipeline has the study and its setting."""
+"""The study and the setting in a script's tidy table."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A method with all its settings, that is built for a federation's nets when it is run.
+    """A method with all its settings; `run` builds it for a federation's nets.
 
-    label: what it is called in tables. build: its builder. training, common: see :mod:`fedcore.builders`.
+    label: its name in tables. build: its builder. training, common: see :mod:`fedcore.builders`.
     """
 
     label: str
@@ -50,7 +50,7 @@ class Recipe:
     common: bool
 
     def method(self, nets: Mapping[str, Net]) -> Method:
-        """Build the method; raises InputError, naming it, where it cannot be had with these nets."""
+        """Build the method; raises InputError, naming it, if these nets do not allow it."""
         try:
             return build_method(self.build, nets=nets, training=self.training, common=self.common, **self.settings)
         except InputError as refused:
@@ -68,24 +68,24 @@ def method(
 
     which: its name, "package.module:function", or a builder of one's own (docs/adding-a-method.md). training: how
     devices train, or what changes in it: settings of :class:`fedcore.local.Training`, and `init`, "common" where all
-    devices start from one initial model, else "per_device". label: what it is called in tables; its name by default.
+    devices start from one initial model, else "per_device". label: its name in tables; the method's by default.
 
-    Raises InputError, naming the method and the setting, for one that is not known or beyond its range.
+    Raises InputError, naming the method and the setting, for a setting that is unknown or out of range.
     """
     build = builder(which) if isinstance(which, str) else which
     name = getattr(build, "__name__", "method")
-    given = checked(model(build, GIVEN), name, settings)
+    given = check(model(build, CONTEXT), name, settings)
     changes = asdict(training) if isinstance(training, Training) else dict(training or {})
     trained = {"init": "per_device", **getattr(build, "trains", {}), **changes}
     init, where = trained.pop("init"), f"{name}.training"
     if init not in ("common", "per_device"):
         raise InputError(f"{where}.init = {init!r}: allowed: common, per_device")
-    training = Training(**checked(model(Training), where, trained).model_dump())
+    training = Training(**check(model(Training), where, trained).model_dump())
     return Recipe(label or name, build, given.model_dump(), training, init == "common")
 
 
 @cache
-def named(name: str) -> Callable[..., Recipe]:
+def recipe_of(name: str) -> Callable[..., Recipe]:
     """Return the function that takes the settings of the method of that name."""
     build = builder(name)
 
@@ -94,7 +94,11 @@ def named(name: str) -> Callable[..., Recipe]:
     ) -> Recipe:
         return method(name, training=training, label=label, **settings)
 
-    both = {**asked(build, GIVEN), "training": (Training | Mapping[str, Any] | None, None), "label": (str | None, None)}
+    both = {
+        **settings_of(build, CONTEXT),
+        "training": (Training | Mapping[str, Any] | None, None),
+        "label": (str | None, None),
+    }
     make.__name__ = make.__qualname__ = name
     make.__doc__ = f"{cleandoc(build.__doc__ or '')}\n\ntraining, label: see `fedcore.method`."
     make.__signature__ = Signature(  # type: ignore[attr-defined]
@@ -103,29 +107,29 @@ def named(name: str) -> Callable[..., Recipe]:
     return make
 
 
-def settled() -> dict[str, Callable[[str], Callable[..., Any]]]:
-    """Return, for each method, way and net, what returns the function that takes its settings."""
+def settings_functions() -> dict[str, Callable[[str], Callable[..., Any]]]:
+    """Return, for each method, partition and net, a function that returns the function of its settings."""
     return {
         **dict.fromkeys(NETS, architecture),
         **dict.fromkeys(PARTITIONS, way),
-        **dict.fromkeys(METHODS, named),
+        **dict.fromkeys(METHODS, recipe_of),
     }
 
 
 @dataclass(frozen=True)
-class Deployed:
-    """The model that a device runs. scaled: scales examples as the device scales its own."""
+class DeployedModel:
+    """The model deployed on a device. scale: scales new examples as the device scaled its own."""
 
     model: Model
     net: Net
-    scaled: Callable[[Data], Data]
+    scale: Callable[[Data], Data]
 
     def probabilities(self, x: ArrayLike) -> NDArray[np.float32]:
         """Return the probabilities of the classes, (N, K), of examples x (N, *shape) as they were loaded."""
         examples = torch.tensor(np.asarray(x))
         data = Data(examples if examples.dtype == torch.uint8 else examples.float(), torch.zeros(0))
         with one_thread():
-            found: NDArray[np.float32] = outputs(self.model, self.net, self.scaled(data).inputs()).exp().numpy()
+            found: NDArray[np.float32] = outputs(self.model, self.net, self.scale(data).inputs()).exp().numpy()
         return found
 
     def predict(self, x: ArrayLike) -> NDArray[np.int64]:
@@ -136,43 +140,43 @@ class Deployed:
 
 @dataclass(frozen=True)
 class Result:
-    """What a method came to with one seed.
+    """The result of a method with one seed.
 
-    rounds: what each turn left behind. models: the model that each device runs in the end. table: the tidy table.
+    rounds: the outcome of each turn. models: the model deployed on each device. table: the tidy table.
     """
 
     recipe: Recipe
     seed: int
-    fed: Divided | Federation
+    fed: DividedDataset | Federation
     method: Method
     rounds: tuple[Round, ...]
     table: pd.DataFrame
 
     @cached_property
-    def models(self) -> dict[str, Deployed]:
+    def models(self) -> dict[str, DeployedModel]:
         fed = _federation(self.fed, self.seed)
         groups = deployments(self.method, fed, self.rounds[-1].state)
         with one_thread():
             found = {name: deploy(*what) for names, (deploy, *what) in groups for name in names}
-        return {name: Deployed(found[name], device.net, self._scaled(name)) for name, device in fed.devices.items()}
+        return {name: DeployedModel(found[name], device.net, self._scale(name)) for name, device in fed.devices.items()}
 
-    def _scaled(self, device: str) -> Callable[[Data], Data]:
-        if isinstance(self.fed, Divided):
-            return partial(self.fed.scaled, device=device, seed=self.seed)
-        return _same
+    def _scale(self, device: str) -> Callable[[Data], Data]:
+        if isinstance(self.fed, DividedDataset):
+            return partial(self.fed.scale_like, device=device, seed=self.seed)
+        return _unscaled
 
 
-def _same(data: Data) -> Data:
+def _unscaled(data: Data) -> Data:
     return data
 
 
-def _federation(fed: Divided | Federation, seed: int) -> Federation:
-    return fed.federation(seed) if isinstance(fed, Divided) else fed
+def _federation(fed: DividedDataset | Federation, seed: int) -> Federation:
+    return fed.federation(seed) if isinstance(fed, DividedDataset) else fed
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What several methods came to. results: method by method for each seed. claims: a row for each claim."""
+    """The results of several methods. results: method by method for each seed. claims: a row for each claim."""
 
     results: tuple[Result, ...]
     claims: pd.DataFrame
@@ -182,7 +186,7 @@ class Comparison:
 
 def run(
     recipe: Recipe,
-    fed: Divided | Federation,
+    fed: DividedDataset | Federation,
     seed: int = 0,
     *,
     workers: int | None = None,
@@ -199,7 +203,7 @@ def run(
 
 def compare(
     recipes: Iterable[Recipe],
-    fed: Divided | Federation,
+    fed: DividedDataset | Federation,
     seeds: Iterable[int] = (0,),
     *,
     claims: Iterable[Claim | str] = (),
@@ -227,32 +231,32 @@ def compare(
             raise InputError(f"{key} = {count!r}: must be at least 1")
     with Workers(workers) if workers is not None else Inline() as execute:
         results = tuple(
-            _played(recipe, fed, seed, execute, every, sys.stdout.isatty() if progress is None else progress)
+            _run_one(recipe, fed, seed, execute, every, sys.stdout.isatty() if progress is None else progress)
             for seed in seeds
             for recipe in chosen
         )
     table = pd.concat([result.table for result in results], ignore_index=True)
     controls = frozenset(recipe.label for recipe in chosen if getattr(recipe.build, "control", False))
-    verdicts = tabled((STUDY, judge(rule, table, {SETTING: {}})) for rule in rules)
+    verdicts = verdict_table((STUDY, judge(rule, table, {SETTING: {}})) for rule in rules)
     return Comparison(results, verdicts, table, summarise(table, NO_SECONDS, controls))
 
 
-def _played(
-    recipe: Recipe, fed: Divided | Federation, seed: int, execute: Execute, every: int, progress: bool
+def _run_one(
+    recipe: Recipe, fed: DividedDataset | Federation, seed: int, execute: Execute, every: int, progress: bool
 ) -> Result:
     devices = _federation(fed, seed)
     method = recipe.method(devices.public.nets)
     turns = rounds(method, devices, seed, execute, every=every)
-    played = tuple(_watched(turns, f"{recipe.label}, seed {seed}", method) if progress else turns)
+    played = tuple(_show_progress(turns, f"{recipe.label}, seed {seed}", method) if progress else turns)
     found = [one.report for one in played if isinstance(one.report, Report)]
-    beside = {"data": held(fed.dataset, fed.partition(seed))} if isinstance(fed, Divided) else {}
-    place = tidy.Row(STUDY, fed.name if isinstance(fed, Divided) else "data", SETTING, recipe.label, seed)
-    table = tidy.rows(place, played, found, {**beside, **reports.reviewed(method, found, played[-1].scores)})
+    beside = {"data": training_numbers(fed.dataset, fed.partition(seed))} if isinstance(fed, DividedDataset) else {}
+    place = tidy.Row(STUDY, fed.name if isinstance(fed, DividedDataset) else "data", SETTING, recipe.label, seed)
+    table = tidy.rows(place, played, found, {**beside, **reports.final_numbers(method, found, played[-1].scores)})
     return Result(recipe, seed, fed, method, played, table)
 
 
-def _watched(turns: Iterator[Round], what: str, method: Method) -> Iterator[Round]:
-    """Show how many of a method's turns are done."""
+def _show_progress(turns: Iterator[Round], what: str, method: Method) -> Iterator[Round]:
+    """Show the progress of a method's turns."""
     from rich.progress import track
 
     return iter(track(turns, description=what, total=sum(stage.rounds for stage in method.stages)))

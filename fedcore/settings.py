@@ -1,6 +1,6 @@
-"""Settings checked against the signature of the function that takes them, in one clear line, before anything runs.
+"""Checks of settings against the signature of the function that takes them, before anything runs.
 
-A setting is declared once, where it is used: its type and its default stand in the signature.
+A setting is declared once, where it is used: the signature has its type and its default.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from typing import Any, TypeVar, Union, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from fedcore.builders import asked, near
+from fedcore.builders import settings_of, suggestion
 from fedcore.types import InputError
 
 M = TypeVar("M", bound=BaseModel)
 
 
 class Section(BaseModel):
-    """Settings that belong together: each is known, and none changes."""
+    """A section of settings: unknown keys are refused, values are frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
 
 @cache
 def model(fn: Callable[..., Any], given: tuple[str, ...] = ()) -> type[BaseModel]:
-    """Return the model of a callable's settings: its arguments but those that it is given anyway."""
+    """Return the pydantic model of a callable's settings: its arguments except those in `given`."""
     fields: dict[str, Any] = {
         name: (hint, ... if default is Parameter.empty else default)
-        for name, (hint, default) in asked(fn, given).items()
+        for name, (hint, default) in settings_of(fn, given).items()
     }
     return create_model(getattr(fn, "__name__", "Settings"), __base__=Section, **fields)
 
 
-def checked(model: type[M], where: str, values: Any) -> M:
-    """Return the values as a model; raises InputError: one line with the key, the value and what is allowed."""
+def check(model: type[M], where: str, values: Any) -> M:
+    """Return the values as a model; raises InputError with the key, the value and the allowed values in one line."""
     if not isinstance(values, Mapping):
         raise InputError(f"{where} = {values!r}: must be a section with keys {', '.join(model.model_fields)}")
     try:
@@ -61,36 +61,36 @@ def checked(model: type[M], where: str, values: Any) -> M:
         raise InputError(f"{key} = {first['input']!r}: {said[0].lower()}{said[1:]}{more}") from None
 
 
-def taken(
+def settings_for(
     fn: Callable[..., Any],
     where: str,
     section: Mapping[str, Any],
     others: Iterable[Callable[..., Any]],
     given: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """Return those settings of a section that a function takes; the rest must be settings of one of the others."""
-    own, anyones = model(fn, given), union(tuple(others), given)
-    mine = {key: value for key, value in section.items() if key in own.model_fields}
-    rest = {key: value for key, value in section.items() if key not in mine}
-    for key in (key for key in rest if key not in anyones.model_fields):
-        raise unknown(f"{where}.{key}", own.model_fields, anyones.model_fields)
-    checked(anyones, where, rest)
-    return checked(own, where, mine).model_dump()
+    """Return the settings of a section that a function takes; the others must be settings of one of `others`."""
+    mine, everyones = model(fn, given), union(tuple(others), given)
+    chosen = {key: value for key, value in section.items() if key in mine.model_fields}
+    rest = {key: value for key, value in section.items() if key not in chosen}
+    for key in (key for key in rest if key not in everyones.model_fields):
+        raise unknown(f"{where}.{key}", mine.model_fields, everyones.model_fields)
+    check(everyones, where, rest)
+    return check(mine, where, chosen).model_dump()
 
 
 @cache
 def union(functions: tuple[Callable[..., Any], ...], given: tuple[str, ...] = ()) -> type[BaseModel]:
-    """Return the model of all settings that any of these takes, of a type that any of them takes."""
+    """Return the model of the settings of all these functions; a setting may have any of their types for it."""
     types: dict[str, list[Any]] = {}
     for fn in functions:
-        for name, (hint, _) in asked(fn, given).items():
+        for name, (hint, _) in settings_of(fn, given).items():
             types.setdefault(name, [None]).append(hint)
     fields: dict[str, Any] = {name: (Union[tuple(of)], None) for name, of in types.items()}  # noqa: UP007
     return create_model("Settings", __base__=Section, **fields)
 
 
 def unknown(key: str, allowed: Iterable[str], known: Iterable[str] = ()) -> InputError:
-    """Return the refusal of a key, with the nearest one that is allowed here, or known elsewhere."""
+    """Return the error for an unknown key, with a suggestion from the allowed keys and those known elsewhere."""
     allowed = list(allowed)
-    hint = near(key.rpartition(".")[2], [*allowed, *known])
+    hint = suggestion(key.rpartition(".")[2], [*allowed, *known])
     return InputError(f"{key}: no such key (allowed: {', '.join(allowed) or 'none'}){hint}")

@@ -1,7 +1,7 @@
-"""The few ideas that carry everything: a federation of devices, and a method made of stages.
+"""The core types: a federation of devices, and a method made of stages.
 
-A method says what one device does with its data (`local`) and what the server does with what was sent (`combine`);
-the loop in :mod:`fedcore.rounds` does the rest. Everything here is a value: state goes in and comes out.
+A method defines a device's step on its data (`local`) and the server's step on the updates (`combine`); the loop in
+:mod:`fedcore.rounds` does the rest. Everything here is a value: state goes in and comes out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Chance: TypeAlias = Annotated[float, Gt(0), Lt(1)]
 Share: TypeAlias = Annotated[float, Ge(0), Le(1)]
 Amount: TypeAlias = Annotated[float, Ge(0)]
 Depth: TypeAlias = Annotated[int, Ge(0)]
-"""What a method's setting may be: a builder's annotations are checked before anything runs."""
+"""Types of settings: a builder's annotations are checked before anything runs."""
 
 Axes: TypeAlias = dict[str, tuple[str | None, ...]]
 """Which axis of which leaf carries which permutation, e.g. {"fc2.weight": ("h2", "h1"), "fc2.bias": ("h2",)}.
@@ -47,15 +47,15 @@ Axes that share a label are permuted together; None marks an axis that cannot be
 
 
 def nbytes(params: Params) -> int:
-    """Return what the leaves weigh when sent: elements times item size, in bytes."""
+    """Return the size of the leaves in bytes: elements times item size."""
     return sum(leaf.numel() * leaf.element_size() for leaf in params.values())
 
 
 @runtime_checkable
 class Handle(Protocol):
-    """A value that lies elsewhere, e.g. in a file: all that the library may ask of it before it is loaded.
+    """A reference to a value stored elsewhere, e.g. in a file; before loading, only these properties are used.
 
-    digest: equal for equal values. nbytes: the bytes that the value weighs when sent.
+    digest: equal for equal values. nbytes: the size of the value when sent, in bytes.
     """
 
     @property
@@ -69,7 +69,7 @@ class InputError(ValueError):
     """Input that cannot be used. The message is one line: which key, which value, what is allowed."""
 
 
-def _none() -> Data:
+def _no_data() -> Data:
     return Data(torch.empty(0), torch.empty(0, dtype=torch.int64))
 
 
@@ -93,13 +93,13 @@ class Data:
 class Splits:
     """One device's private examples. val orders and selects models, test is only ever reported.
 
-    unlabelled: training examples whose labels nobody knows; every y is -1. train and val are empty where no label is.
+    unlabelled: training examples without a known label; every y is -1. train and val are empty where no label is known.
     """
 
     train: Data
     val: Data
     test: Data
-    unlabelled: Data = field(default_factory=_none)
+    unlabelled: Data = field(default_factory=_no_data)
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Net:
     """An architecture: `build()` makes its module.
 
     build: a function with its settings bound (functools.partial), importable where results are cached between runs.
-    axes: the table that alignment needs, or None where a net has none. It is not part of what training depends on.
+    axes: the table that alignment needs, or None. Training does not depend on it.
     """
 
     build: Callable[[], torch.nn.Module]
@@ -125,7 +125,7 @@ class Net:
 
 @dataclass(frozen=True)
 class Device:
-    """A device: its stable name, its net and its private examples (between steps perhaps a `Handle` of them)."""
+    """A device: its stable name, its net and its private examples (between steps possibly a `Handle`)."""
 
     name: str
     net: Net
@@ -134,12 +134,12 @@ class Device:
 
 @dataclass(frozen=True)
 class Public:
-    """What the server knows before anything is sent: names, nets, classes, its test set and examples of its own."""
+    """The server's knowledge before the first message: names, nets, classes, its test set and its own examples."""
 
     nets: Mapping[str, Net]
     test: Data
     classes: int
-    server_data: Data = field(default_factory=_none)
+    server_data: Data = field(default_factory=_no_data)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -150,13 +150,13 @@ class Public:
 class Federation:
     """The devices in the order of their names, the shared test set and the number of classes.
 
-    server_data: training examples that the server itself holds; most methods need none.
+    server_data: training examples held by the server; most methods need none.
     """
 
     devices: Mapping[str, Device]
     test: Data
     classes: int
-    server_data: Data = field(default_factory=_none)
+    server_data: Data = field(default_factory=_no_data)
 
     @property
     def public(self) -> Public:
@@ -167,7 +167,7 @@ class Federation:
 
 @dataclass(frozen=True)
 class Message:
-    """What the server sends down to one device: a model (or part of one) and anything else that travels."""
+    """A message from the server to one device: a model (or part of one) and any other tensors."""
 
     params: Params = field(default_factory=dict)
     extra: Params = field(default_factory=dict)
@@ -179,10 +179,10 @@ class Message:
 
 @dataclass(frozen=True)
 class Update:
-    """What a device sends up: its model (or part of one), anything else that travels, and two plain numbers.
+    """A device's update to the server: its model (or part of one), any other tensors, and two plain numbers.
 
-    size: training examples behind it. score: accuracy of the device's model on its validation split, in [0, 1];
-    nan where it has none. The two numbers are not counted as traffic.
+    size: number of training examples. score: accuracy of the device's model on its validation split, in [0, 1];
+    nan without one. The two numbers are not counted as traffic.
     """
 
     params: Params = field(default_factory=dict)
@@ -197,12 +197,12 @@ class Update:
 
 @dataclass(frozen=True)
 class Report:
-    """What the server found in a turn, beside models. It goes to tables, pictures and the record, to no later turn.
+    """The server's findings in a turn, besides models. It goes to tables, figures and records, never to a later turn.
 
-    series: topic -> metric -> this turn's number, of all devices alike: a row of the table for each device and
+    series: topic -> metric -> this turn's number, the same for all devices: a row of the table for each device and
     evaluated turn, whose split is the topic. devices: topic -> device -> metric -> number: the last ones of a topic
-    are rows of the table. matrices: name -> tensor of any shape, e.g. "plan/<fold>/<label>". words: name -> text;
-    "warning" is told to the user.
+    become rows of the table. matrices: name -> tensor of any shape, e.g. "plan/<fold>/<label>". words: name -> text;
+    "warning" is shown to the user.
     """
 
     series: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -213,7 +213,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Model:
-    """What a device runs: the weighted mean of its members' class probabilities (one member: that model)."""
+    """A deployed model: the weighted mean of its members' class probabilities (one member: that model)."""
 
     members: tuple[Params, ...]
     weights: tuple[float, ...] = (1.0,)
@@ -223,18 +223,18 @@ class Model:
             raise ValueError(f"{len(self.members)} members have {len(self.weights)} weights")
 
 
-def named(word: str) -> Callable[[Function], Function]:
-    """Give a step the word by which a progress bar or an orchestrator calls it, such as "train" or "fuse".
+def step_word(word: str) -> Callable[[Function], Function]:
+    """Set the word that a progress bar or an orchestrator shows for a step, such as "train" or "fuse".
 
-    Without one a step goes by the first word of its function's name (`train_corrected`: "train"). The word is not part
-    of a step's key.
+    The default is the first word of the function's name (`train_corrected`: "train"). The word is not part of a step's
+    key.
     """
 
-    def name(fn: Function) -> Function:
+    def mark(fn: Function) -> Function:
         fn.word = word  # type: ignore[attr-defined]
         return fn
 
-    return name
+    return mark
 
 
 def generator(*words: object) -> torch.Generator:
@@ -245,7 +245,7 @@ def generator(*words: object) -> torch.Generator:
 
 @dataclass(frozen=True)
 class StepId:
-    """Where one local step stands; its randomness depends on nothing else."""
+    """The identity of one local step, from which all its randomness derives."""
 
     seed: int
     stage: int
@@ -258,7 +258,7 @@ class StepId:
 
 @dataclass(frozen=True)
 class Turn:
-    """One round of one stage: the units taking part (sampled ones only) and the names of all devices."""
+    """One round of one stage: the participating units (after sampling) and the names of all devices."""
 
     seed: int
     stage: int
@@ -274,13 +274,13 @@ class Turn:
 
 
 Sent: TypeAlias = tuple[Params, Mapping[str, Message]] | tuple[Params, Mapping[str, Message], Report]
-"""The server's memory, the messages to send (who gets none keeps the last one), and perhaps what it found."""
+"""The server's memory, the messages to send (a device without one keeps the last one), and optionally a report."""
 
 
 class Local(Protocol):
-    """One device, pure; the only place that sees data. Returns the device's memory and what it sends.
+    """One device's step, a pure function and the only one that sees data. Returns the device's memory and its update.
 
-    memory: leaves that only this device ever sees; empty before its first turn.
+    memory: leaves that never leave this device; empty before its first turn.
     """
 
     def __call__(
@@ -289,7 +289,7 @@ class Local(Protocol):
 
 
 class PairLocal(Protocol):
-    """Two devices. What it returns as memory is dropped; its update is counted as the first device's traffic."""
+    """A step of two devices. The returned memory is dropped; the update counts as the first device's traffic."""
 
     def __call__(
         self,
@@ -302,35 +302,35 @@ class PairLocal(Protocol):
 
 
 class Combine(Protocol):
-    """The server: sees only its own memory and the devices' updates.
+    """The server's step, which sees only its own memory and the devices' updates.
 
-    Returns its memory and the messages to send, and as a third value what it found beside (`Report`), if anything.
-    Its memory holds what later turns need and nothing else.
+    Returns its memory, the messages to send and optionally a `Report`. The memory holds only values that later turns
+    need.
     """
 
     def __call__(self, server: Params, updates: Mapping[str, Update], turn: Turn, /) -> Sent: ...
 
 
 class PairCombine(Protocol):
-    """The server after a stage over pairs; otherwise as `Combine`."""
+    """The server's step after a stage over pairs; otherwise as `Combine`."""
 
     def __call__(self, server: Params, updates: Mapping[Pair, Update], turn: Turn, /) -> Sent: ...
 
 
 class Begin(Protocol):
-    """The server's memory and first messages, before anything is sent."""
+    """Returns the server's memory and first messages."""
 
     def __call__(self, public: Public, seed: int, /) -> tuple[Params, Mapping[str, Message]]: ...
 
 
 class Deploy(Protocol):
-    """What a device runs, from its own memory and the last message it got."""
+    """Returns the model that a device runs, from its memory and the last message it received."""
 
     def __call__(self, memory: Params, message: Message, /) -> Model: ...
 
 
 class Review(Protocol):
-    """What is known of devices once the final models are tested: `devices` of the reports, completed.
+    """Completes the reports' numbers of devices after the final models were tested.
 
     devices: topic -> device -> metric -> number, the last of each topic. Returns the same with more metrics.
     """
@@ -340,10 +340,10 @@ class Review(Protocol):
 
 @dataclass(frozen=True)
 class Stage:
-    """`rounds` times: local on every chosen device, then combine.
+    """`rounds` times: local on every sampled device, then combine.
 
-    combine None: nothing is sent, and the model that a device would have sent becomes its memory.
-    fraction: share of the devices that takes part in a round, at least one.
+    combine None: nothing is sent; the model in a device's update becomes its memory.
+    fraction: share of the devices that take part in a round, at least one.
 
     local and combine are functions with their settings bound (functools.partial). The pipeline needs module-level ones,
     so that a step can be named and keyed by the source it reaches; a script or a notebook may use any.
@@ -367,10 +367,10 @@ class PairStage:
 
 @dataclass(frozen=True)
 class Method:
-    """A way of combining models: where it begins, its stages, and what a device runs in the end.
+    """A method: its initial state, its stages, and the model that each device runs in the end.
 
-    review: completes what the reports say of devices once the final models are tested. figures: functions that draw
-    the reports, as "package.module:function", so that a worker need not import what draws; see
+    review: completes the reports' numbers of devices after the final models were tested. figures: functions that draw
+    the reports, as "package.module:function", so that a worker need not import matplotlib; see
     :mod:`fedcore.results.reports`.
     """
 

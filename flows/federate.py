@@ -22,7 +22,7 @@ environment.prepare()
 from prefect import flow
 from pydantic import BaseModel, ConfigDict
 
-from fedcore.settings import checked
+from fedcore.settings import check
 from fedcore.types import Federation
 from tasks.cache.store import Ref
 from tasks.config.command import refusals
@@ -196,7 +196,7 @@ def parse(words: list[str]) -> Request:
     for one, many in (("study", "studies"), ("seed", "seeds"), ("method", "methods")):
         if one in given:
             asked[many] = [given.pop(one)]
-    return checked(Request, "request", {**asked, "changes": given})
+    return check(Request, "request", {**asked, "changes": given})
 
 
 def main(words: list[str]) -> None:

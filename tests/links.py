@@ -7,7 +7,7 @@ import torch
 
 from fedcore.links import Problem
 from fedcore.links.bound import source_bound, target_bound
-from fedcore.links.energy import drawn
+from fedcore.links.energy import draw_energy
 from fedcore.links.problem import Array
 
 
@@ -18,7 +18,7 @@ def random(n: int, seed: int, *, phi_e: float = 1.0, noisy: bool = False) -> Pro
     sizes = rng.integers(500, 1500, n).astype(np.float64)
     source = source_bound(error, sizes, delta=1e-3, constants="measured")
     target = target_bound(error, sizes, symmetric(n, seed, 2.0), delta=1e-3, constants="measured")
-    energy = drawn(n, torch.Generator().manual_seed(seed))
+    energy = draw_energy(n, torch.Generator().manual_seed(seed))
     noise = None
     if noisy:
         draw = rng.uniform(0, 0.5, (n, n, n))
@@ -48,4 +48,4 @@ def figure_5(divergence: Array, phi_e: float = 0.0, third: float = 0.1) -> Probl
     error = np.where(np.arange(10) < 5, 0.1, 1e3)
     error[2] = third
     source = source_bound(error, np.full(10, 1000.0), delta=1e-3, constants="measured")
-    return Problem(source, divergence, drawn(10, torch.Generator().manual_seed(0)), phi_e=phi_e)
+    return Problem(source, divergence, draw_energy(10, torch.Generator().manual_seed(0)), phi_e=phi_e)

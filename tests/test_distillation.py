@@ -16,19 +16,19 @@ from fedcore.distillation import (
     COUNTS,
     SUMS,
     Ratio,
-    distilled,
-    hard_label_loss,
+    distillation_slope,
+    initial_targets,
     label_wise,
     likelihoods,
     ratio,
-    refreshed,
     report,
-    shown,
-    smoothed,
-    unseen,
+    require_cross_entropy,
+    smoothing_slope,
+    summarise_logits,
+    update_targets,
 )
 from fedcore.distillation.figures import doubling
-from fedcore.local import Training, descend, gradients, lay, minibatches, plain
+from fedcore.local import Training, descend, flatten_net, gradient_step, minibatches, plain_step
 from fedcore.types import Data, Device, InputError, Net, Report, Splits, Update, generator, nbytes
 
 
@@ -68,46 +68,48 @@ def test_soft_targets_of_three_classes_by_hand():
     """Label 0: three examples, two of them A's. Label 1: A's alone. Label 2: nobody's, the old row stays."""
     old = rows([9, 9, 9], [9, 9, 9], [7, 8, 9])
     counted = rows([9 / 3, 3 / 3, 6 / 3], [0, 6, 0], [7, 8, 9])
-    torch.testing.assert_close(refreshed(old, [A, B], "counts"), counted)
+    torch.testing.assert_close(update_targets(old, [A, B], "counts"), counted)
     # As printed: |D_A| = 3, |D_B| = 1; A's means (2, 1, 2) and (0, 6, 0), B's (5, 1, 2) and nothing.
     printed = rows([(3 * 2 + 5) / 4, 1, 2], [0, 3 * 6 / 4, 0], [7, 8, 9])
-    torch.testing.assert_close(refreshed(old, [A, B], "examples"), printed)
+    torch.testing.assert_close(update_targets(old, [A, B], "examples"), printed)
 
 
 def test_where_labels_are_shared_equally_the_weightings_agree():
     y = torch.arange(3).repeat(5)
     sent = [update(drawn(15 * n, 3, n)[0].tolist(), y.repeat(n).tolist()) for n in (1, 2, 4)]
-    torch.testing.assert_close(refreshed(unseen(3), sent, "counts"), refreshed(unseen(3), sent, "examples"))
+    torch.testing.assert_close(
+        update_targets(initial_targets(3), sent, "counts"), update_targets(initial_targets(3), sent, "examples")
+    )
 
 
 def test_a_device_lacking_a_class_changes_no_soft_target_of_it():
     logits, _ = drawn(9, 3, "lacking")
     lacking, others = update(logits.tolist(), [0, 1, 0, 1, 1, 0, 0, 0, 0]), [some(1), some(2)]
-    without, beside = (refreshed(unseen(3), sent, "counts") for sent in (others, [*others, lacking]))
+    without, beside = (update_targets(initial_targets(3), sent, "counts") for sent in (others, [*others, lacking]))
     assert torch.equal(without[2], beside[2])
     assert not torch.allclose(without[:2], beside[:2])
-    printed = refreshed(unseen(3), [*others, lacking], "examples")
+    printed = update_targets(initial_targets(3), [*others, lacking], "examples")
     assert (likelihoods(printed, 1.0)[2] - 1 / 3).abs().sum() < (likelihoods(without, 1.0)[2] - 1 / 3).abs().sum()
 
 
 @pytest.mark.parametrize("weighting", ["counts", "examples"])
 def test_the_order_of_devices_does_not_matter(weighting):
     sent = [some(k, count=5 + 4 * k) for k in range(4)]
-    expected = refreshed(unseen(3), sent, weighting)
+    expected = update_targets(initial_targets(3), sent, weighting)
     for order in permutations(sent):
-        torch.testing.assert_close(refreshed(unseen(3), order, weighting), expected)
+        torch.testing.assert_close(update_targets(initial_targets(3), order, weighting), expected)
 
 
 @pytest.mark.parametrize("weighting", ["counts", "examples"])
 def test_devices_without_examples_leave_the_table_as_it_is(weighting):
     sums, counts = label_wise(torch.empty(0, 3), torch.empty(0, dtype=torch.int64))
     empty = Update(extra={SUMS: sums, COUNTS: counts}, size=0)
-    assert torch.equal(refreshed(unseen(3), [empty, empty], weighting), unseen(3))
+    assert torch.equal(update_targets(initial_targets(3), [empty, empty], weighting), initial_targets(3))
 
 
 @pytest.mark.parametrize("temperature", [0.1, 1.0, 3.0, 1000.0])
 def test_a_label_nobody_has_shown_is_one_hot_at_every_temperature(temperature):
-    assert torch.equal(likelihoods(unseen(4), temperature), torch.eye(4, dtype=torch.float64))
+    assert torch.equal(likelihoods(initial_targets(4), temperature), torch.eye(4, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(("classes", "size"), [(10, 800), (20, 3200), (62, 30752)])
@@ -116,8 +118,8 @@ def test_bytes_of_a_table(classes, size):
     net = nets.net("mlp", shape=(4,), classes=classes, widths=[])
     x, y = drawn(30, 4, classes)[0], drawn(30, classes, classes)[1]
     none = Data(x[:0], y[:0])
-    sent = shown(nets.init(net, generator(0)), Device("a", net, Splits(Data(x, y), none, none)))
-    assert nbytes({"": unseen(classes)}) == nbytes({"": sent[SUMS]}) == size
+    sent = summarise_logits(nets.init(net, generator(0)), Device("a", net, Splits(Data(x, y), none, none)))
+    assert nbytes({"": initial_targets(classes)}) == nbytes({"": sent[SUMS]}) == size
     assert nbytes(sent) == size + 8 * classes
 
 
@@ -144,7 +146,7 @@ def test_at_temperature_1_the_gradient_is_cross_entropys_against_the_table(rho):
     targets = rho * torch.eye(5) + (1 - rho) * table.softmax(1).float()
     z = logits.clone().requires_grad_()
     cross_entropy(z, targets[y], reduction="sum").backward()
-    torch.testing.assert_close(distilled(likelihoods(table, 1.0), rho, 1 - rho)(logits, y), z.grad)
+    torch.testing.assert_close(distillation_slope(likelihoods(table, 1.0), rho, 1 - rho)(logits, y), z.grad)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
@@ -154,14 +156,14 @@ def test_the_slope_is_that_of_the_loss_by_autograd(temperature):
     z, soft = logits.clone().requires_grad_(), likelihoods(table, temperature).float()
     kl = kl_div((z / temperature).log_softmax(1), soft[y], reduction="batchmean")
     (rho * cross_entropy(z, y) + (1 - rho) * temperature**2 * kl).backward()
-    slope = distilled(likelihoods(table, temperature), rho, 1 - rho, temperature)(logits, y)
+    slope = distillation_slope(likelihoods(table, temperature), rho, 1 - rho, temperature)(logits, y)
     torch.testing.assert_close(slope / len(y), z.grad)
 
 
 def test_one_hot_soft_targets_at_temperature_1_are_hard_labels():
     logits, y = drawn(12, 3, "hard")
-    hard = distilled(torch.eye(3), 1.0, 0.0)(logits, y)
-    torch.testing.assert_close(distilled(likelihoods(unseen(3), 1.0), 0.4, 0.6)(logits, y), hard)
+    hard = distillation_slope(torch.eye(3), 1.0, 0.0)(logits, y)
+    torch.testing.assert_close(distillation_slope(likelihoods(initial_targets(3), 1.0), 0.4, 0.6)(logits, y), hard)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.4])
@@ -169,7 +171,7 @@ def test_smoothing_is_pytorchs(share):
     logits, y = drawn(12, 5, "smooth")
     z = logits.clone().requires_grad_()
     cross_entropy(z, y, label_smoothing=share, reduction="sum").backward()
-    torch.testing.assert_close(smoothed(share)(logits, y), z.grad)
+    torch.testing.assert_close(smoothing_slope(share)(logits, y), z.grad)
 
 
 # Training on a slope
@@ -182,16 +184,16 @@ def same() -> nn.Module:
 BY_HAND, AUTOGRAD = nets.net("mlp", shape=(4,), classes=3, widths=[6]), Net(same)
 
 
-def laid(net):
+def flat(net):
     start = nets.init(BY_HAND, generator("slope"))
-    return lay(net, dict(zip(nets.shapes(net), start.values(), strict=True)))
+    return flatten_net(net, dict(zip(nets.shapes(net), start.values(), strict=True)))
 
 
 @pytest.mark.parametrize("net", [BY_HAND, AUTOGRAD], ids=["by hand", "autograd"])
 def test_the_gradient_is_that_of_the_mean_loss(net):
     (x, _), (_, y), table = drawn(10, 4, "x"), drawn(10, 3, "y"), drawn(3, 3, "table")[0].double()
-    here = laid(net)
-    gradients(here, slope=distilled(likelihoods(table, 3.0), 0.3, 0.7, 3.0))(x, y)
+    here = flat(net)
+    gradient_step(here, slope=distillation_slope(likelihoods(table, 3.0), 0.3, 0.7, 3.0))(x, y)
     module = same()
     module.load_state_dict(dict(zip(module.state_dict(), here.params().values(), strict=True)))
     logits = module(x)
@@ -210,25 +212,25 @@ def test_by_hand_and_autograd_follow_a_slope_alike(training: Training):
     (x, _), (_, y) = drawn(10, 4, "x"), drawn(10, 3, "y")
     ends = []
     for net in (BY_HAND, AUTOGRAD):
-        here = laid(net)
+        here = flat(net)
         batches = minibatches(here, len(y), training, generator("batches"))
-        slope = distilled(likelihoods(drawn(3, 3, "table")[0].double(), 2.0), 0.3, 0.7, 2.0)
-        descend(Data(x, y), batches, plain(here, training, len(batches), slope=slope))
+        slope = distillation_slope(likelihoods(drawn(3, 3, "table")[0].double(), 2.0), 0.3, 0.7, 2.0)
+        descend(Data(x, y), batches, plain_step(here, training, len(batches), slope=slope))
         ends.append(list(here.params().values()))
     torch.testing.assert_close(ends[0], ends[1], rtol=1e-4, atol=2e-6)
 
 
 def test_a_loss_of_another_kind_is_refused():
-    hard_label_loss("dfl", SGD)
-    with pytest.raises(InputError, match=r"^training.loss = table3: dfl has a loss of its own, .* use ce$"):
-        hard_label_loss("dfl", replace(SGD, loss="table3"))
+    require_cross_entropy("dfl", SGD)
+    with pytest.raises(InputError, match=r"^training.loss = table3: dfl has its own loss, .* use ce$"):
+        require_cross_entropy("dfl", replace(SGD, loss="table3"))
 
 
 # The report
 
 
 def test_a_table_is_reported_as_probabilities_and_three_numbers():
-    first = report(unseen(3), 1.0, rho=1.0)
+    first = report(initial_targets(3), 1.0, rho=1.0)
     assert first.series == {"distillation": {"rho": 1.0, "diagonal": 1.0, "right": 3.0}}
     wrong = rows([0.0, 5.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 2.0])
     second = report(wrong, 2.0, rho=0.5)

@@ -1,4 +1,5 @@
 import math
+from collections import namedtuple
 from dataclasses import replace
 
 import numpy as np
@@ -9,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score, log_loss
 
-from fedcore.evaluate import BATCH, evaluate, examined, metrics, outputs, score
+from fedcore.evaluate import BATCH, drop_training_data, evaluate, metrics, outputs, score
 from fedcore.local import predict
-from fedcore.messages import received
+from fedcore.messages import received_model
 from fedcore.types import Data, Message, Model
-from tasks.cache.store import Ref
 
+Stored = namedtuple("Stored", "digest nbytes")
 THREE = Model(tuple(model(i) for i in range(3)), (0.5, 0.3, 0.2))
 
 
@@ -108,7 +109,7 @@ def test_a_model_is_scored_on_its_devices_own_splits_and_the_shared_set():
     fed = federation("ab")
     device = fed.devices["b"]
     devices = {"a": fed.devices["a"], "b": replace(device, data=replace(device.data, val=data(0)))}
-    found = score(received, {}, Message(model()), devices, fed.test)
+    found = score(received_model, {}, Message(model()), devices, fed.test)
     assert list(found) == ["a", "b"]
     assert all(list(splits) == ["val", "test", "shared"] for splits in found.values())
     deployed = Model((model(),))
@@ -119,12 +120,12 @@ def test_a_model_is_scored_on_its_devices_own_splits_and_the_shared_set():
 
 
 def test_scores_need_no_training_examples():
-    """Which therefore do not travel; of a reference to a device's data nothing is known here."""
+    """So they are not transferred; a device whose data are a handle stays as it is."""
     fed = federation("ab")
-    devices = {name: examined(device) for name, device in fed.devices.items()}
+    devices = {name: drop_training_data(device) for name, device in fed.devices.items()}
     assert all(len(device.data.train) == 0 for device in devices.values())
     assert all(len(device.data.train) > 0 for device in fed.devices.values())
-    how = received, {}, Message(model())
+    how = received_model, {}, Message(model())
     assert score(*how, devices, fed.test) == score(*how, fed.devices, fed.test)
-    stored = replace(fed.devices["a"], data=Ref("digest", 1))
-    assert examined(stored) is stored
+    stored = replace(fed.devices["a"], data=Stored("digest", 8))
+    assert drop_training_data(stored) is stored

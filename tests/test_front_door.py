@@ -20,7 +20,7 @@ from federations import federation
 
 import fedcore as fc
 from fedcore import nets
-from fedcore.builders import GIVEN, asked
+from fedcore.builders import CONTEXT, settings_of
 from fedcore.evaluate import evaluate
 from fedcore.execute.workers import Inline, Workers
 from fedcore.methods import METHODS, builder
@@ -145,7 +145,7 @@ def test_every_method_way_and_net_is_a_function_of_the_package(name: str):
     made()
     settings = inspect.signature(made).parameters
     if name in METHODS:
-        assert list(settings) == [*asked(builder(name), GIVEN), "training", "label"]
+        assert list(settings) == [*settings_of(builder(name), CONTEXT), "training", "label"]
         assert made().settings == {key: setting.default for key, setting in list(settings.items())[:-2]}
 
 
@@ -271,14 +271,15 @@ THROWAWAY = '''
 from functools import partial
 
 import fedcore as fc
-from fedcore.messages import received
+from fedcore.messages import received_model
 
 __all__ = ["throwaway", "thrown"]
 
 
 def throwaway(*, training, common, rounds: fc.Count = 2):
     """Send nothing."""
-    return fc.Method(partial(fc.first, common=True), (fc.Stage(partial(fc.train, training=training), None),), received)
+    stage = fc.Stage(partial(fc.train, training=training), None)
+    return fc.Method(partial(fc.initial_messages, common=True), (stage,), received_model)
 
 
 @fc.control

@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedcore import nets
-from fedcore.local import Training, accuracy, beside, by_leaf, lay, load, predict, train
-from fedcore.settings import checked, model
+from fedcore.local import Training, accuracy, flatten_net, load, predict, to_leaves, to_vector, train
+from fedcore.settings import check, model
 from fedcore.types import Data, Device, InputError, Message, Net, Splits, StepId
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=4, epochs=2)
@@ -154,11 +154,11 @@ def test_what_a_device_owns_goes_before_what_it_was_sent():
     message, head = start(BY_HAND, 1), {"fc3.weight": start(BY_HAND, 2)["fc3.weight"]}
     memory, update = train(head, Message(message), device(BY_HAND), AT, training=SGD)
     _, expected = train({}, Message({**message, **head}), device(BY_HAND), AT, training=SGD)
-    assert memory is head
+    assert memory == head
     torch.testing.assert_close(update.params, expected.params, rtol=0, atol=0)
 
 
-def test_a_device_that_was_sent_nothing_starts_from_its_own_leaves_whatever_the_round():
+def test_without_a_message_a_device_starts_from_the_same_leaves_each_round():
     initial = nets.init(BY_HAND, AT.generator("init"))
     for step in (AT, replace(AT, stage=1, round=4)):
         _, update = train({}, Message(), device(BY_HAND), step, training=SGD)
@@ -169,7 +169,7 @@ def test_a_device_that_was_sent_nothing_starts_from_its_own_leaves_whatever_the_
 def test_other_memory_is_no_leaf():
     memory = {"variate": torch.ones(2)}
     kept, update = train(memory, Message(start(BY_HAND)), device(BY_HAND), AT, training=SGD)
-    assert kept is memory
+    assert kept == memory
     assert set(update.params) == set(nets.shapes(BY_HAND))
 
 
@@ -211,7 +211,7 @@ def test_the_score_is_the_accuracy_on_validation():
 
 
 def test_modules_do_not_share_parameters():
-    first, second = lay(BY_HAND, start(BY_HAND, 1)), lay(BY_HAND, start(BY_HAND, 2))
+    first, second = flatten_net(BY_HAND, start(BY_HAND, 1)), flatten_net(BY_HAND, start(BY_HAND, 2))
     first.vector.zero_()
     torch.testing.assert_close(second.params(), start(BY_HAND, 2), rtol=0, atol=0)
     assert first.params().keys() == second.params().keys()
@@ -229,7 +229,7 @@ def test_leaves_of_another_net_are_not_taken():
 )  # fmt: skip
 def test_unusable_settings_are_refused(name, value):
     with pytest.raises(InputError, match=rf"^training\.{name} = "):
-        checked(model(Training), "training", {name: value})
+        check(model(Training), "training", {name: value})
 
 
 @pytest.mark.parametrize("name", ["mlp", "lenet", "resnet20"])
@@ -237,16 +237,16 @@ def test_numbers_by_leaf_are_laid_out_as_the_net_is_and_come_back(name):
     """Whatever the memory order of its leaves; zero where a leaf is missing."""
     net = nets.net(name, shape=(1, 28, 28), classes=3, **({"widths": [9]} if name == "mlp" else {}))
     params = start(net)
-    laid = lay(net, params)
-    assert torch.equal(beside(laid, params), laid.vector)
-    back = by_leaf(laid, laid.vector)
-    assert set(back) == set(laid.leaves)
+    flat = flatten_net(net, params)
+    assert torch.equal(to_vector(flat, params), flat.vector)
+    back = to_leaves(flat, flat.vector)
+    assert set(back) == set(flat.leaves)
     for leaf, x in back.items():
         assert torch.equal(x, params[leaf])
         assert x.is_contiguous()
         x.zero_()
-    assert laid.vector.any()
-    last = list(laid.leaves)[-1]
-    alone = beside(laid, {last: params[last]})
-    assert torch.equal(by_leaf(laid, alone)[last], params[last])
+    assert flat.vector.any()
+    last = list(flat.leaves)[-1]
+    alone = to_vector(flat, {last: params[last]})
+    assert torch.equal(to_leaves(flat, alone)[last], params[last])
     assert alone.count_nonzero() == params[last].count_nonzero()

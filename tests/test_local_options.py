@@ -10,8 +10,18 @@ import torch
 from federations import ADAM, NET, SGD, bits, device_of, model
 from torch.nn.functional import cross_entropy
 
-from fedcore.cells import pieces, upto
-from fedcore.local import LOSSES, MOMENTS, entropies, fit, gradients, lay, toward, train, updates
+from fedcore.cells import cut_pieces, leaves_up_to
+from fedcore.local import (
+    LOSSES,
+    MOMENTS,
+    entropies,
+    fit,
+    flatten_net,
+    gradient_step,
+    optimiser_step,
+    proximal_pull,
+    train,
+)
 from fedcore.types import Message, StepId
 
 A = device_of("a")
@@ -50,12 +60,12 @@ def test_the_printed_loss_cannot_be_sure():
 @pytest.mark.parametrize("loss", LOSSES)
 def test_gradients_are_autograds(loss):
     params, x, y = model(), A.data.train.x, A.data.train.y
-    laid, module = lay(NET, params), NET.build()
+    flat, module = flatten_net(NET, params), NET.build()
     module.load_state_dict(params)
-    gradients(laid, loss)(x, y)
+    gradient_step(flat, loss)(x, y)
     LOSSES[loss](module(x), y).backward()
     for name, leaf in module.named_parameters():
-        torch.testing.assert_close(laid.slopes[name], leaf.grad, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(flat.slopes[name], leaf.grad, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("training", [ADAM, MOMENTUM], ids=["adam", "momentum"])
@@ -89,7 +99,7 @@ def test_kept_moments_are_one_optimiser_through_all_rounds(training):
 def test_fresh_moments_are_not_remembered_nor_read():
     mine = {f"{MOMENTS}first": torch.ones(7)}
     memory, update = train(mine, Message(model()), A, StepId(1, 0, 0, "a"), training=ADAM)
-    assert memory is mine
+    assert memory == mine
     _, without = train({}, Message(model()), A, StepId(1, 0, 0, "a"), training=ADAM)
     assert bits(update.params) == bits(without.params)
     _, first = train({}, Message(model()), A, StepId(1, 0, 0, "a"), training=replace(ADAM, moments="kept"))
@@ -99,9 +109,9 @@ def test_fresh_moments_are_not_remembered_nor_read():
 @pytest.mark.parametrize("training", [ADAM, SGD, MOMENTUM], ids=["adam", "sgd", "momentum"])
 def test_rates_by_part_are_parameter_groups(training):
     params, x, y = model(), A.data.train.x, A.data.train.y
-    laid, module = lay(NET, params), NET.build()
+    flat, module = flatten_net(NET, params), NET.build()
     module.load_state_dict(params)
-    base, personal = upto(NET, 0), training.lr / 3
+    base, personal = leaves_up_to(NET, 0), training.lr / 3
     leaves = dict(module.named_parameters())
     groups = [
         {"params": [leaves[name] for name in base]},
@@ -109,35 +119,39 @@ def test_rates_by_part_are_parameter_groups(training):
     ]
     kind = torch.optim.Adam if training.optimiser == "adam" else torch.optim.SGD
     optimiser = kind(groups, training.lr, **({"momentum": training.momentum} if kind is torch.optim.SGD else {}))
-    cut = pieces(laid, base, training.lr, personal)
+    cut = cut_pieces(flat, base, training.lr, personal)
     assert len(cut) == 2
     moments = {}
-    gradient, update = gradients(laid), updates(laid, training, moments, cut)
+    gradient, update = gradient_step(flat), optimiser_step(flat, training, moments, cut)
     for _ in range(4):
         gradient(x, y)
         update(training.lr)
         optimiser.zero_grad()
         cross_entropy(module(x), y).backward()
         optimiser.step()
-    torch.testing.assert_close(laid.params(), dict(module.state_dict()), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(flat.params(), dict(module.state_dict()), rtol=1e-4, atol=1e-6)
     if training is ADAM:
         assert moments["steps"].item() == 4
 
 
 def test_rates_by_part_for_all_or_none():
-    laid = lay(NET, model())
-    assert len(pieces(laid, upto(NET, 0), 0.1, None)) == len(pieces(laid, upto(NET, 0), 0.1, 0.1)) == 1
-    assert len(pieces(laid, [*laid.leaves], 0.1, 0.3)) == 1
-    (_, _), (everything, factor) = pieces(laid, (), 0.1, 0.3)
+    flat = flatten_net(NET, model())
+    assert (
+        len(cut_pieces(flat, leaves_up_to(NET, 0), 0.1, None))
+        == len(cut_pieces(flat, leaves_up_to(NET, 0), 0.1, 0.1))
+        == 1
+    )
+    assert len(cut_pieces(flat, [*flat.leaves], 0.1, 0.3)) == 1
+    (_, _), (everything, factor) = cut_pieces(flat, (), 0.1, 0.3)
     assert (everything, factor) == (slice(0, None), pytest.approx(3))
 
 
 def test_a_pull_is_the_gradient_of_half_the_squared_distance():
-    laid, anchor = lay(NET, model("here")), lay(NET, model("there")).vector
-    laid.gradient.fill_(1.0)
-    toward(laid, anchor, 0.5)()
-    torch.testing.assert_close(laid.gradient, 1 + 0.5 * (laid.vector - anchor))
-    assert toward(laid, anchor, 0) is None
-    strong = lay(NET, model("here"))
-    fit(strong, A, StepId(0, 0, 0, "a"), replace(SGD, epochs=40), {}, pull=toward(strong, anchor, 9.0))
-    assert (strong.vector - anchor).norm() < 0.1 * (lay(NET, model("here")).vector - anchor).norm()
+    flat, anchor = flatten_net(NET, model("here")), flatten_net(NET, model("there")).vector
+    flat.gradient.fill_(1.0)
+    proximal_pull(flat, anchor, 0.5)()
+    torch.testing.assert_close(flat.gradient, 1 + 0.5 * (flat.vector - anchor))
+    assert proximal_pull(flat, anchor, 0) is None
+    strong = flatten_net(NET, model("here"))
+    fit(strong, A, StepId(0, 0, 0, "a"), replace(SGD, epochs=40), {}, pull=proximal_pull(strong, anchor, 9.0))
+    assert (strong.vector - anchor).norm() < 0.1 * (flatten_net(NET, model("here")).vector - anchor).norm()

@@ -4,7 +4,7 @@ from federations import bits, model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcore.mixing import by_size, changed, changes, evenly, mean, mean_of_users, mix
+from fedcore.mixing import add, by_size, evenly, mean, mean_of_users, mix, subtract
 
 
 def models(count):
@@ -24,7 +24,7 @@ def test_weights_by_size_are_proportional_and_on_the_simplex(sizes):
     assert weights.tolist() == pytest.approx([n / sum(sizes) for n in sizes], abs=1e-15)
 
 
-def test_devices_without_examples_weigh_nothing_or_where_nobody_has_any_the_same():
+def test_devices_without_examples_have_weight_zero_unless_all_have_none():
     assert by_size([0, 3, 0, 1]).tolist() == [0.0, 0.75, 0.0, 0.25]
     assert by_size([0, 0, 0, 0]).tolist() == [0.25] * 4
 
@@ -152,7 +152,7 @@ def test_aggregating_and_sampling_is_one_row_stochastic_matrix_per_cell():
 def test_a_change_is_what_was_added_and_counters_count_on():
     before = {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(3)}
     after = {"w": torch.tensor([1.5, 0.0]), "n": torch.tensor(7)}
-    change = changes(after, before)
+    change = subtract(after, before)
     assert {name: leaf.tolist() for name, leaf in change.items()} == {"w": [0.5, -2.0], "n": 4}
-    assert {name: leaf.tolist() for name, leaf in changed(before, change).items()} == {"w": [1.5, 0.0], "n": 7}
+    assert {name: leaf.tolist() for name, leaf in add(before, change).items()} == {"w": [1.5, 0.0], "n": 7}
     assert change["n"].dtype == torch.int64

@@ -12,14 +12,14 @@ from fedcore.align.ranking import begin as begin_ranked
 from fedcore.evaluate import evaluate, score
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.local import train
-from fedcore.messages import everyone, first, received
+from fedcore.messages import initial_messages, received_model, to_everyone
 from fedcore.methods import method as build
 from fedcore.mixing import by_size, mean
 from fedcore.rounds import State, begin, check, deployments, measure, run, take_turn
 from fedcore.types import InputError, Message, Method, Model, PairStage, Stage, StepId, Update, generator
 
 WIDE = nets.net("mlp", shape=(4,), classes=3, widths=[7])
-COMMON = partial(first, common=True)
+COMMON = partial(initial_messages, common=True)
 PLANS = {"solver": "newton", "reg": 0.01, "tol": 1e-7, "max_iterations": 100, "p": 1}
 
 
@@ -34,7 +34,7 @@ def code_ot(shots):
     )
 
 
-def plays(stages, begin=COMMON, deploy=received):
+def plays(stages, begin=COMMON, deploy=received_model):
     return Method(begin, stages, deploy)
 
 
@@ -368,7 +368,7 @@ def test_devices_with_different_nets_are_never_taken_together():
     scores = measure(method, fed, start, execute)
     assert [list(result) for _, _, result in execute.steps] == [["a", "c"], ["b", "d"]]
     assert list(scores) == list("abcd")
-    told_the_same = replace(start, messages=everyone("abcd", Message()))
+    told_the_same = replace(start, messages=to_everyone("abcd", Message()))
     assert [names for names, _ in deployments(method, fed, told_the_same)] == [["a", "c"], ["b", "d"]]
 
 
@@ -389,7 +389,7 @@ def note(server, updates, turn):
     return server | kept, {}
 
 
-def test_a_stage_over_pairs_runs_on_every_unordered_pair_with_both_ones_belongings():
+def test_a_pair_stage_runs_on_every_unordered_pair():
     fed = federation()
     paired = plays((Stage(tally, quiet), PairStage(gap, note)))
     one = last(paired, fed, 6)
@@ -405,7 +405,7 @@ def test_a_stage_over_pairs_runs_on_every_unordered_pair_with_both_ones_belongin
     assert set(one.state.memories) == {"a", "b", "c"}
 
 
-def test_a_message_reaches_a_device_once_a_turn_however_many_pairs_it_is_in():
+def test_a_device_in_many_pairs_receives_a_message_once_per_turn():
     sent = 4 + 4 + 8 + 12  # gap, draw, two counts, three biases
     paired = plays((PairStage(gap, note), Stage(tally, quiet)))
     up, down = traffic(paired)[0]

@@ -14,8 +14,8 @@ from fedcore.results.reports import matrices
 from fedcore.types import Params
 
 
-def transport(reports: Reports) -> Iterator[Drawing]:
-    """Yield a picture for each method: the plans of the fold that was made last, which counts most."""
+def transport_plans(reports: Reports) -> Iterator[Drawing]:
+    """Yield a figure for each method: the plans of the last fold, which has the largest weight."""
     for label, found in reports.items():
         if last := last_fold(matrices(found)):
             plans = {name: plan.numpy() for name, plan in last.items()}
@@ -24,13 +24,13 @@ def transport(reports: Reports) -> Iterator[Drawing]:
 
 
 def last_fold(found: Params) -> Params:
-    """Return label -> transport plan of the fold that was made last, or nothing. found: plan/<fold>/<label> -> plan."""
+    """Return label -> transport plan of the last fold, or nothing. found: plan/<fold>/<label> -> plan."""
     names = [name.split("/", 1)[1].rpartition("/") for name in found if name.startswith("plan/")]
     return {label: found[f"plan/{fold}/{label}"] for fold, _, label in names if fold == names[-1][0]}
 
 
 def shares_of_mass(plans: Mapping[str, npt.ArrayLike]) -> Figure:
-    """Draw transport plans side by side: which share of each unit's mass (a row) goes where, 0 to 1.
+    """Draw transport plans side by side: the shares, 0 to 1, of each unit's mass (a row) by receiving unit.
 
     plans: name -> (n, m), non-negative. Of large plans each drawn cell is the largest of a block, so that a lone match
     (a plan that is nearly a permutation) stays visible.

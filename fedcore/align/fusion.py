@@ -35,7 +35,7 @@ from fedcore.align.transport import Plan, cost, solve, uniform
 from fedcore.types import Axes, InputError, Params
 
 STATISTICS = ("running_mean", "running_var")
-"""What PyTorch calls a norm's leaves that are no parameters."""
+"""PyTorch's names of a norm's buffers."""
 
 
 class Options(TypedDict):
@@ -90,7 +90,7 @@ def carry(x: Tensor, axis: int, matrix: Tensor) -> Tensor:
 
 
 def units(params: Params, axes: Axes) -> dict[str, int]:
-    """Return the number of units of every label, in the order in which the leaves bring them forth."""
+    """Return the number of units of every label, in the order in which the leaves introduce them."""
     for leaf, names in axes.items():
         if leaf not in params or params[leaf].dim() != len(names):
             found = f"is {tuple(params[leaf].shape)}" if leaf in params else "is missing"
@@ -106,10 +106,10 @@ def average(a: Params, b: Params, weight: float = 0.5) -> Params:
 
 
 def code(models: Sequence[Params], axes: Axes, **options: Unpack[Options]) -> tuple[Params, list[dict[str, Plan]]]:
-    """Fold the models into one (CODE, Algorithm 1): align what there is to the next model and average the two.
+    """Fold the models into one (CODE, Algorithm 1): align the result so far to the next model and average the two.
 
     models in ascending order of accuracy: the last counts 1/2, the one before 1/4, ..., the first two alike. Returns
-    the synthetic model, which has the last one's shapes, and the plans of every fold.
+    the fused model, which has the last one's shapes, and the plans of every fold.
     """
     fused, plans = models[0], []
     for target in models[1:]:

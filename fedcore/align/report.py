@@ -1,4 +1,4 @@
-"""What is told of transport plans: the plans, and how their problems were solved."""
+"""Reports of transport plans and of how they were computed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from fedcore.align.transport import Plan
 from fedcore.types import Report
 
-FIGURES = ("fedcore.align.figures:transport",)
+FIGURES = ("fedcore.align.figures:transport_plans",)
 
 
 def report(folds: Mapping[str, Mapping[str, Plan]]) -> Report:
-    """Return plans and how they were solved as a report.
+    """Report plans and how they were computed.
 
     folds: name of the model that was aligned (or aligned to) -> label of the units -> plan. For each a matrix
     "plan/<fold>/<label>" (n, m) float32. "solver/<number>" (F,) float64 holds the number of each plan, in the same
@@ -35,7 +35,7 @@ def _over(plans: Mapping[str, Plan]) -> dict[str, float]:
 
 
 def partners(plan: Plan) -> float:
-    """Return how many units a unit's mass goes to: the mean over rows of exp(entropy of the row's shares).
+    """Return the effective number of units that receive a unit's mass: mean over rows of exp(entropy of the shares).
 
     1: a permutation; m: the mass is spread evenly.
     """

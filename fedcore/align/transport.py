@@ -33,7 +33,7 @@ SHARPEST = 1e-8
 
 @dataclass(frozen=True)
 class Plan:
-    """A transport matrix and how it was found.
+    """A transport matrix and how it was computed.
 
     plan: (n, m) float64, nonnegative. iterations: what the solver counts (see its docstring).
     violation: ||T 1 - a||_1 + ||T' 1 - b||_1, in [0, 2] (eq. 27). converged: violation <= tol.
@@ -137,9 +137,9 @@ def newton(cost: Tensor, a: Tensor, b: Tensor, *, reg: float, tol: float, max_it
         goal = tol if lam == reg else max(tol, 5e-3)
         T, c = plan(g)
         for _ in range(8):
-            if off(c, b) > goal:
+            if marginal_error(c, b) > goal:
                 T, c = plan(g := sweep(g, c))
-        while off(c, b) > goal and steps < max_iterations and delta < 1e6:
+        while marginal_error(c, b) > goal and steps < max_iterations and delta < 1e6:
             laplacian = T.T @ (T / a[:, None])
             degree = laplacian.fill_diagonal_(0).sum(1)
             laplacian.neg_()
@@ -210,11 +210,11 @@ def solve(cost: Tensor, a: Tensor, b: Tensor, *, solver: str, reg: float, tol: f
     return SOLVERS[solver](cost, a, b, reg=reg, tol=tol, max_iterations=max_iterations)
 
 
-def off(found: Tensor, wanted: Tensor) -> float:
-    """Return the L1 distance between a marginal and what it should be."""
+def marginal_error(found: Tensor, wanted: Tensor) -> float:
+    """Return the L1 distance between a marginal and its target."""
     return (found - wanted).abs().sum().item()
 
 
 def _plan(plan: Tensor, iterations: int, cost: Tensor, a: Tensor, b: Tensor, reg: float, tol: float) -> Plan:
-    violation = off(plan.sum(1), a) + off(plan.sum(0), b)
+    violation = marginal_error(plan.sum(1), a) + marginal_error(plan.sum(0), b)
     return Plan(plan.contiguous(), iterations, violation, violation <= tol, bound(cost, a, b, reg, tol))

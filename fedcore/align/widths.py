@@ -1,4 +1,4 @@
-"""Nets that differ from device to device: what can be combined nevertheless, and how a result gets back into each.
+"""Nets of different widths: how they are combined, and how the result is fitted to each.
 
 Aligning needs nets of the same depth, of any widths (CODE, Remark 3); averaging leaf by leaf needs equal ones.
 """
@@ -12,8 +12,8 @@ from fedcore.nets import key
 from fedcore.types import Axes, InputError, Message, Net, Params
 
 
-def table(nets: Mapping[str, Net]) -> Axes:
-    """Return the axes table that all nets share; raises InputError where one has none, or another."""
+def common_axes(nets: Mapping[str, Net]) -> Axes:
+    """Return the axes table that all nets share; raises InputError if one has none or a different one."""
     tables = [net.table for net in nets.values()]
     if any(other != tables[0] for other in tables):
         raise InputError(
@@ -22,7 +22,7 @@ def table(nets: Mapping[str, Net]) -> Axes:
     return tables[0]
 
 
-def fitted(
+def fit_widths(
     fused: Params,
     models: Mapping[str, Params],
     nets: Mapping[str, Net],
@@ -30,11 +30,11 @@ def fitted(
     axes: Axes,
     options: Options,
 ) -> dict[str, Message]:
-    """Return what to send each device: the fused model in the shapes of its own net.
+    """Return each device's message: the fused model in the shapes of its own net.
 
-    models: what was sent, the best last. Where a net has other shapes than the fused model, the fused model is aligned
-    to the best model of that net, once for all devices that have it: the reverse of the step that brought the smaller
-    or larger ones in. The paper, which lets widths differ, does not say what they get back.
+    models: the devices' models, the best last. If a net has other shapes than the fused model, the fused model is
+    aligned to the best model of that net, once for all devices that have it. The paper, which allows different widths,
+    does not say what such devices receive.
     """
     best = {key(nets[name]): model for name, model in models.items()}
     sent = {kind: Message(_fit(fused, model, axes, options)) for kind, model in best.items()}

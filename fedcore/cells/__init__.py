@@ -1,7 +1,7 @@
-"""A net in parts of which only the first are shared (FedASA, Deng et al. 2024, Section III; FedPer; fixed depths).
+"""Nets whose first parts are shared and whose other parts are personal (FedASA, Deng et al. 2024, Section III; FedPer).
 
-Parts stand in the order in which examples pass them: the stem (operator o_0), cell1, ..., cellM (o_1, ..., o_M), head.
-A device at depth m shares the stem and m cells; the rest is its own.
+Parts are in forward order: the stem (operator o_0), cell1, ..., cellM (o_1, ..., o_M), head. A device at depth m shares
+the stem and m cells; the other parts are personal.
 """
 
 from __future__ import annotations
@@ -15,8 +15,20 @@ import torch
 from torch import Tensor, nn
 
 from fedcore import nets
-from fedcore.local import IMAGES_AT_A_TIME, MOMENTS, WHOLE, ByHand, Laid, Pieces, Training, fit, lay, load, starting
-from fedcore.messages import everyone
+from fedcore.local import (
+    IMAGE_BATCH,
+    MOMENTS,
+    WHOLE,
+    FlatNet,
+    ManualGradients,
+    Pieces,
+    Training,
+    fit,
+    flatten_net,
+    load,
+    starting_params,
+)
+from fedcore.messages import to_everyone
 from fedcore.mixing import mean_of_users
 from fedcore.types import Data, Device, InputError, Message, Model, Net, Params, Report, StepId, Turn, Update
 
@@ -29,19 +41,19 @@ FIGURES = ("fedcore.cells.figures:alignment",)
 def parts(net: Net) -> dict[str, tuple[str, ...]]:
     """Return part -> its leaves: stem, cell1, ..., head; of other nets the layers or blocks on top, e.g. fc1, fc2.
 
-    A part is named by what its leaves' names begin with, below what all names begin with.
+    A part's name is the prefix of its leaves' names, without the prefix that all leaves have in common.
     """
     paths = [leaf.split(".")[:-1] for leaf in nets.shapes(net)]
     above = len([*takewhile(lambda steps: len({*steps}) == 1, zip(*paths, strict=False))])
-    return _grouped(net, lambda leaf: ".".join(leaf.split(".")[:-1][: above + 1]))
+    return _group_leaves(net, lambda leaf: ".".join(leaf.split(".")[:-1][: above + 1]))
 
 
 def layers(net: Net) -> dict[str, tuple[str, ...]]:
-    """Return layer -> its leaves, however deep it stands: stem.conv1, ..., head.fc2. The last one classifies."""
-    return _grouped(net, lambda leaf: leaf.rpartition(".")[0])
+    """Return layer -> its leaves, at any depth of nesting: stem.conv1, ..., head.fc2. The last one classifies."""
+    return _group_leaves(net, lambda leaf: leaf.rpartition(".")[0])
 
 
-def _grouped(net: Net, group: Callable[[str], str]) -> dict[str, tuple[str, ...]]:
+def _group_leaves(net: Net, group: Callable[[str], str]) -> dict[str, tuple[str, ...]]:
     """Group leaves by name; a group without a matrix (a norm) joins the one before it."""
     shapes = nets.shapes(net)
     groups: dict[str, list[str]] = {}
@@ -55,18 +67,18 @@ def _grouped(net: Net, group: Callable[[str], str]) -> dict[str, tuple[str, ...]
     return joined
 
 
-def deepest(net: Net) -> int:
+def max_depth(net: Net) -> int:
     """Return M, the number of cells: parts between the first, which is the stem, and the last, which is the head."""
     return len(parts(net)) - 2
 
 
-def upto(net: Net, depth: int) -> tuple[str, ...]:
+def leaves_up_to(net: Net, depth: int) -> tuple[str, ...]:
     """Return the leaves of the stem and of the first `depth` cells."""
     return tuple(leaf for part in [*parts(net).values()][: depth + 1] for leaf in part)
 
 
 def depth_of(net: Net, leaves: Collection[str]) -> int:
-    """Return the greatest depth at which all is among the leaves; -1 where not even the stem is."""
+    """Return the greatest depth whose leaves are all among `leaves`; -1 without the whole stem."""
     whole = [set(part) <= set(leaves) for part in parts(net).values()][:-1]
     return [*whole, False].index(False) - 1
 
@@ -86,46 +98,46 @@ def train_shared(
     theta <- theta - eta_g grad L,  phi <- phi - eta_h grad L   (13)
 
     shared: the leaves of theta, the net's first ones. eta_g is training's rate, eta_h personal_lr (None: the same).
-    What was sent goes before what the device owns: its whole model, as it was after its last training.
+    Leaves of the message replace those in memory, which is the device's whole model after its last training.
     """
-    laid = lay(device.net, starting({}, Message({**memory, **message.params}), device, step_id))
-    moments = fit(laid, device, step_id, training, memory, pieces=pieces(laid, shared, training.lr, personal_lr))
-    params = laid.params()
+    flat = flatten_net(device.net, starting_params({}, Message({**memory, **message.params}), device, step_id))
+    moments = fit(flat, device, step_id, training, memory, pieces=cut_pieces(flat, shared, training.lr, personal_lr))
+    params = flat.params()
     sent = {leaf: x for leaf, x in params.items() if leaf in shared}
     return params | moments, Update(sent, size=len(device.data.train))
 
 
-def pieces(laid: Laid, shared: Collection[str], lr: float, personal_lr: float | None) -> Pieces:
-    """Cut the vector where the first personal leaf stands."""
-    personal = [leaf.storage_offset() for name, leaf in laid.leaves.items() if name not in shared]
+def cut_pieces(flat: FlatNet, shared: Collection[str], lr: float, personal_lr: float | None) -> Pieces:
+    """Cut the vector at the first personal leaf."""
+    personal = [leaf.storage_offset() for name, leaf in flat.leaves.items() if name not in shared]
     if personal_lr is None or personal_lr == lr or not personal:
         return WHOLE
     return ((slice(None, personal[0]), 1.0), (slice(personal[0], None), personal_lr / lr))
 
 
-def merged(memory: Params, message: Message) -> Model:
-    """Run what was sent, and the device's own where nothing was."""
+def merge_models(memory: Params, message: Message) -> Model:
+    """Run the leaves of the message, and the device's own where it has none."""
     model = {leaf: x for leaf, x in memory.items() if not leaf.startswith(MOMENTS)}
     return Model((model | message.params,))
 
 
 def average(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
-    """Send everyone the mean of what was sent, weighted by examples."""
-    return server, everyone(turn.names, Message(hyper_model(updates)))
+    """Send every device the mean of the updates, weighted by examples."""
+    return server, to_everyone(turn.names, Message(hyper_model(updates)))
 
 
 def exchange(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
     """Aggregate cell by cell (9) and send each device what it shares (sampling)."""
-    return server, sample(hyper_model(updates), updates)
+    return server, sample_submodels(hyper_model(updates), updates)
 
 
 def hyper_model(updates: Mapping[str, Update]) -> Params:
-    """Return the leaves that somebody used, aggregated (9)."""
+    """Return all leaves of the updates, aggregated (9)."""
     sizes = {name: update.size for name, update in updates.items()}
     return mean_of_users({name: update.params for name, update in updates.items()}, sizes)
 
 
-def sample(hyper: Params, updates: Mapping[str, Update]) -> dict[str, Message]:
+def sample_submodels(hyper: Params, updates: Mapping[str, Update]) -> dict[str, Message]:
     """Return for each device those leaves of the hyper-model that it used; equal messages are one."""
     used = {name: tuple(update.params) for name, update in updates.items()}
     drawn = {leaves: Message({leaf: hyper[leaf] for leaf in leaves}) for leaves in used.values()}
@@ -133,8 +145,8 @@ def sample(hyper: Params, updates: Mapping[str, Update]) -> dict[str, Message]:
 
 
 def features(net: Net, module: nn.Module, x: Tensor) -> list[Tensor]:
-    """Return g^0(x), ..., g^M(x), what leaves the stem and each cell: inputs (B, *shape) -> (B, ...) each."""
-    if isinstance(module, ByHand):
+    """Return g^0(x), ..., g^M(x), the outputs of the stem and of each cell: inputs (B, *shape) -> (B, ...) each."""
+    if isinstance(module, ManualGradients):
         return module.activations(dict(module.named_parameters()), x)[1:-1]
     found: list[Tensor] = []
     starts = [*parts(net)][1:]
@@ -147,11 +159,11 @@ def features(net: Net, module: nn.Module, x: Tensor) -> list[Tensor]:
     return found
 
 
-def comparable(net: Net) -> None:
-    """Refuse a net whose features cannot be read off part by part."""
-    with nets.drawn_from(torch.Generator()):
+def require_comparable(net: Net) -> None:
+    """Refuse a net whose features cannot be computed part by part."""
+    with nets.use_generator(torch.Generator()):
         module = net.build()
-    if not isinstance(module, nn.Sequential | ByHand) or deepest(net) < 0:
+    if not isinstance(module, nn.Sequential | ManualGradients) or max_depth(net) < 0:
         raise InputError(
             "net.name: aligning cells needs a net that is a sequence of at least two layers, such as cells"
         )
@@ -171,20 +183,20 @@ def distances(
     found = {name: torch.zeros(depth_of(net, params) + 1).double() for name, params in models.items()}
     aim = load(auxiliary[0], auxiliary[1]).eval()
     with torch.no_grad():
-        for start in range(0, len(data), IMAGES_AT_A_TIME):
-            x = data.inputs(slice(start, start + IMAGES_AT_A_TIME))
-            wanted = _scaled(features(auxiliary[0], aim, x)[cell], distance)
+        for start in range(0, len(data), IMAGE_BATCH):
+            x = data.inputs(slice(start, start + IMAGE_BATCH))
+            wanted = _scale(features(auxiliary[0], aim, x)[cell], distance)
             for name, module in modules.items():
                 for m, feature in enumerate(features(net, module, x)[: len(found[name])]):
                     if feature[0].numel() == wanted[0].numel():
-                        found[name][m] += (wanted - _scaled(feature, distance)).square().sum().double() / len(data)
+                        found[name][m] += (wanted - _scale(feature, distance)).square().sum().double() / len(data)
                     else:
                         found[name][m] = torch.inf
     return found
 
 
 def report(depths: Mapping[str, int], apart: Mapping[str, Tensor]) -> Report:
-    """Report which cell was found for each device, and how far each one is.
+    """Report the depth chosen for each device, and the distance of each cell.
 
     Topic "alignment": depth, and distance_0, distance_1, ... without infinite ones. Matrix "distance/<device>"
     (M_k + 1,): all of them, see `distances`.
@@ -196,6 +208,6 @@ def report(depths: Mapping[str, int], apart: Mapping[str, Tensor]) -> Report:
     return Report(devices={"alignment": devices}, matrices={f"distance/{name}": d for name, d in apart.items()})
 
 
-def _scaled(feature: Tensor, distance: Distance) -> Tensor:
+def _scale(feature: Tensor, distance: Distance) -> Tensor:
     flat = feature.flatten(1)
     return flat if distance == "printed" else nn.functional.normalize(flat)

@@ -1,4 +1,4 @@
-"""Which cell each device was found to share, as a picture."""
+"""Figure of the depth at which each device shares."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fedcore.results.figures.drawing import FEW_CELLS, Drawing, Reports, name_ce
 
 CHOSEN = "#d55e00"
 
-CAPTION = "Distance of each device's cells from the server's auxiliary cell; framed: the one found for it."
+CAPTION = "Distance of each device's cells from the server's auxiliary cell; framed: the chosen one."
 
 
 def alignment(reports: Reports) -> Iterator[Drawing]:
-    """Yield one picture of all methods."""
+    """Yield one figure of all methods."""
     found = {label: read.devices(of).get("alignment") for label, of in reports.items()}
     aligned = {label: dict(numbers) for label, numbers in found.items() if numbers}
     if aligned:
@@ -27,7 +27,7 @@ def alignment(reports: Reports) -> Iterator[Drawing]:
 
 
 def cell_distances(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Figure:
-    """Draw how far each device's cells are from the server's, a panel for each method; the cell it found is framed.
+    """Draw how far each device's cells are from the server's, a panel for each method; the chosen cell is framed.
 
     found: method -> device -> depth and distance_0, distance_1, ..., see :func:`fedcore.cells.report`.
     """

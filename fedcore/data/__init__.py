@@ -54,7 +54,7 @@ class Dataset:
 def load(name: str, **settings: Any) -> Dataset:
     """Load one dataset of the registry; `settings` are its loader's own."""
     if name not in DATASETS:
-        raise unknown("data.name", name, DATASETS)
+        raise unknown_value("data.name", name, DATASETS)
     module, _, function = DATASETS[name].partition(":")
     loader = getattr(import_module(module), function)
     try:
@@ -66,7 +66,7 @@ def load(name: str, **settings: Any) -> Dataset:
     return dataset
 
 
-def unknown(key: str, value: object, allowed: Iterable[str]) -> InputError:
+def unknown_value(key: str, value: object, allowed: Iterable[str]) -> InputError:
     """Return the refusal of a value that is not one of `allowed`, with the nearest one."""
     allowed = list(allowed)
     near = get_close_matches(str(value), allowed, n=1)

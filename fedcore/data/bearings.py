@@ -19,7 +19,7 @@ import torch
 from annotated_types import Ge, MinLen, MultipleOf
 from numpy.typing import NDArray
 
-from fedcore.data import Dataset, unknown
+from fedcore.data import Dataset, unknown_value
 from fedcore.data.cosines import cosines
 from fedcore.types import Data, InputError, generator
 
@@ -60,7 +60,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Cut:
+class WindowOptions:
     """How records become examples.
 
     window: samples of an example, even. train, test: windows of each class and device: the first and the last ones of
@@ -89,24 +89,24 @@ class Cut:
         if self.test < 0:
             raise InputError(f"data.test = {self.test}: must be at least 0")
         if self.scaling not in SCALINGS:
-            raise unknown("data.scaling", self.scaling, SCALINGS)
+            raise unknown_value("data.scaling", self.scaling, SCALINGS)
         if self.server < 0:
             raise InputError(f"data.server = {self.server}: must be at least 0")
         for location in self.locations or ("",):
             if location not in LOCATIONS:
-                raise unknown("data.locations", list(self.locations), LOCATIONS)
+                raise unknown_value("data.locations", list(self.locations), LOCATIONS)
         if not 0 <= self.noise < np.inf:
             raise InputError(f"data.noise = {self.noise}: must be a finite number, at least 0")
 
 
-def examples(records: Iterable[Record], cut: Cut) -> Dataset:
+def examples(records: Iterable[Record], cut: WindowOptions) -> Dataset:
     """Return the examples of all records by device, class and time: x (N, 1, window / 2) float32.
 
     `device` is the device's name, `domain` its location, `split` says which windows are the last ones.
     """
     spectra, others = {}, {}
     for record in records:
-        at, kept = (DEVICES.index(record.device), CLASSES.index(record.kind)), spare(record, cut)
+        at, kept = (DEVICES.index(record.device), CLASSES.index(record.kind)), server_windows(record, cut)
         held = spectrum(windows(record, cut))
         if record.device[0] in cut.locations:
             spectra[at] = np.delete(held, np.s_[cut.train : cut.train + kept], axis=0)
@@ -115,7 +115,9 @@ def examples(records: Iterable[Record], cut: Cut) -> Dataset:
     order = sorted(spectra)
     if not order:
         raise InputError(f"data.locations = {list(cut.locations)}: there is no record of these places")
-    x = np.concatenate([block for _, own in groupby(order, lambda at: at[0]) for block in scaled(own, spectra, cut)])
+    x = np.concatenate(
+        [block for _, own in groupby(order, lambda at: at[0]) for block in scale_spectra(own, spectra, cut)]
+    )
     each = cut.train + cut.test
     devices = tuple(DEVICES[device] for device, _ in order for _ in range(each))
     y = torch.tensor([kind for _, kind in order]).repeat_interleave(each)
@@ -126,34 +128,34 @@ def examples(records: Iterable[Record], cut: Cut) -> Dataset:
         device=devices,
         split=(("train",) * cut.train + ("test",) * cut.test) * len(order),
         domain=tuple(device[0] for device in devices),
-        server=servers(others, cut) if others else None,
+        server=server_examples(others, cut) if others else None,
     )
 
 
-def servers(spectra: dict[tuple[int, int], Signal], cut: Cut) -> Data:
+def server_examples(spectra: dict[tuple[int, int], Signal], cut: WindowOptions) -> Data:
     """Return the server's own examples, scaled as a device scales its own."""
     order = sorted(spectra)
-    x = np.concatenate([*scaled(order, spectra, replace(cut, train=cut.server))])
+    x = np.concatenate([*scale_spectra(order, spectra, replace(cut, train=cut.server))])
     y = torch.tensor([kind for _, kind in order]).repeat_interleave(cut.server)
     return Data(torch.from_numpy(x.astype(np.float32)[:, None]), y)
 
 
-def spare(record: Record, cut: Cut) -> int:
+def server_windows(record: Record, cut: WindowOptions) -> int:
     """Return how many of a record's windows are the server's."""
     return cut.server if record.device[0] == LOCATIONS[0] else 0
 
 
-def windows(record: Record, cut: Cut) -> Signal:
+def windows(record: Record, cut: WindowOptions) -> Signal:
     """Return a record's first and last windows, (train + server + test, window), with noise."""
     signal = record.signal
     if cut.noise:
         draws = generator(cut.seed, "noise", record.device, record.kind)
         white = torch.randn(len(signal), generator=draws, dtype=torch.float64).numpy()
         signal = signal + cut.noise * np.sqrt(np.mean(signal**2)) * white
-    held, first = len(signal) // cut.window, cut.train + spare(record, cut)
+    held, first = len(signal) // cut.window, cut.train + server_windows(record, cut)
     if held < first + cut.test:
         wanted = f"data.train + data.test = {cut.train} + {cut.test}"
-        if spare(record, cut):
+        if server_windows(record, cut):
             wanted = f"data.train + data.test + data.server = {cut.train} + {cut.test} + {cut.server}"
         if not held:
             raise InputError(
@@ -169,7 +171,9 @@ def spectrum(windows: Signal) -> Signal:
     return np.abs(np.fft.rfft(windows))[..., :-1]
 
 
-def scaled(own: Iterable[tuple[int, int]], spectra: dict[tuple[int, int], Signal], cut: Cut) -> Iterator[Signal]:
+def scale_spectra(
+    own: Iterable[tuple[int, int]], spectra: dict[tuple[int, int], Signal], cut: WindowOptions
+) -> Iterator[Signal]:
     """Give one device's spectra in the order of `own`, scaled as `cut` says."""
     blocks = [spectra[at] for at in own]
     rms = 1.0

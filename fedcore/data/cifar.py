@@ -10,10 +10,10 @@ Of these, the first that is whole below the data folder is read:
 
 A pickle is a program: `pickle.load` runs any function that the file names. :class:`Batch` is a reader that cannot. All
 that a pickle can call is what :meth:`Batch.find_class` returns (every opcode that names something goes through it; the
-others build numbers, texts, lists and dicts, call what is already there, or set the state of such an object). It
-returns :class:`Kept` alone, and that only for the names that a numpy array needs; any other name ends the reading
-before anything by that name is imported. `Kept` does nothing but keep what it is given. So nothing outside this module
-is called, numpy's own reconstruction included: bytes become an array here, after their number and type were checked.
+others build numbers, texts, lists and dicts, call an object that already exists, or set its state). It returns
+:class:`PickledArray` alone, and only for the names that a numpy array needs; any other name ends the reading before
+anything by that name is imported. `PickledArray` only stores its arguments. So nothing outside this module is called,
+numpy's own reconstruction included: bytes become an array here, after their number and type were checked.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedcore.data import Dataset, unknown
-from fedcore.data.files import ROOT, damaged, in_a_line, labelled, obtain
+from fedcore.data import Dataset, unknown_value
+from fedcore.data.files import ROOT, damaged_file, labelled_images, obtain, one_line
 from fedcore.types import Data
 
 PIXELS = 3 * 32 * 32
@@ -111,7 +111,7 @@ def cifar100(root: str | Path = ROOT, download: bool = True, labels: str = "fine
     labels: "fine", 100 classes, or "coarse", 20 that each hold five of them.
     """
     if labels not in ("fine", "coarse"):
-        raise unknown("data.labels", labels, ("fine", "coarse"))
+        raise unknown_value("data.labels", labels, ("fine", "coarse"))
     classes = tuple((FINE if labels == "fine" else COARSE).split())
     return cifar(CIFAR100, Path(root), download, f"{labels}_labels", classes)
 
@@ -124,8 +124,8 @@ def cifar(source: Source, root: Path, download: bool, labels: str, classes: tupl
         try:
             x, y = read(raw, source.labels, source.labels.index(labels))
         except Exception as error:  # damaged bytes make the readers raise anything
-            raise damaged(root, file, f"is no batch of {source.name} ({in_a_line(error)})") from error
-        parts.append(labelled(root, file, x.reshape(-1, 3, 32, 32), y, len(classes)))
+            raise damaged_file(root, file, f"is no batch of {source.name} ({one_line(error)})") from error
+        parts.append(labelled_images(root, file, x.reshape(-1, 3, 32, 32), y, len(classes)))
     *train, test = parts
     everything = Data(torch.cat([part.x for part in train]), torch.cat([part.y for part in train]))
     return Dataset(everything, test, classes)
@@ -135,7 +135,7 @@ def batches(source: Source, root: Path, download: bool) -> tuple[Reader, dict[Pa
     """Return what reads a set's files, and the files: where each is (or would be, in the archive) and its bytes."""
     binary = [f"{source.binary}/{name}.bin" for name in source.files]
     python = [f"{source.python}/{name}" for name in source.files]
-    for read, files in ((records, binary), (unpickled, python)):
+    for read, files in ((records, binary), (unpickle, python)):
         if all((root / file).is_file() for file in files):
             return read, {root / file: (root / file).read_bytes() for file in files}
 
@@ -146,10 +146,10 @@ def batches(source: Source, root: Path, download: bool) -> tuple[Reader, dict[Pa
     if not download and not (root / source.archive).is_file():  # then name what a folder lacks, if there is one
         wanted = next((files for files in (binary, python) if (root / files[0]).parent.is_dir()), wanted)
     archive = obtain(root, source.name, wanted, download, fetch)[0]
-    return unpickled, {root / name: raw for name, raw in unpacked(source, root, archive, python).items()}
+    return unpickle, {root / name: raw for name, raw in unpack(source, root, archive, python).items()}
 
 
-def unpacked(source: Source, root: Path, archive: Path, names: Sequence[str]) -> dict[str, bytes]:
+def unpack(source: Source, root: Path, archive: Path, names: Sequence[str]) -> dict[str, bytes]:
     """Return some files of the archive, nothing is written."""
     try:
         with archive.open("rb") as file:
@@ -160,10 +160,10 @@ def unpacked(source: Source, root: Path, archive: Path, names: Sequence[str]) ->
             inner = ((member.name, tar.extractfile(member)) for member in tar if member.name in names)
             held = {name: batch.read() for name, batch in inner if batch is not None}
     except (OSError, EOFError, ValueError, zlib.error, tarfile.TarError) as error:
-        raise damaged(root, archive, f"cannot be used ({in_a_line(error)})") from error
+        raise damaged_file(root, archive, f"cannot be used ({one_line(error)})") from error
     for name in names:
         if name not in held:
-            raise damaged(root, archive, f"has no file {name}")
+            raise damaged_file(root, archive, f"has no file {name}")
     return {name: held[name] for name in names}
 
 
@@ -176,7 +176,7 @@ def records(raw: bytes, labels: Sequence[str], which: int) -> Rows:
     return rows[:, count:], rows[:, which]
 
 
-class Kept:
+class PickledArray:
     """Stands in a pickle for numpy's array and its type: keeps what they would be made of, and makes nothing."""
 
     def __init__(self, *made_of: Any) -> None:
@@ -187,20 +187,20 @@ class Kept:
 
 
 class Batch(pickle.Unpickler):
-    """Reads a pickled batch without calling anything but `Kept`; see the head of this module."""
+    """Reads a pickled batch without calling anything but `PickledArray`; see the head of this module."""
 
     NAMES = frozenset(
         {("numpy", "ndarray"), ("numpy", "dtype")}
         | {(f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")}
     )
 
-    def find_class(self, module: str, name: str) -> type[Kept]:
+    def find_class(self, module: str, name: str) -> type[PickledArray]:
         if (module, name) not in self.NAMES:
             raise pickle.UnpicklingError(f"it asks for {module[:40]}.{name[:40]}, which no batch needs; not run")
-        return Kept
+        return PickledArray
 
 
-def unpickled(raw: bytes, labels: Sequence[str], which: int) -> Rows:
+def unpickle(raw: bytes, labels: Sequence[str], which: int) -> Rows:
     """Return a batch of the Python version; its texts are bytes where Python 2 wrote it."""
     batch = Batch(BytesIO(raw), encoding="bytes").load()
     held = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}

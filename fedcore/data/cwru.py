@@ -22,16 +22,16 @@ from fedcore.data.bearings import (
     DEVICES,
     LOADS,
     LOCATIONS,
-    Cut,
     Locations,
     Record,
     Scaling,
     Signal,
     Window,
+    WindowOptions,
     Windows,
     examples,
 )
-from fedcore.data.files import ROOT, damaged, in_a_line
+from fedcore.data.files import ROOT, damaged_file, one_line
 from fedcore.types import Amount, Count, InputError
 
 FIRST = dict(zip(CLASSES, (97, 105, 169, 209, 118, 185, 222, 130, 197, 234), strict=True))
@@ -71,12 +71,12 @@ def cwru(
 ) -> Dataset:
     """Return twelve devices with up to ten classes each, x (N, 1, window / 2) float32.
 
-    The settings are those of :class:`fedcore.data.bearings.Cut`. A device lacks the class of a file or of a sensor that
-    is missing, which is logged in one line; one that lacks every class is none. A place of `locations` of which no file
-    has a record is refused. download: fetch missing files; if one cannot be had, nothing is returned.
+    The settings are those of :class:`fedcore.data.bearings.WindowOptions`. Where a file or a sensor is missing, the
+    device lacks that class, which is logged in one line; a device without any class is left out. A location of which no
+    file has a record is refused. download: fetch missing files; if one cannot be had, nothing is returned.
     """
     places = LOCATIONS if locations is None else tuple(locations)
-    cut, root = Cut(window, train, test, scaling, noise, seed, server, places), Path(root)
+    cut, root = WindowOptions(window, train, test, scaling, noise, seed, server, places), Path(root)
     if download:
         fetch(root)
     found = [number for number in NUMBERS if place(root, number).is_file()]
@@ -113,7 +113,7 @@ def read(root: Path, number: int) -> dict[str, Signal]:
     try:
         return columns(place(root, number), number)
     except ValueError as error:
-        raise damaged(root, place(root, number), str(error)) from error
+        raise damaged_file(root, place(root, number), str(error)) from error
 
 
 def columns(file: Path, number: int) -> dict[str, Signal]:
@@ -126,7 +126,7 @@ def columns(file: Path, number: int) -> dict[str, Signal]:
         signals = {at: np.asarray(held[name], np.float64) for at, name in names.items() if name in held}
         there = [name for name, *_ in whosmat(file)]
     except Exception as error:  # damaged bytes make the reader raise anything
-        raise ValueError(f"is no MATLAB file that can be read ({in_a_line(error)})") from error
+        raise ValueError(f"is no MATLAB file that can be read ({one_line(error)})") from error
     if not signals:
         others = f"; it holds {', '.join(there)}: of another run, or at 48,000 samples a second" if there else ""
         raise ValueError(f"has none of {', '.join(names.values())}{others}")
@@ -163,7 +163,7 @@ def fetch(root: Path) -> None:
             if isinstance(error, HTTPError):
                 error.close()  # it holds the connection
             raise InputError(
-                f"data.root = {root}: CWRU/{number}.mat is not there and the download failed ({in_a_line(error)}); put "
+                f"data.root = {root}: CWRU/{number}.mat is not there and the download failed ({one_line(error)}); put "
                 f"the published file there ({SOURCE}), or set data.download = false to go on with those that are there"
             ) from error
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from fedcore.data import Dataset
-from fedcore.data.pixels import scaled
+from fedcore.data.pixels import resize
 from fedcore.types import Data
 
 
@@ -22,7 +22,7 @@ def digits() -> Dataset:
     return Dataset(Data(images, torch.from_numpy(y.astype(np.int64))), None, tuple("0123456789"))
 
 
-def enlarged(size: int) -> Data:
-    """Return the digits as images of bytes, x (1797, 1, size, size) uint8, scaled as :func:`pixels.scaled` does."""
+def enlarge(size: int) -> Data:
+    """Return the digits as images of bytes, x (1797, 1, size, size) uint8, scaled as :func:`pixels.resize` does."""
     small = digits().train
-    return Data(scaled(small.x * 255, size), small.y)
+    return Data(resize(small.x * 255, size), small.y)

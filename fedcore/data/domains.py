@@ -20,12 +20,12 @@ from pathlib import Path
 import torch
 from torch.nn.functional import pad
 
-from fedcore.data import Dataset, unknown
-from fedcore.data.digits import enlarged
+from fedcore.data import Dataset, unknown_value
+from fedcore.data.digits import enlarge
 from fedcore.data.files import ROOT
 from fedcore.data.images import mnist
 from fedcore.data.mnist_m import mnist_m, photographs
-from fedcore.data.pixels import blended, coloured, scaled
+from fedcore.data.pixels import blend, resize, to_rgb
 from fedcore.data.usps import usps
 from fedcore.types import Data, InputError, generator
 
@@ -50,7 +50,7 @@ def domains(
     """
     for k, name in enumerate(domains):
         if name not in PUBLISHED + EMBEDDED:
-            raise unknown("data.domains", name, PUBLISHED + EMBEDDED)
+            raise unknown_value("data.domains", name, PUBLISHED + EMBEDDED)
         if name in domains[:k]:
             raise InputError(f"data.domains = {list(domains)}: {name!r} is there twice")
     published = [name for name in domains if name in PUBLISHED]
@@ -64,29 +64,31 @@ def domains(
         "usps": lambda: usps(root, download, size=28),
         "mnist_m": lambda: mnist_m(root, download, photos=photos, seed=seed),
     }
-    sets = [make[name]() if name in make else Dataset(embedded(name, photos, seed), None, ()) for name in domains]
+    sets = [
+        make[name]() if name in make else Dataset(embedded_domain(name, photos, seed), None, ()) for name in domains
+    ]
     tests = [one.test for one in sets if one.test is not None]
     return Dataset(
-        train=together([one.train for one in sets]),
-        test=together(tests) if len(tests) == len(sets) else None,
+        train=concatenate([one.train for one in sets]),
+        test=concatenate(tests) if len(tests) == len(sets) else None,
         classes=tuple("0123456789"),
         domain=tuple(name for name, one in zip(domains, sets, strict=True) for _ in range(len(one.train))),
     )
 
 
-def together(parts: Sequence[Data]) -> Data:
-    return Data(torch.cat([coloured(part.x) for part in parts]), torch.cat([part.y for part in parts]))
+def concatenate(parts: Sequence[Data]) -> Data:
+    return Data(torch.cat([to_rgb(part.x) for part in parts]), torch.cat([part.y for part in parts]))
 
 
-def embedded(name: str, photos: str | Path | None, seed: int) -> Data:
+def embedded_domain(name: str, photos: str | Path | None, seed: int) -> Data:
     """Return one embedded domain: every third of scikit-learn's digits, shuffled and then sorted by class."""
-    everyone = enlarged(SIDE)
+    everyone = enlarge(SIDE)
     shuffled = torch.randperm(len(everyone), generator=generator(seed, "domains"))
     by_class = shuffled[everyone.y[shuffled].argsort(stable=True)]
     mine = by_class[EMBEDDED.index(name) :: len(EMBEDDED)].sort().values
     x = everyone.x[mine]
     if name == "digits_inverted":
-        x = 255 - pad(scaled(x, SIDE - 2 * BORDER), [BORDER] * 4)
+        x = 255 - pad(resize(x, SIDE - 2 * BORDER), [BORDER] * 4)
     if name == "digits_photo":
-        x = blended(x, photographs(photos, SIDE), generator(seed, "domains", name))
+        x = blend(x, photographs(photos, SIDE), generator(seed, "domains", name))
     return Data(x, everyone.y[mine])

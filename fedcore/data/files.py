@@ -55,7 +55,7 @@ def obtain(
         except (ImportError, OSError, RuntimeError, HTTPException) as error:
             folder = files[0].rpartition("/")[0] or "the folder"
             raise InputError(
-                f"data.root = {root}: {source} is not there and the download failed ({in_a_line(error)}); "
+                f"data.root = {root}: {source} is not there and the download failed ({one_line(error)}); "
                 f"put torchvision's files into {folder}, or choose another data.name"
             ) from error
     for file in missing():
@@ -66,13 +66,13 @@ def obtain(
     return [place(file) for file in files]
 
 
-def damaged(root: Path, file: Path, what: str) -> InputError:
+def damaged_file(root: Path, file: Path, what: str) -> InputError:
     """Return the refusal of one file, named as found below the root."""
     shown = file.relative_to(root).as_posix()
     return InputError(f"data.root = {root}: {shown} {what}; replace it, or delete it and set data.download = true")
 
 
-def in_a_line(error: object) -> str:
+def one_line(error: object) -> str:
     """Return an error's message as one line of moderate length."""
     return " ".join(str(error).split())[:300]
 
@@ -82,10 +82,10 @@ def idx(root: Path, file: Path, dimensions: int, kind: int = 8) -> NDArray[Any]:
     try:
         raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
-        raise damaged(root, file, f"cannot be read ({in_a_line(error)})") from error
+        raise damaged_file(root, file, f"cannot be read ({one_line(error)})") from error
     start = 4 + 4 * dimensions
     if raw[:4] != bytes((0, 0, kind, dimensions)) or len(raw) < start:
-        raise damaged(
+        raise damaged_file(
             root,
             file,
             f"is no idx file of {KINDS[kind]} with {dimensions} dimensions (it starts with {raw[:4].hex()})",
@@ -94,15 +94,17 @@ def idx(root: Path, file: Path, dimensions: int, kind: int = 8) -> NDArray[Any]:
     item = np.dtype(np.uint8 if kind == 8 else ">i4")
     needed = start + math.prod(shape) * item.itemsize
     if len(raw) != needed:
-        raise damaged(root, file, f"has {len(raw)} bytes where its header {shape} needs {needed}")
+        raise damaged_file(root, file, f"has {len(raw)} bytes where its header {shape} needs {needed}")
     return np.frombuffer(raw, item, offset=start).reshape(shape)
 
 
-def labelled(root: Path, file: Path, x: NDArray[np.uint8], y: NDArray[Any], classes: int, first: int = 0) -> Data:
+def labelled_images(
+    root: Path, file: Path, x: NDArray[np.uint8], y: NDArray[Any], classes: int, first: int = 0
+) -> Data:
     """Return images (N, C, H, W) and labels (N,), checked and copied; in the file the labels begin at `first`."""
     if not 0 < len(y) == len(x):
-        raise damaged(root, file, f"has {len(y)} labels for {len(x)} images")
+        raise damaged_file(root, file, f"has {len(y)} labels for {len(x)} images")
     for label in (y.max(), y.min()):
         if not first <= label < first + classes:
-            raise damaged(root, file, f"has the label {label}, but labels are {first} to {first + classes - 1}")
+            raise damaged_file(root, file, f"has the label {label}, but labels are {first} to {first + classes - 1}")
     return Data(torch.from_numpy(np.array(x, order="C")), torch.from_numpy(y.astype(np.int64) - first))

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from fedcore.data import Dataset, unknown
-from fedcore.data.files import ROOT, damaged, idx, labelled, obtain
+from fedcore.data import Dataset, unknown_value
+from fedcore.data.files import ROOT, damaged_file, idx, labelled_images, obtain
 from fedcore.types import Data
 
 SIDE = 28
@@ -50,7 +50,7 @@ def mnist(root: str | Path = ROOT, download: bool = True, writers: bool = False)
     """
     root = Path(root)
     dataset = images(root, "MNIST", TRAIN, TEST, tuple(digits), download, lambda sets: sets.MNIST(root, download=True))
-    return replace(dataset, device=written_by(root, dataset.train, download)) if writers else dataset
+    return replace(dataset, device=read_writers(root, dataset.train, download)) if writers else dataset
 
 
 def fashion_mnist(root: str | Path = ROOT, download: bool = True) -> Dataset:
@@ -65,7 +65,7 @@ def emnist(root: str | Path = ROOT, download: bool = True, subset: str = "byclas
     The files hold each image transposed, and count letters from 1; both are undone.
     """
     if subset not in SUBSETS:
-        raise unknown("data.subset", subset, SUBSETS)
+        raise unknown_value("data.subset", subset, SUBSETS)
     root = Path(root)
     train, test = (
         [f"emnist-{subset}-{part}-{what}" for what in ("images-idx3-ubyte", "labels-idx1-ubyte")]
@@ -95,16 +95,16 @@ def images(
     def part(pixels: Path, labels: Path) -> Data:
         x, y = idx(root, pixels, 3), idx(root, labels, 1)
         if x.shape[1:] != (SIDE, SIDE):
-            raise damaged(root, pixels, f"has images of {x.shape[1:]} pixels, not {(SIDE, SIDE)}")
+            raise damaged_file(root, pixels, f"has images of {x.shape[1:]} pixels, not {(SIDE, SIDE)}")
         if transposed:
             x = x.swapaxes(1, 2)
-        return labelled(root, labels, x[:, None], y, len(classes), first)
+        return labelled_images(root, labels, x[:, None], y, len(classes), first)
 
     files = obtain(root, source, [f"{source}/raw/{name}" for name in (*train, *test)], download, fetch, gz=True)
     return Dataset(part(*files[:2]), part(*files[2:]), classes)
 
 
-def written_by(root: Path, train: Data, download: bool) -> tuple[str, ...]:
+def read_writers(root: Path, train: Data, download: bool) -> tuple[str, ...]:
     """Return the writer of each of MNIST's training digits.
 
     A row of the file belongs to an image of MNIST: column 0 is its digit (checked), column 2 its writer.
@@ -117,7 +117,9 @@ def written_by(root: Path, train: Data, download: bool) -> tuple[str, ...]:
     (file,) = obtain(root, "QMNIST", [WRITERS], download, fetch, gz=True)
     rows = idx(root, file, 2, kind=12)
     if rows.shape[1] < 3:
-        raise damaged(root, file, f"has {rows.shape[1]} columns, but the writer is in the third")
+        raise damaged_file(root, file, f"has {rows.shape[1]} columns, but the writer is in the third")
     if not np.array_equal(rows[:, 0], train.y):
-        raise damaged(root, file, "is not about these images: its digits are not the labels of MNIST's training images")
+        raise damaged_file(
+            root, file, "is not about these images: its digits are not the labels of MNIST's training images"
+        )
     return tuple(f"writer-{writer:04d}" for writer in rows[:, 2].tolist())

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedcore.data import Dataset
-from fedcore.data.files import in_a_line
+from fedcore.data.files import one_line
 from fedcore.types import Data, InputError
 
 CLASSES = (*digits, *ascii_uppercase, *ascii_lowercase)
@@ -57,7 +57,7 @@ def read(file: Path) -> dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]]
             raise ValueError("its users are not those of user_data")
         return {user: examples(user, held[user]["x"], held[user]["y"]) for user in users}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        why = f"no {error}" if isinstance(error, KeyError) else in_a_line(error)
+        why = f"no {error}" if isinstance(error, KeyError) else one_line(error)
         raise InputError(f"data.path = {file}: is not as LEAF writes FEMNIST ({why}); make it again") from error
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedcore.data import Dataset, unknown
-from fedcore.data.digits import enlarged
+from fedcore.data import Dataset, unknown_value
+from fedcore.data.digits import enlarge
 from fedcore.data.files import ROOT
 from fedcore.data.images import SIDE, mnist
 from fedcore.data.pictures import TYPES, picture, pictures
-from fedcore.data.pixels import Picture, blended
+from fedcore.data.pixels import Picture, blend
 from fedcore.types import Data, InputError, generator
 
 
@@ -31,11 +31,11 @@ def mnist_m(
     depend on `seed` and on the photographs' names.
     """
     if base not in ("mnist", "digits"):
-        raise unknown("data.base", base, ("mnist", "digits"))
-    digits = mnist(root, download) if base == "mnist" else Dataset(enlarged(SIDE), None, tuple("0123456789"))
+        raise unknown_value("data.base", base, ("mnist", "digits"))
+    digits = mnist(root, download) if base == "mnist" else Dataset(enlarge(SIDE), None, tuple("0123456789"))
     train, test = digits.train, digits.test
     x = train.x if test is None else torch.cat([train.x, test.x])
-    colours = blended(x, photographs(photos, SIDE), generator(seed, "mnist_m"))
+    colours = blend(x, photographs(photos, SIDE), generator(seed, "mnist_m"))
     return Dataset(
         Data(colours[: len(train)], train.y),
         None if test is None else Data(colours[len(train) :], test.y),

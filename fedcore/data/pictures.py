@@ -13,7 +13,7 @@ import torch
 from PIL import Image, ImageOps
 
 from fedcore.data import Dataset
-from fedcore.data.files import in_a_line
+from fedcore.data.files import one_line
 from fedcore.data.pixels import side
 from fedcore.types import Data, InputError
 
@@ -83,4 +83,4 @@ def picture(key: str, file: Path) -> Image.Image:
                 raise ValueError(f"it has more than 8 bits per channel (mode {opened.mode}): convert it")
             return ImageOps.exif_transpose(opened).convert("RGB")
     except Exception as error:  # damaged bytes make the readers raise anything, a SyntaxError among others
-        raise InputError(f"{key} = {file}: cannot be used ({in_a_line(error)}); replace or remove it") from error
+        raise InputError(f"{key} = {file}: cannot be used ({one_line(error)}); replace or remove it") from error

@@ -24,7 +24,7 @@ def side(size: int) -> int:
     return size
 
 
-def scaled(x: Tensor, size: int) -> Tensor:
+def resize(x: Tensor, size: int) -> Tensor:
     """Return images at `size` x `size`, bilinear (antialiased where that shrinks them) and rounded."""
     if x.shape[-2:] == (size, size):
         return x
@@ -32,12 +32,12 @@ def scaled(x: Tensor, size: int) -> Tensor:
     return resized.round_().clamp_(0, 255).to(torch.uint8)
 
 
-def coloured(x: Tensor) -> Tensor:
+def to_rgb(x: Tensor) -> Tensor:
     """Return images with three channels, a grey one copied."""
     return x.expand(-1, 3, -1, -1).contiguous()
 
 
-def blended(x: Tensor, photos: Sequence[Callable[[], Picture]], random: torch.Generator) -> Tensor:
+def blend(x: Tensor, photos: Sequence[Callable[[], Picture]], random: torch.Generator) -> Tensor:
     """Return |crop - image| for each channel, (N, 3, S, S), of grey images (N, 1, S, S).
 
     The crop is as large as the image, at a random place of a random photograph. (Ganin et al. 2016, sec. 5.2.4.)

@@ -22,16 +22,17 @@ from fedcore.data.bearings import (
     CLASSES,
     LOADS,
     LOCATIONS,
-    Cut,
     Locations,
     Record,
     Scaling,
     Signal,
     Window,
+    WindowOptions,
     Windows,
     examples,
 )
-from fedcore.types import Amount, Count, generator
+from fedcore.types import Amount, Count
+from fedcore.types import generator as torch_generator
 
 RATE = 12_000
 """Samples a second."""
@@ -92,23 +93,23 @@ def bearings(
 ) -> Dataset:
     """Return the simulated rig's twelve devices with ten classes each, x (N, 1, window / 2) float32.
 
-    The settings are those of :class:`fedcore.data.bearings.Cut`; `seed` also makes another rig.
+    The settings are those of :class:`fedcore.data.bearings.WindowOptions`; `seed` also makes another rig.
     """
     places = LOCATIONS if locations is None else tuple(locations)
-    return examples(records(seed), Cut(window, train, test, scaling, noise, seed, server, places))
+    return examples(records(seed), WindowOptions(window, train, test, scaling, noise, seed, server, places))
 
 
 def records(seed: int) -> Iterator[Record]:
     """Give the record of every sensor, load and class."""
     length = SPARE + SAMPLES
     modes = rig(seed)
-    rings = np.stack([mounted(modes, draws(seed, "mount", kind)).ring() for kind in CLASSES], axis=1)
+    rings = np.stack([remount(modes, generator(seed, "mount", kind)).ring() for kind in CLASSES], axis=1)
     paths = np.fft.rfft(rings, length)  # (locations, classes, frequencies)
     colour = 1 / (1 - COLOUR * np.exp(-2j * np.pi * np.fft.rfftfreq(length)))
     for load in LOADS:
         shaft = SPEED[load] / 60
         for k, kind in enumerate(CLASSES):
-            rng = draws(seed, "run", load, kind)
+            rng = generator(seed, "run", load, kind)
             hits = np.fft.rfft(impacts(kind, shaft, length, rng))
             turning = harmonics(shaft, length, rng)
             for at, location in enumerate(LOCATIONS):
@@ -172,36 +173,36 @@ class Modes:
 
 def rig(seed: int) -> Modes:
     """Return the first rig drawn whose sensors differ."""
-    drafts = (draft(draws(seed, "rig", k)) for k in count())
-    return next(modes for modes in drafts if alike(modes) <= ALIKE)
+    drafts = (draw_rig(generator(seed, "rig", k)) for k in count())
+    return next(modes for modes in drafts if largest_cosine(modes) <= ALIKE)
 
 
-def draft(rng: np.random.Generator) -> Modes:
+def draw_rig(rng: np.random.Generator) -> Modes:
     """Draw a rig."""
-    frequency, damping = drawn(BAND, rng), drawn(DAMPING, rng)
+    frequency, damping = draw_property(BAND, rng), draw_property(DAMPING, rng)
     return Modes(frequency, damping, np.exp(SPREAD * rng.standard_normal(frequency.shape)))
 
 
-def drawn(between: tuple[float, float], rng: np.random.Generator) -> Signal:
+def draw_property(between: tuple[float, float], rng: np.random.Generator) -> Signal:
     """Draw a property of each mode, (locations, modes): the first SHARED columns are the same in each row."""
     everywhere = np.tile(rng.uniform(*between, SHARED), (len(LOCATIONS), 1))
     return np.concatenate([everywhere, rng.uniform(*between, (len(LOCATIONS), OWN))], axis=1)
 
 
-def alike(modes: Modes) -> float:
+def largest_cosine(modes: Modes) -> float:
     """Return the largest cosine between the spectra of what two locations measure of a hit."""
     spectra = np.abs(np.fft.rfft(modes.ring()))
     spectra /= np.linalg.norm(spectra, axis=1, keepdims=True)
     return float(np.triu(spectra @ spectra.T, 1).max())
 
 
-def mounted(modes: Modes, rng: np.random.Generator) -> Modes:
+def remount(modes: Modes, rng: np.random.Generator) -> Modes:
     """Return the modes after another bearing was mounted."""
     shift = 1 + SHIFT * rng.standard_normal(modes.frequency.shape[1])
     gain = modes.gain * np.exp(REGAIN * rng.standard_normal(modes.gain.shape))
     return Modes(modes.frequency * shift, modes.damping, gain)
 
 
-def draws(*words: object) -> np.random.Generator:
+def generator(*words: object) -> np.random.Generator:
     """Return a random generator that depends on the words alone."""
-    return np.random.default_rng(generator(*words).initial_seed())
+    return np.random.default_rng(torch_generator(*words).initial_seed())

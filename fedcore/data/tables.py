@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pandas.api.types import is_numeric_dtype
 from pyarrow.parquet import ParquetFile
 
-from fedcore.data import Dataset, unknown
+from fedcore.data import Dataset, unknown_value
 from fedcore.types import Data, InputError
 
 SPLITS = ("train", "val", "test")
@@ -135,7 +135,7 @@ def read(file: Path) -> pd.DataFrame:
     if not file.is_file():
         raise InputError(f"data.path = {file}: no such file; give a {' or '.join(READERS)} file or a folder of them")
     if file.suffix not in READERS:
-        raise unknown(f"format of data.path = {file}", file.suffix, READERS)
+        raise unknown_value(f"format of data.path = {file}", file.suffix, READERS)
     try:
         frame = READERS[file.suffix](file)
     except Exception as error:  # damaged bytes make the readers raise anything, a SyntaxError among others
@@ -166,7 +166,7 @@ def values(file: Path, frame: pd.DataFrame, features: Sequence[str]) -> NDArray[
     """Return a file's features (N, F), all finite."""
     x = np.stack([numbers(frame[name]) for name in features], axis=1)
     for row, column in np.argwhere(~np.isfinite(x)).tolist():
-        raise refused_cell(file, frame, features[column], row, "a finite number; correct it or choose data.features")
+        raise cell_error(file, frame, features[column], row, "a finite number; correct it or choose data.features")
     return x
 
 
@@ -176,7 +176,7 @@ def texts(file: Path, frame: pd.DataFrame, name: str) -> NDArray[np.str_]:
     named = [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in found]
     bad = (codes < 0) | np.isin(codes, [k for k, v in enumerate(found) if isinstance(v, float) and math.isinf(v)])
     for row in np.flatnonzero(bad).tolist():
-        raise refused_cell(file, frame, name, row, "a name or a number; fill it in or remove the row")
+        raise cell_error(file, frame, name, row, "a name or a number; fill it in or remove the row")
     return np.array(named, dtype=np.str_)[codes]
 
 
@@ -185,11 +185,11 @@ def split_marks(file: Path, frame: pd.DataFrame, name: str) -> list[str]:
     found: list[str] = texts(file, frame, name).tolist()
     for row, mark in enumerate(found):
         if mark not in SPLITS:
-            raise refused_cell(file, frame, name, row, f"one of {', '.join(SPLITS)}")
+            raise cell_error(file, frame, name, row, f"one of {', '.join(SPLITS)}")
     return found
 
 
-def refused_cell(file: Path, frame: pd.DataFrame, name: str, row: int, wanted: str) -> InputError:
+def cell_error(file: Path, frame: pd.DataFrame, name: str, row: int, wanted: str) -> InputError:
     """Return the refusal of one cell; `row` counts from 0, the message from 1."""
     cell = str(frame[name].iloc[row])[:40]
     return InputError(f"data.path = {file}: column {name!r}, row {row + 1}: {cell!r} is not {wanted}")

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from fedcore.data import Dataset
-from fedcore.data.files import ROOT, damaged, in_a_line, labelled, obtain
-from fedcore.data.pixels import scaled, side
+from fedcore.data.files import ROOT, damaged_file, labelled_images, obtain, one_line
+from fedcore.data.pixels import resize, side
 from fedcore.types import Data
 
 FILES = ("USPS/usps.bz2", "USPS/usps.t.bz2")
@@ -36,7 +36,7 @@ def usps(root: str | Path = ROOT, download: bool = True, size: int | None = None
                 sets.utils.download_url(url, root / "USPS", name, md5)
 
     train, test = (read(root, file) for file in obtain(root, "USPS", FILES, download, fetch))
-    return Dataset(Data(scaled(train.x, wanted), train.y), Data(scaled(test.x, wanted), test.y), tuple("0123456789"))
+    return Dataset(Data(resize(train.x, wanted), train.y), Data(resize(test.x, wanted), test.y), tuple("0123456789"))
 
 
 def read(root: Path, file: Path) -> Data:
@@ -47,11 +47,11 @@ def read(root: Path, file: Path) -> Data:
         text = bz2.decompress(file.read_bytes())
         values, labels = load_svmlight_file(BytesIO(text), n_features=SIDE * SIDE, zero_based=False)
     except (OSError, EOFError, ValueError, IndexError) as error:
-        raise damaged(root, file, f"cannot be read ({in_a_line(error)})") from error
+        raise damaged_file(root, file, f"cannot be read ({one_line(error)})") from error
     if (np.diff(values.indptr) != SIDE * SIDE).any():
-        raise damaged(root, file, f"has a line without all {SIDE * SIDE} pixels")
+        raise damaged_file(root, file, f"has a line without all {SIDE * SIDE} pixels")
     v = values.toarray().astype(np.float32)
     if not (np.abs(v) <= 1).all():
-        raise damaged(root, file, "has a value outside [-1, 1]")
+        raise damaged_file(root, file, "has a value outside [-1, 1]")
     pixels = ((v + 1) / 2 * 255).astype(np.uint8).reshape(-1, 1, SIDE, SIDE)
-    return labelled(root, file, pixels, labels.astype(np.int64), 10, first=1)
+    return labelled_images(root, file, pixels, labels.astype(np.int64), 10, first=1)

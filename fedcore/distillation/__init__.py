@@ -1,8 +1,8 @@
 """Learning from soft targets, one row of logits per label (DFL, Liu et al.; Jeong et al. 2018; Hinton et al. 2015).
 
-A table of soft targets is (K, K) float64: row l holds the logits that examples of label l get on average. A label that
-no device has shown yet has the row of a one-hot target, 0 at l and -inf elsewhere: its softmax is exactly one-hot at
-every temperature, so that such a label is learnt from the hard label alone.
+A table of soft targets is (K, K) float64: row l holds the mean logits of examples of label l. A label that no
+device has sent yet has the row of a one-hot target, 0 at l and -inf elsewhere: its softmax is exactly one-hot at every
+temperature, so that such a label is learnt from the hard label alone.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedcore.local import AT_A_TIME, Slope, Training, predict
+from fedcore.local import SCORING_BATCH, Slope, Training, predict
 from fedcore.types import Device, InputError, Params, Report, Update
 
 Kind: TypeAlias = Literal["fixed", "dynamic", "threshold"]
 Weighting: TypeAlias = Literal["counts", "examples"]
 
 SUMS, COUNTS, SOFT = "soft/sums", "soft/counts", "soft/targets"
-"""What travels: a device's label-wise sums (K, K) and counts (K,) up, the table (K, K) down."""
+"""Leaves of updates: a device's label-wise sums (K, K) and counts (K,); of messages: the table (K, K)."""
 
 TOPIC = "distillation"
-"""Of a report: numbers of a round."""
+"""The topic of a report's series."""
 
 FIGURES = ("fedcore.distillation.figures:soft_targets", "fedcore.distillation.figures:own_class")
 
@@ -41,7 +41,7 @@ class Ratio:
     rounds: int | None
 
     def at(self, round: int) -> float:
-        """Return rho in a round, counted from 0 as `At.round` is."""
+        """Return rho in a round, counted from 0 as `StepId.round` is."""
         if round == 0:
             return 1.0
         return self.floor if self.rounds is None else max(1 - (round + 1) / self.rounds, self.floor)
@@ -55,16 +55,16 @@ def ratio(kind: Kind, threshold: float, rounds: int) -> Ratio:
     return Ratio(0.0 if kind == "dynamic" else threshold, None if kind == "fixed" else rounds)
 
 
-def unseen(classes: int) -> Tensor:
-    """Return the table before anybody has shown anything, (K, K) float64: every row is a one-hot target's."""
+def initial_targets(classes: int) -> Tensor:
+    """Return the table before the first round, (K, K) float64: every row is a one-hot target's."""
     table = torch.full((classes, classes), -math.inf, dtype=torch.float64)
     return table.fill_diagonal_(0.0)
 
 
 def label_wise(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sum of the logits of each label's examples, (K, K) float64, and how many there are, (K,) int64.
+    """Return the sum of the logits of each label's examples, (K, K) float64, and their number, (K,) int64.
 
-    logits: (N, K). y: (N,). A row of which there is no example is zero. (Algorithm 2, line 8; sums and counts in place
+    logits: (N, K). y: (N,). The row of a label without examples is zero. (Algorithm 2, line 8; sums and counts in place
     of averages, so that the server can tell a label that a device lacks.)
     """
     classes = logits.shape[1]
@@ -72,20 +72,20 @@ def label_wise(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return sums, torch.bincount(y, minlength=classes)
 
 
-def shown(params: Params, device: Device) -> Params:
-    """Return what a device sends of its training examples' logits, in evaluation mode: sums and counts."""
-    sums, counts = label_wise(predict(params, device.net, device.data.train.x, AT_A_TIME), device.data.train.y)
+def summarise_logits(params: Params, device: Device) -> Params:
+    """Return the label-wise sums and counts of a device's training logits, in evaluation mode."""
+    sums, counts = label_wise(predict(params, device.net, device.data.train.x, SCORING_BATCH), device.data.train.y)
     return {SUMS: sums, COUNTS: counts}
 
 
-def refreshed(table: Tensor, updates: Iterable[Update], weighting: Weighting) -> Tensor:
-    r"""Return the new table of soft targets, (K, K); the row of a label that nobody has stays as it is.
+def update_targets(table: Tensor, updates: Iterable[Update], weighting: Weighting) -> Tensor:
+    r"""Return the new table of soft targets, (K, K); the row of a label without examples does not change.
 
     counts:   Y_l = sum_k n_kl Y_kl / sum_k n_kl      n_kl: device k's examples of label l
     examples: Y_l = sum_k |D_k| Y_kl / sum_k |D_k|    (2) as printed
 
     The two agree where devices hold labels in equal shares. As printed, every device counts in every row: the row of a
-    label that it lacks is an average over nothing, taken as zero here, and draws that soft target towards an even one.
+    label that it lacks is an average over nothing, taken as zero here, which flattens that soft target.
     """
     sent = list(updates)
     sums, counts = (torch.stack([update.extra[name] for update in sent]) for name in (SUMS, COUNTS))
@@ -104,7 +104,7 @@ def likelihoods(table: Tensor, temperature: float) -> Tensor:
     return (table / temperature).softmax(1)
 
 
-def distilled(targets: Tensor, hard: float, soft: float, temperature: float = 1.0) -> Slope:
+def distillation_slope(targets: Tensor, hard: float, soft: float, temperature: float = 1.0) -> Slope:
     r"""Return the slope of hard * CE(y) + soft * tau^2 KL(p_y || softmax(z / tau)) at the logits z.
 
     hard (softmax(z) - onehot(y)) + soft tau (softmax(z / tau) - p_y)
@@ -124,7 +124,7 @@ def distilled(targets: Tensor, hard: float, soft: float, temperature: float = 1.
     return slope
 
 
-def smoothed(share: float) -> Slope:
+def smoothing_slope(share: float) -> Slope:
     """Return the slope of cross-entropy against (1 - share) onehot(y) + share / K: softmax(z) less these targets."""
 
     def slope(logits: Tensor, y: Tensor) -> Tensor:
@@ -135,25 +135,25 @@ def smoothed(share: float) -> Slope:
 
 
 def report(table: Tensor, temperature: float, **numbers: float) -> Report:
-    """Report a table, and beside it any other numbers of the round.
+    """Report a table and any other numbers of the round.
 
     Matrix "soft_targets" (K, K) float32: the table as probabilities. diagonal: the mean probability that a label's soft
     target gives that label. right: how many soft targets are largest at their own label.
     """
     soft = likelihoods(table, temperature)
     right = (soft.argmax(1) == torch.arange(len(soft))).sum()
-    course = course_of(**numbers, diagonal=float(soft.diagonal().mean()), right=float(right))
+    course = report_series(**numbers, diagonal=float(soft.diagonal().mean()), right=float(right))
     return replace(course, matrices={"soft_targets": soft.float()})
 
 
-def course_of(**numbers: float) -> Report:
+def report_series(**numbers: float) -> Report:
     """Report numbers of a round, in single precision."""
     return Report(series={TOPIC: {name: float(torch.tensor(x).float()) for name, x in numbers.items()}})
 
 
-def hard_label_loss(name: str, training: Training) -> None:
-    """Refuse a loss in place of the cross-entropy that a method's own loss is made of."""
+def require_cross_entropy(name: str, training: Training) -> None:
+    """Refuse another loss where a method's own loss contains cross-entropy."""
     if training.loss != "ce":
         raise InputError(
-            f"training.loss = {training.loss}: {name} has a loss of its own, with cross-entropy in it; use ce"
+            f"training.loss = {training.loss}: {name} has its own loss, which contains cross-entropy; use ce"
         )

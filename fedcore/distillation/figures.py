@@ -1,4 +1,4 @@
-"""Soft targets over rounds, as pictures."""
+"""Figures of soft targets over rounds."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ CAPTION = (
 )
 
 FEW_TABLES = 6
-"""Tables of soft targets of one method that are drawn."""
+"""Maximum number of tables drawn for one method."""
 
 
 def soft_targets(reports: Reports) -> Iterator[Drawing]:
-    """Yield one picture of all methods that have soft targets."""
+    """Yield one figure of all methods with soft targets."""
     tables = {label: doubling(found) for label, found in reports.items()}
     learnt = {label: found for label, found in tables.items() if found}
     courses = {
@@ -62,7 +62,7 @@ def tables_over_rounds(
     tables: method -> round -> (K, K), probabilities, labels down. courses: method -> number -> (R,); of these diagonal,
     right (drawn as a share of the K labels) and rho stand left of the tables.
     """
-    drawn = {method: _spaced(list(rounds), FEW_TABLES) for method, rounds in tables.items()}
+    drawn = {method: _space_evenly(list(rounds), FEW_TABLES) for method, rounds in tables.items()}
     columns = 1 + max(map(len, drawn.values()))
     figure = Figure(figsize=(1.4 + 1.9 * columns, 0.5 + 2.0 * len(tables)), layout="constrained")
     panels = figure.subplots(len(tables), columns, squeeze=False, width_ratios=[1.6] + [1.0] * (columns - 1))
@@ -92,7 +92,7 @@ def tables_over_rounds(
     return figure
 
 
-def _spaced(values: list[int], most: int) -> list[int]:
+def _space_evenly(values: list[int], most: int) -> list[int]:
     """Return at most so many values, the first and the last among them."""
     at = np.linspace(0, len(values) - 1, min(most, len(values))).round().astype(int)
     return [values[i] for i in at]

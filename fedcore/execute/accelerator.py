@@ -1,9 +1,8 @@
-"""Devices' steps on an accelerator (CUDA), where there is one.
+"""Devices' steps on an accelerator (CUDA), if there is one.
 
-Steps are written for the CPU and know nothing of this. Around a step its tensors are laid on the accelerator and what
-it returns is brought back, so that all that travels, is kept or is stored lies on the CPU; tensors that the step makes
-are made there. What it draws (orders, noise, initial weights, dropout) is drawn on the CPU, from the same numbers as
-without an accelerator. A server's steps stay on the CPU.
+Steps are written for the CPU. A step's tensors are moved to the accelerator and its results back to the CPU, where all
+messages, memories and files are; tensors that the step creates are on the accelerator. Random numbers (orders, noise,
+initial weights, dropout) are drawn on the CPU, the same as without an accelerator. A server's steps stay on the CPU.
 
 The same seed gives the same bits on the same kind of accelerator, not the bits of a CPU.
 """
@@ -29,7 +28,7 @@ T = TypeVar("T")
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS does not give the same bits twice
 
 HOLDERS = (Device, Splits, Data, Message, Update, Model)
-"""What holds tensors."""
+"""Types that hold tensors."""
 
 MAKING = {torch.rand, torch.randn, torch.randint, torch.randperm}
 DRAWING = MAKING | {
@@ -41,25 +40,25 @@ FILLING = {
     Tensor.bernoulli_, Tensor.exponential_, Tensor.normal_, Tensor.random_, Tensor.uniform_,
     init.uniform_, init.normal_, init.kaiming_uniform_,
 }  # fmt: skip
-"""What draws random numbers: MAKING a new tensor, DRAWING from what it is given, FILLING a tensor that is there."""
+"""Functions that draw random numbers: MAKING a new tensor, DRAWING from arguments, FILLING an existing tensor."""
 
 
-def found(wanted: str) -> str | None:
+def find_accelerator(wanted: str) -> str | None:
     """Return the kind of accelerator that steps run on. wanted: "auto", the one there is, if any; "none"."""
     return "cuda" if wanted == "auto" and torch.cuda.is_available() else None
 
 
-def accelerated(step_id: Callable[..., T], kind: str | None) -> Callable[..., T]:
+def accelerate(step_id: Callable[..., T], kind: str | None) -> Callable[..., T]:
     """Return the step as it runs on that kind of accelerator; without one the step itself."""
-    return step_id if kind is None else partial(there, step_id, kind)
+    return step_id if kind is None else partial(run_on, step_id, kind)
 
 
-def there(step_id: Callable[..., T], kind: str, *args: Any) -> T:
+def run_on(step_id: Callable[..., T], kind: str, *args: Any) -> T:
     """Run a step with its tensors on the accelerator; returns what it returns, on the CPU."""
     seeds = [at.generator("accelerator").initial_seed() for at in args if isinstance(at, StepId)]
     torch.cuda.manual_seed(seeds[0] if seeds else 0)  # for draws that are not known here
-    with _deterministic(), torch.device(kind), _DrawnHere(kind):
-        return moved(step_id(*moved(args, kind)), "cpu")
+    with _deterministic(), torch.device(kind), _DrawOnCpu(kind):
+        return move(step_id(*move(args, kind)), "cpu")
 
 
 @contextmanager
@@ -72,22 +71,22 @@ def _deterministic() -> Iterator[None]:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
-def moved(value: T, where: str) -> T:
+def move(value: T, where: str) -> T:
     """Return a value with all its tensors on a device; those that are there stay what they are."""
     changed: Any = value
     if isinstance(value, Tensor):
         changed = value.to(where)
     elif isinstance(value, dict):
-        changed = {name: moved(part, where) for name, part in value.items()}
+        changed = {name: move(part, where) for name, part in value.items()}
     elif isinstance(value, tuple | list):
-        changed = type(value)(moved(part, where) for part in value)
+        changed = type(value)(move(part, where) for part in value)
     elif isinstance(value, HOLDERS):
-        changed = replace(value, **{f.name: moved(getattr(value, f.name), where) for f in fields(value)})
+        changed = replace(value, **{f.name: move(getattr(value, f.name), where) for f in fields(value)})
     return changed  # type: ignore[no-any-return]
 
 
-class _DrawnHere(TorchFunctionMode):
-    """Lets every draw happen on the CPU and brings its outcome to the accelerator."""
+class _DrawOnCpu(TorchFunctionMode):
+    """Draws random numbers on the CPU and moves them to the accelerator."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -101,5 +100,5 @@ class _DrawnHere(TorchFunctionMode):
                 return into.copy_(func(torch.empty_like(into, device="cpu"), *rest, **kwargs))
         if func not in DRAWING:
             return func(*args, **kwargs)
-        given = moved(kwargs, "cpu") | ({"device": "cpu"} if func in MAKING else {})
-        return moved(func(*moved(args, "cpu"), **given), self.kind)
+        given = move(kwargs, "cpu") | ({"device": "cpu"} if func in MAKING else {})
+        return move(func(*move(args, "cpu"), **given), self.kind)

@@ -1,4 +1,4 @@
-"""How values travel between processes: pickled, their tensors beside them in a block of shared memory.
+"""Sending values between processes: a pickle, with the tensors in a block of shared memory.
 
 Blocks have no name: they are passed as open files and vanish with the last process that maps them. Large `Data` is put
 into shared memory once, for all workers. A model of many leaves travels as one flat vector with a table of their
@@ -166,7 +166,7 @@ def _tensor(memory: Bytes, start: int, dtype: torch.dtype, shape: tuple[int, ...
 
 @dataclass(frozen=True)
 class Parcel:
-    """What has arrived. owned: whether the bytes of its tensors are its own, or the line's, free for the next value."""
+    """A received value. owned: whether its tensors' bytes are its own, or the channel's, reused for the next value."""
 
     payload: bytes
     block: Bytes
@@ -176,7 +176,7 @@ class Parcel:
         return _Unpickler(self, kept or {}).load()
 
 
-class Line:
+class Channel:
     """One end of the socket between two processes, with a block for what is sent and one for what is received.
 
     A block serves value after value (fresh memory costs ten times the copy), so each end takes its turn: a value is
@@ -191,7 +191,7 @@ class Line:
         self._incoming: Bytes = np.empty(0, dtype=np.uint8)
 
     def send(self, packed: Packed) -> None:
-        """Send a value in the line's own block."""
+        """Send a value in the channel's block."""
         grown = None
         if packed.length > len(self._outgoing):
             grown = Block(2 * packed.length)
@@ -231,8 +231,8 @@ class Line:
         return Parcel(bytes(payload), block, owned)
 
 
-class Shelf:
-    """The large data that this process has packed, by identity; each is let go when nothing else here refers to it."""
+class PackedData:
+    """Large data packed by this process, by identity; freed when nothing else in this process refers to it."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()

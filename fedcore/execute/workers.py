@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from fedcore.execute.packing import Line, Packed, Parcel, Shelf
+from fedcore.execute.packing import Channel, Packed, PackedData, Parcel
 from fedcore.pickling import dumps
 from fedcore.types import Data, Device, Handle
 
@@ -75,7 +75,7 @@ class Workers:
     def __init__(self, count: int | None = None, nice: int = 0) -> None:
         self.count = count or len(os.sched_getaffinity(0))
         self._nice = nice
-        self._shelf = Shelf()
+        self._shelf = PackedData()
         self._closed = False
         self._running: set[_Worker] = set()
         self._idle: queue.LifoQueue[_Worker | None] = queue.LifoQueue()  # None: a place where none has started yet
@@ -199,11 +199,11 @@ class _Worker:
             )
         if nice:  # before it has threads of its own, which inherit it
             os.setpriority(os.PRIO_PROCESS, self._process.pid, os.getpriority(os.PRIO_PROCESS, 0) + nice)
-        self._line = Line(ours)
+        self._line = Channel(ours)
         self._known: set[int] = set()
         self.alive = True
 
-    def ask(self, packed: Packed, shelf: Shelf, fn: object) -> tuple[bool, Any]:
+    def ask(self, packed: Packed, shelf: PackedData, fn: object) -> tuple[bool, Any]:
         """Return (True, what fn returned) or (False, what it raised)."""
         try:
             stale = self._known - shelf.held()
@@ -261,7 +261,7 @@ def _name(fn: object) -> str:
 
 def serve(descriptor: int) -> None:
     """Answer calls until the process at the other end is gone."""
-    line = Line(socket.socket(fileno=descriptor))
+    line = Channel(socket.socket(fileno=descriptor))
     threading.Thread(target=_leave_with, args=(line.channel,), daemon=True).start()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)

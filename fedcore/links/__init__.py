@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedcore.links.problem import Answer, Problem, best_links, objective, spent
+from fedcore.links.problem import Problem, Solution, best_links, energy_of_links, objective
 from fedcore.links.programs import solve
 
-__all__ = ["Answer", "Problem", "best_links", "objective", "solve", "spent"]
+__all__ = ["Problem", "Solution", "best_links", "energy_of_links", "objective", "solve"]

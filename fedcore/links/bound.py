@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from fedcore.links.problem import Array, checked
+from fedcore.links.problem import Array, check_array
 from fedcore.types import InputError
 
 Constants: TypeAlias = Literal["printed", "measured"]
@@ -52,8 +52,8 @@ def empirical_error(wrong: Array, labelled: Array, sizes: Array, *, unlabelled: 
     """
     n = len(sizes)
     _counted(sizes)
-    checked("labelled", labelled, (n,))
-    checked("wrong", np.where(labelled > 0, wrong, 0), (n,))
+    check_array("labelled", labelled, (n,))
+    check_array("wrong", np.where(labelled > 0, wrong, 0), (n,))
     if (labelled > sizes).any():
         i = int((labelled > sizes).argmax())
         raise InputError(f"labelled: {labelled[i]:g} of device {i}'s {sizes[i]:g} examples, allowed is at most all")
@@ -68,7 +68,7 @@ def empirical_error(wrong: Array, labelled: Array, sizes: Array, *, unlabelled: 
 def source_bound(error: Array, sizes: Array, *, delta: float, constants: Constants) -> Array:
     """Return S_i (N,), (17), from err_i (N,) and the devices' numbers of examples (N,)."""
     _counted(sizes)
-    checked("error", error, (len(sizes),))
+    check_array("error", error, (len(sizes),))
     return error + 2 * rademacher(sizes, constants) + 3 * deviation(sizes, delta)
 
 
@@ -88,14 +88,14 @@ def target_bound(
     """
     n = len(sizes)
     _counted(sizes)
-    checked("error", error, (n,))
-    checked("divergence", divergence, (n, n))
+    check_array("error", error, (n,))
+    check_array("divergence", divergence, (n, n))
     if (divergence > 2).any():
         raise InputError(f"divergence: {divergence.max():g} is too large, allowed is 0 to 2")
     rad, q = rademacher(sizes, constants), deviation(sizes, delta)
     bound = (error + 4 * rad + 6 * q)[:, None] + (6 * rad + 6 * q) + divergence / 2
     if labelling is not None:
-        checked("labelling", labelling, (n, n))
+        check_array("labelling", labelling, (n, n))
         bound = bound + labelling
     return np.asarray(bound)
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedcore import nets
-from fedcore.local import Training, descend, lay, plain, predict
+from fedcore.local import Training, descend, flatten_net, plain_step, predict
 from fedcore.types import (
     Chance,
     Count,
@@ -31,10 +31,10 @@ from fedcore.types import (
     Positive,
     StepId,
     Update,
-    named,
+    step_word,
 )
 
-SCORED_AT_A_TIME = 256
+SCORING_BATCH = 256
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Divergence:
     held_out: Chance = 0.2
 
 
-@named("compare")
+@step_word("compare")
 def estimate(
     memory: object, messages: object, pair: tuple[Device, Device], step_id: StepId, *, net: Net, settings: Divergence
 ) -> tuple[Params, Update]:
@@ -64,8 +64,8 @@ def estimate(
     sides = [examples(device, step_id, settings) for device in pair]
     training = Training("sgd", settings.pair_lr, 0.0, 0.0, "constant", settings.pair_batch, 1)
     begin = nets.init(net, step_id.generator("init"))
-    models = [lay(net, begin) for _ in pair]
-    steps = [plain(model, training, settings.pair_rounds * settings.pair_iterations) for model in models]
+    models = [flatten_net(net, begin) for _ in pair]
+    steps = [plain_step(model, training, settings.pair_rounds * settings.pair_iterations) for model in models]
     draws = [step_id.generator(f"batches {side}") for side in range(2)]
     for _ in range(settings.pair_rounds):
         for side, (seen, _) in enumerate(sides):
@@ -77,7 +77,7 @@ def estimate(
             model.vector.copy_(mean)
     params = models[0].params()
     wrong = [
-        (predict(params, net, Data(held, torch.zeros(len(held))).inputs(), SCORED_AT_A_TIME).argmax(1) != side)
+        (predict(params, net, Data(held, torch.zeros(len(held))).inputs(), SCORING_BATCH).argmax(1) != side)
         for side, (_, held) in enumerate(sides)
     ]
     errors = torch.stack([misses.double().mean() for misses in wrong])

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedcore.links.problem import Array, checked
+from fedcore.links.problem import Array, check_array
 from fedcore.types import InputError
 
 POWERS = (23.0, 25.0)
@@ -36,14 +36,14 @@ def energy(powers: Array, rates: Array, bits: float = MODEL) -> Array:
         raise InputError("powers: some values are infinite or nan, allowed are finite powers in dBm")
     if not (np.isfinite(bits) and bits > 0):
         raise InputError(f"bits: {bits} is no size of a model, allowed are finite numbers above 0")
-    checked("rates", rates, (n, n))
+    check_array("rates", rates, (n, n))
     others = ~np.eye(n, dtype=bool)
     if not rates[others].all():
         raise InputError("rates: some links have rate 0, allowed are finite rates above 0, in bits per second")
     return np.divide(bits * watts(powers)[:, None], rates, out=np.zeros((n, n)), where=others)
 
 
-def drawn(
+def draw_energy(
     n: int,
     generator: torch.Generator,
     *,
@@ -63,9 +63,9 @@ def drawn(
     return energy(even((n,), *powers), even((n, n), *rates), bits)
 
 
-def given(costs: Array, n: int) -> Array:
+def check_costs(costs: Array, n: int) -> Array:
     """Return a user's own costs of links (latency, trust, ...) as K_ij, (N, N) float64, once they are checked."""
     matrix = np.array(costs, dtype=np.float64)
-    checked("energy", matrix, (n, n))
+    check_array("energy", matrix, (n, n))
     np.fill_diagonal(matrix, 0)
     return matrix

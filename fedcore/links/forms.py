@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from fedcore.links.geometric import EPS_C, PSI, SENT, SLACK, Around, Point, floor, monomial
+from fedcore.links.geometric import EPS_C, PSI, SENT, SLACK, Monomials, Point, least_alpha, monomial
 from fedcore.links.problem import EPS_E, Array
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Program:
     limit: Array
 
 
-def program(around: Around) -> Program:
+def program(around: Monomials) -> Program:
     """Write the step's program in z = (log psi, log alpha of all pairs, log chi), every other chi eliminated."""
     problem, n, i, j = around.problem, around.n, around.i, around.j
     pairs, variables = len(i), 2 * n + len(i)
@@ -90,7 +90,7 @@ def program(around: Around) -> Program:
         (pick(psi) - spread, -least, n + each),
     ]
 
-    logs = np.log([*PSI, floor(n), *SLACK, SENT])
+    logs = np.log([*PSI, least_alpha(n), *SLACK, SENT])
     ends = [(psi, logs[0], logs[1]), (alpha, logs[2], 0.0), (slack, logs[3], logs[4])]
     bounds = [(pick(columns), np.full(len(columns), high)) for columns, _, high in ends]
     bounds += [(pick(columns, -1.0), np.full(len(columns), -low)) for columns, low, _ in ends]
@@ -118,7 +118,7 @@ class Step:
     status: str
 
 
-def cone(around: Around) -> Step:
+def cone(around: Monomials) -> Step:
     """Solve the step as a cone program built directly for Clarabel: one exponential cone per monomial.
 
     min s   with   sum_m t_m <= 1,   exp(A_m z + b_m - s) <= t_m,   and sums of e_m >= exp(C_m z + d_m)
@@ -176,18 +176,18 @@ def cone(around: Around) -> Step:
     return best
 
 
-def _step(around: Around, z: Array, value: float, status: str) -> Step:
+def _step(around: Monomials, z: Array, value: float, status: str) -> Step:
     """Return what a solver found as a Step: a point within the bounds, or none where it failed."""
     if not (np.isfinite(z).all() and np.isfinite(value)) or "nfeasible" in status or "NumericalError" in status:
         return Step(None, np.inf, status)
     n = around.n
     y = np.exp(z)
     alpha = np.zeros((n, n))
-    alpha[around.i, around.j] = y[n:-n].clip(floor(n), 1)
+    alpha[around.i, around.j] = y[n:-n].clip(least_alpha(n), 1)
     return Step(Point(y[:n].clip(*PSI), alpha, y[-n:].clip(*SLACK)), value, status)
 
 
-def log(around: Around) -> Step:
+def log(around: Monomials) -> Step:
     """Solve the step's convex form (50) by CVXPY: log-sum-exp objective and constraints in z."""
     import cvxpy as cp  # takes a second, and only these two forms need it
 
@@ -204,7 +204,7 @@ def log(around: Around) -> Step:
     return _step(around, z.value, float(np.exp(task.value)), status)
 
 
-def gp(around: Around) -> Step:
+def gp(around: Monomials) -> Step:
     """Solve the step as the paper writes it, (83)-(93), by CVXPY's geometric programs: the reference, for small N.
 
     One positive variable y = (psi, alpha, slack, chi_S, chi_T, chi_G) and every constraint a sum of monomials <= 1.
@@ -233,7 +233,11 @@ def gp(around: Around) -> Step:
         return np.asarray(np.log(values.clip(LEAST)))  # a posynomial has no zero coefficients
 
     constraints = [y[psi] >= PSI[0], y[psi] <= PSI[1], y[slack] >= SLACK[0], y[slack] <= SLACK[1]]
-    constraints += [y[alpha] >= floor(n), y[alpha] <= 1, product(np.zeros(pairs), (psi[i], 1), (alpha, 1)) <= SENT]
+    constraints += [
+        y[alpha] >= least_alpha(n),
+        y[alpha] <= 1,
+        product(np.zeros(pairs), (psi[i], 1), (alpha, 1)) <= SENT,
+    ]
 
     # (19): psi_i + chi_i / S_i >= its monomial >= 1
     (w1, w2), c = monomial([at.psi, 1 - at.psi])
@@ -290,5 +294,5 @@ def _cvxpy(task: cp.Problem, **how: bool) -> str:
 STATUS = {"optimal": "Solved", "optimal_inaccurate": "AlmostSolved", "infeasible": "PrimalInfeasible"}
 """CVXPY's words in Clarabel's."""
 
-FORMS: dict[str, Callable[[Around], Step]] = {"cone": cone, "log": log, "gp": gp}
+FORMS: dict[str, Callable[[Monomials], Step]] = {"cone": cone, "log": log, "gp": gp}
 """The three forms of a step: a cone program built directly, CVXPY in log form, CVXPY's geometric programs."""

@@ -54,12 +54,12 @@ class Point:
     slack: Array
 
 
-def penalised(problem: Problem, at: Point) -> float:
+def penalised_objective(problem: Problem, at: Point) -> float:
     """Return (83): (11) at a relaxed point, where every chi but the slack is tight, and the slack."""
     return objective(problem, at.psi, at.alpha) + float(at.slack.sum())
 
 
-def start(n: int) -> Point:
+def initial_point(n: int) -> Point:
     """Return where Algorithm 2 starts: psi .5 and uniform alpha.
 
     It need not be feasible: the first program's solution is. Sparse starts end higher: "optimal regardless of the
@@ -70,7 +70,7 @@ def start(n: int) -> Point:
     return Point(np.full(n, 0.5), alpha, np.full(n, float(np.sqrt(SLACK[0] * SLACK[1]))))
 
 
-def floor(n: int) -> float:
+def least_alpha(n: int) -> float:
     """Return the least alpha: 1e-3, or less so that the N - 1 of a source's column fit below eps_C."""
     return min(1e-3, 0.9 * EPS_C / (n - 1))
 
@@ -84,7 +84,7 @@ def monomial(terms: Sequence[Array]) -> tuple[list[Array], Array]:
     return weights, -np.sum([w * np.log(w) for w in weights], axis=0)
 
 
-class Around:
+class Monomials:
     """The monomials of (19)-(24) around a point, all over pairs (i, j), i != j, or over devices."""
 
     def __init__(self, problem: Problem, at: Point) -> None:

@@ -12,7 +12,7 @@ import torch
 from fedcore.links.problem import Array
 
 
-def coins(n: int, generator: torch.Generator) -> Array:
+def random_roles(n: int, generator: torch.Generator) -> Array:
     """Make every device a source or a target at random, evenly; where all are targets, one of them is a source."""
     draws = torch.rand(n, generator=generator, dtype=torch.float64).numpy()
     psi = np.asarray(draws < 0.5, dtype=np.float64)
@@ -20,7 +20,7 @@ def coins(n: int, generator: torch.Generator) -> Array:
     return psi
 
 
-def halves(n: int, generator: torch.Generator) -> Array:
+def random_halves(n: int, generator: torch.Generator) -> Array:
     """Make half of the devices targets, at random; the odd one is a source."""
     psi = np.zeros(n)
     psi[torch.randperm(n, generator=generator)[: n // 2].numpy()] = 1
@@ -69,7 +69,7 @@ def average_degree(psi: Array, alpha: Array, generator: torch.Generator) -> Arra
     return _columns(_draws(len(psi), generator) * links)
 
 
-def matched(psi: Array, energy: Array) -> Array:
+def match_sources(psi: Array, energy: Array) -> Array:
     """Match every target with a source of its own, at the least energy in all (SM). There are no fewer sources."""
     from scipy.optimize import linear_sum_assignment
 

@@ -53,11 +53,11 @@ class Problem:
         n = len(self.source)
         if n == 0:
             raise InputError("source: there is no device, at least one is needed")
-        checked("source", self.source, (n,))
-        checked("target", self.target, (n, n))
-        checked("energy", self.energy, (n, n))
+        check_array("source", self.source, (n,))
+        check_array("target", self.target, (n, n))
+        check_array("energy", self.energy, (n, n))
         if self.noise is not None:
-            checked("noise", self.noise, (n, n, n))
+            check_array("noise", self.noise, (n, n, n))
             if np.einsum("iji->ij", self.noise).any():
                 raise InputError("noise: a model differs from itself, allowed is 0 where both sources are the same")
         for name in ("phi_s", "phi_t", "phi_e"):
@@ -75,7 +75,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Solution:
     """Sources, targets and links, and how they were found.
 
     psi: (N,), 0 for a source and 1 for a target. alpha: (N, N), columns of targets on the simplex over the sources,
@@ -106,7 +106,7 @@ def objective(problem: Problem, psi: Array, alpha: Array) -> float:
     return float(errors + problem.phi_e * energy.sum())
 
 
-def spent(energy: Array, alpha: Array) -> float:
+def energy_of_links(energy: Array, alpha: Array) -> float:
     """Return what the links in use cost: the sum of K_ij over alpha_ij > 0 (joules where K is)."""
     return float(energy[alpha > 0].sum())
 
@@ -124,7 +124,7 @@ def best_links(problem: Problem, psi: Array) -> Array:
     return alpha
 
 
-def checked(name: str, values: Array, shape: tuple[int, ...]) -> None:
+def check_array(name: str, values: Array, shape: tuple[int, ...]) -> None:
     """Refuse an array of another shape, or with values that are negative or not finite."""
     if values.shape != shape:
         raise InputError(f"{name}: shape {values.shape} does not fit {shape[0]} devices, allowed is {shape}")

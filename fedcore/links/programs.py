@@ -24,8 +24,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedcore.links.forms import FORMS
-from fedcore.links.geometric import EPS_C, Around, Point, penalised, start
-from fedcore.links.problem import Answer, Array, Problem, best_links, objective
+from fedcore.links.geometric import EPS_C, Monomials, Point, initial_point, penalised_objective
+from fedcore.links.problem import Array, Problem, Solution, best_links, objective
 from fedcore.types import InputError
 
 Solver: TypeAlias = Literal["successive", "repaired", "exact"]
@@ -37,7 +37,7 @@ RISE = 1e-6
 
 def solve(
     problem: Problem, *, solver: Solver, form: Form = "cone", tol: float = 3e-3, max_iterations: int = 60
-) -> Answer:
+) -> Solution:
     """Solve (P) and say how far the answer is above the optimum.
 
     form, tol, max_iterations: of Algorithm 2 (`successive`). gap is found by `exact`, also for the other two.
@@ -51,7 +51,7 @@ def solve(
     if max_iterations < 1:
         raise InputError(f"max_iterations: {max_iterations} is not allowed, it must be at least 1")
     answer = SOLVERS[solver](problem, form=form, tol=tol, max_iterations=max_iterations)
-    best = answer if solver == "exact" else exact(problem)
+    best = answer if solver == "exact" else solve_exactly(problem)
     return replace(answer, gap=gap(answer.objective, best.objective) if best.status == OPTIMAL else np.nan)
 
 
@@ -63,22 +63,24 @@ def gap(found: float, best: float) -> float:
     return above / best if best > 0 else np.inf
 
 
-def successive(problem: Problem, *, form: Form, tol: float, max_iterations: int, begin: Point | None = None) -> Answer:
+def solve_successively(
+    problem: Problem, *, form: Form, tol: float, max_iterations: int, begin: Point | None = None
+) -> Solution:
     """Algorithm 2. Stops when no psi and no alpha moves by more than tol any more, or after max_iterations.
 
-    begin: where it starts, by default `fedcore.links.geometric.start`. A step that fails, or whose point is worse than
-    the last one, ends it there; where it is the first, the answer is that of `local_search`. trace has the penalised
-    objective (83) of every solution.
+    begin: the starting point, by default `fedcore.links.geometric.initial_point`. A step that fails, or whose point is
+    worse than the last one, ends the iteration; if it is the first step, `local_search` gives the answer. trace holds
+    the penalised objective (83) of every iterate.
     """
     began = time.perf_counter()
     n = len(problem)
     if n == 1:
-        return _answer(problem, np.zeros(1), np.zeros((1, 1)), 0, began, "Solved")
-    at, status = begin or start(n), f"{form}: max_iterations"
+        return _solution(problem, np.zeros(1), np.zeros((1, 1)), 0, began, "Solved")
+    at, status = begin or initial_point(n), f"{form}: max_iterations"
     trace: list[float] = []
     for iteration in range(1, max_iterations + 1):
-        step = FORMS[form](Around(problem, at))
-        value = np.inf if step.point is None else penalised(problem, step.point)
+        step = FORMS[form](Monomials(problem, at))
+        value = np.inf if step.point is None else penalised_objective(problem, step.point)
         if step.point is None or (trace and value > trace[-1] * (1 + RISE)):
             status = f"{form}: {step.status} at iteration {iteration}"
             if not trace:
@@ -91,11 +93,11 @@ def successive(problem: Problem, *, form: Form, tol: float, max_iterations: int,
         if moved <= tol:
             status = f"{form}: {step.status}"
             break
-    psi, alpha = rounded(at)
-    return replace(_answer(problem, psi, alpha, len(trace), began, status), trace=tuple(trace))
+    psi, alpha = round_point(at)
+    return replace(_solution(problem, psi, alpha, len(trace), began, status), trace=tuple(trace))
 
 
-def rounded(at: Point) -> tuple[Array, Array]:
+def round_point(at: Point) -> tuple[Array, Array]:
     """Return whole psi and feasible alpha from a relaxed point.
 
     psi is rounded, with the device of least psi a source where none is. A link of at most eps_C is none, as the band
@@ -109,15 +111,15 @@ def rounded(at: Point) -> tuple[Array, Array]:
     return psi, alpha / np.where(psi, alpha.sum(0), 1)
 
 
-def repaired(problem: Problem, *, form: Form, tol: float, max_iterations: int) -> Answer:
+def repair_links(problem: Problem, *, form: Form, tol: float, max_iterations: int) -> Solution:
     """Algorithm 2's sources, with every target's best link (`best_links`)."""
     began = time.perf_counter()
-    found = successive(problem, form=form, tol=tol, max_iterations=max_iterations)
-    answer = _answer(problem, found.psi, best_links(problem, found.psi), found.iterations, began, found.status)
+    found = solve_successively(problem, form=form, tol=tol, max_iterations=max_iterations)
+    answer = _solution(problem, found.psi, best_links(problem, found.psi), found.iterations, began, found.status)
     return replace(answer, trace=found.trace)
 
 
-def exact(problem: Problem, *, time_limit: float = np.inf, **_: object) -> Answer:
+def solve_exactly(problem: Problem, *, time_limit: float = np.inf, **_: object) -> Solution:
     """The optimum of (P), also with the noise, by HiGHS. iterations counts its branch-and-bound nodes.
 
     time_limit: seconds after which HiGHS gives up; `local_search` answers then.
@@ -127,7 +129,7 @@ def exact(problem: Problem, *, time_limit: float = np.inf, **_: object) -> Answe
     began = time.perf_counter()
     n = len(problem)
     if n == 1:
-        return _answer(problem, np.zeros(1), np.zeros((1, 1)), 0, began, OPTIMAL)
+        return _solution(problem, np.zeros(1), np.zeros((1, 1)), 0, began, OPTIMAL)
     i, j = np.nonzero(~np.eye(n, dtype=bool))
     pairs = np.arange(len(i))
     ones = np.ones(len(i))
@@ -146,7 +148,7 @@ def exact(problem: Problem, *, time_limit: float = np.inf, **_: object) -> Answe
     if found.status != 0:
         return _fallback(problem, began, f"HiGHS: {found.message.split('.')[0].strip()}")
     psi = np.asarray(found.x[:n] < 0.5, dtype=np.float64)
-    return _answer(problem, psi, best_links(problem, psi), int(found.mip_node_count), began, OPTIMAL)
+    return _solution(problem, psi, best_links(problem, psi), int(found.mip_node_count), began, OPTIMAL)
 
 
 OPTIMAL = "HiGHS: optimal"
@@ -168,14 +170,18 @@ def local_search(problem: Problem) -> Array:
         psi[device], now = 1 - psi[device], flips[device]
 
 
-def _answer(problem: Problem, psi: Array, alpha: Array, iterations: int, began: float, status: str) -> Answer:
+def _solution(problem: Problem, psi: Array, alpha: Array, iterations: int, began: float, status: str) -> Solution:
     seconds = time.perf_counter() - began
-    return Answer(psi, alpha, objective(problem, psi, alpha), np.nan, iterations, seconds, status)
+    return Solution(psi, alpha, objective(problem, psi, alpha), np.nan, iterations, seconds, status)
 
 
-def _fallback(problem: Problem, began: float, status: str) -> Answer:
+def _fallback(problem: Problem, began: float, status: str) -> Solution:
     psi = local_search(problem)
-    return _answer(problem, psi, best_links(problem, psi), 0, began, f"{status}; fallback: local search")
+    return _solution(problem, psi, best_links(problem, psi), 0, began, f"{status}; fallback: local search")
 
 
-SOLVERS: dict[str, Callable[..., Answer]] = {"successive": successive, "repaired": repaired, "exact": exact}
+SOLVERS: dict[str, Callable[..., Solution]] = {
+    "successive": solve_successively,
+    "repaired": repair_links,
+    "exact": solve_exactly,
+}

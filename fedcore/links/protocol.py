@@ -1,13 +1,13 @@
-r"""ST-LF's way through a federation, which its rivals share: train, report, form links, send along them.
+r"""ST-LF's protocol, which its rivals share: train, report, form links, send models over them.
 
 1. Every device trains on its labelled examples and keeps the model. One without labels keeps its initial model.
-2. It reports how often that model errs on its labelled examples, how many there are, and how many examples it has.
-3. Over pairs of devices: how far their data are apart (:mod:`.divergence`); rivals that draw psi leave this out.
-4. The server says who is a source (psi_i = 0), who a target (psi_j = 1) and with which weights (alpha_ij).
-5. Sources that have a link send their model. A target runs the combination of its sources' models, a source its own.
+2. It reports its model's error on its labelled examples, their number, and the number of all its examples.
+3. Pairs of devices estimate the divergence of their data (:mod:`.divergence`); rivals that draw psi skip this.
+4. The server chooses sources (psi_i = 0), targets (psi_j = 1) and the weights of links (alpha_ij).
+5. Sources with a link send their model. A target runs the combination of its sources' models, a source its own.
 
-The paper's devices send directly to each other; here models pass through the server, which mixes parameters. What the
-links themselves carry and cost is reported (`linked`).
+The paper's devices send directly to each other; here models pass through the server, which mixes parameters. The
+traffic and the energy of the links themselves are reported (`report_traffic`).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Literal, TypeAlias
 import numpy as np
 import torch
 
-from fedcore.links import Answer, Problem, solve
+from fedcore.links import Problem, Solution, solve
 from fedcore.links.bound import Constants, corollary_1, empirical_error, source_bound, target_bound, theorem_2
 from fedcore.links.divergence import Divergence, estimate, matrix
-from fedcore.links.energy import drawn, given
+from fedcore.links.energy import check_costs, draw_energy
 from fedcore.links.problem import Array
 from fedcore.links.programs import Solver
 from fedcore.local import Training, accuracy, train
-from fedcore.messages import first
+from fedcore.messages import initial_messages
 from fedcore.mixing import mean
 from fedcore.nets import require_equal
 from fedcore.types import (
@@ -54,8 +54,8 @@ from fedcore.types import (
     Turn,
     Update,
     generator,
-    named,
     nbytes,
+    step_word,
 )
 
 How: TypeAlias = Literal["parameters", "outputs"]
@@ -63,28 +63,28 @@ Range: TypeAlias = tuple[float, float]
 Costs: TypeAlias = list[list[Amount]] | None
 
 Choose: TypeAlias = Callable[[int, torch.Generator], Array]
-"""A rule for sources that asks no program: N, draws -> psi (N,)."""
+"""A rule that draws sources and targets: N, generator -> psi (N,)."""
 
 Stages: TypeAlias = tuple[Stage | PairStage, ...]
 
 FIGURES = ("fedcore.links.figures:links", "fedcore.links.figures:energy")
 
 REPORT, SENDS, WEIGHTS = "report", "sends", "weights"
-"""Leaves: what devices reported (N, 3); whether a device shall send; of a target's members (M,)."""
+"""Leaves: the devices' reports (N, 3); whether a device is to send; the weights of a target's members (M,)."""
 
 PSI, ALPHA, ENERGY = "psi", "alpha", "energy"
 """Leaves of the server's memory: 0 for a source (N,); weights of links and their energies (N, N)."""
 
 EXCHANGED, BOUNDS = "exchanged", ("theorem_2", "corollary_1")
-"""Those that are there where pairs were measured: classifiers that each sent, the bounds of targets' errors, (N,)."""
+"""Leaves of a method that measures pairs: classifiers sent by each device, bounds of targets' errors, (N,)."""
 
 
 @dataclass(frozen=True)
-class Known:
-    """What a rule for weights may use.
+class LinkInputs:
+    """The inputs of a rule for weights.
 
     psi: (N,). error, size: the empirical errors (3) and the numbers of examples, (N,). energy: K (N, N). alpha: the
-    program's weights (N, N), or None where none was solved.
+    program's weights (N, N), or None without a program.
     """
 
     psi: Array
@@ -94,13 +94,13 @@ class Known:
     alpha: Array | None = None
 
 
-Weigh: TypeAlias = Callable[[Known, Turn], Array]
-"""A rule for weights: what is known, the turn -> alpha (N, N)."""
+Weigh: TypeAlias = Callable[[LinkInputs, Turn], Array]
+"""A rule for weights: inputs, turn -> alpha (N, N)."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """How S and T are made (`fedcore.links.bound`), and the weights phi of the terms of (11)."""
+    """Settings of the bounds S and T (`fedcore.links.bound`), and the weights phi of the terms of (11)."""
 
     constants: Constants = "measured"
     delta: Chance = 1e-3
@@ -112,7 +112,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Program:
-    """How (P) is solved (`fedcore.links.solve`). tol, max_iterations: of Algorithm 2."""
+    """Settings of the solver of (P) (`fedcore.links.solve`). tol, max_iterations: of Algorithm 2."""
 
     solver: Solver = "successive"
     tol: Positive = 0.003
@@ -121,9 +121,9 @@ class Program:
 
 @dataclass(frozen=True)
 class Radio:
-    """What links cost: powers (dBm) and rates (bits per second) drawn from ranges, a model of so many bits.
+    """Costs of links: powers (dBm) and rates (bits per second) are drawn from ranges; bits: the size of a model.
 
-    costs: a matrix of one's own instead, rows of senders and columns of receivers in the order of the devices' names.
+    costs: a user's matrix instead, rows of senders and columns of receivers in the order of the devices' names.
     """
 
     powers: Range = (23.0, 25.0)
@@ -133,15 +133,15 @@ class Radio:
 
 
 def method(
-    name: str, nets: Mapping[str, Net], training: Training, common: bool, told: Stages, radio: Radio, how: How
+    name: str, nets: Mapping[str, Net], training: Training, common: bool, link_stages: Stages, radio: Radio, how: How
 ) -> Method:
-    """Return the method whose server forms links in the last of the stages `told`: `by_program`'s or `by_chance`'s.
+    """Return the method whose server forms links in the last of `link_stages`, of `by_program` or `by_chance`.
 
-    radio: what those have bound; its costs are checked here, before anything runs.
+    radio: as bound in these stages; its costs are checked here, before anything runs.
     """
     require_equal(nets)
     try:
-        costs_of(0, len(nets), radio)
+        link_costs(0, len(nets), radio)
     except InputError as refused:
         raise InputError(f"{name}.{str(refused).replace('energy:', 'costs:')}") from None
     if how == "parameters" and not common:
@@ -150,28 +150,28 @@ def method(
             "use common, or combine: outputs"
         )
     # The first stage is the training that every one-shot method shares; its result stays on the device.
-    stages = (Stage(partial(train, training=training), None), *told, Stage(offer, partial(send_models, how=how)))
-    return Method(partial(first, common=common), stages, deploy, review, FIGURES)
+    stages = (Stage(partial(train, training=training), None), *link_stages, Stage(offer, partial(send_models, how=how)))
+    return Method(partial(initial_messages, common=common), stages, deploy, review, FIGURES)
 
 
 def by_program(
     nets: Mapping[str, Net], pairs: Divergence, bound: Bound, radio: Radio, program: Program, weights: Weigh
 ) -> Stages:
-    """Return stages in which divergences are measured and the program (P) says who is a source and who a target."""
+    """Return stages that measure divergences and let the program (P) choose sources and targets."""
     estimated = partial(estimate, net=binary(next(iter(nets.values()))), settings=pairs)
-    link = partial(planned, bound=bound, radio=radio, program=program, weights=weights)
+    link = partial(plan_links, bound=bound, radio=radio, program=program, weights=weights)
     return Stage(report, gather), PairStage(estimated, link)
 
 
 def by_chance(radio: Radio, sources: Choose, weights: Weigh) -> Stages:
-    """Return the stage after which sources and targets are drawn. Nothing is measured over pairs."""
-    return (Stage(report, partial(guessed, radio=radio, sources=sources, weights=weights)),)
+    """Return the stage after which sources and targets are drawn, without any step over pairs."""
+    return (Stage(report, partial(draw_links, radio=radio, sources=sources, weights=weights)),)
 
 
 def binary(net: Net) -> Net:
-    """Return the same architecture with two classes: the classifier of where an example is from."""
+    """Return the same architecture with two classes: a classifier of the device that an example comes from."""
     build = net.build
-    refused = InputError("net.name: this net cannot be made with two classes; choose one of fedcore's (docs/nets.md)")
+    refused = InputError("net.name: this net cannot be built with two classes; choose one of fedcore's (docs/nets.md)")
     if not isinstance(build, partial):
         raise refused
     bound = signature(build.func).bind(*build.args, **build.keywords)
@@ -181,38 +181,38 @@ def binary(net: Net) -> Net:
     return Net(partial(build.func, *bound.args, **bound.kwargs))
 
 
-# what devices do
+# steps of devices
 
 
 def report(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
-    """Report three numbers: the share of labelled examples that the model gets wrong, their number, all examples'.
+    """Report the model's error on the labelled examples, their number and the number of all examples.
 
-    Labelled ones are those of train and val; without any the first number is 0 and stands for nothing.
+    Labelled examples are those of train and val; without any the error is 0 and has no meaning.
     """
     parts = [part for part in (device.data.train, device.data.val) if len(part)]
     labelled = sum(map(len, parts))
     size = labelled + len(device.data.unlabelled)
     if not size:
-        raise InputError(f"device {device.name}: it has no examples, allowed is at least one, with or without label")
+        raise InputError(f"device {device.name}: it has no examples; at least one is needed, with or without a label")
     wrong = sum(len(part) * (1 - accuracy(memory, device.net, part)) for part in parts) / max(labelled, 1)
     return memory, Update(extra={REPORT: torch.tensor([wrong, labelled, size], dtype=torch.float64)}, size=labelled)
 
 
 def offer(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
-    """Send the model where a link begins here, else nothing."""
+    """Send the model if the device has an outgoing link, otherwise nothing."""
     return memory, Update(memory if message.extra[SENDS] else {}, size=len(device.data.train))
 
 
 def deploy(memory: Params, message: Message) -> Model:
-    """Run what came over the links; without that the device's own model, and before training what it was sent."""
+    """Run the models received over links; without any the device's own model, and before training the initial one."""
     if WEIGHTS in message.extra:
         weights = tuple(message.extra[WEIGHTS].tolist())
         return Model(tuple(_member(message.extra, k) for k in range(len(weights))), weights)
-    return Model((own(memory) or message.params,))
+    return Model((model_leaves(memory) or message.params,))
 
 
-def own(memory: Params) -> Params:
-    """Return the device's model: the leaves of its memory without a stroke, which no leaf of a net has."""
+def model_leaves(memory: Params) -> Params:
+    """Return the device's model: the leaves of its memory without a slash, which no leaf of a net has."""
     return {name: leaf for name, leaf in memory.items() if "/" not in name}
 
 
@@ -220,18 +220,18 @@ def _member(extra: Params, k: int) -> Params:
     return {name.removeprefix(f"{k}/"): leaf for name, leaf in extra.items() if name.startswith(f"{k}/")}
 
 
-# what the server does
+# steps of the server
 
 
 def gather(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
-    """Remember the reports, (N, 3) in the order of the names; refuses them where nobody has a label."""
+    """Store the reports, (N, 3) in the order of the names; raises InputError if no device has a label."""
     reports = torch.stack([updates[name].extra[REPORT] for name in turn.names])
     if not reports[:, 1].any():
-        raise InputError("federation.unlabelled: no device has a label, allowed is at least one labelled device")
+        raise InputError("federation.unlabelled: no device has a label; at least one labelled device is needed")
     return {**server, REPORT: reports}, {}
 
 
-def exchanged(updates: Mapping[Pair, Update], names: Sequence[str]) -> torch.Tensor:
+def count_classifiers(updates: Mapping[Pair, Update], names: Sequence[str]) -> torch.Tensor:
     """Return how many classifiers each device sent to measure divergences, (N,)."""
     sent = dict.fromkeys(names, 0.0)
     for pair, update in updates.items():
@@ -240,31 +240,31 @@ def exchanged(updates: Mapping[Pair, Update], names: Sequence[str]) -> torch.Ten
     return torch.tensor(list(sent.values()), dtype=torch.float64)
 
 
-def posed(server: Params, apart: Array, turn: Turn, bound: Bound, radio: Radio) -> Problem:
-    """Return (P) for what devices reported and how far apart they are (17)-(18). apart: d (N, N)."""
+def pose_program(server: Params, apart: Array, turn: Turn, bound: Bound, radio: Radio) -> Problem:
+    """Return (P) from the devices' reports and divergences (17)-(18). apart: d (N, N)."""
     wrong, how = errors(server, bound.unlabelled), {"delta": bound.delta, "constants": bound.constants}
     target = target_bound(wrong, sizes(server), apart, **how)  # type: ignore[arg-type]
     source = source_bound(wrong, sizes(server), **how)  # type: ignore[arg-type]
-    return Problem(source, target, costs_of(turn.seed, len(turn.names), radio), bound.phi_s, bound.phi_t, bound.phi_e)
+    return Problem(source, target, link_costs(turn.seed, len(turn.names), radio), bound.phi_s, bound.phi_t, bound.phi_e)
 
 
-def solved(problem: Problem, program: Program) -> Answer:
-    """Return the answer of (P); where a solver fails, the answer's status says so and names what stands in."""
+def solve_program(problem: Problem, program: Program) -> Solution:
+    """Return the solution of (P); if a solver fails, the status says so and names the fallback."""
     weights = problem.phi_s, problem.phi_t, problem.phi_e
-    return answered(program, weights, *(x.tobytes() for x in (problem.source, problem.target, problem.energy)))
+    return solve_cached(program, weights, *(x.tobytes() for x in (problem.source, problem.target, problem.energy)))
 
 
 @lru_cache(16)
-def answered(program: Program, weights: tuple[float, ...], *constants: bytes) -> Answer:
-    """Solve (P), given as S, T, K (float64): all rivals that take ST-LF's sources and targets pose the same one."""
+def solve_cached(program: Program, weights: tuple[float, ...], *constants: bytes) -> Solution:
+    """Solve (P), given as S, T, K (float64), once for all rivals that use ST-LF's sources and targets."""
     source, *matrices = (np.frombuffer(part) for part in constants)
     target, energy = (matrix.reshape(len(source), -1) for matrix in matrices)
     how = {"solver": program.solver, "tol": program.tol, "max_iterations": program.max_iterations}
     return solve(Problem(source, target, energy, *weights), **how)  # type: ignore[arg-type]
 
 
-@named("link")
-def planned(
+@step_word("link")
+def plan_links(
     server: Params,
     updates: Mapping[Pair, Update],
     turn: Turn,
@@ -276,30 +276,34 @@ def planned(
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Take sources and targets from the program (P), and the weights of links from the rule.
 
-    The server remembers the links, and for its last word Theorem 2 and Corollary 1 of them (Table II).
+    The server stores the links, and their Theorem 2 and Corollary 1 for its last report (Table II).
     """
     apart = matrix(updates, turn.names).numpy()
-    problem = posed(server, apart, turn, bound, radio)
-    answer = solved(problem, program)
-    known = Known(answer.psi, errors(server, bound.unlabelled), sizes(server), problem.energy, answer.alpha)
+    problem = pose_program(server, apart, turn, bound, radio)
+    answer = solve_program(problem, program)
+    known = LinkInputs(answer.psi, errors(server, bound.unlabelled), sizes(server), problem.energy, answer.alpha)
     alpha, wrong = weights(known, turn), errors(server, 1.0)
     how = {"delta": bound.delta, "constants": bound.constants}
     bounds = theorem_2(alpha, wrong, apart), corollary_1(alpha, wrong, sizes(server), apart, **how)  # type: ignore[arg-type]
-    server = server | leaves(dict(zip(BOUNDS, bounds, strict=True))) | {EXCHANGED: exchanged(updates, turn.names)}
-    found = solution(answer, turn.names)
-    told = {"divergence": apart, "objective": answer.objective, "gap": answer.gap, "trace": answer.trace}
-    return formed(server, turn, known, alpha, replace(found, matrices=leaves(told)))
+    server = (
+        server
+        | to_tensors(dict(zip(BOUNDS, bounds, strict=True)))
+        | {EXCHANGED: count_classifiers(updates, turn.names)}
+    )
+    found = report_solution(answer, turn.names)
+    values = {"divergence": apart, "objective": answer.objective, "gap": answer.gap, "trace": answer.trace}
+    return form_links(server, turn, known, alpha, replace(found, matrices=to_tensors(values)))
 
 
-@named("link")
-def guessed(
+@step_word("link")
+def draw_links(
     server: Params, updates: Mapping[str, Update], turn: Turn, *, radio: Radio, sources: Choose, weights: Weigh
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Draw sources and targets, and take the weights of links from the rule."""
     server, _ = gather(server, updates, turn)
     psi = sources(len(turn.names), turn.generator("psi"))
-    known = Known(psi, errors(server, 1.0), sizes(server), costs_of(turn.seed, len(turn.names), radio))
-    return formed(server, turn, known, weights(known, turn), Report())
+    known = LinkInputs(psi, errors(server, 1.0), sizes(server), link_costs(turn.seed, len(turn.names), radio))
+    return form_links(server, turn, known, weights(known, turn), Report())
 
 
 def errors(server: Params, unlabelled: float) -> Array:
@@ -313,37 +317,37 @@ def sizes(server: Params) -> Array:
     return server[REPORT][:, 2].numpy()
 
 
-def costs_of(seed: int, n: int, radio: Radio) -> Array:
+def link_costs(seed: int, n: int, radio: Radio) -> Array:
     """Return K (N, N). Drawn from the seed and the number of devices alone, so that all rows of a study share it."""
     if radio.costs is not None:
         if any(len(row) != len(radio.costs) for row in radio.costs):
             raise InputError(f"costs: its rows differ in length, allowed are {n} rows of {n}")
-        return given(np.array(radio.costs, dtype=np.float64), n)
+        return check_costs(np.array(radio.costs, dtype=np.float64), n)
     draws = generator(seed, "energy")
-    return drawn(n, draws, powers=radio.powers, rates=radio.rates, bits=radio.bits)
+    return draw_energy(n, draws, powers=radio.powers, rates=radio.rates, bits=radio.bits)
 
 
-def formed(
-    server: Params, turn: Turn, known: Known, alpha: Array, found: Report
+def form_links(
+    server: Params, turn: Turn, known: LinkInputs, alpha: Array, found: Report
 ) -> tuple[Params, Mapping[str, Message], Report]:
-    """Remember and report the links, alpha (N, N), and tell devices whether to send. found: what else is reported."""
-    links = leaves({PSI: known.psi, ALPHA: alpha, ENERGY: known.energy})
+    """Store and report the links, alpha (N, N), and tell devices whether to send. found: the report to extend."""
+    links = to_tensors({PSI: known.psi, ALPHA: alpha, ENERGY: known.energy})
     sends = torch.from_numpy((alpha > 0).any(1))
     messages = {name: Message(extra={SENDS: flag}) for name, flag in zip(turn.names, sends, strict=True)}
     bounds = {name: server[name] for name in BOUNDS if name in server}
     return server | links, messages, replace(found, matrices={**found.matrices, **links, **bounds})
 
 
-def leaves(values: Mapping[str, object]) -> Params:
-    """Return arrays and numbers as tensors of their own."""
+def to_tensors(values: Mapping[str, object]) -> Params:
+    """Return arrays and numbers as new tensors."""
     return {name: torch.tensor(np.asarray(value)) for name, value in values.items()}
 
 
-def solution(answer: Answer, names: Sequence[str]) -> Report:
-    """Report how the program was solved: topic "program", of all devices alike.
+def report_solution(answer: Solution, names: Sequence[str]) -> Report:
+    """Report how the program was solved: topic "program", the same numbers for all devices.
 
-    gap: how far its answer is above the optimum, a fraction. Of Algorithm 2 also iterations, fall: by how much its
-    penalised objective fell in all, and rise: by how much most in one iteration, as fractions of where it began.
+    gap: distance of the objective from the optimum, a fraction. For Algorithm 2 also iterations, fall: the total
+    decrease of its penalised objective, and rise: its largest increase in an iteration, as fractions of the first.
     """
     found = {"gap": float(answer.gap)}
     if len(trace := torch.tensor(np.asarray(answer.trace))):
@@ -360,7 +364,7 @@ def solution(answer: Answer, names: Sequence[str]) -> Report:
 def send_models(
     server: Params, updates: Mapping[str, Update], turn: Turn, *, how: How
 ) -> tuple[Params, Mapping[str, Message], Report]:
-    """Send each target the combination of its sources' models, and a source nothing.
+    """Send each target the combination of its sources' models; sources receive nothing.
 
     parameters: theta_j = sum_i alpha_ij theta_i. outputs: the models themselves, whose outputs the target combines.
     """
@@ -371,22 +375,22 @@ def send_models(
         models, weights = [updates[names[i]].params for i in sources], alpha[sources, j]
         if how == "parameters" and sources:
             models, weights = [mean(models, weights)], torch.ones(1, dtype=torch.float64)
-        messages[name] = packed(models, weights) if sources else Message()
-    return server, messages, linked(server, updates, names)
+        messages[name] = pack_models(models, weights) if sources else Message()
+    return server, messages, report_traffic(server, updates, names)
 
 
-def packed(models: Sequence[Params], weights: torch.Tensor) -> Message:
+def pack_models(models: Sequence[Params], weights: torch.Tensor) -> Message:
     """Return a message of several models and their weights."""
     leaves = {f"{k}/{name}": leaf for k, model in enumerate(models) for name, leaf in model.items()}
     return Message(extra=leaves | {WEIGHTS: weights})
 
 
-def linked(server: Params, updates: Mapping[str, Update], names: Sequence[str]) -> Report:
-    """Report what links carried and cost, not the server's part: topic "links".
+def report_traffic(server: Params, updates: Mapping[str, Update], names: Sequence[str]) -> Report:
+    """Report the traffic and the energy of links, without the server's part: topic "links".
 
     target: whether it is one. error: its model's empirical error. links_out, links_in: its links. sent, received,
     energy: the bytes and the energy of the models on them. exchanged: the classifiers it sent to measure divergences.
-    theorem_2, corollary_1: what bounds its error as a target. What is not known is left out.
+    theorem_2, corollary_1: the bounds of its error as a target. Unknown numbers are left out.
     """
     alpha, energy, psi = (server[name] for name in (ALPHA, ENERGY, PSI))
     weight = torch.tensor([float(nbytes(updates[name].params)) for name in names], dtype=torch.float64)
@@ -410,10 +414,10 @@ def linked(server: Params, updates: Mapping[str, Update], names: Sequence[str]) 
 
 
 def review(devices: Mapping[str, Numbers], scores: Scores) -> Mapping[str, Numbers]:
-    """Complete what is known of targets once they are tested.
+    """Add the targets' test results.
 
-    accuracy: of targets alone, so that its mean is theirs. slack_theorem_2, slack_corollary_1: by how much the bound is
-    above a target's error on its own test data; below 0 it is none.
+    accuracy: of targets only. slack_theorem_2, slack_corollary_1: the bound minus the target's error on its own test
+    data; below 0 the bound is violated.
     """
     found = {name: dict(numbers) for name, numbers in devices.get("links", {}).items()}
     for name, numbers in found.items():

@@ -1,7 +1,7 @@
-"""The methods, by name: each is a function of its name in a file of this folder, which is imported when it is needed.
+"""The methods, by name: each is a function of its name in a file of this folder, imported on demand.
 
-A file holds the builder of its own name, or those that its `__all__` lists. What a builder takes is told in
-:mod:`fedcore.builders`; a method of one's own is named by "package.module:function".
+A file holds the builder of its own name, or those that its `__all__` lists. The arguments of a builder are described in
+:mod:`fedcore.builders`; a user's method is named by "package.module:function".
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from fedcore.builders import grouped, imported, near
+from fedcore.builders import group_settings, import_builder, suggestion
 from fedcore.local import Training
 from fedcore.types import InputError, Method, Net
 
@@ -37,10 +37,10 @@ METHODS = _places()
 def builder(name: str) -> Callable[..., Method]:
     """Return the builder of that name, or at "package.module:function"; raises InputError where there is none."""
     if ":" in name:
-        return imported(name, "method")
+        return import_builder(name, "method")
     if name not in METHODS:
         allowed = f"{', '.join(METHODS)}, package.module:function"
-        raise InputError(f"method = {name!r}: allowed: {allowed}{near(name, METHODS)}")
+        raise InputError(f"method = {name!r}: allowed: {allowed}{suggestion(name, METHODS)}")
     build: Callable[..., Method] = getattr(import_module(METHODS[name]), name)
     return build
 
@@ -52,7 +52,7 @@ def method(
     build = builder(name) if isinstance(name, str) else name
     given = {"nets": nets, "training": training, "common": common}
     takes = signature(build).parameters
-    return build(**grouped(build, settings | {key: value for key, value in given.items() if key in takes}))
+    return build(**group_settings(build, settings | {key: value for key, value in given.items() if key in takes}))
 
 
 def is_control(name: str) -> bool:

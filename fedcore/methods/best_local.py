@@ -1,14 +1,14 @@
-"""Control: everyone gets the most accurate of the models that were sent. Fusing must beat choosing."""
+"""Control: every device gets the most accurate of the devices' models. Fusing must beat choosing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
 
-from fedcore.align.ranking import Exam, ascending, begin
+from fedcore.align.ranking import Exam, begin, rank_ascending
 from fedcore.builders import control
 from fedcore.local import Training, train
-from fedcore.messages import everyone, received
+from fedcore.messages import received_model, to_everyone
 from fedcore.nets import require_equal
 from fedcore.types import Message, Method, Net, Params, Stage, Turn, Update
 
@@ -18,11 +18,11 @@ def best_local(*, nets: Mapping[str, Net], training: Training, common: bool, exa
     """Build the control. exam: what models are ranked by."""
     require_equal(nets)
     stage = Stage(partial(train, training=training), partial(choose, nets=nets))
-    return Method(partial(begin, common=common, exam=exam), (stage,), received)
+    return Method(partial(begin, common=common, exam=exam), (stage,), received_model)
 
 
 def choose(
     server: Params, updates: Mapping[str, Update], turn: Turn, *, nets: Mapping[str, Net]
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone the best model."""
-    return server, everyone(turn.names, Message(updates[ascending(server, updates, nets)[-1]].params))
+    return server, to_everyone(turn.names, Message(updates[rank_ascending(server, updates, nets)[-1]].params))

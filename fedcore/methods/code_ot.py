@@ -10,12 +10,12 @@ from functools import partial
 from typing import Literal, TypeAlias
 
 from fedcore.align.fusion import Options, code
-from fedcore.align.ranking import Exam, ascending, begin
+from fedcore.align.ranking import Exam, begin, rank_ascending
 from fedcore.align.report import FIGURES, report
 from fedcore.align.transport import Solver
-from fedcore.align.widths import fitted, table
+from fedcore.align.widths import common_axes, fit_widths
 from fedcore.local import Training, train
-from fedcore.messages import received
+from fedcore.messages import received_model
 from fedcore.types import Axes, Count, Message, Method, Net, Params, Positive, Report, Stage, Turn, Update
 
 Order: TypeAlias = Literal["ascending", "descending"]
@@ -43,11 +43,11 @@ def code_ot(
     without an axes table.
     """
     options = Options(solver=solver, reg=reg, tol=tol, max_iterations=max_iterations, p=p)
-    combine = partial(fuse, nets=nets, axes=table(nets), order=order, options=options)
+    combine = partial(fuse, nets=nets, axes=common_axes(nets), order=order, options=options)
     local = partial(train, training=training)
     # The first shot is a stage of its own: its training is the one that every one-shot method shares.
     stages = (Stage(local, combine), Stage(local, combine, shots - 1))
-    return Method(partial(begin, common=common, exam=exam), stages[: 1 + (shots > 1)], received, figures=FIGURES)
+    return Method(partial(begin, common=common, exam=exam), stages[: 1 + (shots > 1)], received_model, figures=FIGURES)
 
 
 def fuse(
@@ -61,10 +61,10 @@ def fuse(
     options: Options,
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Sort the models and fold them into one; report the transport plans."""
-    names = ascending(server, updates, nets)
+    names = rank_ascending(server, updates, nets)
     if order == "descending":
         names.reverse()
     models = {name: updates[name].params for name in names}
     fused, plans = code(list(models.values()), axes, **options)
-    messages = fitted(fused, models, nets, turn.names, axes, options)
+    messages = fit_widths(fused, models, nets, turn.names, axes, options)
     return server, messages, report(dict(zip(names[1:], plans, strict=True)))

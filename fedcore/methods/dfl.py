@@ -1,8 +1,8 @@
 """DFL (Liu et al., Algorithms 1 and 2): FedAvg whose devices also learn from everyone's label-wise mean logits.
 
 Departures. Soft targets are weighted by the examples of a label that a device has, not by |D_k| (`weighting`); a label
-that nobody chosen has keeps its soft target, one that nobody ever had is one-hot. In round 1 there are none yet and
-rho is 1. A step (4) is one minibatch's; Algorithm 2 prints one per epoch.
+that no sampled device has keeps its soft target, one that no device ever had is one-hot. In round 1 there are none yet
+and rho is 1. A step (4) is one minibatch's; Algorithm 2 prints one per epoch.
 """
 
 from __future__ import annotations
@@ -12,10 +12,26 @@ from functools import partial
 
 from fedcore import distillation
 from fedcore.builders import trains
-from fedcore.distillation import SOFT, Kind, Ratio, Weighting, distilled, likelihoods, refreshed, shown
-from fedcore.local import Training, fit, lay, starting
-from fedcore.messages import apply_changes, everyone, first_kept, kept, one_start, received
-from fedcore.mixing import by_size, changes
+from fedcore.distillation import (
+    SOFT,
+    Kind,
+    Ratio,
+    Weighting,
+    distillation_slope,
+    likelihoods,
+    summarise_logits,
+    update_targets,
+)
+from fedcore.local import Training, fit, flatten_net, starting_params
+from fedcore.messages import (
+    apply_changes,
+    begin_with_memory,
+    received_model,
+    require_common_start,
+    to_everyone,
+    to_memory,
+)
+from fedcore.mixing import by_size, subtract
 from fedcore.nets import require_equal
 from fedcore.types import (
     Count,
@@ -33,7 +49,7 @@ from fedcore.types import (
     StepId,
     Turn,
     Update,
-    named,
+    step_word,
 )
 
 
@@ -59,8 +75,8 @@ def dfl(
     "examples", |D_k|, as printed (2).
     """
     require_equal(nets)
-    one_start("dfl", common)
-    distillation.hard_label_loss("dfl", training)
+    require_common_start("dfl", common)
+    distillation.require_cross_entropy("dfl", training)
     rho = distillation.ratio(ratio, threshold, rounds)
     stage = Stage(
         partial(train_and_show, training=training, rho=rho, temperature=temperature),
@@ -68,13 +84,13 @@ def dfl(
         rounds,
         fraction,
     )
-    return Method(begin, (stage,), received, figures=distillation.FIGURES)
+    return Method(begin, (stage,), received_model, figures=distillation.FIGURES)
 
 
 def begin(public: Public, seed: int) -> tuple[Params, Mapping[str, Message]]:
-    """Initialise the model and the soft targets (Algorithm 1, line 1), of which none is known yet and none sent."""
-    server, messages = first_kept(public, seed)
-    return server | {SOFT: distillation.unseen(public.classes)}, messages
+    """Initialise the model and the soft targets (Algorithm 1, line 1), which are not sent yet."""
+    server, messages = begin_with_memory(public, seed)
+    return server | {SOFT: distillation.initial_targets(public.classes)}, messages
 
 
 def train_and_show(
@@ -91,18 +107,18 @@ def train_and_show(
 
     Without soft targets, or with rho 1, this is FedAvg's training, bit by bit.
     """
-    laid = lay(device.net, starting({}, message, device, step_id))
+    flat = flatten_net(device.net, starting_params({}, message, device, step_id))
     table, share = message.extra.get(SOFT), rho.at(step_id.round)
     slope = None
     if table is not None and share < 1:
-        slope = distilled(likelihoods(table, temperature), share, 1 - share, temperature)
-    moments = fit(laid, device, step_id, training, memory, slope=slope)
-    params = laid.params()
-    update = Update(changes(params, message.params), shown(params, device), len(device.data.train))
+        slope = distillation_slope(likelihoods(table, temperature), share, 1 - share, temperature)
+    moments = fit(flat, device, step_id, training, memory, slope=slope)
+    params = flat.params()
+    update = Update(subtract(params, message.params), summarise_logits(params, device), len(device.data.train))
     return moments, update
 
 
-@named("average")
+@step_word("average")
 def combine(
     server: Params,
     updates: Mapping[str, Update],
@@ -112,12 +128,12 @@ def combine(
     temperature: float,
     weighting: Weighting,
 ) -> tuple[Params, Mapping[str, Message], Report]:
-    """Move the model (1), refresh the soft targets (2), and send both to everyone: who joins late has them too.
+    """Move the model (1), refresh the soft targets (2), and send both to all devices, sampled or not.
 
-    It reports rho and the soft targets.
+    Report rho and the soft targets.
     """
     sent = list(updates.values())
     model = apply_changes(server, [update.params for update in sent], by_size([update.size for update in sent]))
-    table = refreshed(server[SOFT], sent, weighting)
+    table = update_targets(server[SOFT], sent, weighting)
     report = distillation.report(table, temperature, rho=rho.at(turn.round))
-    return kept(model) | {SOFT: table}, everyone(turn.names, Message(model, {SOFT: table})), report
+    return to_memory(model) | {SOFT: table}, to_everyone(turn.names, Message(model, {SOFT: table})), report

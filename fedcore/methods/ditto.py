@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedcore.cells import average
-from fedcore.local import Training, fit, lay, starting, toward
-from fedcore.messages import first
+from fedcore.local import Training, fit, flatten_net, proximal_pull, starting_params
+from fedcore.messages import initial_messages
 from fedcore.nets import require_equal
 from fedcore.types import Amount, Count, Device, Fraction, Message, Method, Model, Net, Params, Stage, StepId, Update
 
 GLOBAL = "global/"
-"""What the names begin with under which a device keeps the memory of the global model's optimiser."""
+"""Prefix of the leaves in a device's memory that hold the moments of the global model's optimiser."""
 
 
 def ditto(
@@ -30,18 +30,18 @@ def ditto(
     """
     require_equal(nets)
     stage = Stage(partial(train_both, training=training, strength=strength), average, rounds, fraction)
-    return Method(partial(first, common=common), (stage,), personal)
+    return Method(partial(initial_messages, common=common), (stage,), personal)
 
 
 def train_both(
     memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, strength: float
 ) -> tuple[Params, Update]:
-    """Train the global model w^t that was sent, and send it; minimise F_k(v) + lambda/2 ||v - w^t||^2 for oneself."""
-    sent = lay(device.net, starting({}, message, device, step_id))
+    """Train and send the global model w^t; minimise F_k(v) + lambda/2 ||v - w^t||^2 for the personal model v."""
+    sent = flatten_net(device.net, starting_params({}, message, device, step_id))
     anchor = sent.vector.clone()
     shared = fit(sent, device, step_id, training, memory, prefix=GLOBAL)
-    mine = lay(device.net, starting(memory, message, device, step_id))
-    moments = fit(mine, device, step_id, training, memory, pull=toward(mine, anchor, strength))
+    mine = flatten_net(device.net, starting_params(memory, message, device, step_id))
+    moments = fit(mine, device, step_id, training, memory, pull=proximal_pull(mine, anchor, strength))
     return {**mine.params(), **moments, **shared}, Update(sent.params(), size=len(device.data.train))
 
 

@@ -1,12 +1,12 @@
 """FD, federated distillation (Jeong et al. 2018, Algorithm 1): devices exchange soft targets and nothing else.
 
-There is no global model: what is deployed and scored is each device's own, and a device that was never chosen runs the
+There is no global model: each device's own model is deployed and scored, and a device that was never sampled runs the
 initial one. Soft targets are the plain mean of the devices' label-wise mean logits; each device gets the mean of the
 others. It needs no equal nets.
 
 Departures. Logits are those of the trained model in one pass, as DFL computes them; Jeong et al. add them up during
-training. The mean is taken over the devices that have the label and were chosen; where there is no other, the row that
-was there before stays, one-hot at first.
+training. The mean is taken over the sampled devices that have the label; without another such device the row keeps its
+last value, one-hot at first.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fedcore.cells import merged
+from fedcore.cells import merge_models
 from fedcore.distillation import (
     COUNTS,
     FIGURES,
     SOFT,
     SUMS,
-    distilled,
-    hard_label_loss,
+    distillation_slope,
+    initial_targets,
     likelihoods,
     report,
-    shown,
-    unseen,
+    require_cross_entropy,
+    summarise_logits,
 )
-from fedcore.local import Training, fit, lay, starting
-from fedcore.messages import first, first_kept, one_start, remembered
+from fedcore.local import Training, fit, flatten_net, starting_params
+from fedcore.messages import begin_with_memory, from_memory, initial_messages, require_common_start
 from fedcore.nets import require_equal
 from fedcore.types import (
     Amount,
@@ -51,7 +51,7 @@ from fedcore.types import (
 )
 
 CHOSEN = "chosen/"
-"""What the names begin with under which the server remembers who took part: those need no initial model any more."""
+"""Prefix of the names of devices that took part, in the server's memory: they need no initial model any more."""
 
 
 def fd(
@@ -66,49 +66,49 @@ def fd(
     """Build FD.
 
     rounds, fraction: as in fedavg. gamma: weight of the soft targets in CE(y) + gamma CE(soft target); 0 is local
-    training. Where not everyone takes part, the initial model is one and the same and is sent until a device did.
+    training. If `fraction` is below 1, all devices start from one model, which is sent until a device has taken part.
     """
     if fraction < 1:
         require_equal(nets)
-        one_start("fd with fraction below 1", common)
-    hard_label_loss("fd", training)
+        require_common_start("fd with fraction below 1", common)
+    require_cross_entropy("fd", training)
     stage = Stage(partial(train_apart, training=training, gamma=gamma), exchange, rounds, fraction)
-    return Method(partial(begin, common=common, sampled=fraction < 1), (stage,), merged, figures=FIGURES)
+    return Method(partial(begin, common=common, sampled=fraction < 1), (stage,), merge_models, figures=FIGURES)
 
 
 def begin(public: Public, seed: int, *, common: bool, sampled: bool) -> tuple[Params, Mapping[str, Message]]:
-    """Begin with the initial models, which the server remembers if some devices will have nothing else."""
-    server, messages = first_kept(public, seed) if sampled else first(public, seed, common=common)
-    return server | {SOFT: unseen(public.classes)}, messages
+    """Begin with the initial models; the server stores the one that devices not yet sampled run."""
+    server, messages = begin_with_memory(public, seed) if sampled else initial_messages(public, seed, common=common)
+    return server | {SOFT: initial_targets(public.classes)}, messages
 
 
 def train_apart(
     memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, gamma: float
 ) -> tuple[Params, Update]:
-    """Train the device's own model on hard labels and the others' soft targets; keep it; send its logits."""
-    laid = lay(device.net, starting(memory, message, device, step_id))
+    """Train the device's own model on hard labels and the others' soft targets; send its logits only."""
+    flat = flatten_net(device.net, starting_params(memory, message, device, step_id))
     table = message.extra.get(SOFT)
-    slope = None if table is None or gamma == 0 else distilled(likelihoods(table, 1.0), 1.0, gamma)
-    moments = fit(laid, device, step_id, training, memory, slope=slope)
-    params = laid.params()
-    return params | moments, Update(extra=shown(params, device), size=len(device.data.train))
+    slope = None if table is None or gamma == 0 else distillation_slope(likelihoods(table, 1.0), 1.0, gamma)
+    moments = fit(flat, device, step_id, training, memory, slope=slope)
+    params = flat.params()
+    return params | moments, Update(extra=summarise_logits(params, device), size=len(device.data.train))
 
 
 def exchange(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message], Report]:
-    """Send each device the others' mean logits, everyone who did not take part the mean of all, which it reports."""
+    """Send sampled devices the others' mean logits, all other devices the mean of all, and report the latter."""
     has = {name: update.extra[COUNTS] > 0 for name, update in updates.items()}
     means = {name: update.extra[SUMS] / update.extra[COUNTS].clamp(min=1)[:, None] for name, update in updates.items()}
     total, known = torch.stack([*means.values()]).sum(0), torch.stack([*has.values()]).sum(0)
-    everyones = over(total, known, server[SOFT])
-    others = {name: over(total - means[name], known - has[name].long(), server[SOFT]) for name in updates}
+    everyones = divide_rows(total, known, server[SOFT])
+    others = {name: divide_rows(total - means[name], known - has[name].long(), server[SOFT]) for name in updates}
     chosen = {name: leaf for name, leaf in server.items() if name.startswith(CHOSEN)}
     chosen |= {f"{CHOSEN}{name}": torch.tensor(True) for name in updates}
-    later, start = Message(extra={SOFT: everyones}), Message(remembered(server), {SOFT: everyones})
+    later, start = Message(extra={SOFT: everyones}), Message(from_memory(server), {SOFT: everyones})
     messages = {name: later if f"{CHOSEN}{name}" in chosen else start for name in turn.names}
     messages |= {name: Message(extra={SOFT: table}) for name, table in others.items()}
     return server | chosen | {SOFT: everyones}, messages, report(everyones, 1.0)
 
 
-def over(total: Tensor, count: Tensor, table: Tensor) -> Tensor:
-    """Return total / count row by row, (K, K), and the old table's row where there is nothing to divide."""
+def divide_rows(total: Tensor, count: Tensor, table: Tensor) -> Tensor:
+    """Return total / count row by row, (K, K), and the old table's row where the count is 0."""
     return torch.where(count[:, None] > 0, total / count.clamp(min=1)[:, None], table)

@@ -5,9 +5,9 @@ whose features are nearest to those of the auxiliary model's cell l (8); from th
 Every round it aggregates each cell over the devices that share it (9) and sends each device its own part back.
 
 Departures. In the alignment rounds the paper's devices send their whole model (line 5); here the stem and all cells
-that their budget allows, as (8) looks at no more: heads never travel up. A device may share the stem alone (m = 0), as
-in Table VI; (8) prints m in [M]. In an alignment round (9) runs over the depths just found. The auxiliary model, which
-the paper calls poor (78 % accuracy), is one that is stopped after a few steps. With `common`, the server's first
+that their budget allows, which is all that (8) uses: heads are never sent. A device may share the stem alone (m = 0),
+as in Table VI; (8) prints m in [M]. In an alignment round (9) runs over the depths just found. The auxiliary model,
+which the paper calls poor (78 % accuracy), is stopped after a few steps. With `common`, the server's first
 message is the whole initial model, whatever the budget, as in step (i) of Section III.
 """
 
@@ -24,19 +24,19 @@ import torch
 from fedcore.cells import (
     FIGURES,
     Distance,
-    comparable,
-    deepest,
     distances,
     hyper_model,
-    merged,
+    leaves_up_to,
+    max_depth,
+    merge_models,
     report,
-    sample,
+    require_comparable,
+    sample_submodels,
     train_shared,
-    upto,
 )
-from fedcore.local import Training, accuracy, descend, lay, minibatches, plain
-from fedcore.messages import first
-from fedcore.nets import drawn_from, init, require_equal, shapes
+from fedcore.local import Training, accuracy, descend, flatten_net, minibatches, plain_step
+from fedcore.messages import initial_messages
+from fedcore.nets import init, require_equal, shapes, use_generator
 from fedcore.types import (
     Count,
     Data,
@@ -59,11 +59,11 @@ from fedcore.types import (
 )
 
 Budget: TypeAlias = dict[str, Positive] | list[Positive] | Positive | None
-"""C_k: what a device may send in a round, in bytes; one for all, one for each by name or in the devices' order; None:
-no limit."""
+"""C_k: the most bytes that a device may send in a round; one for all, one for each by name or in the devices' order;
+None: no limit."""
 
 AUXILIARY, HYPER = "auxiliary/", "hyper/"
-"""What names begin with in the server's memory: the auxiliary model, its examples and accuracy; the hyper-model."""
+"""Prefixes in the server's memory: the auxiliary model, its examples and accuracy; the hyper-model."""
 
 
 def fedasa(
@@ -80,42 +80,42 @@ def fedasa(
     budget: Budget = None,
     personal_lr: Positive | None = None,
 ) -> Method:
-    """Build FedASA. Everyone takes part in every round.
+    """Build FedASA. All devices take part in every round.
 
     rounds: T. alignment_rounds: t_0, the first of them. auxiliary: L, cells of the auxiliary model; None: as many as
-    the devices' nets have. steps: minibatches that it is trained on. cell: l, 0 to L; None: L // 2. distance: how
+    the devices' nets have. steps: minibatches of its training. cell: l, 0 to L; None: L // 2. distance: how
     features are compared. budget: C_k. personal_lr: eta_h; None: training's rate, which is eta_g.
     """
     require_equal(nets)
     net = next(iter(nets.values()))
-    comparable(net)
-    cells = deepest(net) if auxiliary is None else auxiliary
-    if cells > deepest(net):
+    require_comparable(net)
+    cells = max_depth(net) if auxiliary is None else auxiliary
+    if cells > max_depth(net):
         raise InputError(
-            f"fedasa.auxiliary = {cells}: the devices' nets have {deepest(net)} cells, it can have no more"
+            f"fedasa.auxiliary = {cells}: the devices' nets have {max_depth(net)} cells, it can have no more"
         )
     if cell is not None and cell > cells:
         raise InputError(f"fedasa.cell = {cell}: the auxiliary model has cells 0 (the stem) to {cells}")
-    limits = within(budget, nets)
+    limits = depths_within(budget, nets)
     aligning = min(alignment_rounds, rounds)
-    memory = net if cells == deepest(net) else shortened(net, cells)
+    memory = net if cells == max_depth(net) else shorten(net, cells)
     find = partial(align, net=net, auxiliary=memory, cell=cells // 2 if cell is None else cell, distance=distance)
     most = partial(train_most, limits=limits, training=training, personal_lr=personal_lr)
     same = partial(train_same, training=training, personal_lr=personal_lr)
     stages = (Stage(most, find, aligning), Stage(same, mix, rounds - aligning))
     begin = partial(begin_aligning, auxiliary=memory, steps=steps, training=training, common=common)
-    return Method(begin, stages[: 1 + (rounds > aligning)], merged, figures=FIGURES)
+    return Method(begin, stages[: 1 + (rounds > aligning)], merge_models, figures=FIGURES)
 
 
-def shortened(net: Net, cells: int) -> Net:
+def shorten(net: Net, cells: int) -> Net:
     """Return the same net with so many cells."""
     if not isinstance(net.build, partial) or "cells" not in net.build.keywords:
         raise InputError(f"fedasa.auxiliary = {cells}: only net.name = cells can be made with fewer cells; use null")
     return Net(partial(net.build.func, *net.build.args, **{**net.build.keywords, "cells": cells}))
 
 
-def within(budget: Budget, nets: Mapping[str, Net]) -> dict[str, int]:
-    """Return the greatest depth that each device's budget allows; refuses one that the stem does not fit into."""
+def depths_within(budget: Budget, nets: Mapping[str, Net]) -> dict[str, int]:
+    """Return the greatest depth within each device's budget; refuses a budget below the size of the stem."""
     if isinstance(budget, list):
         if len(budget) != len(nets):
             raise InputError(
@@ -130,7 +130,7 @@ def within(budget: Budget, nets: Mapping[str, Net]) -> dict[str, int]:
     limits = {}
     for name, net in nets.items():
         leaves = init(net, torch.Generator())
-        costs = [nbytes({leaf: leaves[leaf] for leaf in upto(net, m)}) for m in range(deepest(net) + 1)]
+        costs = [nbytes({leaf: leaves[leaf] for leaf in leaves_up_to(net, m)}) for m in range(max_depth(net) + 1)]
         here = budget[name] if isinstance(budget, dict) else math.inf if budget is None else budget
         if here < costs[0]:
             raise InputError(f"fedasa.budget: {name} has {here:.0f} bytes a round, the least that fits is {costs[0]}")
@@ -141,14 +141,14 @@ def within(budget: Budget, nets: Mapping[str, Net]) -> dict[str, int]:
 def begin_aligning(
     public: Public, seed: int, *, auxiliary: Net, steps: int, training: Training, common: bool
 ) -> tuple[Params, Mapping[str, Message]]:
-    """Draw the initial model and train the auxiliary one from the same numbers; the server remembers both.
+    """Draw the initial model and train the auxiliary one from the same leaves; the server stores both.
 
     Its leaves are named auxiliary/<leaf>, its examples auxiliary/x, its accuracy on them auxiliary/accuracy, and the
     hyper-model's leaves hyper/<leaf>.
     """
     if len(public.server_data) == 0:
         raise InputError("fedasa: the server has no examples of its own to train the auxiliary model on")
-    _, messages = first(public, seed, common=common)
+    _, messages = initial_messages(public, seed, common=common)
     whole = init(next(iter(public.nets.values())), generator(seed, "init"))
     trained = teach(
         auxiliary, {leaf: whole[leaf] for leaf in shapes(auxiliary)}, public.server_data, training, steps, seed
@@ -160,13 +160,13 @@ def begin_aligning(
 
 
 def teach(net: Net, start: Params, data: Data, training: Training, steps: int, seed: int) -> Params:
-    """Train the auxiliary model on so many minibatches of the server's own examples."""
-    laid = lay(net, start)
+    """Train the auxiliary model for so many steps on the server's examples."""
+    flat = flatten_net(net, start)
     enough = replace(training, epochs=math.ceil(steps / max(len(data) // training.batch, 1)))
-    with drawn_from(generator(seed, "auxiliary", "noise")):
-        batches = minibatches(laid, len(data), enough, generator(seed, "auxiliary"))[:steps]
-        descend(data, batches, plain(laid, enough, len(batches)))
-    return laid.params()
+    with use_generator(generator(seed, "auxiliary", "noise")):
+        batches = minibatches(flat, len(data), enough, generator(seed, "auxiliary"))[:steps]
+        descend(data, batches, plain_step(flat, enough, len(batches)))
+    return flat.params()
 
 
 def train_most(
@@ -179,15 +179,15 @@ def train_most(
     training: Training,
     personal_lr: float | None,
 ) -> tuple[Params, Update]:
-    """Train all, send the stem and as many cells as the budget allows."""
-    shared = upto(device.net, limits[device.name])
+    """Train the whole model; send the stem and as many cells as the budget allows."""
+    shared = leaves_up_to(device.net, limits[device.name])
     return train_shared(memory, message, device, step_id, shared=shared, training=training, personal_lr=personal_lr)
 
 
 def train_same(
     memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, personal_lr: float | None
 ) -> tuple[Params, Update]:
-    """Train all, send what was sent."""
+    """Train the whole model; send the leaves that the message had."""
     return train_shared(
         memory, message, device, step_id, shared=message.params.keys(), training=training, personal_lr=personal_lr
     )
@@ -205,7 +205,7 @@ def align(
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Find the alignment vector m* (8), aggregate the cells (9) and sample (lines 5-17).
 
-    It reports m*_k and the distances of every device, and the auxiliary model's accuracy.
+    Report m*_k and the distances of every device, and the auxiliary model's accuracy.
     """
     model = {leaf: server[f"{AUXILIARY}{leaf}"] for leaf in shapes(auxiliary)}
     examples = Data(server[f"{AUXILIARY}x"], torch.empty(len(server[f"{AUXILIARY}x"])))
@@ -213,7 +213,7 @@ def align(
     apart = distances(net, sent, (auxiliary, model), cell, examples, distance)
     depths = {name: int(d.argmin()) for name, d in apart.items()}
     used = {
-        name: replace(update, params={leaf: update.params[leaf] for leaf in upto(net, depths[name])})
+        name: replace(update, params={leaf: update.params[leaf] for leaf in leaves_up_to(net, depths[name])})
         for name, update in updates.items()
     }
     found, place = report(depths, apart), f"{AUXILIARY}accuracy"
@@ -221,11 +221,11 @@ def align(
 
 
 def mix(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
-    """Aggregate and sample; nothing is aligned any more, so the auxiliary model is forgotten."""
+    """Aggregate and sample; alignment is over, so drop the auxiliary model."""
     return aggregate({name: x for name, x in server.items() if not name.startswith(AUXILIARY)}, updates)
 
 
 def aggregate(server: Params, updates: Mapping[str, Update]) -> tuple[Params, Mapping[str, Message]]:
-    """Replace in the hyper-model the operators that were used (9), leave the others alone, and sample."""
+    """Replace the operators of the updates in the hyper-model (9), keep the others, and sample."""
     hyper = hyper_model(updates)
-    return server | {f"{HYPER}{leaf}": x for leaf, x in hyper.items()}, sample(hyper, updates)
+    return server | {f"{HYPER}{leaf}": x for leaf, x in hyper.items()}, sample_submodels(hyper, updates)

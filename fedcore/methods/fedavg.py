@@ -13,10 +13,18 @@ from typing import Literal, TypeAlias
 from torch import Tensor
 
 from fedcore.local import Training, train
-from fedcore.messages import apply_changes, everyone, first, first_kept, kept, one_start, received
-from fedcore.mixing import by_size, changes, evenly, mean
+from fedcore.messages import (
+    apply_changes,
+    begin_with_memory,
+    initial_messages,
+    received_model,
+    require_common_start,
+    to_everyone,
+    to_memory,
+)
+from fedcore.mixing import by_size, evenly, mean, subtract
 from fedcore.nets import require_equal
-from fedcore.types import Count, Device, Fraction, Message, Method, Net, Params, Stage, StepId, Turn, Update, named
+from fedcore.types import Count, Device, Fraction, Message, Method, Net, Params, Stage, StepId, Turn, Update, step_word
 
 Weights: TypeAlias = Literal["size", "even"]
 Sends: TypeAlias = Literal["model", "change"]
@@ -41,18 +49,18 @@ def fedavg(
     require_equal(nets)
     if sends == "model":
         stage = Stage(partial(train, training=training), partial(average, weights=weights), rounds, fraction)
-        return Method(partial(first, common=common), (stage,), received)
-    one_start("fedavg.sends = change", common)
+        return Method(partial(initial_messages, common=common), (stage,), received_model)
+    require_common_start("fedavg.sends = change", common)
     stage = Stage(partial(train_change, training=training), partial(follow, weights=weights), rounds, fraction)
-    return Method(first_kept, (stage,), received)
+    return Method(begin_with_memory, (stage,), received_model)
 
 
 def average(
     server: Params, updates: Mapping[str, Update], turn: Turn, *, weights: Weights
 ) -> tuple[Params, Mapping[str, Message]]:
-    """Send everyone the weighted mean of what was sent."""
+    """Send every device the weighted mean of the updates."""
     model = mean([update.params for update in updates.values()], shares(updates, weights))
-    return server, everyone(turn.names, Message(model))
+    return server, to_everyone(turn.names, Message(model))
 
 
 def train_change(
@@ -60,16 +68,16 @@ def train_change(
 ) -> tuple[Params, Update]:
     """Train; send how the model changed."""
     moments, update = train(memory, message, device, step_id, training=training)
-    return moments, replace(update, params=changes(update.params, message.params))
+    return moments, replace(update, params=subtract(update.params, message.params))
 
 
-@named("average")
+@step_word("average")
 def follow(
     server: Params, updates: Mapping[str, Update], turn: Turn, *, weights: Weights
 ) -> tuple[Params, Mapping[str, Message]]:
-    """Move the model by the weighted mean of what was sent."""
+    """Move the model by the weighted mean of the changes."""
     model = apply_changes(server, [update.params for update in updates.values()], shares(updates, weights))
-    return kept(model), everyone(turn.names, Message(model))
+    return to_memory(model), to_everyone(turn.names, Message(model))
 
 
 def shares(updates: Mapping[str, Update], weights: Weights) -> Tensor:

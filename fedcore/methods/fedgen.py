@@ -33,9 +33,19 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from fedcore.cells import layers
-from fedcore.distillation import course_of
-from fedcore.local import Laid, Training, fit, lay, load, of_cross_entropy, predict, starting, updates
-from fedcore.messages import everyone, first, received
+from fedcore.distillation import report_series
+from fedcore.local import (
+    FlatNet,
+    Training,
+    cross_entropy_slope,
+    fit,
+    flatten_net,
+    load,
+    optimiser_step,
+    predict,
+    starting_params,
+)
+from fedcore.messages import initial_messages, received_model, to_everyone
 from fedcore.mixing import by_size, mean
 from fedcore.nets import init, require_equal, shapes
 from fedcore.types import (
@@ -60,14 +70,14 @@ from fedcore.types import (
 )
 
 GENERATOR, MOMENTS, LABELS = "generator/", "moments/", "labels"
-"""What the names of the generator's leaves and of its optimiser's memory begin with; labels' counts or frequencies."""
+"""Prefixes of the generator's leaves and of its optimiser's moments; the leaf of labels' counts or frequencies."""
 
 
 @dataclass(frozen=True)
-class Maker:
-    """What makes features: labels and so many `noise` numbers -> z (B, d), by `net`.
+class FeatureGenerator:
+    """The generator of features: labels and `noise` random numbers -> z (B, d), by `net`.
 
-    weight, bias: the names of the leaves (K, d) and (K,) of the layer that takes them; bias None: it has none.
+    weight, bias: the names of the leaves (K, d) and (K,) of the classifier; bias None: it has none.
     """
 
     net: Net
@@ -88,8 +98,8 @@ class Maker:
 
 
 @dataclass(frozen=True)
-class Lessons:
-    """How the server trains the generator in a round: `steps` of Adam on `batch` labels each."""
+class GeneratorTraining:
+    """Settings of the generator's training in a round: `steps` of Adam on `batch` labels each."""
 
     steps: int
     batch: int
@@ -134,11 +144,11 @@ def fedgen(
     weight, bias = classifier(next(iter(nets.values())))
     classes, features = shapes(next(iter(nets.values())))[weight]
     net = Net(partial(network, classes=classes, noise=noise, hidden=hidden, features=features))
-    maker = Maker(net, classes, noise, weight, bias)
-    lessons = Lessons(steps, batch, lr, weight_decay, decay, diversity)
+    maker = FeatureGenerator(net, classes, noise, weight, bias)
+    lessons = GeneratorTraining(steps, batch, lr, weight_decay, decay, diversity)
     local = partial(train_with_generated, training=training, maker=maker, alpha=alpha, decay=decay, generated=generated)
     stage = Stage(local, partial(teach, maker=maker, lessons=lessons), rounds, fraction)
-    return Method(partial(begin, common=common, maker=maker), (stage,), received)
+    return Method(partial(begin, common=common, maker=maker), (stage,), received_model)
 
 
 def network(classes: int, noise: int, hidden: int, features: int) -> nn.Module:
@@ -149,7 +159,7 @@ def network(classes: int, noise: int, hidden: int, features: int) -> nn.Module:
 
 
 def classifier(net: Net) -> tuple[str, str | None]:
-    """Return the names of the last layer's weights (K, d) and bias (K,); refuses a net that ends in something else."""
+    """Return the names of the last layer's weights (K, d) and bias (K,); refuses a net that ends in another layer."""
     leaves = [*layers(net).values()][-1]
     weight, *rest = leaves
     if len(shapes(net)[weight]) != 2 or len(rest) > 1 or any(shapes(net)[b] != shapes(net)[weight][:1] for b in rest):
@@ -157,17 +167,17 @@ def classifier(net: Net) -> tuple[str, str | None]:
     return weight, rest[0] if rest else None
 
 
-def begin(public: Public, seed: int, *, common: bool, maker: Maker) -> tuple[Params, Mapping[str, Message]]:
+def begin(public: Public, seed: int, *, common: bool, maker: FeatureGenerator) -> tuple[Params, Mapping[str, Message]]:
     """Send the initial model as FedAvg does; the server draws a generator and keeps it."""
     net = next(iter(public.nets.values()))
-    ends_linear(net, init(net, generator(seed, "init")), public.test, maker)
+    require_linear_end(net, init(net, generator(seed, "init")), public.test, maker)
     made = init(maker.net, generator(seed, "generator"))
-    _, messages = first(public, seed, common=common)
+    _, messages = initial_messages(public, seed, common=common)
     return {f"{GENERATOR}{name}": leaf for name, leaf in made.items()}, messages
 
 
-def ends_linear(net: Net, params: Params, data: Data, maker: Maker) -> None:
-    """Refuse a net that does something to what leaves its last layer: its logits must follow that layer's leaves."""
+def require_linear_end(net: Net, params: Params, data: Data, maker: FeatureGenerator) -> None:
+    """Refuse a net that changes its last layer's output: the logits must be that layer's."""
     x = data.x[:8]
     bias = params[maker.bias] if maker.bias else torch.zeros(maker.classes)
     moved = torch.linspace(-1, 1, maker.classes)
@@ -184,28 +194,28 @@ def train_with_generated(
     step_id: StepId,
     *,
     training: Training,
-    maker: Maker,
+    maker: FeatureGenerator,
     alpha: float,
     decay: float,
     generated: int,
 ) -> tuple[Params, Update]:
-    """Train on the device's examples and on generated ones (5); send the model and how many examples of each label."""
-    laid = lay(device.net, starting({}, message, device, step_id))
+    """Train on the device's examples and on generated ones (5); send the model and the counts of labels."""
+    flat = flatten_net(device.net, starting_params({}, message, device, step_id))
     weight = alpha * decay**step_id.round * generated / training.batch
     pull = None
     if weight and LABELS in message.extra:
-        pull = taught(laid, message.extra, maker, weight, generated, step_id.generator("generated"))
-    moments = fit(laid, device, step_id, training, memory, pull=pull)
+        pull = generated_pull(flat, message.extra, maker, weight, generated, step_id.generator("generated"))
+    moments = fit(flat, device, step_id, training, memory, pull=pull)
     counts = torch.bincount(device.data.train.y, minlength=maker.classes)
-    return moments, Update(laid.params(), {LABELS: counts}, len(device.data.train))
+    return moments, Update(flat.params(), {LABELS: counts}, len(device.data.train))
 
 
-def taught(
-    laid: Laid, sent: Params, maker: Maker, weight: float, generated: int, draws: torch.Generator
+def generated_pull(
+    flat: FlatNet, sent: Params, maker: FeatureGenerator, weight: float, generated: int, draws: torch.Generator
 ) -> Callable[[], None]:
-    """Return what adds the gradient of weight * CE of generated examples; the last layer's leaves have one, by hand."""
-    module = load(maker.net, under(GENERATOR, sent)).eval()
-    matrix, slopes = laid.leaves[maker.weight], laid.slopes[maker.weight]
+    """Return a function that adds the gradient of weight * CE of generated examples to the last layer's, by hand."""
+    module = load(maker.net, strip_prefix(GENERATOR, sent)).eval()
+    matrix, slopes = flat.leaves[maker.weight], flat.slopes[maker.weight]
 
     def pull() -> None:
         with torch.no_grad():
@@ -213,17 +223,17 @@ def taught(
             z = maker.make(module, y, noise)
             logits = z.mm(matrix.t())
             if maker.bias:
-                logits += laid.leaves[maker.bias]
-            slope = of_cross_entropy(logits, y).mul_(weight / generated)
+                logits += flat.leaves[maker.bias]
+            slope = cross_entropy_slope(logits, y).mul_(weight / generated)
             slopes.addmm_(slope.t(), z)
             if maker.bias:
-                laid.slopes[maker.bias].add_(slope.sum(0))
+                flat.slopes[maker.bias].add_(slope.sum(0))
 
     return pull
 
 
 def teach(
-    server: Params, sent: Mapping[str, Update], turn: Turn, *, maker: Maker, lessons: Lessons
+    server: Params, sent: Mapping[str, Update], turn: Turn, *, maker: FeatureGenerator, lessons: GeneratorTraining
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Average the models, train the generator on those sent (4), send both.
 
@@ -233,23 +243,23 @@ def teach(
     model = mean([update.params for update in sent.values()], by_size([update.size for update in sent.values()]))
     counts = torch.stack([update.extra[LABELS] for update in sent.values()]).double()
     if not counts.any():
-        return server, everyone(turn.names, Message(model)), course_of(generator_loss=math.nan)
+        return server, to_everyone(turn.names, Message(model)), report_series(generator_loss=math.nan)
     labels = counts.sum(0) / counts.sum()
-    laid = lay(maker.net, under(GENERATOR, server))
-    moments = {name: leaf.clone() for name, leaf in under(MOMENTS, server).items()}
+    flat = flatten_net(maker.net, strip_prefix(GENERATOR, server))
+    moments = {name: leaf.clone() for name, leaf in strip_prefix(MOMENTS, server).items()}
     heads = [(update.params[maker.weight], update.params.get(maker.bias or "")) for update in sent.values()]
-    loss = lessons_taken(laid, moments, maker, lessons, heads, counts, turn)
-    made = {f"{GENERATOR}{name}": leaf for name, leaf in laid.params().items()}
+    loss = train_generator(flat, moments, maker, lessons, heads, counts, turn)
+    made = {f"{GENERATOR}{name}": leaf for name, leaf in flat.params().items()}
     memory = {f"{MOMENTS}{name}": leaf for name, leaf in moments.items()}
-    messages = everyone(turn.names, Message(model, made | {LABELS: labels}))
-    return made | memory, messages, course_of(generator_loss=loss)
+    messages = to_everyone(turn.names, Message(model, made | {LABELS: labels}))
+    return made | memory, messages, report_series(generator_loss=loss)
 
 
-def lessons_taken(
-    laid: Laid,
+def train_generator(
+    flat: FlatNet,
     moments: Params,
-    maker: Maker,
-    lessons: Lessons,
+    maker: FeatureGenerator,
+    lessons: GeneratorTraining,
     heads: list[tuple[Tensor, Tensor | None]],
     counts: Tensor,
     turn: Turn,
@@ -259,31 +269,31 @@ def lessons_taken(
     heads: the M devices' last layers (K, d) and (K,). counts: (M, K), their examples by label.
     """
     training, draws = lessons.training(turn.round), turn.generator("generator")
-    update = updates(laid, training, moments)
+    update = optimiser_step(flat, training, moments)
     matrices = torch.stack([matrix for matrix, _ in heads])
     biases = torch.stack([torch.zeros(maker.classes) if bias is None else bias for _, bias in heads])
     shares = (counts / counts.sum(0).clamp(min=1)).float()
     total = 0.0
     for _ in range(lessons.steps):
         y, noise = maker.draw(counts.sum(0), lessons.batch, draws)
-        z = maker.make(laid.module, y, noise)
+        z = maker.make(flat.module, y, noise)
         logits = torch.einsum("bd,mkd->mkb", z, matrices) + biases[:, :, None]
         losses = cross_entropy(logits, y.expand(len(heads), -1), reduction="none")  # (M, B)
         known = (losses * shares[:, y]).sum(0).mean()
-        laid.gradient.zero_()
-        torch.autograd.backward(known + lessons.diversity * crowding(z, noise))
+        flat.gradient.zero_()
+        torch.autograd.backward(known + lessons.diversity * diversity_loss(z, noise))
         update(training.lr)
         total += known.item()
     return total / lessons.steps
 
 
-def crowding(z: Tensor, noise: Tensor) -> Tensor:
+def diversity_loss(z: Tensor, noise: Tensor) -> Tensor:
     """Return exp(-mean over pairs of mean |z - z'| times mean (eps - eps')^2): near 1 where all features are alike."""
     apart = (z[:, None] - z).abs().mean(2)
     unlike = (noise[:, None] - noise).square().mean(2)
     return (-apart * unlike).mean().exp()
 
 
-def under(prefix: str, params: Params) -> Params:
-    """Return the leaves whose names begin so, without it."""
+def strip_prefix(prefix: str, params: Params) -> Params:
+    """Return the leaves whose names have the prefix, without it."""
     return {name.removeprefix(prefix): leaf for name, leaf in params.items() if name.startswith(prefix)}

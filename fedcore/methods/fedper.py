@@ -1,13 +1,13 @@
-"""FedPer (Arivazhagan et al. 2019): all layers are shared but the last, which classifies and is each device's own."""
+"""FedPer (Arivazhagan et al. 2019): all layers except the last, the classifier, are shared."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
 
-from fedcore.cells import exchange, layers, merged, train_shared
+from fedcore.cells import exchange, layers, merge_models, train_shared
 from fedcore.local import Training
-from fedcore.messages import first
+from fedcore.messages import initial_messages
 from fedcore.nets import require_equal
 from fedcore.types import Count, Device, InputError, Message, Method, Net, Params, Positive, Stage, StepId, Update
 
@@ -20,17 +20,17 @@ def fedper(
     rounds: Count = 10,
     personal_lr: Positive | None = None,
 ) -> Method:
-    """Build FedPer. Everyone takes part in every round. personal_lr: of the last layer; None: training's."""
+    """Build FedPer. All devices take part in every round. personal_lr: of the last layer; None: training's."""
     require_equal(nets)
     if any(len(layers(net)) < 2 for net in nets.values()):
         raise InputError("net: fedper keeps the last layer to each device, this net has no other to share")
     stage = Stage(partial(train_base, training=training, personal_lr=personal_lr), exchange, rounds)
-    return Method(partial(first, common=common), (stage,), merged)
+    return Method(partial(initial_messages, common=common), (stage,), merge_models)
 
 
 def train_base(
     memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, personal_lr: float | None
 ) -> tuple[Params, Update]:
-    """Train all layers, send all but the last."""
+    """Train all layers and send all except the last."""
     base = [leaf for layer in [*layers(device.net).values()][:-1] for leaf in layer]
     return train_shared(memory, message, device, step_id, shared=base, training=training, personal_lr=personal_lr)

@@ -1,4 +1,4 @@
-"""FedProx (Li et al. 2020, Algorithm 2): FedAvg whose devices are held near the model that they were sent."""
+"""FedProx (Li et al. 2020, Algorithm 2): FedAvg with a proximal term that keeps devices near the global model."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedcore.cells import average
-from fedcore.local import Training, fit, lay, starting, toward
-from fedcore.messages import first, received
+from fedcore.local import Training, fit, flatten_net, proximal_pull, starting_params
+from fedcore.messages import initial_messages, received_model
 from fedcore.nets import require_equal
 from fedcore.types import Amount, Count, Device, Fraction, Message, Method, Net, Params, Stage, StepId, Update
 
@@ -27,13 +27,13 @@ def fedprox(
     """
     require_equal(nets)
     stage = Stage(partial(train_near, training=training, mu=mu), average, rounds, fraction)
-    return Method(partial(first, common=common), (stage,), received)
+    return Method(partial(initial_messages, common=common), (stage,), received_model)
 
 
 def train_near(
     memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, mu: float
 ) -> tuple[Params, Update]:
-    """Minimise F_k(w) + mu/2 ||w - w^t||^2, w^t being where the device begins."""
-    laid = lay(device.net, starting({}, message, device, step_id))
-    moments = fit(laid, device, step_id, training, memory, pull=toward(laid, laid.vector.clone(), mu))
-    return moments, Update(laid.params(), size=len(device.data.train))
+    """Minimise F_k(w) + mu/2 ||w - w^t||^2, from the global model w^t."""
+    flat = flatten_net(device.net, starting_params({}, message, device, step_id))
+    moments = fit(flat, device, step_id, training, memory, pull=proximal_pull(flat, flat.vector.clone(), mu))
+    return moments, Update(flat.params(), size=len(device.data.train))

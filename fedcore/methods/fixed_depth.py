@@ -1,4 +1,4 @@
-"""G-sharing (Deng et al. 2024, Fig. 3b): everyone shares the stem and the same number of cells, alpha_0 to alpha_M.
+"""G-sharing (Deng et al. 2024, Fig. 3b): all devices share the stem and the same number of cells, alpha_0 to alpha_M.
 
 With depth null nobody shares anything: local training, in rounds. With depth random it is FedASA's control: does it
 matter which depth a device is given?
@@ -12,9 +12,9 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from fedcore.cells import deepest, exchange, merged, train_shared, upto
+from fedcore.cells import exchange, leaves_up_to, max_depth, merge_models, train_shared
 from fedcore.local import Training
-from fedcore.messages import first
+from fedcore.messages import initial_messages
 from fedcore.nets import require_equal
 from fedcore.types import (
     Count,
@@ -44,20 +44,20 @@ def fixed_depth(
     depth: Choice = 1,
     personal_lr: Positive | None = None,
 ) -> Method:
-    """Build it. Everyone takes part in every round.
+    """Build it. All devices take part in every round.
 
-    depth: cells that are shared beside the stem, 0 to M (of nets without cells: layers after the first, the last one
-    never); null: nothing; random: drawn for each device, evenly from 0 to M. personal_lr: of what is not shared; None:
+    depth: cells that are shared besides the stem, 0 to M (of nets without cells: layers after the first, the last one
+    never); null: nothing; random: drawn for each device, evenly from 0 to M. personal_lr: of the personal part; None:
     training's.
     """
     require_equal(nets)
     for net in nets.values():
-        if depth is not None and not 0 <= (0 if depth == "random" else depth) <= deepest(net):
+        if depth is not None and not 0 <= (0 if depth == "random" else depth) <= max_depth(net):
             raise InputError(
-                f"fixed_depth.depth = {depth!r}: this net's depths are 0 to {deepest(net)}, random and null"
+                f"fixed_depth.depth = {depth!r}: this net's depths are 0 to {max_depth(net)}, random and null"
             )
     stage = Stage(partial(train_upto, training=training, depth=depth, personal_lr=personal_lr), exchange, rounds)
-    return Method(partial(first, common=common), (stage,), merged)
+    return Method(partial(initial_messages, common=common), (stage,), merge_models)
 
 
 def train_upto(
@@ -70,12 +70,12 @@ def train_upto(
     depth: Choice,
     personal_lr: float | None,
 ) -> tuple[Params, Update]:
-    """Train all, send the stem and the cells up to the device's depth."""
-    here = drawn(device.net, step_id.seed, device.name) if depth == "random" else depth
-    shared = () if here is None else upto(device.net, here)
+    """Train the whole model; send the stem and the cells up to the device's depth."""
+    here = draw_depth(device.net, step_id.seed, device.name) if depth == "random" else depth
+    shared = () if here is None else leaves_up_to(device.net, here)
     return train_shared(memory, message, device, step_id, shared=shared, training=training, personal_lr=personal_lr)
 
 
-def drawn(net: Net, seed: int, name: str) -> int:
+def draw_depth(net: Net, seed: int, name: str) -> int:
     """Return a depth from 0 to M that depends on the seed and the device's name alone."""
-    return int(torch.randint(deepest(net) + 1, (), generator=generator(seed, name, "depth")))
+    return int(torch.randint(max_depth(net) + 1, (), generator=generator(seed, name, "depth")))

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from fedcore.align.ranking import Exam, ascending, begin
+from fedcore.align.ranking import Exam, begin, rank_ascending
 from fedcore.builders import control
 from fedcore.local import Training, train
-from fedcore.messages import everyone, received
+from fedcore.messages import received_model, to_everyone
 from fedcore.nets import require_equal
 from fedcore.types import Message, Method, Net, Params, Stage, Turn, Update
 
@@ -22,13 +22,13 @@ def half_best(*, nets: Mapping[str, Net], training: Training, common: bool, exam
     """Build the control. exam: what models are ranked by."""
     require_equal(nets)
     stage = Stage(partial(train, training=training), partial(halve, nets=nets))
-    return Method(partial(begin, common=common, exam=exam), (stage,), received)
+    return Method(partial(begin, common=common, exam=exam), (stage,), received_model)
 
 
 def halve(
     server: Params, updates: Mapping[str, Update], turn: Turn, *, nets: Mapping[str, Net]
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone the best model, every number in it halved (counters are kept)."""
-    best = updates[ascending(server, updates, nets)[-1]].params
+    best = updates[rank_ascending(server, updates, nets)[-1]].params
     half = {name: leaf / 2 if leaf.is_floating_point() else leaf for name, leaf in best.items()}
-    return server, everyone(turn.names, Message(half))
+    return server, to_everyone(turn.names, Message(half))

@@ -1,4 +1,4 @@
-"""FedAvg whose hard labels are smoothed by 1 - rho, rho as in DFL: what DFL's soft targets must beat.
+"""FedAvg whose hard labels are smoothed by 1 - rho, rho as in DFL: the control of DFL's soft targets.
 
 At temperature 1 DFL's loss is cross-entropy against rho onehot(y) + (1 - rho) soft target; here the soft target is the
 even one (Szegedy et al. 2016), which nobody has to learn or to send.
@@ -11,9 +11,9 @@ from functools import partial
 
 from fedcore import cells, distillation
 from fedcore.builders import control
-from fedcore.distillation import Kind, Ratio, course_of, hard_label_loss, smoothed
-from fedcore.local import Training, fit, lay, starting
-from fedcore.messages import first, received
+from fedcore.distillation import Kind, Ratio, report_series, require_cross_entropy, smoothing_slope
+from fedcore.local import Training, fit, flatten_net, starting_params
+from fedcore.messages import initial_messages, received_model
 from fedcore.nets import require_equal
 from fedcore.types import (
     Count,
@@ -45,24 +45,24 @@ def label_smoothing(
 ) -> Method:
     """Build the control. rounds, fraction: as in fedavg. ratio, threshold: as in dfl; threshold 1 is fedavg."""
     require_equal(nets)
-    hard_label_loss("label_smoothing", training)
+    require_cross_entropy("label_smoothing", training)
     rho = distillation.ratio(ratio, threshold, rounds)
     stage = Stage(partial(train_smoothed, training=training, rho=rho), partial(average, rho=rho), rounds, fraction)
-    return Method(partial(first, common=common), (stage,), received)
+    return Method(partial(initial_messages, common=common), (stage,), received_model)
 
 
 def train_smoothed(
     memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, rho: Ratio
 ) -> tuple[Params, Update]:
-    """Train on labels smoothed by 1 - rho; where that is nothing this is FedAvg's training, bit by bit."""
-    laid = lay(device.net, starting({}, message, device, step_id))
+    """Train on labels smoothed by 1 - rho; with rho 1 this is FedAvg's training, bit by bit."""
+    flat = flatten_net(device.net, starting_params({}, message, device, step_id))
     share = 1 - rho.at(step_id.round)
-    moments = fit(laid, device, step_id, training, memory, slope=smoothed(share) if share else None)
-    return moments, Update(laid.params(), size=len(device.data.train))
+    moments = fit(flat, device, step_id, training, memory, slope=smoothing_slope(share) if share else None)
+    return moments, Update(flat.params(), size=len(device.data.train))
 
 
 def average(
     server: Params, updates: Mapping[str, Update], turn: Turn, *, rho: Ratio
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Average the models by examples; report rho."""
-    return *cells.average(server, updates, turn), course_of(rho=rho.at(turn.round))
+    return *cells.average(server, updates, turn), report_series(rho=rho.at(turn.round))

@@ -8,12 +8,12 @@ from typing import Literal
 
 from fedcore.align import fusion
 from fedcore.align.fusion import Options
-from fedcore.align.ranking import Exam, ascending, begin
+from fedcore.align.ranking import Exam, begin, rank_ascending
 from fedcore.align.report import FIGURES, report
 from fedcore.align.transport import Solver
-from fedcore.align.widths import fitted, table
+from fedcore.align.widths import common_axes, fit_widths
 from fedcore.local import Training, train
-from fedcore.messages import received
+from fedcore.messages import received_model
 from fedcore.types import Axes, Count, Message, Method, Net, Params, Positive, Report, Stage, Turn, Update
 
 
@@ -32,18 +32,18 @@ def lmf(
 ) -> Method:
     """Build LMF: all models aligned to the most accurate one and averaged evenly. Settings as in code_ot."""
     options = Options(solver=solver, reg=reg, tol=tol, max_iterations=max_iterations, p=p)
-    combine = partial(fuse, nets=nets, axes=table(nets), options=options)
+    combine = partial(fuse, nets=nets, axes=common_axes(nets), options=options)
     local = partial(train, training=training)
     stages = (Stage(local, combine), Stage(local, combine, shots - 1))
-    return Method(partial(begin, common=common, exam=exam), stages[: 1 + (shots > 1)], received, figures=FIGURES)
+    return Method(partial(begin, common=common, exam=exam), stages[: 1 + (shots > 1)], received_model, figures=FIGURES)
 
 
 def fuse(
     server: Params, updates: Mapping[str, Update], turn: Turn, *, nets: Mapping[str, Net], axes: Axes, options: Options
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Fuse the models; report the transport plans."""
-    names = ascending(server, updates, nets)
+    names = rank_ascending(server, updates, nets)
     models = {name: updates[name].params for name in names}
     fused, plans = fusion.lmf(list(models.values()), axes, reference=len(names) - 1, **options)
-    messages = fitted(fused, models, nets, turn.names, axes, options)
+    messages = fit_widths(fused, models, nets, turn.names, axes, options)
     return server, messages, report(dict(zip(names, plans, strict=True)))

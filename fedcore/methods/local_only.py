@@ -1,4 +1,4 @@
-"""Every device keeps to itself: the baseline that any combination must beat on the device's own data."""
+"""Local training only: the baseline that any combination must beat on the device's own data."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedcore.local import Training, train
-from fedcore.messages import first
+from fedcore.messages import initial_messages
 from fedcore.types import Message, Method, Model, Net, Params, Stage
 
 
 def local_only(*, nets: Mapping[str, Net], training: Training, common: bool) -> Method:
     """Train once on each device and send nothing."""
-    return Method(partial(first, common=common), (Stage(partial(train, training=training), None),), keep)
+    return Method(partial(initial_messages, common=common), (Stage(partial(train, training=training), None),), keep)
 
 
 def keep(memory: Params, message: Message) -> Model:
-    """Run the device's own model; before training, what it was sent."""
+    """Run the device's own model; before training, the initial one."""
     return Model((memory or message.params,))

@@ -1,4 +1,4 @@
-"""Control: CODE's weights, 1/2 for the best model, 1/4, ..., without aligning anything."""
+"""Control: CODE's weights, 1/2 for the best model, 1/4, ..., without alignment."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedcore.align.fusion import fold_without_alignment
-from fedcore.align.ranking import Exam, ascending, begin
+from fedcore.align.ranking import Exam, begin, rank_ascending
 from fedcore.builders import control
 from fedcore.local import Training, train
-from fedcore.messages import everyone, received
+from fedcore.messages import received_model, to_everyone
 from fedcore.nets import require_equal
 from fedcore.types import Message, Method, Net, Params, Stage, Turn, Update
 
@@ -19,12 +19,12 @@ def no_alignment(*, nets: Mapping[str, Net], training: Training, common: bool, e
     """Build the control. exam: what models are ranked by."""
     require_equal(nets)
     stage = Stage(partial(train, training=training), partial(fold, nets=nets))
-    return Method(partial(begin, common=common, exam=exam), (stage,), received)
+    return Method(partial(begin, common=common, exam=exam), (stage,), received_model)
 
 
 def fold(
     server: Params, updates: Mapping[str, Update], turn: Turn, *, nets: Mapping[str, Net]
 ) -> tuple[Params, Mapping[str, Message]]:
-    """Send everyone the weighted mean of the models, in CODE's order."""
-    names = ascending(server, updates, nets)
-    return server, everyone(turn.names, Message(fold_without_alignment([updates[name].params for name in names])))
+    """Send every device the weighted mean of the models, in CODE's order."""
+    names = rank_ascending(server, updates, nets)
+    return server, to_everyone(turn.names, Message(fold_without_alignment([updates[name].params for name in names])))

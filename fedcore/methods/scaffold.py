@@ -15,10 +15,20 @@ from functools import partial
 import torch
 
 from fedcore.builders import trains
-from fedcore.local import Training, beside, by_leaf, descend, lay, learning_rates, minibatches, plain, starting
-from fedcore.messages import everyone, first, received
+from fedcore.local import (
+    Training,
+    descend,
+    flatten_net,
+    learning_rates,
+    minibatches,
+    plain_step,
+    starting_params,
+    to_leaves,
+    to_vector,
+)
+from fedcore.messages import initial_messages, received_model, to_everyone
 from fedcore.mixing import evenly, mean
-from fedcore.nets import drawn_from, require_equal
+from fedcore.nets import require_equal, use_generator
 from fedcore.types import (
     Count,
     Device,
@@ -49,42 +59,42 @@ def scaffold(
         way = "adam" if training.optimiser == "adam" else f"sgd with momentum {training.momentum}"
         raise InputError(f"training.optimiser = {way}: scaffold needs plain sgd; use sgd and momentum 0")
     stage = Stage(partial(train_corrected, training=training), average, rounds, fraction)
-    return Method(partial(begin, common=common), (stage,), received)
+    return Method(partial(begin, common=common), (stage,), received_model)
 
 
 def begin(public: Public, seed: int, *, common: bool) -> tuple[Params, Mapping[str, Message]]:
-    """Begin with c = 0, which travels with the initial model (and with none does not)."""
-    _, messages = first(public, seed, common=common)
-    with drawn_from(torch.Generator()):
+    """Begin with c = 0, which is sent with the initial model, if any."""
+    _, messages = initial_messages(public, seed, common=common)
+    with use_generator(torch.Generator()):
         module = next(iter(public.nets.values())).build()
     variate = {name: torch.zeros_like(leaf).detach() for name, leaf in module.named_parameters()}
     one = Message(next(iter(messages.values())).params, variate if common else {})
-    return variate, everyone(public.names, one)
+    return variate, to_everyone(public.names, one)
 
 
 def train_corrected(
     memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training
 ) -> tuple[Params, Update]:
-    r"""Step along g(y) - c_i + c; then take the new variate from the way that was gone (lines 10 and 12, option II).
+    r"""Step along g(y) - c_i + c; then compute the new variate from the total change (lines 10 and 12, option II).
 
     c_i+ = c_i - c + (x - y) / (K eta_l)
 
-    own: c_i by leaf, nothing before the first time, which is zero. Sends y and c_i+ - c_i.
+    memory: c_i by leaf, empty before the first round, where it is zero. Sends y and c_i+ - c_i.
     """
-    laid = lay(device.net, starting({}, message, device, step_id))
-    x, mine, common = laid.vector.clone(), beside(laid, memory), beside(laid, message.extra)
+    flat = flatten_net(device.net, starting_params({}, message, device, step_id))
+    x, mine, common = flat.vector.clone(), to_vector(flat, memory), to_vector(flat, message.extra)
     correction = common - mine
 
     def correct() -> None:
-        laid.gradient.add_(correction)
+        flat.gradient.add_(correction)
 
     pull = correct if correction.any() else None
-    with drawn_from(step_id.generator("noise")):
-        batches = minibatches(laid, len(device.data.train), training, step_id.generator("batches"))
-        descend(device.data.train, batches, plain(laid, training, len(batches), pull=pull))
+    with use_generator(step_id.generator("noise")):
+        batches = minibatches(flat, len(device.data.train), training, step_id.generator("batches"))
+        descend(device.data.train, batches, plain_step(flat, training, len(batches), pull=pull))
     way = sum(learning_rates(training, len(batches)))
-    change = (x - laid.vector) / way - common if way else torch.zeros_like(x)
-    return by_leaf(laid, mine + change), Update(laid.params(), by_leaf(laid, change), len(device.data.train))
+    change = (x - flat.vector) / way - common if way else torch.zeros_like(x)
+    return to_leaves(flat, mine + change), Update(flat.params(), to_leaves(flat, change), len(device.data.train))
 
 
 def average(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
@@ -94,4 +104,4 @@ def average(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[
     part = len(updates) / len(turn.names)
     variate = {name: leaf + part * change[name] for name, leaf in server.items()}
     model = mean([update.params for update in updates.values()], share)
-    return variate, everyone(turn.names, Message(model, variate))
+    return variate, to_everyone(turn.names, Message(model, variate))

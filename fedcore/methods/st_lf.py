@@ -30,7 +30,7 @@ from fedcore.links.protocol import (
     Bound,
     Choose,
     How,
-    Known,
+    LinkInputs,
     Program,
     Radio,
     Weigh,
@@ -49,39 +49,39 @@ __all__ = [
 # rules for weights
 
 
-def of_program(known: Known, turn: Turn) -> Array:
+def of_program(known: LinkInputs, turn: Turn) -> Array:
     assert known.alpha is not None
     return known.alpha
 
 
-def of_least_error(known: Known, turn: Turn) -> Array:
+def of_least_error(known: LinkInputs, turn: Turn) -> Array:
     return heuristics.one_source(known.psi, known.error)
 
 
-def at_random(known: Known, turn: Turn) -> Array:
+def at_random(known: LinkInputs, turn: Turn) -> Array:
     return heuristics.random_weights(known.psi, turn.generator("alpha"))
 
 
-def by_size(known: Known, turn: Turn) -> Array:
+def by_size(known: LinkInputs, turn: Turn) -> Array:
     return heuristics.size_weights(known.psi, known.size)
 
 
-def of_equal_degree(known: Known, turn: Turn) -> Array:
+def of_equal_degree(known: LinkInputs, turn: Turn) -> Array:
     return heuristics.average_degree(known.psi, of_program(known, turn), turn.generator("alpha"))
 
 
-def evenly(known: Known, turn: Turn) -> Array:
+def evenly(known: LinkInputs, turn: Turn) -> Array:
     return heuristics.even_weights(known.psi)
 
 
-def one_to_one(known: Known, turn: Turn) -> Array:
-    return heuristics.matched(known.psi, known.energy)
+def one_to_one(known: LinkInputs, turn: Turn) -> Array:
+    return heuristics.match_sources(known.psi, known.energy)
 
 
 # builders
 
 
-def _planned(name: str, weights: Weigh) -> Callable[..., Method]:
+def _with_program(name: str, weights: Weigh) -> Callable[..., Method]:
     """Return the builder of a method with the program's sources and targets."""
 
     @trains(init="common")
@@ -103,14 +103,14 @@ def _planned(name: str, weights: Weigh) -> Callable[..., Method]:
         bits, costs: :class:`fedcore.links.protocol.Radio`. solver, tol, max_iterations: `fedcore.links.solve`.
         combine: "parameters", a target runs the mean of its sources' models, or "outputs", the mean of their outputs.
         """
-        told = by_program(nets, pairs, bound, radio, program, weights)
-        return method(name, nets, training, common, told, radio, combine)
+        link_stages = by_program(nets, pairs, bound, radio, program, weights)
+        return method(name, nets, training, common, link_stages, radio, combine)
 
     build.__name__ = build.__qualname__ = name
     return build
 
 
-def _drawn(name: str, sources: Choose, weights: Weigh) -> Callable[..., Method]:
+def _with_drawn_roles(name: str, sources: Choose, weights: Weigh) -> Callable[..., Method]:
     """Return the builder of a method that draws sources and targets."""
 
     @trains(init="common")
@@ -124,14 +124,14 @@ def _drawn(name: str, sources: Choose, weights: Weigh) -> Callable[..., Method]:
     return build
 
 
-st_lf = _planned("st_lf", of_program)
-least_error = control(_planned("least_error", of_least_error))
-rnd_alpha = _planned("rnd_alpha", at_random)
-fedavg_alpha = _planned("fedavg_alpha", by_size)
-avg_degree = _planned("avg_degree", of_equal_degree)
-rnd_psi = _drawn("rnd_psi", heuristics.coins, at_random)
-psi_fedavg = _drawn("psi_fedavg", heuristics.coins, by_size)
-single_match = _drawn("single_match", heuristics.halves, one_to_one)
+st_lf = _with_program("st_lf", of_program)
+least_error = control(_with_program("least_error", of_least_error))
+rnd_alpha = _with_program("rnd_alpha", at_random)
+fedavg_alpha = _with_program("fedavg_alpha", by_size)
+avg_degree = _with_program("avg_degree", of_equal_degree)
+rnd_psi = _with_drawn_roles("rnd_psi", heuristics.random_roles, at_random)
+psi_fedavg = _with_drawn_roles("psi_fedavg", heuristics.random_roles, by_size)
+single_match = _with_drawn_roles("single_match", heuristics.random_halves, one_to_one)
 
 
 @trains(init="common")
@@ -152,8 +152,8 @@ def fada(
     rounds: how often sources train their copies. start to identifier_lr: `fedcore.links.adversaries.Alignment`. The
     others are `st_lf`'s.
     """
-    told = by_program(nets, pairs, bound, radio, program, evenly)
-    return adversaries.method("fada", nets, training, common, told, radio, rounds, alignment)
+    link_stages = by_program(nets, pairs, bound, radio, program, evenly)
+    return adversaries.method("fada", nets, training, common, link_stages, radio, rounds, alignment)
 
 
 @trains(init="common")
@@ -167,5 +167,5 @@ def psi_fada(
     alignment: Alignment,
 ) -> Method:
     """Build psi-FADA, which measures nothing over pairs. Its settings are `fada`'s."""
-    told = by_chance(radio, heuristics.coins, evenly)
-    return adversaries.method("psi_fada", nets, training, common, told, radio, rounds, alignment)
+    link_stages = by_chance(radio, heuristics.random_roles, evenly)
+    return adversaries.method("psi_fada", nets, training, common, link_stages, radio, rounds, alignment)

@@ -63,7 +63,7 @@ def shapes(net: Net) -> dict[str, tuple[int, ...]]:
 
 def init(net: Net, generator: torch.Generator) -> Params:
     """Return fresh leaves by PyTorch's default initialisation, drawn from `generator`."""
-    with drawn_from(generator):
+    with use_generator(generator):
         return leaves(net.build())
 
 
@@ -80,7 +80,7 @@ def key(net: Net) -> bytes:
 
 
 @contextmanager
-def drawn_from(generator: torch.Generator) -> Iterator[None]:
+def use_generator(generator: torch.Generator) -> Iterator[None]:
     """Let what PyTorch draws from its global generator (initial weights, dropout) come from `generator` instead.
 
     The global generator is given back as it was; threads that need it take turns.
@@ -98,7 +98,7 @@ def drawn_from(generator: torch.Generator) -> Iterator[None]:
 
 @functools.lru_cache(maxsize=256)
 def _shapes(key: bytes) -> dict[str, tuple[int, ...]]:
-    with drawn_from(torch.Generator()):
+    with use_generator(torch.Generator()):
         module = pickle.loads(key)()
     return {name: tuple(leaf.shape) for name, leaf in module.state_dict().items()}
 

@@ -8,8 +8,8 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from fedcore.nets.cnn import scaled
-from fedcore.nets.tables import Images, Residual, described
+from fedcore.nets.cnn import scale_widths
+from fedcore.nets.tables import Images, Residual, with_table
 from fedcore.types import Count, InputError, Net, Positive
 
 
@@ -57,4 +57,4 @@ def net(*, shape: Sequence[int], classes: int, cells: Count = 4, width: Positive
         raise InputError(f"net.name: cells takes signals (channels, length from 4), examples are {tuple(shape)}")
     if type(cells) is not int or cells < 1:
         raise InputError(f"net.cells: {cells!r} is not a whole number above 0")
-    return described(partial(cellular, tuple(shape), classes, cells=cells, widths=scaled([32, 64, 128], width)))
+    return with_table(partial(cellular, tuple(shape), classes, cells=cells, widths=scale_widths([32, 64, 128], width)))

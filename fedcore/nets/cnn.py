@@ -11,7 +11,7 @@ from typing import Literal
 
 from torch import nn
 
-from fedcore.nets.tables import Images, described
+from fedcore.nets.tables import Images, with_table
 from fedcore.types import Count, InputError, Net, Positive
 
 
@@ -22,7 +22,7 @@ def cnn(
 
     Pooling takes the largest of 2 x 2 pixels; done before the ReLU, it comes to the same at a quarter of the work.
     """
-    frame, (channels, *sides) = framed(shape, size)
+    frame, (channels, *sides) = pad_images(shape, size)
     layers: dict[str, nn.Module] = {"frame": frame}
     for i, (before, after) in enumerate(pairwise([channels, *maps]), start=1):
         layers[f"conv{i}"] = nn.Conv2d(before, after, kernel, padding=padding)
@@ -40,23 +40,23 @@ def cnn(
     return Images(OrderedDict(layers))
 
 
-def images(shape: Sequence[int]) -> tuple[int, int, int]:
+def image_shape(shape: Sequence[int]) -> tuple[int, int, int]:
     """Return channels, height and width, or refuse examples that are no images."""
     if len(shape) != 3:
         raise InputError(f"net.name: it takes images (channels, height, width), examples are {tuple(shape)}")
     return shape[0], shape[1], shape[2]
 
 
-def framed(shape: Sequence[int], size: int) -> tuple[nn.Module, tuple[int, int, int]]:
+def pad_images(shape: Sequence[int], size: int) -> tuple[nn.Module, tuple[int, int, int]]:
     """Return what puts images into the middle of zeros, size x size, and the shape that leaves; larger ones stay."""
-    channels, height, width = images(shape)
+    channels, height, width = image_shape(shape)
     lacking = [max(size - side, 0) for side in (width, height)]
     left, right, top, bottom = (edge for lack in lacking for edge in (lack // 2, lack - lack // 2))
     frame = nn.ZeroPad2d((left, right, top, bottom)) if any(lacking) else nn.Identity()
     return frame, (channels, max(height, size), max(width, size))
 
 
-def scaled(widths: Sequence[int], width: float) -> tuple[int, ...]:
+def scale_widths(widths: Sequence[int], width: float) -> tuple[int, ...]:
     """Return the widths times a factor, at least 1."""
     return tuple(max(round(width * each), 1) for each in widths)
 
@@ -80,7 +80,7 @@ def net(
             raise InputError(f"net.{key}: {list(numbers)} are not whole numbers above 0")
     if len(maps) == 0 or padding not in ("valid", "same"):
         raise InputError(f"net: maps {list(maps)} must not be empty, padding {padding!r} is valid or same")
-    return described(partial(cnn, tuple(shape), classes, tuple(maps), kernel, padding, tuple(hidden), size))
+    return with_table(partial(cnn, tuple(shape), classes, tuple(maps), kernel, padding, tuple(hidden), size))
 
 
 def _preset(
@@ -92,8 +92,8 @@ def _preset(
     padding: str,
     size: int = 0,
 ) -> Net:
-    maps, hidden = scaled(maps, width), scaled(hidden, width)
-    return described(partial(cnn, tuple(shape), classes, maps, 5, padding, hidden, size))
+    maps, hidden = scale_widths(maps, width), scale_widths(hidden, width)
+    return with_table(partial(cnn, tuple(shape), classes, maps, 5, padding, hidden, size))
 
 
 def lenet(*, shape: Sequence[int], classes: int, width: Positive = 1.0) -> Net:

@@ -11,8 +11,8 @@ from typing import Any, get_type_hints
 import torch
 from torch import nn
 
-from fedcore.builders import imported
-from fedcore.nets import drawn_from
+from fedcore.builders import import_builder
+from fedcore.nets import use_generator
 from fedcore.types import InputError, Net
 
 GIVEN = ("shape", "classes")
@@ -27,7 +27,7 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
     a table or a function of the same arguments that returns one, lets the net be aligned; `nets.tables.table` reads
     one off many modules.
     """
-    target = imported(which, "net.name") if isinstance(which, str) else which
+    target = import_builder(which, "net.name") if isinstance(which, str) else which
     path = which if isinstance(which, str) else getattr(which, "__qualname__", repr(which))
     if inspect.isclass(target) and not issubclass(target, nn.Module):
         raise InputError(f"net.name: {path!r} is not an nn.Module")
@@ -65,7 +65,7 @@ def _settings(path: str, target: Callable[..., Any]) -> dict[str, Parameter]:
 def _check(path: str, build: Callable[[], Any], shape: tuple[int, ...], classes: int) -> None:
     """Refuse what is no module of this kind: (2, *shape) -> (2, classes), in float32, each parameter one leaf."""
     try:
-        with drawn_from(torch.Generator()), torch.no_grad():
+        with use_generator(torch.Generator()), torch.no_grad():
             module = build()
             if not isinstance(module, nn.Module):
                 raise InputError(f"net.name: {path!r} makes a {type(module).__name__}, not an nn.Module")

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from torch import nn
 
-from fedcore.nets.cnn import images, scaled
-from fedcore.nets.tables import Images, Residual, described
+from fedcore.nets.cnn import image_shape, scale_widths
+from fedcore.nets.tables import Images, Residual, with_table
 from fedcore.nets.vgg import he
 from fedcore.types import Net, Positive
 
@@ -36,7 +36,7 @@ def convolutions(before: int, *steps: Step, relu: type[nn.Module] = nn.ReLU, lin
     return nn.Sequential(OrderedDict(layers))
 
 
-def headed(layers: dict[str, nn.Module], before: int, classes: int) -> nn.Module:
+def add_head(layers: dict[str, nn.Module], before: int, classes: int) -> nn.Module:
     """Return the layers, the mean over all pixels and one fully connected layer."""
     head = {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "fc": nn.Linear(before, classes)}
     return he(Images(OrderedDict(layers | head)))
@@ -45,7 +45,7 @@ def headed(layers: dict[str, nn.Module], before: int, classes: int) -> nn.Module
 def resnet(shape: Sequence[int], classes: int, widths: Sequence[int], bottleneck: bool) -> nn.Module:
     """Build a stem and three stages of residual blocks: x (B, *shape) -> logits (B, K)."""
     before = widths[0]
-    layers: dict[str, nn.Module] = {"stem": convolutions(images(shape)[0], Step(before, 3))}
+    layers: dict[str, nn.Module] = {"stem": convolutions(image_shape(shape)[0], Step(before, 3))}
     depth = 2 if bottleneck else 3
     for i in range(3 * depth):
         inner, stride = widths[i // depth], 2 if i in (depth, 2 * depth) else 1
@@ -58,13 +58,13 @@ def resnet(shape: Sequence[int], classes: int, widths: Sequence[int], bottleneck
         layers[f"block{i + 1}"] = Residual(convolutions(before, *steps, linear=True), shortcut)
         layers[f"relu{i + 1}"] = nn.ReLU(inplace=True)
         before = after
-    return headed(layers, before, classes)
+    return add_head(layers, before, classes)
 
 
 def mobilenet(shape: Sequence[int], classes: int, width: float) -> nn.Module:
     """Build the stem, 17 inverted residual blocks and the last convolution: x (B, *shape) -> logits (B, K)."""
-    before, *maps, last = scaled([32, 16, 24, 32, 64, 96, 160, 320, 1280], width)
-    layers: dict[str, nn.Module] = {"stem": convolutions(images(shape)[0], Step(before, 3), relu=nn.ReLU6)}
+    before, *maps, last = scale_widths([32, 16, 24, 32, 64, 96, 160, 320, 1280], width)
+    layers: dict[str, nn.Module] = {"stem": convolutions(image_shape(shape)[0], Step(before, 3), relu=nn.ReLU6)}
     rows = zip(maps, (1, 6, 6, 6, 6, 6, 6), (1, 2, 3, 4, 3, 3, 1), (1, 1, 2, 2, 1, 2, 1), strict=True)
     for after, factor, depth, first in rows:
         for stride in (first, *[1] * (depth - 1)):
@@ -76,7 +76,7 @@ def mobilenet(shape: Sequence[int], classes: int, width: float) -> nn.Module:
             layers[f"block{len(layers)}"] = Residual(branch, nn.Identity()) if keeps else branch
             before = after
     layers["last"] = convolutions(before, Step(last, 1), relu=nn.ReLU6)
-    return headed(layers, last, classes)
+    return add_head(layers, last, classes)
 
 
 def resnet20(*, shape: Sequence[int], classes: int, width: Positive = 1.0, bottleneck: bool = False) -> Net:
@@ -89,7 +89,9 @@ def resnet20(*, shape: Sequence[int], classes: int, width: Positive = 1.0, bottl
     bottleneck: two blocks a stage of 1 x 1, 3 x 3 and 1 x 1 (four times as wide) convolutions, as many layers. This is
     DFL's (Table IV: 909.9 KB for CIFAR, and 257 numbers for each further class; 220,378 parameters).
     """
-    return described(partial(resnet, tuple(shape), classes, widths=scaled([16, 32, 64], width), bottleneck=bottleneck))
+    return with_table(
+        partial(resnet, tuple(shape), classes, widths=scale_widths([16, 32, 64], width), bottleneck=bottleneck)
+    )
 
 
 def mobilenet_v2(*, shape: Sequence[int], classes: int, width: Positive = 1.0) -> Net:
@@ -97,4 +99,4 @@ def mobilenet_v2(*, shape: Sequence[int], classes: int, width: Positive = 1.0) -
 
     With 3 x 32 x 32 and ten classes 2,236,682 parameters. width: factor of all widths.
     """
-    return described(partial(mobilenet, tuple(shape), classes, width))
+    return with_table(partial(mobilenet, tuple(shape), classes, width))

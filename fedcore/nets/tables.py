@@ -11,7 +11,7 @@ from fedcore.types import Axes, Net
 
 
 class Images(nn.Sequential):
-    """Layers on images, each of which works in any memory order: channels may stand innermost, see `local.placed`."""
+    """Layers on images, each of which works in any memory order: channels may stand innermost, see `local.view_of`."""
 
     channels_last = True
 
@@ -36,10 +36,10 @@ def table(module: nn.Module) -> Axes:
     of each unit in a row. What enters and what leaves the module (inputs, classes) carries none.
     """
     axes, last = _follow(module, "", None)
-    return _renamed(axes, last, None)
+    return _rename(axes, last, None)
 
 
-def described(build: Callable[[], nn.Module]) -> Net:
+def with_table(build: Callable[[], nn.Module]) -> Net:
     """Return the net that is built so, with its table."""
     with torch.device("meta"):
         module = build()
@@ -58,7 +58,7 @@ def _follow(module: nn.Module, name: str, units: str | None) -> tuple[Axes, str 
         case Residual():
             branch, end = _follow(module.branch, f"{name}.branch", units)
             shortcut, stream = _follow(module.shortcut, f"{name}.shortcut", units)
-            return _renamed(branch | shortcut, end, stream), stream
+            return _rename(branch | shortcut, end, stream), stream
         case nn.Linear() | nn.Conv2d(groups=1):
             made: str | None = name
             before = [units]
@@ -76,5 +76,5 @@ def _follow(module: nn.Module, name: str, units: str | None) -> tuple[Axes, str 
     return axes, made
 
 
-def _renamed(axes: Axes, old: str | None, new: str | None) -> Axes:
+def _rename(axes: Axes, old: str | None, new: str | None) -> Axes:
     return {leaf: tuple(new if label == old else label for label in labels) for leaf, labels in axes.items()}

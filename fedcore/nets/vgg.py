@@ -8,8 +8,8 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from fedcore.nets.cnn import framed, scaled
-from fedcore.nets.tables import Images, described
+from fedcore.nets.cnn import pad_images, scale_widths
+from fedcore.nets.tables import Images, with_table
 from fedcore.types import Count, InputError, Net, Positive
 
 WIDTHS = (64, 128, 256, 512, 512)
@@ -29,7 +29,7 @@ def vgg(
 
     Weights start as He et al. 2015 say: with PyTorch's default no signal arrives at the end of a net without norms.
     """
-    frame, (channels, height, width) = framed(shape, size)
+    frame, (channels, height, width) = pad_images(shape, size)
     layers: dict[str, nn.Module] = {"frame": frame, "color": Gray() if channels == 1 else nn.Identity()}
     if min(height, width) < 32:
         raise InputError(f"net.size: {size} is too small, five times pooled an image needs 32 pixels a side")
@@ -73,4 +73,4 @@ def vgg16(*, shape: Sequence[int], classes: int, width: Positive = 1.0, size: Co
 
 
 def _net(shape: Sequence[int], classes: int, width: float, size: int, norm: bool, depths: tuple[int, ...]) -> Net:
-    return described(partial(vgg, tuple(shape), classes, scaled(WIDTHS, width), depths, size, norm))
+    return with_table(partial(vgg, tuple(shape), classes, scale_widths(WIDTHS, width), depths, size, norm))

@@ -1,4 +1,4 @@
-r"""Who holds which example: partitions as index lists, pure functions of the labels (or owners) and a seed.
+r"""Partitions as lists of indices, pure functions of the labels (or owners) and a seed.
 
 A way (:mod:`fedcore.partition.ways`) divides examples among devices; :func:`partition` then divides each device's share
 into train, val and test, and hides labels. What happens to a device's share depends on (seed, its name) and its own
@@ -18,7 +18,7 @@ from annotated_types import Ge, Lt
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcore.data import Dataset, unknown
+from fedcore.data import Dataset, unknown_value
 from fedcore.partition.ways import (
     PARTITIONS,
     Index,
@@ -53,14 +53,14 @@ __all__ = [
     "moments",
     "partition",
     "quantity_skew",
-    "servers",
+    "server_examples",
     "splits",
-    "standardised",
+    "standardise",
     "training",
 ]
 
 Share: TypeAlias = Annotated[float, Ge(0), Lt(1)]
-"""A part that may be nothing and is never all."""
+"""A fraction that may be 0 and is below 1."""
 
 PARTS = ("train", "val", "test", "unlabelled")
 REDRAWS = 100
@@ -121,9 +121,9 @@ def partition(
     from a device's train rows only where it has no row marked val.
     """
     if name not in PARTITIONS:
-        raise unknown("federation.partition", name, PARTITIONS)
+        raise unknown_value("federation.partition", name, PARTITIONS)
     if domains not in ("mixed", "split"):
-        raise unknown("federation.domains", domains, ("mixed", "split"))
+        raise unknown_value("federation.domains", domains, ("mixed", "split"))
     fractions = {"val": val, "test": test, "shared_test": shared_test, "unlabelled": unlabelled}
     if hidden != "random":
         fractions["hidden"] = hidden
@@ -159,7 +159,7 @@ def partition(
         if len(whole) > shared_examples:
             shared = np.sort(draws(seed, "shared examples").choice(whole, shared_examples, replace=False))
     if examples is not None:
-        pools = _some(pools, labels, examples, draws(seed, "examples"))
+        pools = _limit_examples(pools, labels, examples, draws(seed, "examples"))
 
     def divided(pool: Index, devices: int, seed: int) -> dict[str, Index]:
         given = {"labels": labels[pool], "owners": None, "devices": devices, "alpha": alpha, "min_size": min_size}
@@ -173,7 +173,7 @@ def partition(
     if name in FROM_DATA:
         own = pools
     elif domains == "split":
-        own = _apart(divided, pools, _numbers(pools, devices, min_size), seed)
+        own = _divide_pools(divided, pools, _devices_per_pool(pools, devices, min_size), seed)
     else:
         own = divided(pools[EVERYONE], devices, seed)
     for who, index in own.items():
@@ -187,15 +187,15 @@ def partition(
             raise InputError(f"data.split: device {who!r} has no row marked train; every device needs at least one")
     made = Partition(_hide(parts, unlabelled, hidden, seed), shared)
     for again in range(1, REDRAWS):
-        if not _lost(made, labels):
+        if not _has_unknown_class(made, labels):
             break
         made = Partition(_hide(parts, unlabelled, hidden, seed, again), shared)
     check_labels(dataset, made)
     return made
 
 
-def _lost(partition: Partition, labels: Index) -> bool:
-    """Say whether nobody knows the label of some class that devices have for training."""
+def _has_unknown_class(partition: Partition, labels: Index) -> bool:
+    """Tell whether a class among the devices' training examples has no labelled one on any device."""
     known, had = (
         np.unique(labels[np.concatenate([own[part] for own in partition.devices.values() for part in parts])])
         for parts in (("train",), ("train", "val", "unlabelled"))
@@ -204,7 +204,7 @@ def _lost(partition: Partition, labels: Index) -> bool:
 
 
 def _pools(dataset: Dataset, name: str, domains: str) -> dict[str, Index]:
-    """Return the examples that are divided apart from each other: each device's or domain's, or everyone's."""
+    """Return the sets of examples that are divided separately: of each device, of each domain, or one of all."""
     if domains == "split":
         if name in FROM_DATA:
             raise InputError(f"federation.domains = 'split': must be mixed with federation.partition = {name!r}")
@@ -218,7 +218,9 @@ def _pools(dataset: Dataset, name: str, domains: str) -> dict[str, Index]:
     return {EVERYONE: np.arange(len(dataset.train))}
 
 
-def _some(pools: Mapping[str, Index], labels: Index, examples: int, rng: np.random.Generator) -> dict[str, Index]:
+def _limit_examples(
+    pools: Mapping[str, Index], labels: Index, examples: int, rng: np.random.Generator
+) -> dict[str, Index]:
     """Keep at most so many examples of all pools together."""
     everything = np.concatenate(list(pools.values()))
     kept = np.zeros(len(labels), dtype=bool)
@@ -226,7 +228,7 @@ def _some(pools: Mapping[str, Index], labels: Index, examples: int, rng: np.rand
     return {who: index[kept[index]] for who, index in pools.items()}
 
 
-def _numbers(pools: Mapping[str, Index], devices: int, min_size: int) -> dict[str, int]:
+def _devices_per_pool(pools: Mapping[str, Index], devices: int, min_size: int) -> dict[str, int]:
     """Return how many devices each domain gets: one in turn, while it has min_size examples for one more."""
     if devices < len(pools):
         raise InputError(f"federation.devices = {devices}: must be at least {len(pools)}, one for each domain")
@@ -247,13 +249,13 @@ def _numbers(pools: Mapping[str, Index], devices: int, min_size: int) -> dict[st
     return numbers
 
 
-def _apart(
+def _divide_pools(
     divided: Callable[[Index, int, int], dict[str, Index]],
     pools: Mapping[str, Index],
     numbers: Mapping[str, int],
     seed: int,
 ) -> dict[str, Index]:
-    """Divide each domain, by draws of its own, among devices that bear its name."""
+    """Divide each domain, with its own random draws, among devices named after it."""
     own: dict[str, Index] = {}
     for domain, number in numbers.items():
         try:
@@ -311,7 +313,7 @@ def _hide(
 
 
 def check_labels(dataset: Dataset, partition: Partition) -> None:
-    """Refuse a class of which no device has a labelled training example: nobody could learn what the tests ask."""
+    """Refuse a class of which no device has a labelled training example: no model could learn it."""
     labels = dataset.train.y.numpy()
     everyone = {part: np.concatenate([own[part] for own in partition.devices.values()]) for part in PARTS}
     found = {part: np.unique(labels[index]) for part, index in everyone.items()}
@@ -328,7 +330,7 @@ def check_labels(dataset: Dataset, partition: Partition) -> None:
             )
 
 
-# from a partition to what devices hold
+# from a partition to the devices' examples
 
 
 def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple[dict[str, Splits], Data]:
@@ -340,7 +342,7 @@ def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple
     examples.
     """
     if scale not in ("none", "device"):
-        raise unknown("data.scale", scale, ("none", "device"))
+        raise unknown_value("data.scale", scale, ("none", "device"))
     held = {
         who: {part: _take(dataset.train, own[part], known=part != "unlabelled") for part in PARTS}
         for who, own in partition.devices.items()
@@ -349,17 +351,17 @@ def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple
     if shared is None or len(partition.shared):
         shared = _take(dataset.train if shared is None else shared, partition.shared)
     if scale == "device":
-        shared = standardised(shared, *_shared_moments(dataset, partition, held))
+        shared = standardise(shared, *_shared_moments(dataset, partition, held))
         for who, own in held.items():
             moments = _moments(own["train"], own["unlabelled"])
-            held[who] = {part: standardised(data, *moments) for part, data in own.items()}
+            held[who] = {part: standardise(data, *moments) for part, data in own.items()}
     return {who: Splits(**own) for who, own in held.items()}, shared
 
 
-def servers(dataset: Dataset, scale: str = "none") -> Data:
-    """Return what the server holds itself, scaled as a device scales its own; nothing where the dataset has none."""
+def server_examples(dataset: Dataset, scale: str = "none") -> Data:
+    """Return the server's examples, scaled as a device scales its own; none if the dataset has none."""
     own = dataset.server if dataset.server is not None else _take(dataset.train, np.array([], dtype=np.int64))
-    return standardised(own, *_moments(own)) if scale == "device" and len(own) else own
+    return standardise(own, *_moments(own)) if scale == "device" and len(own) else own
 
 
 def moments(dataset: Dataset, partition: Partition) -> dict[str, tuple[Tensor, Tensor]]:
@@ -367,7 +369,7 @@ def moments(dataset: Dataset, partition: Partition) -> dict[str, tuple[Tensor, T
     return {who: _moments(_take(dataset.train, index)) for who, index in training(partition).items()}
 
 
-def standardised(data: Data, mean: Tensor, std: Tensor) -> Data:
+def standardise(data: Data, mean: Tensor, std: Tensor) -> Data:
     """Return examples as (x - mean) / std, float32."""
     return Data(((data.inputs().double() - mean) / std).float(), data.y)
 

@@ -1,4 +1,4 @@
-"""Tables of a partition: who holds what, how alike devices are, and the index lists as they are stored."""
+"""Tables of a partition: class counts, similarity of devices, and the stored index lists."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedcore.partition import PARTS, Index, Partition, training
 
 
 def counts(dataset: Dataset, partition: Partition) -> pd.DataFrame:
-    """Return who holds what: a row per device, labelled training examples of each class, then n_train, n_val, n_test.
+    """Return class counts: a row per device, labelled training examples of each class, then n_train, n_val, n_test.
 
     And n_unlabelled, where any label is hidden.
     """
@@ -26,7 +26,7 @@ def counts(dataset: Dataset, partition: Partition) -> pd.DataFrame:
 
 
 def groups(dataset: Dataset, partition: Partition) -> dict[str, str]:
-    """Return device -> its group: the domain of all its training examples. One that has several is in no group."""
+    """Return device -> its group, the domain of all its training examples; devices with several domains have none."""
     if dataset.domain is None:
         return {}
     domain = np.asarray(dataset.domain)
@@ -39,8 +39,8 @@ def similarity(dataset: Dataset, partition: Partition) -> pd.DataFrame:
     return cosines(dataset.train, training(partition))
 
 
-def held(dataset: Dataset, partition: Partition) -> dict[str, dict[str, float]]:
-    """Return device -> what it trains on: labelled examples, classes, the largest share that one class has of them.
+def training_numbers(dataset: Dataset, partition: Partition) -> dict[str, dict[str, float]]:
+    """Return device -> numbers of its training data: labelled examples, their classes, the largest class's share.
 
     Of a dataset with domains also, for each of them, in_<domain>: the share of the device's training examples, with or
     without label, that are of it. A device in a group (see :func:`groups`) further has similarity_same, the least
@@ -51,15 +51,15 @@ def held(dataset: Dataset, partition: Partition) -> dict[str, dict[str, float]]:
     examples = table.sum(axis=1)
     found = {"examples": examples, "classes": (table > 0).sum(axis=1), "largest_share": table.max(axis=1) / examples}
     numbers = pd.DataFrame(found).astype(float).fillna(0.0)
-    beside = _of_domains(dataset, partition)
+    beside = _domain_numbers(dataset, partition)
     return {
         str(who): dict(zip(found, row, strict=True)) | beside.get(str(who), {})
         for who, row in zip(numbers.index, numbers.to_numpy().tolist(), strict=True)
     }
 
 
-def _of_domains(dataset: Dataset, partition: Partition) -> dict[str, dict[str, float]]:
-    """Return what :func:`held` says of domains and groups."""
+def _domain_numbers(dataset: Dataset, partition: Partition) -> dict[str, dict[str, float]]:
+    """Return the numbers of :func:`training_numbers` about domains and groups."""
     if dataset.domain is None:
         return {}
     domain = np.asarray(dataset.domain)

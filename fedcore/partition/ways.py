@@ -32,7 +32,7 @@ def draws(*words: object) -> np.random.Generator:
 def iid(labels: Index, devices: int, seed: int) -> dict[str, Index]:
     """Equal shares (up to one example) of a shuffled set."""
     _check_devices(devices, len(labels))
-    return _named(np.array_split(draws(seed, "iid").permutation(len(labels)), devices))
+    return _name_devices(np.array_split(draws(seed, "iid").permutation(len(labels)), devices))
 
 
 def dirichlet(labels: Index, devices: int, alpha: float, min_size: int, seed: int) -> dict[str, Index]:
@@ -101,9 +101,9 @@ def _by_shares(
         if counts.min() >= min_size:
             break
     else:
-        raise _not_met(min_size, devices, alpha)
+        raise _min_size_error(min_size, devices, alpha)
     pieces = [np.split(rng.permutation(np.flatnonzero(labels == k)), at) for k, at in zip(found, ends, strict=True)]
-    return _named(map(np.concatenate, zip(*pieces, strict=True)))
+    return _name_devices(map(np.concatenate, zip(*pieces, strict=True)))
 
 
 def dirichlet_capped(labels: Index, devices: int, alpha: float, min_size: int, seed: int) -> dict[str, Index]:
@@ -133,8 +133,8 @@ def dirichlet_capped(labels: Index, devices: int, alpha: float, min_size: int, s
         else:
             if sizes.min() >= min_size:
                 pieces = [np.split(examples, ends) for examples, ends in dealt]
-                return _named(map(np.concatenate, zip(*pieces, strict=True)))
-    raise _not_met(min_size, devices, alpha)
+                return _name_devices(map(np.concatenate, zip(*pieces, strict=True)))
+    raise _min_size_error(min_size, devices, alpha)
 
 
 def label_skew(labels: Index, devices: int, share: float, seed: int) -> dict[str, Index]:
@@ -175,7 +175,7 @@ def label_skew(labels: Index, devices: int, share: float, seed: int) -> dict[str
     place = np.repeat(np.arange(devices), rest)
     nth = np.arange(len(place)) - np.repeat(np.cumsum(rest) - rest, rest)
     owner[owner < 0] = place[np.lexsort((rng.permutation(devices)[place], (nth + 0.5) / rest[place]))]
-    return _named(np.split(by_label[np.argsort(owner, kind="stable")], np.cumsum(sizes)[:-1]))
+    return _name_devices(np.split(by_label[np.argsort(owner, kind="stable")], np.cumsum(sizes)[:-1]))
 
 
 def quantity_skew(labels: Index, devices: int, alpha: float, min_size: int, seed: int) -> dict[str, Index]:
@@ -227,7 +227,7 @@ def by_writer(owners: Sequence[str] | None, devices: int, seed: int) -> dict[str
         size, i = smallest[0]
         shares[i].append(written)
         heapreplace(smallest, (size + len(written), i))
-    return _named(map(np.concatenate, shares))
+    return _name_devices(map(np.concatenate, shares))
 
 
 def _groups(names: Sequence[str]) -> dict[str, Index]:
@@ -242,14 +242,14 @@ def _check_devices(devices: int, examples: int) -> None:
         raise InputError(f"federation.devices = {devices}: must be 1 to {examples}, the number of examples to divide")
 
 
-def _not_met(min_size: int, devices: int, alpha: float) -> InputError:
+def _min_size_error(min_size: int, devices: int, alpha: float) -> InputError:
     return InputError(
         f"federation.min_size = {min_size}: not met by all {devices} devices in {REDRAWS} draws with "
         f"federation.alpha = {alpha}; raise alpha, or lower min_size or federation.devices"
     )
 
 
-def _named(shares: Iterable[Index]) -> dict[str, Index]:
+def _name_devices(shares: Iterable[Index]) -> dict[str, Index]:
     shares = list(shares)
     width = max(2, len(str(len(shares) - 1)))
     return {f"device-{i:0{width}d}": np.sort(share) for i, share in enumerate(shares)}

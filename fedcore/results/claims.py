@@ -1,4 +1,4 @@
-"""What a paper claims, as rules over the tidy table: each holds, does not hold, or was not tested, with the numbers.
+"""A paper's claims as rules over the tidy table: each holds, does not hold, or was not tested, with the numbers.
 
 A rule is a sentence of a small language; A and B are rows of a study, differences of two ("code_ot - lmf"), or one of
 them is a number; KEY is a key of the study's grid, or "round":
@@ -85,18 +85,18 @@ class Claim:
 
     @property
     def tolerance(self) -> float | None:
-        """By how much values may differ; None: the rule asks which of them is greater."""
+        """The largest difference allowed; None: the rule tests which value is greater."""
         margin = self.parts["margin"] or self.parts["room"]
         return float(margin) if margin else None
 
     @property
     def domains(self) -> list[str] | None:
         """The groups of devices whose values count; None: all devices."""
-        return [str(name) for name in _listed(self.where[DOMAIN])] if DOMAIN in self.where else None
+        return [str(name) for name in _as_list(self.where[DOMAIN])] if DOMAIN in self.where else None
 
 
 class Evidence(NamedTuple):
-    """What a rule came to at one place of the grid: the difference it asks for, over so many seeds."""
+    """The result of a rule at one place of the grid: the difference that it tests, over so many seeds."""
 
     place: str
     difference: float
@@ -106,7 +106,7 @@ class Evidence(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """A claim and what speaks for or against it; without evidence it was not tested."""
+    """A claim and its evidence; without evidence it was not tested."""
 
     claim: Claim
     evidence: tuple[Evidence, ...]
@@ -119,7 +119,7 @@ class Verdict(NamedTuple):
 
     @property
     def numbers(self) -> str:
-        """The share of places where the rule holds, and the place that speaks most against it."""
+        """The share of places where the rule holds, and the place with the strongest evidence against it."""
         if not self.evidence:
             return "needs two seeds, and the rows, settings and domains it names"
         yes = sum(one.holds for one in self.evidence)
@@ -136,7 +136,7 @@ class Verdict(NamedTuple):
 
 
 def judge(claim: Claim, table: pd.DataFrame, points: Points) -> Verdict:
-    """Put a claim to one study's tidy table. points: the settings of the table, in the grid's order."""
+    """Judge a claim on one study's tidy table. points: the settings of the table, in the grid's order."""
     part = claim.parts
     admitted = [setting for setting, point in points.items() if _admits(claim.where, point)]
     rows = _rows(claim, table[table["setting"].isin(admitted)])
@@ -161,17 +161,17 @@ def judge(claim: Claim, table: pd.DataFrame, points: Points) -> Verdict:
     return Verdict(claim, tuple(evidence))
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
 def _admits(where: Mapping[str, Any], point: Mapping[str, Any]) -> bool:
-    wanted = {key: _listed(value) for key, value in where.items() if key != DOMAIN}
+    wanted = {key: _as_list(value) for key, value in where.items() if key != DOMAIN}
     return all(key in point and point[key] in values for key, values in wanted.items())
 
 
 def _rows(claim: Claim, table: pd.DataFrame) -> pd.Series:
-    """Return what is compared, over devices, by method, setting, seed and turn."""
+    """Return the compared values, over devices, by method, setting, seed and turn."""
     found = OF.fullmatch(claim.of)
     assert found is not None
     rows = table[(table["split"] == found["split"]) & (table["metric"] == found["metric"])]
@@ -223,7 +223,7 @@ def _by_key(means: pd.Series, key: str, points: Points) -> Iterator[tuple[str, p
     for setting, point in points.items():
         if key in point and setting in known:
             others = " ".join(f"{name.rpartition('.')[2]}={value}" for name, value in point.items() if name != key)
-            groups.setdefault(others, {})[_kept(point[key])] = setting
+            groups.setdefault(others, {})[_hashable(point[key])] = setting
     for place, settings in groups.items():
         if len(settings) > 1:
             values = list(settings) if any(isinstance(value, str | tuple) for value in settings) else sorted(settings)
@@ -232,12 +232,12 @@ def _by_key(means: pd.Series, key: str, points: Points) -> Iterator[tuple[str, p
             yield words, final.xs(settings[low]), final.xs(settings[high])
 
 
-def _kept(value: Any) -> Any:
+def _hashable(value: Any) -> Any:
     """Return a grid's value as the key of a dict."""
     return tuple(value) if isinstance(value, list) else value
 
 
-def tabled(verdicts: Iterable[tuple[str, Verdict]]) -> pd.DataFrame:
+def verdict_table(verdicts: Iterable[tuple[str, Verdict]]) -> pd.DataFrame:
     """Return a row for each claim of a study: what it says, the rule, whether it holds, and the numbers."""
     rows = [
         {

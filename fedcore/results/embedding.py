@@ -1,4 +1,4 @@
-"""What the shared parts of devices' models make of their test examples, in two dimensions (FedASA, Fig. 13)."""
+"""Features of devices' test examples from the shared parts of their models, in two dimensions (FedASA, Fig. 13)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedcore.cells import comparable, deepest, depth_of, features
-from fedcore.local import IMAGES_AT_A_TIME, load
+from fedcore.cells import depth_of, features, max_depth, require_comparable
+from fedcore.local import IMAGE_BATCH, load
 from fedcore.types import Data, Device, InputError, Message, Model, Params
 
 POINTS = 600
-"""At most about so many examples are embedded, evenly taken from all devices."""
+"""About the most examples embedded, taken evenly from all devices."""
 
 COMPONENTS = 50
 """Principal components that t-SNE sees, as its authors advise."""
@@ -23,22 +23,22 @@ def embed(
 ) -> dict[str, Tensor]:
     """Return xy (N, 2) float64, y (N,) class numbers and device (N,): positions among the devices, in their order.
 
-    Each device's test examples as they leave the last part that it shares: the deepest cell up to which it was sent all
-    in `messages`, for one that was sent nothing its deepest cell. They are flattened and embedded together by t-SNE
+    Features are the output of the last shared part: the deepest cell up to which `messages` has all leaves; without
+    any, the deepest cell. They are flattened and embedded together by t-SNE
     (van der Maaten and Hinton 2008), perplexity 30. The same bits for the same values.
 
-    Refuses a net that is no sequence, features of different sizes, several models on a device, fewer than four
-    examples.
+    Raises InputError for a net that is not a sequence, features of different sizes, several models on a device, or
+    fewer than four examples.
     """
     step = -(-sum(len(device.data.test) for device in devices.values()) // POINTS) or 1
     found, labels, owners = [], [], []
     for i, (name, device) in enumerate(devices.items()):
-        comparable(device.net)
+        require_comparable(device.net)
         if len(models[name].members) > 1:
             raise InputError("features: a device runs several models, which have no features in common")
         depth = depth_of(device.net, messages[name].params)
         test = Data(device.data.test.x[::step], device.data.test.y[::step])
-        found += [shared(device, models[name].members[0], depth if depth >= 0 else deepest(device.net), test)]
+        found += [shared(device, models[name].members[0], depth if depth >= 0 else max_depth(device.net), test)]
         labels.append(test.y)
         owners.append(torch.full_like(test.y, i))
     if len({x.shape[1] for x in found if len(x)}) > 1:
@@ -50,12 +50,12 @@ def embed(
 
 
 def shared(device: Device, model: Params, depth: int, data: Data) -> Tensor:
-    """Return what leaves the cell at a depth, (N, D)."""
+    """Return the output of the cell at a depth, (N, D)."""
     module = load(device.net, model).eval()
     with torch.no_grad():
         parts = [
-            features(device.net, module, data.inputs(slice(start, start + IMAGES_AT_A_TIME)))[depth].flatten(1)
-            for start in range(0, len(data), IMAGES_AT_A_TIME)
+            features(device.net, module, data.inputs(slice(start, start + IMAGE_BATCH)))[depth].flatten(1)
+            for start in range(0, len(data), IMAGE_BATCH)
         ]
     return torch.cat(parts) if parts else torch.empty(0, 0)
 

@@ -1,6 +1,6 @@
-"""The reports of a method's turns, read together: courses over rounds, and what was found last.
+"""Series over rounds and last values of a method's reports.
 
-Everywhere `reports` are those of all turns in their order (:class:`fedcore.types.Report`).
+`reports` are always those of all turns in order (:class:`fedcore.types.Report`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fedcore.types import Method, Numbers, Params, Report, Scores
 
 
 def series(reports: Sequence[Report]) -> dict[str, dict[str, list[float]]]:
-    """Return topic -> metric -> a number for each turn, nan for a turn without."""
+    """Return topic -> metric -> a number for each turn, nan where a turn has none."""
     names = dict.fromkeys((topic, metric) for one in reports for topic, told in one.series.items() for metric in told)
     found: dict[str, dict[str, list[float]]] = {}
     for topic, metric in names:
@@ -28,14 +28,14 @@ def devices(reports: Sequence[Report]) -> dict[str, Numbers]:
     return dict(sorted(last.items()))
 
 
-def reviewed(method: Method, reports: Sequence[Report], scores: Scores | None) -> Mapping[str, Numbers]:
-    """Return what is known of devices in the end, completed by the method's review of the last scores."""
+def final_numbers(method: Method, reports: Sequence[Report], scores: Scores | None) -> Mapping[str, Numbers]:
+    """Return the final numbers of devices, completed by the method's review of the last scores."""
     found = devices(reports)
     return found if method.review is None or scores is None else method.review(found, scores)
 
 
 def matrices(reports: Sequence[Report]) -> Params:
-    """Return the last matrices by name: of each kind, which is a name's part before its first stroke, one turn's."""
+    """Return the last matrices by name: of each kind, the name's part before its first slash, those of one turn."""
     last: dict[str, Params] = {}
     for one in reports:
         kinds: dict[str, Params] = {}
@@ -51,5 +51,5 @@ def over_rounds(reports: Sequence[Report], name: str) -> dict[int, Tensor]:
 
 
 def words(reports: Sequence[Report], name: str) -> list[str]:
-    """Return the different texts of that name, in the order in which they were first said."""
+    """Return the different texts of that name, in the order of their first turn."""
     return [*dict.fromkeys(one.words[name] for one in reports if name in one.words)]

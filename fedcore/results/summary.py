@@ -1,4 +1,4 @@
-"""From the tidy table to what is reported: the last round, mean and spread, worst device, bytes, ranks with ties."""
+"""Summary of the tidy table: the last round, mean and spread, worst device, bytes, ranks with ties."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RUN = [*ROW, "seed"]
 NO_SECONDS = pd.DataFrame(columns=["study", "setting", "method", "seed", "kind", "wall", "cpu"])
 SPLITS = {"test": "own test", "shared": "shared test"}
 SCORED = ("val", *SPLITS)
-"""The splits that hold scores; others hold bytes and what the server recorded."""
+"""The splits with scores; others have bytes and the server's reports."""
 LESS = frozenset(
     {"loss", "largest_share", "similarity_other", "iterations", "violation", "bound", "bytes_up", "bytes_down"}
 )
@@ -51,7 +51,8 @@ def summarise(table: pd.DataFrame, seconds: pd.DataFrame, controls: frozenset[st
     *_mean: accuracy, a fraction, mean over devices, then over seeds. *_std_devices: mean over seeds of the standard
     deviation over devices. *_std_seeds: standard deviation over seeds of the mean over devices; nan for one seed.
     *_worst: mean over seeds of the least accuracy of a device. *_macro_f1, *_loss: means as of accuracy.
-    *_rank, *_gap, *_spread: see :func:`ranks` and :func:`behind`; the gap is to the best method that is no control.
+    *_rank, *_gap, *_spread: see :func:`ranks`, :func:`gap_to_best`; the gap to the best method that is no
+    control.
 
     primary: the split that decides `rank`: own test where every method has it in every seed, else shared.
     control: a row that the methods must beat; it has no rank, as it is no candidate, but it has a gap.
@@ -68,7 +69,7 @@ def summarise(table: pd.DataFrame, seconds: pd.DataFrame, controls: frozenset[st
             rows = rows.join(values.groupby(RUN)["value"].mean().groupby(ROW).mean().rename(f"{split}_{metric}"))
     rows = rows.reset_index()
     places = [
-        _ranked(rows[(rows[PLACE] == place).all(axis=1)], accuracy[(accuracy[PLACE] == place).all(axis=1)], controls)
+        _rank(rows[(rows[PLACE] == place).all(axis=1)], accuracy[(accuracy[PLACE] == place).all(axis=1)], controls)
         for _, place in rows[PLACE].drop_duplicates().iterrows()
     ]
     return pd.concat(places, ignore_index=True)[COLUMNS] if places else pd.DataFrame(columns=COLUMNS)
@@ -118,7 +119,7 @@ def _traffic(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _counts(table: pd.DataFrame) -> pd.DataFrame:
-    """Return how many rounds, devices and seeds stand behind each row."""
+    """Return the number of rounds, devices and seeds of each row."""
     rounds = table[[*RUN, "stage", "round"]].drop_duplicates().groupby(RUN).size().groupby(ROW).max()
     groups = table.groupby(ROW)
     return pd.DataFrame(
@@ -148,7 +149,7 @@ def _accuracy(accuracy: pd.DataFrame, split: str) -> pd.DataFrame:
     )
 
 
-def _ranked(rows: pd.DataFrame, accuracy: pd.DataFrame, controls: frozenset[str]) -> pd.DataFrame:
+def _rank(rows: pd.DataFrame, accuracy: pd.DataFrame, controls: frozenset[str]) -> pd.DataFrame:
     """Add ranks and gaps to the rows of one setting and sort them."""
     rows = rows.copy()
     everywhere = {}
@@ -158,7 +159,7 @@ def _ranked(rows: pd.DataFrame, accuracy: pd.DataFrame, controls: frozenset[str]
         runs = {name: values.loc[name] for name in values.index.unique("method")}
         everywhere[split] = rows["method"].isin(list(runs)).all() and bool(values.notna().any(axis=1).all())
         places = ranks({name: run for name, run in runs.items() if name not in controls and run.notna().any(axis=None)})
-        gaps = {name: behind(run, runs[next(iter(places))]) for name, run in runs.items() if places}
+        gaps = {name: gap_to_best(run, runs[next(iter(places))]) for name, run in runs.items() if places}
         rows[f"{split}_rank"] = rows["method"].map(places).astype("Int64")
         rows[f"{split}_gap"] = rows["method"].map({name: gap for name, (gap, _) in gaps.items()}).astype(float)
         rows[f"{split}_spread"] = rows["method"].map({name: spread for name, (_, spread) in gaps.items()}).astype(float)
@@ -175,7 +176,7 @@ def ranks(runs: Mapping[str, pd.DataFrame]) -> dict[str, int]:
     runs: method -> accuracy, seeds x devices.
 
     The methods are walked through from the best mean down (equal means: by name). The first leads a group; each next
-    one is compared with its group's leader, shares the leader's rank if it is :func:`tied` with it, and otherwise
+    one is compared with its group's leader, shares the leader's rank if it is :func:`is_tie` with it, and otherwise
     leads a new group, whose rank is its position (1, 1, 3, ...). "Within the spread" is not transitive (a ~ b and
     b ~ c, but a above c), so that comparing neighbours would let a chain of small steps tie everyone. Comparing with
     the leader alone bounds a group by one spread, and a rank never contradicts the order of the means. The price: a
@@ -187,7 +188,7 @@ def ranks(runs: Mapping[str, pd.DataFrame]) -> dict[str, int]:
     places: dict[str, int] = {}
     leader = ""
     for position, name in enumerate(order, 1):
-        if not leader or not tied(*behind(runs[name], runs[leader])):
+        if not leader or not is_tie(*gap_to_best(runs[name], runs[leader])):
             leader = name
             places[name] = position
         else:
@@ -195,7 +196,7 @@ def ranks(runs: Mapping[str, pd.DataFrame]) -> dict[str, int]:
     return places
 
 
-def behind(run: pd.DataFrame, best: pd.DataFrame) -> tuple[float, float]:
+def gap_to_best(run: pd.DataFrame, best: pd.DataFrame) -> tuple[float, float]:
     """Return how far a run is behind the best one, and the spread of that difference (accuracy, fractions).
 
     run, best: seeds x devices. A seed fixes who holds what, the initial models and the draws, and moves all methods
@@ -216,7 +217,7 @@ def behind(run: pd.DataFrame, best: pd.DataFrame) -> tuple[float, float]:
     return means[0].mean() - means[1].mean(), math.hypot(*spreads)
 
 
-def tied(gap: float, spread: float) -> bool:
+def is_tie(gap: float, spread: float) -> bool:
     """Say whether a gap is within the spread (up to rounding); a negative gap always is."""
     return gap <= spread + 1e-12
 
@@ -237,7 +238,7 @@ def curves(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def standings(summary: pd.DataFrame, split: str | None = None) -> list[str]:
-    """Return where each row of a summary stands: its rank, "=" where it is shared, or "control".
+    """Return the standing of each row of a summary: its rank, "=" where it is shared, or "control".
 
     "≈" follows where a row that is not among the best is within the spread of the best method, "↑" where it is above.
     split: "test" or "shared"; None: the one that decides.
@@ -248,8 +249,8 @@ def standings(summary: pd.DataFrame, split: str | None = None) -> list[str]:
         rank, gap, spread = (row[f"{on}_{part}"] for part in ("rank", "gap", "spread"))
         ties = summary[(summary[PLACE] == row[PLACE]).all(axis=1) & (summary[f"{on}_rank"] == rank)]
         word = "control" if row["control"] else "-" if pd.isna(rank) else f"{rank}{'=' * (len(ties) > 1)}"
-        if tied(gap, spread) and (row["control"] or rank != 1):
-            word += " ≈" if tied(-gap, spread) else " ↑"
+        if is_tie(gap, spread) and (row["control"] or rank != 1):
+            word += " ≈" if is_tie(-gap, spread) else " ↑"
         words.append(word)
     return words
 
@@ -264,24 +265,24 @@ def verdict(summary: pd.DataFrame) -> list[str]:
             continue
         scores = " to ".join(dict.fromkeys(f"{best[f'{split}_mean'].agg(end):.1%}" for end in ("min", "max")))
         verb, tie = ("serves", "") if len(best) == 1 else ("serve", ", tied within the spread")
-        sentence = f"On {where} test data {listed(best['method'])} {verb} {whom} best{tie}: {scores} right"
+        sentence = f"On {where} test data {join_words(best['method'])} {verb} {whom} best{tie}: {scores} right"
         for mark, how in {"↑": "better", "≈": "as good"}.items():
             words = zip(summary["method"], standings(summary, split), strict=True)
             rivals = [name for name, word in words if word == f"control {mark}"]
             if rivals:
                 noun, verb = ("control", "is") if len(rivals) == 1 else ("controls", "are")
-                sentence += f"; the {noun} {listed(rivals)} {verb} {how}"
+                sentence += f"; the {noun} {join_words(rivals)} {verb} {how}"
         sentences.append(f"{sentence}.")
     return sentences or ["No method has a score."]
 
 
-def listed(words: Iterable[str]) -> str:
+def join_words(words: Iterable[str]) -> str:
     """Return words as one writes them: a, b and c."""
     *most, last = words
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def readable(nbytes: float) -> str:
+def format_bytes(nbytes: float) -> str:
     """Return a number of bytes for people: 0, 512 B, 3.4 MB (steps of 1,000)."""
     if math.isnan(nbytes):
         return "-"

@@ -1,4 +1,4 @@
-"""What the rounds found, as rows of one tidy table and a few numbers for DVC."""
+"""Rounds as rows of one tidy table, and a few numbers for DVC."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def rows(
     """Return a method's rounds as tidy rows: scores and series of the evaluated ones, bytes of all.
 
     reports: of all rounds; a topic of their series is a split, and its numbers are those of every device. beside:
-    split -> device -> metric -> value, once: what the device holds, what the server found of it.
+    split -> device -> metric -> value, once: numbers of its data and of the server's reports.
     """
     found: list[tuple[Any, ...]] = []
     for one, report in zip(played, reports, strict=True):
@@ -67,7 +67,7 @@ def over_devices(rows: pd.DataFrame, groups: pd.Series) -> dict[str, float]:
 
 
 def headline(table: pd.DataFrame) -> dict[str, dict[str, float]]:
-    """Return, for each setting and method, the last round's accuracies over devices: what `dvc metrics` shows."""
+    """Return, for each setting and method, the last round's accuracies over devices, for `dvc metrics`."""
     last = final(table)
     scores = last[(last["metric"] == "accuracy") & last["value"].notna()]
     found: dict[str, dict[str, float]] = {}
@@ -90,7 +90,7 @@ def final(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def curves(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean accuracy over devices, for each round: what `dvc plots` shows."""
+    """Return the mean accuracy over devices, for each round, for `dvc plots`."""
     scores = table[(table["metric"] == "accuracy") & table["value"].notna()]
     by = ["setting", "method", "seed", "stage", "round", "split"]
     return scores.groupby(by, sort=False)["value"].mean().rename("accuracy").reset_index()

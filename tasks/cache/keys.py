@@ -248,5 +248,5 @@ def _bare(statement: ast.stmt) -> ast.stmt:
 
 
 def _gives_a_word(decorator: ast.expr) -> bool:
-    """Tell whether a decorator is fedcore.types.named."""
-    return isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Name) and decorator.func.id == "named"
+    """Tell whether a decorator is fedcore.types.step_word."""
+    return isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Name) and decorator.func.id == "step_word"

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from fedcore.builders import GIVEN, near
+from fedcore.builders import CONTEXT, suggestion
 from fedcore.data import DATASETS
 from fedcore.local import Training
 from fedcore.methods import METHODS, builder
@@ -56,7 +56,7 @@ def read(folder: Path = Path()) -> dict[str, Any]:
     known = (*REQUIRED, SHARED, *METHODS)
     for name, section in params.items():
         if name not in known:
-            raise InputError(f"{name}: no such section{near(str(name), known)}")
+            raise InputError(f"{name}: no such section{suggestion(str(name), known)}")
         if not isinstance(section, dict):
             raise InputError(f"{name} = {section!r}: must be a section; one without keys is {{}}")
     for name in REQUIRED:
@@ -65,7 +65,7 @@ def read(folder: Path = Path()) -> dict[str, Any]:
     studies = _entries(folder / "studies")
     for name, claims in _entries(folder / "claims").items():
         if name not in studies:
-            raise InputError(f"claims: there is no study {name!r}{near(name, studies)}")
+            raise InputError(f"claims: there is no study {name!r}{suggestion(name, studies)}")
         if isinstance(studies[name], dict):
             studies[name] = {**studies[name], "claims": claims}
     return {**params, "studies": studies}
@@ -114,7 +114,7 @@ def _set(
     name, *below = key.split(".")[len(above) :]
     allowed = _allowed(above, custom)
     if name not in values and name not in allowed:
-        raise InputError(f"{key}: no such key{near(name, [*values, *allowed])}")
+        raise InputError(f"{key}: no such key{suggestion(name, [*values, *allowed])}")
     section = values.get(name, {} if _allowed((*above, name), custom) else None)
     if below:
         if not isinstance(section, Mapping):
@@ -142,7 +142,7 @@ def _allowed(section: tuple[str, ...], custom: Mapping[str, str]) -> Collection[
         case ("methods",):
             return shared().model_fields
         case (name,) if name in METHODS or name in custom:
-            return [*model(builder(custom.get(name, name)), GIVEN).model_fields, "training"]
+            return [*model(builder(custom.get(name, name)), CONTEXT).model_fields, "training"]
     return ()
 
 
@@ -162,7 +162,7 @@ def makers() -> dict[str, Callable[..., Any]]:
 @cache
 def shared() -> type[BaseModel]:
     """Return the model of all settings that some method takes."""
-    return union(tuple(map(builder, METHODS)), GIVEN)
+    return union(tuple(map(builder, METHODS)), CONTEXT)
 
 
 def _entries(folder: Path) -> dict[str, Any]:

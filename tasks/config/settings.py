@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from inspect import Parameter, signature
 from typing import Any, Literal
 
-from fedcore.builders import GIVEN, near
+from fedcore.builders import CONTEXT, suggestion
 from fedcore.data import DATASETS
 from fedcore.local import Training
 from fedcore.methods import builder
 from fedcore.methods import method as build_method
 from fedcore.nets import NETS, maker
 from fedcore.partition import PARTITIONS, partition
-from fedcore.settings import Section, checked, model, taken
+from fedcore.settings import Section, check, model, settings_for
 from fedcore.types import InputError, Method, Net
 from tasks.config.params import FROM_DATA, FROM_RUN, SHARED, loaders, makers, shared
 
@@ -95,7 +95,7 @@ def resolve(
     every: int,
 ) -> Setting:
     """Return the settings of one point: the sections checked, and a method for each row (label -> changes)."""
-    checked(shared(), SHARED, params.get(SHARED, {}))
+    check(shared(), SHARED, params.get(SHARED, {}))
     methods = tuple(_method(params, label, row) for label, row in rows.items())
     labels = [row.label for row in methods]
     for label in labels:
@@ -110,7 +110,7 @@ def _data(section: Mapping[str, Any]) -> dict[str, Any]:
     settings = {key: value for key, value in section.items() if value is not None}
     name = settings.pop("name", None)
     if name not in DATASETS:
-        raise InputError(f"data.name = {name!r}: allowed: {', '.join(DATASETS)}{near(str(name), DATASETS)}")
+        raise InputError(f"data.name = {name!r}: allowed: {', '.join(DATASETS)}{suggestion(str(name), DATASETS)}")
     loader = loaders()[str(name)]
     parameters = signature(loader).parameters
     if "root" in parameters:
@@ -118,19 +118,19 @@ def _data(section: Mapping[str, Any]) -> dict[str, Any]:
     for key, parameter in parameters.items():
         if parameter.default is Parameter.empty and key not in settings:
             raise InputError(f"data.{key}: must be set for data.name = {name!r}")
-    return {"name": name, **taken(loader, "data", settings, loaders().values())}
+    return {"name": name, **settings_for(loader, "data", settings, loaders().values())}
 
 
 def _federation(section: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of `fedcore.partition.partition`, and how features are scaled."""
     settings = {"partition": signature(partition).parameters["name"].default, **section}
-    scale = checked(Scale, "federation", {key: settings.pop(key) for key in ("scale",) if key in settings}).scale
+    scale = check(Scale, "federation", {key: settings.pop(key) for key in ("scale",) if key in settings}).scale
     name = settings.pop("partition")
     if name not in PARTITIONS:
         raise InputError(
-            f"federation.partition = {name!r}: allowed: {', '.join(PARTITIONS)}{near(str(name), PARTITIONS)}"
+            f"federation.partition = {name!r}: allowed: {', '.join(PARTITIONS)}{suggestion(str(name), PARTITIONS)}"
         )
-    complete = checked(model(partition, FROM_RUN), "federation", settings).model_dump()
+    complete = check(model(partition, FROM_RUN), "federation", settings).model_dump()
     return {"partition": name, **complete, "scale": scale}
 
 
@@ -148,9 +148,9 @@ def _net(section: Mapping[str, Any]) -> dict[str, Any]:
     name = settings.pop("name", None)
     if name not in NETS and ":" not in str(name):
         raise InputError(
-            f"net.name = {name!r}: allowed: {', '.join(NETS)}, package.module:Class{near(str(name), NETS)}"
+            f"net.name = {name!r}: allowed: {', '.join(NETS)}, package.module:Class{suggestion(str(name), NETS)}"
         )
-    complete = taken(maker(str(name)), "net", settings, makers().values(), FROM_DATA)
+    complete = settings_for(maker(str(name)), "net", settings, makers().values(), FROM_DATA)
     return {"name": name, **complete, **({"variants": more} if more else {})}
 
 
@@ -159,7 +159,7 @@ def _method(params: Mapping[str, Any], label: str, row: Mapping[str, Any]) -> Me
     row = dict(row)
     name = str(row.pop("method", label))
     build, section = builder(name), name.rpartition(":")[2]
-    takes = model(build, GIVEN)
+    takes = model(build, CONTEXT)
     common = {key: value for key, value in params.get(SHARED, {}).items() if key in takes.model_fields}
     settings = {**common, **params.get(section, {}), **row}
     changes = [part.get("training", {}) for part in (params.get(section, {}), row)]
@@ -172,6 +172,6 @@ def _method(params: Mapping[str, Any], label: str, row: Mapping[str, Any]) -> Me
         label.rpartition(":")[2],
         name,
         init == "common",
-        checked(model(Training), "training", training).model_dump(),
-        checked(takes, section, settings).model_dump(),
+        check(model(Training), "training", training).model_dump(),
+        check(takes, section, settings).model_dump(),
     )

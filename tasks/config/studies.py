@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge
 from pydantic import Field
 
-from fedcore.builders import near
+from fedcore.builders import suggestion
 from fedcore.results.claims import DOMAIN, Claim
-from fedcore.settings import Section, checked
+from fedcore.settings import Section, check
 from fedcore.types import InputError
 from tasks.config.params import change
 from tasks.config.settings import Setting, resolve
@@ -65,15 +65,17 @@ Study.model_rebuild()
 
 
 def run_section(params: Mapping[str, Any]) -> Run:
-    return checked(Run, "run", params.get("run", {}))
+    return check(Run, "run", params.get("run", {}))
 
 
 def find_study(params: Mapping[str, Any], name: str) -> Study:
     """Return a study, checked; raises InputError for a name that is not known."""
     studies = params.get("studies", {})
     if name not in studies:
-        raise InputError(f"run.studies: {name!r} is not known (allowed: {', '.join(studies)}){near(name, studies)}")
-    chosen = checked(Study, f"studies.{name}", studies[name])
+        raise InputError(
+            f"run.studies: {name!r} is not known (allowed: {', '.join(studies)}){suggestion(name, studies)}"
+        )
+    chosen = check(Study, f"studies.{name}", studies[name])
     for size, one in chosen.sizes.items():
         if DOMAIN in one.grid:
             raise InputError(
@@ -127,7 +129,9 @@ def _axis(key: str, values: Sequence[Any] | Mapping[Any, Any], changes: Mapping[
         named = [(key, name, settings) for name, settings in values.items() if changes.get(key, name) == name]
         if not named:
             names = list(map(str, values))
-            raise InputError(f"{key} = {changes[key]!r}: allowed: {', '.join(names)}{near(str(changes[key]), names)}")
+            raise InputError(
+                f"{key} = {changes[key]!r}: allowed: {', '.join(names)}{suggestion(str(changes[key]), names)}"
+            )
         return named
     return [(key, value, {key: value}) for value in ([changes[key]] if key in changes else values)]
 

@@ -16,7 +16,7 @@ from prefect.states import Crashed
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from fedcore.execute.accelerator import found
+from fedcore.execute.accelerator import find_accelerator
 from fedcore.execute.workers import Workers
 from fedcore.types import InputError
 from tasks.cache import journal
@@ -137,4 +137,4 @@ def session(
     ]  # fmt: skip
     progress = Progress(*columns, console=console, transient=True)
     with on_record(str(runtime.flow_run.id)), Workers(workers) as pool, progress:
-        yield Session(flow, pool, progress, found(accelerator), computes)
+        yield Session(flow, pool, progress, find_accelerator(accelerator), computes)

@@ -10,7 +10,7 @@ from typing import Any
 from prefect import task
 from prefect.futures import PrefectFuture, as_completed
 
-from fedcore.execute.accelerator import accelerated, there
+from fedcore.execute.accelerator import accelerate, run_on
 from fedcore.execute.workers import WorkerDied, Workers
 from fedcore.rounds import receive
 from tasks.cache.calls import call_save, load_call, load_call_save
@@ -51,7 +51,7 @@ class Steps:
         return self._worked(fn, {"": args})[""]
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
-        return self._worked(accelerated(fn, self.accelerator), calls)
+        return self._worked(accelerate(fn, self.accelerator), calls)
 
     def _worked(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]]) -> dict[Any, Any]:
         def body(*args: Any) -> Any:
@@ -89,7 +89,7 @@ class Steps:
             execute = InMemory(self.store, self.workers, self.played, self.accelerator)
             return call_save(self.store, fn, (execute, *args, *unkeyed))
 
-        return self._map(accelerated(fn, self.accelerator), {"": args}, body, needed)[""]
+        return self._map(accelerate(fn, self.accelerator), {"": args}, body, needed)[""]
 
     def drop(self, value: Any, but: Any) -> None:
         """Delete the blobs that a value refers to, unless `but` does too or this run was given them by another step."""
@@ -161,8 +161,8 @@ class InMemory:
         return self.workers(fn, *self.store.get(args))
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
-        laid = accelerated(fn, self.accelerator)
-        return self.workers.map(load_call, {unit: (self.store, laid, args) for unit, args in calls.items()})
+        flat = accelerate(fn, self.accelerator)
+        return self.workers.map(load_call, {unit: (self.store, flat, args) for unit, args in calls.items()})
 
 
 class _Job:
@@ -229,14 +229,14 @@ def _as_they_end(calls: Mapping[Any, Any], futures: Mapping[Any, PrefectFuture[A
 
 
 def name_of(fn: Any, *args: Any) -> str:
-    """Return the word for a step (see fedcore.types.named), whatever is bound to its function and wherever it runs.
+    """Return the word for a step (see fedcore.types.step_word), whatever is bound to its function and wherever it runs.
 
     What the server does with updates goes by the word of the method's own combine.
     """
     while True:
         if isinstance(fn, partial):
             fn, args = fn.func, (*fn.args, *args)
-        elif fn in (there, receive):
+        elif fn in (run_on, receive):
             fn, args = args[0], args[1:]
         else:
             return str(getattr(fn, "word", "") or fn.__name__.partition("_")[0])

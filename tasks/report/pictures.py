@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from fedcore.data import Dataset
 from fedcore.partition import Partition
-from fedcore.partition.tables import groups, held, similarity
+from fedcore.partition.tables import groups, similarity, training_numbers
 from fedcore.results import figures, reports
 from fedcore.results.figures import png
 from fedcore.types import Params, Report
@@ -30,7 +30,7 @@ CAPTIONS = {
 @cache
 def holds(store: Store, dataset: Ref, partition: Ref) -> dict[str, dict[str, float]]:
     """Return what the devices hold, worked out once for all methods."""
-    return held(store.get(dataset), store.get(partition))
+    return training_numbers(store.get(dataset), store.get(partition))
 
 
 def picture(draw: Callable[[], Figure]) -> Picture:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from fedcore.results.summary import PLACE, SPLITS, readable, standings
+from fedcore.results.summary import PLACE, SPLITS, format_bytes, standings
 
 FEW = 3
 """A study with more settings is shown in short: one table in the terminal, fewer pictures on the page."""
@@ -103,11 +103,11 @@ def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
     for way, word in {"bytes_up": "up", "bytes_down": "down"}.items():
         heads[way] = f"{word} per\ndevice"
         for line, sent in zip(lines, rows[way] / rows["n_devices"], strict=True):
-            line[way] = Cell(readable(sent))
+            line[way] = Cell(format_bytes(sent))
     if rows["rounds"].max() > 1:
         heads["bytes_round"] = "up per device\nand round"
         for line, sent in zip(lines, rows["bytes_up"] / rows["n_devices"] / rows["rounds"], strict=True):
-            line["bytes_round"] = Cell(readable(sent))
+            line["bytes_round"] = Cell(format_bytes(sent))
     for clock, word in {"wall": "seconds", "cpu": "seconds\nof CPU"}.items():
         if rows[clock].notna().any():
             heads[clock] = word

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from fedcore.data import Dataset
-from fedcore.partition import Partition, partition, servers, splits
-from fedcore.types import Data, Deploy, Message, Model, Params, Splits, named
+from fedcore.partition import Partition, partition, server_examples, splits
+from fedcore.types import Data, Deploy, Message, Model, Params, Splits, step_word
 
 
-@named("partition")
+@step_word("partition")
 def divide(dataset: Dataset, *, federation: dict[str, Any], seed: int) -> Partition:
     """Say who holds which example."""
     return partition(dataset, seed=seed, **federation)
@@ -17,7 +17,7 @@ def divide(dataset: Dataset, *, federation: dict[str, Any], seed: int) -> Partit
 
 def distribute(dataset: Dataset, made: Partition, *, scale: str) -> tuple[dict[str, Splits], Data, Data]:
     """Give each device its own examples; beside them the shared test set and what the server holds itself."""
-    return *splits(dataset, made, scale), servers(dataset, scale)
+    return *splits(dataset, made, scale), server_examples(dataset, scale)
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:

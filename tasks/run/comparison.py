@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from fedcore.results.claims import judge, tabled
-from fedcore.results.figures import along, png
+from fedcore.results.claims import judge, verdict_table
+from fedcore.results.figures import accuracy_along, png
 from fedcore.results.summary import NO_SECONDS, by_group, summarise
 from fedcore.types import InputError
 from tasks.config.files import CLAIMS, GROUPS, INDEX, PAGE, PICTURES, RUNS, SECONDS, SUMMARY, TABLE
@@ -67,7 +67,7 @@ def compare(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequenc
         for claim in asked[study].claims
     ]
     grids = {
-        study: png(along(summary[summary["study"] == study], points[study], key))
+        study: png(accuracy_along(summary[summary["study"] == study], points[study], key))
         for study in studies
         if (key := asked[study].along) and any(key in point for point in points[study].values())
     }
@@ -77,7 +77,7 @@ def compare(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequenc
         by_group(table),
         {study: asked[study].title for study in studies},
         pictures,
-        tabled(verdicts),
+        verdict_table(verdicts),
         grids,
         draw(table, summary),
     )

@@ -15,7 +15,7 @@ from fedcore.data import Dataset, load
 from fedcore.nets import net
 from fedcore.partition import Partition
 from fedcore.partition.tables import counts, from_frame, to_frame
-from fedcore.results.figures import png, who_holds_what
+from fedcore.results.figures import class_counts, png
 from fedcore.types import Device, Federation, InputError
 from tasks.cache.store import Damaged, Ref, Store
 from tasks.config.settings import Setting
@@ -65,7 +65,7 @@ def save_partition(store: Store, dataset: Ref, made: Ref, folder: Path) -> None:
     to_frame(parts).to_parquet(folder / PARTITION, index=False)
     table = counts(held, parts)
     table.to_csv(folder / "who.csv")
-    (folder / "who.png").write_bytes(png(who_holds_what(table)))
+    (folder / "who.png").write_bytes(png(class_counts(table)))
 
 
 def read_partition(store: Store, folder: Path) -> Ref:

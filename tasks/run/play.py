@@ -51,7 +51,7 @@ def run_method(
     )  # fmt: skip
     place = tidy.Row(setting.study, setting.data["name"], setting.name, row.label, seed)
     held = pictures.holds(here.store, prepared.dataset, prepared.partition)
-    beside = {"data": held, **reports.reviewed(method, told, played[-1].scores)}
+    beside = {"data": held, **reports.final_numbers(method, told, played[-1].scores)}
     return Result(
         setting, row, seed, size, Digest().of(words), prepared, fed,
         tidy.rows(place, played, told, beside), seconds(setting, row.label, seed, done), done, models, tuple(told),

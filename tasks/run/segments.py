@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedcore.rounds import Round, State, begin, finish, measure, play, take_turn, upcoming
-from fedcore.types import Federation, Method, PairStage, named
+from fedcore.rounds import Round, State, begin, finish, measure, next_turn, play, take_turn
+from fedcore.types import Federation, Method, PairStage, step_word
 from tasks.cache.store import Damaged
 from tasks.prefect.steps import Steps
 
@@ -26,7 +26,7 @@ def rounds(method: Method, fed: Federation, seed: int, steps: Steps, every: int)
     written; a crash loses no more than a segment. The last KEPT checkpoints stay, the others are dropped: a run that
     finds its segments needs the last one only, see `restored`.
     """
-    state = upcoming(method, begin(method, fed, seed, steps))
+    state = next_turn(method, begin(method, fed, seed, steps))
     trail: list[State] = []  # where this stage's segments began
     written: list[State] = []  # checkpoints of this stage that this run wrote and keeps
     while state.stage < len(method.stages):
@@ -41,14 +41,14 @@ def rounds(method: Method, fed: Federation, seed: int, steps: Steps, every: int)
                 steps.drop(parts(old), but=[parts(one) for one in written[-KEPT:]])
             written = written[-KEPT:]
         for number, one in enumerate(played, 1):
-            over = number == len(played) and upcoming(method, one.state).stage == len(method.stages)
+            over = number == len(played) and next_turn(method, one.state).stage == len(method.stages)
             if over:
                 yield finish(method, fed, steps, one)
             elif one.scores is None and one.state.round % every == 0:
                 yield replace(one, scores=measure(method, fed, one.state, steps))
             else:
                 yield one
-        state = upcoming(method, played[-1].state)
+        state = next_turn(method, played[-1].state)
 
 
 def work(method: Method, devices: int) -> int:
@@ -92,7 +92,7 @@ def parts(state: State) -> tuple[Any, dict[str, Any], dict[Any, Any]]:
     return state.server, dict(state.messages), dict(state.memories)
 
 
-@named("rounds")
+@step_word("rounds")
 def stretch(
     execute: Any, method: Method, fed: Federation, seed: int, place: tuple[Any, ...], every: int, left: int,
     places: Sequence[tuple[Any, ...]],

@@ -14,7 +14,7 @@ from sets import NOWHERE, REAL, real, refusal, same, serving
 from sklearn.linear_model import RidgeClassifier
 
 from fedcore.data import Dataset, cwru, load, rig
-from fedcore.data.bearings import CLASSES, DEVICES, Cut, Record, examples, similarity, windows
+from fedcore.data.bearings import CLASSES, DEVICES, Record, WindowOptions, examples, similarity, windows
 from fedcore.partition import partition
 from fedcore.types import Data, InputError
 
@@ -112,7 +112,7 @@ def test_every_number_is_the_spectrum_of_its_window(tmp_path):
 
 def test_test_windows_are_the_last_ones_and_stay_when_training_has_fewer():
     signal = np.repeat(np.arange(1.0, 10.0), 4)[:-1]  # window k is k + 1 throughout, the ninth lacks a sample
-    cut = Cut(4, 5, 3, "none", 0.0, 0)
+    cut = WindowOptions(4, 5, 3, "none", 0.0, 0)
     made = examples([Record("A0", "normal", signal, "it")], cut)
     assert (made.train.x[:, 0, 0] / 4).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
     fewer = examples([Record("A0", "normal", signal, "it")], replace(cut, train=1))
@@ -121,7 +121,7 @@ def test_test_windows_are_the_last_ones_and_stay_when_training_has_fewer():
 
 
 def test_no_sample_is_shared():
-    cut = Cut(4, 5, 4, "none", 0.0, 0)
+    cut = WindowOptions(4, 5, 4, "none", 0.0, 0)
     held = windows(Record("A0", "normal", np.arange(36.0), "it"), cut)
     assert sorted(held.ravel()) == list(range(36))
 
@@ -147,13 +147,13 @@ def test_rms_scales_each_device_by_its_training_examples(tmp_path):
 
 
 def test_a_silent_sensor_is_not_divided_by_zero():
-    made = examples([Record("A0", "normal", np.zeros(40), "it")], Cut(8, 3, 2, "rms", 2.0, 0))
+    made = examples([Record("A0", "normal", np.zeros(40), "it")], WindowOptions(8, 3, 2, "rms", 2.0, 0))
     assert made.train.x.abs().max() == 0
 
 
 def test_noise_is_white_and_in_proportion_to_the_record():
     signal = 3 * np.sin(np.arange(40_000))
-    cut = Cut(8, 4000, 1000, "none", 2.0, 7)
+    cut = WindowOptions(8, 4000, 1000, "none", 2.0, 7)
     given = Record("B1", "ball_7", signal, "it")
     added = windows(given, cut).ravel() - signal
     assert abs(added.std() / (2 * 3 / math.sqrt(2)) - 1) < 0.02
@@ -328,7 +328,7 @@ def test_settings_refused(tmp_path):
 # the server's own
 
 
-def test_the_server_holds_the_windows_after_the_training_ones_of_the_first_place_alone(tmp_path):
+def test_the_server_holds_the_first_locations_windows_after_training_ones(tmp_path):
     own, none = read(everything(tmp_path), server=2), read(tmp_path)
     assert torch.equal(own.train.x, none.train.x)  # devices hold what they held
     assert none.server is None
@@ -484,7 +484,7 @@ def test_the_load_zone_modulates_inner_race_and_balls_only(envelopes):
         assert peak(envelopes[f"outer_{size}"], 0.3983) < 6
 
 
-def test_a_hit_has_a_second_one_of_the_other_sign_later_the_larger_the_defect(monkeypatch):
+def test_a_second_impact_of_opposite_sign_follows_later_for_larger_defects(monkeypatch):
     monkeypatch.setattr(rig, "JITTER", 0.0)
     whole = {size: rig.impacts(f"outer_{size}", 30.0, 12_000, np.random.default_rng(0)) for size in (7, 14, 21)}
     monkeypatch.setattr(rig, "EXIT", 0.0)

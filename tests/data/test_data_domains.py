@@ -12,8 +12,8 @@ from sklearn.datasets import load_sample_images
 from sklearn.linear_model import RidgeClassifier
 
 from fedcore.data import load
-from fedcore.data.digits import enlarged
-from fedcore.data.pixels import blended
+from fedcore.data.digits import enlarge
+from fedcore.data.pixels import blend
 from fedcore.types import generator
 
 EMBEDDED = ["digits", "digits_inverted", "digits_photo"]
@@ -49,7 +49,7 @@ def test_every_blend_is_a_crop_of_one_photograph_less_the_digit():
     rng = np.random.default_rng(0)
     photos = [rng.integers(0, 256, shape, dtype=np.uint8) for shape in ((9, 6, 3), (5, 5, 3))]
     x = torch.from_numpy(rng.integers(0, 256, (60, 1, 5, 5), dtype=np.uint8))
-    made = blended(x, [lambda p=p: p for p in photos], generator(0))
+    made = blend(x, [lambda p=p: p for p in photos], generator(0))
     crops = {
         (k, row, column): photo[row : row + 5, column : column + 5].transpose(2, 0, 1).astype(int)
         for k, photo in enumerate(photos)
@@ -96,8 +96,8 @@ def test_mnist_m_of_the_embedded_digits_over_the_sample_photographs():
     digits = load("digits")
     assert data.train.y.tolist() == digits.train.y.tolist()
     big = torch.nn.functional.interpolate(digits.train.x[:20] * 255, size=(28, 28), mode="bilinear")
-    assert (enlarged(28).x[:20] - big).abs().max() <= 0.51  # rounded
-    blank = enlarged(28).x[0, 0] == 0  # there the photograph shows
+    assert (enlarge(28).x[:20] - big).abs().max() <= 0.51  # rounded
+    blank = enlarge(28).x[0, 0] == 0  # there the photograph shows
     shown = data.train.x[0][:, blank].T.tolist()
     colours = {tuple(c) for image in load_sample_images().images for c in image.reshape(-1, 3).tolist()}
     assert len(shown) > 50
@@ -145,7 +145,7 @@ def test_embedded_domains():
 def test_embedded_domains_share_no_digit():
     """The three thirds, put together, are all digits once: by their renderings, which are known here."""
     data = load("domains", root="nowhere", download=False, domains=EMBEDDED)
-    everyone = enlarged(16)
+    everyone = enlarge(16)
     bordered = torch.full((1797, 16, 16), 255, dtype=torch.uint8)
     small = torch.nn.functional.interpolate(everyone.x.float(), size=(12, 12), mode="bilinear", antialias=True)
     bordered[:, 2:-2, 2:-2] = 255 - small.round()[:, 0].to(torch.uint8)

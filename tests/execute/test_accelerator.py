@@ -1,4 +1,4 @@
-"""Devices' steps on another device, emulated (elsewhere.py): the same bits, nothing mixed, everything back."""
+"""Devices' steps on another device, emulated (simulated_device.py): the same bits, nothing mixed, everything back."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from elsewhere import KIND, Elsewhere, Mixed, There
 from federations import ADAM, NETS, SGD, bits, device_of, federation
+from simulated_device import KIND, DeviceTensor, MixedDevices, SimulatedDevice
 from torch import Tensor, nn
 
 from fedcore import nets
 from fedcore.evaluate import score
-from fedcore.execute.accelerator import accelerated, found, moved, there
+from fedcore.execute.accelerator import accelerate, find_accelerator, move, run_on
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.local import LOSSES, train
-from fedcore.messages import received
+from fedcore.messages import received_model
 from fedcore.methods import METHODS, method
 from fedcore.rounds import run
 from fedcore.types import Data, Message, Net, Splits, StepId, Update, generator
@@ -46,8 +46,8 @@ class OnIt(Inline):
         self.done = 0
 
     def map(self, fn: Any, calls: Any) -> Any:
-        with Elsewhere() as elsewhere:
-            results = super().map(accelerated(fn, KIND), calls)
+        with SimulatedDevice() as elsewhere:
+            results = super().map(accelerate(fn, KIND), calls)
         self.done += elsewhere.count
         assert not holds(results)
         return results
@@ -59,7 +59,7 @@ def holds(value: Any) -> bool:
         value = (value.params, value.extra)
     if isinstance(value, dict):
         value = tuple(value.values())
-    return any(map(holds, value)) if isinstance(value, tuple) else isinstance(value, There)
+    return any(map(holds, value)) if isinstance(value, tuple) else isinstance(value, DeviceTensor)
 
 
 @pytest.mark.slow
@@ -111,19 +111,19 @@ def test_initial_weights_dropout_and_orders_are_drawn_as_on_the_cpu(net: Net, se
     step, step_id = partial(train, training=SGD), StepId(3, 0, 0, "a")
     with one_thread():
         plain = step({}, Message({}), device, step_id)
-        with Elsewhere():
-            laid = there(step, KIND, {}, Message({}), device, step_id)
-    assert bits(plain) == bits(laid)
+        with SimulatedDevice():
+            flat = run_on(step, KIND, {}, Message({}), device, step_id)
+    assert bits(plain) == bits(flat)
     assert seeds == [step_id.generator("accelerator").initial_seed()]
 
 
 def test_a_score_is_the_same_on_it():
     sent = Message(nets.init(NETS["a"], generator(1)))
-    args = (received, {}, sent, dict(FED.devices), FED.test)
+    args = (received_model, {}, sent, dict(FED.devices), FED.test)
     with one_thread():
         plain = score(*args)
-        with Elsewhere() as elsewhere:
-            assert there(score, KIND, *args) == plain
+        with SimulatedDevice() as elsewhere:
+            assert run_on(score, KIND, *args) == plain
     assert elsewhere.count > 0
 
 
@@ -132,15 +132,15 @@ def forgetful(own: Any, message: Message, device: Any, step_id: StepId) -> Tenso
 
 
 def test_a_step_that_mixes_devices_is_seen():
-    with Elsewhere(), pytest.raises(Mixed):
-        there(forgetful, KIND, {}, Message({}), FED.devices["a"], StepId(0, 0, 0, "a"))
+    with SimulatedDevice(), pytest.raises(MixedDevices):
+        run_on(forgetful, KIND, {}, Message({}), FED.devices["a"], StepId(0, 0, 0, "a"))
 
 
 def test_what_pytorch_is_told_holds_for_the_step_alone():
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     said: list[bool] = []
-    with Elsewhere():
-        there(lambda: said.append(torch.are_deterministic_algorithms_enabled()), KIND)
+    with SimulatedDevice():
+        run_on(lambda: said.append(torch.are_deterministic_algorithms_enabled()), KIND)
         assert torch.zeros(1).device.type == "cpu"
     assert said == [True]
     assert before == (
@@ -150,23 +150,23 @@ def test_what_pytorch_is_told_holds_for_the_step_alone():
 
 
 def test_without_one_a_step_stays_what_it_is(monkeypatch: pytest.MonkeyPatch):
-    assert accelerated(train, None) is train
+    assert accelerate(train, None) is train
     for there_is in (True, False):
         monkeypatch.setattr(torch.cuda, "is_available", partial(bool, there_is))
-        assert found("none") is None
-        assert found("auto") == ("cuda" if there_is else None)
+        assert find_accelerator("none") is None
+        assert find_accelerator("auto") == ("cuda" if there_is else None)
 
 
 def test_a_step_gets_a_key_of_its_own():
     step = partial(train, training=SGD)
-    one, two = accelerated(step, "cuda"), accelerated(step, "other")
+    one, two = accelerate(step, "cuda"), accelerate(step, "other")
     assert len({key(step, 1), key(one, 1), key(two, 1)}) == 3
 
 
 def test_what_is_moved_keeps_its_kind():
     device = FED.devices["a"]
     value = {"x": (device, [Update(constant())], StepId(1, 2, 3, "a"), "word", None)}
-    again = moved(value, "cpu")
+    again = move(value, "cpu")
     assert bits(again) == bits(value)
     assert again["x"][0].data.train.x is device.data.train.x
     assert again["x"][2] is value["x"][2]

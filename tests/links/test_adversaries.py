@@ -18,16 +18,16 @@ from fedcore.links.adversaries import (
     TARGET,
     Alignment,
     attention,
-    drawn_once,
     features,
+    fixed_sample,
+    forward_features,
     gap,
-    identified,
     identifier,
-    judge,
-    passed,
-    trained,
+    load_identifier,
+    train_against,
+    train_identifier,
 )
-from fedcore.local import lay, predict
+from fedcore.local import flatten_net, predict
 from fedcore.types import InputError, Net, StepId, Turn, generator
 
 ALIGNMENT = Alignment(
@@ -52,7 +52,7 @@ def apart(points: np.ndarray) -> float:
     return sum(float(np.linalg.norm(a - b)) for a, b in product(points, points))
 
 
-def test_the_gap_of_clusters_that_leave_no_doubt_is_the_one_worked_out_by_hand():
+def test_the_gap_of_separate_clusters_equals_the_value_by_hand():
     """{0, 3} and {100, 104, 107}: (2 * 3) / (2 * 2) + 2 * (4 + 7 + 3) / (2 * 3) = 1.5 + 14 / 3."""
     points = torch.tensor([[0.0, 0], [100, 0], [3, 0], [104, 0], [107, 0]])
     assert gap(points, 2, 0) == pytest.approx(1.5 + 14 / 3)
@@ -61,7 +61,7 @@ def test_the_gap_of_clusters_that_leave_no_doubt_is_the_one_worked_out_by_hand()
     assert gap(points[:1].repeat(4, 1), 3, 0) == 0
 
 
-def test_the_gap_is_the_formulas_over_the_clusters_of_an_independent_k_means():
+def test_the_gap_is_the_formula_on_clusters_of_an_independent_k_means():
     """Five clouds far from one another, which SciPy's k-means finds too."""
     from scipy.cluster.vq import kmeans2
 
@@ -74,7 +74,7 @@ def test_the_gap_is_the_formulas_over_the_clusters_of_an_independent_k_means():
     assert gap(points, 5, 3) == pytest.approx(sum(apart(part) / (2 * len(part)) for part in parts))
 
 
-def test_the_gap_grows_with_the_features_and_does_not_depend_on_where_they_are():
+def test_the_gap_scales_with_features_and_is_invariant_to_shifts():
     points = torch.randn(40, 3, generator=generator("gap"))
     assert gap(3 * points, 4, 0) == pytest.approx(3 * gap(points, 4, 0), rel=1e-5)
     assert gap(points + 7, 4, 0) == pytest.approx(gap(points, 4, 0), rel=1e-4)
@@ -116,8 +116,8 @@ def test_features_are_what_enters_the_last_layer(which):
     weight, bias = [*params.values()][-2:]
     found = features(params, net, x)
     torch.testing.assert_close(found @ weight.T + bias, predict(params, net, x, 32))
-    laid = lay(net, params)
-    seen, logits = passed(net, laid.module, x)
+    flat = flatten_net(net, params)
+    seen, logits = forward_features(net, flat.module, x)
     torch.testing.assert_close(logits, seen @ weight.T + bias)
     assert identifier("fada", net, 5).build().layers == ["fc1", "fc2"]
     assert nets.shapes(identifier("fada", net, 5))["fc1.weight"] == (5, found.shape[1])
@@ -128,9 +128,9 @@ def test_a_step_descends_the_loss_as_written(aim, labelled, judges):
     """One step on all examples against autograd on the formula, and identifiers stay as they are."""
     there, params = device_of("a"), model("a")
     rivals = [model("rival", k, net=RIVAL) for k in range(judges)]
-    modules = [judge(RIVAL, leaves) for leaves in rivals]
+    modules = [load_identifier(RIVAL, leaves) for leaves in rivals]
     one = replace(ALIGNMENT, steps=1, batch=100)
-    found = trained(params, NET, there.data.train, modules, aim, labelled, generator("draws"), one)
+    found = train_against(params, NET, there.data.train, modules, aim, labelled, generator("draws"), one)
     leaves = {name: leaf.clone().requires_grad_() for name, leaf in params.items()}
     x, y = there.data.train.inputs(), there.data.train.y
     hidden = x
@@ -154,48 +154,48 @@ def told(rival, seen):
 
 
 @pytest.mark.slow
-def test_an_identifier_learns_who_is_who_and_training_against_it_undoes_that():
+def test_training_against_an_identifier_undoes_its_accuracy():
     there, params = device_of("a"), model("a")
     mine = features(params, NET, data(40, "mine").x)
     other = mine + 1
-    rival = identified(None, mine, other, TURN, RIVAL, replace(ALIGNMENT, identifier_steps=200))
+    rival = train_identifier(None, mine, other, TURN, RIVAL, replace(ALIGNMENT, identifier_steps=200))
     assert (told(rival, mine) == SOURCE).float().mean() > 0.9
     assert (told(rival, other) == TARGET).float().mean() > 0.9
     hard = replace(ALIGNMENT, steps=100, batch=100, lr=0.3, weight=1.0)
     x = there.data.train
-    confused = trained(params, NET, x, [judge(RIVAL, rival)], TARGET, False, generator("draws"), hard)
+    confused = train_against(params, NET, x, [load_identifier(RIVAL, rival)], TARGET, False, generator("draws"), hard)
     assert (told(rival, features(params, NET, x.x)) == SOURCE).float().mean() > 0.9
     assert (told(rival, features(confused, NET, x.x)) == TARGET).float().mean() > 0.9
 
 
 def test_an_identifier_goes_on_from_where_it_was_and_sees_both_sides_alike():
     mine, other = torch.randn(50, 4, generator=generator("s")), torch.randn(5, 4, generator=generator("t")) + 2
-    once = identified(None, mine, other, TURN, RIVAL, ALIGNMENT)
-    assert bits(once) == bits(identified(None, mine, other, TURN, RIVAL, ALIGNMENT))
-    assert bits(once) != bits(identified(once, mine, other, TURN, RIVAL, ALIGNMENT))
+    once = train_identifier(None, mine, other, TURN, RIVAL, ALIGNMENT)
+    assert bits(once) == bits(train_identifier(None, mine, other, TURN, RIVAL, ALIGNMENT))
+    assert bits(once) != bits(train_identifier(once, mine, other, TURN, RIVAL, ALIGNMENT))
     assert (told(once, other) == TARGET).all()  # although there are ten times as many of the source's
 
 
 def test_weight_zero_without_labels_leaves_a_model_as_it_is():
     params = model("a")
     still = replace(ALIGNMENT, weight=0.0)
-    rivals = [judge(RIVAL, model("rival", net=RIVAL))]
-    found = trained(params, NET, device_of("a").data.train, rivals, SOURCE, False, generator("draws"), still)
+    rivals = [load_identifier(RIVAL, model("rival", net=RIVAL))]
+    found = train_against(params, NET, device_of("a").data.train, rivals, SOURCE, False, generator("draws"), still)
     assert bits(found) == bits(params)
 
 
 def test_the_same_examples_are_shown_in_every_turn():
     held = data(30, "shown")
-    first, later = (drawn_once(held, "a", StepId(1, 3, round, "a"), 7) for round in (0, 4))
+    first, later = (fixed_sample(held, "a", StepId(1, 3, round, "a"), 7) for round in (0, 4))
     assert torch.equal(first, later)
     assert len(first.unique(dim=0)) == 7
-    assert not torch.equal(first, drawn_once(held, "b", StepId(1, 3, 0, "b"), 7))
-    assert torch.equal(drawn_once(held, "a", StepId(1, 3, 0, "a"), 30), held.x)
+    assert not torch.equal(first, fixed_sample(held, "b", StepId(1, 3, 0, "b"), 7))
+    assert torch.equal(fixed_sample(held, "a", StepId(1, 3, 0, "a"), 30), held.x)
 
 
 def test_a_device_with_nothing_to_train_on_is_refused_by_name():
-    with pytest.raises(InputError, match=r"^device a: it has no example to train on, allowed is at least one"):
-        drawn_once(data(0), "a", StepId(0, 0, 0, "a"), 5)
+    with pytest.raises(InputError, match=r"^device a: it has no example to train on; at least one is needed"):
+        fixed_sample(data(0), "a", StepId(0, 0, 0, "a"), 5)
 
 
 class Conv(nn.Module):

@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 from fedcore.data import load
 from fedcore.execute.workers import Inline
 from fedcore.links.divergence import Divergence, divergence, estimate, matrix
-from fedcore.messages import first, received
+from fedcore.messages import initial_messages, received_model
 from fedcore.nets import net
 from fedcore.rounds import run
 from fedcore.types import Data, Device, InputError, Method, Net, PairStage, Splits, StepId
@@ -76,13 +76,17 @@ def test_it_is_a_stage_over_pairs_whose_server_sees_errors_only() -> None:
     how = net("mlp", shape=(4,), classes=2, widths=[3])
     settings = Divergence(pair_rounds=3, pair_iterations=2, pair_batch=4, pair_lr=0.1, held_out=0.5)
     stage = PairStage(partial(estimate, net=how, settings=settings), remember)
-    last = list(run(Method(partial(first, common=True), (stage,), received), federation(), 0, Inline()))[-1]
+    last = list(
+        run(Method(partial(initial_messages, common=True), (stage,), received_model), federation(), 0, Inline())
+    )[-1]
     apart = last.state.server["apart"]
     assert apart.shape == (3, 3)
     assert torch.equal(apart, apart.T)
     assert not apart.diagonal().any()
     assert set(last.up.values()) == {0, 24, 48}  # two errors and a count per pair, on the first device's account
-    again = list(run(Method(partial(first, common=True), (stage,), received), federation(), 0, Inline()))[-1]
+    again = list(
+        run(Method(partial(initial_messages, common=True), (stage,), received_model), federation(), 0, Inline())
+    )[-1]
     assert torch.equal(again.state.server["apart"], apart)
 
 

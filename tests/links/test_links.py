@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcore.links import Answer, Problem, best_links, objective, solve, spent
+from fedcore.links import Problem, Solution, best_links, energy_of_links, objective, solve
 from fedcore.links.bound import source_bound, target_bound
-from fedcore.links.geometric import start
-from fedcore.links.programs import RISE, exact, gap, local_search, successive
+from fedcore.links.geometric import initial_point
+from fedcore.links.programs import RISE, gap, local_search, solve_exactly, solve_successively
 from fedcore.types import InputError
 
 SEEDS = st.integers(0, 2**31 - 1)
@@ -36,7 +36,7 @@ def cheapest(problem: Problem, psi: np.ndarray) -> float:
     return float(value)
 
 
-def feasible(answer: Answer) -> None:
+def feasible(answer: Solution) -> None:
     psi, alpha = answer.psi, answer.alpha
     assert set(psi) <= {0.0, 1.0}
     assert (psi == 0).any()
@@ -49,7 +49,7 @@ def feasible(answer: Answer) -> None:
 @given(n=st.integers(1, 8), seed=SEEDS)
 def test_exact_is_brute_force_over_all_psi(n: int, seed: int) -> None:
     problem = links.plain(n, seed)
-    answer = exact(problem)
+    answer = solve_exactly(problem)
     feasible(answer)
     assert answer.objective == pytest.approx(min(cheapest(problem, psi) for psi in every_psi(n)), rel=1e-9, abs=1e-12)
     assert answer.objective == pytest.approx(cheapest(problem, answer.psi), rel=1e-12)
@@ -146,7 +146,7 @@ def test_a_labelled_device_becomes_a_target_where_its_error_is_large(solver: str
         assert answer.trace[-1] < 0.95 * answer.trace[0]
 
 
-def test_with_the_bounds_of_eq_18_a_labelled_device_is_a_source_whatever_its_error() -> None:
+def test_under_eq_18_a_labelled_device_is_a_source_for_any_error() -> None:
     """1,000 examples: T is at least 1.9, five times that is above any S, so that Fig. 4B cannot appear."""
     error, sizes = np.where(np.arange(10) < 5, 0.1, 1e3), np.full(10, 1000.0)
     error[2] = 1.0
@@ -176,7 +176,7 @@ def test_a_device_near_all_others_is_their_only_source(solver: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "device"), [(0, 0), (2, 3)])
-def test_with_random_divergence_a_labelled_device_near_another_becomes_a_target(seed: int, device: int) -> None:
+def test_a_labelled_device_of_small_divergence_becomes_a_target(seed: int, device: int) -> None:
     """Fig. 5, third column: every other labelled device stays a source."""
     divergence = links.symmetric(10, seed, 1.0)
     for solver in ("successive", "exact"):
@@ -191,7 +191,7 @@ def staircase(solver: str) -> list[float]:
     divergence, sizes = links.symmetric(10, 0, 1.0), np.full(10, 1000.0)
     target = target_bound(error, sizes, divergence, delta=1e-3, constants="measured")
     return [
-        spent(problem.energy, solve(replace(problem, target=target, phi_e=phi_e), solver=solver).alpha)
+        energy_of_links(problem.energy, solve(replace(problem, target=target, phi_e=phi_e), solver=solver).alpha)
         for phi_e in (0, 1e-5, 0.01, 0.1, 1, 10, 1000)
     ]
 
@@ -208,12 +208,12 @@ def test_energy_falls_in_steps_as_it_weighs_more(solver: str) -> None:
 
 def test_local_search_is_what_stands_in_for_a_solver_that_fails() -> None:
     problem = links.random(8, 0)
-    answer = exact(problem, time_limit=0.0)
+    answer = solve_exactly(problem, time_limit=0.0)
     assert answer.status == "HiGHS: Time limit reached; fallback: local search"
     feasible(answer)
-    begin = start(8)
+    begin = initial_point(8)
     begin.alpha[:] = 1e-3 * (1 - np.eye(8)) + 0.9 * np.roll(np.eye(8), 1, axis=1)  # too sparse for psi = .5
-    answer = successive(problem, form="cone", tol=1e-3, max_iterations=5, begin=begin)
+    answer = solve_successively(problem, form="cone", tol=1e-3, max_iterations=5, begin=begin)
     assert answer.status == "cone: PrimalInfeasible at iteration 1; fallback: local search"
     feasible(answer)
     np.testing.assert_array_equal(answer.psi, local_search(problem))

@@ -48,7 +48,7 @@ def test_an_unlabelled_example_counts_as_wrong() -> None:
     np.testing.assert_allclose(error, [0.2, 0.6, 1e3])
 
 
-def test_corollary_is_alpha_times_the_target_bound_and_the_theorem_its_measurable_part() -> None:
+def test_corollary_1_is_the_weighted_target_bound_and_contains_theorem_2() -> None:
     alpha = np.array([[0.0, 1.0], [0.0, 0.0]])
     noise = np.full((2, 2), 0.1)
     T = target_bound(ERROR, SIZES, DIVERGENCE, delta=0.1, constants="printed")
@@ -77,12 +77,12 @@ def test_theorem_2_bounds_the_true_error_of_mixed_classifiers() -> None:
         column = np.zeros((3, 3))
         column[:2, 2] = alpha
 
-        def laid(values: np.ndarray, square: np.ndarray = square) -> np.ndarray:
+        def flat(values: np.ndarray, square: np.ndarray = square) -> np.ndarray:
             full = square.copy()
             full[:2, 2] = values
             return full
 
-        bound = theorem_2(column, np.append(error, 0), laid(np.array(divergence)), laid(noise), laid(labelling))[2]
+        bound = theorem_2(column, np.append(error, 0), flat(np.array(divergence)), flat(noise), flat(labelling))[2]
         assert (weights[2] * abs(mixed - truth[2])).sum() <= bound + 1e-12
 
 
@@ -95,30 +95,30 @@ def test_combination_noise_is_the_weighted_disagreement() -> None:
 
 
 def test_the_energy_of_a_link_is_that_of_the_papers_ranges() -> None:
-    K = energy.drawn(50, torch.Generator().manual_seed(0))
+    K = energy.draw_energy(50, torch.Generator().manual_seed(0))
     others = K[~np.eye(50, dtype=bool)]
     assert not np.diagonal(K).any()
     assert 2.35 < others.min() < 2.45
     assert 4.8 < others.max() < 5.02
     low = energy.energy(np.array([23.0, 25.0]), np.full((2, 2), 85e6))
     np.testing.assert_allclose(low, [[0, 2.3474], [3.7203, 0]], atol=1e-4)
-    np.testing.assert_array_equal(K, energy.drawn(50, torch.Generator().manual_seed(0)))
+    np.testing.assert_array_equal(K, energy.draw_energy(50, torch.Generator().manual_seed(0)))
 
 
 def test_a_users_own_costs_are_taken_as_they_are() -> None:
-    np.testing.assert_array_equal(energy.given([[9, 1], [2, 9]], 2), [[0, 1], [2, 0]])
+    np.testing.assert_array_equal(energy.check_costs([[9, 1], [2, 9]], 2), [[0, 1], [2, 0]])
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: energy.given(np.ones((2, 2)), 3), r"energy: shape \(2, 2\) does not fit 3 devices"),
-        (lambda: energy.given([[0, -1], [0, 0]], 2), "energy: -1 is negative"),
-        (lambda: energy.given([[0, np.nan], [0, 0]], 2), "energy: some values are infinite or nan"),
+        (lambda: energy.check_costs(np.ones((2, 2)), 3), r"energy: shape \(2, 2\) does not fit 3 devices"),
+        (lambda: energy.check_costs([[0, -1], [0, 0]], 2), "energy: -1 is negative"),
+        (lambda: energy.check_costs([[0, np.nan], [0, 0]], 2), "energy: some values are infinite or nan"),
         (lambda: energy.energy(np.array([23.0, 24.0]), np.zeros((2, 2))), "rates: some links have rate 0"),
         (lambda: energy.energy(np.array([23.0, np.nan]), np.ones((2, 2))), "powers: some values"),
         (lambda: energy.energy(np.array([23.0, 24.0]), np.ones((2, 2)), 0), "bits: 0 is no size"),
-        (lambda: energy.drawn(2, torch.Generator(), rates=(2, 1)), "rates: 2 to 1 is no range"),
+        (lambda: energy.draw_energy(2, torch.Generator(), rates=(2, 1)), "rates: 2 to 1 is no range"),
         (lambda: source_bound(ERROR, np.array([5.0, 0.0]), delta=0.1, constants="printed"), "device 1 has no data"),
         (lambda: source_bound(ERROR, SIZES, delta=1.0, constants="printed"), "delta: 1.0 is no probability"),
         (lambda: source_bound(ERROR, SIZES, delta=0.1, constants="best"), "constants: 'best' is unknown"),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcore.links.forms import FORMS
-from fedcore.links.geometric import EPS_C, PSI, SLACK, Around, Point, floor, monomial, start
+from fedcore.links.geometric import EPS_C, PSI, SLACK, Monomials, Point, initial_point, least_alpha, monomial
 from fedcore.links.problem import EPS_E, objective
 
 SEEDS = st.integers(0, 2**31 - 1)
@@ -21,7 +21,7 @@ def anywhere(rng: np.random.Generator, n: int) -> Point:
     def between(low: float, high: float, *shape: int) -> np.ndarray:
         return np.exp(rng.uniform(np.log(low), np.log(high), shape))
 
-    alpha = between(floor(n), 1, n, n) * ~np.eye(n, dtype=bool)
+    alpha = between(least_alpha(n), 1, n, n) * ~np.eye(n, dtype=bool)
     return Point(between(1e-3, PSI[1], n), alpha, between(*SLACK, n))
 
 
@@ -30,7 +30,7 @@ def anywhere(rng: np.random.Generator, n: int) -> Point:
 def test_each_monomial_is_below_its_posynomial_and_equal_at_the_point(seed: int, n: int) -> None:
     rng = np.random.default_rng(seed)
     at, other = anywhere(rng, n), anywhere(rng, n)
-    around = Around(links.random(n, seed % 1000), at)
+    around = Monomials(links.random(n, seed % 1000), at)
     i, j = around.i, around.j
     r, b = around.left
     w, c = around.link
@@ -89,9 +89,9 @@ def test_the_posynomials_as_printed(seed: int) -> None:
 @pytest.mark.parametrize("noisy", [False, True])
 @pytest.mark.parametrize("n", [2, 5])
 def test_the_three_forms_find_the_same_objective(n: int, noisy: bool) -> None:
-    problem, at = links.random(n, 1, noisy=noisy), start(n)
+    problem, at = links.random(n, 1, noisy=noisy), initial_point(n)
     for _ in range(4):
-        steps = {name: form(Around(problem, at)) for name, form in FORMS.items()}
+        steps = {name: form(Monomials(problem, at)) for name, form in FORMS.items()}
         for name, step in steps.items():
             assert step.objective == pytest.approx(steps["cone"].objective, rel=1e-5), name
         at = steps["cone"].point

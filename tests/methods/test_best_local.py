@@ -50,7 +50,7 @@ def test_the_exam_decides(exam, best):
 
 
 @pytest.mark.parametrize(("exam", "best"), [("validation", "b"), ("test", "a")])
-def test_a_device_that_errs_about_its_own_labels_is_found_out_by_the_servers_test_set(exam, best):
+def test_exam_on_the_servers_test_set_ignores_reported_scores(exam, best):
     fed = federation("ab")
     a, b = (fed.devices[name].data for name in "ab")
     wrong = Splits(mislabelled(b.train), mislabelled(b.val), b.test)

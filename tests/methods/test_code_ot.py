@@ -196,7 +196,7 @@ def mixed(**settings):
     return report, messages, updates
 
 
-def test_models_of_other_widths_are_fused_and_every_device_gets_its_own_shapes():
+def test_models_of_unequal_widths_fuse_and_return_in_each_devices_shapes():
     report, messages, updates = mixed()
     for name, message in messages.items():
         shapes = {leaf: tuple(x.shape) for leaf, x in message.params.items()}
@@ -208,7 +208,7 @@ def test_models_of_other_widths_are_fused_and_every_device_gets_its_own_shapes()
     assert bits(messages["b"].params) == bits(fit)
 
 
-def test_what_the_wide_devices_get_is_the_fused_function_where_their_models_are_split_copies():
+def test_wide_devices_get_the_fused_function_if_models_are_split_copies():
     """Each of NET's units is there twice in the wide net, with half of its outgoing weights: the same function."""
     small = model("small")
     wide = nets.net("mlp", shape=(4,), classes=3, widths=[10, 8])

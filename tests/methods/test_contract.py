@@ -176,7 +176,7 @@ def test_the_order_in_which_updates_arrive_does_not_matter(row):
 
 
 @pytest.mark.slow
-def test_every_step_travels_to_another_process_and_gives_the_same_bits_there(row):
+def test_every_step_gives_the_same_bits_in_another_process(row):
     built = row.build(NETS)
     again = pickle.loads(pickle.dumps(built))
     here = [bits(one) for one in run(built, FED, 5, Inline())]

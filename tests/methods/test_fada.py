@@ -12,7 +12,7 @@ from test_st_lf import GIVEN, half
 from torch.nn.functional import cross_entropy
 
 from fedcore import nets
-from fedcore.links import adversaries, spent
+from fedcore.links import adversaries, energy_of_links
 from fedcore.methods import method
 from fedcore.mixing import evenly, mean
 from fedcore.rounds import run
@@ -80,7 +80,7 @@ def test_without_alignment_it_is_fedavg_of_devices_of_equal_size(name, rival):
     assert one.report.devices == two.report.devices
 
 
-def test_without_alignment_a_target_runs_the_even_mean_of_what_sources_trained():
+def test_without_alignment_a_target_runs_the_even_mean_of_the_sources():
     built, fed = fada(rounds=0, sharpness=9.0), half()
     one, alone = last(built, fed, 3), trained(fed, SGD, 3, start(3))
     for name, deployed in models(built, one).items():
@@ -112,7 +112,7 @@ def test_from_the_targets_model_it_is_descent_of_the_sources_mean_loss():
         assert bits(models(built, one)[name]) == bits(Model((alone[name].params,)))
 
 
-def test_with_one_source_and_weight_zero_it_does_not_matter_what_copies_start_from():
+def test_with_one_source_and_weight_zero_the_start_of_copies_is_irrelevant():
     fed = half(unknown="bcd")
     found = [last(fada(start=way, weight=0.0), fed, 3) for way in ("own", "target")]
     assert found[0].scores == found[1].scores
@@ -151,12 +151,14 @@ def test_sources_targets_and_energies_are_st_lfs_and_every_link_is_there(seed):
     torch.testing.assert_close(alpha.sum(0), psi)
     assert torch.equal(alpha > 0, (psi == 0)[:, None] & (psi == 1))
     found = one.report.devices["links"]
-    assert sum(row["energy"] for row in found.values()) == pytest.approx(spent(mine["energy"].numpy(), alpha.numpy()))
+    assert sum(row["energy"] for row in found.values()) == pytest.approx(
+        energy_of_links(mine["energy"].numpy(), alpha.numpy())
+    )
     assert [row["links_out"] for row in found.values()] == [2, 2, 0, 0]
     assert [row["received"] for row in found.values()] == [0, 0, *[2 * sum(x.nbytes for x in model().values())] * 2]
 
 
-def test_psi_fada_draws_rnd_psis_sources_and_targets_also_among_devices_without_labels():
+def test_psi_fada_draws_the_sources_of_rnd_psi_also_without_labels():
     unlabelled = 0
     rnd = {name: GIVEN[name] for name in ("nets", "training", "common", "powers", "rates", "bits", "costs", "combine")}
     for seed in range(4):
@@ -212,7 +214,7 @@ def test_names_that_begin_like_others_and_have_strokes_are_told_apart():
 # what travels
 
 
-def test_targets_send_features_and_weights_sources_models_and_features_and_nobody_examples():
+def test_updates_hold_features_weights_and_models_but_no_examples():
     hidden, steps = 4, aligned(fada())
     assert len(steps) == 4 * (2 * ALIGNED["rounds"] + 2)
     for unit, _, sent in steps:
@@ -228,13 +230,13 @@ def test_targets_send_features_and_weights_sources_models_and_features_and_nobod
             assert leaves in (set(), {"features", "model"})
 
 
-def test_the_server_keeps_no_features_in_the_end_and_ends_with_nothing_to_send():
+def test_the_server_ends_without_features_and_with_empty_messages():
     one = last(fada(), half(), 1)
     assert not [leaf for leaf in one.state.server if leaf.startswith(("features", "identifier", "model"))]
     assert all(message == Message() for message in one.state.messages.values())
 
 
-def test_an_identifier_is_trained_for_every_pair_once_both_have_shown_features():
+def test_a_pairs_identifier_is_trained_once_both_have_sent_features():
     server = {"psi": torch.tensor([0.0, 1, 0, 1])}
     names, turn = tuple("abcd"), Turn(1, 3, 0, tuple("abcd"), tuple("abcd"))
     settings = adversaries.Alignment("own", 1, 4, 0.1, 1.0, 8, 1.0, 5, 2, 0.1)

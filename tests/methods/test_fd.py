@@ -10,7 +10,7 @@ from federations import ADAM, NBYTES, NET, NETS, SGD, bits, federation, last, tr
 from torch.nn.functional import cross_entropy
 
 from fedcore import nets
-from fedcore.distillation import COUNTS, SOFT, SUMS, label_wise, likelihoods, unseen
+from fedcore.distillation import COUNTS, SOFT, SUMS, initial_targets, label_wise, likelihoods
 from fedcore.execute.workers import Inline
 from fedcore.local import predict
 from fedcore.methods import method
@@ -34,7 +34,7 @@ def test_each_device_gets_the_mean_of_the_others_by_hand():
         "b": says([[5.0, 1.0, 2.0]], [0]),
         "c": says([[8.0, 1.0, 0.0], [0.0, 0.0, 9.0]], [0, 2]),
     }
-    nobody = {SOFT: unseen(3)}
+    nobody = {SOFT: initial_targets(3)}
     server, messages, report = (
         fd().stages[0].combine(nobody, updates, Turn(0, 0, 0, ("a", "b", "c"), ("a", "b", "c", "d")))
     )
@@ -91,7 +91,7 @@ def test_nothing_but_soft_targets_travels():
     assert set(last(fd(rounds=1, common=False), FED).down.values()) == {72}
 
 
-def test_who_was_never_chosen_runs_the_initial_model_and_has_the_latest_soft_targets():
+def test_a_device_never_sampled_has_initial_model_and_latest_targets():
     built, chosen, down = fd(fraction=0.2, rounds=12), set(), []
     start = nets.init(NET, generator(1, "init"))
     for one in run(built, FED, 1, Inline()):

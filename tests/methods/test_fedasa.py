@@ -16,11 +16,11 @@ from signals import ADAM, NET, NETS, WHOLE, data
 from signals import federation as signals
 
 from fedcore import nets
-from fedcore.cells import deepest, distances, exchange, features, parts, report, upto
+from fedcore.cells import distances, exchange, features, leaves_up_to, max_depth, parts, report
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.local import accuracy, load, train
 from fedcore.methods import method
-from fedcore.methods.fedasa import mix, shortened, teach, within
+from fedcore.methods.fedasa import depths_within, mix, shorten, teach
 from fedcore.mixing import by_size, mean
 from fedcore.results.reports import devices
 from fedcore.rounds import begin, run
@@ -33,8 +33,8 @@ GIVEN = {
 fedasa = partial(method, "fedasa", **GIVEN)
 LEAVES = tuple(nets.shapes(NET))
 PRIVATE = parts(NET)["head"]
-M = deepest(NET)
-COSTS = [4 * sum(torch.Size(nets.shapes(NET)[leaf]).numel() for leaf in upto(NET, m)) for m in range(M + 1)]
+M = max_depth(NET)
+COSTS = [4 * sum(torch.Size(nets.shapes(NET)[leaf]).numel() for leaf in leaves_up_to(NET, m)) for m in range(M + 1)]
 GENTLE = replace(ADAM, lr=1e-4)
 """So small a rate that after a round every model is still about the common initial one."""
 
@@ -63,7 +63,9 @@ def alignment(rounds):
 def test_three_devices_with_unequal_depths_by_hand():
     """Sizes 1, 2, 3 at depths 0, 1, 2: the stem is everyone's, cell 2 one device's, and nobody uses cell 3."""
     sizes, numbers = {"a": 1, "b": 2, "c": 3}, {"a": 6.0, "b": 12.0, "c": 18.0}
-    updates = {name: Update(filled(upto(NET, m), numbers[name]), size=sizes[name]) for m, name in enumerate(numbers)}
+    updates = {
+        name: Update(filled(leaves_up_to(NET, m), numbers[name]), size=sizes[name]) for m, name in enumerate(numbers)
+    }
     before = {f"hyper/{leaf}": x for leaf, x in filled(LEAVES, -1).items()}
     server, messages = mix(before, updates, turn())
     expected = {"stem": (1 * 6 + 2 * 12 + 3 * 18) / 6, "cell1": (2 * 12 + 3 * 18) / 5, "cell2": 18, "cell3": -1}
@@ -88,7 +90,7 @@ def everyone_at_full_depth(**changes):
 
 
 def test_with_everyone_at_depth_m_it_is_fedavg_of_stem_and_cells():
-    state, fed, shared = everyone_at_full_depth(), signals(), upto(NET, M)
+    state, fed, shared = everyone_at_full_depth(), signals(), leaves_up_to(NET, M)
     memory, params = {name: {} for name in "abc"}, dict.fromkeys("abc", nets.init(NET, generator(2, "init")))
     for stage, number in ((0, 0), (1, 0), (1, 1)):
         with one_thread():
@@ -125,7 +127,7 @@ def test_what_is_private_is_untouched_by_the_server_and_never_sent():
     depths = alignment(rounds)
     for one in rounds:
         for name, message in one.state.messages.items():
-            assert [*message.params] == [*upto(NET, depths[name])]
+            assert [*message.params] == [*leaves_up_to(NET, depths[name])]
             assert not message.extra
             deployed = fedasa().deploy(one.state.memories[name], message).members[0]
             for leaf in set(LEAVES) - set(message.params):
@@ -166,7 +168,10 @@ def test_a_planted_depth_is_found(distance):
             moved |= {leaf: torch.zeros_like(moved[leaf]) for leaf in cells[m]}
         return moved | dict(zip(cells[step_id], (params[leaf] * number for leaf in cells[1]), strict=True))
 
-    models = {name: {leaf: planted(m)[leaf] for leaf in upto(NET, M)} for name, m in zip("abc", (1, 2, 3), strict=True)}
+    models = {
+        name: {leaf: planted(m)[leaf] for leaf in leaves_up_to(NET, M)}
+        for name, m in zip("abc", (1, 2, 3), strict=True)
+    }
     found = distances(NET, models, (NET, planted(2)), 2, data(40, "aux"), distance)
     for name, m in zip("abc", (1, 2, 3), strict=True):
         assert found[name].argmin() == m
@@ -216,7 +221,7 @@ def test_the_depth_is_found_again_in_every_alignment_round_and_kept_after():
     assert last(fedasa(rounds=1, alignment_rounds=9), signals(), 1).turn.stage == 0
 
 
-def test_after_a_second_alignment_a_device_goes_on_with_its_own_deeper_cells():
+def test_after_a_second_alignment_a_device_keeps_its_deeper_cells():
     """What it sent and did not get back is as it trained it."""
     one, two = list(run(fedasa(rounds=2, alignment_rounds=2, cell=0, distance="unit_norm", training=GENTLE),
                         signals(), 1, Inline()))  # fmt: skip
@@ -231,7 +236,7 @@ def test_after_a_second_alignment_a_device_goes_on_with_its_own_deeper_cells():
 # The auxiliary model
 
 
-def test_the_auxiliary_model_is_trained_from_the_common_start_on_the_servers_examples():
+def test_the_auxiliary_model_starts_in_common_and_uses_server_examples():
     fed = signals()
     state = begin(fedasa(steps=6), fed, 3, Inline())
     start = nets.init(NET, generator(3, "init"))
@@ -251,7 +256,7 @@ def test_the_auxiliary_model_is_trained_from_the_common_start_on_the_servers_exa
 
 
 def test_a_shorter_auxiliary_model():
-    short = shortened(NET, 1)
+    short = shorten(NET, 1)
     assert [*parts(short)] == ["stem", "cell1", "head"]
     rounds = play(fedasa(auxiliary=1, cell=1, distance="unit_norm", training=GENTLE), signals(), 4)
     assert alignment(rounds) == dict.fromkeys("abc", 1)
@@ -286,10 +291,10 @@ def test_a_budget_below_the_stem_is_refused():
 
 def test_a_list_of_budgets_is_one_for_each_device_in_their_order():
     numbers = [COSTS[0], COSTS[2] - 1, 10.0 * COSTS[M]]
-    assert within(numbers, dict.fromkeys("abc", NET)) == {"a": 0, "b": 1, "c": M}
-    assert within(numbers, dict.fromkeys("cab", NET)) == {"c": 0, "a": 1, "b": M}
-    assert within(float(COSTS[1]), dict.fromkeys("ab", NET)) == {"a": 1, "b": 1}
-    assert within(None, dict.fromkeys("ab", NET)) == {"a": M, "b": M}
+    assert depths_within(numbers, dict.fromkeys("abc", NET)) == {"a": 0, "b": 1, "c": M}
+    assert depths_within(numbers, dict.fromkeys("cab", NET)) == {"c": 0, "a": 1, "b": M}
+    assert depths_within(float(COSTS[1]), dict.fromkeys("ab", NET)) == {"a": 1, "b": 1}
+    assert depths_within(None, dict.fromkeys("ab", NET)) == {"a": M, "b": M}
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_rounds_on_one_device_are_rounds_of_training():
     assert bits(last(fedavg(rounds=3), alone, 4).state.messages["a"].params) == bits(sent)
 
 
-def test_one_step_on_all_examples_is_a_step_of_gradient_descent_on_their_union():
+def test_one_full_batch_step_is_gradient_descent_on_the_union():
     """Weighted by size, the mean of the devices' mean gradients is the union's mean gradient."""
     fed = federation()
     step = replace(SGD, batch=100, epochs=1, lr=0.5)

@@ -14,9 +14,17 @@ from torch.nn.functional import cross_entropy, log_softmax, nll_loss
 
 from fedcore import nets
 from fedcore.execute.workers import Inline
-from fedcore.local import fit, lay, load
+from fedcore.local import fit, flatten_net, load
 from fedcore.methods import method
-from fedcore.methods.fedgen import GENERATOR, LABELS, classifier, crowding, lessons_taken, taught, under
+from fedcore.methods.fedgen import (
+    GENERATOR,
+    LABELS,
+    classifier,
+    diversity_loss,
+    generated_pull,
+    strip_prefix,
+    train_generator,
+)
 from fedcore.rounds import begin, run
 from fedcore.types import InputError, Net, StepId, Turn, Update, generator, nbytes
 
@@ -61,17 +69,17 @@ def test_a_devices_step_is_the_gradient_of_both_losses_by_autograd():
     """CE of its examples + weight * CE of h(z) for generated z, of which only the last layer learns."""
     sent = next(run(fedgen(), FED, 1, Inline())).state.messages["a"]
     there, training = FED.devices["a"], replace(SGD, batch=100, epochs=1)
-    laid = lay(NET, sent.params)
-    pull = taught(laid, sent.extra, maker(), 2.5, 8, generator("draws"))
-    fit(laid, there, StepId(1, 0, 1, "a"), training, {}, pull=pull)
-    module, made = NET.build(), load(maker().net, under(GENERATOR, sent.extra)).eval()
+    flat = flatten_net(NET, sent.params)
+    pull = generated_pull(flat, sent.extra, maker(), 2.5, 8, generator("draws"))
+    fit(flat, there, StepId(1, 0, 1, "a"), training, {}, pull=pull)
+    module, made = NET.build(), load(maker().net, strip_prefix(GENERATOR, sent.extra)).eval()
     module.load_state_dict(sent.params)
     y, noise = maker().draw(sent.extra[LABELS], 8, generator("draws"))
     z = maker().make(made, y, noise).detach()
     loss = cross_entropy(module(there.data.train.x), there.data.train.y)
     (loss + 2.5 * cross_entropy(module.fc3(z), y)).backward()
     expected = {leaf: (x - training.lr * x.grad).detach() for leaf, x in module.named_parameters()}
-    torch.testing.assert_close(laid.params(), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(flat.params(), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_the_generator_learns_by_its_objective_with_pytorchs_adam():
@@ -81,8 +89,8 @@ def test_the_generator_learns_by_its_objective_with_pytorchs_adam():
         (torch.randn(3, 4, generator=generator("w", k)), torch.randn(3, generator=generator("b", k))) for k in (0, 1)
     ]
     start, turn = nets.init(maker().net, generator("start")), Turn(3, 0, 4, ("a", "b"), ("a", "b"))
-    laid = lay(maker().net, start)
-    lessons_taken(laid, {}, maker(), lessons(steps=4), heads, counts.double(), turn)
+    flat = flatten_net(maker().net, start)
+    train_generator(flat, {}, maker(), lessons(steps=4), heads, counts.double(), turn)
 
     module = maker().net.build()
     module.load_state_dict(start)
@@ -102,7 +110,7 @@ def test_the_generator_learns_by_its_objective_with_pytorchs_adam():
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    torch.testing.assert_close(laid.params(), dict(module.state_dict()), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(flat.params(), dict(module.state_dict()), rtol=1e-3, atol=1e-4)
 
 
 def test_the_generators_loss_falls_and_its_optimiser_goes_on():
@@ -114,14 +122,14 @@ def test_the_generators_loss_falls_and_its_optimiser_goes_on():
 
 def test_features_all_alike_crowd_most():
     noise = torch.randn(5, 3, generator=generator("noise"))
-    assert crowding(torch.ones(5, 4), noise).item() == 1
-    assert crowding(torch.randn(5, 4, generator=generator("z")), noise) < 0.8
+    assert diversity_loss(torch.ones(5, 4), noise).item() == 1
+    assert diversity_loss(torch.randn(5, 4, generator=generator("z")), noise) < 0.8
 
 
 def test_its_traffic_is_fedavgs_and_the_generator():
     """Beside the generator the frequencies of three labels go down, in doubles, and their counts up, as integers."""
     rounds = list(run(fedgen(rounds=2), FED, 1, Inline()))
-    assert nbytes(under(GENERATOR, rounds[-1].state.server)) == EXTRA
+    assert nbytes(strip_prefix(GENERATOR, rounds[-1].state.server)) == EXTRA
     assert [set(one.up.values()) for one in rounds] == [{NBYTES + 24}] * 2
     assert [set(one.down.values()) for one in rounds] == [{NBYTES}, {2 * (NBYTES + EXTRA + 24)}]
 

@@ -8,11 +8,11 @@ from signals import WHOLE
 from signals import federation as signals
 
 from fedcore import nets
-from fedcore.cells import exchange, layers, merged, train_shared
+from fedcore.cells import exchange, layers, merge_models, train_shared
 from fedcore.evaluate import evaluate
 from fedcore.execute.workers import one_thread
 from fedcore.local import train
-from fedcore.messages import first
+from fedcore.messages import initial_messages
 from fedcore.methods import method
 from fedcore.mixing import by_size, mean
 from fedcore.rounds import run
@@ -68,7 +68,7 @@ def test_personal_layers_and_moments_never_travel():
 @pytest.mark.parametrize("common", [True, False])
 def test_with_nothing_personal_it_is_fedavg(training, common):
     everything = partial(train_shared, shared=tuple(nets.shapes(NET)), training=training, personal_lr=None)
-    shared = Method(partial(first, common=common), (Stage(everything, exchange, 3),), merged)
+    shared = Method(partial(initial_messages, common=common), (Stage(everything, exchange, 3),), merge_models)
     averaged = method("fedavg", **GIVEN | {"training": training, "common": common}, fraction=1.0, weights="size")
     one, two = (last(built, federation(), 4) for built in (shared, averaged))
     assert bits(one.state.messages) == bits(two.state.messages)

@@ -9,11 +9,11 @@ from signals import ADAM, NET, NETS, WHOLE
 from signals import federation as signals
 
 from fedcore import nets
-from fedcore.cells import deepest, upto
+from fedcore.cells import leaves_up_to, max_depth
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.local import train
 from fedcore.methods import method
-from fedcore.methods.fixed_depth import drawn
+from fedcore.methods.fixed_depth import draw_depth
 from fedcore.mixing import by_size, mean
 from fedcore.rounds import run
 from fedcore.types import InputError, Message, StepId, generator
@@ -33,7 +33,7 @@ def test_uplink_bytes_are_shared_parameters_times_four():
 
 @pytest.mark.parametrize("depth", range(4))
 def test_a_plain_loop(depth):
-    fed, shared = signals(), upto(NET, depth)
+    fed, shared = signals(), leaves_up_to(NET, depth)
     memory = {name: {} for name in fed.devices}
     params = {name: nets.init(NET, generator(2, "init")) for name in fed.devices}
     for number in range(2):
@@ -74,14 +74,14 @@ def test_a_rate_of_its_own_where_nothing_is_shared():
 
 
 def test_random_depths_are_drawn_by_seed_and_name():
-    depths = {name: drawn(NET, 5, name) for name in "abcdefghijklmnopqrst"}
-    assert set(depths.values()) == set(range(deepest(NET) + 1))
-    assert depths != {name: drawn(NET, 6, name) for name in depths}
-    weights = [sum(nets.init(NET, generator(0))[leaf].numel() for leaf in upto(NET, m)) for m in range(4)]
+    depths = {name: draw_depth(NET, 5, name) for name in "abcdefghijklmnopqrst"}
+    assert set(depths.values()) == set(range(max_depth(NET) + 1))
+    assert depths != {name: draw_depth(NET, 6, name) for name in depths}
+    weights = [sum(nets.init(NET, generator(0))[leaf].numel() for leaf in leaves_up_to(NET, m)) for m in range(4)]
     for one in run(fixed_depth(depth="random"), signals("abcd"), 5, Inline()):
         assert one.up == {name: 4 * weights[depths[name]] for name in "abcd"}
         for name in "abcd":
-            assert [*one.state.messages[name].params] == [*upto(NET, depths[name])]
+            assert [*one.state.messages[name].params] == [*leaves_up_to(NET, depths[name])]
 
 
 def test_the_order_of_devices_does_not_matter():

@@ -12,11 +12,11 @@ from federations import NET, SGD, Recorder, bits, data, federation, last, model,
 
 from fedcore import nets
 from fedcore.evaluate import evaluate, outputs
-from fedcore.links import Answer, Problem, best_links, divergence, programs, protocol, spent
+from fedcore.links import Problem, Solution, best_links, divergence, energy_of_links, programs, protocol
 from fedcore.links.bound import source_bound, target_bound
 from fedcore.links.divergence import Divergence
 from fedcore.links.forms import Step
-from fedcore.links.protocol import Bound, Program, Radio, binary, costs_of, planned, report
+from fedcore.links.protocol import Bound, Program, Radio, binary, link_costs, plan_links, report
 from fedcore.methods import method
 from fedcore.methods.st_lf import of_program
 from fedcore.rounds import run
@@ -79,7 +79,7 @@ REPORTS = reported((0.1, 500, 600), (0.2, 400, 500), (0, 0, 700), (0, 0, 800))
 def formed(server=REPORTS, d=D, turn=TURN, bound=BOUND, radio=RADIO, solver="exact"):
     """The server's memory, its messages and its report after planted reports and divergences."""
     program = Program(solver, 3e-3, 60)
-    return planned(server, planted(d), turn, bound=bound, radio=radio, program=program, weights=of_program)
+    return plan_links(server, planted(d), turn, bound=bound, radio=radio, program=program, weights=of_program)
 
 
 def sent(names=NAMES):
@@ -97,7 +97,7 @@ def test_planted_divergences_give_the_links_worked_out_from_s_t_and_k():
     error[2:] = 1e3
     sizes, how = np.array([600.0, 500, 700, 800]), {"delta": 1e-3, "constants": "measured"}
     problem = Problem(
-        source_bound(error, sizes, **how), target_bound(error, sizes, D, **how), costs_of(5, 4, RADIO), 1, 5, 1
+        source_bound(error, sizes, **how), target_bound(error, sizes, D, **how), link_costs(5, 4, RADIO), 1, 5, 1
     )
     psi = np.array([0.0, 0, 1, 1])
     assert server["psi"].tolist() == psi.tolist()
@@ -126,7 +126,7 @@ def linked(how):
     return *protocol.send_models(server, updates, TURN, how=how), updates
 
 
-def test_parameters_are_the_weighted_mean_of_the_sources_and_sources_keep_their_own():
+def test_targets_get_the_weighted_mean_and_sources_keep_their_own_model():
     _, messages, _, updates = linked("parameters")
     mine = {name: protocol.deploy(sent()[name].params, messages[name]) for name in NAMES}
     by_hand = {leaf: 0.3 * x + 0.7 * updates["b"].params[leaf] for leaf, x in updates["a"].params.items()}
@@ -161,7 +161,7 @@ def test_what_links_carry_and_cost_is_reported_by_device():
     assert columns["sent"] == [2 * weight, weight, 0, 0]
     assert columns["received"] == [0, 0, 2 * weight, weight]
     assert columns["energy"] == [2 + 3, 6, 0, 0]
-    assert sum(columns["energy"]) == spent(server["energy"].numpy(), WEIGHTS.numpy())
+    assert sum(columns["energy"]) == energy_of_links(server["energy"].numpy(), WEIGHTS.numpy())
     assert columns["target"] == [0, 0, 1, 1]
     assert columns["error"] == [150 / 600, 180 / 500, 1, 1]
 
@@ -169,7 +169,7 @@ def test_what_links_carry_and_cost_is_reported_by_device():
 def test_the_order_of_devices_does_not_matter():
     """The same costs, handed over with the devices in another order, give the same links."""
     order = [2, 0, 3, 1]
-    costs = costs_of(5, 4, RADIO)
+    costs = link_costs(5, 4, RADIO)
 
     def links(index):
         radio = replace(RADIO, costs=costs[np.ix_(index, index)].tolist())
@@ -225,7 +225,7 @@ def test_unlabelled_devices_run_the_one_labelled_ones_model_bit_by_bit():
 # what travels
 
 
-def test_only_sources_with_a_link_send_their_model_and_reports_are_three_numbers():
+def test_only_linked_sources_send_models_and_reports_are_three_numbers():
     execute = Recorder()
     list(run(st_lf(), half(), 1, execute))
     updates = {(fn.func if isinstance(fn, partial) else fn, unit): result[1] for fn, unit, result in execute.steps
@@ -242,7 +242,7 @@ def test_only_sources_with_a_link_send_their_model_and_reports_are_three_numbers
             assert unit not in "cd" or not update.params
 
 
-def test_a_report_counts_unlabelled_examples_and_says_how_wrong_the_labelled_ones_are():
+def test_a_report_has_all_examples_and_the_error_on_labelled_ones():
     there = federation("a").devices["a"]
     there = replace(there, data=replace(there.data, unlabelled=Data(data(11).x, torch.full((11,), -1))))
     memory = model("a")
@@ -257,7 +257,7 @@ def test_a_report_counts_unlabelled_examples_and_says_how_wrong_the_labelled_one
 
 def test_a_device_without_data_is_refused_by_name():
     empty = Device("b", NET, Splits(NONE, NONE, NONE))
-    with pytest.raises(InputError, match=r"^device b: it has no examples, allowed is at least one"):
+    with pytest.raises(InputError, match=r"^device b: it has no examples; at least one is needed"):
         report(model("b"), Message(), empty, StepId(0, 1, 0, "b"))
 
 
@@ -288,9 +288,9 @@ def test_parameters_that_start_apart_are_refused_and_outputs_are_not():
 @pytest.fixture
 def unsolved():
     """A process that remembers no program's answer, before and after."""
-    protocol.answered.cache_clear()
+    protocol.solve_cached.cache_clear()
     yield
-    protocol.answered.cache_clear()
+    protocol.solve_cached.cache_clear()
 
 
 def test_rows_that_pose_the_same_program_have_it_solved_once(unsolved, monkeypatch):
@@ -299,7 +299,7 @@ def test_rows_that_pose_the_same_program_have_it_solved_once(unsolved, monkeypat
     first, again = formed(), formed()
     assert len(posed) == 1
     assert bits(first) == bits(again)
-    problem = protocol.posed(REPORTS, divergence.matrix(planted(D), NAMES).numpy(), TURN, BOUND, RADIO)
+    problem = protocol.pose_program(REPORTS, divergence.matrix(planted(D), NAMES).numpy(), TURN, BOUND, RADIO)
     assert [x.tolist() for x in (posed[0].source, posed[0].target, posed[0].energy)] == [
         x.tolist() for x in (problem.source, problem.target, problem.energy)
     ]
@@ -319,14 +319,14 @@ def test_a_solver_that_fails_is_a_warning_that_names_its_stand_in(unsolved, monk
 
 @pytest.mark.parametrize("status", ["cone: Solved", "cone: max_iterations"])  # the latter is its own end, no failure
 def test_a_solver_that_ends_is_no_warning(status):
-    answer = Answer(np.zeros(1), np.zeros((1, 1)), 0.0, 0.0, 1, 0.0, status)
-    assert protocol.solution(answer, "a").words == {"status": status}
+    answer = Solution(np.zeros(1), np.zeros((1, 1)), 0.0, 0.0, 1, 0.0, status)
+    assert protocol.report_solution(answer, "a").words == {"status": status}
 
 
-def test_the_programs_numbers_are_those_of_every_device():
+def test_gap_iterations_fall_and_rise_of_a_program_are_reported():
     def solution(gap, *trace):
-        answer = Answer(np.zeros(1), np.zeros((1, 1)), 0.0, gap, 1, 0.0, "", trace)
-        return protocol.solution(answer, "ab").devices["program"]
+        answer = Solution(np.zeros(1), np.zeros((1, 1)), 0.0, gap, 1, 0.0, "", trace)
+        return protocol.report_solution(answer, "ab").devices["program"]
 
     expected = {"gap": 0.25, "iterations": 4, "fall": 3 / 8, "rise": 2 / 8}
     assert solution(0.25, 8.0, 4.0, 6.0, 5.0) == {"a": expected, "b": expected}

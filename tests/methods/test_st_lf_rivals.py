@@ -15,14 +15,14 @@ from test_st_lf import BOUND, GIVEN, RADIO, REPORTS, TURN, half, planted, report
 from fedcore.execute.workers import Inline
 from fedcore.links.heuristics import (
     average_degree,
-    coins,
-    halves,
-    matched,
+    match_sources,
     one_source,
+    random_halves,
+    random_roles,
     random_weights,
     size_weights,
 )
-from fedcore.links.protocol import Known, Program, guessed, planned
+from fedcore.links.protocol import LinkInputs, Program, draw_links, plan_links
 from fedcore.methods import method
 from fedcore.methods.st_lf import at_random, by_size, of_equal_degree, of_least_error, of_program, one_to_one
 from fedcore.results.reports import matrices
@@ -62,7 +62,7 @@ def test_size_weights_are_the_sources_shares():
         np.testing.assert_allclose(alpha[:, j], [1 / 8, 0, 2 / 8, 0, 0, 5 / 8])
 
 
-def test_the_source_of_least_error_serves_everyone_and_a_target_of_less_error_nobody():
+def test_the_source_of_least_error_is_linked_to_every_target():
     alpha = one_source(PSI, np.array([0.3, 0.0, 0.2, 0.1, 0.0, 0.2]))
     feasible(PSI, alpha)
     assert alpha[2].tolist() == PSI.tolist()
@@ -86,26 +86,26 @@ def test_average_degree_has_as_many_links_as_it_should_and_serves_everyone(count
 
 def test_single_matching_is_the_cheapest_of_all_matchings():
     psi, energy = np.array([0.0, 1, 0, 1, 0, 1]), torch.rand(6, 6, generator=draws(0), dtype=torch.float64).numpy()
-    alpha = matched(psi, energy)
+    alpha = match_sources(psi, energy)
     feasible(psi, alpha)
     assert set((alpha > 0).sum(1)[psi == 0]) == {1}
     best = min(sum(energy[i, j] for i, j in zip(order, (1, 3, 5), strict=True)) for order in permutations((0, 2, 4)))
     assert energy[alpha > 0].sum() == pytest.approx(best)
 
 
-def test_there_is_always_a_source_and_half_of_the_devices_are_targets_where_they_are_matched():
-    drawn = np.stack([coins(2, draws(seed)) for seed in range(200)])
+def test_there_is_always_a_source_and_half_are_targets_if_matched():
+    drawn = np.stack([random_roles(2, draws(seed)) for seed in range(200)])
     assert (drawn == 0).any(1).all()
     assert {tuple(psi) for psi in drawn} == {(0, 0), (0, 1), (1, 0)}
-    assert {halves(n, draws(n)).sum() for n in (5, 4)} == {2}
-    assert halves(1, draws(0)).sum() == 0
+    assert {random_halves(n, draws(n)).sum() for n in (5, 4)} == {2}
+    assert random_halves(1, draws(0)).sum() == 0
 
 
 def test_each_rival_weighs_as_its_name_says():
     """On ST-LF's sources a and b, and on drawn ones; devices have 600, 500, 700 and 800 examples."""
     sizes, psi = np.array([600.0, 500, 700, 800]), np.array([0.0, 0, 1, 1])
     given = np.array([[0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0.0]])
-    known = Known(psi, np.zeros(4), sizes, np.ones((4, 4)), given)
+    known = LinkInputs(psi, np.zeros(4), sizes, np.ones((4, 4)), given)
     np.testing.assert_allclose(by_size(known, TURN)[:, 2:].T, [[6 / 11, 5 / 11, 0, 0]] * 2)
     assert len({*at_random(known, TURN)[:2, 2:].ravel().tolist()}) == 4
     one_each = (of_equal_degree(known, TURN) > 0).sum(1)
@@ -116,14 +116,14 @@ def test_each_rival_weighs_as_its_name_says():
     sent = {name: Update(extra={"report": row}) for name, row in zip("abcd", REPORTS["report"], strict=True)}
     for seed in range(20):
         turn = replace(TURN, seed=seed)
-        server, *_ = guessed({}, sent, turn, radio=RADIO, sources=coins, weights=by_size)
+        server, *_ = draw_links({}, sent, turn, radio=RADIO, sources=random_roles, weights=by_size)
         drawn, alpha = server["psi"].numpy(), server["alpha"].numpy()
         feasible(drawn, alpha)
         sources = np.where(drawn == 0, sizes, 0)
         np.testing.assert_allclose(alpha[:, drawn == 1].T, [sources / sources.sum()] * int(drawn.sum()))
-        server, *_ = guessed({}, sent, turn, radio=RADIO, sources=halves, weights=one_to_one)
+        server, *_ = draw_links({}, sent, turn, radio=RADIO, sources=random_halves, weights=one_to_one)
         paired = server["psi"].numpy()
-        assert server["alpha"].tolist() == matched(paired, server["energy"].numpy()).tolist()
+        assert server["alpha"].tolist() == match_sources(paired, server["energy"].numpy()).tolist()
         assert paired.sum() == 2
 
 
@@ -161,7 +161,7 @@ def test_with_one_source_weights_do_not_matter():
         assert bits(found[name].state.server["alpha"]) == bits(found["st_lf"].state.server["alpha"])
 
 
-def test_the_optimum_is_the_control_where_nothing_is_apart_and_links_are_free():
+def test_without_divergence_and_energy_the_optimum_is_the_control():
     """Then a target's best source is that of least error; divergences and energies are all that tells them apart."""
     reports = reported(*((error, 500, 600) for error in (0.3, 0.1, 0.2)), (0, 0, 600))
     program = Program("exact", 3e-3, 60)
@@ -175,7 +175,7 @@ def test_the_optimum_is_the_control_where_nothing_is_apart_and_links_are_free():
         for how, d, phi_e in (("free", near, 0.0), ("far", far, 1.0)):
             bound = replace(BOUND, phi_e=phi_e)
             settings = {"bound": bound, "radio": RADIO, "program": program, "weights": weigh}
-            found[name, how] = planned(reports, planted(d), TURN, **settings)[0]
+            found[name, how] = plan_links(reports, planted(d), TURN, **settings)[0]
     for leaf in ("psi", "alpha", "theorem_2", "corollary_1"):
         assert bits(found["least_error", "free"][leaf]) == bits(found["st_lf", "free"][leaf])
     assert found["st_lf", "free"]["alpha"][1, 3] == 1

@@ -21,7 +21,7 @@ from fedcore import nets
 from fedcore.evaluate import evaluate
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.local import predict, train
-from fedcore.messages import everyone, first, received
+from fedcore.messages import initial_messages, received_model, to_everyone
 from fedcore.methods import method
 from fedcore.mixing import evenly, mean, mix
 from fedcore.rounds import run
@@ -41,7 +41,7 @@ def whole_fedavg(**settings):
 
 
 def begin_personal(public, seed, *, personal):
-    server, messages = first(public, seed, common=True)
+    server, messages = initial_messages(public, seed, common=True)
     return server, {name: Message(part(message.params, personal, False)) for name, message in messages.items()}
 
 
@@ -55,7 +55,7 @@ def train_personal(memory, message, device, step_id, *, training, personal):
 
 
 def average_all(server, updates, turn):
-    return server, everyone(
+    return server, to_everyone(
         turn.names, Message(mean([update.params for update in updates.values()], evenly(len(updates))))
     )
 
@@ -146,7 +146,7 @@ def mix_near(server, updates, turn):
 
 def neighbours():
     stages = (PairStage(estimate, remember), Stage(partial(train, training=SGD), mix_near, 2))
-    return Method(partial(first, common=True), stages, received)
+    return Method(partial(initial_messages, common=True), stages, received_model)
 
 
 def far(name):
@@ -214,7 +214,7 @@ def deploy_all(memory, message):
 
 
 def ensemble():
-    return Method(partial(first, common=False), (Stage(partial(train, training=SGD), hand_out),), deploy_all)
+    return Method(partial(initial_messages, common=False), (Stage(partial(train, training=SGD), hand_out),), deploy_all)
 
 
 def test_weighted_outputs_are_the_mixture_computed_by_hand():

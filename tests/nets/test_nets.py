@@ -30,8 +30,9 @@ def perceptron(widths, shape=(2, 3), classes=4) -> Net:
 def test_unknown_names_and_unusable_settings_are_refused():
     with pytest.raises(InputError, match=r"net.name: 'mpl' is not one of mlp"):
         nets.net("mpl", shape=(4,), classes=2)
-    with pytest.raises(InputError, match=r"net: .* argument"):
-        nets.net("mlp", shape=(4,), classes=2, widths=[3], depth=2)
+    for wrong in ({"depth": 2}, {"widths": [3], "depth": 2}):
+        with pytest.raises(InputError, match=r"net: .* argument"):
+            nets.net("mlp", shape=(4,), classes=2, **wrong)
     for widths in ([0], [3.5], [True], ["9"]):
         with pytest.raises(InputError, match=r"net.widths"):
             perceptron(widths)
@@ -66,7 +67,7 @@ def test_names_and_axes_of_leaves():
 
 @settings(max_examples=20, deadline=None)
 @given(widths=st.lists(st.integers(1, 6), max_size=3), seed=st.integers(0, 9))
-def test_shuffling_hidden_units_along_the_axes_leaves_the_function_unchanged(widths, seed):
+def test_permuting_hidden_units_along_the_axes_keeps_the_function(widths, seed):
     net = perceptron(widths)
     params = nets.init(net, seeded(seed))
     orders = {f"h{i + 1}": torch.randperm(width, generator=seeded(seed + i)) for i, width in enumerate(widths)}

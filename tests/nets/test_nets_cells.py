@@ -11,7 +11,7 @@ from signals import WHOLE
 from torch.nn.functional import conv1d, linear, max_pool1d
 
 from fedcore import nets
-from fedcore.cells import deepest, depth_of, features, layers, parts, upto
+from fedcore.cells import depth_of, features, layers, leaves_up_to, max_depth, parts
 from fedcore.local import load
 from fedcore.types import InputError, Net
 
@@ -21,7 +21,7 @@ def count(leaves):
 
 
 def test_parameters_are_those_of_table_vi():
-    shared = [count(upto(WHOLE, m)) for m in range(deepest(WHOLE) + 1)]
+    shared = [count(leaves_up_to(WHOLE, m)) for m in range(max_depth(WHOLE) + 1)]
     assert shared == [10_464, 22_816, 35_168, 47_520, 59_872]
     assert {part: count(leaves) for part, leaves in parts(WHOLE).items()} == {
         "stem": 10_464, **{f"cell{m}": 12_352 for m in (1, 2, 3, 4)}, "head": 263_562
@@ -88,10 +88,10 @@ def test_parts_of_other_nets(net, names):
     assert [*parts(net)] == names
     assert [leaf for leaves in parts(net).values() for leaf in leaves] == [*nets.shapes(net)]
     assert [leaf for leaves in layers(net).values() for leaf in leaves] == [*nets.shapes(net)]
-    for depth in range(deepest(net) + 1):
-        assert depth_of(net, upto(net, depth)) == depth
-        assert depth_of(net, upto(net, depth)[1:]) == -1
-    assert depth_of(net, nets.shapes(net)) == deepest(net)
+    for depth in range(max_depth(net) + 1):
+        assert depth_of(net, leaves_up_to(net, depth)) == depth
+        assert depth_of(net, leaves_up_to(net, depth)[1:]) == -1
+    assert depth_of(net, nets.shapes(net)) == max_depth(net)
     module = net.build().eval()
     if not isinstance(module, torch.nn.ModuleDict):
         shape = next(iter(nets.shapes(net).values()))[1:]

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from fedcore import nets
 from fedcore.execute.workers import Inline, Workers
-from fedcore.local import Training, lay, plain, predict, train
+from fedcore.local import Training, flatten_net, plain_step, predict, train
 from fedcore.nets.tables import Residual, table
 from fedcore.types import Data, Device, InputError, Message, Splits, StepId
 
@@ -65,28 +65,28 @@ def test_a_table_names_every_axis(case):
 def test_steps_lower_the_loss(case):
     net, shape = narrow(case)
     training = Training("adam", lr=0.01, momentum=0.0, weight_decay=0.0, schedule="constant", batch=12, epochs=1)
-    laid = lay(net, nets.init(net, seeded(0)))
-    step, x, y = plain(laid, training, 12), images(shape, 12), torch.arange(12) % 3
-    before = cross_entropy(laid.module(x), y).item()
+    flat = flatten_net(net, nets.init(net, seeded(0)))
+    step, x, y = plain_step(flat, training, 12), images(shape, 12), torch.arange(12) % 3
+    before = cross_entropy(flat.module(x), y).item()
     for _ in range(12):
         step(x, y)
-    assert cross_entropy(laid.module(x), y).item() < before - 0.02
+    assert cross_entropy(flat.module(x), y).item() < before - 0.02
 
 
 @pytest.mark.parametrize("case", NARROW)
 def test_channels_innermost_are_a_matter_of_speed_alone(case):
     net, shape = narrow(case)
     start, x = nets.init(net, seeded(0)), images(shape, 6)
-    laid, other = lay(net, start), net.build()
+    flat, other = flatten_net(net, start), net.build()
     other.load_state_dict(start)
-    torch.testing.assert_close(laid.params(), start, rtol=0, atol=0)
-    assert all(leaf.is_contiguous() for leaf in laid.params().values())
-    torch.testing.assert_close(laid.module(x), other(x), rtol=1e-3, atol=1e-4)
-    cross_entropy(laid.module(x), torch.arange(6) % 3).backward()
+    torch.testing.assert_close(flat.params(), start, rtol=0, atol=0)
+    assert all(leaf.is_contiguous() for leaf in flat.params().values())
+    torch.testing.assert_close(flat.module(x), other(x), rtol=1e-3, atol=1e-4)
+    cross_entropy(flat.module(x), torch.arange(6) % 3).backward()
     cross_entropy(other(x), torch.arange(6) % 3).backward()
     for name, leaf in other.named_parameters():
         scale = leaf.grad.abs().max().clamp_min(1e-3)
-        torch.testing.assert_close(laid.slopes[name] / scale, leaf.grad / scale, rtol=0, atol=5e-3, msg=name)
+        torch.testing.assert_close(flat.slopes[name] / scale, leaf.grad / scale, rtol=0, atol=5e-3, msg=name)
 
 
 @pytest.mark.parametrize("case", NARROW)

@@ -138,7 +138,7 @@ def test_another_or_a_changed_device_leaves_the_others_as_they_were(before, afte
     assert held(before) == held(after) == held(0)
 
 
-def test_a_device_that_joins_an_iid_federation_is_a_new_partition_with_the_old_shared_test():
+def test_another_device_in_an_iid_federation_keeps_the_shared_test_set():
     small, large = (partition(dataset(LABELS), **{**SETTINGS, "name": "iid", "devices": d}) for d in (4, 5))
     assert set(large.devices) - set(small.devices) == {"device-04"}
     assert small.shared.tolist() == large.shared.tolist()

@@ -58,7 +58,7 @@ def test_what_one_device_hides_is_nobody_elses_matter():
             assert [few[i] for i in index] == whole.devices[who][part].tolist()
 
 
-def test_unlabelled_devices_are_drawn_by_the_seed_and_most_stay_when_one_joins():
+def test_unlabelled_devices_follow_the_seed_and_mostly_stay_if_one_joins():
     def without(devices: int, seed: int = 0) -> set[str]:
         made = partition(dataset(LARGE), **{**SETTINGS, **HALF, "devices": devices, "seed": seed})
         return {who for who, own in made.devices.items() if not len(own["train"])}

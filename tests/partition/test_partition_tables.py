@@ -11,8 +11,8 @@ from partitions import DOMAINS, FROM_DATA, HALF, LABELS, LARGE, OWNERS, SETTINGS
 
 from fedcore.data import Dataset
 from fedcore.partition import PARTITIONS, Partition, partition
-from fedcore.partition.tables import counts, from_frame, groups, held, similarity, to_frame
-from fedcore.results.figures import who_holds_what
+from fedcore.partition.tables import counts, from_frame, groups, similarity, to_frame, training_numbers
+from fedcore.results.figures import class_counts
 from fedcore.types import Data
 
 NOTHING = np.array([], dtype=np.int64)
@@ -33,13 +33,13 @@ def test_a_device_that_trains_on_one_domain_alone_is_in_its_group():
     made = owned(a=([0], []), b=([1, 2], [3, 4]), c=([], [5]))
     assert groups(data, made) == {"a": "x", "c": "y"}
     assert groups(dataclasses.replace(data, domain=None), made) == {}
-    found = held(data, made)
+    found = training_numbers(data, made)
     assert {name: (own["in_x"], own["in_y"]) for name, own in found.items()} == {
         "a": (1.0, 0.0), "b": (0.5, 0.5), "c": (0.0, 1.0),
     }  # fmt: skip
 
 
-def test_likeness_within_and_across_groups_is_the_least_and_the_greatest_cosine():
+def test_similarity_within_and_across_groups_is_least_and_greatest_cosine():
     half, third = np.sqrt(0.5), np.sqrt(3) / 2
     x = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 5.0], [2.0, 2.0], [-7.0, 0.0], [third, 0.5]])
     data = Dataset(Data(x, torch.zeros(6, dtype=torch.int64)), None, ("k",), domain=("u", "u", "u", "u", "v", "w"))
@@ -48,7 +48,10 @@ def test_likeness_within_and_across_groups_is_the_least_and_the_greatest_cosine(
     np.testing.assert_allclose(table.loc[list("abcd"), list("abcd")], [
         [1, 0, half, -1], [0, 1, half, 0], [half, half, 1, -half], [-1, 0, -half, 1],
     ], atol=1e-7)  # fmt: skip
-    found = {name: (own.get("similarity_same"), own.get("similarity_other")) for name, own in held(data, made).items()}
+    found = {
+        name: (own.get("similarity_same"), own.get("similarity_other"))
+        for name, own in training_numbers(data, made).items()
+    }
     # d is alone in its group, e is in none and nobody's other.
     assert found["d"] == (None, pytest.approx(0))
     assert found["e"] == (None, None)
@@ -58,7 +61,7 @@ def test_likeness_within_and_across_groups_is_the_least_and_the_greatest_cosine(
 
 def test_without_domains_nothing_is_said_of_them():
     made = owned(a=([0, 1], []), b=([2], [3]))
-    assert {*held(dataset(np.array([0, 1, 0, 1])), made)["b"]} == {"examples", "classes", "largest_share"}
+    assert {*training_numbers(dataset(np.array([0, 1, 0, 1])), made)["b"]} == {"examples", "classes", "largest_share"}
 
 
 def test_counts():
@@ -104,7 +107,7 @@ def test_a_partition_survives_its_table(tmp_path, name):
 def test_who_holds_what(tmp_path, devices, classes):
     labels = np.arange(1600) % classes
     data = dataset(labels)
-    figure = who_holds_what(counts(data, partition(data, **{**SETTINGS, "devices": devices, "alpha": 0.3})))
+    figure = class_counts(counts(data, partition(data, **{**SETTINGS, "devices": devices, "alpha": 0.3})))
     assert isinstance(figure, matplotlib.figure.Figure)
     sizes, discs = figure.axes
     assert len(sizes.patches) == devices
@@ -116,7 +119,7 @@ def test_who_holds_what(tmp_path, devices, classes):
 def test_who_holds_what_shows_what_has_no_label():
     data = dataset(LARGE)
     table = counts(data, partition(data, **{**SETTINGS, **HALF}))
-    sizes, discs = who_holds_what(table).axes
+    sizes, discs = class_counts(table).axes
     assert [tick.get_text() for tick in discs.get_yticklabels()] == list(data.classes)
     known, hidden = ([bar.get_height() for bar in bars] for bars in sizes.containers)
     assert known == table["n_train"].tolist()

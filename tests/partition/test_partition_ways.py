@@ -111,7 +111,7 @@ def test_dirichlet_redraws_until_every_device_has_enough():
     alpha=st.sampled_from([0.3, 1.0, 1e20]),
     seed=st.integers(0, 99),
 )
-def test_few_classes_are_as_many_as_said_and_their_holders_are_as_many_for_each(devices, kinds, alpha, seed):
+def test_few_classes_has_equal_numbers_of_classes_and_of_holders(devices, kinds, alpha, seed):
     classes = max(kinds, -(-7 // devices))
     labels = np.random.default_rng(seed).permutation(np.arange(840) % 7)
     made = few_classes(labels, devices, classes, alpha, 1, seed)

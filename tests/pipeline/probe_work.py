@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fedcore.types import InputError, Message, Params, Update, named
+from fedcore.types import InputError, Message, Params, Update, step_word
 from tasks.config import environment
 
 LOG = environment.STATE / "done.txt"
@@ -81,7 +81,7 @@ def die_once(word: str) -> Message:
     return Message({"w": torch.ones(2)})
 
 
-@named("rounds")
+@step_word("rounds")
 def stretch(execute: Any, word: str, x: Params, left: int = 0) -> Params:
     """Run in the flow's own process, with calls handed out to workers."""
     note(word)

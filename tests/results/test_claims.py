@@ -124,7 +124,7 @@ def test_the_numbers_name_the_place_that_speaks_most_against():
     assert "two seeds" in verdict("good > single").numbers
 
 
-def test_a_place_where_seeds_differ_speaks_less_against_than_one_where_the_order_is_reversed():
+def test_a_reversed_order_is_stronger_evidence_than_a_spread_over_seeds():
     rows = table()
     good = rows["method"] == "good"
     rows.loc[good & (rows["setting"] == "alpha=1.0 net=mlp"), "value"] += 5 * rows["seed"] - 4.5  # +.6 +- 5
@@ -133,7 +133,7 @@ def test_a_place_where_seeds_differ_speaks_less_against_than_one_where_the_order
     assert found.numbers.startswith("in 2 of 4; most against: -0.2 ")
 
 
-def test_of_what_may_differ_by_so_much_the_place_where_it_differs_most_is_named():
+def test_a_tolerance_claim_names_the_setting_of_largest_difference():
     rows = table()
     rows.loc[(rows["method"] == "fair") & (rows["setting"] == "alpha=0.1 net=cnn"), "value"] += 0.02
     assert judge(Claim("said", "fair ~ even within 0.03"), rows, POINTS).numbers.startswith(

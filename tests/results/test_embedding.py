@@ -11,7 +11,7 @@ from federations import federation as tables
 from signals import NET, federation
 
 from fedcore import nets
-from fedcore.cells import upto
+from fedcore.cells import leaves_up_to
 from fedcore.local import load
 from fedcore.results import embedding
 from fedcore.results.embedding import embed, shared, tsne
@@ -46,7 +46,7 @@ def beyond(params: Params, depth: int, data: Data) -> torch.Tensor:
 
 def test_features_are_those_of_the_last_part_that_a_device_was_sent(seen: list[torch.Tensor]):
     """The stem alone, everything, and nothing: which stands for the deepest cell."""
-    sent = messages(a=upto(NET, 0), b=tuple(nets.shapes(NET)))
+    sent = messages(a=leaves_up_to(NET, 0), b=tuple(nets.shapes(NET)))
     found = embed(MODELS, sent, DEVICES, seed=0)
     deepest = len([name for name in dict(NET.build().named_children()) if name.startswith("cell")])
     wanted = [
@@ -100,7 +100,7 @@ def test_parts_that_end_in_different_sizes_are_refused():
     fed = tables("ab")
     net = fed.devices["a"].net
     models = {name: Model((nets.init(net, torch.Generator().manual_seed(0)),)) for name in "ab"}
-    sent = {"a": Message({leaf: models["a"].members[0][leaf] for leaf in upto(net, 0)}), "b": Message()}
+    sent = {"a": Message({leaf: models["a"].members[0][leaf] for leaf in leaves_up_to(net, 0)}), "b": Message()}
     with pytest.raises(InputError, match="features of different sizes"):
         embed(models, sent, dict(fed.devices), seed=0)
 

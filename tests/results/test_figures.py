@@ -131,7 +131,7 @@ GRID = {
 def test_along_a_key_draws_a_panel_for_each_combination_of_the_others():
     table = pd.concat([drawn(TWO, 3, setting=setting) for setting in GRID])
     summary = summary_of(table, "together")
-    picture = figures.along(summary, GRID, "federation.devices")
+    picture = figures.accuracy_along(summary, GRID, "federation.devices")
     assert [panel.get_title(loc="left") for panel in picture.axes if panel.axison] == ["alpha = 1", "alpha = 0.1"]
     assert {*TWO, "2", "32", "devices"} <= set(texts(picture))
     first = picture.axes[0]
@@ -140,20 +140,20 @@ def test_along_a_key_draws_a_panel_for_each_combination_of_the_others():
         rows_ = summary[(summary["method"] == method) & summary["setting"].str.endswith("alpha=1.0")]
         assert sorted(line.get_ydata().tolist()) == pytest.approx(sorted(rows_["shared_mean"]))
         assert line.get_xdata().tolist() == [2, 32]
-    assert figures.png(picture) == figures.png(figures.along(summary, GRID, "federation.devices"))
+    assert figures.png(picture) == figures.png(figures.accuracy_along(summary, GRID, "federation.devices"))
 
 
 def test_along_a_key_of_names_keeps_their_order():
     grid = {f"net={net}": {"net": net} for net in ("mlp", "cnn")}
     table = pd.concat([drawn(TWO, 3, setting=setting) for setting in grid])
-    picture = figures.along(summary_of(table), grid, "net")
+    picture = figures.accuracy_along(summary_of(table), grid, "net")
     assert [label.get_text() for label in picture.axes[0].get_xticklabels()] == ["mlp", "cnn"]
 
 
 def test_along_sets_of_places_without_a_shared_test_set():
     grid = {f"locations={'+'.join(sites)}": {"data.locations": sites} for sites in (["A"], ["A", "B"])}
     table = pd.concat([drawn(TWO, 3, setting=setting) for setting in grid])
-    picture = figures.along(summary_of(table[table["split"] != "shared"]), grid, "data.locations")
+    picture = figures.accuracy_along(summary_of(table[table["split"] != "shared"]), grid, "data.locations")
     assert [label.get_text() for label in picture.axes[0].get_xticklabels()] == ["A", "A+B"]
     assert {"locations", "accuracy on own test data"} <= set(texts(picture))
 

@@ -11,7 +11,7 @@ from federations import NET, SGD, federation
 
 from fedcore.execute.workers import Inline
 from fedcore.local import train
-from fedcore.messages import everyone, first, received
+from fedcore.messages import initial_messages, received_model, to_everyone
 from fedcore.results import reports, tidy
 from fedcore.rounds import run
 from fedcore.types import Message, Method, Report, Stage
@@ -64,7 +64,7 @@ def median(server, updates, turn):
         matrices={"head": model["fc3.weight"]},
         words={"warning": f"round {turn.round}"},
     )
-    return server, everyone(turn.names, Message(model)), found
+    return server, to_everyone(turn.names, Message(model)), found
 
 
 def review(devices, scores):
@@ -72,7 +72,9 @@ def review(devices, scores):
     return {"median": told}
 
 
-MEDIAN = Method(partial(first, common=True), (Stage(partial(train, training=SGD), median, 3),), received, review)
+MEDIAN = Method(
+    partial(initial_messages, common=True), (Stage(partial(train, training=SGD), median, 3),), received_model, review
+)
 
 
 def test_what_a_method_of_ones_own_reports_is_in_its_rounds_and_rows():
@@ -83,7 +85,7 @@ def test_what_a_method_of_ones_own_reports_is_in_its_rounds_and_rows():
     for one in played:
         assert torch.equal(one.report.matrices["head"], one.state.messages["a"].params["fc3.weight"])
         assert one.state.server == {}
-    found = reports.reviewed(MEDIAN, told, played[-1].scores)
+    found = reports.final_numbers(MEDIAN, told, played[-1].scores)
     assert {name: numbers["right"] for name, numbers in found["median"].items()} == {
         name: scores["test"]["accuracy"] for name, scores in played[-1].scores.items()
     }
@@ -100,6 +102,8 @@ def test_a_method_that_reports_nothing_has_empty_reports():
     def silent(server, updates, turn):
         return server, {}
 
-    built = Method(partial(first, common=True), (Stage(partial(train, training=SGD), silent),), received)
+    built = Method(
+        partial(initial_messages, common=True), (Stage(partial(train, training=SGD), silent),), received_model
+    )
     (one,) = run(built, federation("ab", NET), 0, Inline())
     assert one.report == Report()

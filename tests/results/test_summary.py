@@ -10,17 +10,17 @@ from tables import NO_SECONDS, frame, grouped, rows
 
 from fedcore.results.summary import (
     COLUMNS,
-    behind,
     by_group,
     curves,
+    format_bytes,
+    gap_to_best,
     groups,
+    is_tie,
+    join_words,
     last_round,
-    listed,
     ranks,
-    readable,
     standings,
     summarise,
-    tied,
     verdict,
 )
 
@@ -77,8 +77,8 @@ def test_a_single_seed_takes_the_standard_error_over_devices():
 def test_methods_without_a_common_seed_are_compared_by_their_means():
     left = pd.DataFrame([[0.6], [0.8]], index=[0, 1])
     right = pd.DataFrame([[0.4], [0.8]], index=[2, 3])
-    assert behind(right, left) == pytest.approx((0.1, math.hypot(0.2, 0.4) / ROOT))
-    assert behind(right[:1], left[:1]) == pytest.approx((0.2, 0.0))
+    assert gap_to_best(right, left) == pytest.approx((0.1, math.hypot(0.2, 0.4) / ROOT))
+    assert gap_to_best(right[:1], left[:1]) == pytest.approx((0.2, 0.0))
 
 
 def test_controls_have_no_rank_and_are_told_apart_from_the_best_method():
@@ -194,7 +194,7 @@ def test_ranks_follow_the_means_and_ties_are_with_the_leader(runs: dict[str, pd.
     assert means == pytest.approx(sorted(means, reverse=True))
     leader = order[0]
     for position, name in enumerate(order, 1):
-        within = tied(*behind(runs[name], runs[leader]))
+        within = is_tie(*gap_to_best(runs[name], runs[leader]))
         leader = leader if within else name
         assert places[name] == order.index(leader) + 1 <= position
 
@@ -217,8 +217,8 @@ def test_a_method_ties_with_its_twin(runs: dict[str, pd.DataFrame]):
     [(0, "0"), (999, "999 B"), (1000, "1 kB"), (3_408_000, "3.41 MB"), (2e12, "2 TB"), (math.nan, "-")],
 )
 def test_readable(nbytes: float, words: str):
-    assert readable(nbytes) == words
+    assert format_bytes(nbytes) == words
 
 
 def test_listed():
-    assert [listed("a"), listed("ab"), listed("abc")] == ["a", "a and b", "a, b and c"]
+    assert [join_words("a"), join_words("ab"), join_words("abc")] == ["a", "a and b", "a, b and c"]

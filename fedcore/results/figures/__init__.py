@@ -5,12 +5,20 @@ from importlib import import_module
 
 from fedcore.results.figures.drawing import Drawing, Reports, heat_map, png
 from fedcore.results.figures.insides import features, similarity
-from fedcore.results.figures.results import accuracy_by_traffic, along, comparison, curves, per_device, who_holds_what
+from fedcore.results.figures.results import (
+    accuracy_along,
+    accuracy_by_traffic,
+    class_counts,
+    comparison,
+    curves,
+    per_device,
+)
 
 __all__ = [
     "Reports",
+    "accuracy_along",
     "accuracy_by_traffic",
-    "along",
+    "class_counts",
     "comparison",
     "curves",
     "drawings",
@@ -19,7 +27,6 @@ __all__ = [
     "per_device",
     "png",
     "similarity",
-    "who_holds_what",
 ]
 
 

@@ -1,4 +1,4 @@
-"""What the pictures share: colours, panels, matrices, legends; and how a picture becomes bytes."""
+"""Shared parts of figures: colours, panels, matrices, legends and PNG bytes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def name_cells(panel: Axes, rows: Iterable[object], columns: Iterable[object]) -
 
 
 def write_cells(panel: Axes, light: Array, form: Callable[[float], str], values: Array | None = None) -> None:
-    """Write a matrix's values into its cells, in an ink that is seen. light: what the colours stand for."""
+    """Write a matrix's values into its cells, in black or white. light: the values that the colours show."""
     values = light if values is None else values
     known = light[np.isfinite(light)]
     middle = (known.min() + known.max()) / 2 if len(known) else 0.0
@@ -62,13 +62,13 @@ def write_cells(panel: Axes, light: Array, form: Callable[[float], str], values:
 
 
 def bare(panel: Axes) -> None:
-    """Leave two spines and a pale grid behind what is drawn."""
+    """Leave two spines and a pale grid."""
     panel.spines[["top", "right"]].set_visible(False)
     panel.grid(color="0.92", linewidth=0.8)
     panel.set_axisbelow(True)
 
 
-def styled(methods: Iterable[str], hollow: Iterable[bool] | None = None) -> dict[str, dict[str, Any]]:
+def method_styles(methods: Iterable[str], hollow: Iterable[bool] | None = None) -> dict[str, dict[str, Any]]:
     """Return how each method is drawn: colour, marker and line, the same in all pictures of the same methods."""
     order = dict.fromkeys(methods, False) if hollow is None else dict(zip(methods, hollow, strict=True))
     where = {method: i for i, method in enumerate(sorted(order))}
@@ -87,7 +87,7 @@ def styled(methods: Iterable[str], hollow: Iterable[bool] | None = None) -> dict
 
 
 def legend(figure: Figure, styles: Mapping[str, Mapping[str, Any]]) -> None:
-    """Put the methods' legend to the right; the figure grows by what it takes. styles: as `styled` returns them."""
+    """Put the methods' legend to the right and widen the figure by as much. styles: see `method_styles`."""
     handles = [Line2D([], [], **style) for style in styles.values()]
     width, height = figure.get_size_inches()
     columns = -(-len(styles) // int(height / 0.24))  # as many lines as the figure is high
@@ -97,12 +97,12 @@ def legend(figure: Figure, styles: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def percent(value: float, _: object = None) -> str:
-    """Write a share as a percentage: what an axis calls for each tick."""
+    """Format a share as a percentage, as the formatter of an axis."""
     return f"{100 * value:.3g}%"
 
 
 def plain(text: object) -> str:
-    """Return a text that is drawn as it stands: a name may hold dollar signs, which would start a formula."""
+    """Return a text with its dollar signs escaped, which would start a formula."""
     return str(text).replace("$", r"\$")
 
 

@@ -1,4 +1,4 @@
-"""Who holds what, and how well each method serves: in the end, round by round, along a grid, device by device."""
+"""Figures of class counts, and of accuracy: final, over rounds, along a grid, and of each device."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from fedcore.results.figures.drawing import (
     GREY,
     bare,
     legend,
+    method_styles,
     name_cells,
     percent,
     plain,
     show,
-    styled,
     write_cells,
 )
-from fedcore.results.summary import SPLITS, last_round, readable, standings, verdict
+from fedcore.results.summary import SPLITS, format_bytes, last_round, standings, verdict
 
 QUIET = "#6f8fa6"
 
 
-def who_holds_what(counts: pd.DataFrame) -> Figure:
+def class_counts(counts: pd.DataFrame) -> Figure:
     """Draw the training examples of every device and class (CODE, Fig. 5), device sizes above.
 
     counts: as :func:`fedcore.partition.tables.counts` returns it. A disc's area is the number of examples, so that
@@ -78,7 +78,7 @@ def who_holds_what(counts: pd.DataFrame) -> Figure:
 
 
 def comparison(summary: pd.DataFrame) -> Figure:
-    """Draw how well every method of one setting serves the devices: own test data beside the shared test set.
+    """Draw the accuracy of every method of one setting on devices' test data and on the shared test set.
 
     summary: the rows of one setting as `fedcore.results.summary.summarise` returns them, drawn in their order. The best
     (by rank) are blue and bold, controls grey and hollow, below a line.
@@ -148,7 +148,7 @@ def accuracy_by_traffic(summary: pd.DataFrame) -> Figure:
     sent = ((summary["bytes_up"] + summary["bytes_down"]) / summary["n_devices"]).fillna(0.0).to_numpy(float)
     low = 10 ** np.floor(np.log10(sent[sent > 0].min(initial=np.inf))) if sent.any() else 1.0
     figure, panels = _panels(summary, 3.6, 3.4)
-    styles = styled(summary["method"], summary["control"])
+    styles = method_styles(summary["method"], summary["control"])
     styles = {method: style | {"linestyle": ""} for method, style in styles.items()}
     for panel, split in panels.items():
         for x, (_, row) in zip(sent, summary.iterrows(), strict=True):
@@ -156,7 +156,7 @@ def accuracy_by_traffic(summary: pd.DataFrame) -> Figure:
             panel.errorbar(x, mean, std, elinewidth=1.2, **styles[row["method"]])
         panel.set_xscale("symlog", linthresh=low)
         panel.set_xlim(0.8 * low if sent.all() else -0.25 * low, 10 ** np.ceil(np.log10(max(sent.max() * 1.2, low))))
-        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: readable(value)))
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
         panel.xaxis.set_minor_locator(NullLocator())
         panel.yaxis.set_major_formatter(percent)
         panel.set_xlabel("bytes up and down per device")
@@ -180,7 +180,7 @@ def curves(course: pd.DataFrame) -> Figure:
     if len(names) == 1:
         places = [(names[0], split) for split in splits]
     last = course[course["split"] == places[0][1]].sort_values("step").groupby("method")["mean"].last()
-    styles = styled(last.sort_values(ascending=False, kind="stable").index)
+    styles = method_styles(last.sort_values(ascending=False, kind="stable").index)
     columns = min(len(places), 3)
     lines = -(-len(places) // columns)
     figure = Figure(figsize=(1.6 + 3.6 * columns, 0.6 + 2.8 * lines), layout="constrained")
@@ -208,7 +208,7 @@ def curves(course: pd.DataFrame) -> Figure:
     return figure
 
 
-def along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]], key: str) -> Figure:
+def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]], key: str) -> Figure:
     """Draw accuracy along one key of a study's grid, a panel for each combination of the others: CODE, Figs. 8 and 9.
 
     summary: a study's rows. points: setting -> its point in the grid. Of the shared test set where there is one.
@@ -222,7 +222,7 @@ def along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]], key: s
     }
     words = {
         name: ", ".join(
-            f"{other.rpartition('.')[2]} = {_short(value)}" for other, value in point.items() if other != key
+            f"{other.rpartition('.')[2]} = {_short_text(value)}" for other, value in point.items() if other != key
         )
         for name, point in place.items()
     }
@@ -233,7 +233,7 @@ def along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]], key: s
     axes = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
     values = list(dict.fromkeys(point[key] for point in place.values()))
     numbers = all(isinstance(value, int | float) for value in values)
-    styles = styled(summary["method"], summary["control"])
+    styles = method_styles(summary["method"], summary["control"])
     for panel, word in zip(axes, panels, strict=False):
         rows = summary[summary["setting"].isin([name for name in place if words[name] == word])]
         for method, line in rows.groupby("method", sort=False):
@@ -250,23 +250,23 @@ def along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]], key: s
     if numbers and min(values) > 0 and max(values) >= 8 * min(values):
         first.set_xscale("log")
         first.xaxis.set_minor_locator(NullLocator())
-    first.set_xticks(values if numbers else range(len(values)), [_short(value) for value in values])
+    first.set_xticks(values if numbers else range(len(values)), [_short_text(value) for value in values])
     figure.supxlabel(key.rpartition(".")[2], fontsize=10)
     figure.supylabel(f"accuracy on {SPLITS[split]} data", fontsize=10)
     legend(figure, styles)
     return figure
 
 
-def _short(value: Any) -> str:
+def _short_text(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return "+".join(map(_short, value))
+        return "+".join(map(_short_text, value))
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 def per_device(table: pd.DataFrame, seed: int | None = None, split: str = "test") -> Figure:
     """Draw the accuracy of every device under every method of one setting after the last round, best method first.
 
-    table: tidy rows of one setting. seed: None: the smallest. One seed only, as who holds what differs between seeds.
+    table: tidy rows of one setting. seed: None: the smallest. One seed only, as partitions differ between seeds.
     """
     last = last_round(table)
     seed = int(last["seed"].min()) if seed is None else seed

@@ -34,12 +34,12 @@ import numpy as np
 from .helpers import near, unused
 from . import helpers, deep
 from .deep import tables
-from fedcore.types import named
+from fedcore.types import step_word
 
 LIMIT = 3
 REST = 4
 
-@named("walk")
+@step_word("walk")
 def step(x, *, rate=1):
     """Do a step."""
     # a remark
@@ -319,7 +319,7 @@ def test_shared_parts_are_digested_once_and_never_mixed_up():
 
 EDITS = (
     "fedcore/align/fusion.py:code", "fedcore/align/fusion.py:lmf", "fedcore/align/transport.py:newton",
-    "fedcore/local.py:plain", "fedcore/local.py:#", "fedcore/mixing.py:mean", "fedcore/evaluate.py:metrics",
+    "fedcore/local.py:plain_step", "fedcore/local.py:#", "fedcore/mixing.py:mean", "fedcore/evaluate.py:metrics",
     "fedcore/results/figures/drawing.py:png",
 )  # fmt: skip
 IN_ROUNDS = (
@@ -390,7 +390,7 @@ def test_editing_the_training_retrains_everyone_and_nothing_else(found: dict[str
     pairs = {f"{name} local 2" for name in TRANSFERS if f"{name} receive 3" in found[""]}
     assert len(pairs) == 5, "those that train a classifier for each pair of devices"
     others = {"fedasa local 1", "fada local 2"} | {f"{name} receive {first}" for name, first in ALIGNED.items()}
-    assert moved(found, "fedcore/local.py:plain") == expected | pairs | others
+    assert moved(found, "fedcore/local.py:plain_step") == expected | pairs | others
     assert moved(found, "fedcore/local.py:#") == set()
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from asked import PARAMS, ROOT, ask, everything, points, refusal
 
-from fedcore.builders import GIVEN
+from fedcore.builders import CONTEXT
 from fedcore.data import DATASETS
 from fedcore.local import Training
 from fedcore.methods import METHODS, builder
@@ -143,7 +143,7 @@ def leaves(section: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def of_methods() -> list[str]:
-    return [f"{name}.{key}" for name in METHODS for key in model(builder(name), GIVEN).model_fields]
+    return [f"{name}.{key}" for name in METHODS for key in model(builder(name), CONTEXT).model_fields]
 
 
 def wrong() -> dict[str, list[Any]]:
@@ -217,7 +217,7 @@ def test_every_key_reaches_a_run(params: dict[str, Any], key: str):
     now = params.get(section, {}).get(name, 1)
     value = OTHER.get(key, OTHER_OF_METHODS.get(name, now + 1 if isinstance(now, int | float) else None))
     if section in METHODS:
-        now = model(builder(section), GIVEN).model_fields[name].default
+        now = model(builder(section), CONTEXT).model_fields[name].default
         value = OTHER_OF_METHODS.get(name, now + 1 if isinstance(now, int | float) else None)
     assert value not in (None, now)
     assert everything(change(params, {key: value}))[1] != everything(copy.deepcopy(PARAMS))[1]
@@ -250,7 +250,7 @@ def taking(place: str) -> Any:
 @pytest.mark.parametrize("place", [*DATASETS.values(), *NETS.values(), *METHODS])
 def test_every_parameter_of_what_a_section_is_passed_to_is_used(place: str):
     function = taking(place)
-    assert {*signature(function).parameters} - {*GIVEN} <= reads(function)
+    assert set(signature(function).parameters) - set(CONTEXT) <= reads(function)
 
 
 def test_a_setting_of_several_types_is_refused_in_one_line(params: dict[str, Any]):

@@ -1,8 +1,8 @@
-"""A device that there is not: tensors which say that they lie on "meta" and hold their numbers on the CPU.
+"""A simulated accelerator: tensors that claim to be on "meta" and hold their values on the CPU.
 
-Every operation is refused whose tensors do not all lie on one device, as CUDA refuses it (numbers without a dimension
-aside), and is otherwise done on the CPU, so that its result can be compared bit by bit. PyTorch's own "meta" stands
-for the accelerator because autograd asks no driver for it.
+An operation on tensors of different devices fails, as on CUDA (zero-dimensional tensors aside); any other runs on the
+CPU, so that its result can be compared bit by bit. PyTorch's own "meta" stands for the accelerator because autograd
+needs no driver for it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from torch.utils._pytree import tree_iter, tree_map
 KIND = "meta"
 
 
-class Mixed(RuntimeError):
-    """An operation was asked for with tensors of two devices."""
+class MixedDevices(RuntimeError):
+    """An operation on tensors of two devices."""
 
 
-class There(Tensor):
-    """A tensor on the device that there is not."""
+class DeviceTensor(Tensor):
+    """A tensor on the simulated device."""
 
     held: Tensor
 
     @staticmethod
-    def __new__(cls, held: Tensor) -> There:
+    def __new__(cls, held: Tensor) -> DeviceTensor:
         made = Tensor._make_wrapper_subclass(
             cls, held.shape, held.stride(), held.storage_offset(), dtype=held.dtype, device=KIND
         )
@@ -42,7 +42,7 @@ class There(Tensor):
         return compute(func, args, kwargs or {})
 
 
-class Elsewhere(TorchDispatchMode):
+class SimulatedDevice(TorchDispatchMode):
     """Makes what is asked for on "meta". count: how many operations were done there."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Elsewhere(TorchDispatchMode):
         self.count = 0
         self._written = Written()
 
-    def __enter__(self) -> Elsewhere:
+    def __enter__(self) -> SimulatedDevice:
         self._written.__enter__()
         super().__enter__()
         return self
@@ -61,7 +61,7 @@ class Elsewhere(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        self.count += any(isinstance(part, There) for part in tree_iter((args, kwargs)))
+        self.count += any(isinstance(part, DeviceTensor) for part in tree_iter((args, kwargs)))
         return compute(func, args, kwargs)
 
 
@@ -70,11 +70,11 @@ class Written(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is Tensor.tolist and isinstance(args[0], There):
+        if func is Tensor.tolist and isinstance(args[0], DeviceTensor):
             return args[0].held.tolist()
         if func is not torch.tensor or torch.device(kwargs.get("device") or "cpu").type != KIND:
             return func(*args, **kwargs)
-        return There(torch.tensor(*args, **{**kwargs, "device": "cpu"}))
+        return DeviceTensor(torch.tensor(*args, **{**kwargs, "device": "cpu"}))
 
 
 COPIES = {torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default}
@@ -83,10 +83,10 @@ COPIES = {torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default}
 
 def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     parts = [part for part in tree_iter((args, kwargs)) if isinstance(part, Tensor)]
-    inside = [part for part in parts if isinstance(part, There)]
-    outside = [part for part in parts if not isinstance(part, There) and part.dim() > 0]
+    inside = [part for part in parts if isinstance(part, DeviceTensor)]
+    outside = [part for part in parts if not isinstance(part, DeviceTensor) and part.dim() > 0]
     if inside and outside and func not in COPIES:
-        raise Mixed(f"{func}: {len(inside)} tensors there, {len(outside)} on the CPU")
+        raise MixedDevices(f"{func}: {len(inside)} tensors there, {len(outside)} on the CPU")
     asked = kwargs.get("device")
     there = bool(inside) if asked is None else torch.device(asked).type == KIND
     given = {**kwargs, "device": torch.device("cpu")} if asked is not None else kwargs
@@ -95,11 +95,11 @@ def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return args[0]
     known = {id(part.held): part for part in inside}
     return (
-        tree_map(lambda x: (known[id(x)] if id(x) in known else There(x)) if isinstance(x, Tensor) else x, done)
+        tree_map(lambda x: (known[id(x)] if id(x) in known else DeviceTensor(x)) if isinstance(x, Tensor) else x, done)
         if there
         else done
     )
 
 
 def _held(value: Any) -> Any:
-    return value.held if isinstance(value, There) else value
+    return value.held if isinstance(value, DeviceTensor) else value
