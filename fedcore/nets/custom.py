@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fedcore.builders import imported
-from fedcore.nets import drawn_from
+from fedcore.nets.randomness import drawn_from
 from fedcore.types import InputError, Net
 
 GIVEN = ("shape", "classes")
