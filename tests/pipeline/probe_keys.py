@@ -22,9 +22,9 @@ from tasks.cache import keys
 from tasks.cache.store import Ref
 from tasks.config.params import read
 from tasks.config.studies import grid_points
-from tasks.prefect.steps import name_of
+from tasks.prefect.steps import step_word
 from tasks.run.bodies import deploy, distribute, divide
-from tasks.run.segments import stretch
+from tasks.run.segments import play_stretch
 
 NET = net("mlp", shape=(5,), classes=3, widths=[6, 4])
 NETS = dict.fromkeys("abcd", NET)
@@ -48,7 +48,7 @@ def found() -> dict[str, str]:
                 made[f"{name} receive {k}"] = keys.key(receive, stage.combine, {}, {"a": Ref("update", 1)})
         made[f"{name} score"] = keys.key(score, built.deploy, {}, Ref("message", 1), {})
         made[f"{name} deploy"] = keys.key(deploy, built.deploy, {}, Ref("message", 1))
-        made[f"{name} stretch"] = keys.key(stretch, built)
+        made[f"{name} stretch"] = keys.key(play_stretch, built)
     return made
 
 
@@ -61,7 +61,7 @@ def words() -> dict[str, dict[str, list[str]]]:
         server = [method.begin, *(partial(receive, stage.combine) for stage in method.stages if stage.combine)]
         devices = [stage.local for stage in method.stages]
         found[name] = {
-            who: list(dict.fromkeys(map(name_of, steps))) for who, steps in (("devices", devices), ("server", server))
+            who: list(dict.fromkeys(map(step_word, steps))) for who, steps in (("devices", devices), ("server", server))
         }
     return found
 

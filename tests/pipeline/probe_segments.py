@@ -115,12 +115,12 @@ class Play:
 
     def whole(self, one: Round) -> bool:
         """Tell whether all of a round's state is stored."""
-        return all(self.store.holds(ref) for ref in refs(segments.parts(one.state)))
+        return all(self.store.holds(ref) for ref in refs(segments.stored_parts(one.state)))
 
     def forget(self, one: Round) -> None:
         """Delete a round's state, in which what was there before the first round stays."""
-        begun = refs(segments.parts(library.begin(scaffold(1), self.fed, one.turn.seed, self.steps)))
-        Steps(self.store, self.pool).drop(segments.parts(one.state), but=[*begun])
+        begun = refs(segments.stored_parts(library.begin(scaffold(1), self.fed, one.turn.seed, self.steps)))
+        Steps(self.store, self.pool).drop(segments.stored_parts(one.state), but=[*begun])
 
     def computed(self, kind: str) -> tuple[int, int]:
         steps = [step for step in self.steps.done if step.kind == kind]

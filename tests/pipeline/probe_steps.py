@@ -31,7 +31,7 @@ class Probe:
     def ask(self, fn: Callable[..., Any], *args: Any, here: bool = False, **options: Any) -> tuple[Any, bool]:
         """Ask for a step as another run of the flow would; returns its value and whether it was cached."""
         steps = Steps(self.store, self.workers)
-        value = steps.here(fn, *args, **options) if here else steps(fn, *args)
+        value = steps.run_nested(fn, *args, **options) if here else steps(fn, *args)
         (step,) = steps.done
         return value, step.cached
 
@@ -111,7 +111,7 @@ def short_steps(probe: Probe) -> dict[str, Any]:
     for word, start in (("short", False), ("short", True), ("shorter", True)):
         with Workers(2) as pool:
             steps = Steps(probe.store, pool)
-            values.append(int(probe.store.get(steps.short(work.who, word, start=start))))
+            values.append(int(probe.store.get(steps.run_inline(work.who, word, start=start))))
             started.append(len(pool._running))
     _, cached = probe.ask(work.who, "short")
     return {"started": started, "here": [value == os.getpid() for value in values], "cached": cached}
@@ -120,7 +120,7 @@ def short_steps(probe: Probe) -> dict[str, Any]:
 def as_they_end(probe: Probe) -> dict[str, Any]:
     """Ask for a slow step and a fast one: that they end is seen at once, which of two errors is raised is settled."""
     seen: list[str] = []
-    steps = Steps(probe.store, probe.workers, watch=lambda step: seen.append(step.unit))
+    steps = Steps(probe.store, probe.workers, on_step=lambda step: seen.append(step.unit))
     found = steps.map(work.rest, {"slow": ("slow", 2.0), "fast": ("fast", 0.0)})
     errors = [
         caught(partial(steps.map, work.refuse_after, {"a": ("a", slow), "b": ("b", 1 - slow)})) for slow in (1.0, 0.0)
@@ -192,7 +192,7 @@ def find() -> dict[str, Any]:
         for kind in (None, "cpu", "cpu"):
             there = Steps(probe.store, pool, accelerator=kind)
             there.map(work.double, {"a": ("there", Update(X))})
-            there.here(work.stretch, "there here", X, unkeyed=(1,))
+            there.run_nested(work.stretch, "there here", X, unkeyed=(1,))
             there(work.double, "there too", Update(X))
             found["there"].append([(step.kind, step.cached) for step in there.done])
     found["jobs left"] = len(steps_room._JOBS)

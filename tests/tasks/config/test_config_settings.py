@@ -12,6 +12,7 @@ from importlib import import_module
 from inspect import getsource, signature
 from operator import getitem
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -236,7 +237,7 @@ def test_the_default_parameters_are_read(params: dict[str, Any]):
 
 def reads(function: Any) -> set[str]:
     """Return the names that a function's body uses."""
-    (tree,) = ast.parse(getsource(function)).body
+    (tree,) = ast.parse(dedent(getsource(function))).body
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
 
 

@@ -201,7 +201,7 @@ ONE = "title: '?'\n  methods: {lmf: {}}\n  sizes: {small: {}}\n"
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ({"studies__mine": f"code:\n  {ONE}"}, "code stands in"),
+        ({"studies__mine": f"code:\n  {ONE}"}, "code is also in"),
         ({"studies__mine": f"mine:\n  {ONE}mine:\n  {ONE}"}, "mine"),
         ({"studies__mine": f"mine:\n  {ONE}  title: twice\n"}, "title"),
         ({"studies__mine": f"../../zz:\n  {ONE}"}, "'../../zz'"),

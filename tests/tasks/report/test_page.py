@@ -15,7 +15,7 @@ from fedcore.results import figures
 from fedcore.results.summary import by_group
 from tasks.report import page as module
 from tasks.report.page import html
-from tasks.report.plots import Drawn, draw
+from tasks.report.plots import Plots, draw
 
 REPORT = Path(module.__file__).parent
 
@@ -190,12 +190,12 @@ def test_links_are_shown_with_targets_accuracy_and_energy():
 @pytest.mark.slow
 def test_the_page_shows_what_was_drawn_of_the_same_tables():
     table, found = comparison()
-    own = Drawn({("study", "alpha=1"): b"one", ("study", "alpha=1 more"): b"two"}, {("study", "alpha=1"): b"three"})
-    tags = Page(html(table, found, {}, {}, drawn=own)).tags
+    own = Plots({("study", "alpha=1"): b"one", ("study", "alpha=1 more"): b"two"}, {("study", "alpha=1"): b"three"})
+    tags = Page(html(table, found, {}, {}, plots=own)).tags
     shown = [(attributes["src"] or "").partition("base64,")[2] for tag, attributes in tags if tag == "img"]
     for picture in (b"one", b"two", b"three"):
         assert shown.count(base64.b64encode(picture).decode()) == 1
-    assert html(table, found, {}, {}, drawn=draw(table, found)) == html(table, found, {}, {})
+    assert html(table, found, {}, {}, plots=draw(table, found)) == html(table, found, {}, {})
 
 
 def once() -> pd.DataFrame:
