@@ -31,7 +31,7 @@ NETS = dict.fromkeys("abcd", NET)
 
 
 def found() -> dict[str, str]:
-    """Return the keys as the sources are now."""
+    """Return the keys for the current sources."""
     for part in (keys.source, keys._definitions, keys._find, keys._version):
         part.cache_clear()
     made = {
@@ -53,7 +53,7 @@ def found() -> dict[str, str]:
 
 
 def words() -> dict[str, dict[str, list[str]]]:
-    """Return the words by which each method's steps go, each once, in their order."""
+    """Return the words of each method's steps, in order and without repetition."""
     (point,) = grid_points(read(), "code", "small", {}, list(METHODS))
     found = {}
     for row in point.methods:
@@ -85,7 +85,7 @@ def main(edits: list[str]) -> dict[str, Any]:
 
 
 def comment(path: Path) -> None:
-    """Change what has no meaning: comments, blank lines and docstrings."""
+    """Change only comments, blank lines and docstrings."""
     text = path.read_text().replace('"""', '"""Another word. ', 1).replace("\n\n\n", "\n\n\n# a remark\n\n\n")
     path.write_text(text + "\n# the end\n")
 

@@ -1,4 +1,4 @@
-"""Bad input by the command line: cases, and a program that types all of them in one process.
+"""Bad input on the command line: cases, and a program that runs all of them in one process.
 
 python -m refusals   in a project's folder; reads cases as JSON, writes what was said to each as a line of JSON
 """

@@ -1,4 +1,4 @@
-"""A segment of repeated rounds keeps what the server found in each of them."""
+"""A segment of rounds stores the server's report of each."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_recent_files_stay_without_a_line_in_the_journal(cache: Path):
     assert [Store(cache / "blobs").holds(ref) for ref in (young, old)] == [True, False]
 
 
-def test_half_written_files_of_killed_processes_go(cache: Path):
+def test_incomplete_files_of_killed_processes_are_deleted(cache: Path):
     recent = blob(cache, 1, 1)
     half = Store(cache / "blobs").path(recent).parent / ".x.part"
     half.write_bytes(b"half")

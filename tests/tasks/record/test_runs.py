@@ -30,14 +30,14 @@ def test_a_database_whose_making_is_cut_short_is_not_there(monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_what_was_left_of_it_is_made_anew(tmp_path: Path) -> None:
+def test_an_incomplete_database_is_created_again(tmp_path: Path) -> None:
     (tmp_path / "record.db.part").write_bytes(b"half")
     runs.create_database(f"sqlite:///{tmp_path / 'record.db'}")
     assert tables(tmp_path / "record.db") >= {"runs", "metrics", "model_versions", "logged_models"}
     assert [file.name for file in tmp_path.iterdir()] == ["record.db"]
 
 
-def test_one_that_is_there_is_left_alone(tmp_path: Path) -> None:
+def test_an_existing_database_is_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "record.db"
     path.write_bytes(b"the user's")
     runs.create_database(f"sqlite:///{path}")

@@ -177,7 +177,7 @@ def test_accuracy_by_domain_is_shown_where_there_are_several():
     assert "Accuracy by domain" not in without
 
 
-def test_links_are_shown_with_targets_accuracy_and_energy():
+def test_links_are_shown_with_accuracy_and_energy():
     table = frame(rows({"a": [[0.8] * 3] * 2, "b": [[0.5] * 3] * 2, "local": [[0.5] * 3] * 2}))
     found = summary(table)
     assert "Who teaches whom" not in html(table, found, {}, {})
@@ -188,7 +188,7 @@ def test_links_are_shown_with_targets_accuracy_and_energy():
 
 
 @pytest.mark.slow
-def test_the_page_shows_what_was_drawn_of_the_same_tables():
+def test_the_page_shows_plots_that_were_already_drawn():
     table, found = comparison()
     own = Plots({("study", "alpha=1"): b"one", ("study", "alpha=1 more"): b"two"}, {("study", "alpha=1"): b"three"})
     tags = Page(html(table, found, {}, {}, plots=own)).tags
