@@ -107,9 +107,9 @@ class Side:
             self.roots.append(prefects())
         self.known: list[psutil.Process] = []
 
-    def ask(self, **what: Any) -> None:
+    def ask(self, **settings: Any) -> None:
         """Ask for a run; for nothing, the end."""
-        self.talk.send(what)
+        self.talk.send(settings)
 
     def stop(self) -> None:
         """Stop the processes that are known, at once: the clock runs meanwhile."""
@@ -172,7 +172,7 @@ def in_turns(sides: dict[str, Side], seed: int, rounds: int, examples: int) -> d
 def plays(way: str, talk: Connection) -> None:
     """Play what is asked for until nothing is; answers with the processor seconds of all processes that took part."""
     from flows import federate
-    from tasks.prefect.session import orchestrated
+    from tasks.prefect.session import prefect_server
     from tasks.run import segments
 
     segments.SEGMENT *= 2  # of which each side is stopped half
@@ -181,14 +181,14 @@ def plays(way: str, talk: Connection) -> None:
         changes = {"dfl.rounds": rounds, "run.workers": WORKERS, "run.every": EVERY, "federation.examples": examples}
         return federate.Request(studies=["dfl"], size="paper", seeds=[seed], methods=["dfl"], changes=changes)
 
-    def play(**what: int) -> None:
+    def play(**settings: int) -> None:
         if way == "flow":
-            federate.run(request(**what))
+            federate.run(request(**settings))
         else:
-            _, (job,) = federate.planned(request(**what))
-            library(job.settings[0], what["seed"])
+            _, (job,) = federate.plan_jobs(request(**settings))
+            library(job.settings[0], settings["seed"])
 
-    with orchestrated():
+    with prefect_server():
         while asked := talk.recv():
             before = processors(way)
             if asked.pop("profile", False):

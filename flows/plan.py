@@ -1,8 +1,8 @@
-"""Write down all that a run of the studies will use, so that DVC runs a stage again where that has changed.
+"""Write all settings that a run of the studies uses, so that DVC runs a stage again if they change.
 
 python -m flows.plan   -> pipeline/plan/{data,partition,federate}/STUDY.json
 
-Titles and claims are in none of these files, nor is a method of which the study has no row.
+These files contain no titles, no claims, and no methods that the study does not compare.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tasks.config.command import refusals
+from tasks.config.command import report_bad_input
 
 PLAN = Path("pipeline") / "plan"
 
@@ -40,5 +40,5 @@ def save(stage: str, study: str, plan: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    with refusals():
+    with report_bad_input():
         write()

@@ -1,9 +1,9 @@
-"""Read the datasets of a run's studies, and say which device holds what.
+"""Read the datasets of a run's studies, and divide them among devices.
 
 python -m flows.prepare data        -> pipeline/data/STUDY
 python -m flows.prepare partition   -> pipeline/partition/STUDY
 
-One process for all studies: starting one takes longer than what it does for a study.
+One process serves all studies, since its start takes longer than the work for a study.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ environment.prepare()
 from prefect import flow
 
 from fedcore.types import InputError
-from tasks.config.command import refusals
+from tasks.config.command import report_bad_input
 from tasks.config.params import read as read_params
 from tasks.config.settings import Setting
 from tasks.config.studies import Run, grid_points, run_section
-from tasks.prefect.session import orchestrated, session
-from tasks.run.partitions import read, read_prepared, save_dataset, save_partition, who
+from tasks.prefect.session import open_session, prefect_server
+from tasks.run.partitions import divide_dataset, import_dataset, read_dataset, save_dataset, save_partition
 
 PIPELINE = Path("pipeline")
 
@@ -31,26 +31,28 @@ PIPELINE = Path("pipeline")
 @flow(name="prepare-data", persist_result=False)
 def data() -> None:
     """Read every dataset that the studies' settings name."""
-    run, points = planned()
-    with session("data", run.workers) as here:
+    run, points = plan_settings()
+    with open_session("data", run.workers) as session:
         for study, setting in points:
-            save_dataset(here.store, read(here.store, setting.data), PIPELINE / "data" / study / setting.dataset)
+            save_dataset(
+                session.store, read_dataset(session.store, setting.data), PIPELINE / "data" / study / setting.dataset
+            )
 
 
 @flow(name="prepare-partition", persist_result=False)
 def partition() -> None:
     """Divide each setting's dataset among devices, for every seed."""
-    run, points = planned()
-    with session("partition", run.workers) as here:
+    run, points = plan_settings()
+    with open_session("partition", run.workers) as session:
         for study, setting in points:
-            dataset = read_prepared(here.store, PIPELINE / "data" / study / setting.dataset)
+            dataset = import_dataset(session.store, PIPELINE / "data" / study / setting.dataset)
             for seed in run.seeds:
-                made = who(here.steps, dataset, setting.federation, seed)
+                made = divide_dataset(session.steps, dataset, setting.federation, seed)
                 folder = PIPELINE / "partition" / study / setting.slug / f"seed-{seed}"
-                save_partition(here.store, dataset, made, folder)
+                save_partition(session.store, dataset, made, folder)
 
 
-def planned() -> tuple[Run, list[tuple[str, Setting]]]:
+def plan_settings() -> tuple[Run, list[tuple[str, Setting]]]:
     """Return params.yaml's section run, and the settings of its studies; raises InputError before anything is read."""
     params = read_params()
     run = run_section(params)
@@ -58,7 +60,7 @@ def planned() -> tuple[Run, list[tuple[str, Setting]]]:
 
 
 def main(words: list[str]) -> None:
-    with refusals():
+    with report_bad_input():
         match words:
             case ["data"]:
                 chosen = data
@@ -66,8 +68,8 @@ def main(words: list[str]) -> None:
                 chosen = partition
             case _:
                 raise InputError("usage: python -m flows.prepare data|partition")
-        planned()
-        with orchestrated():
+        plan_settings()
+        with prefect_server():
             chosen()
 
 

@@ -1,6 +1,6 @@
 """Prune the cache: delete the steps that no run has used for long, and their blobs.
 
-python -m flows.prune            nothing used for 30 days
+python -m flows.prune            those that were not used for 30 days
 python -m flows.prune days=7
 """
 
@@ -35,7 +35,7 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    from tasks.config.command import refusals
+    from tasks.config.command import report_bad_input
 
-    with refusals():
+    with report_bad_input():
         main(sys.argv[1:])

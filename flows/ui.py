@@ -1,4 +1,4 @@
-"""Prefect's and MLflow's pages, on this machine only, until Ctrl-C.
+"""Serve Prefect's and MLflow's pages on this machine only, until Ctrl-C.
 
 python -m flows.ui
 """

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import pickle
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from inspect import signature
 
 import torch
 
+from fedcore.nets.randomness import use_generator as use_generator
 from fedcore.pickling import dumps
 from fedcore.types import InputError, Net, Params
 
@@ -29,8 +28,6 @@ NETS = {
     "cells": "fedcore.nets.cells:net",
 }
 """Where each net's function stands: (*, shape, classes, **settings) -> Net. A name with a colon is a user's own."""
-
-_GLOBAL_RANDOMNESS = threading.RLock()
 
 
 def maker(name: str) -> Callable[..., Net]:
@@ -77,23 +74,6 @@ def leaves(module: torch.nn.Module) -> Params:
 def key(net: Net) -> bytes:
     """Return what tells architectures apart within one process (a net itself cannot be hashed)."""
     return dumps(net.build)
-
-
-@contextmanager
-def use_generator(generator: torch.Generator) -> Iterator[None]:
-    """Let what PyTorch draws from its global generator (initial weights, dropout) come from `generator` instead.
-
-    The global generator is given back as it was; threads that need it take turns.
-    """
-    everyones = torch.default_generator
-    with _GLOBAL_RANDOMNESS:
-        before = everyones.get_state()
-        everyones.set_state(generator.get_state())
-        try:
-            yield
-        finally:
-            generator.set_state(everyones.get_state())
-            everyones.set_state(before)
 
 
 @functools.lru_cache(maxsize=256)

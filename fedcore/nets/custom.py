@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fedcore.builders import import_builder
-from fedcore.nets import use_generator
+from fedcore.nets.randomness import use_generator
 from fedcore.types import InputError, Net
 
 GIVEN = ("shape", "classes")

@@ -10,17 +10,17 @@ from tasks.cache.store import Store, flatten
 
 
 def load_call_save(store: Store, fn: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
-    """Load what the arguments refer to, call the function, store its result; returns it with the seconds it took."""
+    """Load the arguments' references, call the function and store its result; returns it with the seconds it took."""
     return call_save(store, lambda *loaded: fn(*store.get(loaded)), args)
 
 
 def call_save(store: Store, fn: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
-    """Call the function and store its result; returns it, as JSON with references, and the seconds this thread took."""
+    """Call the function and store its result; returns it as JSON with references, and the seconds of this thread."""
     wall, cpu = time.perf_counter(), time.thread_time()
     value = store.put(fn(*args))
     return {"value": flatten(value, "", {}), "wall": time.perf_counter() - wall, "cpu": time.thread_time() - cpu}
 
 
 def load_call(store: Store, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """Load what the arguments refer to and call the function."""
+    """Load the arguments' references and call the function."""
     return fn(*store.get(args))

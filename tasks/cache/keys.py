@@ -1,4 +1,4 @@
-"""A step's key: what its result depends on, and nothing else.
+"""A step's key covers all that its result depends on, and nothing else.
 
 key = digests of the inputs + the settings bound to the function + the source that the function reaches (comments and
 docstrings aside) + the versions of the packages which that source uses.
@@ -23,8 +23,8 @@ import torch
 
 from tasks.cache.store import Ref
 
-FOLLOWED = {"fedcore", "tasks"}
-"""Top-level packages whose source is followed though they may be installed; another's version stands for its source."""
+OWN_PACKAGES = {"fedcore", "tasks"}
+"""Top-level packages that keys cover by source; they cover other installed packages by version."""
 
 BUILTINS = frozenset(dir(builtins))
 
@@ -35,24 +35,24 @@ def key(fn: Callable[..., Any], *args: Any) -> str:
 
 
 class Digest:
-    """Digests values; equal values have equal digests in every process. Shared parts are digested once."""
+    """Computes digests of values, equal ones for equal values in every process. Shared parts are digested once."""
 
     def __init__(self) -> None:
         self.known: dict[int, tuple[Any, str]] = {}
 
     def of(self, value: Any) -> str:
         if is_dataclass(value) or isinstance(value, partial | dict):
-            kept = self.known.get(id(value))
-            if kept is None:
-                kept = self.known[id(value)] = (value, self._hash(value))
-            return kept[1]
+            known = self.known.get(id(value))
+            if known is None:
+                known = self.known[id(value)] = (value, self._hash(value))
+            return known[1]
         return self._hash(value)
 
     def _hash(self, value: Any) -> str:
         return _blake("\x1f".join([type(value).__name__, *self.words(value)]))
 
     def words(self, value: Any) -> Iterator[str]:
-        """Yield the texts that tell a value from any other of its type."""
+        """Yield texts that distinguish a value from all others of its type."""
         if isinstance(value, Ref):
             yield value.digest
         elif value is None or isinstance(value, bool | int | float | str):
@@ -85,47 +85,47 @@ def _blake(text: str | bytes) -> str:
 
 @cache
 def source(module: str, name: str) -> str:
-    """Return the digest of the source that a module's name reaches, through all the names which that source uses."""
+    """Return the digest of the source of a module's name, and of all names that it uses, directly or indirectly."""
     reached: dict[tuple[str, str], str] = {}
     versions: set[str] = set()
     todo = [(module, name)]
-    follow = FOLLOWED | {module.split(".")[0]}
+    follow = OWN_PACKAGES | {module.split(".")[0]}
     while todo:
         place = todo.pop()
         if place in reached:
             continue
-        where, what = place
+        where, symbol = place
         reached[place] = ""
         top = where.split(".")[0]
         if top in sys.stdlib_module_names:
             continue
-        if top not in follow and (installed := _version(top)):
-            versions |= installed
+        if top not in follow and (versions_of := _version(top)):
+            versions |= versions_of
             continue
         table = _definitions(where)
-        if what not in table:
-            # A name that comes from elsewhere: a submodule, or one that the module imports.
-            if _find(f"{where}.{what}") is not None:
-                todo += [(f"{where}.{what}", other) for other in _definitions(f"{where}.{what}")]
+        if symbol not in table:
+            # The name of a submodule, or one that the module imports.
+            if _find(f"{where}.{symbol}") is not None:
+                todo += [(f"{where}.{symbol}", other) for other in _definitions(f"{where}.{symbol}")]
             continue
-        text, uses = table[what]
+        text, uses = table[symbol]
         reached[place] = text
         todo += uses
-    parts = [f"{where}:{what}:{text}" for (where, what), text in sorted(reached.items())]
+    parts = [f"{where}:{symbol}:{text}" for (where, symbol), text in sorted(reached.items())]
     return _blake("\x1f".join([f"{module}.{name}", *parts, *sorted(versions)]))
 
 
 @cache
 def _version(package: str) -> frozenset[str]:
-    """Return {"name==version"} of an installed package; nothing for a module of one's own."""
-    owners = [one for one, paths in _installed() if f"\n{package}/" in paths or f"\n{package}." in paths]
+    """Return {"name==version"} of an installed package; nothing for a user's own module."""
+    owners = [one for one, paths in _distributions() if f"\n{package}/" in paths or f"\n{package}." in paths]
     return frozenset(f"{one.name}=={metadata.version(one.name)}" for one in owners)
 
 
 @cache
-def _installed() -> list[tuple[metadata.Distribution, str]]:
-    """Return what is installed, each with the paths of its files."""
-    # metadata.packages_distributions would take apart all of these paths: half a second, for each flow.
+def _distributions() -> list[tuple[metadata.Distribution, str]]:
+    """Return the installed distributions, each with the paths of its files."""
+    # metadata.packages_distributions parses all of these paths: half a second for each flow.
     return [(one, f"\n{one.read_text('RECORD') or ''}") for one in metadata.distributions()]
 
 
@@ -143,7 +143,7 @@ def _find(module: str) -> Path | None:
 
 @cache
 def _definitions(module: str) -> dict[str, tuple[str, list[tuple[str, str]]]]:
-    """Return a module's top-level names: each with its source, normalised, and the (module, name) pairs it uses."""
+    """Return each top-level name of a module with its normalised source and the (module, name) pairs that it uses."""
     path = _find(module)
     if path is None or path.suffix != ".py":
         return {}
@@ -155,28 +155,28 @@ def _definitions(module: str) -> dict[str, tuple[str, list[tuple[str, str]]]]:
             imported |= _imports(node, package)
     table: dict[str, tuple[str, list[tuple[str, str]]]] = {}
     for statement in body:
-        text = ast.dump(_bare(statement))
-        for name in _bound(statement):
+        text = ast.dump(_strip(statement))
+        for name in _defined_names(statement):
             uses = (
                 [*table[name][1], *_uses(statement, module, package, imported)]
                 if name in table
                 else [*_uses(statement, module, package, imported)]
             )
             table[name] = ((table[name][0] if name in table else "") + text, uses)
-    # Imported names are part of the table: another module may take them from here.
+    # Imported names are part of the table: another module may import them from this one.
     for name, place in imported.items():
         table.setdefault(name, ("", [place]))
     return table
 
 
-def _bound(statement: ast.stmt) -> list[str]:
-    """Return the names that a top-level statement defines, or whose values it changes (imports aside)."""
+def _defined_names(statement: ast.stmt) -> list[str]:
+    """Return the names that a top-level statement defines or whose values it changes, except imports."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return [statement.name]
-    return list(dict.fromkeys(name for node in ast.walk(statement) for name in _changed(node)))
+    return list(dict.fromkeys(name for node in ast.walk(statement) for name in _target_names(node)))
 
 
-def _changed(node: ast.AST) -> list[str]:
+def _target_names(node: ast.AST) -> list[str]:
     """Return the name that a part of a statement defines or changes: x = ..., x[k] = ..., x.y = ..., x.add(...)."""
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
@@ -193,7 +193,7 @@ def _changed(node: ast.AST) -> list[str]:
 
 
 def _imports(node: ast.AST, package: str) -> dict[str, tuple[str, str]]:
-    """Return what an import statement binds: local name -> (module, name); the name is "" for a module."""
+    """Return the names that an import statement binds: local name -> (module, name); the name is "" for a module."""
     bound: dict[str, tuple[str, str]] = {}
     if isinstance(node, ast.Import):
         for alias in node.names:
@@ -216,26 +216,26 @@ def _uses(
     known = dict(imported)
     for node in ast.walk(statement):
         known |= _imports(node, package)
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
 
-    def look(node: ast.AST) -> None:
+    def visit(node: ast.AST) -> None:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in known:
             origin, name = known[node.value.id]
             inner = f"{origin}.{name}" if name else origin
             # `local.train` uses one name of the module local; `Training.lr` uses the class.
-            found.append((inner, node.attr) if _find(inner) is not None else (origin, name))
+            pairs.append((inner, node.attr) if _find(inner) is not None else (origin, name))
             return
         if isinstance(node, ast.Name) and node.id not in BUILTINS:
-            found.append(known.get(node.id, (module, node.id)))
+            pairs.append(known.get(node.id, (module, node.id)))
         for child in ast.iter_child_nodes(node):
-            look(child)
+            visit(child)
 
-    look(statement)
-    return found
+    visit(statement)
+    return pairs
 
 
-def _bare(statement: ast.stmt) -> ast.stmt:
-    """Return a statement without docstrings and the words of steps; comments and layout are not in the tree anyway."""
+def _strip(statement: ast.stmt) -> ast.stmt:
+    """Return a statement without docstrings and words for steps; a syntax tree has no comments and no layout."""
     for node in ast.walk(statement):
         if isinstance(node, ast.FunctionDef):
             node.decorator_list = [decorator for decorator in node.decorator_list if not _gives_a_word(decorator)]

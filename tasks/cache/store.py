@@ -1,7 +1,7 @@
 """A content-addressed folder of tensors, and references into it.
 
 Steps exchange references, never tensors. A blob is a safetensors file named by the digest of its bytes, so equal
-results are one file, a damaged one is recognised, and nothing is ever unpickled.
+results are one file, damage is detected, and nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ CLASSES: dict[str, type] = {c.__name__: c for c in (Data, Dataset, Message, Mode
 HEADER = "fedcore"
 
 
-class Damaged(Exception):
-    """A blob is missing, or its bytes are not those its name stands for."""
+class DamagedBlob(Exception):
+    """A blob is missing, or its bytes do not match its digest."""
 
 
 @dataclass(frozen=True)
 class Ref:
-    """A stored value: the digest of its file, and the bytes it weighs when sent."""
+    """A stored value: the digest of its file, and its size in bytes when it is sent."""
 
     digest: str
     nbytes: int
 
 
 class Store:
-    """Puts values into the folder and gets them back.
+    """Writes values to the folder and reads them.
 
-    A value is one blob where it is a tensor, a dataclass of tensors, a dict of tensors or a list of reports; tuples,
-    other lists and other dicts are kept as they are, with references in place of the blobs inside them.
+    A value is one blob if it is a tensor, a dataclass of tensors, a dict of tensors or a list of reports; tuples,
+    other lists and other dicts keep their structure, with references in place of the blobs inside them.
     """
 
     def __init__(self, root: Path) -> None:
@@ -60,7 +60,7 @@ class Store:
 
     def _put(self, value: Any, done: dict[int, Ref]) -> Any:
         if is_blob(value):
-            # The same message to a thousand devices is written once.
+            # A message to a thousand devices is written once.
             if id(value) not in done:
                 done[id(value)] = self._write(value)
             return done[id(value)]
@@ -70,7 +70,7 @@ class Store:
         tensors: dict[str, torch.Tensor] = {}
         shape = flatten(value, "", tensors)
         seen: set[int] = set()
-        for name, leaf in tensors.items():  # a file has no two tensors in one place
+        for name, leaf in tensors.items():  # the format allows no shared memory
             place = leaf.untyped_storage().data_ptr()
             tensors[name] = leaf.clone() if place in seen else leaf
             seen.add(place)
@@ -81,7 +81,7 @@ class Store:
         return ref
 
     def get(self, value: Any) -> Any:
-        """Return a value with every reference in it loaded, equal ones once; raises Damaged."""
+        """Return a value with every reference in it loaded, equal ones once. Raises DamagedBlob."""
         read = cache(self._read)
 
         def load(part: Any) -> Any:
@@ -89,8 +89,8 @@ class Store:
 
         return load(value)
 
-    def take_in(self, path: Path) -> Ref:
-        """Store a blob that lies elsewhere; raises OSError, or Damaged if it is not one."""
+    def import_blob(self, path: Path) -> Ref:
+        """Copy a blob from another folder into the store. Raises OSError, or DamagedBlob if the file is not a blob."""
         content = path.read_bytes()
         ref = Ref(digest_of(content), len(content))
         if not self.holds(ref):
@@ -102,7 +102,7 @@ class Store:
             whole = False
         if not whole:
             self.path(ref).unlink()
-            raise Damaged(f"{path} is not a stored value")
+            raise DamagedBlob(f"{path} is not a stored value")
         return ref
 
     def _read(self, ref: Ref) -> Any:
@@ -113,7 +113,7 @@ class Store:
         return unflatten(shape, tensors)
 
     def holds(self, ref: Ref) -> bool:
-        """Tell whether a blob is there and whole; each file is read once per process and change."""
+        """Tell whether a blob exists and is intact; each version of a file is read once per process."""
         path = self.path(ref)
         try:
             status = path.stat()
@@ -122,9 +122,9 @@ class Store:
             return False
 
     def verify(self, ref: Ref) -> None:
-        """Raise Damaged unless the blob is there and whole."""
+        """Raise DamagedBlob unless the blob exists and is intact."""
         if not self.holds(ref):
-            raise Damaged(f"blob {ref.digest} is missing or damaged")
+            raise DamagedBlob(f"blob {ref.digest} is missing or damaged")
 
 
 def digest_of(content: bytes) -> str:
@@ -138,7 +138,7 @@ def _digest_at(path: Path, mtime_ns: int, size: int) -> str:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is there entirely or not at all, whenever the process is killed."""
+    """Write a file atomically: if the process is killed, the file is complete or does not exist."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
     try:
@@ -156,13 +156,13 @@ def is_blob(value: Any) -> bool:
     """Tell whether a value is stored as one file."""
     if isinstance(value, dict):
         return bool(value) and all(isinstance(leaf, torch.Tensor) for leaf in value.values())
-    if isinstance(value, list):  # a segment's, of which there may be hundreds
+    if isinstance(value, list):  # of a segment, which may have hundreds
         return bool(value) and all(isinstance(part, Report) for part in value)
     return isinstance(value, torch.Tensor | np.ndarray) or type(value) in CLASSES.values()
 
 
 def rebuild(value: Any, change: Any) -> Any:
-    """Return a container with its parts changed; the very same object if none did."""
+    """Apply `change` to the parts of a container; returns the same object if a dataclass has no part that changes."""
     if isinstance(value, dict):
         return {key: change(part) for key, part in value.items()}
     if isinstance(value, tuple | list):

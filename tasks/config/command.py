@@ -1,4 +1,4 @@
-"""How a command ends: what it refuses is one line on stderr and exit code 2. Imports nothing that takes time."""
+"""How a command reports bad input: one line on stderr and exit code 2. Imports nothing slow."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def refusals() -> Iterator[None]:
-    """Turn a refusal into one line and exit code 2."""
+def report_bad_input() -> Iterator[None]:
+    """Report an InputError in one line and exit with code 2."""
     try:
         yield
     except ValueError as error:
@@ -20,5 +20,5 @@ def refusals() -> Iterator[None]:
         sys.stderr.write(f"fedcore: {error}\n")
         sys.exit(2)
     except KeyboardInterrupt:
-        sys.stderr.write("fedcore: stopped; what was computed is kept, run the same command to go on\n")
+        sys.stderr.write("fedcore: stopped; finished steps are kept, run the same command to continue\n")
         sys.exit(130)

@@ -1,7 +1,7 @@
-"""Where the pipeline keeps its things, and the settings that must stand before Prefect or MLflow is imported.
+"""The folders of the pipeline, and the settings that must be made before Prefect or MLflow is imported.
 
-Everything lies below one folder, the project's own (or FEDCORE_HOME): `.fedcore/` for the cache, Prefect's server and
-logs, `mlflow.db` and `mlruns/` for the record. A setting that the user made in the environment is never changed.
+Everything is inside one folder, the project's (or FEDCORE_HOME): `.fedcore/` for the cache, Prefect's server and logs,
+`mlflow.db` and `mlruns/` for the record. A variable that the user has set in the environment is never changed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ DEFAULTS = {
     "PREFECT_PROFILES_PATH": str(PREFECT / "profiles.toml"),
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_CLI_PROMPT": "false",
-    # A flow's own lines go to Prefect's page; the terminal has them already, and a line per task helps nobody.
+    # A flow's lines go to Prefect's page; the terminal has them already and needs no line per task.
     "PREFECT_LOGGING_LEVEL": "INFO",
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "WARNING",
     "PREFECT_LOGGING_LOGGERS_PREFECT_TASK_RUNS_LEVEL": "WARNING",
     "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
-    # Steps are written down by the hundred, at most a second late: one by one they cost the server twice the time.
+    # Steps are recorded by the hundred, at most a second late: one by one they take the server twice the time.
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
     "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "200",
@@ -39,7 +39,7 @@ DEFAULTS = {
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    # One thread each: the workers are the parallelism, and sums must not depend on the number of threads.
+    # One thread per process: workers provide the parallelism, and sums must not depend on the number of threads.
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -47,10 +47,10 @@ DEFAULTS = {
 
 
 def prepare() -> None:
-    """Set what is not set. Call before importing Prefect or MLflow.
+    """Set the variables that are not set. Call this before importing Prefect or MLflow.
 
-    What they, torch and others import stays to the end, some 440,000 objects: searching them for garbage time and
-    again took a fifth of the imports, and once more at the end most of the two seconds in which a command left.
+    The imports of torch, Prefect and MLflow create some 440,000 objects that live until the end. Searching them for
+    garbage took a fifth of the import time, and at exit most of two seconds.
     """
     gc.set_threshold(50_000)
     atexit.register(gc.freeze)

@@ -1,4 +1,4 @@
-"""The names of the files that a run leaves. Importing them brings nothing else along."""
+"""The names of the files that a run writes. This module imports nothing else."""
 
 TABLE, METRICS, CURVES, MODELS, RUNS = "table.parquet", "metrics.json", "curves.csv", "models.json", "runs.json"
 SECONDS, PICTURES, INDEX = "seconds.csv", "pictures", "index.csv"

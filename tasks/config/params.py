@@ -1,4 +1,4 @@
-"""The settings as they stand in params.yaml, studies/ and claims/ and as they are typed, read and put together.
+"""Read and combine the settings in params.yaml, studies/, claims/ and on the command line.
 
 A section's model is the signature of the function that takes it, so that a setting is declared once, where it is used.
 """
@@ -28,17 +28,17 @@ REQUIRED = ("run", "data", "federation", "net", "training")
 """Sections that params.yaml must have."""
 
 SHARED = "methods"
-"""The section whose settings are those of every method that takes them."""
+"""The section whose settings apply to every method that takes them."""
 
 FROM_DATA = ("shape", "classes")
-"""What every net gets beside its settings."""
+"""The arguments of a net that the data determine."""
 
 FROM_RUN = ("dataset", "name", "seed")
-"""What a partition gets beside its settings."""
+"""The arguments of a partition that the run determines."""
 
 
 class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's is ten times faster
-    """YAML 1.1 whose numbers may be written as in YAML 1.2, 1e-07, which is how DVC writes them."""
+    """YAML 1.1 that also reads numbers such as 1e-07, as YAML 1.2 defines them and DVC writes them."""
 
 
 Loader.add_implicit_resolver(
@@ -49,10 +49,10 @@ Loader.add_implicit_resolver(
 def read(folder: Path = Path()) -> dict[str, Any]:
     """Return the sections of params.yaml, and all studies, with their claims, as section `studies`.
 
-    Raises InputError for a file that is missing or not YAML, and for a section, study or claim that stands nowhere.
+    Raises InputError for a file that is missing or not YAML, and for an unknown section, study or claim.
     """
     path = folder / "params.yaml"
-    params = _mapping(path, "sections")
+    params = _read_mapping(path, "sections")
     known = (*REQUIRED, SHARED, *METHODS)
     for name, section in params.items():
         if name not in known:
@@ -62,8 +62,8 @@ def read(folder: Path = Path()) -> dict[str, Any]:
     for name in REQUIRED:
         if name not in params:
             raise InputError(f"{name}: the section is missing in {path}")
-    studies = _entries(folder / "studies")
-    for name, claims in _entries(folder / "claims").items():
+    studies = _read_entries(folder / "studies")
+    for name, claims in _read_entries(folder / "claims").items():
         if name not in studies:
             raise InputError(f"claims: there is no study {name!r}{suggestion(name, studies)}")
         if isinstance(studies[name], dict):
@@ -72,7 +72,7 @@ def read(folder: Path = Path()) -> dict[str, Any]:
 
 
 def parse(words: Sequence[str]) -> dict[str, Any]:
-    """Read key=value words as typed in a shell; values are YAML."""
+    """Parse key=value arguments of a command; values are YAML."""
     settings: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
@@ -88,10 +88,10 @@ def parse(words: Sequence[str]) -> dict[str, Any]:
 def change(
     params: Mapping[str, Any], changes: Mapping[str, Any], custom: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return params with dotted keys set; raises InputError for a key that nothing takes.
+    """Return params with dotted keys set. Raises InputError for a key that nothing takes.
 
-    custom: methods of one's own, name -> "package.module:function". A shared setting (`methods.rounds`) replaces those
-    that methods' sections have so far, so that what is set later wins.
+    custom: the user's own methods, name -> "package.module:function". A shared setting (`methods.rounds`) replaces the
+    same setting in the methods' sections, so that the later change wins.
     """
     result = dict(params)
     net = str(changes.get("net.name", params.get("net", {}).get("name")))
@@ -110,24 +110,24 @@ def change(
 def _set(
     values: Mapping[str, Any], above: tuple[str, ...], key: str, value: Any, custom: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the values of a section with one changed; above: the names of the sections that it is in."""
+    """Return a section with one value changed. above: the names of the sections that contain it."""
     name, *below = key.split(".")[len(above) :]
-    allowed = _allowed(above, custom)
+    allowed = _allowed_keys(above, custom)
     if name not in values and name not in allowed:
         raise InputError(f"{key}: no such key{suggestion(name, [*values, *allowed])}")
-    section = values.get(name, {} if _allowed((*above, name), custom) else None)
+    section = values.get(name, {} if _allowed_keys((*above, name), custom) else None)
     if below:
         if not isinstance(section, Mapping):
             raise InputError(f"{key}: {name} has no keys below it")
         return {**values, name: _set(section, (*above, name), key, value, custom)}
     if isinstance(section, Mapping) and not isinstance(value, Mapping):
-        keys = dict.fromkeys([*section, *_allowed((*above, name), custom)])
+        keys = dict.fromkeys([*section, *_allowed_keys((*above, name), custom)])
         raise InputError(f"{key} = {value!r}: is a section, set a key below it: {', '.join(keys)}")
     return {**values, name: value}
 
 
-def _allowed(section: tuple[str, ...], custom: Mapping[str, str]) -> Collection[str]:
-    """Return the keys that a section may have, whether or not they stand in params.yaml."""
+def _allowed_keys(section: tuple[str, ...], custom: Mapping[str, str]) -> Collection[str]:
+    """Return the keys that a section may have, whether or not params.yaml has them."""
     match section:
         case ():
             return [*REQUIRED, SHARED, *METHODS, *custom]
@@ -140,7 +140,7 @@ def _allowed(section: tuple[str, ...], custom: Mapping[str, str]) -> Collection[
         case ("training",) | (_, "training"):
             return [*model(Training).model_fields, "init"]
         case ("methods",):
-            return shared().model_fields
+            return shared_settings().model_fields
         case (name,) if name in METHODS or name in custom:
             return [*model(builder(custom.get(name, name)), CONTEXT).model_fields, "training"]
     return ()
@@ -148,38 +148,38 @@ def _allowed(section: tuple[str, ...], custom: Mapping[str, str]) -> Collection[
 
 @cache
 def loaders() -> dict[str, Callable[..., Any]]:
-    """Return the functions that read datasets, by name."""
+    """Return the functions that read datasets by their names."""
     places = {name: place.partition(":") for name, place in DATASETS.items()}
     return {name: getattr(import_module(module), function) for name, (module, _, function) in places.items()}
 
 
 @cache
 def makers() -> dict[str, Callable[..., Any]]:
-    """Return the functions that make nets, by name."""
+    """Return the functions that build nets by their names."""
     return {name: maker(name) for name in NETS}
 
 
 @cache
-def shared() -> type[BaseModel]:
-    """Return the model of all settings that some method takes."""
+def shared_settings() -> type[BaseModel]:
+    """Return the model of all settings of all methods."""
     return union(tuple(map(builder, METHODS)), CONTEXT)
 
 
-def _entries(folder: Path) -> dict[str, Any]:
-    """Return what the YAML files of a folder hold by study; a study stands in one file alone."""
+def _read_entries(folder: Path) -> dict[str, Any]:
+    """Return the contents of a folder's YAML files by study; a study may be in one file only."""
     found: dict[str, Any] = {}
     places: dict[str, Path] = {}
     for path in sorted(folder.glob("*.yaml")):
-        for name, entry in _mapping(path, "studies").items():
+        for name, entry in _read_mapping(path, "studies").items():
             if not re.fullmatch(r"\w+", str(name)):
-                raise InputError(f"{path}: {name!r}: a study's name is of letters, digits and _")
+                raise InputError(f"{path}: {name!r}: a study's name has only letters, digits and _")
             if name in found:
-                raise InputError(f"{path}: {name} stands in {places[name]} too")
+                raise InputError(f"{path}: {name} is also in {places[name]}")
             found[str(name)], places[str(name)] = entry, path
     return found
 
 
-def _mapping(path: Path, of: str) -> dict[str, Any]:
+def _read_mapping(path: Path, of: str) -> dict[str, Any]:
     """Read a YAML file that holds a mapping."""
     try:
         content = _load(path.read_text("utf-8"))
@@ -197,19 +197,19 @@ def _load(text: str) -> Any:
     node = loader.get_single_node()
     if node is None:
         return None
-    _refuse_twins(node)
+    _reject_duplicates(node)
     return loader.construct_document(node)
 
 
-def _refuse_twins(node: yaml.Node) -> None:
-    """Refuse a key that stands twice in a mapping, of which YAML would take the last."""
+def _reject_duplicates(node: yaml.Node) -> None:
+    """Reject a duplicate key in a mapping; YAML would take the last one."""
     if isinstance(node, yaml.MappingNode):
         seen: dict[str, yaml.Node] = {}
         for key, value in node.value:
             if key.value in seen and isinstance(key, yaml.ScalarNode):
                 raise yaml.MarkedYAMLError("there are two", seen[key.value].start_mark, key.value, key.start_mark)
             seen[key.value if isinstance(key, yaml.ScalarNode) else ""] = key
-            _refuse_twins(value)
+            _reject_duplicates(value)
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:
-            _refuse_twins(value)
+            _reject_duplicates(value)

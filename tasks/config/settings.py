@@ -1,4 +1,4 @@
-"""The settings of one point of a study's grid, complete and checked before anything is computed."""
+"""The complete settings of one point of a study's grid, checked before anything is computed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from fedcore.nets import NETS, maker
 from fedcore.partition import PARTITIONS, partition
 from fedcore.settings import Section, check, model, settings_for
 from fedcore.types import InputError, Method, Net
-from tasks.config.params import FROM_DATA, FROM_RUN, SHARED, loaders, makers, shared
+from tasks.config.params import FROM_DATA, FROM_RUN, SHARED, loaders, makers, shared_settings
 
 
 @dataclass(frozen=True)
 class MethodSettings:
-    """A row of the comparison: a method and all that is bound to it."""
+    """A row of the comparison: a method and all its settings."""
 
     label: str
     name: str
@@ -34,7 +34,7 @@ class MethodSettings:
     settings: dict[str, Any]
 
     def build(self, nets: Mapping[str, Net]) -> Method:
-        """Build the method; raises InputError, naming the row, where it cannot be had with these nets."""
+        """Build the method. Raises InputError, which names the row, if the method does not support these nets."""
         try:
             return build_method(
                 self.name, nets=nets, training=Training(**self.training), common=self.common, **self.settings
@@ -50,9 +50,9 @@ class MethodSettings:
 
 @dataclass(frozen=True)
 class Setting:
-    """One point of a study's grid, ready to run: its name, its data and federation, its net, its methods.
+    """One point of a study's grid, ready to run: name, data, federation, net and methods.
 
-    every: evaluate after each so many rounds.
+    every: the number of rounds between evaluations.
     """
 
     study: str
@@ -70,18 +70,18 @@ class Setting:
 
     @property
     def content(self) -> dict[str, Any]:
-        """What is read of the data, wherever it lies."""
+        """The settings that determine which data are read; their location aside."""
         return {key: value for key, value in self.data.items() if key not in ("root", "download")}
 
     @property
     def dataset(self) -> str:
-        """A name for the dataset as these settings read it, fit for a path."""
+        """A name for the dataset that these settings read, valid in a path."""
         words = json.dumps(self.content, sort_keys=True)
         return f"{self.data['name']}-{hashlib.blake2b(words.encode(), digest_size=4).hexdigest()}"
 
 
 def slug(name: str) -> str:
-    """Return a setting's name, fit for a path."""
+    """Return a setting's name, valid in a path."""
     return re.sub(r"[^A-Za-z0-9.=+-]+", "_", name)
 
 
@@ -94,8 +94,8 @@ def resolve(
     rows: Mapping[str, Mapping[str, Any]],
     every: int,
 ) -> Setting:
-    """Return the settings of one point: the sections checked, and a method for each row (label -> changes)."""
-    check(shared(), SHARED, params.get(SHARED, {}))
+    """Return the checked settings of one point, with a method for each row (label -> changes)."""
+    check(shared_settings(), SHARED, params.get(SHARED, {}))
     methods = tuple(_method(params, label, row) for label, row in rows.items())
     labels = [row.label for row in methods]
     for label in labels:
@@ -106,7 +106,7 @@ def resolve(
 
 
 def _data(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the loader is given: of the section those settings that it knows."""
+    """Return the loader's arguments: the settings of the section that it takes."""
     settings = {key: value for key, value in section.items() if value is not None}
     name = settings.pop("name", None)
     if name not in DATASETS:
@@ -122,7 +122,7 @@ def _data(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _federation(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of `fedcore.partition.partition`, and how features are scaled."""
+    """Return the settings of `fedcore.partition.partition`, and `scale`."""
     settings = {"partition": signature(partition).parameters["name"].default, **section}
     scale = check(Scale, "federation", {key: settings.pop(key) for key in ("scale",) if key in settings}).scale
     name = settings.pop("partition")
@@ -139,7 +139,7 @@ class Scale(Section):
 
 
 def _net(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the net's settings: of the section those that it knows; `variants`: as many more nets, in full."""
+    """Return the net's settings: those of the section that it takes. `variants`: complete settings of further nets."""
     settings = dict(section)
     variants = settings.pop("variants", None) or []
     if not isinstance(variants, list) or not all(isinstance(one, Mapping) for one in variants):
@@ -155,7 +155,7 @@ def _net(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _method(params: Mapping[str, Any], label: str, row: Mapping[str, Any]) -> MethodSettings:
-    """Return a row's method: sections `methods` and the method's own, then the row; training likewise."""
+    """Return a row's method: section `methods`, then the method's section, then the row; training likewise."""
     row = dict(row)
     name = str(row.pop("method", label))
     build, section = builder(name), name.rpartition(":")[2]

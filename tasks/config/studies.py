@@ -1,4 +1,4 @@
-"""Studies: questions as data, each turned into the points of its grid."""
+"""Studies: questions as data, each with a grid of settings."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tasks.config.settings import Setting, resolve
 Seeds = Annotated[list[Annotated[int, Ge(0)]], Field(min_length=1)]
 
 EVERY = "run.every"
-"""The only setting of section run that a study may set for itself."""
+"""The only setting of section run that a study may change."""
 
 
 class Study(Section):
     """A question as data: which settings, methods and seeds answer it.
 
-    methods: rows of the comparison: label -> changes to the method's section (`method` where the label is no method).
-    claims: what a paper says, as rules. along: the grid key along which the page draws accuracy. show: what else the
-    page draws of every setting, with the first seed (docs/pipeline.md).
+    methods: rows of the comparison: label -> changes to the method's section (`method` if the label is not a method).
+    claims: a paper's statements, as rules. along: the grid key along which the page draws accuracy. show: further
+    pictures of every setting, for the first seed (docs/pipeline.md).
     """
 
     title: str
@@ -41,9 +41,9 @@ class Study(Section):
 
 
 class Size(Section):
-    """set: settings of the study in this size. grid: settings of which every combination is run.
+    """set: the study's settings in this size. grid: settings of which every combination is run.
 
-    A grid's values are settings of its key, or, by name or number, several settings that go together.
+    The values of a grid are settings of its key, or names or numbers that each stand for several settings.
     """
 
     set: dict[str, Any] = Field(default_factory=dict)
@@ -51,7 +51,7 @@ class Size(Section):
 
 
 class Run(Section):
-    """What a plain run does."""
+    """The studies, size, seeds and resources of a run that names no others."""
 
     studies: Annotated[list[str], Field(min_length=1)]
     size: str
@@ -69,7 +69,7 @@ def run_section(params: Mapping[str, Any]) -> Run:
 
 
 def find_study(params: Mapping[str, Any], name: str) -> Study:
-    """Return a study, checked; raises InputError for a name that is not known."""
+    """Return a checked study. Raises InputError for an unknown name."""
     studies = params.get("studies", {})
     if name not in studies:
         raise InputError(
@@ -79,13 +79,13 @@ def find_study(params: Mapping[str, Any], name: str) -> Study:
     for size, one in chosen.sizes.items():
         if DOMAIN in one.grid:
             raise InputError(
-                f"studies.{name}.sizes.{size}.grid.{DOMAIN}: no key of a grid, claims mean the devices' domain by it; "
+                f"studies.{name}.sizes.{size}.grid.{DOMAIN}: not allowed, it means the devices' domain in claims; "
                 "use another name"
             )
     for claim in chosen.claims:
         for label in claim.labels - set(chosen.methods):
             raise InputError(
-                f"studies.{name}.claims: {claim.rule!r} names {label!r}, the study has no such row in methods"
+                f"studies.{name}.claims: {claim.rule!r} names {label!r}, but the study has no such row in methods"
             )
     return chosen
 
@@ -95,36 +95,36 @@ def grid_points(
 ) -> list[Setting]:
     """Return the points of a study's grid, ready to run.
 
-    params < the study's `set` < a grid point < changes (typed by the user, so that they win; one that names a grid key
-    leaves a single point). methods: labels of the study, or names of methods with their own section; all if empty.
+    params < the study's `set` < a grid point < changes (typed by the user, so that they win; a change of a grid key
+    leaves a single point). methods: labels of the study, or names of methods with a section; all rows if empty.
     """
-    chosen = find_study(params, study_name)
-    if size_name not in chosen.sizes:
-        raise InputError(f"run.size = {size_name!r}: study {study_name} has sizes {', '.join(chosen.sizes)}")
-    size = chosen.sizes[size_name]
-    rows = {label: chosen.methods.get(label, {}) for label in methods or chosen.methods}
+    study = find_study(params, study_name)
+    if size_name not in study.sizes:
+        raise InputError(f"run.size = {size_name!r}: study {study_name} has sizes {', '.join(study.sizes)}")
+    size = study.sizes[size_name]
+    rows = {label: study.methods.get(label, {}) for label in methods or study.methods}
     names = [str(row.get("method", label)) for label, row in rows.items()]
     custom = {name.rpartition(":")[2]: name for name in names if ":" in name}
-    found = []
+    settings_of_points = []
     for values in itertools.product(*(_axis(key, values, changes) for key, values in size.grid.items())):
         point = {key: word for key, word, _ in values}
         at_point = {key: value for _, _, settings in values for key, value in settings.items()}
         for key in [*size.set, *at_point]:
             if key.startswith("run.") and key != EVERY:
-                raise InputError(
-                    f"studies.{study_name}: {key} is of all studies; of section run a study sets every alone"
-                )
+                raise InputError(f"studies.{study_name}: {key} applies to all studies; a study may set {EVERY} only")
         here = params
         typed = {key: value for key, value in changes.items() if key not in point}
         for layer in (size.set, at_point, typed):
             here = change(here, layer, custom)
         every = run_section(here).every
-        found.append(resolve(here, study=study_name, name=_name(point), point=point, rows=rows, every=every))
-    return found
+        settings_of_points.append(
+            resolve(here, study=study_name, name=_name(point), point=point, rows=rows, every=every)
+        )
+    return settings_of_points
 
 
 def _axis(key: str, values: Sequence[Any] | Mapping[Any, Any], changes: Mapping[str, Any]) -> list[Any]:
-    """Return the places along one axis of a grid: (key, what it is called there, settings)."""
+    """Return the values along one axis of a grid: (key, name of the value, settings)."""
     if isinstance(values, Mapping):
         named = [(key, name, settings) for name, settings in values.items() if changes.get(key, name) == name]
         if not named:

@@ -1,7 +1,7 @@
 """One Prefect server for a whole run.
 
-Whoever needs it starts it in the background; it stays for a while, so that the stages of a `dvc repro` share one
-start, and stops by itself when nobody has used it. It listens on loopback only.
+The first command that needs it starts it in the background. It keeps running for a while, so that the stages of a
+`dvc repro` share one server, and stops when it is no longer used. It listens on loopback only.
 
     python -m tasks.prefect.server start | stop | keep
 """
@@ -30,14 +30,14 @@ STATE = environment.STATE / "server.json"
 LEASE = environment.STATE / "server.lease"
 LOG = environment.STATE / "server.log"
 IDLE = 300.0
-"""Seconds without a user after which the server stops."""
+"""Seconds without use after which the server stops."""
 BEAT = 5.0
 
 
 def ensure() -> str:
-    """Return the address of a running Prefect API, starting a server if need be.
+    """Return the address of a running Prefect API; starts a server if necessary.
 
-    A server that the user named by PREFECT_API_URL is used as it is. Raises RuntimeError where none can be started.
+    If the user has set PREFECT_API_URL, that server is used. Raises RuntimeError if no server can be started.
     """
     environment.prepare()
     if url := os.environ.get("PREFECT_API_URL"):
@@ -90,7 +90,7 @@ def stop() -> None:
         pid = int(json.loads(STATE.read_text())["pid"])
     except (OSError, ValueError, KeyError):
         return
-    # The number may have gone to another process since.
+    # The id may belong to another process by now.
     with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.TimeoutExpired):
         process = psutil.Process(pid)
         if "tasks.prefect.server" in process.cmdline():
@@ -102,7 +102,7 @@ def stop() -> None:
 def _start() -> str:
     port = _port()
     url = f"http://127.0.0.1:{port}/api"
-    # Its own session, so that Ctrl-C in a run does not stop a server that others use.
+    # In its own session, so that Ctrl-C in a run does not stop a server that other runs use.
     with LOG.open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "tasks.prefect.server", "_watch", str(port)],
@@ -119,14 +119,14 @@ def _start() -> str:
 
 
 def _write_profile(url: str) -> None:
-    """Point the prefect command, typed in the project's folder, to this server (prefect.toml names the file)."""
+    """Make the prefect command use this server in the project's folder (prefect.toml names the file)."""
     environment.PREFECT.mkdir(parents=True, exist_ok=True)
     text = f'active = "fedcore"\n\n[profiles.fedcore]\nPREFECT_API_URL = "{url}"\n'
     (environment.PREFECT / "profiles.toml").write_text(text)
 
 
 def _port() -> int:
-    """Return last time's port if it is free, else any free one."""
+    """Return the last server's port if it is free, else any free port."""
     try:
         return free_port(_last_port())
     except OSError:
@@ -134,7 +134,7 @@ def _port() -> int:
 
 
 def free_port(wanted: int = 0) -> int:
-    """Return a port that is free on loopback; raises OSError where the wanted one is taken."""
+    """Return a free port on loopback. Raises OSError if `wanted` is in use."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", wanted))
         return int(probe.getsockname()[1])
@@ -156,7 +156,7 @@ def _healthy(url: str) -> bool:
 
 
 def _watch(port: int) -> None:
-    """Run the server until nobody has touched the lease for a while."""
+    """Run the server until the lease has not been touched for IDLE seconds."""
     environment.prepare()
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     server = subprocess.Popen(command, env={**os.environ, "PREFECT_API_URL": f"http://127.0.0.1:{port}/api"})

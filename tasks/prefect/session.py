@@ -30,18 +30,18 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 @contextmanager
-def orchestrated() -> Iterator[None]:
-    """Run the body with a Prefect server to talk to."""
+def prefect_server() -> Iterator[None]:
+    """Run the body with a Prefect server."""
     with server.lease():
         refresh_global_settings_context()
-        quiet = _Quiet()
+        quiet = _HideInputErrors()
         for name in ("prefect.flow_runs", "prefect.task_runs"):
             logging.getLogger(name).addFilter(quiet)
         yield
 
 
-class _Quiet(logging.Filter):
-    """Keeps what Prefect says of a refusal out of the terminal: its one line says all."""
+class _HideInputErrors(logging.Filter):
+    """Hides Prefect's messages about an InputError from the terminal, which shows its one line."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -51,7 +51,7 @@ class _Quiet(logging.Filter):
 class Session:
     """One run of a flow: its store, its steps, and its progress in the terminal and in the journal.
 
-    computes: called when a step that had to be computed ends.
+    on_compute: called after each step that was computed.
     """
 
     def __init__(
@@ -60,33 +60,33 @@ class Session:
         workers: Workers,
         progress: Progress,
         accelerator: str | None,
-        computes: Callable[[], None],
+        on_compute: Callable[[], None],
     ) -> None:
         self.flow = flow
-        self.computes = computes
+        self.on_compute = on_compute
         self.store = Store(environment.BLOBS)
-        self.steps = Steps(self.store, workers, self._watch, self._advance, accelerator)
+        self.steps = Steps(self.store, workers, self._on_step, self._advance, accelerator)
         self.progress = progress
         self.log = get_run_logger()
         self.bar = progress.add_task(flow, total=None)
         self.done = 0
-        self.local: frozenset[str] = frozenset()
+        self.local_steps: frozenset[str] = frozenset()
 
-    def begin(self, what: str, local: frozenset[str]) -> None:
-        """Say what is being done, and the names of its steps that count as local."""
-        self.local = local
-        self.progress.update(self.bar, description=what)
+    def start_method(self, description: str, local_steps: frozenset[str]) -> None:
+        """Show a description of the method, and count these of its steps as local."""
+        self.local_steps = local_steps
+        self.progress.update(self.bar, description=description)
 
-    def expect(self, work: int) -> None:
-        """Say how many local steps are still to come."""
-        self.progress.update(self.bar, total=self.done + work)
+    def expect_steps(self, count: int) -> None:
+        """Set the number of remaining local steps."""
+        self.progress.update(self.bar, total=self.done + count)
 
-    def reach(self, done: int) -> None:
-        """Say how many local steps are done, also those that were found done."""
+    def advance_to(self, done: int) -> None:
+        """Set the number of local steps that are done, cache hits included."""
         self._advance(done - self.done)
 
-    def say(self, line: str) -> None:
-        """Say what was found, here and in Prefect's log of the flow."""
+    def print_line(self, line: str) -> None:
+        """Print a line in the terminal and in Prefect's log of the flow."""
         self.progress.console.print(line)
         self.log.info(line.strip())
 
@@ -94,21 +94,21 @@ class Session:
         self.done += count
         self.progress.update(self.bar, completed=self.done)
 
-    def _watch(self, step: Step) -> None:
-        journal.note({
+    def _on_step(self, step: Step) -> None:
+        journal.append({
             "process": os.getpid(), "flow": self.flow, "step": step.kind, "unit": step.unit, "key": step.key,
             "cached": step.cached, "wall": round(step.wall, 4), "cpu": round(step.cpu, 4),
             "blobs": step.blobs,
         })  # fmt: skip
-        if step.kind in self.local:
+        if step.kind in self.local_steps:
             self._advance(1)
         if not step.cached:
-            self.computes()
+            self.on_compute()
 
 
 @contextmanager
-def on_record(flow_run: str) -> Iterator[None]:
-    """Keep Prefect's view of flow runs true: one whose process was killed is marked as crashed by the next."""
+def mark_running(flow_run: str) -> Iterator[None]:
+    """Mark a flow run as running; mark those whose process was killed as crashed in Prefect."""
     journal.FLOWS.mkdir(parents=True, exist_ok=True)
     for mark in journal.marks():
         if not journal.alive(mark):
@@ -124,17 +124,17 @@ def on_record(flow_run: str) -> Iterator[None]:
 
 
 @contextmanager
-def session(
-    flow: str, workers: int | None, accelerator: str = "none", computes: Callable[[], None] = lambda: None
+def open_session(
+    flow: str, workers: int | None, accelerator: str = "none", on_compute: Callable[[], None] = lambda: None
 ) -> Iterator[Session]:
-    """Open a session: worker processes start with the first step that is not cached.
+    """Open a session; its worker processes start with the first step that is not cached.
 
-    accelerator: what devices' steps may run on, as in section run. computes: see `Session`.
+    accelerator: the hardware for devices' steps, as in section run. on_compute: see `Session`.
     """
     columns: list[Any] = [
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         TextColumn("left"), TimeRemainingColumn(),
     ]  # fmt: skip
     progress = Progress(*columns, console=console, transient=True)
-    with on_record(str(runtime.flow_run.id)), Workers(workers) as pool, progress:
-        yield Session(flow, pool, progress, find_accelerator(accelerator), computes)
+    with mark_running(str(runtime.flow_run.id)), Workers(workers) as pool, progress:
+        yield Session(flow, pool, progress, find_accelerator(accelerator), on_compute)

@@ -1,4 +1,4 @@
-"""How the loop's steps run in the pipeline: each a Prefect task, cached by key, computed in a worker process."""
+"""Run each step of the loop as a Prefect task, cached by its key and computed in a worker process."""
 
 from __future__ import annotations
 
@@ -16,53 +16,52 @@ from fedcore.rounds import receive
 from tasks.cache.calls import call_save, load_call, load_call_save
 from tasks.cache.journal import Step
 from tasks.cache.keys import Digest
-from tasks.cache.store import Damaged, Ref, Store, refs, unflatten
+from tasks.cache.store import DamagedBlob, Ref, Store, refs, unflatten
 from tasks.config import environment
 
 
 class Steps:
     """Runs the loop's functions as cached Prefect tasks: the `execute` that the pipeline gives to fedcore.rounds.
 
-    Arguments and results are references (tasks.cache.store). watch: called with every step as it ends, computed or
-    found. played: called with the number of local steps that were done inside a step, as they are done. accelerator:
-    the kind of device that local steps run on, None for the CPU; it is part of their keys. done: the steps that have
-    ended.
+    Arguments and results are references (tasks.cache.store). on_step: called with every step when it ends, computed or
+    cached. advance: called with the number of local steps that a step has just done inside. accelerator: the hardware
+    for local steps, None for the CPU; it is part of their keys. done: the steps that have ended.
     """
 
     def __init__(
         self,
         store: Store,
         workers: Workers,
-        watch: Callable[[Step], None] = lambda step: None,
-        played: Callable[[int], None] = lambda count: None,
+        on_step: Callable[[Step], None] = lambda step: None,
+        advance: Callable[[int], None] = lambda count: None,
         accelerator: str | None = None,
     ) -> None:
         self.store = store
         self.workers = workers
-        self.watch = watch
-        self.played = played
+        self.on_step = on_step
+        self.advance = advance
         self.accelerator = accelerator
         self.done: list[Step] = []
         self._digest = Digest()
-        self._known: dict[str, Mapping[str, Any]] = {}  # what several methods ask for is a task once
-        self._given: set[Ref] = set()  # what was found whole and given out
+        self._records: dict[str, Mapping[str, Any]] = {}  # a step that several methods share is one task
+        self._handed_out: set[Ref] = set()  # verified references that were returned
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
-        return self._worked(fn, {"": args})[""]
+        return self._run_in_workers(fn, {"": args})[""]
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
-        return self._worked(accelerate(fn, self.accelerator), calls)
+        return self._run_in_workers(accelerate(fn, self.accelerator), calls)
 
-    def _worked(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]]) -> dict[Any, Any]:
+    def _run_in_workers(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]]) -> dict[Any, Any]:
         def body(*args: Any) -> Any:
             return self.workers.call(load_call_save, self.store, fn, args)
 
         return self._map(fn, calls, body)
 
-    def short(self, fn: Callable[..., Any], *args: Any, start: bool = False) -> Any:
-        """Run a step in this process that is done before a worker would have started.
+    def run_inline(self, fn: Callable[..., Any], *args: Any, start: bool = False) -> Any:
+        """Run a step in this process, since it takes less time than a worker needs to start.
 
-        start: if it has to be computed, let the workers start meanwhile, for what comes after it.
+        start: if the step has to be computed, start the workers meanwhile for the next steps.
         """
 
         def body(*args: Any) -> Any:
@@ -72,28 +71,28 @@ class Steps:
 
         return self._map(fn, {"": args}, body)[""]
 
-    def here(
+    def run_nested(
         self,
         fn: Callable[..., Any],
         *args: Any,
         unkeyed: tuple[Any, ...] = (),
         needed: Callable[[Any], Any] = lambda value: value,
     ) -> Any:
-        """Run a step in this process that hands out work to the workers itself: fn(execute, *args, *unkeyed).
+        """Run a step in this process that runs other steps in the workers: fn(execute, *args, *unkeyed).
 
-        unkeyed: arguments that do not change what is found under the step's key, only how much of it is looked for.
-        needed: the part of what it finds whose blobs must be there.
+        unkeyed: arguments that are no part of the key, since they change only how far the step goes. needed: the part
+        of the result whose blobs must exist.
         """
 
         def body(*args: Any) -> Any:
-            execute = InMemory(self.store, self.workers, self.played, self.accelerator)
+            execute = InMemory(self.store, self.workers, self.advance, self.accelerator)
             return call_save(self.store, fn, (execute, *args, *unkeyed))
 
         return self._map(accelerate(fn, self.accelerator), {"": args}, body, needed)[""]
 
     def drop(self, value: Any, but: Any) -> None:
-        """Delete the blobs that a value refers to, unless `but` does too or this run was given them by another step."""
-        for ref in {*refs(value)} - {*refs(but)} - self._given:
+        """Delete the blobs of a value, except those of `but` and those that other steps of this run returned."""
+        for ref in {*refs(value)} - {*refs(but)} - self._handed_out:
             self.store.path(ref).unlink(missing_ok=True)
 
     def _map(
@@ -103,31 +102,31 @@ class Steps:
         body: Callable[..., Any],
         needed: Callable[[Any], Any] = lambda value: value,
     ) -> dict[Any, Any]:
-        kind = name_of(fn, *next(iter(calls.values()), ()))
+        kind = word_of(fn, *next(iter(calls.values()), ()))
         keys = {unit: self._digest.of(("step", fn, args)) for unit, args in calls.items()}
         jobs = {unit: _Job(partial(body, *args)) for unit, args in calls.items()}
         futures = {
             unit: self._submit(kind, unit, keys[unit], jobs[unit])
             for unit in sorted(calls, key=_heaviest_first(calls))
-            if keys[unit] not in self._known
+            if keys[unit] not in self._records
         }
         results: dict[Any, Any] = {}
         steps: dict[Any, Step] = {}
-        for unit in _as_they_end(calls, futures):
-            record = futures[unit].result() if unit in futures else self._known[keys[unit]]
+        for unit in _in_order_of_completion(calls, futures):
+            record = futures[unit].result() if unit in futures else self._records[keys[unit]]
             try:
-                value = self._whole(record, needed)
-            except Damaged:
-                # The cache's record points to a blob that is gone or spoilt: compute it again, over the record.
+                value = self._read_whole(record, needed)
+            except DamagedBlob:
+                # The cache refers to a missing or damaged blob: compute the step again and replace its record.
                 jobs[unit].ran = False
                 record = self._submit(kind, unit, keys[unit], jobs[unit], refresh=True).result()
-                value = self._whole(record, needed)
-            self._known[keys[unit]] = record
+                value = self._read_whole(record, needed)
+            self._records[keys[unit]] = record
             steps[unit] = Step(
                 kind, _label(unit), keys[unit], not jobs[unit].ran, record["wall"], record["cpu"],
                 tuple(sorted({ref.digest for ref in refs(value)})),
             )  # fmt: skip
-            self.watch(steps[unit])
+            self.on_step(steps[unit])
             results[unit] = value
         self.done += [steps[unit] for unit in calls]
         return {unit: results[unit] for unit in calls}
@@ -140,40 +139,40 @@ class Steps:
         future.add_done_callback(lambda _: _forget(number))
         return future
 
-    def _whole(self, record: Mapping[str, Any], needed: Callable[[Any], Any]) -> Any:
+    def _read_whole(self, record: Mapping[str, Any], needed: Callable[[Any], Any]) -> Any:
         value = unflatten(record["value"], {})
         for ref in refs(needed(value)):
             self.store.verify(ref)
-            self._given.add(ref)
+            self._handed_out.add(ref)
         return value
 
 
 class InMemory:
-    """An `execute` for repeated rounds: what devices hold is loaded in the workers, everything else stays in memory."""
+    """An `execute` for repeated rounds: workers load the devices' data, everything else stays in memory."""
 
-    def __init__(self, store: Store, workers: Workers, played: Callable[[int], None], accelerator: str | None) -> None:
+    def __init__(self, store: Store, workers: Workers, advance: Callable[[int], None], accelerator: str | None) -> None:
         self.store = store
         self.workers = workers
-        self.played = played
+        self.advance = advance
         self.accelerator = accelerator
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
         return self.workers(fn, *self.store.get(args))
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
-        flat = accelerate(fn, self.accelerator)
-        return self.workers.map(load_call, {unit: (self.store, flat, args) for unit, args in calls.items()})
+        placed = accelerate(fn, self.accelerator)
+        return self.workers.map(load_call, {unit: (self.store, placed, args) for unit, args in calls.items()})
 
 
 class _Job:
-    """A step's work, and whether it was done in this run."""
+    """A step's work, and whether this run has done it."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self.work = work
         self.ran = False
 
 
-# A task's input is a key and a number: Prefect neither copies, hashes nor stores what a step works on.
+# A task's input is a key and a number, so that Prefect does not copy, hash or store a step's data.
 _JOBS: dict[int, _Job] = {}
 _NUMBERS = count()
 
@@ -189,12 +188,12 @@ def _forget(number: int) -> None:
     result_serializer="json",
     cache_result_in_memory=False,
     retries=2,
-    retry_condition_fn=lambda task, run, state: _worth_another_try(state),
+    retry_condition_fn=lambda task, run, state: _should_retry(state),
 )
 def cached_step(key: str, number: int) -> dict[str, Any]:
-    """Do the job of that number, unless a result is stored under the key.
+    """Run the job of that number, unless the cache has a result for the key.
 
-    Returns its value (with references) and the seconds it took.
+    Returns its value, with references, and the seconds that it took.
     """
     job = _JOBS[number]
     job.ran = True
@@ -202,8 +201,8 @@ def cached_step(key: str, number: int) -> dict[str, Any]:
     return record
 
 
-def _worth_another_try(state: Any) -> bool:
-    """A worker that was killed is replaced and the step tried again; a wrong input stays wrong."""
+def _should_retry(state: Any) -> bool:
+    """Tell whether to try a step again: if its worker was killed, but not after an error of the step."""
     try:
         state.result()
     except WorkerDied:
@@ -213,14 +212,16 @@ def _worth_another_try(state: Any) -> bool:
     return False
 
 
-def _as_they_end(calls: Mapping[Any, Any], futures: Mapping[Any, PrefectFuture[Any]]) -> Iterator[Any]:
-    """Yield units as their steps end, those that have none first; after a failure the rest in the order of the calls,
-    so that the error that is raised does not depend on who was faster."""
+def _in_order_of_completion(calls: Mapping[Any, Any], futures: Mapping[Any, PrefectFuture[Any]]) -> Iterator[Any]:
+    """Yield units in the order in which their steps end, units without a step first.
+
+    After a failure the rest follow in the order of the calls, so that the raised error does not depend on timing.
+    """
     left = dict.fromkeys(unit for unit in calls if unit in futures)
     yield from (unit for unit in calls if unit not in futures)
     units = {future: unit for unit, future in futures.items()}
     for future in as_completed(list(units)):
-        future.wait()  # it has ended; only now its state is known without asking the server
+        future.wait()  # it has ended; now its state is known without a request to the server
         if not future.state.is_completed():
             break
         del left[units[future]]
@@ -228,10 +229,10 @@ def _as_they_end(calls: Mapping[Any, Any], futures: Mapping[Any, PrefectFuture[A
     yield from left
 
 
-def name_of(fn: Any, *args: Any) -> str:
-    """Return the word for a step (see fedcore.types.step_word), whatever is bound to its function and wherever it runs.
+def word_of(fn: Any, *args: Any) -> str:
+    """Return the word for a step (see fedcore.types.step_word), whatever its bound arguments and wherever it runs.
 
-    What the server does with updates goes by the word of the method's own combine.
+    A step of the server has the word of the method's `combine`.
     """
     while True:
         if isinstance(fn, partial):
@@ -247,5 +248,5 @@ def _label(unit: Any) -> str:
 
 
 def _heaviest_first(calls: Mapping[Any, tuple[Any, ...]]) -> Callable[[Any], int]:
-    """Return a sort key by the bytes that a call refers to, so that no worker is left with a long last step."""
+    """Return a sort key by the bytes that a call refers to, so that the longest steps start first."""
     return lambda unit: -sum(ref.nbytes for ref in refs(calls[unit]))

@@ -1,4 +1,4 @@
-"""What a method came to, and the steps that led there, as it goes from the flow to the record.
+"""The result of a method and its steps, as the flow passes it to the record.
 
 Imports neither Prefect nor MLflow.
 """
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A dataset and who holds what of it, as references."""
+class PreparedData:
+    """A dataset and its partition, as references."""
 
     dataset: Ref
     partition: Ref
@@ -32,10 +32,10 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Result:
-    """What a method came to. config: the digest of all that led to it. models: what each device runs in the end.
+    """The result of a method. config: the digest of all its inputs. models: the deployed model of each device.
 
-    reports: what the server found in each turn. figures: what draws them, see :class:`fedcore.types.Method`. show: what
-    is drawn of it beside its scores. embedding: its devices' examples in the plane, where that is drawn.
+    reports: the server's report of each turn. figures: functions that draw them, see :class:`fedcore.types.Method`.
+    show: pictures to draw besides its scores. embedding: its devices' examples in the plane, if they are drawn.
     """
 
     setting: Setting
@@ -43,7 +43,7 @@ class Result:
     seed: int
     size: str
     config: str
-    prepared: Prepared
+    prepared: PreparedData
     fed: Federation
     table: pd.DataFrame
     seconds: pd.DataFrame
@@ -56,13 +56,13 @@ class Result:
 
     @property
     def digest(self) -> str:
-        """The digest of what was found (seconds aside), and of what is drawn beside."""
+        """The digest of the table, the models and the names of the pictures; seconds are no part of it."""
         models = json.dumps({name: ref.digest for name, ref in self.models.items()})
         return digest_of((models + self.table.to_csv(index=False) + "".join(self.show)).encode())
 
     @property
     def shared(self) -> Ref | None:
-        """The one model that all devices run, if they do."""
+        """The model that all devices run, if it is the same for all."""
         return next(iter(self.models.values())) if len(set(self.models.values())) == 1 else None
 
     @property
@@ -71,7 +71,7 @@ class Result:
 
     @property
     def validation(self) -> float | None:
-        """Mean accuracy over the devices' validation splits, or None where there are no such examples."""
+        """Mean accuracy over the devices' validation splits, or None if they are empty."""
         last = tidy.final(self.table)
         values = last[(last["split"] == "val") & (last["metric"] == "accuracy")]["value"].dropna()
         return float(values.mean()) if len(values) else None

@@ -1,8 +1,8 @@
 """The record in MLflow: one run per method, seed and configuration, under a parent per study.
 
-MLflow is never an input to a computation. A run is found again by the digest of its configuration, so that a retried,
-resumed or repeated flow continues the same run; what it wrote before is written again under the same keys and times,
-which MLflow keeps once.
+MLflow is never an input to a computation. A run is identified by the digest of its configuration, so that a retried,
+resumed or repeated flow continues the same run. It writes the same values again under the same keys and times, and
+MLflow keeps each of them once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tasks.report import pictures
 
 EXPERIMENT = "fedcore"
 REGISTERED = "fedcore-global"
-AT_ONCE = 1000
+BATCH = 1000
 
 
 class Deployed(torch.nn.Module):
@@ -63,10 +63,10 @@ def _module(net: Net, params: Params) -> torch.nn.Module:
     return module.eval()
 
 
-def make_database(uri: str) -> None:
-    """Make MLflow's database, if it is a file that is not there: whole or not at all.
+def create_database(uri: str) -> None:
+    """Create MLflow's database atomically, if it is a file that does not exist.
 
-    MLflow makes it by dozens of migrations; where they were cut short it could never be opened again.
+    MLflow creates it by dozens of migrations; a database whose migrations were interrupted cannot be opened again.
     """
     kind, _, place = uri.partition("sqlite:///")
     path = Path(place)
@@ -84,7 +84,7 @@ class Record:
     def __init__(self) -> None:
         self.lock = FileLock(environment.STATE / "mlflow.lock")
         with self.lock:
-            make_database(mlflow.get_tracking_uri())
+            create_database(mlflow.get_tracking_uri())
             self.client = MlflowClient()
             found = self.client.get_experiment_by_name(EXPERIMENT)
             self.experiment = found.experiment_id if found else self._create()
@@ -92,9 +92,9 @@ class Record:
     def _create(self) -> str:
         return str(self.client.create_experiment(EXPERIMENT, artifact_location=environment.ARTIFACTS.as_uri()))
 
-    def keep(self, store: Store, result: Result, title: str) -> None:
-        """Write a method's result into its run, unless it is there."""
-        if self.complete(result.config, result.digest):
+    def save(self, store: Store, result: Result, title: str) -> None:
+        """Write a method's result to its run, unless the run has it."""
+        if self.is_complete(result.config, result.digest):
             return
         setting = result.setting
         tags = {
@@ -106,7 +106,7 @@ class Record:
         run = self.open(result.config, result.name, tags, self.parent(setting.study, result.size, title))
         held: sources.Dataset = store.get(result.prepared.dataset)
         shape, classes = tuple(held.train.x.shape[1:]), list(held.classes)
-        # The model goes first: MLflow copies to it, one by one, the metrics that its run has by then.
+        # The model is logged first, since MLflow copies the metrics that its run already has to it one by one.
         if result.shared is not None:
             net = next(iter(result.fed.devices.values())).net
             model = self.model(run, net, store.get(result.shared), shape, classes)
@@ -115,8 +115,8 @@ class Record:
         profile = {"examples": len(held.train), "classes": classes, "shape": list(shape)}
         self.write(
             run, params=_params(result), table=result.table, seconds=result.seconds,
-            dataset=(setting.data["name"], result.prepared.dataset.digest, profile), told=result.reports,
-            drawn=_pictures(store, result),
+            dataset=(setting.data["name"], result.prepared.dataset.digest, profile), turn_reports=result.reports,
+            drawings=_pictures(store, result),
             models={} if result.shared is not None else {d: store.path(ref) for d, ref in result.models.items()},
         )  # fmt: skip
         self.close(run, result.digest)
@@ -127,13 +127,13 @@ class Record:
         runs = self.client.search_runs([self.experiment], query, max_results=1)
         return runs[0] if runs else None
 
-    def complete(self, config: str, result: str) -> bool:
-        """Tell whether a configuration's run holds a result already."""
+    def is_complete(self, config: str, result: str) -> bool:
+        """Tell whether a configuration's run already has this result."""
         run = self.find(config)
         return run is not None and run.data.tags.get("fedcore.result") == result and run.info.status == "FINISHED"
 
     def open(self, config: str, name: str, tags: Mapping[str, str], parent: str | None) -> Run:
-        """Return the run of a configuration, new or continued."""
+        """Return the run of a configuration; creates it if there is none."""
         with self.lock:
             run = self.find(config)
             if run is None:
@@ -146,7 +146,7 @@ class Record:
         return run
 
     def parent(self, study: str, size: str, title: str) -> str:
-        """Return the id of a study's own run."""
+        """Return the id of a study's run."""
         run = self.open(
             f"study {study} {size}", f"{study} ({size})",
             {"fedcore.kind": "study", "fedcore.study": study, "fedcore.size": size, "mlflow.note.content": title}, None,
@@ -162,34 +162,34 @@ class Record:
         table: pd.DataFrame,
         seconds: pd.DataFrame,
         dataset: tuple[str, str, Mapping[str, Any]],
-        told: Sequence[Report],
-        drawn: Mapping[str, pictures.Picture],
+        turn_reports: Sequence[Report],
+        drawings: Mapping[str, pictures.Picture],
         models: Mapping[str, Path],
     ) -> None:
-        """Write a run's parameters, metrics, dataset, reports, pictures, models; writing twice changes nothing."""
+        """Write a run's parameters, metrics, dataset, reports, pictures and models; a second call changes nothing."""
         where = run.info.run_id
-        self.client.log_batch(where, params=[Param(key, _short(value)) for key, value in params.items()])
+        self.client.log_batch(where, params=[Param(key, _shorten(value)) for key, value in params.items()])
         start = run.info.start_time
-        courses = reports.series(told)
+        courses = reports.series(turn_reports)
         metrics = list(_metrics(table, seconds, start, courses))
         name, digest, profile = dataset
         entity = Dataset(
             name, digest[:36], "code", json.dumps({"tags": {"fedcore.dataset": name}}), None, json.dumps(profile)
         )
         self.client.log_inputs(where, [DatasetInput(entity, [InputTag("mlflow.data.context", "federation")])])
-        words = {f"words/{_plain(name)}.txt": text for one in told for name, text in one.words.items()}
+        words = {f"words/{_safe_name(name)}.txt": text for one in turn_reports for name, text in one.words.items()}
         files = {path: text.encode() for path, text in words.items()}
         arrays = {metric: torch.tensor(course) for numbers in courses.values() for metric, course in numbers.items()}
-        for name, leaf in {**reports.matrices(told), **arrays}.items():
-            path = "/".join(_plain(part) for part in name.split("/"))
+        for name, leaf in {**reports.matrices(turn_reports), **arrays}.items():
+            path = "/".join(_safe_name(part) for part in name.split("/"))
             files[f"arrays/{path}.npy"] = _npy(leaf.numpy())
             if leaf.ndim == 1:
                 key = path.replace("/", ".")
                 metrics += [Metric(key, x, start + i, i) for i, x in enumerate(leaf.tolist()) if math.isfinite(x)]
-        for first in range(0, len(metrics), AT_ONCE):
-            self.client.log_batch(where, metrics=metrics[first : first + AT_ONCE])
-        files |= {f"pictures/{name}.png": picture() for name, picture in drawn.items()}
-        files |= {f"devices/{_plain(device)}.safetensors": path.read_bytes() for device, path in models.items()}
+        for first in range(0, len(metrics), BATCH):
+            self.client.log_batch(where, metrics=metrics[first : first + BATCH])
+        files |= {f"pictures/{name}.png": picture() for name, picture in drawings.items()}
+        files |= {f"devices/{_safe_name(device)}.safetensors": path.read_bytes() for device, path in models.items()}
         self._artifacts(where, files)
 
     def close(self, run: Run, result: str) -> None:
@@ -197,15 +197,15 @@ class Record:
         self.client.set_terminated(run.info.run_id, "FINISHED")
 
     def model(self, run: Run, net: Net, model: Model, shape: tuple[int, ...], classes: list[str]) -> str:
-        """Log the model that every device runs, once per run; returns its id."""
+        """Log the model that all devices run, once per run; returns its id."""
         where = run.info.run_id
-        for kept in self.client.search_logged_models([self.experiment], f"source_run_id = '{where}'"):
-            if str(kept.status) == "READY":
-                return str(kept.model_id)
-            self.client.delete_logged_model(kept.model_id)
+        for logged in self.client.search_logged_models([self.experiment], f"source_run_id = '{where}'"):
+            if str(logged.status) == "READY":
+                return str(logged.model_id)
+            self.client.delete_logged_model(logged.model_id)
         with mlflow.start_run(run_id=where):
             info = mlflow.pytorch.log_model(
-                **_exported(net, model, shape, classes), name="global",
+                **_export_arguments(net, model, shape, classes), name="global",
                 validate_serving_input=False,  # it would load each model again
             )  # fmt: skip
         return str(info.model_id)
@@ -229,7 +229,7 @@ class Record:
             self.client.set_registered_model_alias(REGISTERED, alias, versions[0].version)
 
     def _artifacts(self, run_id: str, files: Mapping[str, bytes]) -> None:
-        """Log files, all at once: MLflow looks the run up for each call. files: path in the run -> content."""
+        """Log files in one call, since MLflow looks up the run for each. files: path in the run -> content."""
         with tempfile.TemporaryDirectory() as folder:
             for path, content in files.items():
                 local = Path(folder) / path
@@ -239,15 +239,15 @@ class Record:
 
 
 def warm_up() -> None:
-    """Export a small model to nowhere: the first export imports and looks up for seconds what the next ones have."""
+    """Export a small model and discard it; the first export takes seconds for imports."""
     net = nets.net("mlp", shape=(1,), classes=2, widths=[1])
     model = Model((nets.init(net, torch.Generator()),))
     with tempfile.TemporaryDirectory() as folder:
-        mlflow.pytorch.save_model(**_exported(net, model, (1,), ["a", "b"]), path=f"{folder}/model")
+        mlflow.pytorch.save_model(**_export_arguments(net, model, (1,), ["a", "b"]), path=f"{folder}/model")
 
 
-def _exported(net: Net, model: Model, shape: tuple[int, ...], classes: list[str]) -> dict[str, Any]:
-    """Return what MLflow is told of a model, logged or saved."""
+def _export_arguments(net: Net, model: Model, shape: tuple[int, ...], classes: list[str]) -> dict[str, Any]:
+    """Return MLflow's arguments to log or save a model."""
     inputs = Schema([TensorSpec(np.dtype(np.float32), (-1, *shape))])
     outputs = Schema([TensorSpec(np.dtype(np.float32), (-1, len(classes)))])
     return {
@@ -258,7 +258,7 @@ def _exported(net: Net, model: Model, shape: tuple[int, ...], classes: list[str]
 
 
 def _params(result: Result) -> dict[str, Any]:
-    """Return every setting of a run by its key in params.yaml."""
+    """Return all settings of a run by their keys in params.yaml."""
     setting = result.setting
     sections = {"data": setting.data, "federation": setting.federation, "net": setting.net}
     flat = {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}
@@ -266,39 +266,41 @@ def _params(result: Result) -> dict[str, Any]:
 
 
 def _pictures(store: Store, result: Result) -> dict[str, pictures.Picture]:
-    """Return a run's pictures: each device's accuracy, the course over rounds, what the server found, what is shown."""
+    """Return a run's pictures: accuracy by device and over rounds, the method's figures, and the study's pictures."""
     split = "test" if tidy.has(result.table, "test") else "shared"
     made: dict[str, pictures.Picture] = {"devices": lambda: png(figures.per_device(result.table, split=split))}
     if result.table["round"].max() > 1:
         made["rounds"] = lambda: png(figures.curves(curves(result.table)))
-    made |= pictures.found(result.figures, result.row.label, result.reports)
+    made |= pictures.of_method(result.figures, result.row.label, result.reports)
     place = (store, result.prepared.dataset, result.prepared.partition)
     if "similarity" in result.show:
-        made["similarity"] = partial(pictures.likeness, *place)
+        made["similarity"] = partial(pictures.similarity_map, *place)
     if result.embedding is not None:
-        made["features"] = partial(pictures.features, *place, {result.row.label: result.embedding})
+        made["features"] = partial(pictures.feature_map, *place, {result.row.label: result.embedding})
     return made
 
 
-def _plain(name: str) -> str:
-    """Return a device's name as MLflow takes it; one that had to change ends in a digest, so that none are mixed up."""
+def _safe_name(name: str) -> str:
+    """Return a name that MLflow accepts; a name that had to change ends in a digest, so that names stay distinct."""
     plain = re.sub(r"^[.]+|[^A-Za-z0-9_. :-]", "_", name)[:100]
     return plain if plain == name else f"{plain}-{digest_of(name.encode())[:6]}"
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 500 else text[:497] + "..."
 
 
-def _metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int, alike: Collection[str]) -> Iterable[Metric]:
+def _metrics(
+    table: pd.DataFrame, seconds: pd.DataFrame, start: int, shared_topics: Collection[str]
+) -> Iterable[Metric]:
     """Yield every value per round and device, their mean, worst and spread over devices, and the seconds by step.
 
-    Where devices are in several groups also the mean score of each, e.g. test.accuracy.in_A.
+    If devices are in several groups, also the mean score of each group, e.g. test.accuracy.in_A.
 
-    Those of single devices stand in a group of their own, "devices/", but for those of splits in `alike`; who neither
-    sent nor received in a round has no point there, as most have none where few take part. Steps count the turns from
-    1. Times are the run's start plus the step, so that writing twice gives one point.
+    Values of single devices have the prefix "devices/"; splits in `shared_topics` have none. A device without traffic
+    in a round has no point for it. Steps count the turns from 1. Times are the run's start plus the step, so that
+    writing twice gives one point.
     """
     turns = {
         turn: number for number, turn in enumerate(sorted(set(zip(table["stage"], table["round"], strict=True))), 1)
@@ -309,16 +311,16 @@ def _metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int, alike: Coll
         step = turns[stage, number]
         values = part["value"]
         named = {
-            f"devices/{split}.{_plain(str(metric))}.{_plain(device)}": value
+            f"devices/{split}.{_safe_name(str(metric))}.{_safe_name(device)}": value
             for device, value in zip(part["device"], values, strict=True)
-            if split not in alike and (value or split != "traffic")
+            if split not in shared_topics and (value or split != "traffic")
         }
         if split == "traffic":
             named |= {f"{metric}": values.sum()}
         else:
             found = tidy.over_devices(part, members)
-            named |= {f"{split}.{_plain(str(metric))}": found.pop("mean")}
-            named |= {f"{split}.{_plain(str(metric))}.{_plain(word)}": value for word, value in found.items()}
+            named |= {f"{split}.{_safe_name(str(metric))}": found.pop("mean")}
+            named |= {f"{split}.{_safe_name(str(metric))}.{_safe_name(word)}": value for word, value in found.items()}
         for name, value in named.items():
             yield Metric(name, float(value), start + step, step)
     for kind, wall, cpu in zip(seconds["kind"], seconds["wall"], seconds["cpu"], strict=True):

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from fedcore.results import figures
 from fedcore.results.summary import verdict
-from tasks.report.plots import Drawn, draw
+from tasks.report.plots import Plots, draw
 from tasks.report.tables import FEW, Table, domain_table, link_table, places, score_table
 
 Pictures: TypeAlias = Mapping[tuple[str, str], Mapping[str, Figure | bytes]]
@@ -38,7 +38,7 @@ TEMPLATES = Environment(
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture on the page. data: a PNG file in base 64. alt: the text that stands for it."""
+    """A picture on the page. data: a PNG file in base 64. alt: its alternative text."""
 
     caption: str
     data: str
@@ -47,7 +47,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """One setting on the page. anchor: its id there. comparison: None where the study has more than FEW settings."""
+    """One setting on the page. anchor: its id. comparison: None if the study has more than FEW settings."""
 
     anchor: str
     study: str
@@ -61,7 +61,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Study:
-    """One study on the page. claims: the columns of a claim, by name. pictures: those of all its settings."""
+    """One study on the page. claims: columns of each claim by name. pictures: those that cover all its settings."""
 
     question: str
     claims: list[dict[Hashable, Any]]
@@ -77,18 +77,18 @@ def html(
     claims: pd.DataFrame | None = None,
     along: Mapping[str, bytes] | None = None,
     groups: pd.DataFrame | None = None,
-    drawn: Drawn | None = None,
+    plots: Plots | None = None,
 ) -> str:
     """Return the page: each study with its question and claims, each setting with its tables and pictures.
 
     table: the tidy table. summary: as :func:`fedcore.results.summary.summarise` returns it for that table. questions:
     study -> its question. pictures: further pictures of a setting, e.g. of its partition. claims: columns study, says,
     rule, of, where, verdict, numbers. along: study -> a picture of all its settings. groups: as
-    :func:`fedcore.results.summary.by_group` returns them. drawn: the plots of :func:`draw` for the same tables, if they
-    are already drawn. A study with more than FEW settings has tables for each, but only the given pictures. Equal input
-    gives an equal page.
+    :func:`fedcore.results.summary.by_group` returns them. plots: those of :func:`draw` for the same tables, if they
+    are already drawn. A study with more than FEW settings has tables for each, but only the pictures in `pictures`.
+    Equal input gives an equal page.
     """
-    drawn = drawn or draw(table, summary)
+    plots = plots or draw(table, summary)
     many = summary.groupby("study")["setting"].nunique() > FEW
     tidy = dict(places(table))
     domains = {} if groups is None else dict(places(groups))
@@ -97,7 +97,7 @@ def html(
         study, dataset, setting = place
         if study not in studies:
             mine = [] if claims is None else claims[claims["study"] == study].fillna("").to_dict("records")
-            whole = {ALONG: (along or {}).get(study), ROUNDS: drawn.courses.get((study, ""))}
+            whole = {ALONG: (along or {}).get(study), ROUNDS: plots.courses.get((study, ""))}
             studies[study] = Study(
                 questions.get(study, study), mine, [picture(text, png) for text, png in whole.items() if png]
             )
@@ -108,7 +108,7 @@ def html(
         ]
         shown = dict(pictures.get((study, setting), {}))
         if not many[study]:
-            shown |= {ROUNDS: drawn.courses[study, setting]} if (study, setting) in drawn.courses else {}
+            shown |= {ROUNDS: plots.courses[study, setting]} if (study, setting) in plots.courses else {}
             split = "test" if rows["test_mean"].notna().any() else "shared"
             shown |= {TRAFFIC: figures.accuracy_by_traffic(rows)}
             shown |= {DEVICES: figures.per_device(tidy[place], split=split)}
@@ -120,7 +120,7 @@ def html(
                 dataset,
                 setting,
                 answer,
-                None if many[study] else picture(COMPARISON, drawn.comparisons[study, setting], answer),
+                None if many[study] else picture(COMPARISON, plots.comparisons[study, setting], answer),
                 [found for found in tables if found],
                 [picture(*pair) for pair in shown.items()],
             )
@@ -129,6 +129,6 @@ def html(
 
 
 def picture(caption: str, drawing: Figure | bytes, alt: str = "") -> Picture:
-    """Return a figure, or the bytes of a PNG file, as a picture on the page. alt: the caption unless given."""
+    """Return a figure or a PNG file as a picture on the page. alt: the alternative text, by default the caption."""
     png = drawing if isinstance(drawing, bytes) else figures.png(drawing)
     return Picture(caption, base64.b64encode(png).decode(), alt or caption)

@@ -1,4 +1,4 @@
-"""What is to be seen beside scores: likeness of data, what the server found, features of shared parts."""
+"""Pictures besides scores: similarity of data, the method's figures, features of shared parts."""
 
 from __future__ import annotations
 
@@ -28,61 +28,61 @@ CAPTIONS = {
 
 
 @cache
-def holds(store: Store, dataset: Ref, partition: Ref) -> dict[str, dict[str, float]]:
-    """Return what the devices hold, worked out once for all methods."""
+def data_numbers(store: Store, dataset: Ref, partition: Ref) -> dict[str, dict[str, float]]:
+    """Return numbers about the devices' data, computed once for all methods."""
     return training_numbers(store.get(dataset), store.get(partition))
 
 
-def picture(draw: Callable[[], Figure]) -> Picture:
-    """Return what draws a figure of some numbers once: rivals share divergences, the page shows what the record has."""
-    return partial(_drawn, draw)
+def cached_picture(draw: Callable[[], Figure]) -> Picture:
+    """Return a picture that is drawn once for equal numbers, since methods, page and record share some."""
+    return partial(_draw_once, draw)
 
 
-def _drawn(draw: Callable[[], Figure]) -> bytes:
+def _draw_once(draw: Callable[[], Figure]) -> bytes:
     key = Digest().of(draw)
-    if key not in _DRAWN:
-        while len(_DRAWN) >= KEPT:
-            _DRAWN.pop(next(iter(_DRAWN)), None)
-        _DRAWN[key] = png(draw())
-    return _DRAWN[key]
+    if key not in _CACHE:
+        while len(_CACHE) >= CACHED:
+            _CACHE.pop(next(iter(_CACHE)), None)
+        _CACHE[key] = png(draw())
+    return _CACHE[key]
 
 
-_DRAWN: dict[str, bytes] = {}
-KEPT = 256
-"""Pictures that are kept, some 20 kB each: those of a study's first rows are asked for again at its end."""
+_CACHE: dict[str, bytes] = {}
+CACHED = 256
+"""The number of pictures in memory, some 20 kB each; the end of a study needs those of its first rows again."""
 
 
 @cache
-def likeness(store: Store, dataset: Ref, partition: Ref) -> bytes:
+def similarity_map(store: Store, dataset: Ref, partition: Ref) -> bytes:
     """Draw the devices' similarity, once for all methods."""
     data: Dataset = store.get(dataset)
     made: Partition = store.get(partition)
     return png(figures.similarity(similarity(data, made), groups(data, made)))
 
 
-def found(paths: Sequence[str], label: str, told: Sequence[Report]) -> dict[str, Picture]:
-    """Draw what the server found of one method: by `Method.figures`, or without any its matrices as heat maps."""
+def of_method(paths: Sequence[str], label: str, turn_reports: Sequence[Report]) -> dict[str, Picture]:
+    """Draw one method's reports by its figures (`Method.figures`); if it has none, its matrices as heat maps."""
     made = {
-        name.removesuffix(f"-{label}"): picture(draw)
+        name.removesuffix(f"-{label}"): cached_picture(draw)
         for path in paths
-        for name, _, draw in figures.drawings(path, {label: told})
+        for name, _, draw in figures.drawings(path, {label: turn_reports})
     }
     if paths:
         return made
-    flat = {name: matrix.numpy() for name, matrix in reports.matrices(told).items() if matrix.ndim == 2}
-    return {name.replace("/", "-"): picture(partial(figures.heat_map, x, name)) for name, x in flat.items()}
+    flat = {name: matrix.numpy() for name, matrix in reports.matrices(turn_reports).items() if matrix.ndim == 2}
+    return {name.replace("/", "-"): cached_picture(partial(figures.heat_map, x, name)) for name, x in flat.items()}
 
 
-def shown(paths: Mapping[str, Sequence[str]], told: figures.Reports) -> Iterator[tuple[str, str, Picture]]:
-    """Yield the pictures of some methods: a name, a caption, the picture. paths: label -> functions that draw it."""
+def of_methods(paths: Mapping[str, Sequence[str]], turn_reports: figures.Reports) -> Iterator[tuple[str, str, Picture]]:
+    """Yield a name, a caption and a picture for each figure of some methods. paths: label -> functions that draw."""
     for path in dict.fromkeys(path for of in paths.values() for path in of):
-        mine = {label: told[label] for label, of in paths.items() if path in of}
+        mine = {label: turn_reports[label] for label, of in paths.items() if path in of}
         for name, caption, draw in figures.drawings(path, mine):
-            yield name, caption, picture(draw)
+            yield name, caption, cached_picture(draw)
 
 
-def features(store: Store, dataset: Ref, partition: Ref, planes: Mapping[str, Ref]) -> bytes:
-    """Draw the embedded examples of some methods, label -> what :func:`fedcore.results.embedding.embed` found."""
+def feature_map(store: Store, dataset: Ref, partition: Ref, planes: Mapping[str, Ref]) -> bytes:
+    """Draw the embedded examples of some methods, label -> the result of :func:`fedcore.results.embedding.embed`."""
     data: Dataset = store.get(dataset)
     made: Partition = store.get(partition)
     of = groups(data, made)
@@ -90,7 +90,7 @@ def features(store: Store, dataset: Ref, partition: Ref, planes: Mapping[str, Re
     return png(figures.features({label: _plane(store.get(ref), names) for label, ref in planes.items()}, data.classes))
 
 
-def _plane(found: Params, groups: list[str]) -> pd.DataFrame:
-    x, y = found["xy"].T.tolist()
-    columns: dict[str, Any] = {"x": x, "y": y, "label": found["y"].tolist()}
-    return pd.DataFrame({**columns, "group": [groups[i] for i in found["device"].tolist()]})
+def _plane(embedding: Params, groups: list[str]) -> pd.DataFrame:
+    x, y = embedding["xy"].T.tolist()
+    columns: dict[str, Any] = {"x": x, "y": y, "label": embedding["y"].tolist()}
+    return pd.DataFrame({**columns, "group": [groups[i] for i in embedding["device"].tolist()]})

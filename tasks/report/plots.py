@@ -15,17 +15,17 @@ PANELS = 12
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Plots:
     """PNG files by (study, setting). comparisons: accuracies of all methods. courses: accuracy over rounds."""
 
     comparisons: dict[tuple[str, str], bytes]
     courses: dict[tuple[str, str], bytes]
 
 
-def draw(table: pd.DataFrame, summary: pd.DataFrame) -> Drawn:
+def draw(table: pd.DataFrame, summary: pd.DataFrame) -> Plots:
     """Draw each setting's comparison, where a study has at most FEW of them, and accuracy over rounds."""
     count = summary.groupby("study")["setting"].nunique()
-    return Drawn(
+    return Plots(
         {
             (study, setting): figures.png(figures.comparison(rows))
             for (study, _, setting), rows in places(summary)

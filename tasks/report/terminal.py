@@ -16,7 +16,7 @@ from tasks.report.tables import FEW, cells, notes, number, places
 VERDICTS = {"holds": "bold", "does not hold": "bold", "not tested": ""}
 """verdict -> rich's style"""
 WIDE = 100
-"""The width in columns that shows all of a table; with less, some columns are left out."""
+"""The number of columns that a whole table needs; a narrower terminal shows fewer of its columns."""
 
 
 def print_summary(summary: pd.DataFrame, console: Console | None = None) -> None:
@@ -42,7 +42,7 @@ def print_claims(claims: pd.DataFrame, console: Console | None = None) -> None:
 
 
 def standard() -> Console:
-    """Return a console on standard output: as wide as the terminal, WIDE where there is none."""
+    """Return a console on standard output: as wide as the terminal, else WIDE."""
     return Console(width=None if sys.stdout.isatty() else WIDE)
 
 

@@ -1,4 +1,4 @@
-"""Functions of the pipeline that a worker process runs. Imports nothing that a worker does not need."""
+"""Functions of the pipeline that worker processes run. Imports nothing that a worker does not need."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fedcore.types import Data, Deploy, Message, Model, Params, Splits, step_wor
 
 @step_word("partition")
 def divide(dataset: Dataset, *, federation: dict[str, Any], seed: int) -> Partition:
-    """Say who holds which example."""
+    """Assign the examples of a dataset to devices."""
     return partition(dataset, seed=seed, **federation)
 
 
 def distribute(dataset: Dataset, made: Partition, *, scale: str) -> tuple[dict[str, Splits], Data, Data]:
-    """Give each device its own examples; beside them the shared test set and what the server holds itself."""
+    """Return each device's examples, the shared test set and the server's examples."""
     return *splits(dataset, made, scale), server_examples(dataset, scale)
 
 
@@ -26,5 +26,5 @@ def describe(dataset: Dataset) -> dict[str, Any]:
 
 
 def deploy(how: Deploy, memory: Params, message: Message) -> Model:
-    """Return what a device runs."""
+    """Return the model that a device runs."""
     return how(memory, message)

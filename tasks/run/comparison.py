@@ -1,4 +1,4 @@
-"""Many results as one answer: the tidy table, the summary, the page, and the best model's alias."""
+"""Combine many results: the tidy table, the summary, the page, and the alias of the best model."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tasks.config.files import CLAIMS, GROUPS, INDEX, PAGE, PICTURES, RUNS, SECO
 from tasks.config.settings import slug
 from tasks.config.studies import find_study
 from tasks.report.page import html
-from tasks.report.plots import Drawn, draw
+from tasks.report.plots import Plots, draw
 from tasks.report.tables import csv
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a comparison found. groups: the summary by group of devices. pictures: by study and setting, given; drawn:
-    of this comparison; along: a study's accuracy over its grid.
+class Comparison:
+    """The tables and pictures of a comparison. groups: the summary by group of devices. pictures: those that the runs
+    drew, by study and setting. along: each study's accuracy over its grid. plots: those of the tables.
     """
 
     table: pd.DataFrame
@@ -36,11 +36,13 @@ class Answer:
     pictures: dict[tuple[str, str], dict[str, bytes]]
     claims: pd.DataFrame
     along: dict[str, bytes]
-    drawn: Drawn
+    plots: Plots
 
 
-def compare(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequence[Path], who: Iterable[Path]) -> Answer:
-    """Compare what was written into some folders: results, seconds, and pictures of who holds what."""
+def compare(
+    params: Mapping[str, Any], results: Sequence[Path], seconds: Sequence[Path], divisions: Iterable[Path]
+) -> Comparison:
+    """Compare results that are in some folders. divisions: pictures of partitions."""
     for missing in (path for folder in results if not (path := folder / TABLE).is_file()):
         raise InputError(f"{missing}: no such file; make it with: dvc repro")
     table = pd.concat([pd.read_parquet(folder / TABLE) for folder in results], ignore_index=True)
@@ -49,7 +51,7 @@ def compare(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequenc
     studies = list(dict.fromkeys(table["study"]))
     pictures: dict[tuple[str, str], dict[str, bytes]] = {}
     names = {slug(name): name for name in table["setting"].unique()}
-    for path in who:
+    for path in divisions:
         place = (path.parts[-4], names.get(path.parts[-3], path.parts[-3]))
         pictures.setdefault(place, {})["Who holds what (first seed)."] = path.read_bytes()
     for folder in results:
@@ -58,24 +60,24 @@ def compare(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequenc
             for setting, file, caption in zip(index["setting"], index["file"], index["caption"], strict=True):
                 place = (folder.name.rpartition("-")[0], setting)
                 pictures.setdefault(place, {})[caption] = (folder / PICTURES / file).read_bytes()
-    asked = {study: find_study(params, study) for study in studies}
+    chosen = {study: find_study(params, study) for study in studies}
     summary = summarise(table, frame, controls(results))
     points = grid(results)
     verdicts = [
         (study, judge(claim, table[table["study"] == study], points[study]))
         for study in studies
-        for claim in asked[study].claims
+        for claim in chosen[study].claims
     ]
     grids = {
         study: png(accuracy_along(summary[summary["study"] == study], points[study], key))
         for study in studies
-        if (key := asked[study].along) and any(key in point for point in points[study].values())
+        if (key := chosen[study].along) and any(key in point for point in points[study].values())
     }
-    return Answer(
+    return Comparison(
         table,
         summary,
         by_group(table),
-        {study: asked[study].title for study in studies},
+        {study: chosen[study].title for study in studies},
         pictures,
         verdict_table(verdicts),
         grids,
@@ -93,41 +95,41 @@ def grid(results: Iterable[Path]) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def controls(results: Iterable[Path]) -> frozenset[str]:
-    """Return the labels that stand for controls."""
+    """Return the labels of controls."""
     runs = [run for folder in results for run in json.loads((folder / RUNS).read_text())]
     return frozenset(run["method"] for run in runs if run["control"])
 
 
-def write(answer: Answer, versioned: Path, shown: Path) -> None:
-    """Write the answer: the table and picture where DVC versions them, what holds seconds beside it."""
+def write(found: Comparison, versioned: Path, unversioned: Path) -> None:
+    """Write a comparison: tables and pictures to `versioned`, those with seconds and the page to `unversioned`."""
     versioned.mkdir(parents=True, exist_ok=True)
-    shown.mkdir(parents=True, exist_ok=True)
-    answer.table.to_parquet(versioned / TABLE, index=False)
-    for (study, setting), picture in answer.drawn.comparisons.items():
+    unversioned.mkdir(parents=True, exist_ok=True)
+    found.table.to_parquet(versioned / TABLE, index=False)
+    for (study, setting), picture in found.plots.comparisons.items():
         (versioned / f"{slug(f'{study}-{setting}')}.png").write_bytes(picture)
-    for place, picture in answer.drawn.courses.items():
+    for place, picture in found.plots.courses.items():
         (versioned / f"{slug('-'.join(filter(None, place)))}-rounds.png").write_bytes(picture)
-    for study, picture in answer.along.items():
+    for study, picture in found.along.items():
         (versioned / f"{study}.png").write_bytes(picture)
-    (versioned / CLAIMS).write_text(csv(answer.claims))
-    (shown / SUMMARY).write_text(csv(answer.summary))
-    if len(answer.groups):
-        (shown / GROUPS).write_text(csv(answer.groups))
+    (versioned / CLAIMS).write_text(csv(found.claims))
+    (unversioned / SUMMARY).write_text(csv(found.summary))
+    if len(found.groups):
+        (unversioned / GROUPS).write_text(csv(found.groups))
     else:
-        (shown / GROUPS).unlink(missing_ok=True)
+        (unversioned / GROUPS).unlink(missing_ok=True)
     whole = html(
-        answer.table, answer.summary, answer.questions, answer.pictures, answer.claims, answer.along, answer.groups,
-        answer.drawn,
+        found.table, found.summary, found.questions, found.pictures, found.claims, found.along, found.groups,
+        found.plots,
     )  # fmt: skip
-    (shown / PAGE).write_text(whole)
+    (unversioned / PAGE).write_text(whole)
 
 
 def champions(results: Iterable[Path]) -> dict[str, str]:
-    """Return which run's model is the best on validation: alias -> configuration digest.
+    """Return the runs with the best models on validation data: alias -> configuration digest.
 
-    Among the runs with one model for all devices, controls excluded, the one with the highest mean accuracy over the
-    devices' validation splits (over the shared test set nothing is chosen). The first study's first setting names
-    `champion`; others name `champion-<study>-<setting>`. A setting without validation examples has none.
+    The best run of a setting has the highest mean accuracy over the devices' validation splits, among runs with one
+    model for all devices; controls are excluded, and the shared test set is not used. The first study's first setting
+    has the alias `champion`, others `champion-<study>-<setting>`. A setting without validation examples has none.
     """
     best: dict[tuple[str, str], tuple[float, str]] = {}
     for folder in results:

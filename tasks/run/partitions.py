@@ -1,4 +1,4 @@
-"""From a source to a federation: read, store, divide among devices."""
+"""From a dataset to a federation: read, store, divide among devices."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from fedcore.partition import Partition
 from fedcore.partition.tables import counts, from_frame, to_frame
 from fedcore.results.figures import class_counts, png
 from fedcore.types import Device, Federation, InputError
-from tasks.cache.store import Damaged, Ref, Store
+from tasks.cache.store import DamagedBlob, Ref, Store
 from tasks.config.settings import Setting
 from tasks.prefect.steps import Steps
-from tasks.record.result import Prepared
+from tasks.record.result import PreparedData
 from tasks.run.bodies import describe, distribute, divide
 
 DATASET = "dataset.safetensors"
 PARTITION = "index.parquet"
 
 
-def read(store: Store, given: dict[str, Any]) -> Ref:
-    """Read a dataset from its source into the store. Not cached: what its files hold now is what counts."""
-    ref: Ref = store.put(load(given["name"], **{key: value for key, value in given.items() if key != "name"}))
+def read_dataset(store: Store, settings: dict[str, Any]) -> Ref:
+    """Read a dataset from its source into the store. It is not cached, since its files may have changed."""
+    ref: Ref = store.put(load(settings["name"], **{key: value for key, value in settings.items() if key != "name"}))
     return ref
 
 
-def read_prepared(store: Store, folder: Path) -> Ref:
-    """Take in a dataset that an earlier stage wrote."""
+def import_dataset(store: Store, folder: Path) -> Ref:
+    """Copy a dataset that an earlier stage wrote into the store."""
     try:
-        return store.take_in(folder / DATASET)
-    except (OSError, Damaged) as error:
+        return store.import_blob(folder / DATASET)
+    except (OSError, DamagedBlob) as error:
         raise InputError(f"{folder / DATASET}: cannot be read ({error}); make it again with: dvc repro") from None
 
 
 def save_dataset(store: Store, dataset: Ref, folder: Path) -> None:
-    """Write a dataset where DVC versions it: the stored bytes, and a card that a person can read."""
+    """Write a dataset to a folder that DVC versions: the stored bytes, and a readable summary."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(store.path(dataset), folder / DATASET)
     held: Dataset = store.get(dataset)
@@ -58,7 +58,7 @@ def save_dataset(store: Store, dataset: Ref, folder: Path) -> None:
 
 
 def save_partition(store: Store, dataset: Ref, made: Ref, folder: Path) -> None:
-    """Write who holds what where DVC versions it: index lists, a table and a picture."""
+    """Write a partition to a folder that DVC versions: index lists, a table and a picture."""
     folder.mkdir(parents=True, exist_ok=True)
     held: Dataset = store.get(dataset)
     parts: Partition = store.get(made)
@@ -68,8 +68,8 @@ def save_partition(store: Store, dataset: Ref, made: Ref, folder: Path) -> None:
     (folder / "who.png").write_bytes(png(class_counts(table)))
 
 
-def read_partition(store: Store, folder: Path) -> Ref:
-    """Take in a partition that an earlier stage wrote."""
+def import_partition(store: Store, folder: Path) -> Ref:
+    """Copy a partition that an earlier stage wrote into the store."""
     try:
         frame = pd.read_parquet(folder / PARTITION)
     except (OSError, ValueError) as error:
@@ -78,22 +78,22 @@ def read_partition(store: Store, folder: Path) -> Ref:
     return made
 
 
-def who(steps: Steps, dataset: Ref, federation: Mapping[str, Any], seed: int) -> Ref:
+def divide_dataset(steps: Steps, dataset: Ref, federation: Mapping[str, Any], seed: int) -> Ref:
     """Partition a dataset as a cached step."""
     words = {"name" if key == "partition" else key: value for key, value in federation.items() if key != "scale"}
-    made: Ref = steps.short(partial(divide, federation=words, seed=seed), dataset)
+    made: Ref = steps.run_inline(partial(divide, federation=words, seed=seed), dataset)
     return made
 
 
-def gather(steps: Steps, setting: Setting, prepared: Prepared) -> Federation:
-    """Return the federation: its devices hold references, the loop never looks inside them."""
+def build_federation(steps: Steps, setting: Setting, prepared: PreparedData) -> Federation:
+    """Return the federation; its devices hold references, which the loop never reads."""
     scaled = partial(distribute, scale=setting.federation["scale"])
-    held, shared, own = steps.short(scaled, prepared.dataset, prepared.partition, start=True)
-    card = steps.short(describe, prepared.dataset)
+    devices_data, shared, servers_data = steps.run_inline(scaled, prepared.dataset, prepared.partition, start=True)
+    card = steps.run_inline(describe, prepared.dataset)
     first = {key: value for key, value in setting.net.items() if key != "variants"}
     nets = [
         net(shape=card["shape"], classes=len(card["classes"]), **one)
         for one in (first, *setting.net.get("variants", ()))
     ]
-    devices = {name: Device(name, nets[i % len(nets)], held[name]) for i, name in enumerate(held)}
-    return Federation(devices, shared, len(card["classes"]), own)
+    devices = {name: Device(name, nets[i % len(nets)], devices_data[name]) for i, name in enumerate(devices_data)}
+    return Federation(devices, shared, len(card["classes"]), servers_data)

@@ -1,4 +1,4 @@
-"""One method on one federation: played, evaluated, recorded, and written down."""
+"""Run one method on one federation, and write its results."""
 
 from __future__ import annotations
 
@@ -19,72 +19,72 @@ from tasks.cache.store import Ref, Store
 from tasks.config.files import INDEX, MODELS, PICTURES, RUNS, SECONDS, TABLE
 from tasks.config.settings import MethodSettings, Setting
 from tasks.prefect.session import Session
-from tasks.prefect.steps import name_of
-from tasks.record.result import Prepared, Result
+from tasks.prefect.steps import word_of
+from tasks.record.result import PreparedData, Result
 from tasks.report import pictures
 from tasks.run.bodies import deploy
-from tasks.run.segments import rounds, work
+from tasks.run.segments import count_local_steps, rounds
 
 
 def run_method(
-    here: Session, setting: Setting, prepared: Prepared, fed: Federation, row: MethodSettings, seed: int, size: str,
-    every: int, show: Collection[str] = (),
+    session: Session, setting: Setting, prepared: PreparedData, fed: Federation, row: MethodSettings, seed: int,
+    size: str, every: int, show: Collection[str] = (),
 ) -> Result:  # fmt: skip
-    """Play a method to its end; every step is cached."""
-    first, before = len(here.steps.done), here.done
+    """Run a method to its end; every step is cached."""
+    steps_before, local_before = len(session.steps.done), session.done
     method = row.build(fed.public.nets)
-    here.begin(
-        f"{setting.study} {setting.name} seed {seed}: {row.label}", frozenset(name_of(s.local) for s in method.stages)
+    session.start_method(
+        f"{setting.study} {setting.name} seed {seed}: {row.label}", frozenset(word_of(s.local) for s in method.stages)
     )
-    played = list(rounds(method, fed, seed, here.steps, every))
-    here.reach(before + work(method, len(fed.devices)))
-    told: list[Report] = here.store.get([one.report for one in played])
-    for warning in reports.words(told, "warning"):
-        here.say(f"  {row.label}: {warning}")
-    models = deployed(here, method, fed, played[-1].state)
-    plane = embedded(here, row, fed, models, played[-1].state, seed) if "features" in show else None
-    done = tuple(here.steps.done[first:])
+    played = list(rounds(method, fed, seed, session.steps, every))
+    session.advance_to(local_before + count_local_steps(method, len(fed.devices)))
+    turn_reports: list[Report] = session.store.get([one.report for one in played])
+    for warning in reports.words(turn_reports, "warning"):
+        session.print_line(f"  {row.label}: {warning}")
+    models = deploy_models(session, method, fed, played[-1].state)
+    plane = embed_features(session, row, fed, models, played[-1].state, seed) if "features" in show else None
+    done = tuple(session.steps.done[steps_before:])
     words = (
         "config", setting.study, size, setting.name, row.label, row.flat(), seed, every, prepared.dataset.digest,
         prepared.partition.digest, setting.federation["scale"], fed.public.nets, method,
-        *([here.steps.accelerator] if here.steps.accelerator else []),
+        *([session.steps.accelerator] if session.steps.accelerator else []),
     )  # fmt: skip
     place = tidy.Row(setting.study, setting.data["name"], setting.name, row.label, seed)
-    held = pictures.holds(here.store, prepared.dataset, prepared.partition)
-    beside = {"data": held, **reports.final_numbers(method, told, played[-1].scores)}
+    data = pictures.data_numbers(session.store, prepared.dataset, prepared.partition)
+    numbers = {"data": data, **reports.final_numbers(method, turn_reports, played[-1].scores)}
     return Result(
         setting, row, seed, size, Digest().of(words), prepared, fed,
-        tidy.rows(place, played, told, beside), seconds(setting, row.label, seed, done), done, models, tuple(told),
-        method.figures, tuple(show), plane,
+        tidy.rows(place, played, turn_reports, numbers), seconds_by_kind(setting, row.label, seed, done), done, models,
+        tuple(turn_reports), method.figures, tuple(show), plane,
     )  # fmt: skip
 
 
-def embedded(
-    here: Session, row: MethodSettings, fed: Federation, models: dict[str, Ref], state: State, seed: int
+def embed_features(
+    session: Session, row: MethodSettings, fed: Federation, models: dict[str, Ref], state: State, seed: int
 ) -> Ref | None:
-    """Embed devices' examples as their shared parts show them; says why where that cannot be."""
+    """Embed devices' examples as their shared parts represent them; prints the reason if that is impossible."""
     try:
-        found: Ref = here.steps(partial(embed, seed=seed), models, dict(state.messages), dict(fed.devices))
-    except InputError as refused:
-        here.say(f"  {row.label}: no picture of its features; {refused}")
+        found: Ref = session.steps(partial(embed, seed=seed), models, dict(state.messages), dict(fed.devices))
+    except InputError as error:
+        session.print_line(f"  {row.label}: no picture of its features; {error}")
         return None
     return found
 
 
-def work_of(setting: Setting, fed: Federation) -> int:
-    """Return how many local steps a setting's methods take on a federation."""
-    return sum(work(row.build(fed.public.nets), len(fed.devices)) for row in setting.methods)
+def count_all_steps(setting: Setting, fed: Federation) -> int:
+    """Return the number of local steps of a setting's methods on a federation."""
+    return sum(count_local_steps(row.build(fed.public.nets), len(fed.devices)) for row in setting.methods)
 
 
-def deployed(here: Session, method: Method, fed: Federation, state: State) -> dict[str, Ref]:
-    """Return the model that each device runs, equal ones stored once."""
+def deploy_models(session: Session, method: Method, fed: Federation, state: State) -> dict[str, Ref]:
+    """Return each device's deployed model; equal models are computed once."""
     groups = deployments(method, fed, state)
-    found = here.steps.map(deploy, {names[0]: what for names, what in groups})
+    found = session.steps.map(deploy, {names[0]: arguments for names, arguments in groups})
     return {name: found[names[0]] for names, _ in groups for name in names}
 
 
 def save(results: Sequence[Result], folder: Path) -> None:
-    """Write a seed's results where DVC versions them, or into a run's own folder. No seconds, no dates."""
+    """Write a seed's results to a folder that DVC versions, or to the folder of a run. No seconds, no dates."""
     folder.mkdir(parents=True, exist_ok=True)
     table = pd.concat([result.table for result in results], ignore_index=True)
     table.to_parquet(folder / TABLE, index=False)
@@ -102,8 +102,8 @@ def save(results: Sequence[Result], folder: Path) -> None:
     (folder / RUNS).write_text(json.dumps(runs, indent=1) + "\n")
 
 
-def save_shown(results: Sequence[Result], metrics: Path, curves: Path) -> None:
-    """Write what `dvc metrics` and `dvc plots` show of a seed's results."""
+def save_metrics(results: Sequence[Result], metrics: Path, curves: Path) -> None:
+    """Write a seed's results for `dvc metrics` and `dvc plots`."""
     table = pd.concat([result.table for result in results], ignore_index=True)
     for path in (metrics, curves):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,14 +112,14 @@ def save_shown(results: Sequence[Result], metrics: Path, curves: Path) -> None:
 
 
 def save_pictures(store: Store, results: Iterable[Result], folder: Path) -> None:
-    """Draw what is shown of each setting, and list what was drawn, with its caption."""
+    """Draw the pictures of each setting, and list them with their captions."""
     (folder / PICTURES).mkdir(parents=True, exist_ok=True)
     drawn = []
     settings: dict[str, list[Result]] = {}
     for result in results:
         settings.setdefault(result.setting.name, []).append(result)
     for name, mine in settings.items():
-        for file, caption, picture in shown(store, mine):
+        for file, caption, picture in setting_pictures(store, mine):
             path = Path(mine[0].setting.slug) / f"{file}.png"
             (folder / PICTURES / path).parent.mkdir(exist_ok=True)
             (folder / PICTURES / path).write_bytes(picture())
@@ -128,28 +128,28 @@ def save_pictures(store: Store, results: Iterable[Result], folder: Path) -> None
     pd.DataFrame(drawn, columns=columns).to_csv(folder / PICTURES / INDEX, index=False)
 
 
-def shown(store: Store, results: Sequence[Result]) -> Iterator[tuple[str, str, pictures.Picture]]:
-    """Yield the pictures of one setting's methods: a name, what it shows, the picture."""
+def setting_pictures(store: Store, results: Sequence[Result]) -> Iterator[tuple[str, str, pictures.Picture]]:
+    """Yield the pictures of one setting's methods: name, caption, picture."""
     show = results[0].show
     place = (store, results[0].prepared.dataset, results[0].prepared.partition)
     if "similarity" in show:
-        yield "similarity", pictures.CAPTIONS["similarity"], partial(pictures.likeness, *place)
+        yield "similarity", pictures.CAPTIONS["similarity"], partial(pictures.similarity_map, *place)
     drawn = {
         result.row.label: [path for path in result.figures if path.rpartition(":")[2] in show] for result in results
     }
-    yield from pictures.shown(drawn, {result.row.label: result.reports for result in results})
+    yield from pictures.of_methods(drawn, {result.row.label: result.reports for result in results})
     planes = {result.row.label: result.embedding for result in results if result.embedding is not None}
     if "features" in show and planes:
-        yield "features", pictures.CAPTIONS["features"], partial(pictures.features, *place, planes)
+        yield "features", pictures.CAPTIONS["features"], partial(pictures.feature_map, *place, planes)
 
 
 def save_seconds(results: Sequence[Result], folder: Path) -> None:
-    """Write what the steps took, apart from what they found."""
+    """Write the seconds of the steps; the results do not contain them."""
     folder.mkdir(parents=True, exist_ok=True)
     pd.concat([result.seconds for result in results], ignore_index=True).to_csv(folder / SECONDS, index=False)
 
 
-def line(result: Result) -> str:
+def summary_line(result: Result) -> str:
     """Return a method's result in one line."""
     last = tidy.final(result.table)
     scores = last[(last["metric"] == "accuracy") & last["value"].notna()].groupby("split")["value"]
@@ -164,12 +164,12 @@ def line(result: Result) -> str:
 
 
 def tally(steps: Iterable[Step]) -> str:
-    """Return what was computed and what was found, by kind."""
-    parts = [f"{kind} {computed}/{computed + cached}" for kind, (computed, cached) in counted(steps).items()]
+    """Return the numbers of computed and of all steps by kind, as a line."""
+    parts = [f"{kind} {computed}/{computed + cached}" for kind, (computed, cached) in count_by_kind(steps).items()]
     return "steps computed: " + ", ".join(parts)
 
 
-def seconds(setting: Setting, label: str, seed: int, steps: Iterable[Step]) -> pd.DataFrame:
+def seconds_by_kind(setting: Setting, label: str, seed: int, steps: Iterable[Step]) -> pd.DataFrame:
     """Return the seconds of a method's steps by kind, as measured when they were computed."""
     spent: dict[str, list[float]] = {}
     for step in steps:
@@ -183,8 +183,8 @@ def seconds(setting: Setting, label: str, seed: int, steps: Iterable[Step]) -> p
     )
 
 
-def counted(steps: Iterable[Step]) -> Mapping[str, tuple[int, int]]:
-    """Return, for each kind of step, how many were computed and how many were found in the cache."""
+def count_by_kind(steps: Iterable[Step]) -> Mapping[str, tuple[int, int]]:
+    """Return kind of step -> the numbers of computed steps and of cache hits."""
     found: dict[str, tuple[int, int]] = {}
     for step in steps:
         computed, cached = found.get(step.kind, (0, 0))

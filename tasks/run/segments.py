@@ -9,36 +9,36 @@ from typing import Any
 
 from fedcore.rounds import Round, State, begin, finish, measure, next_turn, play, take_turn
 from fedcore.types import Federation, Method, PairStage, step_word
-from tasks.cache.store import Damaged
+from tasks.cache.store import DamagedBlob
 from tasks.prefect.steps import Steps
 
 SEGMENT = 30.0
-"""Seconds of repeated rounds between two checkpoints; one round if that takes longer."""
+"""Seconds between two checkpoints of a stage; one round if that takes longer."""
 
 KEPT = 2
-"""Checkpoints of a stage that a run keeps of those it wrote."""
+"""The number of checkpoints of a stage that a run keeps."""
 
 
 def rounds(method: Method, fed: Federation, seed: int, steps: Steps, every: int) -> Iterator[Round]:
-    """Play a method's turns, as fedcore.rounds.run does.
+    """Yield a method's rounds, as fedcore.rounds.run does.
 
-    In a stage of one round each device is a step. Repeated rounds are a step per segment, inside which nothing is
-    written; a crash loses no more than a segment. The last KEPT checkpoints stay, the others are dropped: a run that
-    finds its segments needs the last one only, see `restored`.
+    In a stage of one round each device is a step. In a stage of several rounds each segment is a step that writes
+    nothing before its end, so that a crash loses at most a segment. The last KEPT checkpoints stay, earlier ones are
+    deleted; a run whose segments are cached needs the last one only, see `restore`.
     """
     state = next_turn(method, begin(method, fed, seed, steps))
-    trail: list[State] = []  # where this stage's segments began
-    written: list[State] = []  # checkpoints of this stage that this run wrote and keeps
+    starts: list[State] = []  # where this stage's segments began
+    written: list[State] = []  # checkpoints of this stage that this run has written and not deleted
     while state.stage < len(method.stages):
-        trail = [*(trail if state.round else ()), state]
+        starts = [*(starts if state.round else ()), state]
         left = method.stages[state.stage].rounds - state.round
         if left == 1 and state.round == 0:
             played = [play(method, fed, seed, steps, state)]
         else:
-            played = segment(method, fed, seed, steps, trail, every, left)
+            played = play_segment(method, fed, seed, steps, starts, every, left)
             written = [*(written if state.round else ()), *([] if steps.done[-1].cached else [played[-1].state])]
             for old in written[:-KEPT]:
-                steps.drop(parts(old), but=[parts(one) for one in written[-KEPT:]])
+                steps.drop(stored_parts(old), but=[stored_parts(one) for one in written[-KEPT:]])
             written = written[-KEPT:]
         for number, one in enumerate(played, 1):
             over = number == len(played) and next_turn(method, one.state).stage == len(method.stages)
@@ -51,31 +51,34 @@ def rounds(method: Method, fed: Federation, seed: int, steps: Steps, every: int)
         state = next_turn(method, played[-1].state)
 
 
-def work(method: Method, devices: int) -> int:
-    """Return how many local steps a method takes on so many devices."""
+def count_local_steps(method: Method, devices: int) -> int:
+    """Return the number of local steps of a method on this number of devices."""
     units = [devices * (devices - 1) // 2 if isinstance(stage, PairStage) else devices for stage in method.stages]
     return sum(
         stage.rounds * max(1, round(stage.fraction * count)) for stage, count in zip(method.stages, units, strict=True)
     )
 
 
-def segment(
-    method: Method, fed: Federation, seed: int, steps: Steps, trail: Sequence[State], every: int, left: int
+def play_segment(
+    method: Method, fed: Federation, seed: int, steps: Steps, starts: Sequence[State], every: int, left: int
 ) -> list[Round]:
-    """Play the next rounds of a stage, at most `left`, or find them played. trail: where its segments began, this last.
+    """Run the next rounds of a stage, at most `left`, or find them in the cache.
 
-    The key of a segment does not hold how many rounds are to come, so that a longer run goes on where a shorter one
-    ended. One that a longer run left may go too far for a shorter run, which then plays its own.
+    starts: the states at the starts of the stage's segments, this one last. The number of remaining rounds is not part
+    of a segment's key, so that a longer run continues a shorter one. A segment of a longer run may go too far for a
+    shorter run, which then computes its own.
     """
-    state, places = trail[-1], [(*parts(one), one.stage, one.round) for one in trail]
+    state, places = starts[-1], [(*stored_parts(one), one.stage, one.round) for one in starts]
 
     def needed(found: Any) -> Any:
-        """The reports must be there, and what the stage ends with; what is inside it only tells how it went."""
+        """The blobs that must exist: the reports, and the state at the end of the stage."""
         return found["reports"], found["state"] if len(found["rounds"]) == left else ()
 
-    found = steps.here(stretch, method, fed, seed, places[-1], every, unkeyed=(left, places), needed=needed)
+    found = steps.run_nested(play_stretch, method, fed, seed, places[-1], every, unkeyed=(left, places), needed=needed)
     if len(found["rounds"]) > left:
-        found = steps.here(stretch, method, fed, seed, places[-1], every, left, unkeyed=(places,), needed=needed)
+        found = steps.run_nested(
+            play_stretch, method, fed, seed, places[-1], every, left, unkeyed=(places,), needed=needed
+        )
     server, messages, memories = found["state"]
     reports = steps.store.get(found["reports"])
     made = []
@@ -87,47 +90,47 @@ def segment(
     return made
 
 
-def parts(state: State) -> tuple[Any, dict[str, Any], dict[Any, Any]]:
-    """Return what of a state is stored: the server's, the messages, the memories."""
+def stored_parts(state: State) -> tuple[Any, dict[str, Any], dict[Any, Any]]:
+    """Return the stored parts of a state: the server's memory, the messages, the devices' memories."""
     return state.server, dict(state.messages), dict(state.memories)
 
 
 @step_word("rounds")
-def stretch(
+def play_stretch(
     execute: Any, method: Method, fed: Federation, seed: int, place: tuple[Any, ...], every: int, left: int,
     places: Sequence[tuple[Any, ...]],
 ) -> dict[str, Any]:  # fmt: skip
-    """Play at most `left` rounds, for about SEGMENT seconds.
+    """Run at most `left` rounds, for about SEGMENT seconds.
 
-    Returns the state after them, and of each round the numbers and the report.
+    Returns the state after them, and the numbers and the report of each round.
 
-    places: where the stage's segments began, `place` last. execute: a tasks.prefect.steps.InMemory. It is not named
-    in the signature, as a step's key covers the source that its function reaches, and how a segment is run is not what
-    it finds.
+    places: the starts of the stage's segments, `place` last. execute: a tasks.prefect.steps.InMemory. The signature
+    does not name this type: a step's key covers the source that its function uses, and the result does not depend on
+    how a segment is run.
     """
-    state = restored(execute, method, fed, seed, places)
+    state = restore(execute, method, fed, seed, places)
     end = time.monotonic() + SEGMENT
     made: list[tuple[Mapping[str, int], Mapping[str, int], Any]] = []
     reports: list[Any] = []
     while not made or (len(made) < left and time.monotonic() < end):
         played = play(method, fed, seed, execute, state)
         state = played.state
-        execute.played(len(played.turn.units))
+        execute.advance(len(played.turn.units))
         scores = measure(method, fed, state, execute) if state.round % every == 0 else None
         made.append((dict(played.up), dict(played.down), scores))
         reports.append(played.report)
-    return {"state": parts(state), "rounds": made, "reports": reports}
+    return {"state": stored_parts(state), "rounds": made, "reports": reports}
 
 
-def restored(execute: Any, method: Method, fed: Federation, seed: int, places: Sequence[tuple[Any, ...]]) -> State:
-    """Return the state of the last place, loaded, or played again from the last one whose checkpoint is still whole.
+def restore(execute: Any, method: Method, fed: Federation, seed: int, places: Sequence[tuple[Any, ...]]) -> State:
+    """Load the state of the last place, or compute it again from the last checkpoint that is intact.
 
-    Raises Damaged if not even the stage's beginning is.
+    Raises DamagedBlob if none is, nor the start of the stage.
     """
     for place in reversed(places):
         try:
             state = State(*execute.store.get(place[:3]), *place[3:])
-        except Damaged:
+        except DamagedBlob:
             if place is places[0]:
                 raise
         else:

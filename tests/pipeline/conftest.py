@@ -1,4 +1,4 @@
-"""One Prefect server for all tests of the pipeline, and what a person does with the project, done once.
+"""One Prefect server for all tests of the pipeline, and the scenarios, each run once.
 
 Scenarios take long and often wait, so those that the collected tests ask for run three at a time from the start. A test
 gets what its scenario left. Where a scenario failed, `test_the_scenario_ran` says so, and tests that look at it are
@@ -47,7 +47,7 @@ def _fixtures(item: pytest.Item) -> Collection[str]:
 
 
 def _scenarios(item: pytest.Item) -> set[str]:
-    """Return the scenarios that a test looks at."""
+    """Return the scenarios that a test inspects."""
     named = item.callspec.params.get("scenario") if hasattr(item, "callspec") else None
     return ({*_fixtures(item)} | {named}) & SCENARIOS.keys()
 
@@ -71,8 +71,8 @@ def _started(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, list[str]]]:
-    """A project whose server serves all others, and the addresses that two who asked for it at once were told."""
-    project = Project.copy(tmp_path_factory.mktemp("house"), change=scenarios.lone)
+    """A project whose server serves all others, and the addresses that two concurrent commands print."""
+    project = Project.copy(tmp_path_factory.mktemp("host"), change=scenarios.lone)
     try:
         yield project, scenarios.serve(project)
     finally:
@@ -82,17 +82,17 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Project, 
 
 
 @pytest.fixture(scope="session")
-def house(served: tuple[Project, list[str]]) -> Project:
+def host(served: tuple[Project, list[str]]) -> Project:
     return served[0]
 
 
 @pytest.fixture(scope="session")
 def running(
-    request: pytest.FixtureRequest, house: Project, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, host: Project, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Future[Any]]]:
     asked = {name for item in request.session.items for name in _scenarios(item)}
     pool = ThreadPoolExecutor(3)
-    places = {name: scenarios.Place(tmp_path_factory.mktemp(name), house) for name in SCENARIOS if name in asked}
+    places = {name: scenarios.Place(tmp_path_factory.mktemp(name), host) for name in SCENARIOS if name in asked}
     try:
         yield {name: pool.submit(SCENARIOS[name], place) for name, place in places.items()}
     finally:
@@ -103,7 +103,7 @@ def running(
 
 
 def _left_by(scenario: str) -> Any:
-    """Return a fixture: what a scenario left."""
+    """Return a fixture: the results of a scenario."""
 
     @pytest.fixture(scope="session", name=scenario)
     def left(running: dict[str, Future[Any]]) -> Any:

@@ -22,16 +22,16 @@ from tasks.cache import keys
 from tasks.cache.store import Ref
 from tasks.config.params import read
 from tasks.config.studies import grid_points
-from tasks.prefect.steps import name_of
+from tasks.prefect.steps import word_of
 from tasks.run.bodies import deploy, distribute, divide
-from tasks.run.segments import stretch
+from tasks.run.segments import play_stretch
 
 NET = net("mlp", shape=(5,), classes=3, widths=[6, 4])
 NETS = dict.fromkeys("abcd", NET)
 
 
 def found() -> dict[str, str]:
-    """Return the keys as the sources are now."""
+    """Return the keys for the current sources."""
     for part in (keys.source, keys._definitions, keys._find, keys._version):
         part.cache_clear()
     made = {
@@ -48,12 +48,12 @@ def found() -> dict[str, str]:
                 made[f"{name} receive {k}"] = keys.key(receive, stage.combine, {}, {"a": Ref("update", 1)})
         made[f"{name} score"] = keys.key(score, built.deploy, {}, Ref("message", 1), {})
         made[f"{name} deploy"] = keys.key(deploy, built.deploy, {}, Ref("message", 1))
-        made[f"{name} stretch"] = keys.key(stretch, built)
+        made[f"{name} stretch"] = keys.key(play_stretch, built)
     return made
 
 
 def words() -> dict[str, dict[str, list[str]]]:
-    """Return the words by which each method's steps go, each once, in their order."""
+    """Return the words of each method's steps, in order and without repetition."""
     (point,) = grid_points(read(), "code", "small", {}, list(METHODS))
     found = {}
     for row in point.methods:
@@ -61,7 +61,7 @@ def words() -> dict[str, dict[str, list[str]]]:
         server = [method.begin, *(partial(receive, stage.combine) for stage in method.stages if stage.combine)]
         devices = [stage.local for stage in method.stages]
         found[name] = {
-            who: list(dict.fromkeys(map(name_of, steps))) for who, steps in (("devices", devices), ("server", server))
+            who: list(dict.fromkeys(map(word_of, steps))) for who, steps in (("devices", devices), ("server", server))
         }
     return found
 
@@ -85,7 +85,7 @@ def main(edits: list[str]) -> dict[str, Any]:
 
 
 def comment(path: Path) -> None:
-    """Change what has no meaning: comments, blank lines and docstrings."""
+    """Change only comments, blank lines and docstrings."""
     text = path.read_text().replace('"""', '"""Another word. ', 1).replace("\n\n\n", "\n\n\n# a remark\n\n\n")
     path.write_text(text + "\n# the end\n")
 

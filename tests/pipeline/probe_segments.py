@@ -1,4 +1,4 @@
-"""A method's rounds as cached steps beside the library's plain loop; returns what was found."""
+"""Compare a method's rounds as cached steps with the library's loop; returns the results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXAM = {"exam": "validation", "solver": "newton", "reg": 0.05, "tol": 1e-7, "max
 
 
 def federation() -> Federation:
-    """Four devices of different size, and one without validation examples."""
+    """Four devices of different sizes, and one without validation examples."""
 
     def data(count: int, seed: int) -> Data:
         g = torch.Generator().manual_seed(seed)
@@ -48,7 +48,7 @@ def federation() -> Federation:
 
 
 def stored(fed: Federation, store: Store) -> Federation:
-    """The same federation as the pipeline has it: devices hold references."""
+    """The same federation as in the pipeline: devices hold references."""
     devices = {name: Device(name, device.net, store.put(device.data)) for name, device in fed.devices.items()}
     return Federation(devices, store.put(fed.test), fed.classes)
 
@@ -76,12 +76,12 @@ METHODS = {
 
 
 def said(rounds: list[Round]) -> str:
-    """Return all that is found of some rounds, but the state."""
+    """Return all results of some rounds except the state."""
     return repr([(r.turn, dict(r.up), dict(r.down), r.scores) for r in rounds])
 
 
 def near(rounds: list[Round], others: list[Round]) -> bool:
-    """Tell whether two runs found the same. Where a tensor lies in memory moves a loss by a last bit of float32."""
+    """Tell whether two runs are equal. A tensor's place in memory may change the last bit of a float32 loss."""
     traffic = [[(r.turn, dict(r.up), dict(r.down)) for r in run] for run in (rounds, others)]
     numbers = [[x for r in run for x in flat(r.scores)] for run in (rounds, others)]
     return traffic[0] == traffic[1] and all(
@@ -95,7 +95,7 @@ def flat(scores: Any) -> list[float]:
 
 
 def models(chosen: Method, fed: Federation, last: Round, store: Store) -> str:
-    """Return what every device runs in the end, to the last bit."""
+    """Return every device's deployed model, to the last bit."""
     found = {}
     for names, (deploy, memory, message) in deployments(chosen, fed, last.state):
         made = deploy(store.get(memory), store.get(message))
@@ -104,7 +104,7 @@ def models(chosen: Method, fed: Federation, last: Round, store: Store) -> str:
 
 
 class Play:
-    """One run of the pipeline after another, each with steps of its own on the same cache."""
+    """Successive runs of the pipeline, each with its own steps on the same cache."""
 
     def __init__(self, store: Store, pool: Workers, fed: Federation) -> None:
         self.store, self.pool, self.fed = store, pool, fed
@@ -115,12 +115,12 @@ class Play:
 
     def whole(self, one: Round) -> bool:
         """Tell whether all of a round's state is stored."""
-        return all(self.store.holds(ref) for ref in refs(segments.parts(one.state)))
+        return all(self.store.holds(ref) for ref in refs(segments.stored_parts(one.state)))
 
     def forget(self, one: Round) -> None:
-        """Delete a round's state, in which what was there before the first round stays."""
-        begun = refs(segments.parts(library.begin(scaffold(1), self.fed, one.turn.seed, self.steps)))
-        Steps(self.store, self.pool).drop(segments.parts(one.state), but=[*begun])
+        """Delete a round's state, except the parts that existed before the first round."""
+        begun = refs(segments.stored_parts(library.begin(scaffold(1), self.fed, one.turn.seed, self.steps)))
+        Steps(self.store, self.pool).drop(segments.stored_parts(one.state), but=[*begun])
 
     def computed(self, kind: str) -> tuple[int, int]:
         steps = [step for step in self.steps.done if step.kind == kind]
@@ -128,7 +128,7 @@ class Play:
 
 
 def kept(play: Play, plain: Federation) -> dict[str, Any]:
-    """Five rounds of scaffold, a segment each: which checkpoints stay, and what is done without them."""
+    """Five rounds of scaffold, a segment each: which checkpoints stay, and which steps run without them."""
     chosen, longer = scaffold(5), scaffold(8)
     first = list(play.rounds(chosen, 7))
     found: dict[str, Any] = {"whole": [play.whole(one) for one in first]}
@@ -199,7 +199,7 @@ def find() -> dict[str, Any]:
                 }  # fmt: skip
 
         segments.SEGMENT = 0.0
-        # Interrupted: the run is left after two of five rounds, and begun anew.
+        # Interrupted: the run stops after two of five rounds and starts again.
         interrupted = play.rounds(fedavg(5), 3)
         next(interrupted), next(interrupted)
         interrupted.close()
@@ -209,7 +209,7 @@ def find() -> dict[str, Any]:
         found["interrupted"] = [first, second, near(whole, plainly(fedavg(5), 3))]
 
         segments.SEGMENT = 30.0
-        # A longer run goes on where a shorter one ended.
+        # A longer run continues a shorter one.
         list(play.rounds(fedavg(2), 4))
         longer = list(play.rounds(fedavg(6), 4))
         counts = play.computed("rounds")
@@ -224,7 +224,7 @@ def find() -> dict[str, Any]:
         segments.SEGMENT = 0.0
         found["kept"] = kept(play, plain)
 
-        # One-shot methods share their training, whatever is done with what it brings.
+        # One-shot methods share their training, whatever follows it.
         list(play.rounds(code(1), 6))
         trained = play.computed("train")
         list(play.rounds(METHODS["nothing sent"], 6))

@@ -1,4 +1,4 @@
-"""Cached steps, each asked for several times; returns what was found."""
+"""Run cached steps several times each; returns the results."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Probe:
         self.workers = workers
 
     def ask(self, fn: Callable[..., Any], *args: Any, here: bool = False, **options: Any) -> tuple[Any, bool]:
-        """Ask for a step as another run of the flow would; returns its value and whether it was cached."""
+        """Run a step as another run of the flow would; returns its value and whether it was cached."""
         steps = Steps(self.store, self.workers)
-        value = steps.here(fn, *args, **options) if here else steps(fn, *args)
+        value = steps.run_nested(fn, *args, **options) if here else steps(fn, *args)
         (step,) = steps.done
         return value, step.cached
 
     def blob(self, spoil: Callable[[Path], object], fn: Callable[..., Any], word: str) -> dict[str, Any]:
-        """Spoil a blob of a step's result, and ask for the step again, twice."""
+        """Damage a blob of a step's result, and run the step twice more."""
         first, _ = self.ask(fn, word, X if fn is work.spread else Update(X))
         path = self.store.path(next(refs(first)))
         whole = path.read_bytes()
@@ -50,7 +50,7 @@ class Probe:
         }
 
     def record(self, content: bytes, word: str) -> dict[str, Any]:
-        """Overwrite what the cache knows of a step, and ask for the step again, twice."""
+        """Overwrite a step's record in the cache, and run the step twice more."""
         steps = Steps(self.store, self.workers)
         first = steps(work.double, word, Update(X))
         (environment.STEPS / steps.done[0].key).write_bytes(content)
@@ -82,7 +82,7 @@ def caught(fn: Callable[[], object]) -> list[str]:
 
 
 def again_in_one_run(probe: Probe) -> dict[str, Any]:
-    """Ask for a step three times in one run, its blob gone before the last time; count the tasks."""
+    """Run a step three times in one flow, with its blob deleted before the last; count the tasks."""
     steps, submit, tasks = Steps(probe.store, probe.workers), Steps._submit, []
 
     def counted(self: Steps, kind: str, *args: Any, **options: Any) -> Any:
@@ -106,21 +106,21 @@ def again_in_one_run(probe: Probe) -> dict[str, Any]:
 
 
 def short_steps(probe: Probe) -> dict[str, Any]:
-    """Ask for short steps where no worker has started yet, then for one of them as a worker's."""
+    """Run short steps before any worker has started, then one of them in a worker."""
     started, values = [], []
     for word, start in (("short", False), ("short", True), ("shorter", True)):
         with Workers(2) as pool:
             steps = Steps(probe.store, pool)
-            values.append(int(probe.store.get(steps.short(work.who, word, start=start))))
+            values.append(int(probe.store.get(steps.run_inline(work.who, word, start=start))))
             started.append(len(pool._running))
     _, cached = probe.ask(work.who, "short")
     return {"started": started, "here": [value == os.getpid() for value in values], "cached": cached}
 
 
 def as_they_end(probe: Probe) -> dict[str, Any]:
-    """Ask for a slow step and a fast one: that they end is seen at once, which of two errors is raised is settled."""
+    """Run a slow step and a fast one: each is reported when it ends, and which of two errors is raised is fixed."""
     seen: list[str] = []
-    steps = Steps(probe.store, probe.workers, watch=lambda step: seen.append(step.unit))
+    steps = Steps(probe.store, probe.workers, on_step=lambda step: seen.append(step.unit))
     found = steps.map(work.rest, {"slow": ("slow", 2.0), "fast": ("fast", 0.0)})
     errors = [
         caught(partial(steps.map, work.refuse_after, {"a": ("a", slow), "b": ("b", 1 - slow)})) for slow in (1.0, 0.0)
@@ -192,7 +192,7 @@ def find() -> dict[str, Any]:
         for kind in (None, "cpu", "cpu"):
             there = Steps(probe.store, pool, accelerator=kind)
             there.map(work.double, {"a": ("there", Update(X))})
-            there.here(work.stretch, "there here", X, unkeyed=(1,))
+            there.run_nested(work.stretch, "there here", X, unkeyed=(1,))
             there(work.double, "there too", Update(X))
             found["there"].append([(step.kind, step.cached) for step in there.done])
     found["jobs left"] = len(steps_room._JOBS)

@@ -1,4 +1,4 @@
-"""What the probes' steps do. Each says so in a file, since a step runs in another process, or not at all."""
+"""The functions of the probes' steps. Each call is noted in a file, since a step may run in another process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOG = environment.STATE / "done.txt"
 
 
 def note(word: str) -> int:
-    """Say that something was done; returns how often it was said before."""
+    """Note a call; returns the number of earlier calls."""
     before = said(word)
     with LOG.open("a") as file:
         file.write(f"{word}\n")
@@ -50,7 +50,7 @@ def bare(word: str) -> torch.Tensor:
 
 
 def who(word: str) -> torch.Tensor:
-    """Return the process that does it."""
+    """Return the id of the process."""
     note(word)
     return torch.tensor(os.getpid())
 
@@ -83,7 +83,7 @@ def die_once(word: str) -> Message:
 
 @step_word("rounds")
 def stretch(execute: Any, word: str, x: Params, left: int = 0) -> Params:
-    """Run in the flow's own process, with calls handed out to workers."""
+    """Run in the flow's process, with calls to the workers."""
     note(word)
     parts = execute.map(double, {i: (word + " part", Update(x)) for i in range(2)})
     return {"w": sum(part.params["w"] for part in parts.values()) + left}

@@ -12,9 +12,9 @@ environment.prepare()
 import probe_segments
 import probe_steps
 
-from tasks.prefect.session import orchestrated
+from tasks.prefect.session import prefect_server
 
 if __name__ == "__main__":
-    with orchestrated():
+    with prefect_server():
         found = {module.__name__: module.find() for module in (probe_steps, probe_segments)}
     sys.stdout.write(json.dumps(found) + "\n")

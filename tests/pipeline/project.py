@@ -1,4 +1,4 @@
-"""A copy of the project in a folder of its own, used as a person uses it: by commands typed there."""
+"""A copy of the project in its own folder, used by commands as a user would."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 SOURCES = ("fedcore", "flows", "tasks")
 LIMIT = 1200.0
-"""Seconds after which a command, or anything that is waited for, counts as hanging; a slow machine stays far below."""
+"""Seconds after which a command or any other wait counts as hanging, far more than a slow machine needs."""
 FOREIGN = ("PREFECT_", "MLFLOW_", "FEDCORE_", "DVC_", "GIT_")
 TABLES = {"runs": "runs", "points": "metrics", "versions": "model_versions", "models": "logged_models"}
 
@@ -37,7 +37,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 def small(params: dict[str, Any]) -> None:
-    """Make the default study one of seconds: four devices, a narrow net, one seed, five methods."""
+    """Reduce the default study to seconds: four devices, a narrow net, one seed, five methods."""
     params["run"] |= {"studies": ["code"], "seeds": [0], "workers": 1}
     params["federation"] |= {"devices": 4, "alpha": 1.0}
     params["net"]["widths"] = [16, 8]
@@ -64,7 +64,7 @@ def write_params(folder: Path, params: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Said:
-    """What a command left: its exit code and what it printed."""
+    """A command's exit code and output."""
 
     code: int
     out: str
@@ -77,7 +77,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a look at a project found: steps since the last look, the record's counts, digests of the outputs."""
+    """The state of a project: steps since the last look, the record's counts, digests of the outputs."""
 
     steps: list[dict[str, Any]]
     record: dict[str, int]
@@ -172,7 +172,7 @@ class Project:
                 process.communicate()
 
     def look(self, said: Said | None = None) -> Seen:
-        """Return what happened since the last look."""
+        """Return the state of the project, with the steps since the last look."""
         steps = self.journal()
         new, self.read = steps[self.read :], len(steps)
         return Seen(new, self.record(), digests(self.folder / "pipeline"), said)
@@ -183,7 +183,7 @@ class Project:
         return [json.loads(line) for line in lines]
 
     def record(self) -> dict[str, int]:
-        """Count what MLflow holds."""
+        """Count MLflow's entries."""
         path = self.folder / "mlflow.db"
         if not path.exists():
             return dict.fromkeys(TABLES, 0)
@@ -233,7 +233,7 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def wait(what: str, ready: Callable[[], Any], limit: float = LIMIT, every: float = 0.05) -> Any:
-    """Wait until something is there and return it; fails after `limit` seconds."""
+    """Wait until `ready` returns something and return it; fails after `limit` seconds."""
     until = time.monotonic() + limit
     while not (found := ready()):
         assert time.monotonic() < until, f"{what}: not seen in {limit} s"

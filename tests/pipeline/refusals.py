@@ -1,4 +1,4 @@
-"""Bad input by the command line: cases, and a program that types all of them in one process.
+"""Bad input on the command line: cases, and a program that runs all of them in one process.
 
 python -m refusals   in a project's folder; reads cases as JSON, writes what was said to each as a line of JSON
 """
@@ -132,7 +132,7 @@ CASES: dict[str, Case] = {
     "params.yaml without a key": federate("", "net.name = None", "mlp", change=lambda p: p["net"].pop("name")),
     "a key that stands twice": federate("", "params.yaml", "size", **{"params.yaml": b"run: {size: a, size: b}\n"}),
     "a study in a file that is not YAML": federate("", "mine.yaml", "YAML", **{"studies/mine.yaml": b"mine: [\n"}),
-    "a study that stands twice": federate("", "mine.yaml", "code stands in", **{"studies/mine.yaml": b"code: {}\n"}),
+    "a study that stands twice": federate("", "mine.yaml", "code is also in", **{"studies/mine.yaml": b"code: {}\n"}),
     "a claim of no study": federate("", "'cod'", "mean code?", **{"claims/mine.yaml": b"cod: []\n"}),
     "params.yaml with a key too many": federate(
         "", "training.speed", "no such key", change=lambda p: p["training"].update(speed=1)

@@ -1,4 +1,4 @@
-"""What a person does with the project, each scenario in a folder of its own; tests look at what was left."""
+"""Scenarios: a user's work with the project, each in its own folder; tests inspect the results."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from project import ROOT, Project, Said, Seen, digests, end, read_params, small,
 
 @dataclass
 class Place:
-    """Where a scenario happens: a folder for its projects, and the house whose server they use."""
+    """A scenario's place: a folder for its projects, and the project whose server they use."""
 
     folder: Path
-    house: Project
+    host: Project
     projects: list[Project] = field(default_factory=list)
 
     def copy(self, name: str) -> Project:
-        return self.join(Project.copy(self.folder / name, self.house.api))
+        return self.join(Project.copy(self.folder / name, self.host.api))
 
     def join(self, project: Project) -> Project:
         self.projects.append(project)
@@ -44,7 +44,7 @@ class Place:
             project.stop()
 
 
-# dvc repro, over and over
+# repeated dvc repro
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def repro(place: Place) -> Repro:
 
 
 def status(project: Project, path: str, old: str, new: str, *command: str) -> list[dict[str, Any]]:
-    """Return what `dvc status` says after a change of a file, and again after a DVC command; all is put back."""
+    """Return the output of `dvc status` after a change of a file, and after a DVC command; restores the file."""
     text = (project.folder / path).read_text()
     assert old in text
     (project.folder / path).write_text(text.replace(old, new))
@@ -116,7 +116,7 @@ def status(project: Project, path: str, old: str, new: str, *command: str) -> li
 
 
 def interrupt(database: Path, method: str) -> None:
-    """Make a method's run look as if it had been ended while it was written: half of it is there."""
+    """Make a method's run incomplete, as after a kill while it was written."""
     with closing(sqlite3.connect(database)) as open_one, open_one as db:
         query = "select run_uuid from tags where key = 'fedcore.method' and value = ?"
         ((run,),) = db.execute(query, [method]).fetchall()
@@ -152,7 +152,7 @@ SLOW = (
 
 @dataclass(frozen=True)
 class Kill:
-    """What a kill -9 left: what was seen just after it, the processes that stayed, the flow run that Prefect knows."""
+    """The state after kill -9: the project, the remaining processes, and Prefect's flow run."""
 
     seen: Seen
     left: dict[int, str]
@@ -176,17 +176,17 @@ class Killed:
 def killed(place: Place) -> Killed:
     project = place.copy("killed")
     training = kill(project, SLOW, lambda steps: steps["train"] >= 1)
-    # The second method's devices are found trained; then it fuses, for seconds.
+    # The second method finds its devices' training in the cache; then it fuses, for seconds.
     fusing = kill(project, SLOW, lambda steps: steps["train"] == 12 and steps["choose"] == 1)
     finished = project.look(project.federate(*SLOW))
     undisturbed = place.copy("undisturbed")
     calm = undisturbed.look(undisturbed.federate(*SLOW))
-    states = [place.house.ask(f"flow_runs/{one.flow_run}")["state_type"] for one in (training, fusing)]
+    states = [place.host.ask(f"flow_runs/{one.flow_run}")["state_type"] for one in (training, fusing)]
     return Killed(project, undisturbed, training, fusing, finished, calm, states)
 
 
 def kill(project: Project, words: Sequence[str], when: Callable[[Counter[str]], bool]) -> Kill:
-    """Start the flow, and kill it when so many steps have ended, by kind."""
+    """Start the flow, and kill it when `when` is true of the steps that have ended, by kind."""
     flow = project.start("python", "-m", "flows.federate", *words)
     before = project.read
 
@@ -244,7 +244,7 @@ def long(place: Place) -> Long:
 
 
 def hasty(project: Project, seconds: float) -> Project:
-    """Let a project write a checkpoint so often."""
+    """Make a project write checkpoints at this interval."""
     file = project.folder / "tasks" / "run" / "segments.py"
     assert file.read_text().count("SEGMENT = 30.0\n") == 1
     file.write_text(file.read_text().replace("SEGMENT = 30.0\n", f"SEGMENT = {seconds}\n"))
@@ -321,7 +321,7 @@ def tables(place: Place) -> Tables:
 
 
 def table(path: Path, seed: int, rows: int = 60) -> None:
-    """Write a table of three classes that can be told apart."""
+    """Write a table of three separable classes."""
     rng = np.random.default_rng(seed)
     y = np.arange(rows) % 3
     frame = pd.DataFrame(rng.normal(y[:, None], 1.0, (rows, 5)), columns=list("abcde")).assign(
@@ -357,7 +357,7 @@ def stored(project: Project) -> tuple[dict[str, str], dict[str, int]]:
     return cached(project) | {f"runs/{p}": d for p, d in digests(project.folder / "runs").items()}, project.record()
 
 
-# a folder of pictures and a module of one's own
+# a user's pictures and module
 
 
 @dataclass(frozen=True)
@@ -432,7 +432,7 @@ def cached(project: Project) -> dict[str, str]:
 
 
 def age(project: Project, days: float) -> None:
-    """Make all that is in the cache, and what the journal says of it, so much older."""
+    """Make the cache and its journal older by this number of days."""
     for name in cached(project):
         path = project.folder / ".fedcore" / name
         os.utime(path, (path.stat().st_mtime - days * 86400,) * 2)
@@ -442,7 +442,7 @@ def age(project: Project, days: float) -> None:
 
 
 def documented() -> str:
-    """Return the module of one's own that docs/nets.md shows."""
+    """Return the user's module that docs/nets.md shows."""
     return "\n\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "nets.md").read_text(), re.DOTALL))
 
 
@@ -477,8 +477,8 @@ class Deployed:
 
 
 def deployed(place: Place) -> Deployed:
-    """Everything by the project's own server, without a setting: prefect.toml says where it is."""
-    house, here = place.house, place.join(Project(place.house.folder))
+    """Use the project's own server, which prefect.toml names, without any setting."""
+    host, here = place.host, place.join(Project(place.host.folder))
     here.look()
     here.run("prefect", "work-pool", "create", "local", "--type", "process", "--overwrite")
     here.run("prefect", "--no-prompt", "deploy", "--all")
@@ -489,11 +489,11 @@ def deployed(place: Place) -> Deployed:
         first = here.look(here.run(*run, "--watch"))
         second = here.look(here.run(*run, "--watch"))
         wrong = here.run(*run, "--params", '{"request": {"methodz": ["lmf"]}}', code=None)
-        (plan,) = house.ask("deployments/filter", {})
+        (plan,) = host.ask("deployments/filter", {})
         here.run("prefect", "deployment", "schedule", "create", "federate/nightly", "--interval", "20", "--accept-yes")
 
         def runs() -> list[dict[str, Any]]:
-            found: list[dict[str, Any]] = house.ask("flow_runs/filter", {"deployments": {"id": {"any_": [plan["id"]]}}})
+            found: list[dict[str, Any]] = host.ask("flow_runs/filter", {"deployments": {"id": {"any_": [plan["id"]]}}})
             return [r for r in found if r["state_type"] not in ("SCHEDULED", "PENDING", "RUNNING")]
 
         wait("a scheduled run that has ended", lambda: [r for r in runs() if r["auto_scheduled"]], every=0.5)
@@ -505,11 +505,11 @@ def deployed(place: Place) -> Deployed:
 # one server for all
 
 
-def serve(house: Project) -> list[str]:
-    """Start the house's server, asked for twice at once; returns the addresses that were answered."""
-    keepers = [house.start("python", "-m", "tasks.prefect.server", "keep") for _ in range(2)]
+def serve(host: Project) -> list[str]:
+    """Start the host's server by two concurrent commands; returns the addresses that they print."""
+    keepers = [host.start("python", "-m", "tasks.prefect.server", "keep") for _ in range(2)]
     answers = [str(keeper.stdout and keeper.stdout.readline()).strip() for keeper in keepers]
-    house.api = answers[0]
+    host.api = answers[0]
     return answers
 
 
@@ -524,7 +524,7 @@ def lone(params: dict[str, Any]) -> None:
 
 
 def probed(place: Place) -> dict[str, Any]:
-    """Run the probes beside this file, on a copy of the project; returns what they found."""
+    """Run the probes beside this file, on a copy of the project; returns their results."""
     said = place.copy("probed").run("python", "-m", "probes")
     found: dict[str, Any] = json.loads(said.out.splitlines()[-1])
     return found
@@ -534,4 +534,4 @@ SCENARIOS: dict[str, Callable[[Place], Any]] = {
     "repro": repro, "deployed": deployed, "tables": tables, "refused": refused, "killed": killed, "long": long,
     "sampled": sampled, "own": own, "probed": probed,
 }  # fmt: skip
-"""In the order in which they are started: the longest first."""
+"""Scenarios in the order of their start, the longest first."""

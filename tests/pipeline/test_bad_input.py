@@ -1,4 +1,4 @@
-"""Bad input by the command line: one line that names it, exit code 2, and nothing that was stored is lost."""
+"""Bad input on the command line: one line that names it, exit code 2, and stored results stay."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_nothing_stored_is_lost_or_changed(refused: Refused):
     assert kinds == {"blobs", "steps", "runs"}  # there was something to lose
 
 
-def test_nothing_is_recorded_of_what_was_refused(refused: Refused):
+def test_refused_input_leaves_no_record(refused: Refused):
     assert refused.after[1] == refused.before[1]
     assert refused.before[1]["runs"] > 0
     written = {path for path in refused.after[0] if path.startswith("runs/")}

@@ -14,7 +14,7 @@ def test_a_deployment_run_completes(deployed: Deployed):
     assert deployed.first.record["runs"] == 1 + 1
 
 
-def test_a_second_one_is_served_from_the_cache(deployed: Deployed):
+def test_a_second_run_uses_the_cache(deployed: Deployed):
     assert deployed.second.computed() == []
     assert len(deployed.second.steps) == len(deployed.first.steps)
     assert deployed.second.record == deployed.first.record

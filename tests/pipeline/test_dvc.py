@@ -28,7 +28,7 @@ def test_a_reworded_claim_concerns_the_comparison_alone(repro: Repro):
     assert set(repro.reworded) == {"compare"}
 
 
-def test_a_setting_of_another_studys_method_runs_the_plan_alone(repro: Repro):
+def test_a_setting_that_no_study_uses_runs_the_plan_alone(repro: Repro):
     assert set(repro.foreign[0]) == {"plan"}
     assert repro.foreign[1] == {}
 
@@ -74,7 +74,7 @@ def test_no_output_holds_seconds_or_dates(repro: Repro):
         assert not {"wall", "cpu", "seconds", "time", "date", "2026"} & set(text.replace('"', " ").split())
 
 
-def test_stages_keep_to_what_is_theirs():
+def test_a_stage_depends_on_its_own_code_alone():
     """Prefect's and MLflow's stores are no outputs, and every stage lists the code that it runs."""
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     assert list(stages) == ["plan", "data", "partition", "federate", "compare"]
@@ -89,6 +89,6 @@ def test_stages_keep_to_what_is_theirs():
     assert not any("claims" in stage["deps"] for name, stage in stages.items() if name != "compare")
 
 
-def test_caches_are_no_part_of_what_dvc_watches():
+def test_dvc_does_not_track_the_caches():
     ignored = (ROOT / ".dvcignore").read_text().split()
     assert {"__pycache__", "*.pyc"} <= set(ignored)

@@ -1,4 +1,4 @@
-"""What runs again when something has changed, by count: the journal says of every step whether it was computed."""
+"""Which steps run again after a change: the journal records whether each step was computed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def computed(seen: Seen) -> Counter[str]:
 
 
 def test_the_first_run_computes_everything_once(repro: Repro):
-    """Four devices train once for all one-shot methods; what each method does with it is its own."""
+    """Four devices train once for all one-shot methods; later steps differ by method."""
     found = computed(repro.first)
     assert found["train"] == DEVICES
     assert repro.first.count("train") == DEVICES * len(ONE_SHOT)
@@ -28,7 +28,7 @@ def test_the_first_run_computes_everything_once(repro: Repro):
     assert len(set(keys)) == len(keys)
 
 
-def test_the_first_run_leaves_its_outputs(repro: Repro):
+def test_the_first_run_writes_its_outputs(repro: Repro):
     expected = {"table.parquet", "models.json", "runs.json", "pictures/index.csv"}
     folder = "federate/code/code-0/"
     assert {path.removeprefix(folder) for path in repro.first.outs if path.startswith(folder)} == expected
@@ -45,7 +45,7 @@ def test_the_first_run_leaves_its_outputs(repro: Repro):
     assert "http" not in page.split("<body")[1].replace("http-equiv", "")
 
 
-def test_a_forced_run_finds_every_step(repro: Repro):
+def test_a_forced_run_uses_the_cache_for_every_step(repro: Repro):
     assert repro.forced.computed() == []
     assert len(repro.forced.steps) == len(repro.first.steps)
     assert repro.forced.said is not None
@@ -59,14 +59,14 @@ def test_a_forced_run_writes_the_same_outputs(repro: Repro):
 
 
 def test_a_forced_run_records_nothing_new(repro: Repro):
-    """Nor does it leave a gap: half of a run's record was gone before."""
+    """It also fills a gap: half of a run's record was deleted before."""
     assert repro.spoilt["points"] < repro.first.record["points"]
     assert repro.forced.record == repro.first.record
     assert repro.first.record["runs"] == len(METHODS) + 1  # and their study
 
 
-def test_the_flow_by_hand_is_the_same_flow(repro: Repro):
-    """What the pipeline's stages computed is found by hand, into the same record, and comes to the same."""
+def test_the_flow_on_the_command_line_is_the_same_flow(repro: Repro):
+    """A command finds the stages' steps in the cache, writes to the same record, and has the same results."""
     (by_hand,) = (repro.project.folder / "runs").glob("*/code-0/models.json")
     staged = repro.clone.project.folder / "pipeline" / "federate" / "code" / "code-0" / "models.json"
     assert by_hand.read_bytes() == staged.read_bytes()
@@ -75,7 +75,7 @@ def test_the_flow_by_hand_is_the_same_flow(repro: Repro):
 
 
 def test_another_regularisation_retrains_nobody(repro: Repro):
-    """`dvc exp run -S code_ot.reg=0.1`: one fusion, and what follows from it."""
+    """`dvc exp run -S code_ot.reg=0.1`: one fusion, and the steps that depend on it."""
     assert computed(repro.reg) == {"fuse": 1, "evaluate": 1, "deploy": 1}
     assert [step for step in repro.reg.steps if step["step"] == "train" and not step["cached"]] == []
     assert repro.reg.count("train") == DEVICES * len(ONE_SHOT)
@@ -89,7 +89,7 @@ def test_another_regularisation_retrains_nobody(repro: Repro):
 
 
 def test_a_changed_line_of_the_fusion_retrains_nobody(repro: Repro):
-    """Both methods that fuse do so again; they find the same, so that nothing follows."""
+    """Both methods that fuse do so again with equal results, so that no other step runs."""
     assert computed(repro.edited) == {"fuse": 2}
     assert repro.edited.count("train") == DEVICES * len(ONE_SHOT)
     assert (repro.edited.count("fuse"), repro.edited.count("choose")) == (2, 1)
@@ -116,7 +116,7 @@ def test_one_changed_file_compares_that_devices_pairs_again(tables: Tables):
     assert tables.second.count("compare") == tables.first.count("compare") == len(first)
 
 
-def test_every_step_says_what_it_was(repro: Repro):
+def test_the_journal_describes_every_step(repro: Repro):
     for step in repro.first.steps:
         assert set(step) == {"time", "process", "flow", "step", "unit", "key", "cached", "wall", "cpu", "blobs"}
         assert step["wall"] >= 0

@@ -1,4 +1,4 @@
-"""A method's rounds as cached steps: the same as the library's loop, however they are cut, and never done twice."""
+"""A method's rounds as cached steps: equal to the library's loop for any segments, and never repeated."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def found(probed: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ROUNDS)
-def test_steps_find_what_the_library_finds(found: dict[str, Any], name: str):
-    """Traffic and models to the last bit, scores but for a last bit; the same bits however the rounds are cut."""
+def test_steps_give_the_results_of_the_library(found: dict[str, Any], name: str):
+    """Traffic and models to the last bit, scores except a last bit; the same bits for any segments."""
     one = found[f"{name}, every 1"]
     assert one == {"any segments": True, "the library's": True, "evaluated": [True] * ROUNDS[name], "models": True}
 
@@ -29,7 +29,7 @@ def test_steps_find_what_the_library_finds(found: dict[str, Any], name: str):
     ("name", "evaluated"),
     [("many rounds", [False, True, False, True, True]), ("few shots", [False, False, True])],
 )
-def test_rounds_are_evaluated_as_often_as_asked(found: dict[str, Any], name: str, evaluated: list[bool]):
+def test_rounds_are_evaluated_at_the_given_interval(found: dict[str, Any], name: str, evaluated: list[bool]):
     """After every second round of a stage, and at the end."""
     one = found[f"{name}, every 2"]
     assert one == {"any segments": True, "the library's": True, "evaluated": evaluated, "models": True}
@@ -43,14 +43,14 @@ def test_repeated_rounds_are_a_step_per_segment(found: dict[str, Any], name: str
     assert found[f"{name}, every 1, segments of 0"] == [rounds] * 2
 
 
-def test_an_interrupted_run_goes_on_at_the_last_segment(found: dict[str, Any]):
+def test_an_interrupted_run_continues_at_the_last_segment(found: dict[str, Any]):
     first, second, same = found["interrupted"]
     assert first == [2, 2]
     assert second == [3, 5]
     assert same
 
 
-def test_a_longer_run_goes_on_where_a_shorter_one_ended(found: dict[str, Any]):
+def test_a_longer_run_continues_a_shorter_one(found: dict[str, Any]):
     assert found["longer"] == [[1, 2], True]
 
 
@@ -73,20 +73,20 @@ def test_two_checkpoints_stay(found: dict[str, Any]):
     assert found["kept"]["whole"] == [False, False, False, True, True]
 
 
-def test_a_run_is_found_without_the_checkpoints_inside_it(found: dict[str, Any]):
+def test_a_run_is_a_cache_hit_without_its_inner_checkpoints(found: dict[str, Any]):
     assert found["kept"]["again"] == [[0, 5], True]
 
 
-def test_a_lost_end_is_played_from_the_last_checkpoint_that_is_whole(found: dict[str, Any]):
+def test_a_lost_state_is_computed_from_the_last_intact_checkpoint(found: dict[str, Any]):
     assert found["kept"]["without the last"] == [[1, 5], True]
     assert found["kept"]["without any"] == [[1, 5], True]
 
 
-def test_lost_checkpoints_stop_no_run(found: dict[str, Any]):
-    """Neither a longer one, nor one that was interrupted just there."""
+def test_a_run_survives_lost_checkpoints(found: dict[str, Any]):
+    """Neither a longer run nor one that was interrupted at that round."""
     assert found["kept"]["longer"] == [[3, 8], True]
     assert found["kept"]["gone when going on"] == [[2, 5], True]
 
 
-def test_what_another_step_gave_is_not_dropped(found: dict[str, Any]):
+def test_results_of_other_steps_are_not_deleted(found: dict[str, Any]):
     assert (found["kept"]["given"], found["kept"]["but"], found["kept"]["dropped"]) == (True, True, False)

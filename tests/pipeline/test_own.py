@@ -1,4 +1,4 @@
-"""A person's own pictures and own module, as docs/data.md and docs/nets.md tell them to be used."""
+"""A user's own pictures and module, used as docs/data.md and docs/nets.md describe."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_method_runs_on_own_pictures_and_an_own_module(own: Own):
     assert len(own.first.computed("train")) == DEVICES
 
 
-def test_the_module_is_what_was_trained_and_aligned(own: Own):
+def test_the_users_module_is_trained_and_aligned(own: Own):
     """Its bytes are sent, and a plan for each kind of units of its table was solved."""
     table = pd.read_parquet(found(own) / "code-0" / "table.parquet")
     sent = table[(table["method"] == "code_ot") & (table["metric"] == "bytes_up")]["value"]
@@ -70,7 +70,7 @@ def test_a_changed_line_of_the_module_retrains_everybody(own: Own):
     assert not {"partition", "distribute"} & {step["step"] for step in own.edited.computed()}
 
 
-def test_a_method_of_ones_own_and_one_put_beside_the_projects_run(own: Own):
+def test_a_users_method_and_a_new_file_in_methods_run(own: Own):
     """Neither needs a change of another file."""
     assert own.methods.said is not None
     assert {"median seed 0", "fedavg seed 0", "throwaway seed 0"} <= set(
@@ -80,7 +80,7 @@ def test_a_method_of_ones_own_and_one_put_beside_the_projects_run(own: Own):
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_used_is_one_line_and_exit_code_2(own: Own, what: str):
+def test_unusable_input_is_one_line_and_exit_code_2(own: Own, what: str):
     said = own.refused[what]
     assert said.code == 2, said.all
     (line,) = said.err.splitlines()
@@ -101,7 +101,7 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", ["Small", "chain"])
 def test_the_documented_tables_undo_a_shuffle(shown: str, name: str):
-    """Units in another order are the same function; aligned they are the same leaves."""
+    """Permuted units give the same function; alignment restores the leaves."""
     net: Net = nets.net(f"{shown}:{name}", shape=(3, 8, 8), classes=5)
     target = nets.init(net, torch.Generator().manual_seed(0))
     shuffled, widths = dict(target), units(target, net.table)
@@ -117,7 +117,7 @@ def test_the_documented_tables_undo_a_shuffle(shown: str, name: str):
         assert torch.equal(shuffled[leaf], x) == (not any(net.table[leaf]))
 
 
-def test_what_no_run_used_for_a_month_is_deleted_and_nothing_else(own: Own):
+def test_only_steps_unused_for_a_month_are_deleted(own: Own):
     """The edited module's run found data and partition, which are as old as what was trained with the first module."""
     before, after = own.cache
     assert after.items() < before.items()
@@ -129,6 +129,6 @@ def test_what_no_run_used_for_a_month_is_deleted_and_nothing_else(own: Own):
     assert steps > 0 < blobs
 
 
-def test_what_is_left_is_all_that_the_run_needs(own: Own):
+def test_pruning_keeps_all_that_the_run_needs(own: Own):
     assert own.again.computed() == []
     assert own.again.outs == own.edited.outs

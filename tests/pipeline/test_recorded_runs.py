@@ -1,4 +1,4 @@
-"""The record in MLflow: a run per method, seed and configuration, with all that was found, and a champion."""
+"""The record in MLflow: a run per method, seed and configuration, with all results, and a champion."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_run_per_method_under_a_parent_per_study(runs: dict[str, Any]):
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
 
 
-def test_a_runs_tags_tell_what_it_is(runs: dict[str, Any], repro: Repro):
+def test_a_run_has_tags_that_describe_it(runs: dict[str, Any], repro: Repro):
     found = json.loads((outs(repro) / "runs.json").read_text())
     for one in found:
         tags = runs[one["method"]].data.tags
@@ -121,7 +121,7 @@ def test_a_runs_parameters_are_all_its_settings(runs: dict[str, Any], repro: Rep
 
 
 def test_every_number_of_the_table_is_a_point_of_its_run(runs: dict[str, Any], repro: Repro, table: pd.DataFrame):
-    """Per device, split and metric, at each round; with mean, spread and worst device. Not who sent nothing."""
+    """Per device, split and metric, at each round; with mean, spread and worst device; none without traffic."""
     for label in METHODS:
         found = points(repro.runs, runs[label])
         mine = table[(table["method"] == label) & table["value"].notna()]
@@ -225,7 +225,7 @@ def the_net(repro: Repro) -> Net:
 
 
 def stored_outputs(repro: Repro, label: str, x: torch.Tensor) -> torch.Tensor:
-    """What the stored model of a method says."""
+    """The predictions of a method's stored model."""
     (digest,) = set(json.loads((outs(repro) / "models.json").read_text())[f"base: {label}"].values())
     store = Store(repro.project.folder / ".fedcore" / "blobs")
     return outputs(store.get(Ref(digest, 0)), the_net(repro), x)
@@ -237,7 +237,7 @@ def x() -> torch.Tensor:
 
 
 @pytest.mark.parametrize("label", ["fedavg_3", "code_ot", "best_local"])
-def test_a_model_loads_and_says_what_the_stored_one_says(
+def test_a_logged_model_predicts_as_the_stored_one(
     client: Any, runs: dict[str, Any], repro: Repro, x: torch.Tensor, label: str
 ):
     import mlflow
@@ -256,7 +256,7 @@ def test_a_model_loads_and_says_what_the_stored_one_says(
     assert (given.shape, given.type) == ((-1, 10), np.dtype(np.float32))
 
 
-def test_the_champion_can_be_asked_by_name(client: Any, repro: Repro, x: torch.Tensor):
+def test_the_champion_loads_by_its_alias(client: Any, repro: Repro, x: torch.Tensor):
     import mlflow
 
     label = client.get_model_version_by_alias("fedcore-global", "champion").tags["fedcore.method"]
@@ -290,7 +290,7 @@ def test_the_champion_is_the_best_on_validation(client: Any, runs: dict[str, Any
 
 
 def record(database: Path, run: str) -> dict[str, Any]:
-    """Return all that is recorded of a run, from the database."""
+    """Return a run's whole record from the database."""
     with closing(sqlite3.connect(database)) as db:
 
         def rows(query: str) -> list[Any]:

@@ -41,7 +41,7 @@ def test_finished_devices_are_not_trained_again(killed: Killed):
     assert killed.end.count("train") == 2 * DEVICES
 
 
-def test_the_end_is_that_of_an_undisturbed_run(killed: Killed):
+def test_the_results_equal_those_of_an_undisturbed_run(killed: Killed):
     """Models, table, and the digests of the configurations, to the last byte. Seconds are measured anew."""
     mine, calm = (digests(project.folder / "runs") for project in (killed.project, killed.undisturbed))
     assert set(mine) == set(calm)

@@ -17,7 +17,7 @@ def test_the_kill_was_after_alignment_and_before_the_end(long: Long):
     assert long.halfway.left == {}
 
 
-def test_rounds_before_the_last_checkpoint_are_not_played_again(long: Long):
+def test_rounds_before_the_last_checkpoint_are_not_repeated(long: Long):
     before, after = long.halfway.seen, long.end
     assert after.computed("train") == []
     assert after.count("train") == DEVICES
@@ -27,7 +27,7 @@ def test_rounds_before_the_last_checkpoint_are_not_played_again(long: Long):
     assert [step["key"] for step in after.computed("rounds")] == found[len(played) :] != []
 
 
-def test_the_end_is_that_of_an_undisturbed_run(long: Long):
+def test_the_results_equal_those_of_an_undisturbed_run(long: Long):
     """Models, table and digests of the configurations, to the last byte, though checkpoints stood elsewhere."""
     mine, calm = (digests(project.folder / "runs") for project in (long.project, long.undisturbed))
     assert set(mine) == set(calm)

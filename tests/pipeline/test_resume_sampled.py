@@ -16,7 +16,7 @@ def test_each_kill_was_after_checkpoints_and_before_the_end(sampled: Sampled):
     assert sampled.dfl.left == sampled.scaffold.left == {}
 
 
-def test_rounds_before_the_last_checkpoint_are_not_played_again(sampled: Sampled):
+def test_rounds_before_the_last_checkpoint_are_not_repeated(sampled: Sampled):
     def segments(steps):
         return [step["key"] for step in steps if step["step"] == "rounds"]
 
@@ -26,7 +26,7 @@ def test_rounds_before_the_last_checkpoint_are_not_played_again(sampled: Sampled
     assert segments(end.computed()) == segments(end.steps)[second.count("rounds") :] != []
 
 
-def test_the_end_is_that_of_an_undisturbed_run(sampled: Sampled):
+def test_the_results_equal_those_of_an_undisturbed_run(sampled: Sampled):
     """Models, table and digests of the configurations, to the last byte, though checkpoints stood elsewhere."""
     mine, calm = (digests(project.folder / "runs") for project in (sampled.project, sampled.undisturbed))
     assert set(mine) == set(calm)

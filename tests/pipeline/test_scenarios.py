@@ -1,4 +1,4 @@
-"""Whether each scenario came to its end; one that did not fails here once, with all that it said."""
+"""Each scenario must complete; one that fails is reported here once, with its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A segment of repeated rounds keeps what the server found in each of them."""
+"""A segment of rounds stores the server's report of each."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.rounds import begin, run
 from tasks.cache.store import Ref, Store
+from tasks.config import environment
+
+environment.prepare()  # Prefect reads its settings when it is imported
+
 from tasks.prefect.steps import InMemory
-from tasks.run.segments import parts, stretch
+from tasks.run.segments import play_stretch, stored_parts
 
 
 def test_a_segments_reports_are_those_of_the_loop_in_one_blob(tmp_path: Path):
@@ -22,8 +26,8 @@ def test_a_segments_reports_are_those_of_the_loop_in_one_blob(tmp_path: Path):
     )  # fmt: skip
     execute = InMemory(store, Inline(), lambda count: None, None)  # type: ignore[arg-type]
     start = begin(built, fed, 0, Inline())
-    place = (*parts(start), 0, 0)
-    kept = store.put(stretch(execute, built, fed, 0, place, 1, 3, [place]))
+    place = (*stored_parts(start), 0, 0)
+    kept = store.put(play_stretch(execute, built, fed, 0, place, 1, 3, [place]))
     assert isinstance(kept["reports"], Ref)
     expected = [one.report for one in run(built, fed, 0, Inline())]
     assert bits(store.get(kept["reports"])) == bits(expected)

@@ -1,4 +1,4 @@
-"""Cached steps by themselves, on a real server: computed once, found again, rebuilt when what is stored is spoilt."""
+"""Cached steps on a real server: computed once, cached, and computed again if the cache is damaged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_step_is_computed_once(found: dict[str, Any]):
     }  # fmt: skip
 
 
-def test_a_step_that_several_methods_ask_for_is_one_task_in_a_run(found: dict[str, Any]):
+def test_a_step_that_several_methods_share_is_one_task(found: dict[str, Any]):
     """Without its blob it is computed again, which takes a second one."""
     assert found["again"] == {"tasks": 2, "cached": [False, True, False], "same": True, "ran": 2}
 
@@ -31,7 +31,7 @@ def test_a_damaged_blob_is_rebuilt(found: dict[str, Any], harm: str):
 
 @pytest.mark.parametrize("harm", ["record cut off", "record empty", "record of something else"])
 def test_a_damaged_record_is_rebuilt(found: dict[str, Any], harm: str):
-    """What a run that was killed in the middle of writing may leave."""
+    """A record that a killed run may leave."""
     assert found[harm] == {"cached": [False, True], "same": [True, True], "ran": 2}
 
 
@@ -49,13 +49,13 @@ def test_a_result_may_be_a_bare_tensor(found: dict[str, Any]):
     assert found["bare"] == [tensor, tensor, False, True]
 
 
-def test_a_refusal_comes_through_and_is_not_cached(found: dict[str, Any]):
+def test_bad_input_is_reported_and_not_cached(found: dict[str, Any]):
     """Nor tried again: wrong input stays wrong. Asked for once more, it is computed once more."""
     assert found["refused"] == [["InputError", "lr = -1: must be above 0"]] * 2
     assert found["refused ran"] == 2
 
 
-def test_an_error_comes_through_and_is_not_tried_again(found: dict[str, Any]):
+def test_an_error_of_a_step_is_raised_without_a_retry(found: dict[str, Any]):
     assert found["failed"] == ["ZeroDivisionError", "not a refusal"]
     assert found["failed ran"] == 1
 
@@ -64,7 +64,7 @@ def test_a_step_whose_worker_died_is_tried_again(found: dict[str, Any]):
     assert found["died"] == [[1.0, 1.0], False, 2]
 
 
-def test_a_step_in_the_flows_own_process_hands_out_work(found: dict[str, Any]):
+def test_a_step_in_the_flows_process_uses_the_workers(found: dict[str, Any]):
     """Its argument without a key takes no part: the second time, with another, the first result is found."""
     x = [4.0 * i for i in range(8)]
     assert found["here"] == {
@@ -73,7 +73,7 @@ def test_a_step_in_the_flows_own_process_hands_out_work(found: dict[str, Any]):
     }  # fmt: skip
 
 
-def test_a_short_step_is_done_in_the_flows_own_process(found: dict[str, Any]):
+def test_a_short_step_runs_in_the_flows_process(found: dict[str, Any]):
     """Without a worker; told so, it starts them meanwhile, but for nothing when it is found."""
     assert found["short"] == {"started": [0, 0, 2], "here": [True, True, True], "cached": True}
 
@@ -84,7 +84,7 @@ def test_results_are_in_the_order_of_the_calls(found: dict[str, Any]):
     assert found["order"] == {"units": units, "steps": units, "lengths": [3, 3000, 3]}
 
 
-def test_steps_are_seen_as_they_end_and_results_keep_the_calls_order(found: dict[str, Any]):
+def test_steps_are_reported_when_they_end_results_keep_their_order(found: dict[str, Any]):
     units = ["slow", "fast"]
     errors = [["InputError", "a"]] * 2
     assert found["as they end"] == {"seen": ["fast", "slow"], "units": units, "steps": units, "errors": errors}
@@ -94,7 +94,7 @@ def test_a_step_has_its_functions_word_whatever_is_bound(found: dict[str, Any]):
     assert found["name"] == "double"
 
 
-def test_no_job_is_left_when_its_step_has_ended(found: dict[str, Any]):
+def test_a_job_is_forgotten_when_its_step_ends(found: dict[str, Any]):
     """Whether it was computed, found, refused, tried again or done over: a long flow's memory does not grow with it."""
     assert found["jobs left"] == 0
 

@@ -166,14 +166,14 @@ def changed(package: Package, file: str, old: str, new: str, name: str = "step")
 
 
 @pytest.mark.parametrize("what", REACHED)
-def test_what_a_step_reaches_changes_its_key(package: Package, what: str):
+def test_source_that_a_step_uses_changes_its_key(package: Package, what: str):
     before = changed(package, "steps.py", "", "")
     assert changed(package, *REACHED[what]) != before
     assert changed(package, "steps.py", "", "") == before
 
 
 @pytest.mark.parametrize("what", WITHOUT)
-def test_what_a_step_does_not_reach_leaves_its_key(package: Package, what: str):
+def test_source_that_a_step_does_not_use_leaves_its_key(package: Package, what: str):
     before = changed(package, "steps.py", "", "")
     assert changed(package, *WITHOUT[what]) == before
 
@@ -300,7 +300,7 @@ def closure() -> Callable[[], None]:
     ids=["a lambda", "a bound method", "a static method", "a closure", "an object", "an instance", "an iterator",
          "a complex number", "bytes"],
 )  # fmt: skip
-def test_what_has_no_source_or_no_fixed_value_is_refused(value: Any):
+def test_a_value_without_source_or_fixed_value_has_no_key(value: Any):
     for step, argument in ((value, 1), (near, value), (partial(near, rate=value), 1), (near, {"a": [value]})):
         with pytest.raises(TypeError, match="a step cannot be keyed by"):
             key(step, argument)
@@ -356,7 +356,7 @@ def test_keys_are_the_same_in_every_process(found: dict[str, Any]):
 
 
 @pytest.mark.slow
-def test_every_step_of_a_method_goes_by_a_plain_word(found: dict[str, Any]):
+def test_every_step_of_a_method_has_a_plain_word(found: dict[str, Any]):
     """The words of what devices do count in the progress bar, so that they are none of the server's."""
     for name, words in found["words"].items():
         assert all(word.isalpha() for word in (*words["devices"], *words["server"])), name
@@ -375,7 +375,7 @@ def test_editing_the_fusion_retrains_nobody(found: dict[str, Any]):
 
 
 @pytest.mark.slow
-def test_editing_the_average_concerns_those_who_average(found: dict[str, Any]):
+def test_editing_the_average_affects_only_averaging_methods(found: dict[str, Any]):
     averaging = {f"{name} receive 0" for name in ("fedavg", *IN_ROUNDS) if name != "fd"} | {"fedasa receive 1"}
     played = {f"{name} stretch" for name in ("fedavg", *IN_ROUNDS, *TRANSFERS, *ALIGNED) if name != "fd"}
     sending = {max(step for step in found[""] if step.startswith(f"{name} receive")) for name in TRANSFERS}
@@ -395,7 +395,7 @@ def test_editing_the_training_retrains_everyone_and_nothing_else(found: dict[str
 
 
 @pytest.mark.slow
-def test_editing_the_evaluation_evaluates_anew(found: dict[str, Any]):
+def test_editing_the_evaluation_repeats_only_evaluation(found: dict[str, Any]):
     expected = {name for name in found[""] if name.split(" ")[-1] in ("score", "stretch")}
     assert moved(found, "fedcore/evaluate.py:metrics") == expected
     assert moved(found, "fedcore/results/figures/drawing.py:png") == set()
@@ -409,5 +409,5 @@ def test_one_shot_methods_share_their_training(found: dict[str, Any]):
 
 
 @pytest.mark.slow
-def test_another_torch_computes_anew(found: dict[str, Any]):
+def test_another_version_of_torch_changes_every_key(found: dict[str, Any]):
     assert moved(found, "torch==0.0") == set(found[""])

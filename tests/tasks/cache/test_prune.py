@@ -42,9 +42,9 @@ def step(cache: Path, key: str, days: float) -> Path:
 
 def use(key: str, days: float, *found: Ref) -> None:
     """Note that a run used a step so many days ago."""
-    journal.note({"key": key, "blobs": [ref.digest for ref in found]})
-    *before, last = journal.lines()
-    journal.rewrite([*before, last | {"time": time.time() - days * DAY}])
+    journal.append({"key": key, "blobs": [ref.digest for ref in found]})
+    *before, last = journal.read()
+    journal.replace([*before, last | {"time": time.time() - days * DAY}])
 
 
 def aged(path: Path, days: float) -> Path:
@@ -73,7 +73,7 @@ def test_a_step_stays_while_a_run_uses_it(cache: Path):
     assert pruned(cache, 30) == Pruned(1, 2, freed, store.path(shared).stat().st_size)
     assert left(cache) == {"used"}
     assert [store.holds(ref) for ref in (shared, lone, old)] == [True, False, False]
-    assert [line["key"] for line in journal.lines()] == ["used"]
+    assert [line["key"] for line in journal.read()] == ["used"]
 
 
 def test_recent_files_stay_without_a_line_in_the_journal(cache: Path):
@@ -87,7 +87,7 @@ def test_recent_files_stay_without_a_line_in_the_journal(cache: Path):
     assert [Store(cache / "blobs").holds(ref) for ref in (young, old)] == [True, False]
 
 
-def test_half_written_files_of_killed_processes_go(cache: Path):
+def test_incomplete_files_of_killed_processes_are_deleted(cache: Path):
     recent = blob(cache, 1, 1)
     half = Store(cache / "blobs").path(recent).parent / ".x.part"
     half.write_bytes(b"half")
@@ -102,14 +102,14 @@ def test_a_line_after_a_half_written_one_is_lost_alone(cache: Path):
     """The next line is appended to the half that a killed process left; those after it are whole again."""
     (cache / "journal.jsonl").write_text('{"time": 1, "ke')
     for key in "abc":
-        journal.note({"key": key})
-    assert [line["key"] for line in journal.lines()] == ["b", "c"]
+        journal.append({"key": key})
+    assert [line["key"] for line in journal.read()] == ["b", "c"]
 
 
 def test_lines_of_an_earlier_version_name_no_blobs(cache: Path):
     old = blob(cache, 1, 50)
     step(cache, "used", 50)
-    journal.note({"key": "used"})
+    journal.append({"key": "used"})
     removed = pruned(cache, 30)
     assert (removed.steps, removed.blobs) == (0, 1)
     assert not Store(cache / "blobs").holds(old)  # a run that asks for the step computes it again
@@ -140,9 +140,9 @@ def test_lines_of_processes_that_write_side_by_side_do_not_mix(cache: Path):
     program = (
         "import sys; from pathlib import Path; from tasks.cache import journal\n"
         "journal.JOURNAL = Path(sys.argv[1])\n"
-        "for i in range(100): journal.note({'key': sys.argv[2] * 20_000})\n"
+        "for i in range(100): journal.append({'key': sys.argv[2] * 20_000})\n"
     )
     command = [sys.executable, "-c", program, str(cache / "journal.jsonl")]
     writers = [subprocess.Popen([*command, letter], cwd=ROOT) for letter in "ab"]
     assert [writer.wait() for writer in writers] == [0, 0]
-    assert len(journal.lines()) == 200
+    assert len(journal.read()) == 200

@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from fedcore.data import Dataset
 from fedcore.partition import Partition
 from fedcore.types import Data, Message, Model, Report, Splits, Update
-from tasks.cache.store import CLASSES, Damaged, Store, digest_of, flatten, refs, unflatten, write_whole
+from tasks.cache.store import CLASSES, DamagedBlob, Store, digest_of, flatten, refs, unflatten, write_whole
 
 # values of every kind
 
@@ -128,7 +128,7 @@ def test_same_tells_apart():
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(value=values)
-def test_what_goes_in_comes_out(tmp_path_factory: pytest.TempPathFactory, value: Any):
+def test_a_stored_value_is_returned_unchanged(tmp_path_factory: pytest.TempPathFactory, value: Any):
     store = Store(tmp_path_factory.getbasetemp() / "any")
     kept = store.put(value)
     assert same(store.get(kept), value)
@@ -232,7 +232,7 @@ def files(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("harm", ["gone", "empty", "cut off", "longer", "a flipped bit", "another blob", "a folder"])
-def test_a_damaged_blob_is_told(tmp_path: Path, harm: str):
+def test_damage_to_a_blob_is_reported(tmp_path: Path, harm: str):
     store = Store(tmp_path)
     ref = store.put(message())
     path, whole = store.path(ref), store.path(ref).read_bytes()
@@ -253,11 +253,11 @@ def test_a_damaged_blob_is_told(tmp_path: Path, harm: str):
         case "a folder":
             path.unlink()
             path.mkdir()
-            with pytest.raises(Damaged, match=ref.digest):
+            with pytest.raises(DamagedBlob, match=ref.digest):
                 store.verify(ref)
             return
     for ask in (store.verify, store.get, Store(tmp_path).get):
-        with pytest.raises(Damaged, match=ref.digest):
+        with pytest.raises(DamagedBlob, match=ref.digest):
             ask(ref)
     assert not store.holds(ref)
     assert store.put(message()) == ref  # written again, not skipped because a file is there
@@ -265,29 +265,29 @@ def test_a_damaged_blob_is_told(tmp_path: Path, harm: str):
     assert same(store.get(ref), message())
 
 
-def test_damage_is_told_in_a_value_that_refers_to_many_blobs(tmp_path: Path):
+def test_damage_is_reported_in_a_value_of_many_blobs(tmp_path: Path):
     store = Store(tmp_path)
     kept = store.put({"a": [message()], "b": (Message({"w": torch.zeros(9)}), 3)})
     store.path(kept["b"][0]).unlink()
     assert len(list(refs(kept))) == 2
-    with pytest.raises(Damaged, match=kept["b"][0].digest):
+    with pytest.raises(DamagedBlob, match=kept["b"][0].digest):
         store.get(kept)
 
 
-def test_a_blob_from_elsewhere_is_taken_in_under_its_own_name(tmp_path: Path):
+def test_an_imported_blob_is_named_by_its_digest(tmp_path: Path):
     store, there = Store(tmp_path / "here"), Store(tmp_path / "there")
     path = there.path(there.put(message()))
     moved = path.rename(tmp_path / "dataset.safetensors")
-    ref = store.take_in(moved)
+    ref = store.import_blob(moved)
     assert ref.digest == path.stem
     assert same(store.get(ref), message())
     store.path(ref).write_bytes(b"spoilt")
-    assert store.take_in(moved) == ref
+    assert store.import_blob(moved) == ref
     assert same(store.get(ref), message())
 
 
 @pytest.mark.parametrize("content", ["nothing", "text", "cut off", "a pickle", "tensors of someone else"])
-def test_garbage_is_not_taken_in(tmp_path: Path, content: str):
+def test_a_file_that_is_no_blob_is_not_imported(tmp_path: Path, content: str):
     store, path = Store(tmp_path / "here"), tmp_path / "dataset.safetensors"
     match content:
         case "nothing":
@@ -303,15 +303,15 @@ def test_garbage_is_not_taken_in(tmp_path: Path, content: str):
             save_file({"w": torch.ones(2)}, path)
             assert load_file(path)  # it is a whole file, only not one of ours
     before = store.put(message())
-    with pytest.raises(Damaged, match=r"dataset\.safetensors is not a stored value"):
-        store.take_in(path)
+    with pytest.raises(DamagedBlob, match=r"dataset\.safetensors is not a stored value"):
+        store.import_blob(path)
     assert files(store.root) == [store.path(before)]
     assert path.exists()
 
 
-def test_a_missing_file_is_not_taken_in(tmp_path: Path):
+def test_a_missing_file_is_not_imported(tmp_path: Path):
     with pytest.raises(FileNotFoundError):
-        Store(tmp_path).take_in(tmp_path / "none.safetensors")
+        Store(tmp_path).import_blob(tmp_path / "none.safetensors")
 
 
 @pytest.mark.parametrize("value", [{1, 2}, b"bytes", 1j, object(), [message, 3], {"a": Path("x")}])

@@ -151,7 +151,7 @@ def wrong() -> dict[str, list[Any]]:
     return {key: WRONG_OF_METHODS.get(key.rpartition(".")[2], []) for key in of_methods()} | WRONG
 
 
-def test_every_setting_has_a_value_that_is_refused():
+def test_every_setting_refuses_some_value():
     assert {key for key, values in wrong().items() if not values} == set()
     assert set(leaves(SHOWN)) <= set(wrong()) | FREE
 
@@ -164,7 +164,7 @@ def test_a_value_beyond_its_range_is_refused_by_name(params: dict[str, Any], key
 
 
 @pytest.mark.parametrize("section", sorted(SHOWN))
-def test_a_key_that_nothing_reads_is_refused(params: dict[str, Any], section: str):
+def test_an_unused_key_is_refused(params: dict[str, Any], section: str):
     params[section]["surplus"] = 1
     assert f"{section}.surplus" in refusal(everything, params)
 
@@ -174,13 +174,13 @@ HAVE_NO_DEFAULT = {"run.studies", "run.size", "run.seeds", "net.name", "data.nam
 
 
 @pytest.mark.parametrize("key", sorted(HAVE_NO_DEFAULT))
-def test_a_key_that_is_missing_is_refused(params: dict[str, Any], key: str):
+def test_a_missing_key_is_refused(params: dict[str, Any], key: str):
     section, name = key.split(".")
     del params[section][name]
     assert key in refusal(everything, params)
 
 
-def test_defaults_that_are_shown_are_those_of_the_signatures(params: dict[str, Any]):
+def test_params_yaml_has_the_defaults_of_the_signatures(params: dict[str, Any]):
     before = everything(copy.deepcopy(PARAMS))
     for key in set(leaves(SHOWN)) - HAVE_NO_DEFAULT:
         *sections, name = key.split(".")
@@ -248,7 +248,7 @@ def taking(place: str) -> Any:
 
 
 @pytest.mark.parametrize("place", [*DATASETS.values(), *NETS.values(), *METHODS])
-def test_every_parameter_of_what_a_section_is_passed_to_is_used(place: str):
+def test_every_parameter_of_a_sections_function_is_used(place: str):
     function = taking(place)
     assert set(signature(function).parameters) - set(CONTEXT) <= reads(function)
 
@@ -260,7 +260,7 @@ def test_a_setting_of_several_types_is_refused_in_one_line(params: dict[str, Any
     assert "more)" not in line
 
 
-def test_settings_of_other_datasets_and_nets_may_stand_there_unread(params: dict[str, Any]):
+def test_settings_of_other_datasets_and_nets_are_ignored(params: dict[str, Any]):
     changes = {"data.subset": "letters", "data.size": 20, "net.maps": [3], "net.widths": [5]}
     (point,) = points(ask(params, {"lmf": {}}), (), **{key.replace(".", "__"): value for key, value in changes.items()})
     assert point.data == {"name": "digits"}
@@ -272,7 +272,7 @@ def test_settings_of_other_datasets_and_nets_may_stand_there_unread(params: dict
 @pytest.mark.parametrize(
     ("key", "value"), [("data.subst", "letters"), ("net.wdth", 2), ("data.size", "large"), ("net.maps", "many")]
 )
-def test_what_no_dataset_or_net_takes_is_refused(params: dict[str, Any], key: str, value: Any):
+def test_a_setting_that_no_dataset_or_net_takes_is_refused(params: dict[str, Any], key: str, value: Any):
     section, name = key.split(".")
     params[section][name] = value
     assert key in refusal(everything, params)
@@ -288,7 +288,7 @@ class Small(nn.Sequential):
 """
 
 
-def test_settings_of_an_own_net_can_be_typed(params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_settings_of_a_users_net_can_change(params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "own_of_settings.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
     ask(params, {"local_only": {}})
@@ -342,7 +342,7 @@ def halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "own_method_of_settings:halved"
 
 
-def test_a_method_of_ones_own_is_a_row_or_typed(params: dict[str, Any], halved: str):
+def test_a_users_method_is_a_row_or_an_argument(params: dict[str, Any], halved: str):
     ask(params, {"fedavg": {}, "mine": {"method": halved, "trim": 0.5}})
     assert [(row.label, row.settings) for row in points(params)[0].methods[1:]] == [
         ("mine", {"rounds": 5, "trim": 0.5})
@@ -352,7 +352,7 @@ def test_a_method_of_ones_own_is_a_row_or_typed(params: dict[str, Any], halved: 
     assert points(params, (halved,), methods__rounds=2)[0].methods[0].settings["rounds"] == 2
 
 
-def test_settings_of_a_method_of_ones_own_can_be_typed(params: dict[str, Any], halved: str):
+def test_settings_of_a_users_method_can_be_changed(params: dict[str, Any], halved: str):
     ask(params, {"mine": {"method": halved}})
     for methods in ((), (halved,)):
         (row,) = points(params, methods, halved__trim=0.5, halved__training__epochs=3)[0].methods
@@ -362,7 +362,7 @@ def test_settings_of_a_method_of_ones_own_can_be_typed(params: dict[str, Any], h
     assert "halved.trim = 'a'" in refusal(points, ask(params, {"mine": {"method": halved, "trim": "a"}}))
 
 
-def test_a_method_of_ones_own_that_is_not_there_is_refused(params: dict[str, Any], halved: str):
+def test_a_missing_method_of_a_user_is_refused(params: dict[str, Any], halved: str):
     ask(params, {"lmf": {}})
     assert "did you mean lmf?" in refusal(points, params, ("lmv",))
     assert "has no 'halve'" in refusal(points, params, (halved[:-1],))

@@ -60,7 +60,7 @@ def test_dvc_sets_a_parameter_and_leaves_the_layout(tmp_path: Path, override: st
         ("+code_ot.training.lr=0.5", ["  training:", "    lr: 0.5"]),
     ],
 )
-def test_dvc_adds_a_parameter_that_is_in_a_signature_alone(tmp_path: Path, override: str, lines: list[str]):
+def test_dvc_adds_a_parameter_that_only_a_signature_has(tmp_path: Path, override: str, lines: list[str]):
     path = project(tmp_path) / "params.yaml"
     before = path.read_text().splitlines()
     apply_overrides(path, [override])
@@ -86,12 +86,12 @@ def test_dvc_sets_a_list_and_leaves_the_comments(tmp_path: Path):
     [("3", 3), ("0.5", 0.5), ("1.0e-3", 0.001), ("1e-07", 1e-7), ("true", True), ("null", None), ("", None),
      ("a b", "a b"), ("[16, 8]", [16, 8]), ("{a: 1}", {"a": 1}), ("a=b", "a=b"), ("1e", "1e")],
 )  # fmt: skip
-def test_words_are_yaml(word: str, value: Any):
+def test_values_of_arguments_are_yaml(word: str, value: Any):
     assert parse([f"some.key={word}"]) == {"some.key": value}
 
 
 @pytest.mark.parametrize("word", ["federation.devices", "", "=3", "a=[1", "a={", "a={b: 1, b: 2}"])
-def test_a_word_that_is_none_is_refused(word: str):
+def test_an_argument_without_a_value_is_refused(word: str):
     refusal(parse, [word])
 
 
@@ -125,7 +125,7 @@ def test_a_change_leaves_the_rest(params: dict[str, Any]):
     assert {key for key in after if after[key] != params[key]} == {"federation", "data", "net"}
 
 
-def test_a_key_that_is_in_a_signature_alone_can_be_typed(params: dict[str, Any]):
+def test_a_key_that_only_a_signature_has_can_be_changed(params: dict[str, Any]):
     assert change(params, {"data.device": "who"})["data"]["device"] == "who"
     assert "half_best" not in params
     assert change(params, {"half_best.exam": "test"})["half_best"] == {"exam": "test"}
@@ -151,7 +151,7 @@ def test_a_shared_setting_reaches_every_method_that_takes_it(params: dict[str, A
     assert rounds(params, methods__rounds=3) == {"fedavg": 3, "dfl": 3, "lmf": None, "ten": 10}
 
 
-def test_what_is_set_later_wins_over_a_shared_setting(params: dict[str, Any]):
+def test_a_later_change_wins_over_a_shared_setting(params: dict[str, Any]):
     """In one place a method's own setting wins."""
     ask(params, {"fedavg": {}, "dfl": {}}, set={"methods.rounds": 3, "dfl.rounds": 4})
     assert rounds(params) == {"fedavg": 3, "dfl": 4}
@@ -162,7 +162,7 @@ def test_what_is_set_later_wins_over_a_shared_setting(params: dict[str, Any]):
     assert rounds(ask(params, {"fedavg": {}, "dfl": {}})) == {"fedavg": 7, "dfl": 8}
 
 
-def test_a_shared_setting_is_checked(params: dict[str, Any]):
+def test_a_wrong_shared_setting_is_refused(params: dict[str, Any]):
     ask(params, {"local_only": {}})
     assert "methods.rounds = 'many'" in refusal(points, params, methods__rounds="many")
     params["methods"] = {"surplus": 1}
@@ -201,7 +201,7 @@ ONE = "title: '?'\n  methods: {lmf: {}}\n  sizes: {small: {}}\n"
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ({"studies__mine": f"code:\n  {ONE}"}, "code stands in"),
+        ({"studies__mine": f"code:\n  {ONE}"}, "code is also in"),
         ({"studies__mine": f"mine:\n  {ONE}mine:\n  {ONE}"}, "mine"),
         ({"studies__mine": f"mine:\n  {ONE}  title: twice\n"}, "title"),
         ({"studies__mine": f"../../zz:\n  {ONE}"}, "'../../zz'"),
@@ -211,7 +211,7 @@ ONE = "title: '?'\n  methods: {lmf: {}}\n  sizes: {small: {}}\n"
         ({"claims__mine": "code: []\ncode: []\n"}, "code"),
     ],
 )
-def test_a_study_or_claim_that_is_none_is_refused(tmp_path: Path, files: dict[str, str], says: str):
+def test_a_malformed_study_or_claim_is_refused(tmp_path: Path, files: dict[str, str], says: str):
     assert says in refusal(read, project(tmp_path, **files))
 
 
@@ -226,7 +226,7 @@ def test_claims_are_those_of_the_study_of_that_name(tmp_path: Path):
     assert read(tmp_path)["studies"]["mine"]["claims"] == [{"says": "Better.", "rule": "lmf > lmf"}]
 
 
-def test_the_project_says_each_section_and_study_once():
+def test_the_project_has_each_section_and_study_once():
     assert set(PARAMS) - set(METHODS) == {*REQUIRED, "methods", "studies"}
     for folder in ("studies", "claims"):
         assert {path.stem for path in (ROOT / folder).iterdir()} == {"code", "fedasa", "dfl", "st_lf"}

@@ -17,7 +17,7 @@ from tasks.config.studies import Run, Size, Study, find_study, grid_points, run_
 # what wins
 
 
-def test_params_then_set_then_grid_then_what_is_typed(params: dict[str, Any]):
+def test_later_layers_win_params_set_grid_arguments(params: dict[str, Any]):
     params["federation"]["alpha"] = 1.0
     ask(params, {"lmf": {}})
     assert [point.federation["alpha"] for point in points(params)] == [1.0]
@@ -86,8 +86,8 @@ def test_a_study_may_say_how_often_it_is_evaluated(params: dict[str, Any]):
     assert [point.every for point in points(params)] == [1, 4]
 
 
-def test_a_study_sets_nothing_else_that_is_of_all_studies(params: dict[str, Any]):
-    says = "studies.asked: run.seeds is of all studies; of section run a study sets every alone"
+def test_a_study_sets_no_other_key_of_section_run(params: dict[str, Any]):
+    says = "studies.asked: run.seeds applies to all studies; a study may set run.every only"
     assert refusal(points, ask(params, {"lmf": {}}, set={"run.seeds": [1]})) == says
     assert refusal(points, ask(params, {"lmf": {}}, grid={"run.seeds": [[1], [2]]})) == says
     assert "run.every = 0" in refusal(points, ask(params, {"lmf": {}}, set={"run.every": 0}))
@@ -117,18 +117,20 @@ def federate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield import_module("flows.federate")
 
 
-def test_what_is_typed_reaches_the_run_and_the_studies(federate: Any, monkeypatch: pytest.MonkeyPatch):
+def test_arguments_change_the_run_and_the_studies(federate: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
     words = ["study=code", "run.seeds=[5,6]", "run.every=3", "studies.code.methods={lmf: {}}", "federation.devices=3"]
-    params, jobs = federate.planned(federate.parse(words))
+    params, jobs = federate.plan_jobs(federate.parse(words))
     assert [job.seed for job in jobs] == [5, 6]
     assert run_section(params).every == jobs[0].settings[0].every == 3
     assert [row.label for row in jobs[0].settings[0].methods] == ["lmf"]
     assert jobs[0].settings[0].federation["devices"] == 3
-    assert [job.seed for job in federate.planned(federate.parse(["study=code", "seed=9", "run.seeds=[5,6]"]))[1]] == [9]
-    assert federate.planned(federate.parse(["study=dfl", "run.every=3"]))[1][0].settings[0].every == 3
-    assert "run.evry" in refusal(federate.planned, federate.parse(["run.evry=3"]))
-    assert "run.every = 0" in refusal(federate.planned, federate.parse(["run.every=0"]))
+    assert [job.seed for job in federate.plan_jobs(federate.parse(["study=code", "seed=9", "run.seeds=[5,6]"]))[1]] == [
+        9
+    ]
+    assert federate.plan_jobs(federate.parse(["study=dfl", "run.every=3"]))[1][0].settings[0].every == 3
+    assert "run.evry" in refusal(federate.plan_jobs, federate.parse(["run.evry=3"]))
+    assert "run.every = 0" in refusal(federate.plan_jobs, federate.parse(["run.every=0"]))
 
 
 def test_the_command_line_names_one_or_many(federate: Any):
@@ -180,11 +182,11 @@ def test_a_claim_that_cannot_be_read_is_refused(params: dict[str, Any], claim: d
     assert says in line
 
 
-def test_a_grid_has_no_key_that_claims_take_for_the_devices_domain(params: dict[str, Any]):
+def test_a_grid_may_not_have_the_key_domain(params: dict[str, Any]):
     ask(params, {"lmf": {}})
     params["studies"]["asked"]["sizes"]["small"]["grid"] = {"domain": {"a": {"training.lr": 0.1}}}
     line = refusal(find_study, params, "asked")
-    assert "studies.asked.sizes.small.grid.domain: no key of a grid" in line
+    assert "studies.asked.sizes.small.grid.domain: not allowed" in line
 
 
 def test_only_known_pictures_are_shown(params: dict[str, Any]):

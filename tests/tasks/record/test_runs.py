@@ -25,29 +25,29 @@ def test_a_database_whose_making_is_cut_short_is_not_there(monkeypatch: pytest.M
 
     monkeypatch.setattr(runs, "MlflowClient", cut_short)
     with pytest.raises(KeyboardInterrupt):
-        runs.make_database(f"sqlite:///{tmp_path / 'record.db'}")
+        runs.create_database(f"sqlite:///{tmp_path / 'record.db'}")
     assert [file.name for file in tmp_path.iterdir()] == ["record.db.part"]
 
 
 @pytest.mark.slow
-def test_what_was_left_of_it_is_made_anew(tmp_path: Path) -> None:
+def test_an_incomplete_database_is_created_again(tmp_path: Path) -> None:
     (tmp_path / "record.db.part").write_bytes(b"half")
-    runs.make_database(f"sqlite:///{tmp_path / 'record.db'}")
+    runs.create_database(f"sqlite:///{tmp_path / 'record.db'}")
     assert tables(tmp_path / "record.db") >= {"runs", "metrics", "model_versions", "logged_models"}
     assert [file.name for file in tmp_path.iterdir()] == ["record.db"]
 
 
-def test_one_that_is_there_is_left_alone(tmp_path: Path) -> None:
+def test_an_existing_database_is_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "record.db"
     path.write_bytes(b"the user's")
-    runs.make_database(f"sqlite:///{path}")
+    runs.create_database(f"sqlite:///{path}")
     assert path.read_bytes() == b"the user's"
 
 
 @pytest.mark.parametrize("uri", ["http://127.0.0.1:5000", "postgresql://record"])
 def test_a_server_that_the_user_names_is_not_touched(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "MlflowClient", lambda uri: pytest.fail(f"{uri} was opened"))
-    runs.make_database(uri)
+    runs.create_database(uri)
 
 
 @pytest.mark.slow

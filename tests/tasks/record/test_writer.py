@@ -35,8 +35,8 @@ def refused(*_: object) -> None:
 @pytest.fixture
 def orders(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """A writer that opens no record."""
-    monkeypatch.setattr(writer, "begin", begun)
-    monkeypatch.setattr(writer, "keep", noted)
+    monkeypatch.setattr(writer, "open_record", begun)
+    monkeypatch.setattr(writer, "save", noted)
     return monkeypatch
 
 
@@ -44,13 +44,11 @@ def lines(place: Path) -> list[list[str]]:
     return [line.split() for line in place.read_text().splitlines()]
 
 
-def test_another_process_writes_runs_in_order_while_the_flow_goes_on(
-    orders: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_another_process_writes_runs_in_order(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
     place = tmp_path / "written"
     with RecordWriter() as book:
         for word in "abc":
-            book.keep(place, word, "study")
+            book.save(place, word, "study")
         assert not place.exists()
     written = lines(place)
     assert [words[1:] for words in written] == [["a", "study"], ["b", "study"], ["c", "study"]]
@@ -59,17 +57,17 @@ def test_another_process_writes_runs_in_order_while_the_flow_goes_on(
     assert not Path(f"/proc/{writer}").exists()
 
 
-def test_it_gets_ready_once_however_often_a_run_is_announced(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_writer_warms_up_once(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
     place = tmp_path / "written"
-    orders.setattr(writer, "expect", partial(noted, place, "ready", "."))
+    orders.setattr(writer, "warm_up", partial(noted, place, "ready", "."))
     with RecordWriter() as book:
         for word in "ab":
-            book.expect()
-            book.keep(place, word, "study")
+            book.warm_up()
+            book.save(place, word, "study")
     assert [words[1] for words in lines(place)] == ["ready", "a", "b"]
 
 
-def test_it_says_how_much_is_still_to_be_written(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_writer_shows_its_progress_at_the_end(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen = []
 
     def watched(written: Iterator[Future[None]], words: str, total: int, **_: object) -> Iterator[Future[None]]:
@@ -81,27 +79,27 @@ def test_it_says_how_much_is_still_to_be_written(orders: pytest.MonkeyPatch, tmp
     orders.setattr(writer, "progress", watched)
     with RecordWriter() as book:
         for word in "abc":
-            book.keep(tmp_path / "written", word, "study")
+            book.save(tmp_path / "written", word, "study")
     *counts, said = seen
     assert said == f"writing the record: {len(counts)}"
     assert counts[0] < 3 == counts[-1]
 
 
-def test_what_cannot_be_written_ends_the_flow(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    orders.setattr(writer, "keep", refused)
+def test_a_failed_write_ends_the_flow(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    orders.setattr(writer, "save", refused)
     with pytest.raises(OSError, match=FULL), RecordWriter() as book:
-        book.keep(tmp_path, "a", "study")
+        book.save(tmp_path, "a", "study")
 
 
-def test_it_ends_the_flow_with_the_next_order_already(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    orders.setattr(writer, "keep", refused)
+def test_a_failed_write_ends_the_flow_at_the_next_call(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    orders.setattr(writer, "save", refused)
     reached = []
 
     def flow() -> None:
         with RecordWriter() as book:
-            book.keep(tmp_path, "a", "study")
-            book._given[-1].exception()  # waits
-            book.keep(tmp_path, "b", "study")
+            book.save(tmp_path, "a", "study")
+            book._pending[-1].exception()  # waits
+            book.save(tmp_path, "b", "study")
             reached.append("the next row")
 
     with pytest.raises(OSError, match=FULL):
@@ -109,13 +107,13 @@ def test_it_ends_the_flow_with_the_next_order_already(orders: pytest.MonkeyPatch
     assert not reached
 
 
-def test_so_does_a_record_that_cannot_be_opened(orders: pytest.MonkeyPatch) -> None:
-    orders.setattr(writer, "begin", refused)
+def test_a_record_that_cannot_be_opened_ends_the_flow(orders: pytest.MonkeyPatch) -> None:
+    orders.setattr(writer, "open_record", refused)
     with pytest.raises(OSError, match=FULL), RecordWriter():
         pass
 
 
-def test_an_error_of_the_flow_goes_first_and_leaves_no_run_half_written(
+def test_an_error_of_the_flow_is_raised_and_the_current_run_completed(
     orders: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What has not been begun is left to the run that goes on from there."""
@@ -124,8 +122,8 @@ def test_an_error_of_the_flow_goes_first_and_leaves_no_run_half_written(
     def flow() -> None:
         with RecordWriter() as book:
             for word in "abcdef":
-                book.keep(place, word, "study")
-            book._given[1].result()  # the first of them: begin goes before
+                book.save(place, word, "study")
+            book._pending[1].result()  # the first of them: begin goes before
             raise ValueError("the body's own")
 
     with pytest.raises(ValueError, match="the body's own"):

@@ -15,7 +15,7 @@ from fedcore.results import figures
 from fedcore.results.summary import by_group
 from tasks.report import page as module
 from tasks.report.page import html
-from tasks.report.plots import Drawn, draw
+from tasks.report.plots import Plots, draw
 
 REPORT = Path(module.__file__).parent
 
@@ -177,7 +177,7 @@ def test_accuracy_by_domain_is_shown_where_there_are_several():
     assert "Accuracy by domain" not in without
 
 
-def test_links_are_shown_with_targets_accuracy_and_energy():
+def test_links_are_shown_with_accuracy_and_energy():
     table = frame(rows({"a": [[0.8] * 3] * 2, "b": [[0.5] * 3] * 2, "local": [[0.5] * 3] * 2}))
     found = summary(table)
     assert "Who teaches whom" not in html(table, found, {}, {})
@@ -188,14 +188,14 @@ def test_links_are_shown_with_targets_accuracy_and_energy():
 
 
 @pytest.mark.slow
-def test_the_page_shows_what_was_drawn_of_the_same_tables():
+def test_the_page_shows_plots_that_were_already_drawn():
     table, found = comparison()
-    own = Drawn({("study", "alpha=1"): b"one", ("study", "alpha=1 more"): b"two"}, {("study", "alpha=1"): b"three"})
-    tags = Page(html(table, found, {}, {}, drawn=own)).tags
+    own = Plots({("study", "alpha=1"): b"one", ("study", "alpha=1 more"): b"two"}, {("study", "alpha=1"): b"three"})
+    tags = Page(html(table, found, {}, {}, plots=own)).tags
     shown = [(attributes["src"] or "").partition("base64,")[2] for tag, attributes in tags if tag == "img"]
     for picture in (b"one", b"two", b"three"):
         assert shown.count(base64.b64encode(picture).decode()) == 1
-    assert html(table, found, {}, {}, drawn=draw(table, found)) == html(table, found, {}, {})
+    assert html(table, found, {}, {}, plots=draw(table, found)) == html(table, found, {}, {})
 
 
 def once() -> pd.DataFrame:

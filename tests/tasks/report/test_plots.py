@@ -8,7 +8,7 @@ from tasks.report.plots import courses, draw
 
 
 @pytest.mark.parametrize(("settings", "keys"), [(3, 3), (4, 1), (13, 0)])
-def test_few_settings_have_a_course_each_several_share_one(settings: int, keys: int):
+def test_few_settings_have_a_plot_over_rounds_each_more_share_one(settings: int, keys: int):
     table = sweep(settings, rounds=3)
     found = courses(table, summary(table))
     assert len(found) == keys
