@@ -420,6 +420,7 @@ def simulated() -> Dataset:
     return load("bearings")
 
 
+@pytest.mark.slow
 def test_simulated_names_and_sizes(simulated):
     assert simulated.train.x.shape == (12_000, 1, 512)
     assert simulated.train.x.isfinite().all()
@@ -431,6 +432,7 @@ def test_simulated_names_and_sizes(simulated):
     assert simulated.train.y.reshape(12, 10, 100).unique(dim=2).tolist() == [[[k] for k in range(10)]] * 12
 
 
+@pytest.mark.slow
 def test_simulated_again(simulated):
     same(simulated, load("bearings", seed=0))
 

@@ -106,6 +106,7 @@ def test_who_takes_part_sends_and_nobody_else(row):
         messages = one.state.messages
 
 
+@pytest.mark.slow
 def test_memories_hold_plain_leaves_and_what_was_found_is_in_the_reports(row):
     """No leaf is there for the record alone; every number found is finite or nan, of this federation's devices."""
     built = row.build(NETS)
@@ -122,6 +123,7 @@ def test_memories_hold_plain_leaves_and_what_was_found_is_in_the_reports(row):
         assert all(isinstance(matrix, torch.Tensor) for matrix in one.report.matrices.values())
 
 
+@pytest.mark.slow
 def test_a_methods_figures_draw_its_reports(row):
     """Each of its functions draws something, under names that no other one takes."""
     built = row.build(NETS)
@@ -139,6 +141,7 @@ def renamed(name):
     return f"device {name}"
 
 
+@pytest.mark.slow
 def test_other_names_in_the_same_order_change_nothing_else(row):
     """With one start for all and all examples in one batch nothing else is drawn by name, once `DRAWN` is off."""
     row = replace(row, settings=row.settings | DRAWN.get(row.name, {}))
@@ -164,6 +167,7 @@ class Backwards(Inline):
         return super().__call__(fn, *args)
 
 
+@pytest.mark.slow
 def test_the_order_in_which_updates_arrive_does_not_matter(row):
     """But for rounding: sums are taken in another order."""
     built = replace(row, training=row.training | {"optimiser": "sgd", "lr": 0.1}).build(NETS)

@@ -120,6 +120,7 @@ def test_logits_are_those_of_the_devices_own_model_after_training():
     torch.testing.assert_close(state.messages["a"].extra[SOFT][seen], (sums / counts[:, None])[seen])
 
 
+@pytest.mark.slow
 def test_nets_may_differ_and_workers_give_the_same_bits():
     wide = nets.net("mlp", shape=(4,), classes=3, widths=[7])
     fed = federation("ab")

@@ -101,6 +101,7 @@ def test_predictions_do_not_depend_on_how_many_are_made_at_a_time(case):
         torch.testing.assert_close(predict(params, net, x, batch), expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", NARROW)
 def test_a_net_exports_for_any_number_of_examples(case):
     net, shape = narrow(case)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 import yaml
 from project import ROOT
 from scenarios import Repro
@@ -74,6 +75,7 @@ def test_no_output_holds_seconds_or_dates(repro: Repro):
         assert not {"wall", "cpu", "seconds", "time", "date", "2026"} & set(text.replace('"', " ").split())
 
 
+@pytest.mark.slow
 def test_a_stage_depends_on_its_own_code_alone():
     """Prefect's and MLflow's stores are no outputs, and every stage lists the code that it runs."""
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]

@@ -24,6 +24,7 @@ def texts(figure: Figure) -> list[str]:
     return [str(text.get_text()) for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("methods", "devices"), [(TWO, 4), (TWELVE, 32)])
 def test_every_picture_names_every_method_and_is_drawn(methods: list[str], devices: int):
     table = drawn(methods, devices, rounds=3)

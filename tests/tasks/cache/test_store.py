@@ -207,6 +207,7 @@ def test_the_name_of_a_value_never_changes(tmp_path: Path):
     assert content[8 + length :] == np.array([1.0, 2.0], dtype="<f4").tobytes()
 
 
+@pytest.mark.slow
 def test_the_name_is_the_same_in_another_process(tmp_path: Path):
     code = (
         "import sys, torch; from pathlib import Path; from tasks.cache.store import Store; "
@@ -346,6 +347,7 @@ def over_and_over(path: str) -> None:
             write_whole(Path(path), bytes([letter]) * 3_000_000)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked process")
 def test_a_killed_writer_leaves_the_old_file_or_the_new_one(tmp_path: Path):
     path = tmp_path / "file"

@@ -205,6 +205,7 @@ def test_every_key_of_a_study_and_of_the_run_is_read_by_some_code(model: Any):
     assert set(model.model_fields) <= read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "size"), [(n, s) for n, study in PARAMS["studies"].items() for s in study["sizes"]])
 def test_every_study_is_valid_in_every_size(name: str, size: str):
     found = grid_points(PARAMS, name, size, {})

@@ -44,6 +44,7 @@ def lines(place: Path) -> list[list[str]]:
     return [line.split() for line in place.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_another_process_writes_runs_in_order(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
     place = tmp_path / "written"
     with RecordWriter() as book:
@@ -57,6 +58,7 @@ def test_another_process_writes_runs_in_order(orders: pytest.MonkeyPatch, tmp_pa
     assert not Path(f"/proc/{writer}").exists()
 
 
+@pytest.mark.slow
 def test_the_writer_warms_up_once(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
     place = tmp_path / "written"
     orders.setattr(writer, "warm_up", partial(noted, place, "ready", "."))
@@ -67,6 +69,7 @@ def test_the_writer_warms_up_once(orders: pytest.MonkeyPatch, tmp_path: Path) ->
     assert [words[1] for words in lines(place)] == ["ready", "a", "b"]
 
 
+@pytest.mark.slow
 def test_the_writer_shows_its_progress_at_the_end(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen = []
 
@@ -107,12 +110,14 @@ def test_a_failed_write_ends_the_flow_at_the_next_call(orders: pytest.MonkeyPatc
     assert not reached
 
 
+@pytest.mark.slow
 def test_a_record_that_cannot_be_opened_ends_the_flow(orders: pytest.MonkeyPatch) -> None:
     orders.setattr(writer, "open_record", refused)
     with pytest.raises(OSError, match=FULL), RecordWriter():
         pass
 
 
+@pytest.mark.slow
 def test_an_error_of_the_flow_is_raised_and_the_current_run_completed(
     orders: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -136,6 +136,7 @@ def test_no_template_turns_escaping_off():
 # claims, and studies of many settings
 
 
+@pytest.mark.slow
 def test_the_page_shows_each_claim_of_a_study_with_verdict_and_numbers():
     table, found = comparison()
     text = html(table, found, {"study": "Who?"}, {}, claims(), {"study": figures.png(figures.heat_map([[1.0]], "x"))})
