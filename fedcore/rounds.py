@@ -31,6 +31,7 @@ from fedcore.types import (
     Unit,
     Update,
     generator,
+    step_word,
 )
 
 
@@ -127,6 +128,7 @@ def play(method: Method, fed: Federation, seed: int, execute: Execute, state: St
     return Round(turn, state, up, down, report=report)
 
 
+@step_word("keep")
 def to_memories(updates: Mapping[str, Update]) -> dict[str, Params]:
     """Return each update's model as its device's memory."""
     return {name: update.params for name, update in updates.items()}
