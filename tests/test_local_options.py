@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import e, exp, log
 
+import numpy as np
 import pytest
 import torch
 from federations import ADAM, NET, SGD, bits, device_of, model
@@ -37,17 +38,49 @@ def test_the_three_losses_computed_by_hand():
     torch.testing.assert_close(entropies(logits), torch.tensor(entropy))
     expected = {
         "ce": sum(plain) / 2,
-        "table3": (sum(plain) + sum(entropy)) / 2,
+        "table3": (sum(twice) + sum(entropy) / log(2)) / 2,
         "printed": (sum(twice) + sum(map(exp, entropy))) / 2,
     }
     assert {name: loss(logits, y).item() for name, loss in LOSSES.items()} == pytest.approx(expected, rel=1e-6)
 
 
-def test_table_iii_adds_less_than_the_printed_formula_can():
-    """2.42 - 1.23 and 1.42 - .85 are entropies of ten classes, below log 10; exp(entropy) is at least 1."""
-    for difference in (2.42 - 1.23, 1.42 - 0.85):
-        assert 0 < difference < log(10)
-    assert 1.42 - 0.85 < 1
+EXAMPLES = {
+    "hard label 0, truth 1": ([0.54, 0.43, 0.02, 0.01], 1, 1.23, 2.42),
+    "hard label 3, truth 3": ([0.0, 0.0, 0.138, 0.862], 3, 0.85, 1.42),
+}
+"""FedASA's Table III: soft labels that meet it (the paper shows them as pictures), truth, cross-entropy, loss."""
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_table_iii_is_met_to_its_two_digits(example):
+    soft, truth, cross, total = EXAMPLES[example]
+    logits, y = torch.tensor([soft]).clamp(min=1e-30).log(), torch.tensor([truth])
+    assert round(cross_entropy(logits.softmax(1), y).item(), 2) == cross
+    assert round(LOSSES["table3"](logits, y).item(), 2) == total
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_one_reading_of_table_iii_meets_both_examples(example):
+    """Soft labels of four classes in steps of .5 %: cross-entropy as printed, then the nearest loss of each reading."""
+    _, truth, cross, total = EXAMPLES[example]
+    steps = np.arange(201)
+    parts = np.stack(np.meshgrid(steps, steps, steps, indexing="ij"), -1).reshape(-1, 3)
+    parts = parts[(parts.sum(1) <= 200) & (parts[:, 0] >= parts[:, 1]) & (parts[:, 1] >= parts[:, 2])]
+    s = np.column_stack([parts, 200 - parts.sum(1)]) / 200
+    s = s[s[:, 3] <= s[:, 2]]
+    right = s[:, 0] if truth == 3 else s[:, 1]  # example 2's hard label is right, example 1's is not
+    nats = -(s * np.log(np.where(s > 0, s, 1))).sum(1)
+    crosses = {"once": -np.log(np.where(right > 0, right, 1e-9)), "twice": np.log(np.exp(s).sum(1)) - right}
+    entropy = {"nats": nats, "bits": nats / log(2), "exp": np.exp(nats)}
+    near = {
+        (softmax, unit): abs(ce + of - total)[abs(ce - cross) <= 0.0075].min()
+        for softmax, ce in crosses.items()
+        for unit, of in entropy.items()
+    }
+    assert near["twice", "bits"] < 0.0075  # half a printed digit and half a step
+    missed = {reading for reading, distance in near.items() if distance > 0.03}
+    assert missed >= ({("once", "nats"), ("once", "bits")} if truth == 3 else {("twice", "nats")})
+    assert missed >= {("once", "exp"), ("twice", "exp")}
 
 
 def test_the_printed_loss_cannot_be_sure():
