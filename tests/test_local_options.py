@@ -73,11 +73,11 @@ def test_one_reading_of_table_iii_meets_both_examples(example):
     crosses = {"once": -np.log(np.where(right > 0, right, 1e-9)), "twice": np.log(np.exp(s).sum(1)) - right}
     entropy = {"nats": nats, "bits": nats / log(2), "exp": np.exp(nats)}
     near = {
-        (softmax, unit): abs(ce + of - total)[abs(ce - cross) <= 0.0075].min()
+        (softmax, unit): abs(ce + of - total)[abs(ce - cross) <= 0.01].min()
         for softmax, ce in crosses.items()
         for unit, of in entropy.items()
     }
-    assert near["twice", "bits"] < 0.0075  # half a printed digit and half a step
+    assert near["twice", "bits"] < 0.005
     missed = {reading for reading, distance in near.items() if distance > 0.03}
     assert missed >= ({("once", "nats"), ("once", "bits")} if truth == 3 else {("twice", "nats")})
     assert missed >= {("once", "exp"), ("twice", "exp")}
