@@ -1,4 +1,4 @@
-"""Datasets by name. A loader returns a :class:`Dataset`; :mod:`fedcore.partition` says who holds which example."""
+"""Datasets by name. A loader returns a :class:`Dataset`, which :mod:`fedcore.partition` divides among devices."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ DATASETS: dict[str, str] = {
     "image_folder": "fedcore.data.pictures:image_folder",
     "table": "fedcore.data.tables:table",
 }
-"""name -> "module:function", imported only when asked for."""
+"""name -> "module:function", imported on first use."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Examples before they are shared out among devices.
+    """Examples before they are divided among devices.
 
-    train: every example that a device may get. test: the official shared test set, or None where the source has none.
+    train: all examples to divide. test: the official shared test set, or None if the source has none.
     classes: names of the classes, classes[k] for y == k.
-    device: who recorded each example of `train` (N names), where the source says so.
-    split: "train", "val" or "test" for each example of `train`, where the source fixes it.
-    domain: name of the domain that each example of `train` comes from, where several are put together.
-    server: examples that the server itself holds, and no device.
+    device: the device that recorded each example of `train` (N names), if the source names it.
+    split: "train", "val" or "test" for each example of `train`, if the source fixes it.
+    domain: the domain of each example of `train` (N names), if the dataset combines several.
+    server: examples that only the server holds.
     """
 
     train: Data
@@ -52,7 +52,7 @@ class Dataset:
 
 
 def load(name: str, **settings: Any) -> Dataset:
-    """Load one dataset of the registry; `settings` are its loader's own."""
+    """Load a dataset by name; its loader receives `settings`. Raises InputError for an unknown name or setting."""
     if name not in DATASETS:
         raise unknown_value("data.name", name, DATASETS)
     module, _, function = DATASETS[name].partition(":")
@@ -67,7 +67,7 @@ def load(name: str, **settings: Any) -> Dataset:
 
 
 def unknown_value(key: str, value: object, allowed: Iterable[str]) -> InputError:
-    """Return the refusal of a value that is not one of `allowed`, with the nearest one."""
+    """Return the error for a value that is not in `allowed`; it suggests the closest one."""
     allowed = list(allowed)
     near = get_close_matches(str(value), allowed, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""

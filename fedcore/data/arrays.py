@@ -1,4 +1,4 @@
-"""A user's own examples, as arrays."""
+"""Datasets from a user's arrays."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fedcore.types import Data, InputError
 
 
 def from_arrays(x: ArrayLike, y: ArrayLike, *, device: Sequence[object] | None = None) -> Dataset:
-    """Return a dataset of one's own examples.
+    """Return a dataset of the given examples.
 
-    x: (N, *shape), uint8 (scaled to [0, 1] when used) or numbers, which become float32. y: (N,), texts or numbers; the
-    classes are the sorted distinct ones. device: the name of the device that recorded each example, for `by_device`.
-    Raises InputError where lengths differ or numbers are not finite.
+    x: (N, *shape), uint8 (scaled to [0, 1] when used) or other numbers, converted to float32. y: (N,), strings or
+    numbers; the classes are the sorted distinct values. device: the device that recorded each example, for `by_device`.
+    Raises InputError if lengths differ or a number is not finite.
     """
     inputs, labels = np.asarray(x), np.asarray(y)
     if inputs.ndim < 2 or labels.shape != inputs.shape[:1]:

@@ -1,9 +1,8 @@
-"""Vibration records of a bearing as examples: windows without overlap, each as its magnitude spectrum (FedASA).
+"""Vibration records of a bearing as examples: magnitude spectra of windows without overlap (FedASA).
 
-Twelve devices, one for each task of Deng et al. 2024 (sec. V-A): three places of the sensor at four loads of the motor,
-"A0" to "C3". Each has ten classes: a sound bearing, and a defect of 7, 14 or 21 thousandths of an inch in one of its
-three parts. Published records (:mod:`fedcore.data.cwru`) and simulated ones (:mod:`fedcore.data.rig`) become examples
-here.
+There are twelve devices, one for each task of Deng et al. 2024 (sec. V-A): three sensor locations at four motor loads,
+"A0" to "C3". Each has ten classes: a normal bearing, and a defect of 7, 14 or 21 thousandths of an inch in one of three
+parts. The records are published (:mod:`fedcore.data.cwru`) or simulated (:mod:`fedcore.data.rig`).
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from fedcore.data.cosines import cosines
 from fedcore.types import Data, InputError, generator
 
 LOCATIONS = ("A", "B", "C")
-"""Where a sensor sits: drive end, fan end, base."""
+"""Sensor locations: drive end, fan end, base."""
 
 LOADS = (0, 1, 2, 3)
-"""Of the motor, hp."""
+"""Motor loads, hp."""
 
 DEVICES = tuple(f"{location}{load}" for location in LOCATIONS for load in LOADS)
 
 PARTS = ("inner", "ball", "outer")
 SIZES = (7, 14, 21)
-"""Of a defect, mil: thousandths of an inch."""
+"""Defect sizes, mil (thousandths of an inch)."""
 
 CLASSES = ("normal", *(f"{part}_{size}" for part in PARTS for size in SIZES))
 """In the order of the paper's table IV."""
@@ -46,12 +45,12 @@ Window: TypeAlias = Annotated[int, Ge(2), MultipleOf(2)]
 Windows: TypeAlias = Annotated[int, Ge(0)]
 Scaling: TypeAlias = Literal["none", "rms"]
 Locations: TypeAlias = Annotated[list[Literal["A", "B", "C"]], MinLen(1)]
-"""What settings may be: what these types refuse is refused before any data are read."""
+"""Types of the settings, checked before any data are read."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What one sensor recorded of one class: (T,) samples; `source` names it in a refusal."""
+    """One sensor's record of one class, (T,) samples; error messages call it `source`."""
 
     device: str
     kind: str
@@ -61,15 +60,15 @@ class Record:
 
 @dataclass(frozen=True)
 class WindowOptions:
-    """How records become examples.
+    """Settings that turn records into examples.
 
-    window: samples of an example, even. train, test: windows of each class and device: the first and the last ones of
-    a record, so that they share no sample and the test windows are the same for any `train`. scaling: "none", eq. (7)
-    as it stands; "rms": divided by the root mean square of all features of the device's training examples. noise: white
-    noise of so many times the record's root mean square is added first; its draws depend on seed, device and class.
+    window: samples per example, even. train, test: windows per class and device, the first and the last ones of a
+    record: they share no sample, and the test windows do not depend on `train`. scaling: "none", eq. (7) as printed;
+    "rms": divided by the root mean square of all features of the device's training examples. noise: standard deviation
+    of added white noise, as a multiple of the record's root mean square; it depends on seed, device and class.
 
-    server: windows of each class that the server records itself at the first place (the paper's auxiliary set), those
-    that follow the training windows; no device has them. locations: the places whose devices take part.
+    server: windows per class that the server records at the first location (the paper's auxiliary set), taken after
+    the training windows; no device has them. locations: the locations whose devices take part.
     """
 
     window: int
@@ -100,9 +99,9 @@ class WindowOptions:
 
 
 def examples(records: Iterable[Record], cut: WindowOptions) -> Dataset:
-    """Return the examples of all records by device, class and time: x (N, 1, window / 2) float32.
+    """Return the examples of all records, sorted by device, class and time: x (N, 1, window / 2) float32.
 
-    `device` is the device's name, `domain` its location, `split` says which windows are the last ones.
+    `domain` is the device's location; `split` is "test" for the last windows of each record.
     """
     spectra, others = {}, {}
     for record in records:
@@ -114,7 +113,7 @@ def examples(records: Iterable[Record], cut: WindowOptions) -> Dataset:
             others[at] = held[cut.train : cut.train + kept]
     order = sorted(spectra)
     if not order:
-        raise InputError(f"data.locations = {list(cut.locations)}: there is no record of these places")
+        raise InputError(f"data.locations = {list(cut.locations)}: there is no record of these locations")
     x = np.concatenate(
         [block for _, own in groupby(order, lambda at: at[0]) for block in scale_spectra(own, spectra, cut)]
     )
@@ -133,7 +132,7 @@ def examples(records: Iterable[Record], cut: WindowOptions) -> Dataset:
 
 
 def server_examples(spectra: dict[tuple[int, int], Signal], cut: WindowOptions) -> Data:
-    """Return the server's own examples, scaled as a device scales its own."""
+    """Return the server's examples, scaled as on a device."""
     order = sorted(spectra)
     x = np.concatenate([*scale_spectra(order, spectra, replace(cut, train=cut.server))])
     y = torch.tensor([kind for _, kind in order]).repeat_interleave(cut.server)
@@ -141,7 +140,7 @@ def server_examples(spectra: dict[tuple[int, int], Signal], cut: WindowOptions) 
 
 
 def server_windows(record: Record, cut: WindowOptions) -> int:
-    """Return how many of a record's windows are the server's."""
+    """Return the number of a record's windows that the server holds."""
     return cut.server if record.device[0] == LOCATIONS[0] else 0
 
 
@@ -167,14 +166,14 @@ def windows(record: Record, cut: WindowOptions) -> Signal:
 
 
 def spectrum(windows: Signal) -> Signal:
-    """Return |X_d|, d = 0..S/2 - 1, of windows (..., S): the first half of eq. (7), the other half mirrors it."""
+    """Return |X_d|, d = 0..S/2 - 1, of windows (..., S): the first half of eq. (7), which the other half mirrors."""
     return np.abs(np.fft.rfft(windows))[..., :-1]
 
 
 def scale_spectra(
     own: Iterable[tuple[int, int]], spectra: dict[tuple[int, int], Signal], cut: WindowOptions
 ) -> Iterator[Signal]:
-    """Give one device's spectra in the order of `own`, scaled as `cut` says."""
+    """Yield one device's spectra in the order of `own`, scaled by `cut.scaling`."""
     blocks = [spectra[at] for at in own]
     rms = 1.0
     if cut.scaling == "rms":
@@ -183,9 +182,9 @@ def scale_spectra(
 
 
 def similarity(dataset: Dataset) -> pd.DataFrame:
-    """Return the cosine between the devices' mean features, (C, C) with their names (FedASA, fig. 1).
+    """Return the cosine similarity of the devices' mean features, (C, C) with their names (FedASA, fig. 1).
 
-    Over all of a device's examples; :func:`fedcore.partition.tables.similarity` is over those that it trains on.
+    The means are over all examples; :func:`fedcore.partition.tables.similarity` uses training examples only.
     """
     if dataset.device is None:
         raise InputError("data.name: this dataset names no devices to compare")

@@ -1,19 +1,19 @@
-r"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009): colour images of 32 x 32 pixels, an official test set.
+r"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009): colour images of 32 x 32 pixels with an official test set.
 
-Of these, the first that is whole below the data folder is read:
+The loaders read the first of these versions that is complete below the data folder:
 
 1. the binary version, e.g. cifar-10-batches-bin/data_batch_1.bin: records of 1 label byte (CIFAR-100: coarse, then
    fine) and 3,072 pixels, red before green before blue, each row by row;
 2. the Python version as torchvision unpacks it, e.g. cifar-10-batches-py/data_batch_1: a pickled dict with the pixels,
    an array (N, 3072), and lists of labels;
-3. the Python version as torchvision downloads it, e.g. cifar-10-python.tar.gz, its MD5 checked.
+3. the Python version as torchvision downloads it, e.g. cifar-10-python.tar.gz, after a check of its MD5.
 
-A pickle is a program: `pickle.load` runs any function that the file names. :class:`Batch` is a reader that cannot. All
-that a pickle can call is what :meth:`Batch.find_class` returns (every opcode that names something goes through it; the
-others build numbers, texts, lists and dicts, call an object that already exists, or set its state). It returns
-:class:`PickledArray` alone, and only for the names that a numpy array needs; any other name ends the reading before
-anything by that name is imported. `PickledArray` only stores its arguments. So nothing outside this module is called,
-numpy's own reconstruction included: bytes become an array here, after their number and type were checked.
+A pickle is a program: `pickle.load` runs any function that the file names. :class:`Batch` does not. A pickle can call
+only the objects that :meth:`Batch.find_class` returns (every opcode that names an object goes through it; the others
+build numbers, strings, lists and dicts, call an existing object, or set its state). It returns only
+:class:`PickledArray`, and only for the names that a numpy array needs; any other name raises an error before its module
+is imported. `PickledArray` only stores its arguments. So the pickle calls nothing outside this module, not even numpy's
+own reconstruction: :func:`unpickle` checks the number and type of the bytes and makes the array itself.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ Rows: TypeAlias = tuple[NDArray[np.uint8], NDArray[Any]]
 """Pixels (N, 3072) and labels (N,)"""
 
 Reader: TypeAlias = Callable[[bytes, Sequence[str], int], Rows]
-"""Reads a file's bytes, given the kinds of labels that images have and which of them is wanted."""
+"""(bytes of a file, kinds of labels in it, index of the kind to return) -> rows"""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A set: torchvision's class, the folder of each version, their files (the last is the test's), the archive.
+    """A dataset: torchvision's class, the folder of each version, their files (the test set last), the archive.
 
-    labels: what an image's labels are called in a pickle, in the order of the label bytes of the binary version.
+    labels: the keys of the labels in a pickle, in the order of the label bytes of the binary version.
     """
 
     name: str
@@ -108,7 +108,7 @@ def cifar10(root: str | Path = ROOT, download: bool = True) -> Dataset:
 def cifar100(root: str | Path = ROOT, download: bool = True, labels: str = "fine") -> Dataset:
     """Return CIFAR-100, x (N, 3, 32, 32) uint8, with its official test set.
 
-    labels: "fine", 100 classes, or "coarse", 20 that each hold five of them.
+    labels: "fine" for 100 classes, or "coarse" for 20 superclasses of five classes each.
     """
     if labels not in ("fine", "coarse"):
         raise unknown_value("data.labels", labels, ("fine", "coarse"))
@@ -117,7 +117,7 @@ def cifar100(root: str | Path = ROOT, download: bool = True, labels: str = "fine
 
 
 def cifar(source: Source, root: Path, download: bool, labels: str, classes: tuple[str, ...]) -> Dataset:
-    """Read every file of a set with one kind of labels."""
+    """Read a dataset with one kind of labels."""
     read, files = batches(source, root, download)
     parts = []
     for file, raw in files.items():
@@ -132,7 +132,7 @@ def cifar(source: Source, root: Path, download: bool, labels: str, classes: tupl
 
 
 def batches(source: Source, root: Path, download: bool) -> tuple[Reader, dict[Path, bytes]]:
-    """Return what reads a set's files, and the files: where each is (or would be, in the archive) and its bytes."""
+    """Return the reader of a dataset's files, and path -> bytes; files of the archive get the path of their copy."""
     binary = [f"{source.binary}/{name}.bin" for name in source.files]
     python = [f"{source.python}/{name}" for name in source.files]
     for read, files in ((records, binary), (unpickle, python)):
@@ -143,14 +143,14 @@ def batches(source: Source, root: Path, download: bool) -> tuple[Reader, dict[Pa
         return sets.utils.download_url(getattr(sets, source.name).url, root, source.archive, source.md5)
 
     wanted = [source.archive]
-    if not download and not (root / source.archive).is_file():  # then name what a folder lacks, if there is one
+    if not download and not (root / source.archive).is_file():  # name the missing files of a partial folder
         wanted = next((files for files in (binary, python) if (root / files[0]).parent.is_dir()), wanted)
     archive = obtain(root, source.name, wanted, download, fetch)[0]
     return unpickle, {root / name: raw for name, raw in unpack(source, root, archive, python).items()}
 
 
 def unpack(source: Source, root: Path, archive: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """Return some files of the archive, nothing is written."""
+    """Return some files of the archive without writing them to disk."""
     try:
         with archive.open("rb") as file:
             found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
@@ -168,7 +168,7 @@ def unpack(source: Source, root: Path, archive: Path, names: Sequence[str]) -> d
 
 
 def records(raw: bytes, labels: Sequence[str], which: int) -> Rows:
-    """Return a batch of the binary version: records of a byte for each kind of label and the pixels."""
+    """Return a batch of the binary version, whose records are one byte per kind of label, then the pixels."""
     count = len(labels)
     if len(raw) % (count + PIXELS):
         raise ValueError(f"its {len(raw)} bytes are no records of {count + PIXELS}")
@@ -177,7 +177,7 @@ def records(raw: bytes, labels: Sequence[str], which: int) -> Rows:
 
 
 class PickledArray:
-    """Stands in a pickle for numpy's array and its type: keeps what they would be made of, and makes nothing."""
+    """Replaces numpy's array and dtype in a pickle; it only stores the arguments and the state."""
 
     def __init__(self, *made_of: Any) -> None:
         self.made_of, self.state = made_of, ()
@@ -187,7 +187,7 @@ class PickledArray:
 
 
 class Batch(pickle.Unpickler):
-    """Reads a pickled batch without calling anything but `PickledArray`; see the head of this module."""
+    """Reads a pickled batch and calls nothing but `PickledArray`; see the module's docstring."""
 
     NAMES = frozenset(
         {("numpy", "ndarray"), ("numpy", "dtype")}
@@ -201,7 +201,7 @@ class Batch(pickle.Unpickler):
 
 
 def unpickle(raw: bytes, labels: Sequence[str], which: int) -> Rows:
-    """Return a batch of the Python version; its texts are bytes where Python 2 wrote it."""
+    """Return a batch of the Python version; its strings are bytes if Python 2 wrote it."""
     batch = Batch(BytesIO(raw), encoding="bytes").load()
     held = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
     array, y = held["data"], np.asarray(held[labels[which]])

@@ -1,4 +1,4 @@
-"""How alike the data of several owners are."""
+"""Cosine similarity of several devices' data."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fedcore.types import Data
 
 
 def cosines(examples: Data, owned: Mapping[str, NDArray[np.int64]]) -> pd.DataFrame:
-    """Return the cosine between the owners' mean features, (C, C) with their names; 0 where all of a mean is 0.
+    """Return the cosine similarity of the devices' mean features, (C, C) with their names; 0 for a mean of zeros.
 
-    owned: owner -> indices into the examples, at least one. The scale of an owner's features does not matter.
+    owned: device -> indices into the examples, at least one. The scale of a device's features does not matter.
     """
     parts = (examples.inputs(torch.from_numpy(index)) for index in owned.values())
     means = np.stack([x.flatten(1).double().mean(0).numpy() for x in parts])

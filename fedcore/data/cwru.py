@@ -1,8 +1,8 @@
 """The bearing records of Case Western Reserve University's Bearing Data Center: defects at the drive end, 12 kHz.
 
-The format: a MATLAB file for each run, `CWRU/<number>.mat`, with a column of acceleration in g for each sensor, named
-X<number>_DE_time (drive end), _FE_ (fan end) and _BA_ (base), the number in three digits; about ten seconds. The
-records of normal bearings have no base sensor.
+Each run of about ten seconds is a MATLAB file, `CWRU/<number>.mat`, with a column of acceleration in g per sensor:
+X<number>_DE_time (drive end), _FE_ (fan end) and _BA_ (base), the number in three digits. The records of normal
+bearings have no base sensor.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ NUMBERS = {first + load: (kind, load) for kind, first in FIRST.items() for load 
 SENSORS = dict(zip(LOCATIONS, ("DE", "FE", "BA"), strict=True))
 
 RATE = 12_000
-"""Samples a second."""
+"""Samples per second."""
 LONGEST = 11 * RATE
-"""Samples of a defect's record at most. The 36 published ones have 121,265 to 122,917, ten seconds; the same defects at
-48,000 a second (109.mat to 241.mat) have 240,000 and more. A file does not say its rate, and normal bearings were
-published in one form only, of 243,938 samples and more: these are taken as they are.
+"""Maximum samples in the record of a defect. The 36 published ones have 121,265 to 122,917, ten seconds; the same
+defects at 48,000 per second (109.mat to 241.mat) have at least 240,000. A file does not state its rate, and normal
+bearings were published in one form only, of at least 243,938 samples, which are used unchanged.
 """
 
 SOURCE = "https://engineering.case.edu/bearingdatacenter"
 ADDRESS = "https://engineering.case.edu/sites/default/files/{}.mat"
 PATIENCE = 60
-"""Seconds without an answer."""
+"""Timeout of a download, seconds."""
 
 log = logging.getLogger(__name__)
 
@@ -71,9 +71,9 @@ def cwru(
 ) -> Dataset:
     """Return twelve devices with up to ten classes each, x (N, 1, window / 2) float32.
 
-    The settings are those of :class:`fedcore.data.bearings.WindowOptions`. Where a file or a sensor is missing, the
-    device lacks that class, which is logged in one line; a device without any class is left out. A location of which no
-    file has a record is refused. download: fetch missing files; if one cannot be had, nothing is returned.
+    See :class:`fedcore.data.bearings.WindowOptions` for the settings. If a file or a sensor is missing, the device
+    lacks that class, which is logged in one line; a device without any class is left out. download: fetch missing
+    files. Raises InputError if a download fails, or if no file has a record of one of the `locations`.
     """
     places = LOCATIONS if locations is None else tuple(locations)
     cut, root = WindowOptions(window, train, test, scaling, noise, seed, server, places), Path(root)
@@ -101,7 +101,7 @@ def place(root: Path, number: int) -> Path:
 
 
 def records(root: Path, number: int) -> Iterator[Record]:
-    """Give the record of each sensor in one file."""
+    """Yield the record of each sensor in one file."""
     kind, load = NUMBERS[number]
     for location, signal in read(root, number).items():
         source = f"CWRU/{number}.mat, {SENSORS[location]},"
@@ -109,7 +109,7 @@ def records(root: Path, number: int) -> Iterator[Record]:
 
 
 def read(root: Path, number: int) -> dict[str, Signal]:
-    """Return what each location's sensor recorded, (T,)."""
+    """Return location -> samples of its sensor, (T,)."""
     try:
         return columns(place(root, number), number)
     except ValueError as error:
@@ -117,7 +117,7 @@ def read(root: Path, number: int) -> dict[str, Signal]:
 
 
 def columns(file: Path, number: int) -> dict[str, Signal]:
-    """Return each location's column of a file, (T,); raises ValueError where it is not as published."""
+    """Return location -> its column of a file, (T,). Raises ValueError if the format differs from the published one."""
     from scipy.io import loadmat, whosmat  # here, as only this set needs it
 
     names = {location: f"X{number:03d}_{sensor}_time" for location, sensor in SENSORS.items()}
@@ -144,7 +144,7 @@ def columns(file: Path, number: int) -> dict[str, Signal]:
 
 
 def fetch(root: Path) -> None:
-    """Fetch the files that are missing; each is read before it gets its name."""
+    """Download the missing files; each is checked before it gets its name."""
 
     for number in NUMBERS:
         file = place(root, number)
@@ -169,7 +169,7 @@ def fetch(root: Path) -> None:
 
 
 def report(made: Dataset, places: Sequence[str], missing: list[int]) -> None:
-    """Log in one line which device of these places lacks which class."""
+    """Log the missing classes of each device at these locations in one line."""
     held = set(zip(made.device or (), made.train.y.tolist(), strict=True))
     there = [device for device in DEVICES if device in (made.device or ())]
     lacking = {kind: [device for device in there if (device, k) not in held] for k, kind in enumerate(CLASSES)}

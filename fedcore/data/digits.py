@@ -13,7 +13,7 @@ from fedcore.types import Data
 def digits() -> Dataset:
     """Return the digits, x (1797, 1, 8, 8) float32 in [0, 1].
 
-    The source counts dark pixels in 4 x 4 blocks, 0..16. Sixteenths are exact in float32; uint8 would be read as 1/255.
+    The source counts dark pixels in 4 x 4 blocks, 0..16. Sixteenths are exact in float32; uint8 is divided by 255.
     """
     from sklearn.datasets import load_digits  # here, as it takes most of a second to import
 
@@ -23,6 +23,6 @@ def digits() -> Dataset:
 
 
 def enlarge(size: int) -> Data:
-    """Return the digits as images of bytes, x (1797, 1, size, size) uint8, scaled as :func:`pixels.resize` does."""
+    """Return the digits, resized by :func:`pixels.resize`, x (1797, 1, size, size) uint8."""
     small = digits().train
     return Data(resize(small.x * 255, size), small.y)

@@ -1,15 +1,15 @@
-"""The same ten digits from several domains, as one set that says of each example which domain it comes from.
+"""The same ten digits from several domains, as one dataset that names the domain of each example.
 
-Published sets (to be read or fetched), all of 3 x 28 x 28: mnist, usps (scaled up), mnist_m. Made from scikit-learn's
-digits without any file, all of 3 x 16 x 16:
+Published sets (read or downloaded), all 3 x 28 x 28: mnist, usps (scaled up), mnist_m. Domains made from
+scikit-learn's digits without any file, all 3 x 16 x 16:
 
 * digits: white on black, scaled up.
-* digits_inverted: black on white, at three quarters of the size, with a border. The inversion turns around what every
-  pixel says about the class, so that a model of plain digits is worse than useless on them although they are as easy to
-  learn; size and border are what differs between collections of real digits (MNIST has a border, USPS fills the frame).
-* digits_photo: over scikit-learn's photographs, as MNIST-M.
+* digits_inverted: black on white, at three quarters of the size, with a border. The inversion reverses the evidence of
+  every pixel: a model of plain digits is worse than chance on them, although they are as easy to learn. Collections of
+  real digits differ in size and border as well (MNIST has a border, USPS fills the frame).
+* digits_photo: over scikit-learn's photographs, as in MNIST-M.
 
-Each of scikit-learn's digits is in one of these three only: their domains share no image.
+Each of scikit-learn's digits is in only one of these three domains.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def domains(
 ) -> Dataset:
     """Return several digit domains in the order given, x (N, 3, 28, 28) or (N, 3, 16, 16) uint8.
 
-    The test set is the official ones together; the embedded digits have none. photos and seed: as for `mnist_m`; seed
-    also says which digits are in which embedded domain, whichever others are chosen.
+    The test set joins the official ones; the embedded digits have none. photos, seed: as for `mnist_m`; seed also
+    divides the digits among the embedded domains, independently of the chosen ones.
     """
     for k, name in enumerate(domains):
         if name not in PUBLISHED + EMBEDDED:

@@ -1,6 +1,6 @@
-"""Files of a published set below a data folder: found, fetched, read, and refused in one line that names them.
+"""Files of published datasets below a data folder: download, reading and one-line errors that name the file.
 
-A file of a set is named by its path below the folder, e.g. "MNIST/raw/train-labels-idx1-ubyte".
+A file's name is its path below the folder, e.g. "MNIST/raw/train-labels-idx1-ubyte".
 
 The idx format: two zero bytes, a type (8: uint8, 12: int32), the number of dimensions, each dimension (uint32), the
 values; everything big-endian.
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from fedcore.types import Data, InputError
 
 ROOT = os.environ.get("FEDCORE_DATA", "datasets")
-"""The folder of published sets, where none is named."""
+"""Default folder of published datasets."""
 
 KINDS = {8: "bytes", 12: "int32"}
 
@@ -36,9 +36,10 @@ KINDS = {8: "bytes", 12: "int32"}
 def obtain(
     root: Path, source: str, files: Sequence[str], download: bool, fetch: Callable[[Any], object], gz: bool = False
 ) -> list[Path]:
-    """Return where a set's files are, after fetching them where some are missing and `download` is set.
+    """Return the paths of a dataset's files; with `download`, fetch missing ones first.
 
-    source: torchvision's name for the set. fetch: is given torchvision.datasets. gz: a gzip-ed file will do as well.
+    source: torchvision's name of the dataset. fetch: called with torchvision.datasets. gz: accept gzip-ed files too.
+    Raises InputError if a download fails or a file is missing.
     """
 
     def place(file: str) -> Path:
@@ -67,7 +68,7 @@ def obtain(
 
 
 def damaged_file(root: Path, file: Path, what: str) -> InputError:
-    """Return the refusal of one file, named as found below the root."""
+    """Return the error for one file, named by its path below the root."""
     shown = file.relative_to(root).as_posix()
     return InputError(f"data.root = {root}: {shown} {what}; replace it, or delete it and set data.download = true")
 
@@ -78,7 +79,7 @@ def one_line(error: object) -> str:
 
 
 def idx(root: Path, file: Path, dimensions: int, kind: int = 8) -> NDArray[Any]:
-    """Return the values of one idx file with this many dimensions, read-only, of the type `kind` in KINDS."""
+    """Return the values of one idx file, read-only, with so many dimensions and the type `kind` of KINDS."""
     try:
         raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
@@ -101,7 +102,7 @@ def idx(root: Path, file: Path, dimensions: int, kind: int = 8) -> NDArray[Any]:
 def labelled_images(
     root: Path, file: Path, x: NDArray[np.uint8], y: NDArray[Any], classes: int, first: int = 0
 ) -> Data:
-    """Return images (N, C, H, W) and labels (N,), checked and copied; in the file the labels begin at `first`."""
+    """Check and copy images (N, C, H, W) and labels (N,); the labels of the file begin at `first`."""
     if not 0 < len(y) == len(x):
         raise damaged_file(root, file, f"has {len(y)} labels for {len(x)} images")
     for label in (y.max(), y.min()):

@@ -1,4 +1,4 @@
-"""Sets of grey images of 28 x 28 pixels in idx files, where torchvision keeps them: `<root>/<set>/raw/<file>`.
+"""Datasets of grey images of 28 x 28 pixels in torchvision's idx files, `<root>/<set>/raw/<file>`.
 
 The files may be plain or gzip-ed (.gz); :mod:`fedcore.data.files` describes their format.
 """
@@ -29,7 +29,7 @@ CLOTHES = (
 )  # fmt: skip
 
 MERGED = (*digits, *ascii_uppercase, *"abdefghnqrt")
-"""Lower-case letters that look like their capital are of its class (Cohen et al. 2017, sec. II-B)."""
+"""Lower-case letters that look like their capital share its class (Cohen et al. 2017, sec. II-B)."""
 
 SUBSETS: dict[str, tuple[str, ...]] = {
     "byclass": (*digits, *ascii_uppercase, *ascii_lowercase),
@@ -45,8 +45,8 @@ SUBSETS: dict[str, tuple[str, ...]] = {
 def mnist(root: str | Path = ROOT, download: bool = True, writers: bool = False) -> Dataset:
     """Return MNIST, x (N, 1, 28, 28) uint8, with its official test set.
 
-    writers: `device` says who wrote each training digit, by QMNIST (Yadav and Bottou 2019): "writer-0123" for NIST's
-    writer 123; 539 of them wrote 19 to 131 digits each. Only its file of training labels is needed.
+    writers: `device` names the writer of each training digit, by QMNIST (Yadav and Bottou 2019): "writer-0123" is
+    NIST's writer 123; 539 of them wrote 19 to 131 digits each. Only QMNIST's file of training labels is needed.
     """
     root = Path(root)
     dataset = images(root, "MNIST", TRAIN, TEST, tuple(digits), download, lambda sets: sets.MNIST(root, download=True))
@@ -62,7 +62,7 @@ def fashion_mnist(root: str | Path = ROOT, download: bool = True) -> Dataset:
 def emnist(root: str | Path = ROOT, download: bool = True, subset: str = "byclass") -> Dataset:
     """Return a subset of EMNIST (Cohen et al. 2017), x (N, 1, 28, 28) uint8, with its official test set.
 
-    The files hold each image transposed, and count letters from 1; both are undone.
+    The files hold transposed images and count letters from 1; the loader reverts both.
     """
     if subset not in SUBSETS:
         raise unknown_value("data.subset", subset, SUBSETS)
@@ -90,7 +90,7 @@ def images(
     first: int = 0,
     transposed: bool = False,
 ) -> Dataset:
-    """Read a set's four files: images and labels for training and for the test; labels count from `first`."""
+    """Read a dataset's four files, the images and labels for training and test; labels count from `first`."""
 
     def part(pixels: Path, labels: Path) -> Data:
         x, y = idx(root, pixels, 3), idx(root, labels, 1)
@@ -120,6 +120,6 @@ def read_writers(root: Path, train: Data, download: bool) -> tuple[str, ...]:
         raise damaged_file(root, file, f"has {rows.shape[1]} columns, but the writer is in the third")
     if not np.array_equal(rows[:, 0], train.y):
         raise damaged_file(
-            root, file, "is not about these images: its digits are not the labels of MNIST's training images"
+            root, file, "does not match these images: its digits are not the labels of MNIST's training images"
         )
     return tuple(f"writer-{writer:04d}" for writer in rows[:, 2].tolist())

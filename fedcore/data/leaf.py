@@ -1,4 +1,4 @@
-"""FEMNIST as LEAF (Caldas et al. 2018) prepares it: characters by the people who wrote them.
+"""FEMNIST as LEAF (Caldas et al. 2018) prepares it: handwritten characters by writer.
 
 The format: `<path>/train/*.json` and `<path>/test/*.json`, or `<path>/all_data/*.json`, each
 {"users": [name, ...], "user_data": {name: {"x": [[784 numbers], ...], "y": [label, ...]}}}; an image is written row by
@@ -25,9 +25,9 @@ SIDE = 28
 
 
 def leaf(path: str | Path) -> Dataset:
-    """Return a LEAF folder, x (N, 1, 28, 28) float32 as written; `device` is the user, `split` the folder.
+    """Read a LEAF folder, x (N, 1, 28, 28) float32, unscaled; `device` is the user.
 
-    With train and test folders, every user's test examples are marked as such; those of all_data are unmarked.
+    `split` is the folder, train or test; None for all_data.
     """
     path = Path(path)
     folders = ("train", "test") if (path / "train").is_dir() else ("all_data",)
@@ -69,7 +69,7 @@ def examples(user: str, x: Any, y: Any) -> tuple[NDArray[np.float32], NDArray[np
         raise ValueError(f"user {user!r} has a label that is not 0 to {len(CLASSES) - 1}")
     if not all(len(image) == SIDE * SIDE for image in x):
         raise ValueError(f"user {user!r} has an image without {SIDE * SIDE} numbers")
-    with np.errstate(over="ignore"):  # what is too large becomes inf, and is refused as such
+    with np.errstate(over="ignore"):  # values too large become inf, refused below
         images = np.asarray(x, np.float32).reshape(-1, SIDE * SIDE)
     if not np.isfinite(images).all():
         raise ValueError(f"user {user!r} has a pixel that is no finite number")

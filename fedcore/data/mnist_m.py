@@ -1,6 +1,6 @@
-"""MNIST-M: handwritten digits over photographs (Ganin et al. 2016, sec. 5.2.4), made here from digits and photographs.
+"""MNIST-M: handwritten digits over photographs (Ganin et al. 2016, sec. 5.2.4).
 
-The published pixels came from crops that nobody recorded: what is made here is a set of the same kind, not that one.
+The crops of the published images were never recorded, so this dataset is of the same kind but has other pixels.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def mnist_m(
 
     base "mnist": MNIST's digits with its official test set. "digits": scikit-learn's 1,797, scaled up from 8 x 8
     (bilinear), without a test set. photos: see :func:`photographs`; training and test digits share them. The crops
-    depend on `seed` and on the photographs' names.
+    depend on `seed` and on the names of the photographs.
     """
     if base not in ("mnist", "digits"):
         raise unknown_value("data.base", base, ("mnist", "digits"))
@@ -46,7 +46,7 @@ def mnist_m(
 def photographs(folder: str | Path | None, least: int) -> Sequence[Callable[[], Picture]]:
     """Return a reader for each photograph below `folder`, at any depth, by name; None: scikit-learn's two samples.
 
-    Each must have `least` pixels a side.
+    Each photograph needs at least `least` pixels a side.
     """
     if folder is None:
         from sklearn.datasets import load_sample_images  # here, as it takes most of a second to import
@@ -59,7 +59,7 @@ def photographs(folder: str | Path | None, least: int) -> Sequence[Callable[[], 
 
 
 def photograph(file: Path, least: int) -> Picture:
-    """Read one photograph that has `least` pixels a side."""
+    """Read one photograph. Raises InputError if a side has fewer than `least` pixels."""
     photo = np.asarray(picture("data.photos", file))
     if min(photo.shape[:2]) < least:
         raise InputError(f"data.photos = {file}: {photo.shape[1]} x {photo.shape[0]} pixels; at least {least} a side")

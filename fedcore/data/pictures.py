@@ -1,6 +1,6 @@
-"""A user's own pictures, a class per folder: `<path>/<class>/<any name>.jpg`, or .png and the other usual types.
+"""A user's pictures, one folder per class: `<path>/<class>/<any name>.jpg`, or .png and the other usual types.
 
-`<path>/train/<class>/...` with `<path>/test/<class>/...` give an official test set.
+`<path>/train/<class>/...` and `<path>/test/<class>/...` together give an official test set.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ TYPES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pp
 def image_folder(path: str | Path, size: int = 32, gray: bool = False) -> Dataset:
     """Return pictures, x (N, 3, size, size) uint8, or (N, 1, size, size) if `gray`.
 
-    Classes are the folders in the order of their names, examples in the order of the files'. A picture is turned as its
-    camera noted, its shorter side is scaled to `size` (bilinear, antialiased) and what is beyond a central square is
-    cut off; transparency is dropped. Files of other types and hidden ones do not count.
+    Classes and examples are sorted by the names of folders and files. A picture is rotated by its EXIF orientation,
+    its shorter side is scaled to `size` (bilinear, antialiased), and its central square is kept; transparency is
+    dropped. Hidden files and files of other types are ignored.
     """
     path, wanted = Path(path), side(size)
     folders = subfolders(path)
@@ -50,14 +50,14 @@ def image_folder(path: str | Path, size: int = 32, gray: bool = False) -> Datase
 
 
 def subfolders(path: Path) -> list[Path]:
-    """Return the folders in a folder by name; hidden ones do not count."""
+    """Return the folders in a folder, sorted by name, without hidden ones."""
     if not path.is_dir():
         raise InputError(f"data.path = {path}: no such folder; give one that holds a folder of pictures for each class")
     return sorted(inner for inner in path.iterdir() if inner.is_dir() and not inner.name.startswith("."))
 
 
 def squares(folders: Iterable[Path], classes: tuple[str, ...], size: int, gray: bool) -> Data:
-    """Return the pictures of some classes as squares."""
+    """Read the pictures of some classes as squares."""
     x, y = [], []
     for folder in folders:
         files = pictures(folder.iterdir())
@@ -71,12 +71,12 @@ def squares(folders: Iterable[Path], classes: tuple[str, ...], size: int, gray: 
 
 
 def pictures(files: Iterable[Path]) -> list[Path]:
-    """Return those of some files that are pictures by their name, in order; hidden ones do not count."""
+    """Return the files whose names end in one of TYPES, sorted, without hidden ones."""
     return sorted(f for f in files if f.suffix.lower() in TYPES and f.is_file() and not f.name.startswith("."))
 
 
 def picture(key: str, file: Path) -> Image.Image:
-    """Read one picture in colour, as a viewer shows it. More than 8 bits are refused: Pillow would cut them off."""
+    """Read one picture in colour, rotated by its EXIF orientation. Refuses more than 8 bits: Pillow would clip them."""
     try:
         with Image.open(file) as opened:
             if opened.mode.startswith(("I", "F")):

@@ -1,4 +1,4 @@
-"""What the loaders do to images (N, C, H, W) uint8: scale, copy grey into three channels, lay over photographs."""
+"""Transforms of images (N, C, H, W) uint8: resizing, grey to three channels, blending with photographs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Picture: TypeAlias = NDArray[np.uint8]
 
 
 def side(size: int) -> int:
-    """Return a wanted height and width after checking it."""
+    """Check the height and width of images, in pixels, and return it."""
     if not 1 <= size <= 1024:
         raise InputError(f"data.size = {size}: must be 1 to 1024 pixels")
     return size
 
 
 def resize(x: Tensor, size: int) -> Tensor:
-    """Return images at `size` x `size`, bilinear (antialiased where that shrinks them) and rounded."""
+    """Resize images to `size` x `size`, bilinear (antialiased where they shrink) and rounded."""
     if x.shape[-2:] == (size, size):
         return x
     resized = torch.nn.functional.interpolate(x.float(), size=(size, size), mode="bilinear", antialias=True)
@@ -33,7 +33,7 @@ def resize(x: Tensor, size: int) -> Tensor:
 
 
 def to_rgb(x: Tensor) -> Tensor:
-    """Return images with three channels, a grey one copied."""
+    """Return images with three channels; a grey channel is copied."""
     return x.expand(-1, 3, -1, -1).contiguous()
 
 
@@ -41,7 +41,7 @@ def blend(x: Tensor, photos: Sequence[Callable[[], Picture]], random: torch.Gene
     """Return |crop - image| for each channel, (N, 3, S, S), of grey images (N, 1, S, S).
 
     The crop is as large as the image, at a random place of a random photograph. (Ganin et al. 2016, sec. 5.2.4.)
-    photos: each returns a photograph of at least S x S pixels; one is held at a time.
+    photos: each returns a photograph of at least S x S pixels; one is in memory at a time.
     """
     size = x.shape[-1]
     images = x.numpy().astype(np.int16)

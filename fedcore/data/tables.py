@@ -1,7 +1,7 @@
-"""A user's own table: CSV or Parquet, an example a row, or a folder with a file per device.
+"""A user's table: a CSV or Parquet file with one example per row, or a folder with one file per device.
 
-Features are kept as they are. Nothing is computed over the rows of several devices, so that a device's examples depend
-on its own rows only; :func:`fedcore.partition.splits` can scale each device by its own training examples.
+Features are unscaled, so that a device's examples depend on its own rows only; :func:`fedcore.partition.splits` can
+scale each device by its training examples.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ def table(
 ) -> Dataset:
     """Read a table, x (N, F) float32.
 
-    path: one file, or a folder in which each file is a device, named by the file's stem (`device` is then refused:
-    there would be two answers). label: any text or number; classes are the sorted distinct values, numbers by size.
-    split: a column of "train", "val" and "test". features: the columns to use, in order; None: all that hold numbers,
-    other than the three above. A column that holds numbers in some rows only is refused, never dropped in silence.
-    Rows are counted from 1, the first after the header.
+    path: one file, or a folder with a file per device, named by the file's stem (`device` is then refused). label: a
+    column of strings or numbers; classes are the sorted distinct values, numbers by size. split: a column of "train",
+    "val" and "test". features: the columns to use, in order; None: all columns of numbers except these three.
+
+    Raises InputError for a feature that is not a finite number in every row. Messages count rows from 1, after the
+    header.
     """
     path = Path(path)
     folder = path.is_dir()
@@ -78,7 +79,7 @@ def table(
 def columns(
     frames: Mapping[Path, pd.DataFrame], special: Sequence[str], features: Sequence[str] | None
 ) -> Sequence[str]:
-    """Return the feature columns, after checking that every file has them and the special ones."""
+    """Return the feature columns, after a check that every file has them and the special ones."""
     first, frame = next(iter(frames.items()))
     chosen = numeric(frame, special) if features is None else list(features)
     for file, frame in frames.items():
@@ -89,7 +90,7 @@ def columns(
         if extra:
             raise InputError(f"data.path = {file}: column {extra[0]!r} is not in {first}; choose with data.features")
     if not chosen:
-        raise InputError(f"data.features = {features}: {first} has no column of numbers beside {', '.join(special)}")
+        raise InputError(f"data.features = {features}: {first} has no column of numbers except {', '.join(special)}")
     for name in [*special, *chosen]:
         if [*special, *chosen].count(name) > 1:
             raise InputError(
@@ -99,7 +100,7 @@ def columns(
 
 
 def per_device(folder: Path) -> list[Path]:
-    """Return a folder's files by name; hidden ones do not count."""
+    """Return a folder's files, sorted by name, without hidden ones."""
     files = sorted(file for file in folder.iterdir() if not file.name.startswith("."))
     if not files:
         raise InputError(
@@ -113,14 +114,14 @@ def per_device(folder: Path) -> list[Path]:
 
 
 def read_csv(file: Path) -> pd.DataFrame:
-    """Read a CSV; a row that is too long is an error (pandas would shift the columns or cut the row)."""
+    """Read a CSV file. Refuses rows that are too long; pandas would shift their columns or cut them."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         return pd.read_csv(file, index_col=False, low_memory=False)
 
 
 def read_parquet(file: Path) -> pd.DataFrame:
-    """Read a Parquet, its texts checked now rather than when they are used."""
+    """Read a Parquet file and check its strings now rather than at their first use."""
     rows = ParquetFile(file).read()
     rows.validate(full=True)
     frame: pd.DataFrame = rows.to_pandas()
@@ -149,21 +150,21 @@ def read(file: Path) -> pd.DataFrame:
 
 
 def numeric(frame: pd.DataFrame, special: Sequence[str]) -> list[str]:
-    """Return the columns, other than the special ones, that hold a number in any row (or nothing at all)."""
+    """Return the columns, except the special ones, with a number in any row or of a numeric type."""
     names = [str(name) for name in frame if name not in special]
     return [n for n in names if is_numeric_dtype(frame[n].dtype) or bool(np.isfinite(numbers(frame[n])).any())]
 
 
 def numbers(column: pd.Series) -> NDArray[np.float32]:
-    """Return a column as float32, nan where a cell is no number."""
+    """Return a column as float32, nan for cells that are not numbers."""
     if not is_numeric_dtype(column.dtype):
         column = pd.to_numeric(column.astype("string"), errors="coerce")
-    with np.errstate(over="ignore"):  # what is too large becomes inf, and is refused as such
+    with np.errstate(over="ignore"):  # values too large become inf, refused below
         return column.to_numpy(np.float64, na_value=np.nan).astype(np.float32)
 
 
 def values(file: Path, frame: pd.DataFrame, features: Sequence[str]) -> NDArray[np.float32]:
-    """Return a file's features (N, F), all finite."""
+    """Return a file's features (N, F). Raises InputError for a value that is not finite."""
     x = np.stack([numbers(frame[name]) for name in features], axis=1)
     for row, column in np.argwhere(~np.isfinite(x)).tolist():
         raise cell_error(file, frame, features[column], row, "a finite number; correct it or choose data.features")
@@ -171,7 +172,7 @@ def values(file: Path, frame: pd.DataFrame, features: Sequence[str]) -> NDArray[
 
 
 def texts(file: Path, frame: pd.DataFrame, name: str) -> NDArray[np.str_]:
-    """Return a column of names as text; whole numbers without a point, so that 3 and 3.0 are one name."""
+    """Return a column of names as strings; whole numbers have no decimal point, so that 3 and 3.0 are the same."""
     codes, found = pd.factorize(frame[name])
     named = [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in found]
     bad = (codes < 0) | np.isin(codes, [k for k, v in enumerate(found) if isinstance(v, float) and math.isinf(v)])
@@ -181,7 +182,7 @@ def texts(file: Path, frame: pd.DataFrame, name: str) -> NDArray[np.str_]:
 
 
 def split_marks(file: Path, frame: pd.DataFrame, name: str) -> list[str]:
-    """Return a file's split column, each one of SPLITS."""
+    """Return a file's split column. Raises InputError for a value that is not in SPLITS."""
     found: list[str] = texts(file, frame, name).tolist()
     for row, mark in enumerate(found):
         if mark not in SPLITS:
@@ -190,13 +191,13 @@ def split_marks(file: Path, frame: pd.DataFrame, name: str) -> list[str]:
 
 
 def cell_error(file: Path, frame: pd.DataFrame, name: str, row: int, wanted: str) -> InputError:
-    """Return the refusal of one cell; `row` counts from 0, the message from 1."""
+    """Return the error for one cell; `row` counts from 0, the message from 1."""
     cell = str(frame[name].iloc[row])[:40]
     return InputError(f"data.path = {file}: column {name!r}, row {row + 1}: {cell!r} is not {wanted}")
 
 
 def by_size(classes: Sequence[str]) -> Callable[[int], tuple[float, str]]:
-    """Return the key that sorts class numbers: by value where all are numbers, else as text."""
+    """Return the sort key of class numbers: by value if all classes are numbers, else as strings."""
     try:
         sizes = [float(name) for name in classes]
     except ValueError:

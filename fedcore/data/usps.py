@@ -1,6 +1,6 @@
-"""USPS, handwritten digits from envelopes (Hull 1994), in libsvm's files as torchvision keeps them.
+"""USPS, handwritten digits from envelopes (Hull 1994), in libsvm's files as torchvision stores them.
 
-The format: bzip2-ed text, a line an image: the digit plus one, then "i:v" for each pixel i = 1..256, v in [-1, 1].
+The format: bzip2-ed text, one line per image: the digit plus one, then "i:v" for each pixel i = 1..256, v in [-1, 1].
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ SIDE = 16
 def usps(root: str | Path = ROOT, download: bool = True, size: int | None = None) -> Dataset:
     """Return USPS, x (N, 1, 16, 16) uint8, with its official test set.
 
-    v becomes floor((v + 1) / 2 * 255), as in torchvision. size: scale to so many pixels a side, bilinear (28: beside
-    MNIST). A file that is there is read whatever its MD5.
+    v becomes floor((v + 1) / 2 * 255), as in torchvision. size: resize to so many pixels a side, bilinear (28 as in
+    MNIST). The MD5 of an existing file is not checked.
     """
     root = Path(root)
     wanted = SIDE if size is None else side(size)

@@ -1,10 +1,10 @@
 """Devices' steps on an accelerator (CUDA), if there is one.
 
-Steps are written for the CPU. A step's tensors are moved to the accelerator and its results back to the CPU, where all
-messages, memories and files are; tensors that the step creates are on the accelerator. Random numbers (orders, noise,
-initial weights, dropout) are drawn on the CPU, the same as without an accelerator. A server's steps stay on the CPU.
+Steps are written for the CPU. Their tensors move to the accelerator and their results back to the CPU, where all
+messages, memories and files are; tensors that a step creates are on the accelerator. Random numbers (orders, noise,
+initial weights, dropout) are drawn on the CPU, as without an accelerator. The server's steps run on the CPU.
 
-The same seed gives the same bits on the same kind of accelerator, not the bits of a CPU.
+The same seed gives the same bits on the same kind of accelerator, but not those of a CPU.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ FILLING = {
 
 
 def find_accelerator(wanted: str) -> str | None:
-    """Return the kind of accelerator that steps run on. wanted: "auto", the one there is, if any; "none"."""
+    """Return the kind of accelerator for steps, or None. wanted: "auto" (use one if available) or "none"."""
     return "cuda" if wanted == "auto" and torch.cuda.is_available() else None
 
 
 def accelerate(step_id: Callable[..., T], kind: str | None) -> Callable[..., T]:
-    """Return the step as it runs on that kind of accelerator; without one the step itself."""
+    """Return a function that runs the step on that kind of accelerator; the step itself if `kind` is None."""
     return step_id if kind is None else partial(run_on, step_id, kind)
 
 
 def run_on(step_id: Callable[..., T], kind: str, *args: Any) -> T:
-    """Run a step with its tensors on the accelerator; returns what it returns, on the CPU."""
+    """Run a step with its tensors on the accelerator and return its result on the CPU."""
     seeds = [at.generator("accelerator").initial_seed() for at in args if isinstance(at, StepId)]
-    torch.cuda.manual_seed(seeds[0] if seeds else 0)  # for draws that are not known here
+    torch.cuda.manual_seed(seeds[0] if seeds else 0)  # for draws not listed above
     with _deterministic(), torch.device(kind), _DrawOnCpu(kind):
         return move(step_id(*move(args, kind)), "cpu")
 
@@ -72,7 +72,7 @@ def _deterministic() -> Iterator[None]:
 
 
 def move(value: T, where: str) -> T:
-    """Return a value with all its tensors on a device; those that are there stay what they are."""
+    """Return a value with all its tensors on a device; tensors already there are not copied."""
     changed: Any = value
     if isinstance(value, Tensor):
         changed = value.to(where)

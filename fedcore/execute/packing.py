@@ -1,7 +1,7 @@
 """Sending values between processes: a pickle, with the tensors in a block of shared memory.
 
-Blocks have no name: they are passed as open files and vanish with the last process that maps them. Large `Data` is put
-into shared memory once, for all workers. A model of many leaves travels as one flat vector with a table of their
+Blocks have no name: they are passed as open files and vanish with the last process that maps them. Large `Data` goes
+into shared memory once, for all workers. A model of many leaves is sent as one flat vector with a table of their
 shapes.
 """
 
@@ -35,20 +35,20 @@ from fedcore.types import Data
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 Place: TypeAlias = tuple[int, torch.dtype, tuple[int, ...]]
-"""Where a tensor begins in a block, in bytes, and its type and shape."""
+"""A tensor's offset in a block, in bytes, its type and its shape."""
 
 LARGE = 1 << 20
-"""Bytes from which `Data` is kept in shared memory, each an open file; smaller data travels with each call."""
+"""Minimum bytes of `Data` kept in shared memory, each an open file; smaller data is sent with each call."""
 
 ALIGNMENT = 64
-"""Bytes: where a tensor may begin in a block."""
+"""Alignment of tensors in a block, bytes."""
 
 MANY = 16
-"""Tensors from which a dict of them travels as one vector. Who keeps one of its leaves keeps the memory of all."""
+"""Minimum tensors of a dict sent as one vector. A reference to one leaf then keeps the memory of all."""
 
 
 class Block:
-    """Shared memory without a name: an open file of so many bytes."""
+    """Shared memory without a name: an open file of `length` bytes."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -62,12 +62,12 @@ class Block:
 
 
 def map_bytes(descriptor: int, length: int, access: int = mmap.ACCESS_WRITE) -> Bytes:
-    """Return a block's bytes where they lie."""
+    """Map a block's bytes without a copy."""
     return np.frombuffer(mmap.mmap(descriptor, length, access=access), dtype=np.uint8)
 
 
 class Packed:
-    """payload: the pickle. length: bytes needed for its tensors. tokens: the kept data that the payload names."""
+    """payload: the pickle. length: bytes of its tensors. tokens: the stored data that the payload refers to."""
 
     def __init__(self, value: object, keep: Callable[[Data], int] | None = None) -> None:
         stream = io.BytesIO()
@@ -77,7 +77,7 @@ class Packed:
         self.length, self.tokens, self._leaves = pickler.length, pickler.tokens, pickler.leaves
 
     def write(self, block: Bytes) -> None:
-        """Copy the tensors into a block. One thread does it: PyTorch's many stumble over busy workers."""
+        """Copy the tensors into a block, in one thread: PyTorch's threads would compete with busy workers."""
         address = block.ctypes.data if self._leaves else 0
         for start, leaf in self._leaves:
             source = leaf.contiguous()
@@ -85,7 +85,7 @@ class Packed:
 
 
 class _Pickler(Pickler):
-    """Pickles all but tensors, for which it finds places in a block, and large data, for which it writes tokens."""
+    """Pickles all values but tensors, which get places in a block, and large data, replaced by tokens."""
 
     def __init__(self, stream: io.BytesIO, keep: Callable[[Data], int] | None) -> None:
         super().__init__(stream, protocol=5)
@@ -96,7 +96,7 @@ class _Pickler(Pickler):
         self._tables: dict[int, object] = {}
 
     def persistent_id(self, value: Any) -> object:
-        kind = type(value)  # asked first: most values are names and numbers
+        kind = type(value)  # checked first: most values are names and numbers
         if kind is Data and self.keep is not None and value.x.nbytes >= LARGE:
             token = self.keep(value)
             self.tokens.add(token)
@@ -105,7 +105,7 @@ class _Pickler(Pickler):
             start, *form = self._place(value)
             return start, value.nbytes, tuple(form)
         if kind is dict and len(value) >= MANY and all(map(_plain, value.values())):
-            if id(value) not in self._tables:  # what is named twice travels once
+            if id(value) not in self._tables:  # a dict with two references is sent once
                 table = {name: self._place(leaf) for name, leaf in value.items()}
                 start = next(iter(table.values()))[0]
                 self._tables[id(value)] = start, self.length - start, dumps(table)
@@ -120,7 +120,7 @@ class _Pickler(Pickler):
 
 
 def _plain(value: object) -> TypeGuard[Tensor]:
-    """Return whether a value's bytes, in the order of its elements, are all of it."""
+    """Return whether a value is a CPU tensor that its elements' bytes define."""
     return (
         type(value) is Tensor
         and value.is_cpu
@@ -147,7 +147,7 @@ class _Unpickler(pickle.Unpickler):
         return self._tables[start]
 
     def _memory(self, start: int, length: int) -> Bytes:
-        """Return bytes of the block, as the receiver's own."""
+        """Return bytes of the block in memory that the receiver owns."""
         part = self.parcel.block[start : start + length]
         if self.parcel.owned:
             return part
@@ -157,7 +157,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _tensor(memory: Bytes, start: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """Return the tensor that begins there. Tensors of one memory have storages of their own."""
+    """Return the tensor at an offset. Tensors of the same memory have separate storages."""
     count = math.prod(shape)
     if not count:
         return torch.empty(shape, dtype=dtype)
@@ -166,7 +166,7 @@ def _tensor(memory: Bytes, start: int, dtype: torch.dtype, shape: tuple[int, ...
 
 @dataclass(frozen=True)
 class Parcel:
-    """A received value. owned: whether its tensors' bytes are its own, or the channel's, reused for the next value."""
+    """A received value. owned: whether it owns its tensors' bytes; otherwise the channel reuses them."""
 
     payload: bytes
     block: Bytes
@@ -177,13 +177,13 @@ class Parcel:
 
 
 class Channel:
-    """One end of the socket between two processes, with a block for what is sent and one for what is received.
+    """One end of the socket between two processes, with one block to send from and one to receive into.
 
-    A block serves value after value (fresh memory costs ten times the copy), so each end takes its turn: a value is
-    opened before the answer to it is sent.
+    Every value reuses the block (fresh memory costs ten times the copy), so the ends take turns: a process opens a
+    value before it sends the answer.
     """
 
-    HEADER = struct.Struct("=QQ?")  # bytes of the pickle; bytes of the block that comes along, if any; owned
+    HEADER = struct.Struct("=QQ?")  # bytes of the pickle; bytes of a new block, or 0; owned
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
@@ -200,7 +200,7 @@ class Channel:
         self._send(packed, grown, owned=False)
 
     def give(self, packed: Packed, block: Block) -> None:
-        """Send a value whose tensors already stand in a block of their own, which both ends share from now on."""
+        """Send a value whose tensors are in a separate block, which both ends share from now on."""
         self._send(packed, block, owned=True)
 
     def _send(self, packed: Packed, block: Block | None, owned: bool) -> None:
@@ -209,14 +209,14 @@ class Channel:
         self.channel.sendall(packed.payload)
 
     def receive(self) -> Parcel:
-        """Wait for the next value. Raises EOFError when the other end is gone."""
+        """Wait for the next value. Raises EOFError if the other end has closed."""
         header, descriptors, _, _ = socket.recv_fds(self.channel, self.HEADER.size, 1)
         if len(header) < self.HEADER.size:
             raise EOFError
         size, length, owned = self.HEADER.unpack(header)
         block = self._incoming
         for descriptor in descriptors:
-            access = mmap.ACCESS_COPY if owned else mmap.ACCESS_WRITE  # nobody spoils what others map as well
+            access = mmap.ACCESS_COPY if owned else mmap.ACCESS_WRITE  # writes stay private: other processes map it too
             block = map_bytes(descriptor, length, access)
             os.close(descriptor)
         if not owned:
@@ -232,7 +232,7 @@ class Channel:
 
 
 class PackedData:
-    """Large data packed by this process, by identity; freed when nothing else in this process refers to it."""
+    """Large data packed by this process, by identity; freed with the last other reference to them."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()

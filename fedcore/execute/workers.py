@@ -1,9 +1,9 @@
-"""Ways to run steps: here (`Inline`), or in worker processes that stay (`Workers`). Both give the same bits.
+"""Executors of steps: in this process (`Inline`) or in persistent workers (`Workers`). Both give the same bits.
 
-A worker is a fresh Python process with one thread for PyTorch and BLAS. It is joined to this process by one socket: its
-end closes with this process, however that ends, and the worker leaves. Values travel pickled, their tensors beside them
-in one block of shared memory which the receiver maps where it lies. Blocks have no name: they are passed as open files
-and vanish with the last process that maps them. Large `Data` is put into shared memory once, for all workers, and each
+A worker is a new Python process with one thread for PyTorch and BLAS. One socket connects it to this process; when this
+process ends in any way, the socket closes and the worker exits. Values are pickled, except for their tensors, which are
+in a block of shared memory that the receiver maps without a copy. Blocks have no name: they are passed as open files
+and vanish with the last process that maps them. Large `Data` goes into shared memory once, for all workers, and each
 maps it once.
 """
 
@@ -38,14 +38,14 @@ Result = TypeVar("Result")
 
 
 class WorkerDied(RuntimeError):
-    """A worker process ended in the middle of a step, for instance because memory ran out."""
+    """A worker process ended during a step, for instance because it ran out of memory."""
 
 
 class Inline:
-    """Runs every step in this process, one after the other."""
+    """Runs steps in this process, one after another."""
 
     def call(self, fn: Callable[..., Result], *args: Any) -> Result:
-        """Run one step as a worker would."""
+        """Run one step with a worker's settings of PyTorch."""
         with one_thread():
             return fn(*args)
 
@@ -54,7 +54,7 @@ class Inline:
         return {key: self.call(fn, *args) for key, args in calls.items()}
 
     def __call__(self, fn: Callable[..., Result], *args: Any) -> Result:
-        """Run what is not a device's step."""
+        """Run a function that is no device's step."""
         return self.call(fn, *args)
 
     def __enter__(self) -> Inline:
@@ -65,11 +65,11 @@ class Inline:
 
 
 class Workers:
-    """Runs steps in `count` worker processes (one per core unless told), each started when first needed, or by `start`.
+    """Runs steps in `count` worker processes (default: one per core), each started on first use or by `start`.
 
-    Functions and arguments are pickled; lambdas, closures and what the main program or a notebook defines travel by
-    value, a function with the globals that it names at every call, a class once to each worker. Any thread may call.
-    nice: how far the workers stand back where other processes want the same cores.
+    Functions and arguments are pickled. Lambdas, closures and definitions of the main program or a notebook are sent by
+    value: a function with the globals it refers to at every call, a class once per worker. Any thread may call.
+    nice: increment of the workers' niceness; above 0 they yield to other processes.
     """
 
     def __init__(self, count: int | None = None, nice: int = 0) -> None:
@@ -78,15 +78,15 @@ class Workers:
         self._shelf = PackedData()
         self._closed = False
         self._running: set[_Worker] = set()
-        self._idle: queue.LifoQueue[_Worker | None] = queue.LifoQueue()  # None: a place where none has started yet
+        self._idle: queue.LifoQueue[_Worker | None] = queue.LifoQueue()  # None: a worker not started yet
         for _ in range(self.count):
             self._idle.put(None)
 
     def call(self, fn: Callable[..., Result], *args: Any) -> Result:
-        """Run one step in the next free worker and wait for it.
+        """Run one step in the next free worker and return its result.
 
-        What the step raises is raised here, with the worker's traceback as a note. Raises WorkerDied if the process
-        ends; a new one takes its place.
+        Raises the step's exception, with the worker's traceback as a note, and WorkerDied if the process ends; a new
+        process replaces it.
         """
         place = self._idle.get()
         try:
@@ -107,9 +107,9 @@ class Workers:
         return result
 
     def map(self, fn: Callable[..., Result], calls: Mapping[Key, tuple[Any, ...]]) -> dict[Key, Result]:
-        """Run a step on each key's arguments, the largest devices first; results come in the order of the keys.
+        """Run a step on each key's arguments, the largest devices first; results are in the order of the keys.
 
-        When one fails its error is raised and those not yet begun are dropped.
+        Raises the error of the first call that fails and cancels those not yet started.
         """
         threads = ThreadPoolExecutor(self.count, thread_name_prefix="fedcore-workers")
         try:
@@ -123,12 +123,12 @@ class Workers:
             threads.shutdown(wait=False, cancel_futures=True)
 
     def __call__(self, fn: Callable[..., Result], *args: Any) -> Result:
-        """Run what is not a device's step, in this process."""
+        """Run a function that is no device's step, in this process."""
         with one_thread():
             return fn(*args)
 
     def start(self) -> None:
-        """Start the workers that have not been needed yet, without waiting for them."""
+        """Start the remaining workers without waiting for them."""
         places = []
         with suppress(queue.Empty):
             while True:
@@ -144,7 +144,7 @@ class Workers:
         return worker
 
     def close(self) -> None:
-        """End the workers at once, whatever they are doing."""
+        """Kill the workers, even during a step."""
         self._closed = True
         for worker in list(self._running):
             worker.kill()
@@ -160,9 +160,9 @@ class Workers:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute as a worker does: with one thread, and numbers too small for full precision taken as zero.
+    """Compute as a worker does: in one thread, with denormal numbers flushed to zero.
 
-    Several threads would hardly be faster at a server's sums, and lose much where other processes use the cores.
+    More threads would hardly speed up a server's sums, and are much slower when other processes use the cores.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -175,7 +175,7 @@ def one_thread() -> Iterator[None]:
 
 
 def examples(value: object) -> int:
-    """Return how many training examples a step's arguments hold: what its time grows with."""
+    """Return the training examples in a step's arguments, to estimate its time."""
     if isinstance(value, Device):
         return value.data.nbytes if isinstance(value.data, Handle) else len(value.data.train)
     if isinstance(value, dict):
@@ -184,7 +184,7 @@ def examples(value: object) -> int:
 
 
 class _Worker:
-    """A worker process as seen from here."""
+    """This process's handle of a worker process."""
 
     def __init__(self, nice: int) -> None:
         ours, theirs = socket.socketpair()
@@ -195,16 +195,16 @@ class _Worker:
                 env={**_MEMORY, **os.environ, **dict.fromkeys(_THREADS, "1")},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                process_group=0,  # a Ctrl-C in the terminal is this process's to handle
+                process_group=0,  # only this process handles Ctrl-C
             )
-        if nice:  # before it has threads of its own, which inherit it
+        if nice:  # before its threads start, which inherit it
             os.setpriority(os.PRIO_PROCESS, self._process.pid, os.getpriority(os.PRIO_PROCESS, 0) + nice)
         self._line = Channel(ours)
         self._known: set[int] = set()
         self.alive = True
 
     def ask(self, packed: Packed, shelf: PackedData, fn: object) -> tuple[bool, Any]:
-        """Return (True, what fn returned) or (False, what it raised)."""
+        """Return (True, result of fn) or (False, its exception)."""
         try:
             stale = self._known - shelf.held()
             if stale:
@@ -242,12 +242,12 @@ _START = (
     "import gc, json, sys; gc.disable(); descriptor, sys.path[:] = json.loads(sys.argv[1]); "
     "from fedcore.execute.workers import serve; gc.freeze(); gc.enable(); serve(descriptor)"
 )
-"""What is imported stays to the end: searching it for garbage, again and again, took a fifth of the imports."""
+"""Imported objects live to the end: collecting garbage among them again and again took a fifth of the imports."""
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
-"""What glibc keeps of freed memory. By default a worker gives its activations back after every minibatch and gets them
-anew as pages to be zeroed: a fifth of a step of VGG-11 or MobileNetV2, up to a quarter of one of DFL's CNN, by what was
-allocated before. The environment's own values win."""
+"""Thresholds below which glibc keeps freed memory. By default a worker returns its activations after every minibatch
+and gets new pages to be zeroed: a fifth of a step of VGG-11 or MobileNetV2, up to a quarter for DFL's CNN, depending on
+earlier allocations. Values in the environment take precedence."""
 
 
 def _name(fn: object) -> str:
@@ -260,7 +260,7 @@ def _name(fn: object) -> str:
 
 
 def serve(descriptor: int) -> None:
-    """Answer calls until the process at the other end is gone."""
+    """Answer calls until the other end closes."""
     line = Channel(socket.socket(fileno=descriptor))
     threading.Thread(target=_leave_with, args=(line.channel,), daemon=True).start()
     torch.set_num_threads(1)
@@ -275,7 +275,7 @@ def serve(descriptor: int) -> None:
 
 
 def _leave_with(channel: socket.socket) -> None:
-    """End this process, in the middle of a step if need be, when the other end closes."""
+    """End this process, even during a step, when the other end closes."""
     ending = select.poll()
     ending.register(channel, 0)
     ending.poll()

@@ -1,4 +1,4 @@
-"""Architectures by name. A net is imported when it is first asked for."""
+"""Architectures by name. A net is imported on first use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NETS = {
     "mobilenet_v2": "fedcore.nets.residual:mobilenet_v2",
     "cells": "fedcore.nets.cells:net",
 }
-"""Where each net's function stands: (*, shape, classes, **settings) -> Net. A name with a colon is a user's own."""
+"""name -> "module:function" of a (*, shape, classes, **settings) -> Net. Names with a colon are a user's nets."""
 
 
 def maker(name: str) -> Callable[..., Net]:
@@ -44,7 +44,7 @@ def maker(name: str) -> Callable[..., Net]:
 
 
 def net(name: str, *, shape: tuple[int, ...], classes: int, **settings: object) -> Net:
-    """Return the net of that name for examples of `shape` and that many classes."""
+    """Return the net of that name for examples of `shape`. Raises InputError for unknown names or settings."""
     make = maker(name)
     try:
         signature(make).bind(shape=shape, classes=classes, **settings)
@@ -72,7 +72,7 @@ def leaves(module: torch.nn.Module) -> Params:
 
 
 def key(net: Net) -> bytes:
-    """Return what tells architectures apart within one process (a net itself cannot be hashed)."""
+    """Return a key that is equal for equal architectures within one process (nets are not hashable)."""
     return dumps(net.build)
 
 
@@ -84,8 +84,8 @@ def _shapes(key: bytes) -> dict[str, tuple[int, ...]]:
 
 
 def require_equal(nets: Mapping[str, Net]) -> None:
-    """Refuse nets that are not all equal."""
+    """Raise InputError if the nets differ."""
     if len({key(net) for net in nets.values()}) > 1:
         raise InputError(
-            "net.variants: this method takes models leaf by leaf, it needs equal nets; leave variants or this row out"
+            "net.variants: this method combines models leaf by leaf and needs equal nets; drop variants or this row"
         )

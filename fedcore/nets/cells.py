@@ -1,4 +1,4 @@
-"""FedASA's network for signals (Deng et al. 2024, Fig. 7): two convolutions, residual cells, two connected layers."""
+"""FedASA's network for signals (Deng et al. 2024, Fig. 7): two convolutions, residual cells, two linear layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedcore.types import Count, InputError, Net, Positive
 
 
 class Row(nn.Module):
-    """Makes a signal an image of one row: (B, C, n) -> (B, C, 1, n). Convolutions of images are a quarter faster."""
+    """Turns a signal into an image of one row, (B, C, n) -> (B, C, 1, n): 2-d convolutions are a quarter faster."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.unsqueeze(2)
@@ -23,7 +23,7 @@ class Row(nn.Module):
 def cellular(shape: Sequence[int], classes: int, cells: int, widths: Sequence[int]) -> nn.Module:
     """Build stem, cell1, ..., cellM, head: x (B, channels, n) -> logits (B, K).
 
-    A cell is x -> x + pool(ReLU(conv(x))); its pooling, the largest of three neighbours, keeps the length.
+    A cell is x -> x + pool(ReLU(conv(x))); its max pooling of three neighbours keeps the length.
     """
     narrow, wide, hidden = widths
     length = (((shape[1] - 4) // 4 + 1) - 1) // 4 + 1
@@ -47,11 +47,11 @@ def cellular(shape: Sequence[int], classes: int, cells: int, widths: Sequence[in
 
 
 def net(*, shape: Sequence[int], classes: int, cells: Count = 4, width: Positive = 1.0) -> Net:
-    """The network that Table VI's numbers of parameters fit: signals of 512 and ten classes make 323,434 of them.
+    """Return the network inferred from Table VI's parameter counts: 323,434 for signals of 512 and ten classes.
 
-    The stem (10,464) takes 4 and 5 samples at strides of 4 into 32 and 64 maps; each cell (12,352) has 64 maps; the
-    head has 128 units. cells: M. width: factor of all widths. The paper does not print kernels, strides, activations
-    or the kind of pooling.
+    The stem (10,464) has 32 and 64 maps, with kernels of 4 and 5 samples and strides of 4; each cell (12,352) has 64
+    maps; the head has 128 units. cells: M. width: factor of all widths. The paper does not state kernels, strides,
+    activations or the kind of pooling.
     """
     if len(shape) != 2 or shape[1] < 4:
         raise InputError(f"net.name: cells takes signals (channels, length from 4), examples are {tuple(shape)}")

@@ -20,7 +20,7 @@ def cnn(
 ) -> nn.Module:
     """Build conv1, pool, ReLU, conv2, ..., flatten, fc1, ReLU, ..., fcL: x (B, *shape) -> logits (B, K).
 
-    Pooling takes the largest of 2 x 2 pixels; done before the ReLU, it comes to the same at a quarter of the work.
+    Max pooling over 2 x 2 pixels before the ReLU gives the same result at a quarter of the work.
     """
     frame, (channels, *sides) = pad_images(shape, size)
     layers: dict[str, nn.Module] = {"frame": frame}
@@ -41,14 +41,14 @@ def cnn(
 
 
 def image_shape(shape: Sequence[int]) -> tuple[int, int, int]:
-    """Return channels, height and width, or refuse examples that are no images."""
+    """Return channels, height and width. Raises InputError for examples that are not images."""
     if len(shape) != 3:
-        raise InputError(f"net.name: it takes images (channels, height, width), examples are {tuple(shape)}")
+        raise InputError(f"net.name: this net takes images (channels, height, width), the examples are {tuple(shape)}")
     return shape[0], shape[1], shape[2]
 
 
 def pad_images(shape: Sequence[int], size: int) -> tuple[nn.Module, tuple[int, int, int]]:
-    """Return what puts images into the middle of zeros, size x size, and the shape that leaves; larger ones stay."""
+    """Return a layer that pads images with zeros to size x size (larger ones are unchanged), and its output shape."""
     channels, height, width = image_shape(shape)
     lacking = [max(size - side, 0) for side in (width, height)]
     left, right, top, bottom = (edge for lack in lacking for edge in (lack // 2, lack - lack // 2))
@@ -57,7 +57,7 @@ def pad_images(shape: Sequence[int], size: int) -> tuple[nn.Module, tuple[int, i
 
 
 def scale_widths(widths: Sequence[int], width: float) -> tuple[int, ...]:
-    """Return the widths times a factor, at least 1."""
+    """Return the widths times a factor, rounded, at least 1."""
     return tuple(max(round(width * each), 1) for each in widths)
 
 
@@ -71,9 +71,9 @@ def net(
     hidden: Sequence[Count] = (32,),
     size: int = 0,
 ) -> Net:
-    """Return the architecture with so many maps per convolution and units per hidden layer.
+    """Return a CNN with `maps` feature maps in each convolution and `hidden` units in each hidden layer.
 
-    padding: "same" keeps the sides, "valid" shortens them by kernel - 1. size: smaller images are framed with zeros.
+    padding: "same" keeps the sides, "valid" shortens them by kernel - 1. size: pads smaller images with zeros, pixels.
     """
     for key, numbers in {"maps": maps, "hidden": hidden, "kernel": [kernel]}.items():
         if not all(type(number) is int and number > 0 for number in numbers):
@@ -97,23 +97,23 @@ def _preset(
 
 
 def lenet(*, shape: Sequence[int], classes: int, width: Positive = 1.0) -> Net:
-    """LeNet-5 (LeCun et al. 1998) as it is used today: images framed to 32 x 32, 6 and 16 maps, 120 and 84 units.
+    """Return LeNet-5 (LeCun et al. 1998) as used today: images padded to 32 x 32, 6 and 16 maps, 120 and 84 units.
 
-    With 3 x 32 x 32 and ten classes 62,006 parameters: DFL's CNN for CIFAR. width: factor of all widths, here as below.
+    It has 62,006 parameters for 3 x 32 x 32 and ten classes: DFL's CNN for CIFAR. width: factor of all widths.
     """
     return _preset(shape, classes, width, [6, 16], [120, 84], "valid", size=32)
 
 
 def dfl_cnn(*, shape: Sequence[int], classes: int, width: Positive = 1.0) -> Net:
-    """DFL's CNN for MNIST, by its size in Table IV: 20 and 50 maps, 50 units; 66,130 parameters at 28 x 28."""
+    """Return DFL's CNN for MNIST, by its size in Table IV: 20 and 50 maps, 50 units; 66,130 parameters at 28 x 28."""
     return _preset(shape, classes, width, [20, 50], [50], "valid")
 
 
 def mcmahan_cnn(*, shape: Sequence[int], classes: int, width: Positive = 1.0) -> Net:
-    """The CNN of McMahan et al. 2017: 32 and 64 maps, 512 units; 1,663,370 parameters at 28 x 28."""
+    """Return the CNN of McMahan et al. 2017: 32 and 64 maps, 512 units; 1,663,370 parameters at 28 x 28."""
     return _preset(shape, classes, width, [32, 64], [512], "same")
 
 
 def stlf_cnn(*, shape: Sequence[int], classes: int, width: Positive = 1.0) -> Net:
-    """ST-LF's CNN: 10 and 20 maps and two fully connected layers, the first of 50 units (not printed in the paper)."""
+    """Return ST-LF's CNN: 10 and 20 maps, two fully connected layers, the first of 50 units (not in the paper)."""
     return _preset(shape, classes, width, [10, 20], [50], "valid")

@@ -1,4 +1,4 @@
-"""Copies of a module, fast: training many small models makes two for each device and round."""
+"""Fast copies of a module: training many small models makes two for each device and round."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 
 def copier(module: nn.Module) -> Callable[[], nn.Module]:
-    """Return what makes copies of a module that stays as it is.
+    """Return a function that copies a module; the module must not change meanwhile.
 
-    Its parameters are the module's own, to be replaced by what the copy is to stand on; everything else is the copy's.
-    A module is pickled once and unpickled for each copy, at a tenth of the time of `copy.deepcopy` or less; that is the
-    way where something in it cannot be pickled (a lambda).
+    A copy shares the module's parameters, which the caller replaces; everything else is copied. The module is pickled
+    once and unpickled for each copy, in at most a tenth of the time of `copy.deepcopy`, which serves modules that
+    cannot be pickled (a lambda).
     """
     stream = io.BytesIO()
     pickler = _Pickler(stream)
@@ -33,7 +33,7 @@ def _copy(content: bytes, tensors: list[Tensor]) -> nn.Module:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles all but tensors, which it keeps."""
+    """Pickles everything except tensors, which it collects."""
 
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream, protocol=5)

@@ -1,4 +1,4 @@
-"""A user's own module, by import path: "package.module:Class" (or a function that returns a module)."""
+"""A user's module, by import path: "package.module:Class" (or a function that returns a module)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ GIVEN = ("shape", "classes")
 
 
 def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
-    """Return the function (*, shape, classes, **settings) -> Net, whose settings are those of the user's callable.
+    """Return the function (*, shape, classes, **settings) -> Net, with the settings of the user's callable.
 
-    which: the callable, or where it stands.
-
-    It is called with the settings and with `shape` and `classes` if it takes them. An optional attribute `axes` of it,
-    a table or a function of the same arguments that returns one, lets the net be aligned; `nets.tables.table` reads
-    one off many modules.
+    which: the callable, or its import path. It receives the settings, and `shape` and `classes` if it has such
+    parameters. Nets can be aligned if it has an attribute `axes`, a table or a function of the same arguments that
+    returns one; `nets.tables.table` derives one for many modules. Raises InputError for an unsuitable callable.
     """
     target = import_builder(which, "net.name") if isinstance(which, str) else which
     path = which if isinstance(which, str) else getattr(which, "__qualname__", repr(which))
@@ -48,22 +46,22 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
 
 
 def _settings(path: str, target: Callable[..., Any]) -> dict[str, Parameter]:
-    """Return the named parameters of the user's callable, each to be given by name."""
+    """Return the parameters of the user's callable as keyword-only ones."""
     try:
         hints = get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
-    except NameError:  # types that are known to type checkers only
+    except NameError:  # types that only type checkers know
         hints = {}
     found = {}
     for name, parameter in inspect.signature(target).parameters.items():
         if parameter.kind is Parameter.POSITIONAL_ONLY:
-            raise InputError(f"net.name: {path!r} takes {name!r} by position, settings are given by name")
+            raise InputError(f"net.name: {path!r} takes {name!r} by position, but settings are passed by name")
         if parameter.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
             found[name] = parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints.get(name, Any))
     return found
 
 
 def _check(path: str, build: Callable[[], Any], shape: tuple[int, ...], classes: int) -> None:
-    """Refuse what is no module of this kind: (2, *shape) -> (2, classes), in float32, each parameter one leaf."""
+    """Raise InputError unless it builds a module (2, *shape) -> (2, classes), float32, each parameter one leaf."""
     try:
         with use_generator(torch.Generator()), torch.no_grad():
             module = build()
@@ -78,7 +76,7 @@ def _check(path: str, build: Callable[[], Any], shape: tuple[int, ...], classes:
             f"net: {path} fails for examples of {tuple(shape)}: {type(error).__name__}: {words}"
         ) from error
     if logits != (2, classes):
-        raise InputError(f"net: {path} makes {logits} of two examples, needed are logits (2, {classes})")
+        raise InputError(f"net: {path} returns {logits} for two examples, but logits must be (2, {classes})")
     if len({*module.parameters()}) != len([*module.named_parameters(remove_duplicate=False)]):
         raise InputError(f"net: {path} uses a parameter under two names, which is not supported")
     if any(leaf.is_floating_point() and leaf.dtype != torch.float32 for leaf in module.state_dict().values()):

@@ -1,4 +1,4 @@
-"""The multilayer perceptron, of any widths. It brings the chain rule with it, written out by hand."""
+"""The multilayer perceptron of any widths, with backpropagation written by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedcore.types import Axes, Count, InputError, Net, Params
 ONEDNN: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 
 LARGE = 1 << 22
-"""Multiplications from which a change of library pays: its conversions cost some 30 microseconds."""
+"""Multiplications above which oneDNN pays off: its conversions cost some 30 microseconds."""
 
 
 class MLP(nn.Module):
@@ -32,7 +32,7 @@ class MLP(nn.Module):
         return self.activations(dict(self.named_parameters()), x)[-1]
 
     def activations(self, leaves: Params, x: Tensor) -> list[Tensor]:
-        """Return what enters each layer, and last the logits: (B, inputs), (B, h1), ..., (B, K)."""
+        """Return the inputs of each layer, then the logits: (B, inputs), (B, h1), ..., (B, K)."""
         found = [x.flatten(1)]
         for layer in self.layers:
             found.append(linear(found[-1], leaves[f"{layer}.weight"], leaves[f"{layer}.bias"]))
@@ -43,11 +43,11 @@ class MLP(nn.Module):
     def pull(
         self, leaves: Params, activations: list[Tensor], slope: Tensor, into: Params, *, keep: float, scale: float
     ) -> None:
-        """Carry a loss's slope at the logits back to the leaves: into <- keep * into + scale * gradient.
+        """Backpropagate from the logits to the leaves: into <- keep * into + scale * gradient.
 
         slope: (B, K), the loss's derivative. into may be `leaves` itself, which makes a step of plain gradient descent
-        one product per leaf: the derivative passes through a weight before that weight changes. What a ReLU let through
-        has its derivative as sign.
+        one product per leaf: the derivative passes through a weight before that weight changes. The derivative of a
+        ReLU is the sign of its output.
         """
         ones = slope.new_ones(len(slope))
         for layer, inputs in zip(reversed(self.layers), reversed(activations[:-1]), strict=True):
@@ -61,10 +61,10 @@ class MLP(nn.Module):
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return x W' + b: x (B, n), weight (m, n), bias (m,).
 
-    Large products of which no gradient is asked go through oneDNN, in the same precision: on AMD's processors it is
-    twice as fast as MKL, which PyTorch takes otherwise.
+    Large products without a gradient use oneDNN, in the same precision: on AMD's processors it is twice as fast as
+    MKL, PyTorch's default.
     """
-    if torch.compiler.is_exporting() or torch.is_grad_enabled():  # a graph must not be tied to a number of examples
+    if torch.compiler.is_exporting() or torch.is_grad_enabled():  # an exported graph must take any batch size
         return F.linear(x, weight, bias)
     large = len(x) * weight.numel() >= LARGE and x.dtype == weight.dtype == torch.float32 and x.device.type == "cpu"
     if large and ONEDNN:
@@ -73,12 +73,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def mlp(shape: Sequence[int], widths: Sequence[int], classes: int) -> nn.Module:
-    """Build the module for examples of `shape`; no widths is a linear model."""
+    """Build the module for examples of `shape`; without widths it is a linear model."""
     return MLP([math.prod(shape), *widths, classes])
 
 
 def axes(widths: Sequence[int]) -> Axes:
-    """Return which axis carries which hidden units: {"fc1.weight": ("h1", None), "fc1.bias": ("h1",), ...}."""
+    """Return the hidden units along each axis: {"fc1.weight": ("h1", None), "fc1.bias": ("h1",), ...}."""
     units = [None, *(f"h{i}" for i in range(1, len(widths) + 1)), None]
     table: Axes = {}
     for i, (before, after) in enumerate(pairwise(units), start=1):
@@ -87,7 +87,7 @@ def axes(widths: Sequence[int]) -> Axes:
 
 
 def net(*, shape: Sequence[int], classes: int, widths: Sequence[Count] = (64, 32)) -> Net:
-    """Return the architecture with hidden layers of these widths."""
+    """Return a multilayer perceptron with hidden layers of these widths."""
     if not all(type(width) is int and width > 0 for width in widths):
         raise InputError(f"net.widths: {list(widths)} is not a list of whole numbers above 0")
     return Net(partial(mlp, shape=tuple(shape), widths=tuple(widths), classes=classes), axes(widths))

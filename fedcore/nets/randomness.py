@@ -1,4 +1,4 @@
-"""PyTorch's global generator, lent to whoever draws from it."""
+"""Temporary replacement of the state of PyTorch's global generator."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _GLOBAL_RANDOMNESS = threading.RLock()
 
 @contextmanager
 def use_generator(generator: torch.Generator) -> Iterator[None]:
-    """Let what PyTorch draws from its global generator (initial weights, dropout) come from `generator` instead.
+    """Make PyTorch draw from `generator` instead of its global generator (initial weights, dropout).
 
-    The global generator is given back as it was; threads that need it take turns.
+    The global generator's state is restored at the end; threads take turns.
     """
     everyones = torch.default_generator
     with _GLOBAL_RANDOMNESS:

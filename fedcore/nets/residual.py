@@ -1,4 +1,4 @@
-"""Networks with residual sums and batch norm for images of about 32 x 32: ResNet-20 and MobileNetV2."""
+"""Residual networks with batch norm for images of about 32 x 32: ResNet-20 and MobileNetV2."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Step(NamedTuple):
 
 
 def convolutions(before: int, *steps: Step, relu: type[nn.Module] = nn.ReLU, linear: bool = False) -> nn.Sequential:
-    """Return conv1, norm1, relu1, conv2, ..., reluL; linear: without the last ReLU."""
+    """Return conv1, norm1, relu1, conv2, ..., reluL. linear: omit the last ReLU."""
     layers: dict[str, nn.Module] = {}
     for i, (after, kernel, stride, groups) in enumerate(steps, start=1):
         layers[f"conv{i}"] = nn.Conv2d(before, after, kernel, stride, kernel // 2, groups=groups, bias=False)
@@ -37,7 +37,7 @@ def convolutions(before: int, *steps: Step, relu: type[nn.Module] = nn.ReLU, lin
 
 
 def add_head(layers: dict[str, nn.Module], before: int, classes: int) -> nn.Module:
-    """Return the layers, the mean over all pixels and one fully connected layer."""
+    """Return the layers followed by global average pooling and one fully connected layer."""
     head = {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "fc": nn.Linear(before, classes)}
     return he(Images(OrderedDict(layers | head)))
 
@@ -80,11 +80,11 @@ def mobilenet(shape: Sequence[int], classes: int, width: float) -> nn.Module:
 
 
 def resnet20(*, shape: Sequence[int], classes: int, width: Positive = 1.0, bottleneck: bool = False) -> Net:
-    """ResNet-20 for 32 x 32 (He et al. 2016, Section 4.2): three stages of 16, 32 and 64 maps, .27 million parameters.
+    """Return ResNet-20 for 32 x 32 (He et al. 2016, Section 4.2): three stages of 16, 32 and 64 maps.
 
-    Where a stage begins, the shortcut is a 1 x 1 convolution (their option B; 272,474 parameters with 3 x 32 x 32 and
-    ten classes). Theirs there, option A, pads with zero channels: the first maps of a stage would be those of the stage
-    before, and a unit could not be carried from stage to stage. width: factor of all widths.
+    At the start of a stage the shortcut is a 1 x 1 convolution (their option B): 272,474 parameters for 3 x 32 x 32 and
+    ten classes. They use option A there, which pads with zero channels: the first maps of a stage would be those of the
+    previous one, and the units of a stage could not be permuted separately. width: factor of all widths.
 
     bottleneck: two blocks a stage of 1 x 1, 3 x 3 and 1 x 1 (four times as wide) convolutions, as many layers. This is
     DFL's (Table IV: 909.9 KB for CIFAR, and 257 numbers for each further class; 220,378 parameters).
@@ -95,8 +95,8 @@ def resnet20(*, shape: Sequence[int], classes: int, width: Positive = 1.0, bottl
 
 
 def mobilenet_v2(*, shape: Sequence[int], classes: int, width: Positive = 1.0) -> Net:
-    """MobileNetV2 (Sandler et al. 2018) for 32 x 32: strides 1 in the stem and in the stage of 24 maps; no dropout.
+    """Return MobileNetV2 (Sandler et al. 2018) for 32 x 32: stride 1 in the stem and the stage of 24 maps; no dropout.
 
-    With 3 x 32 x 32 and ten classes 2,236,682 parameters. width: factor of all widths.
+    It has 2,236,682 parameters for 3 x 32 x 32 and ten classes. width: factor of all widths.
     """
     return with_table(partial(mobilenet, tuple(shape), classes, width))

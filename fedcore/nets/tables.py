@@ -1,4 +1,4 @@
-"""Tables of axes, read off a module: which axis of which leaf carries which units (see `fedcore.types.Axes`)."""
+"""Tables of axes, derived from a module: the units along each axis of each leaf (see `fedcore.types.Axes`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedcore.types import Axes, Net
 
 
 class Images(nn.Sequential):
-    """Layers on images, each of which works in any memory order: channels may stand innermost, see `local.view_of`."""
+    """Layers on images that work in any memory order: channels may be innermost, see `local.view_of`."""
 
     channels_last = True
 
@@ -31,23 +31,23 @@ class Residual(nn.Module):
 def table(module: nn.Module) -> Axes:
     """Return the axes of a module made of Sequential, Residual, Linear, Conv2d, norms and layers without leaves.
 
-    Units are called after the layer that makes them. A depthwise convolution and a norm keep the units that enter; a
-    sum has one kind of units, so that what a branch makes bears the shortcut's name; what flattens leaves k entries
-    of each unit in a row. What enters and what leaves the module (inputs, classes) carries none.
+    Units are named after the layer whose outputs they are. A depthwise convolution and a norm keep their input's units;
+    the outputs of a residual branch take the name of the shortcut's units; flattening leaves k adjacent entries of each
+    unit. The module's inputs and outputs (classes) have no units.
     """
     axes, last = _follow(module, "", None)
     return _rename(axes, last, None)
 
 
 def with_table(build: Callable[[], nn.Module]) -> Net:
-    """Return the net that is built so, with its table."""
+    """Return the net with this builder and its table of axes."""
     with torch.device("meta"):
         module = build()
     return Net(build, table(module))
 
 
 def _follow(module: nn.Module, name: str, units: str | None) -> tuple[Axes, str | None]:
-    """Return the axes of a part which `units` enter, and the units that leave it."""
+    """Return the axes of a part with input units `units`, and its output units."""
     axes: Axes = {}
     match module:
         case nn.Sequential():

@@ -16,7 +16,7 @@ WIDTHS = (64, 128, 256, 512, 512)
 
 
 class Gray(nn.Module):
-    """Copies the one channel of gray images three times: (B, 1, H, W) -> (B, 3, H, W)."""
+    """Repeats the channel of gray images three times: (B, 1, H, W) -> (B, 3, H, W)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.expand(-1, 3, -1, -1)
@@ -25,14 +25,14 @@ class Gray(nn.Module):
 def vgg(
     shape: Sequence[int], classes: int, widths: Sequence[int], depths: Sequence[int], size: int, norm: bool
 ) -> nn.Module:
-    """Build blocks of `depths` convolutions of `widths` maps, each ended by pooling, and one fully connected layer.
+    """Build blocks of `depths` convolutions of `widths` maps, each followed by pooling, and one fully connected layer.
 
-    Weights start as He et al. 2015 say: with PyTorch's default no signal arrives at the end of a net without norms.
+    Weights start as in He et al. 2015: with PyTorch's default no signal reaches the end of a net without norms.
     """
     frame, (channels, height, width) = pad_images(shape, size)
     layers: dict[str, nn.Module] = {"frame": frame, "color": Gray() if channels == 1 else nn.Identity()}
     if min(height, width) < 32:
-        raise InputError(f"net.size: {size} is too small, five times pooled an image needs 32 pixels a side")
+        raise InputError(f"net.size: {size} is too small, five poolings need images of 32 pixels a side")
     before, i = 3 if channels == 1 else channels, 0
     for block, (after, depth) in enumerate(zip(widths, depths, strict=True), start=1):
         for _ in range(depth):
@@ -48,7 +48,7 @@ def vgg(
 
 
 def he(module: nn.Module) -> nn.Module:
-    """Draw the weights of convolutions so that what flows back keeps its variance; their biases are zero."""
+    """Initialise convolutions so that gradients keep their variance, with zero biases (He et al. 2015)."""
     for part in module.modules():
         if isinstance(part, nn.Conv2d):
             nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
@@ -58,17 +58,17 @@ def he(module: nn.Module) -> nn.Module:
 
 
 def vgg11(*, shape: Sequence[int], classes: int, width: Positive = 1.0, size: Count = 32, norm: bool = False) -> Net:
-    """VGG-11 with one fully connected layer, CODE's CNN (Section VII): 8 convolutions, 9.2 million parameters.
+    """Return VGG-11 with one fully connected layer, CODE's CNN (Section VII): 8 convolutions, 9.2 million parameters.
 
-    Gray images are copied to three channels. size: the sides that images are framed to with zeros, as in the paper
-    (its 224 costs 49 times the work of 32, and on MNIST all but 2 % of it is spent on zeros). A frame keeps the pixels
-    as they are, which resizing does not. width: factor of all widths. norm: batch norm after every convolution.
+    Gray images are repeated in three channels. size: images are padded with zeros to this side, as in the paper (whose
+    224 costs 49 times the work of 32, all but 2 % of it on zeros for MNIST). Unlike resizing, padding keeps the pixels.
+    width: factor of all widths. norm: batch norm after every convolution.
     """
     return _net(shape, classes, width, size, norm, (1, 1, 2, 2, 2))
 
 
 def vgg16(*, shape: Sequence[int], classes: int, width: Positive = 1.0, size: Count = 32, norm: bool = False) -> Net:
-    """VGG-16 with one fully connected layer: 13 convolutions, 14.7 million parameters. Settings are vgg11's."""
+    """Return VGG-16 with one fully connected layer: 13 convolutions, 14.7 million parameters. Settings as for vgg11."""
     return _net(shape, classes, width, size, norm, (2, 2, 3, 3, 3))
 
 

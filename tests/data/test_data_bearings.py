@@ -289,7 +289,7 @@ def test_a_place_that_no_file_has_a_record_of_is_refused(tmp_path):
         f"data.locations = ['A', 'C']: no file below {tmp_path} has a record of C (columns X..._BA_time); leave it "
         f"out, or put the published files there ({cwru.SOURCE})"
     )
-    assert "there is no record of these places" in refusal(
+    assert "there is no record of these locations" in refusal(
         "cwru", root=tmp_path, download=False, locations=["C"], **SMALL
     )
 

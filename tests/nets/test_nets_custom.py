@@ -136,7 +136,7 @@ def test_its_table_is_an_attribute():
         (f"{HERE}:Small", {"units": 3, "depth": 2}, "unexpected keyword argument 'depth'"),
         (f"{HERE}:Small", {"units": "3"}, r"fails for examples of \(1, 6, 6\): TypeError"),
         (f"{HERE}:odd", {"kind": "list"}, "makes a list, not an nn.Module"),
-        (f"{HERE}:odd", {"kind": "classes"}, r"makes \(2, 5\) of two examples, needed are logits \(2, 3\)"),
+        (f"{HERE}:odd", {"kind": "classes"}, r"returns \(2, 5\) for two examples, but logits must be \(2, 3\)"),
         (f"{HERE}:odd", {"kind": "shape"}, "fails for examples"),
         (f"{HERE}:odd", {"kind": "shared"}, "under two names"),
         (f"{HERE}:odd", {"kind": "double"}, "not float32"),
