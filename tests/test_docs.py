@@ -70,10 +70,10 @@ def test_a_page_points_at_things_that_exist(page: Path):
 
 CHECK = """
 import json, shlex, sys
-from flows.federate import parse, planned
+from flows.federate import parse, plan_jobs
 for page, command in json.load(sys.stdin):
     try:
-        assert planned(parse(shlex.split(command)))
+        assert plan_jobs(parse(shlex.split(command)))
     except Exception as error:
         print(page, command, error, sep=": ")
 """

@@ -228,6 +228,7 @@ def test_parameters_and_gradients_flags_do_not_hinder(workers):
 
 
 def test_large_data_is_sent_once_and_forgotten_with_its_owner(one_worker):
+    gc.collect()  # what earlier tests left must not be counted
     large = data(LARGE // 784 + 1)
     first = one_worker.call(id, large)
     before, files = kept(one_worker), len(os.listdir("/proc/self/fd"))
