@@ -1,18 +1,18 @@
-r"""The bounds that ST-LF optimises: S_i of a source, T_ij of a target served by a source, and what they bound.
+r"""The bounds that ST-LF optimises, S_i of a source and T_ij of a target served by a source, and its theorems.
 
     S_i  = err_i + 2 Rad_i + 3 q_i                                                                   (ST-LF, eq. 17)
     T_ij = err_i + 4 Rad_i + 6 Rad_j + label_ij + d_ij / 2 + 6 (q_i + q_j)   [+ noise]               (eq. 18)
     q_i  = sqrt(log(2 / delta) / (2 D_i))
 
-err_i is the empirical error of i's model on its own data, label_ij how often the true labels of i and j differ on j's
-data (0 unless known), d_ij in [0, 2] the divergence of their data, D_i its number of examples. Rad_i bounds the
-empirical Rademacher complexity:
+err_i is the empirical error of i's model on i's data, label_ij the fraction of j's data on which the true labellings of
+i and j differ (0 unless known), d_ij in [0, 2] the divergence of their data, D_i the number of examples. Rad_i bounds
+the empirical Rademacher complexity:
 
 printed    sqrt(2 log 2), the worst case (47): every labelling of the data is possible; 10 of them are 11.8
 measured   sqrt(2 log D_i / D_i): (46) with D_i labellings in place of 2^D_i
 
 With `printed` a target costs at least 59 (phi_T = 5) and a source about 3.5, so that (P) makes every device a source.
-The paper's figures need `measured`, and a device without labels that is far worse than error 1.
+The paper's figures need `measured`, and an error far above 1 for devices without labels.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ def rademacher(sizes: Array, constants: Constants) -> Array:
 
 
 def deviation(sizes: Array, delta: float) -> Array:
-    """Return q_i = sqrt(log(2 / delta) / (2 D_i)), (N,); the bounds hold with probability 1 - delta each."""
+    """Return q_i = sqrt(log(2 / delta) / (2 D_i)), (N,); each bound holds with probability 1 - delta."""
     if not 0 < delta < 1:
         raise InputError(f"delta: {delta} is no probability, allowed is above 0 and below 1")
     return np.asarray(np.sqrt(np.log(2 / delta) / (2 * sizes)))
 
 
 def empirical_error(wrong: Array, labelled: Array, sizes: Array, *, unlabelled: float) -> Array:
-    """Return err_i (N,): the share of i's data that its model gets wrong, unlabelled data counted as wrong (3).
+    """Return err_i (N,): the error rate of i's model on i's data, with unlabelled data counted as errors (3).
 
-    wrong: share of the labelled examples that is misclassified, (N,), not used where there is none. labelled: how many
-    examples have a label; sizes: how many there are. unlabelled: what a device without any label gets: 1 as printed;
-    1e3 keeps it from ever being a source, as in the paper's figures.
+    wrong: error rate on the labelled examples, (N,), not used if there are none. labelled, sizes: numbers of labelled
+    examples and of all examples, (N,). unlabelled: the error of a device without labels: 1 as printed; 1e3 prevents it
+    from ever being a source, as in the paper's figures.
     """
     n = len(sizes)
     _counted(sizes)
@@ -83,8 +83,8 @@ def target_bound(
 ) -> Array:
     """Return T_ij (N, N), (18), without the noise, which depends on alpha (:class:`fedcore.links.Problem` has it).
 
-    divergence: d_ij in [0, 2], (N, N). labelling: how often the labellings of i and j differ on j's data, (N, N); the
-    paper leaves it out, as it cannot be known. error and sizes as for `source_bound`.
+    divergence: d_ij in [0, 2], (N, N). labelling: fraction of j's data on which the labellings of i and j differ,
+    (N, N); the paper omits it, as it is unknown. error, sizes: as for `source_bound`.
     """
     n = len(sizes)
     _counted(sizes)
@@ -101,10 +101,10 @@ def target_bound(
 
 
 def combination_noise(alpha: Array, disagreement: Array) -> Array:
-    """Return eps_j(h_j, h_i) (N, N) or what bounds it (61): sum_k alpha_kj D_ijk.
+    """Return sum_k alpha_kj D_ijk (N, N), equal to eps_j(h_j, h_i) or an upper bound of it (61).
 
-    disagreement: D_ijk (N, N, N), how often the models of i and k differ on j's data. The paper's index slips: (61)
-    has psi_i alpha_ki, but h_j = sum_k alpha_kj h_k.
+    disagreement: D_ijk (N, N, N), the fraction of j's data on which the models of i and k differ. The paper's (61) has
+    a wrong index, psi_i alpha_ki, but h_j = sum_k alpha_kj h_k.
     """
     return np.asarray(np.einsum("ijk,kj->ij", disagreement, alpha))
 
@@ -112,9 +112,9 @@ def combination_noise(alpha: Array, disagreement: Array) -> Array:
 def theorem_2(
     alpha: Array, error: Array, divergence: Array, noise: Array | None = None, labelling: Array | None = None
 ) -> Array:
-    """Return the right hand side of (6) for every target (N,): sum_i alpha_ij (err_i + label_ij + d_ij / 2 + noise_ij).
+    """Return the right-hand side of (6) for every target (N,): sum_i alpha_ij (err_i + label_ij + d_ij / 2 + noise_ij).
 
-    Only where alpha's column sums to one (a target) is it a bound on the target's error.
+    It bounds the error of a device only if its column of alpha sums to one (a target).
     """
     inner = error[:, None] + divergence / 2
     for term in (noise, labelling):
@@ -133,9 +133,9 @@ def corollary_1(
     noise: Array | None = None,
     labelling: Array | None = None,
 ) -> Array:
-    """Return the right hand side of (10) for every target (N,): sum_i alpha_ij T_ij, with the noise where given.
+    """Return the right-hand side of (10) for every target (N,): sum_i alpha_ij T_ij, plus the noise if given.
 
-    (10) prints q_i outside of the sum over i; it belongs inside, as in (39).
+    (10) prints q_i outside the sum over i; it belongs inside, as in (39).
     """
     bound = target_bound(error, sizes, divergence, delta=delta, constants=constants, labelling=labelling)
     return np.asarray((alpha * (bound if noise is None else bound + noise)).sum(0))

@@ -1,12 +1,12 @@
-r"""How far apart two devices' data are, without sharing any: Algorithm 1 of ST-LF.
+r"""Divergence of two devices' data without sharing the data: Algorithm 1 of ST-LF.
 
-Both devices of a pair train one binary classifier of where an example is from (0: the first, 1: the second) by
-averaging, and measure it on examples that they held out:
+Both devices of a pair train one binary classifier of an example's device (0: the first, 1: the second) by federated
+averaging, and measure it on held-out examples:
 
-    d = 2 |1 - 2 err|   in [0, 2],   err the mean of both devices' shares of held-out examples it gets wrong
+    d = 2 |1 - 2 err|   in [0, 2],   err the mean of both devices' error rates on held-out examples
 
-It is a stage over pairs: `estimate` is one pair's step; the server, which sees the errors only, puts them together
-(`matrix`). Errors on the training examples, which the paper has, would inflate d: a classifier remembers them.
+It is a stage over pairs: `estimate` is one pair's step; the server, which sees only the errors, makes the matrix
+(`matrix`). The paper uses errors on the training examples, which inflate d: a classifier memorises them.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ SCORING_BATCH = 256
 
 @dataclass(frozen=True)
 class Divergence:
-    """How a pair trains its classifier.
+    """Settings of a pair's training.
 
-    pair_rounds: tau, how often the two average. pair_iterations: T, steps of SGD between two averages. pair_batch,
-    pair_lr: of SGD. held_out: the share of each device's examples that it measures on.
+    pair_rounds: tau, number of averages. pair_iterations: T, steps of SGD between two averages. pair_batch, pair_lr:
+    batch size and learning rate of SGD. held_out: fraction of each device's examples held out to measure the error.
     """
 
     pair_rounds: Count = 50
@@ -56,9 +56,9 @@ class Divergence:
 def estimate(
     memory: object, messages: object, pair: tuple[Device, Device], step_id: StepId, *, net: Net, settings: Divergence
 ) -> tuple[Params, Update]:
-    """One pair's step (Algorithm 1, lines 2-10); its update has the two errors, (2,), and how many models were sent.
+    """Run one pair's step (Algorithm 1, lines 2-10); the update has both errors, (2,), and the number of sent models.
 
-    net: a classifier of two classes for the devices' examples. Labels play no part: labelled and unlabelled examples
+    net: a classifier of two classes for the devices' examples. Labels are not used: labelled and unlabelled examples
     count alike.
     """
     sides = [examples(device, step_id, settings) for device in pair]
@@ -85,7 +85,7 @@ def estimate(
 
 
 def examples(device: Device, step_id: StepId, settings: Divergence) -> tuple[Tensor, Tensor]:
-    """Return the examples a device trains on and those it holds out, drawn from all that it has for training."""
+    """Split a device's labelled and unlabelled training examples at random into training and held-out ones."""
     x = torch.cat([part.x for part in (device.data.train, device.data.unlabelled) if len(part)] or [torch.empty(0)])
     held = max(1, round(settings.held_out * len(x)))
     if len(x) <= held:
@@ -95,7 +95,7 @@ def examples(device: Device, step_id: StepId, settings: Divergence) -> tuple[Ten
 
 
 def matrix(updates: Mapping[Pair, Update], names: Sequence[str]) -> Tensor:
-    """Return d_ij (N, N) float64 in the order of the names, 0 where a pair took no part."""
+    """Return d_ij (N, N) float64 in the order of the names, 0 for pairs without an update."""
     place = {name: i for i, name in enumerate(names)}
     apart = torch.zeros(len(place), len(place), dtype=torch.float64)
     for (one, other), update in updates.items():

@@ -1,4 +1,4 @@
-r"""What a link costs: K_ij = M / R_ij * P_i, the energy to send a model from device i to device j (ST-LF, Sec. V)."""
+r"""Cost of links: K_ij = M / R_ij * P_i, the energy to send a model from device i to device j (ST-LF, Sec. V)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODEL = 1e9
 
 
 def watts(dbm: Array) -> Array:
-    """Return a power given in dBm as watts: 10^(dBm / 10) milliwatts."""
+    """Convert dBm to watts: 10^(dBm / 10) milliwatts."""
     return np.asarray(10 ** (dbm / 10 - 3))
 
 
@@ -51,7 +51,7 @@ def draw_energy(
     rates: Sequence[float] = RATES,
     bits: float = MODEL,
 ) -> Array:
-    """Return K_ij (N, N) with powers (dBm) and rates (bits per second) drawn evenly from the given ranges."""
+    """Return K_ij (N, N) in joules with powers (dBm) and rates (bits per second) uniform in the given ranges."""
 
     def even(size: tuple[int, ...], low: float, high: float) -> Array:
         draw: Tensor = torch.rand(size, generator=generator, dtype=torch.float64)
@@ -64,7 +64,7 @@ def draw_energy(
 
 
 def check_costs(costs: Array, n: int) -> Array:
-    """Return a user's own costs of links (latency, trust, ...) as K_ij, (N, N) float64, once they are checked."""
+    """Check a user's costs of links (latency, trust, ...) and return them as K_ij, (N, N) float64."""
     matrix = np.array(costs, dtype=np.float64)
     check_array("energy", matrix, (n, n))
     np.fill_diagonal(matrix, 0)

@@ -1,8 +1,8 @@
-"""One step of Algorithm 2 as a geometric program, in three forms that must agree.
+"""One step of Algorithm 2 as a geometric program, in three equivalent forms.
 
-cone   exponential cones built directly as sparse matrices for Clarabel: no modelling layer, for any N
-log    (50) by CVXPY, every chi but the slack eliminated
-gp     (83)-(93) as printed, by CVXPY's geometric programs: the reference
+cone   exponential cones as sparse matrices for Clarabel, without a modelling layer, for any N
+log    (50) in CVXPY, every chi but the slack eliminated
+gp     (83)-(93) as printed, by CVXPY's geometric programming: the reference
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     import cvxpy as cp
 
 Factor: TypeAlias = "tuple[npt.NDArray[np.int64], Array | float]"
-"""Variables, by index, and the powers they have in a row of monomials."""
+"""Indices of variables and their powers in a row of monomials."""
 
 SETTINGS = {"max_threads": 1, "equilibrate_enable": False}
-"""Clarabel's. Equilibration loses more digits than it gains: with it CVXPY's forms fail within twenty iterations."""
+"""Settings of Clarabel. Equilibration loses digits: with it CVXPY's forms fail within twenty iterations."""
 
 TOLERANCE = 1e-7
-"""Clarabel's, in the cone form: a fifth faster at N = 40 than its own 1e-8, with the same objective to 1e-5."""
+"""Clarabel's tolerance in the cone form: a fifth faster at N = 40 than its default 1e-8, same objective to 1e-5."""
 
 LEAST = 1e-12
-"""Stands for a constant of zero, which no posynomial has: a coefficient, as a fraction of the largest."""
+"""Replaces coefficients of zero, which a posynomial cannot have."""
 
 
 @dataclass(frozen=True)
 class Program:
-    r"""A geometric program after the change of variables z = log y (50), its objective not under a logarithm.
+    r"""A geometric program after the change of variables z = log y (50), without the logarithm of the objective.
 
     min sum_m exp(A_m z + b_m)   s.t.   sum_{m in g} exp(C_m z + d_m) <= 1 for every group g,   L z <= l
 
@@ -55,7 +55,7 @@ class Program:
 
 
 def program(around: Monomials) -> Program:
-    """Write the step's program in z = (log psi, log alpha of all pairs, log chi), every other chi eliminated."""
+    """Return the step's program in z = (log psi, log alpha of all pairs, log slack), every other chi eliminated."""
     problem, n, i, j = around.problem, around.n, around.i, around.j
     pairs, variables = len(i), 2 * n + len(i)
 
@@ -108,9 +108,9 @@ def program(around: Monomials) -> Program:
 
 @dataclass(frozen=True)
 class Step:
-    """What a solver returned: a point, its penalised objective in the approximation, and the solver's status.
+    """A solver's point, its penalised objective in the approximation, and the solver's status.
 
-    point is None where the solver failed.
+    point is None if the solver failed.
     """
 
     point: Point | None
@@ -119,13 +119,13 @@ class Step:
 
 
 def cone(around: Monomials) -> Step:
-    """Solve the step as a cone program built directly for Clarabel: one exponential cone per monomial.
+    """Solve the step as a cone program by Clarabel, with one exponential cone per monomial.
 
     min s   with   sum_m t_m <= 1,   exp(A_m z + b_m - s) <= t_m,   and sums of e_m >= exp(C_m z + d_m)
 
-    in z less its value at the point. Under the logarithm s the terms stay within a few orders of magnitude: without it
-    Clarabel leaves points that break constraints by up to a tenth at N = 40. Where it makes "InsufficientProgress" or
-    fails, it tries again with equilibration; finite points are taken.
+    in z minus its value at the point. With the logarithm s the terms stay within a few orders of magnitude; without it
+    Clarabel's points violate constraints by up to a tenth at N = 40. After "InsufficientProgress" or a failure it runs
+    again with equilibration; the better finite point is returned.
     """
     import clarabel  # only this form needs it
 
@@ -177,7 +177,7 @@ def cone(around: Monomials) -> Step:
 
 
 def _step(around: Monomials, z: Array, value: float, status: str) -> Step:
-    """Return what a solver found as a Step: a point within the bounds, or none where it failed."""
+    """Return a solver's result as a Step: a point within the bounds, or None after a failure."""
     if not (np.isfinite(z).all() and np.isfinite(value)) or "nfeasible" in status or "NumericalError" in status:
         return Step(None, np.inf, status)
     n = around.n
@@ -188,7 +188,7 @@ def _step(around: Monomials, z: Array, value: float, status: str) -> Step:
 
 
 def log(around: Monomials) -> Step:
-    """Solve the step's convex form (50) by CVXPY: log-sum-exp objective and constraints in z."""
+    """Solve the step's convex form (50) in CVXPY: log-sum-exp objective and constraints in z."""
     import cvxpy as cp  # takes a second, and only these two forms need it
 
     made = program(around)
@@ -205,9 +205,9 @@ def log(around: Monomials) -> Step:
 
 
 def gp(around: Monomials) -> Step:
-    """Solve the step as the paper writes it, (83)-(93), by CVXPY's geometric programs: the reference, for small N.
+    """Solve the step as printed, (83)-(93), by CVXPY's geometric programming: the reference, for small N.
 
-    One positive variable y = (psi, alpha, slack, chi_S, chi_T, chi_G) and every constraint a sum of monomials <= 1.
+    It has one positive variable y = (psi, alpha, slack, chi_S, chi_T, chi_G); constraints are sums of monomials <= 1.
     """
     import cvxpy as cp
 
@@ -279,7 +279,7 @@ def gp(around: Monomials) -> Step:
 
 
 def _cvxpy(task: cp.Problem, **how: bool) -> str:
-    """Solve by CVXPY with Clarabel; return the status in CVXPY's words, its errors included."""
+    """Solve by CVXPY with Clarabel and return Clarabel's name of the status; errors count as NumericalError."""
     import cvxpy as cp
 
     try:
@@ -292,7 +292,7 @@ def _cvxpy(task: cp.Problem, **how: bool) -> str:
 
 
 STATUS = {"optimal": "Solved", "optimal_inaccurate": "AlmostSolved", "infeasible": "PrimalInfeasible"}
-"""CVXPY's words in Clarabel's."""
+"""CVXPY's status -> Clarabel's"""
 
 FORMS: dict[str, Callable[[Monomials], Step]] = {"cone": cone, "log": log, "gp": gp}
-"""The three forms of a step: a cone program built directly, CVXPY in log form, CVXPY's geometric programs."""
+"""name -> solver of a step in that form"""

@@ -1,6 +1,6 @@
 r"""The monomials that make (P) a geometric program around a point (ST-LF, eqs. 19-24).
 
-A posynomial g = sum_k u_k in a denominator is replaced by the monomial below it that touches it at the point z (ST-LF,
+A posynomial g = sum_k u_k in a denominator is replaced by a monomial lower bound that is tight at the point z (ST-LF,
 Lemma 2, eq. 25):
 
     g(y) >= prod_k (u_k(y) / w_k)^{w_k},   w_k = u_k(z) / g(z)
@@ -9,17 +9,18 @@ F = psi_i + chi_i / S_i                      (19)    G = psi_k + chi_ijk / (psi_
 H = psi_i + chi_ij / (psi_j alpha_ij A_ij)   (21)    J = alpha_ij + eps_E                               (22)
 M+ = chi_j + eps_C + psi_j                   (23)    M- = sum_i alpha_ij + eps_C                        (24)
 
-with A_ij = T_ij + sum_k chi_ijk. All of F, G and H say chi >= (1 - psi) * something, so that one monomial above it,
+with A_ij = T_ij + sum_k chi_ijk. F, G and H all bound a chi below by a multiple of 1 - psi, so that one monomial upper
+bound,
 
     1 - psi_i <= w2 (w1 / psi_i)^{w1 / w2},   w1 = psi_i(z),  w2 = 1 - psi_i(z),
 
-serves the three, and every chi but the slack chi_j can be eliminated: that is done in the log and the cone form of
+serves all three, and every chi but the slack chi_j can be eliminated, as in the log and the cone form of
 `fedcore.links.forms`.
 
-Departures from the paper: (21) is divided by A_ij first (with the noise that is tighter, without it the same); (20)
-has psi_i alpha_ki for psi_j alpha_kj; the chi are taken where they are tight; chi_j is one per column within SLACK, as
-(75)-(76) make it only a band; (78)'s -eps_C, which no posynomial can have, stands in M-; i = j is left out; and
-psi_i alpha_ij <= SENT, so that a target sends nothing (see `fedcore.links.problem`).
+Departures from the paper: (21) is divided by A_ij first (tighter with the noise, the same without); (20) prints
+psi_i alpha_ki for psi_j alpha_kj; the chi are at their bounds; chi_j is one per column within SLACK, as (75)-(76) make
+it only a band; (78)'s -eps_C, impossible in a posynomial, is in M-; i = j is omitted; and psi_i alpha_ij <= SENT, so
+that a target sends nothing (see `fedcore.links.problem`).
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ SLACK = (1e-8, 1e-4)
 """Bounds of the slack chi_j."""
 
 SENT = 1e-3
-"""The most that a target may send, as psi_i alpha_ij."""
+"""Upper bound of psi_i alpha_ij, by which a target sends (almost) nothing."""
 
 PSI = (1e-6, 1 - 1e-4)
-"""Bounds of the relaxed psi. Below one: 1 - psi has a logarithm, and exponents psi / (1 - psi) stay below 1e4."""
+"""Bounds of the relaxed psi. Below one, log(1 - psi) is finite and exponents psi / (1 - psi) stay below 1e4."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +56,15 @@ class Point:
 
 
 def penalised_objective(problem: Problem, at: Point) -> float:
-    """Return (83): (11) at a relaxed point, where every chi but the slack is tight, and the slack."""
+    """Return (83): (11) at a relaxed point, with every chi but the slack at its bound, plus the slack."""
     return objective(problem, at.psi, at.alpha) + float(at.slack.sum())
 
 
 def initial_point(n: int) -> Point:
-    """Return where Algorithm 2 starts: psi .5 and uniform alpha.
+    """Return the starting point of Algorithm 2: psi .5 and uniform alpha.
 
-    It need not be feasible: the first program's solution is. Sparse starts end higher: "optimal regardless of the
-    start" does not hold.
+    It need not be feasible; the first program's solution is. Sparse starts end at higher objectives: the paper's
+    "optimal regardless of the start" does not hold.
     """
     alpha = np.full((n, n), 0.5 / (n - 1))
     np.fill_diagonal(alpha, 0)
@@ -71,7 +72,7 @@ def initial_point(n: int) -> Point:
 
 
 def least_alpha(n: int) -> float:
-    """Return the least alpha: 1e-3, or less so that the N - 1 of a source's column fit below eps_C."""
+    """Return the lower bound of alpha: 1e-3, or less so that a source's column of N - 1 sums to below eps_C."""
     return min(1e-3, 0.9 * EPS_C / (n - 1))
 
 
@@ -85,7 +86,7 @@ def monomial(terms: Sequence[Array]) -> tuple[list[Array], Array]:
 
 
 class Monomials:
-    """The monomials of (19)-(24) around a point, all over pairs (i, j), i != j, or over devices."""
+    """The monomials of (19)-(24) around a point, for all P pairs (i, j), i != j, or for the N devices."""
 
     def __init__(self, problem: Problem, at: Point) -> None:
         n = len(problem)
@@ -94,7 +95,7 @@ class Monomials:
 
     @cached_property
     def left(self) -> tuple[Array, Array]:
-        """Exponent r and log constant b of the monomial above 1 - psi: log(1 - psi) <= b - r log psi, both (N,)."""
+        """Exponent r and log constant b of the upper bound log(1 - psi) <= b - r log psi, both (N,)."""
         (w1, w2), c = monomial([self.at.psi, 1 - self.at.psi])
         return w1 / w2, -c / w2
 

@@ -1,7 +1,7 @@
-"""Sources and links without a program: what ST-LF is compared with (Section V-B).
+"""Heuristic sources and links, the baselines of ST-LF (Section V-B).
 
-psi (N,) is 0 for a source and 1 for a target; alpha (N, N) runs from source i to target j, columns of targets on the
-simplex, columns of sources zero.
+psi (N,) is 0 for a source and 1 for a target; alpha (N, N) weights the links from source i to target j, with columns of
+targets on the simplex and columns of sources zero.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fedcore.links.problem import Array
 
 
 def random_roles(n: int, generator: torch.Generator) -> Array:
-    """Make every device a source or a target at random, evenly; where all are targets, one of them is a source."""
+    """Make each device a source or a target with probability 1/2, and one a source if all are targets."""
     draws = torch.rand(n, generator=generator, dtype=torch.float64).numpy()
     psi = np.asarray(draws < 0.5, dtype=np.float64)
     psi[draws.argmax()] = 0
@@ -21,19 +21,19 @@ def random_roles(n: int, generator: torch.Generator) -> Array:
 
 
 def random_halves(n: int, generator: torch.Generator) -> Array:
-    """Make half of the devices targets, at random; the odd one is a source."""
+    """Make a random half of the devices targets; with an odd number, the extra device is a source."""
     psi = np.zeros(n)
     psi[torch.randperm(n, generator=generator)[: n // 2].numpy()] = 1
     return psi
 
 
 def random_weights(psi: Array, generator: torch.Generator) -> Array:
-    """Link every source to every target, weights of a target from Dir(1, ..., 1) (Rnd-alpha)."""
+    """Link every source to every target, with a target's weights drawn from Dir(1, ..., 1) (Rnd-alpha)."""
     return _columns(_draws(len(psi), generator) * (psi == 0)[:, None] * psi)
 
 
 def size_weights(psi: Array, sizes: Array) -> Array:
-    """Link every source to every target, weights by the sources' numbers of examples (FedAvg)."""
+    """Link every source to every target, with weights proportional to the sources' example counts (FedAvg)."""
     return _columns(sizes[:, None] * (psi == 0)[:, None] * psi)
 
 
@@ -43,17 +43,16 @@ def even_weights(psi: Array) -> Array:
 
 
 def one_source(psi: Array, error: Array) -> Array:
-    """Link the source of least error to every target, with weight one; of equal ones the first."""
+    """Link the source of least error (the first, if tied) to every target, with weight one."""
     sources, alpha = np.flatnonzero(psi == 0), np.zeros((len(psi), len(psi)))
     alpha[sources[error[sources].argmin()]] = psi
     return alpha
 
 
 def average_degree(psi: Array, alpha: Array, generator: torch.Generator) -> Array:
-    """Give every source as many links as it has in alpha on average, to random targets with random weights (AvgD).
+    """Give every source alpha's average number of links, to random targets with random weights (AvgD).
 
-    The average is rounded, at least one. The paper does not say what a target without any link does: here it draws one
-    source more.
+    The average is rounded, at least one. The paper does not treat targets without any link: here each draws one source.
     """
     sources, targets = np.flatnonzero(psi == 0), np.flatnonzero(psi)
     if not len(targets):
@@ -70,7 +69,7 @@ def average_degree(psi: Array, alpha: Array, generator: torch.Generator) -> Arra
 
 
 def match_sources(psi: Array, energy: Array) -> Array:
-    """Match every target with a source of its own, at the least energy in all (SM). There are no fewer sources."""
+    """Match every target with a different source at the least total energy (SM). Needs as many sources as targets."""
     from scipy.optimize import linear_sum_assignment
 
     sources, targets = np.flatnonzero(psi == 0), np.flatnonzero(psi)
@@ -81,7 +80,7 @@ def match_sources(psi: Array, energy: Array) -> Array:
 
 
 def _draws(n: int, generator: torch.Generator) -> Array:
-    """Return numbers above 0, exponentially distributed: scaled to one they are from Dir(1, ..., 1)."""
+    """Return positive exponential draws; columns scaled to sum to one are from Dir(1, ..., 1)."""
     draws: Array = torch.rand(n, n, generator=generator, dtype=torch.float64).numpy()
     return np.asarray(-np.log1p(-draws) + np.finfo(np.float64).tiny)
 

@@ -1,16 +1,16 @@
-r"""What ST-LF optimises: which devices are sources, and who sends whom how much of a model.
+r"""The problem (P) of ST-LF: choose the sources, and the weights of the links from sources to targets.
 
     min_{psi, alpha}  phi_S sum_i (1 - psi_i) S_i
                     + phi_T sum_j psi_j sum_i (1 - psi_i) alpha_ij (T_ij + sum_k (1 - psi_k) alpha_kj D_ijk)
                     + phi_E sum_ij K_ij alpha_ij / (alpha_ij + eps_E)                                    (ST-LF, eq. 11)
     s.t.  sum_i alpha_ij = psi_j,  alpha_ij = 0 where i is a target                              (eqs. 13-16, and below)
 
-psi_i is 0 for a source and 1 for a target; alpha_ij runs from source i to target j. D_ijk is how often the models of
-sources i and k differ on target j's data: the last sum is the hypothesis-combination noise (61), left out where
-`noise` is None, as the paper does in its simulations.
+psi_i is 0 for a source and 1 for a target; alpha_ij is the weight of the link from source i to target j. D_ijk is the
+fraction of target j's data on which the models of sources i and k differ: the sum over k is the hypothesis-combination
+noise (61), omitted if `noise` is None, as in the paper's simulations.
 
-As printed a target may "send": its term is multiplied by 1 - psi_i = 0, so that "everyone is a target" costs only
-energy. Here nothing is sent by a target, so that there is at least one source.
+As printed, a target may send: its term is multiplied by 1 - psi_i = 0, so that making every device a target costs only
+energy. Here targets send nothing, so that there is at least one source.
 
 Reference: Wang, Hosseinalipour, Brinton, "Multi-Source to Multi-Target Decentralized Federated Domain Adaptation".
 """
@@ -28,17 +28,17 @@ from fedcore.types import InputError
 Array: TypeAlias = npt.NDArray[np.float64]
 
 EPS_E = 1e-3
-"""eps_E of (14): a link that carries this share of a model counts half of its energy."""
+"""eps_E of (14): a link of this weight counts half of its energy."""
 
 
 @dataclass(frozen=True)
 class Problem:
     """The constants of (11).
 
-    source: S_i (N,), the bound on a source's error (17). target: T_ij (N, N) without the noise, what target j's error
-    is bounded by when source i alone serves it (18). energy: K_ij (N, N), joules or any cost of the link from i to j.
-    phi_s, phi_t, phi_e: the weights of the three terms. noise: D_ijk (N, N, N) indexed source, target, other source,
-    fractions, zero where i = k; or None. Diagonals of target and energy are not used.
+    source: S_i (N,), the bound on a source's error (17). target: T_ij (N, N), the bound on target j's error with source
+    i alone, without the noise (18). energy: K_ij (N, N), joules or any cost of the link from i to j. phi_s, phi_t,
+    phi_e: weights of the three terms. noise: D_ijk (N, N, N) indexed source, target, other source, fractions, zero
+    where i = k; or None. Diagonals of target and energy are not used. Raises InputError for invalid values.
     """
 
     source: Array
@@ -70,19 +70,18 @@ class Problem:
 
     @property
     def link(self) -> Array:
-        """What it costs in (11) that source i alone serves target j, (N, N): phi_T T_ij + phi_E K_ij / (1 + eps_E)."""
+        """Cost in (11) of source i alone serving target j, (N, N): phi_T T_ij + phi_E K_ij / (1 + eps_E)."""
         return self.phi_t * self.target + self.phi_e * self.energy / (1 + EPS_E)
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Sources, targets and links, and how they were found.
+    """Sources, targets and links, with the solver's report.
 
     psi: (N,), 0 for a source and 1 for a target. alpha: (N, N), columns of targets on the simplex over the sources,
-    columns of sources and rows of targets zero. objective: (11) there. gap: how far above the best possible one, as a
-    fraction of it (nan where that is not known). trace: the penalised objective after each iteration of Algorithm 2.
-    seconds: of the program itself, without the search for the gap. status: what the solver said; where it failed, also
-    the fallback that gave this answer.
+    columns of sources and rows of targets zero. objective: (11) at this point. gap: relative excess over the optimum
+    (nan if unknown). trace: the penalised objective after each iteration of Algorithm 2. seconds: time of the program
+    itself, without the computation of the gap. status: the solver's status; after a failure, also the fallback used.
     """
 
     psi: Array
@@ -107,15 +106,15 @@ def objective(problem: Problem, psi: Array, alpha: Array) -> float:
 
 
 def energy_of_links(energy: Array, alpha: Array) -> float:
-    """Return what the links in use cost: the sum of K_ij over alpha_ij > 0 (joules where K is)."""
+    """Return the cost of the links in use: the sum of K_ij over alpha_ij > 0, in the unit of K."""
     return float(energy[alpha > 0].sum())
 
 
 def best_links(problem: Problem, psi: Array) -> Array:
-    """Return the best alpha (N, N) for whole psi: every target listens to the one source that serves it at least cost.
+    """Return the best alpha (N, N) for integral psi: every target has one source, the one of least cost.
 
-    (11) is concave in a target's column of alpha without the noise, so that a vertex of the simplex is optimal; the
-    noise is never negative and vanishes at the vertices, so that it changes nothing. Ties go to the first device.
+    Without the noise (11) is concave in a target's column of alpha, so that a vertex of the simplex is optimal; the
+    noise is non-negative and vanishes at the vertices, so that it changes nothing. Ties go to the first device.
     """
     sources = np.flatnonzero(psi == 0)
     targets = np.flatnonzero(psi)
@@ -125,7 +124,7 @@ def best_links(problem: Problem, psi: Array) -> Array:
 
 
 def check_array(name: str, values: Array, shape: tuple[int, ...]) -> None:
-    """Refuse an array of another shape, or with values that are negative or not finite."""
+    """Raise InputError for an array of another shape, or with negative or non-finite values."""
     if values.shape != shape:
         raise InputError(f"{name}: shape {values.shape} does not fit {shape[0]} devices, allowed is {shape}")
     if not np.isfinite(values).all():

@@ -1,16 +1,16 @@
-r"""Three ways to solve (P): the paper's, the paper's with its links repaired, and the optimum.
+r"""Three solvers of (P): the paper's, the paper's with repaired links, and an exact one.
 
-successive   Algorithm 2: geometric programs, each around the last one's solution, until that settles; then rounded
-repaired     its sources, every target listening to the one source that serves it best
+successive   Algorithm 2: geometric programs, each around the previous solution, until convergence; then rounding
+repaired     its sources, with the best source for every target
 exact        the optimum, as a facility-location program
 
-`exact` is one because a single source per target is best whatever psi is (`fedcore.links.problem.best_links`): with
+(P) has this form, as a single source per target is optimal for every psi (`fedcore.links.problem.best_links`): with
 y_i = 1 - psi_i,
 
     min phi_S sum_i S_i y_i + sum_ij c_ij x_ij   s.t.   sum_{i != j} x_ij = 1 - y_j,  0 <= x_ij <= y_i,  y_i in {0, 1}
 
-with c_ij = phi_T T_ij + phi_E K_ij / (1 + eps_E). x is whole of itself where y is. With several optima the solver's is
-returned.
+with c_ij = phi_T T_ij + phi_E K_ij / (1 + eps_E). x is integral if y is. If there are several optima, the solver
+chooses.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ Solver: TypeAlias = Literal["successive", "repaired", "exact"]
 Form: TypeAlias = Literal["cone", "log", "gp"]
 
 RISE = 1e-6
-"""The most, relative, by which the penalised objective may rise in an iteration: a solver's tolerance."""
+"""Largest relative rise of the penalised objective in an iteration, a solver's tolerance."""
 
 
 def solve(
     problem: Problem, *, solver: Solver, form: Form = "cone", tol: float = 3e-3, max_iterations: int = 60
 ) -> Solution:
-    """Solve (P) and say how far the answer is above the optimum.
+    """Solve (P); `exact` computes the gap to the optimum for all three solvers.
 
-    form, tol, max_iterations: of Algorithm 2 (`successive`). gap is found by `exact`, also for the other two.
+    form, tol, max_iterations: settings of Algorithm 2. Raises InputError for invalid settings.
     """
     if solver not in SOLVERS:
         raise InputError(f"solver: {solver!r} is unknown, allowed are {', '.join(SOLVERS)}")
@@ -56,7 +56,7 @@ def solve(
 
 
 def gap(found: float, best: float) -> float:
-    """Return how far an objective is above the best one, as a fraction of it; infinite where the best one is 0."""
+    """Return the relative excess of an objective over the best one; infinite if the best one is 0."""
     above = found - best
     if abs(above) <= 1e-9 * best:  # HiGHS's tolerance, about
         return 0.0
@@ -66,11 +66,11 @@ def gap(found: float, best: float) -> float:
 def solve_successively(
     problem: Problem, *, form: Form, tol: float, max_iterations: int, begin: Point | None = None
 ) -> Solution:
-    """Algorithm 2. Stops when no psi and no alpha moves by more than tol any more, or after max_iterations.
+    """Run Algorithm 2 until no psi or alpha changes by more than tol, or for max_iterations.
 
     begin: the starting point, by default `fedcore.links.geometric.initial_point`. A step that fails, or whose point is
-    worse than the last one, ends the iteration; if it is the first step, `local_search` gives the answer. trace holds
-    the penalised objective (83) of every iterate.
+    worse than the previous one, ends the iteration; if the first step fails, the result is that of `local_search`.
+    trace: the penalised objective (83) of every iterate.
     """
     began = time.perf_counter()
     n = len(problem)
@@ -98,10 +98,10 @@ def solve_successively(
 
 
 def round_point(at: Point) -> tuple[Array, Array]:
-    """Return whole psi and feasible alpha from a relaxed point.
+    """Round a relaxed point to integral psi and feasible alpha.
 
-    psi is rounded, with the device of least psi a source where none is. A link of at most eps_C is none, as the band
-    around (53) is that wide; a target whose links are all that weak keeps its strongest one. Columns are scaled to one.
+    psi is rounded; without a source, the device of least psi becomes one. Links of at most eps_C, half the width of the
+    band around (53), are dropped, but a target keeps at least its strongest link. Columns of targets then sum to one.
     """
     psi = np.asarray(at.psi >= 0.5, dtype=np.float64)
     psi[at.psi.argmin()] = 0
@@ -112,7 +112,7 @@ def round_point(at: Point) -> tuple[Array, Array]:
 
 
 def repair_links(problem: Problem, *, form: Form, tol: float, max_iterations: int) -> Solution:
-    """Algorithm 2's sources, with every target's best link (`best_links`)."""
+    """Return Algorithm 2's sources with every target's best link (`best_links`)."""
     began = time.perf_counter()
     found = solve_successively(problem, form=form, tol=tol, max_iterations=max_iterations)
     answer = _solution(problem, found.psi, best_links(problem, found.psi), found.iterations, began, found.status)
@@ -120,9 +120,9 @@ def repair_links(problem: Problem, *, form: Form, tol: float, max_iterations: in
 
 
 def solve_exactly(problem: Problem, *, time_limit: float = np.inf, **_: object) -> Solution:
-    """The optimum of (P), also with the noise, by HiGHS. iterations counts its branch-and-bound nodes.
+    """Return the optimum of (P), also with the noise, by HiGHS. iterations: its branch-and-bound nodes.
 
-    time_limit: seconds after which HiGHS gives up; `local_search` answers then.
+    time_limit: of HiGHS, seconds. If HiGHS fails, the result is that of `local_search`.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp  # half a second
 
@@ -155,7 +155,7 @@ OPTIMAL = "HiGHS: optimal"
 
 
 def local_search(problem: Problem) -> Array:
-    """Return psi (N,) that no change of one device improves, from all sources; what stands in for a failed solver."""
+    """Return a local optimum psi (N,) under changes of one device, from all sources: the fallback of the solvers."""
     psi = np.zeros(len(problem))
 
     def value(psi: Array) -> float:

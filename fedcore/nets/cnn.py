@@ -43,7 +43,7 @@ def cnn(
 def image_shape(shape: Sequence[int]) -> tuple[int, int, int]:
     """Return channels, height and width. Raises InputError for examples that are not images."""
     if len(shape) != 3:
-        raise InputError(f"net.name: this net takes images (channels, height, width), the examples are {tuple(shape)}")
+        raise InputError(f"net.name: this net takes images (channels, height, width), examples are {tuple(shape)}")
     return shape[0], shape[1], shape[2]
 
 

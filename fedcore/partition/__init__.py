@@ -1,8 +1,8 @@
-r"""Partitions as lists of indices, pure functions of the labels (or owners) and a seed.
+r"""Partitions as lists of indices, pure functions of the labels (or devices) and a seed.
 
-A way (:mod:`fedcore.partition.ways`) divides examples among devices; :func:`partition` then divides each device's share
-into train, val and test, and hides labels. What happens to a device's share depends on (seed, its name) and its own
-examples only, so that with `by_device` a changed device leaves every other one as it was.
+A partition function (:mod:`fedcore.partition.ways`) divides examples among devices; :func:`partition` then splits each
+device's examples into train, val and test, and hides labels. This split depends only on the seed, the device's name and
+its examples, so that with `by_device` a changed device does not affect the others.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ EVERYONE = "everyone"
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Sorted indices into `Dataset.train`; together they hold every example that is shared out once.
+    """Sorted indices into `Dataset.train`, disjoint between devices and parts.
 
     devices: name -> {"train", "val", "test", "unlabelled"} -> indices, by name. shared: indices of the shared test set.
-    Where the dataset has an official one they are indices into that, and none are all of it.
+    If the dataset has an official test set, they are indices into that, and no indices stand for all of it.
     """
 
     devices: dict[str, dict[str, Index]]
@@ -99,26 +99,28 @@ def partition(
     unlabelled: Share = 0.0,
     hidden: Share | Literal["random"] = 0.0,
 ) -> Partition:
-    """Divide a dataset among devices, and each device's share into train, val, test and unlabelled.
+    """Divide a dataset among devices, and each device's examples into train, val, test and unlabelled.
 
-    name: a way of PARTITIONS; it takes what it needs of devices, alpha, min_size, share and classes. min_size: least
-    examples of a device, its parts together. val, test: fractions of a device's examples. shared_test: fraction of all
-    examples held out first, if there is no official test set: the same for any devices and alpha; with by_device,
-    by_domain or split domains, of each one.
+    name: a function of PARTITIONS, which uses some of devices, alpha, min_size, share and classes. min_size: minimum
+    examples of a device, all parts together. val, test: fractions of a device's examples. shared_test: fraction of all
+    examples held out first, if there is no official test set; it does not depend on devices or alpha. With by_device,
+    by_domain or split domains it is a fraction of each device or domain.
 
-    domains: "mixed" takes no notice of them. "split": the devices go to the domains, in turn by name while each has
-    min_size examples to give, and the way divides each domain among its own, "<domain>-00", "<domain>-01", ...
-    examples: at most so many are shared out, drawn of all that are not held out; the same for any devices and alpha.
-    shared_examples: at most so many are in the shared test set, drawn of those that would be.
+    domains: "mixed" ignores them. "split" assigns devices to the domains in turn, by name, while a domain has min_size
+    examples for one more, and divides each domain among its devices, "<domain>-00", "<domain>-01", ... examples:
+    maximum examples of all devices, drawn from those not held out, independently of devices and alpha.
+    shared_examples: maximum examples of the shared test set, drawn from it.
 
-    unlabelled: fraction of the devices (rounded) that know no label: train and val are empty, what they would hold is
-    unlabelled. hidden: fraction of train and of val that is unlabelled on every other device, which keeps one training
-    example at least; "random": a fraction for each device, uniform in [0, 1). The test parts keep their labels, they
-    are only reported. Drawn again, at most REDRAWS times, where that leaves a class of which nobody knows a label.
-    (Half of the devices unlabelled, the others at random: ST-LF, sec. V.)
+    unlabelled: fraction of the devices (rounded) without labels: their train and val examples become unlabelled.
+    hidden: fraction of train and of val that is unlabelled on each other device, which keeps at least one training
+    example; "random": a fraction for each device, uniform in [0, 1). Test examples keep their labels, as they are only
+    reported. Labels are hidden anew, at most REDRAWS times, while a class has no labelled training example. (ST-LF,
+    sec. V: half of the devices unlabelled, the others at random.)
 
-    A split column is kept: `test` is then not used, shared_test is a fraction of the rows marked test, and val is drawn
-    from a device's train rows only where it has no row marked val.
+    If the dataset has a split column, `test` is not used, shared_test is a fraction of the rows marked test, and val is
+    drawn from a device's train rows only if it has no row marked val.
+
+    Raises InputError for invalid settings and for a class without a labelled training example.
     """
     if name not in PARTITIONS:
         raise unknown_value("federation.partition", name, PARTITIONS)
@@ -204,7 +206,7 @@ def _has_unknown_class(partition: Partition, labels: Index) -> bool:
 
 
 def _pools(dataset: Dataset, name: str, domains: str) -> dict[str, Index]:
-    """Return the sets of examples that are divided separately: of each device, of each domain, or one of all."""
+    """Return the examples to divide separately: of each device, of each domain, or of all together."""
     if domains == "split":
         if name in FROM_DATA:
             raise InputError(f"federation.domains = 'split': must be mixed with federation.partition = {name!r}")
@@ -221,7 +223,7 @@ def _pools(dataset: Dataset, name: str, domains: str) -> dict[str, Index]:
 def _limit_examples(
     pools: Mapping[str, Index], labels: Index, examples: int, rng: np.random.Generator
 ) -> dict[str, Index]:
-    """Keep at most so many examples of all pools together."""
+    """Keep at most `examples` examples of all pools together."""
     everything = np.concatenate(list(pools.values()))
     kept = np.zeros(len(labels), dtype=bool)
     kept[_cut(everything, labels, [max(1 - examples / len(everything), 0)], rng)[1]] = True
@@ -229,7 +231,7 @@ def _limit_examples(
 
 
 def _devices_per_pool(pools: Mapping[str, Index], devices: int, min_size: int) -> dict[str, int]:
-    """Return how many devices each domain gets: one in turn, while it has min_size examples for one more."""
+    """Return the number of devices of each domain, assigned in turn while it has min_size examples for one more."""
     if devices < len(pools):
         raise InputError(f"federation.devices = {devices}: must be at least {len(pools)}, one for each domain")
     numbers = dict.fromkeys(pools, 0)
@@ -255,7 +257,7 @@ def _divide_pools(
     numbers: Mapping[str, int],
     seed: int,
 ) -> dict[str, Index]:
-    """Divide each domain, with its own random draws, among devices named after it."""
+    """Divide each domain, by separate random draws, among devices named after it."""
     own: dict[str, Index] = {}
     for domain, number in numbers.items():
         try:
@@ -267,9 +269,9 @@ def _divide_pools(
 
 
 def _cut(index: Index, labels: Index, fractions: Sequence[float], rng: np.random.Generator) -> list[Index]:
-    """Draw a piece for each fraction; the last piece is the rest, never empty.
+    """Draw a piece for each fraction; the last piece is the rest, which is never empty.
 
-    The rest gets one example of each label first: a rare label stays in training whatever the seed.
+    The rest gets one example of each label first, so that a rare label stays in training for every seed.
     """
     order = rng.permutation(index)
     first = np.unique(labels[order], return_index=True)[1]
@@ -281,7 +283,7 @@ def _cut(index: Index, labels: Index, fractions: Sequence[float], rng: np.random
 def _parts(
     index: Index, labels: Index, marks: NDArray[np.str_] | None, val: float, test: float, rng: np.random.Generator
 ) -> dict[str, Index]:
-    """Divide one device's examples."""
+    """Divide one device's examples into train, val and test."""
     if marks is None:
         part = _cut(index, labels, [val, test], rng)
         return {"train": part[2], "val": part[0], "test": part[1]}
@@ -294,7 +296,7 @@ def _parts(
 def _hide(
     devices: Mapping[str, dict[str, Index]], unlabelled: float, hidden: float | str, seed: int, *again: int
 ) -> dict[str, dict[str, Index]]:
-    """Move examples of train and val to unlabelled. What a device draws depends on its name alone."""
+    """Move examples of train and val to unlabelled. A device's draws depend only on the seed and its name."""
     ranked = sorted(devices, key=lambda who: draws(seed, "unlabelled", who, *again).random()) if unlabelled else []
     without = set(ranked[: round(unlabelled * len(devices))])
     if len(without) == len(devices):
@@ -313,7 +315,7 @@ def _hide(
 
 
 def check_labels(dataset: Dataset, partition: Partition) -> None:
-    """Refuse a class of which no device has a labelled training example: no model could learn it."""
+    """Raise InputError if no device has a labelled training example of some class: no model could learn it."""
     labels = dataset.train.y.numpy()
     everyone = {part: np.concatenate([own[part] for own in partition.devices.values()]) for part in PARTS}
     found = {part: np.unique(labels[index]) for part, index in everyone.items()}
@@ -334,12 +336,11 @@ def check_labels(dataset: Dataset, partition: Partition) -> None:
 
 
 def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple[dict[str, Splits], Data]:
-    """Return each device's examples, in tensors of its own, and the shared test set.
+    """Return each device's examples, copied, and the shared test set.
 
-    scale "none": as loaded. "device": every feature is standardised, (x - mean) / std over the device's own training
-    examples, with or without label. Shared test examples are scaled as those of the device that gave them; if no one
-    device did (an official test set, or not divided by_device or by_domain), with the mean and std over all training
-    examples.
+    scale "none": as loaded. "device": every feature is standardised, (x - mean) / std over the device's training
+    examples, with or without label. Shared test examples are scaled as on the device they come from; without one (an
+    official test set, or a partition other than by_device or by_domain), by mean and std over all training examples.
     """
     if scale not in ("none", "device"):
         raise unknown_value("data.scale", scale, ("none", "device"))
@@ -359,13 +360,13 @@ def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple
 
 
 def server_examples(dataset: Dataset, scale: str = "none") -> Data:
-    """Return the server's examples, scaled as a device scales its own; none if the dataset has none."""
+    """Return the server's examples, scaled as on a device; empty if the dataset has none."""
     own = dataset.server if dataset.server is not None else _take(dataset.train, np.array([], dtype=np.int64))
     return standardise(own, *_moments(own)) if scale == "device" and len(own) else own
 
 
 def moments(dataset: Dataset, partition: Partition) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return device -> mean and deviation of each feature, (1, *shape), by which `splits` scales what it holds."""
+    """Return device -> mean and standard deviation of each feature, (1, *shape), as `splits` uses them."""
     return {who: _moments(_take(dataset.train, index)) for who, index in training(partition).items()}
 
 
@@ -375,7 +376,7 @@ def standardise(data: Data, mean: Tensor, std: Tensor) -> Data:
 
 
 def _take(data: Data, index: Index, known: bool = True) -> Data:
-    """Copy some examples; a label that is not known is -1."""
+    """Copy some examples; unknown labels become -1."""
     chosen = torch.from_numpy(index)
     return Data(data.x[chosen], data.y[chosen] if known else torch.full((len(index),), -1))
 
@@ -390,7 +391,7 @@ def _moments(*parts: Data) -> tuple[Tensor, Tensor]:
 def _shared_moments(
     dataset: Dataset, partition: Partition, held: Mapping[str, Mapping[str, Data]]
 ) -> tuple[Tensor, Tensor]:
-    """Return the mean and deviation that scale the shared test set: for each example (N, *shape), or (1, *shape)."""
+    """Return the shared test set's mean and standard deviation, per example (N, *shape) or (1, *shape)."""
     trains = training(partition)
     for givers in (dataset.device, dataset.domain) if dataset.test is None else ():
         if givers is not None and all(givers[index[0]] == who for who, index in trains.items()):

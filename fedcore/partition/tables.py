@@ -13,7 +13,7 @@ from fedcore.partition import PARTS, Index, Partition, training
 def counts(dataset: Dataset, partition: Partition) -> pd.DataFrame:
     """Return class counts: a row per device, labelled training examples of each class, then n_train, n_val, n_test.
 
-    And n_unlabelled, where any label is hidden.
+    The last column is n_unlabelled if any label is hidden.
     """
     labels = dataset.train.y.numpy()
     devices = partition.devices
@@ -26,7 +26,7 @@ def counts(dataset: Dataset, partition: Partition) -> pd.DataFrame:
 
 
 def groups(dataset: Dataset, partition: Partition) -> dict[str, str]:
-    """Return device -> its group, the domain of all its training examples; devices with several domains have none."""
+    """Return device -> its group, the domain of all its training examples; devices of several domains are omitted."""
     if dataset.domain is None:
         return {}
     domain = np.asarray(dataset.domain)
@@ -35,17 +35,17 @@ def groups(dataset: Dataset, partition: Partition) -> dict[str, str]:
 
 
 def similarity(dataset: Dataset, partition: Partition) -> pd.DataFrame:
-    """Return the cosine between the mean features of each two devices' training examples, (C, C) (FedASA, Fig. 1)."""
+    """Return the cosine similarity of the mean features of devices' training examples, (C, C) (FedASA, Fig. 1)."""
     return cosines(dataset.train, training(partition))
 
 
 def training_numbers(dataset: Dataset, partition: Partition) -> dict[str, dict[str, float]]:
-    """Return device -> numbers of its training data: labelled examples, their classes, the largest class's share.
+    """Return device -> numbers of its training data: labelled examples, their classes, the largest class's fraction.
 
-    Of a dataset with domains also, for each of them, in_<domain>: the share of the device's training examples, with or
-    without label, that are of it. A device in a group (see :func:`groups`) further has similarity_same, the least
-    cosine between its mean features and those of another device of its group, and similarity_other, the greatest with
-    one of another group; what has no such other device is left out.
+    For a dataset with domains they include in_<domain>, the fraction of the device's training examples, with or without
+    label, from that domain. A device in a group (see :func:`groups`) also has similarity_same, the least cosine of its
+    mean features with those of another device of its group, and similarity_other, the greatest with one of another
+    group; a number without such a device is omitted.
     """
     table = counts(dataset, partition)[list(dataset.classes)]
     examples = table.sum(axis=1)
@@ -77,7 +77,7 @@ def _domain_numbers(dataset: Dataset, partition: Partition) -> dict[str, dict[st
 
 
 def to_frame(partition: Partition) -> pd.DataFrame:
-    """Return a partition as a tidy table (device, split, index) to store; the shared test set is split "shared"."""
+    """Return a partition as a tidy table (device, split, index); the shared test set has the split "shared"."""
     rows = [(who, part, own[part]) for who, own in partition.devices.items() for part in PARTS]
     who, part, index = zip(*rows, ("server", "shared", partition.shared), strict=True)
     times = list(map(len, index))
@@ -87,7 +87,7 @@ def to_frame(partition: Partition) -> pd.DataFrame:
 
 
 def from_frame(frame: pd.DataFrame) -> Partition:
-    """Return the partition that :func:`to_frame` wrote; the order of the rows does not matter."""
+    """Return the partition of a table by :func:`to_frame`; the order of the rows does not matter."""
     found: dict[tuple[str, str], Index] = {}
     for (who, part), rows in frame.groupby(["device", "split"])["index"]:
         found[str(who), str(part)] = np.sort(rows.to_numpy(np.int64))

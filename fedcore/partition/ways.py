@@ -1,6 +1,6 @@
-r"""Ways to divide N examples of K classes among C devices: settings by name -> {device name: indices of its examples}.
+r"""Functions that divide N examples of K classes among C devices, as {device name: indices of its examples}.
 
-They divide what they are given, all of it, and draw by their arguments alone.
+They divide all given examples, and their random draws depend only on their arguments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REDRAWS = 1000
 
 
 def draws(*words: object) -> np.random.Generator:
-    """Return a random generator that depends on the words alone, e.g. (seed, "split", device name)."""
+    """Return a random generator that depends only on the words, e.g. (seed, "split", device name)."""
     digest = hashlib.blake2b("\x1f".join(map(str, words)).encode(), digest_size=16).digest()
     return np.random.default_rng(int.from_bytes(digest, "little"))
 
@@ -30,7 +30,7 @@ def draws(*words: object) -> np.random.Generator:
 
 
 def iid(labels: Index, devices: int, seed: int) -> dict[str, Index]:
-    """Equal shares (up to one example) of a shuffled set."""
+    """Divide the shuffled examples evenly, up to one example."""
     _check_devices(devices, len(labels))
     return _name_devices(np.array_split(draws(seed, "iid").permutation(len(labels)), devices))
 
@@ -38,20 +38,20 @@ def iid(labels: Index, devices: int, seed: int) -> dict[str, Index]:
 def dirichlet(labels: Index, devices: int, alpha: float, min_size: int, seed: int) -> dict[str, Index]:
     r"""Label skew: device i gets the share p_ki of class k, p_k ~ Dir(alpha, ..., alpha) independently for each class.
 
-    alpha -> 0: a class sits on one device; alpha -> inf: iid. (Yurochkin et al. 2019, sec. 4; CODE, Fig. 5.) Drawn
-    again until every device has `min_size` examples, at most REDRAWS times. The shares are rounded by one common random
-    offset per class, which is unbiased and never off by more than one example.
+    alpha -> 0: each class is on one device; alpha -> inf: iid. (Yurochkin et al. 2019, sec. 4; CODE, Fig. 5.) Redrawn
+    until every device has `min_size` examples, at most REDRAWS times. The shares are rounded by one common random
+    offset per class, which is unbiased and off by at most one example.
     """
     rng = draws(seed, "dirichlet")
     return _by_shares(labels, devices, alpha, min_size, rng, lambda k: rng.dirichlet(np.full(devices, alpha), size=k))
 
 
 def few_classes(labels: Index, devices: int, classes: int, alpha: float, min_size: int, seed: int) -> dict[str, Index]:
-    r"""Label skew: a device holds at most `classes` classes, drawn, and of each the share p_ki as in `dirichlet`.
+    r"""Label skew: a device has at most `classes` random classes, and of each the share p_ki as in `dirichlet`.
 
-    p_k ~ Dir(alpha, ..., alpha) over the devices that hold class k; their numbers differ by at most one between
-    classes, so that every example has a holder. With all classes this is `dirichlet`. ("Devices draw Dirichlet
-    distributions from a subset of 4 labels": ST-LF, sec. V.)
+    p_k ~ Dir(alpha, ..., alpha) over the devices with class k, whose number differs by at most one between classes, so
+    that every class has a device. With all classes this is `dirichlet`. ("Devices draw Dirichlet distributions from a
+    subset of 4 labels": ST-LF, sec. V.)
     """
     kinds = len(np.unique(labels))
     if not 1 <= classes <= kinds:
@@ -83,7 +83,7 @@ def _by_shares(
     rng: np.random.Generator,
     drawn: Callable[[int], NDArray[np.float64]],
 ) -> dict[str, Index]:
-    """Divide each class by the shares (K, C) that are drawn for K classes, again until every device has enough."""
+    """Divide each class by random shares (K, C), redrawn until every device has `min_size` examples."""
     if not 0 < alpha <= 1e100:
         raise InputError(f"federation.alpha = {alpha}: must be above 0 (small: skewed, 1e20: near-iid), at most 1e100")
     _check_devices(devices, len(labels))
@@ -107,11 +107,11 @@ def _by_shares(
 
 
 def dirichlet_capped(labels: Index, devices: int, alpha: float, min_size: int, seed: int) -> dict[str, Index]:
-    """Label skew as in `dirichlet`, but a device that holds an even share of all examples gets no more classes.
+    """Label skew as in `dirichlet`, but a device with an even share of all examples gets no further classes.
 
-    Classes are dealt out in their order, each by shares p_k ~ Dir(alpha, ..., alpha) among the devices with fewer than
-    N / C examples. So devices are less unequal in size, and the skew of a device's labels is stronger: the usual
-    reading of Yurochkin et al. 2019, which the CODE paper cites. Drawn again as in `dirichlet`.
+    Classes are divided in order, each by shares p_k ~ Dir(alpha, ..., alpha) among the devices with fewer than N / C
+    examples. So devices are less unequal in size, and their label skew is stronger: the usual reading of Yurochkin et
+    al. 2019, which the CODE paper cites. Redrawn as in `dirichlet`.
     """
     if not 0 < alpha < np.inf:
         raise InputError(f"federation.alpha = {alpha}: must be a positive number (small: skewed, 1e20: near-iid)")
@@ -138,17 +138,17 @@ def dirichlet_capped(labels: Index, devices: int, alpha: float, min_size: int, s
 
 
 def label_skew(labels: Index, devices: int, share: float, seed: int) -> dict[str, Index]:
-    r"""Label skew: of each device's examples `share` has one main label, the rest evenly the others (DFL, Table I).
+    r"""Label skew: `share` of each device's examples have one main label, the rest evenly the others (DFL, Table I).
 
-    Main labels go round the devices in turn, in a drawn order; sizes are equal up to one. Every example is used, so
-    where labels are not equally frequent this cannot hold exactly (of MNIST's ten labels seven have fewer than 6,000).
-    Here device i first gets a pure part m_i of its n_i examples, then all that is left is dealt evenly. With f_k the
-    part of label k in what is left,
+    Devices get main labels in turn, in random order; sizes are equal up to one. Every example is used, so that the
+    shares are not exact if labels differ in frequency (seven of MNIST's ten labels have fewer than 6,000 examples).
+    Here device i first gets m_i of its n_i examples from its main label; then the remaining ones are divided evenly.
+    With f_k the fraction of label k among the remaining examples,
 
     m_i + f_k (n_i - m_i) = share n_i    for its main label k,
 
-    so the rest is as even as what is left (MNIST, share .8: a label makes 5 to 18 % of a device's rest, 11 % would be
-    even). A device whose main label is used up gets more of the rest.
+    so the rest of a device is as even as the remaining examples (MNIST, share .8: 5 to 18 % of it per label; even is
+    11 %). A device whose main label is used up gets more of the remaining ones.
     """
     _check_devices(devices, len(labels))
     _, which, frequency = np.unique(labels, return_inverse=True, return_counts=True)
@@ -179,10 +179,10 @@ def label_skew(labels: Index, devices: int, share: float, seed: int) -> dict[str
 
 
 def quantity_skew(labels: Index, devices: int, alpha: float, min_size: int, seed: int) -> dict[str, Index]:
-    """Unequal sizes, equal labels: the shares of the devices are p ~ Dir(alpha, ..., alpha) of a shuffled set.
+    """Quantity skew: the devices get shares p ~ Dir(alpha, ..., alpha) of the shuffled examples, without label skew.
 
     (Li, Diao, Chen and He 2022, "Federated learning on non-IID data silos": quantity skew.) This is `dirichlet` for
-    examples that are all of one label.
+    examples of a single label.
     """
     return dirichlet(np.zeros_like(labels), devices, alpha, min_size, seed)
 
@@ -191,7 +191,7 @@ def quantity_skew(labels: Index, devices: int, alpha: float, min_size: int, seed
 
 
 def by_device(owners: Sequence[str] | None) -> dict[str, Index]:
-    """Every device keeps what it recorded; `owners` names it for each example."""
+    """Give each device the examples that it recorded; `owners` names the device of each example."""
     if owners is None:
         raise InputError(
             "federation.partition = 'by_device': the data name no devices; set data.device or give a file each"
@@ -200,17 +200,17 @@ def by_device(owners: Sequence[str] | None) -> dict[str, Index]:
 
 
 def by_domain(domains: Sequence[str] | None) -> dict[str, Index]:
-    """A device for each domain; `domains` names it for each example."""
+    """Make one device of each domain; `domains` names the domain of each example."""
     if domains is None:
         raise InputError("federation.partition = 'by_domain': the data name no domains")
     return _groups(domains)
 
 
 def by_writer(owners: Sequence[str] | None, devices: int, seed: int) -> dict[str, Index]:
-    """Whole writers (or whoever recorded an example) go to devices, which become as equal in size as that allows.
+    """Assign whole writers to devices of about equal size; `owners` names the writer of each example.
 
-    The writer with most examples goes to the smallest device, and so on (Graham 1969: the largest device is at most 4/3
-    of the best possible); equal ones in a drawn order. (FEMNIST is divided by writer: DFL, sec. IV-A.)
+    Writers go to the smallest device in order of their size, largest first (Graham 1969: the largest device is at most
+    4/3 of the optimum); ties are in random order. (FEMNIST is divided by writer: DFL, sec. IV-A.)
     """
     if owners is None:
         raise InputError("federation.partition = 'by_writer': the data do not say who wrote what; set data.device")

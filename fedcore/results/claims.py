@@ -1,22 +1,22 @@
 """A paper's claims as rules over the tidy table: each holds, does not hold, or was not tested, with the numbers.
 
-A rule is a sentence of a small language; A and B are rows of a study, differences of two ("code_ot - lmf"), or one of
-them is a number; KEY is a key of the study's grid, or "round":
+A rule is one of these forms; A and B are rows of a study or differences of two ("code_ot - lmf"), and one may be a
+number; KEY is a key of the study's grid, or "round":
 
     A > B                   A is above B by more than the spread
-    A ~ B within 0.02       they differ by no more than that
+    A ~ B within 0.02       they differ by at most 0.02
     A rises with KEY        A at the key's last value is above A at its first, by more than the spread
-    A falls with KEY
-    A stays within 0.05 with KEY    they differ by no more than that
+    A falls with KEY        A at the key's last value is below A at its first, by more than the spread
+    A stays within 0.05 with KEY    A at the key's first and last value differ by at most 0.05
 
-Numbers are ordered by size, names as the grid has them. A row's value is the mean over devices, unless `of` asks for
-their standard deviation, "std of test.accuracy", or for the worst of them, "worst of test.accuracy": the least, of what
-is better less (:data:`fedcore.results.summary.LESS`) the greatest.
+Numbers are ordered by size, names as in the grid. A row's value is the mean over devices; `of` may choose their
+standard deviation, "std of test.accuracy", or the worst device, "worst of test.accuracy": the minimum, or the maximum
+of a metric of which less is better (:data:`fedcore.results.summary.LESS`).
 
-A rule is put to every setting of the grid that `where` admits (a trend: to every group of settings that differ in the
-key alone) and holds if it holds in each. The key `domain` of `where` is none of the grid: with `domain: A` the values
-are those of the devices whose data are of domain A (:func:`fedcore.results.summary.groups`). As in the summary,
-differences are taken seed by seed and their spread is the standard deviation over seeds; a single seed tests nothing.
+A rule is tested in every setting of the grid that matches `where` (a trend: in every group of settings that differ only
+in the key) and holds if it holds in each. `where` has one key besides those of the grid: with `domain: A` the values
+are those of the devices with data of domain A (:func:`fedcore.results.summary.groups`). As in the summary, differences
+are taken seed by seed and their spread is the standard deviation over seeds; a single seed tests nothing.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ Points = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Claim:
-    """says: what the paper says. rule, of: see above. where: values (or lists of values) of grid keys, and of `domain`.
+    """says: the paper's claim. rule, of: see above. where: values (or lists of values) of grid keys, and of `domain`.
 
-    Raises InputError for a rule that cannot be read.
+    Raises InputError for an invalid rule or `of`.
     """
 
     says: str
@@ -72,7 +72,7 @@ class Claim:
 
     @property
     def parts(self) -> dict[str, str | None]:
-        """The words of the rule by their part in it."""
+        """The parts of the rule by name."""
         found = RULE.fullmatch(self.rule)
         assert found is not None
         return found.groupdict()
@@ -96,7 +96,7 @@ class Claim:
 
 
 class Evidence(NamedTuple):
-    """The result of a rule at one place of the grid: the difference that it tests, over so many seeds."""
+    """The result of a rule at one place of the grid: the tested difference and its spread over the seeds."""
 
     place: str
     difference: float
@@ -106,7 +106,7 @@ class Evidence(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """A claim and its evidence; without evidence it was not tested."""
+    """A claim and its evidence; a claim without evidence was not tested."""
 
     claim: Claim
     evidence: tuple[Evidence, ...]
@@ -136,7 +136,7 @@ class Verdict(NamedTuple):
 
 
 def judge(claim: Claim, table: pd.DataFrame, points: Points) -> Verdict:
-    """Judge a claim on one study's tidy table. points: the settings of the table, in the grid's order."""
+    """Test a claim on one study's tidy table. points: the settings of the table, in the grid's order."""
     part = claim.parts
     admitted = [setting for setting, point in points.items() if _admits(claim.where, point)]
     rows = _rows(claim, table[table["setting"].isin(admitted)])
@@ -171,7 +171,7 @@ def _admits(where: Mapping[str, Any], point: Mapping[str, Any]) -> bool:
 
 
 def _rows(claim: Claim, table: pd.DataFrame) -> pd.Series:
-    """Return the compared values, over devices, by method, setting, seed and turn."""
+    """Return the values to compare, over devices, by method, setting, seed and turn."""
     found = OF.fullmatch(claim.of)
     assert found is not None
     rows = table[(table["split"] == found["split"]) & (table["metric"] == found["metric"])]
@@ -189,7 +189,7 @@ def _number(side: str) -> float | None:
 
 
 def _side(rows: pd.Series, side: str) -> pd.Series | float:
-    """Return a row's values by setting, seed and turn; of a difference, those of the last turn; or the number."""
+    """Return a row's values by setting, seed and turn; a difference's values of the last turn; or the number."""
     number = _number(side)
     if number is not None:
         return number
@@ -198,7 +198,7 @@ def _side(rows: pd.Series, side: str) -> pd.Series | float:
 
 
 def _last(values: Any) -> Any:
-    """Return the last turn's values, by setting and seed; a number as it is."""
+    """Return the last turn's values, by setting and seed; a number is returned unchanged."""
     if isinstance(values, float) or values.index.nlevels == 2:
         return values
     return values.dropna().groupby(["setting", "seed"]).last()
@@ -216,7 +216,7 @@ def _by_round(means: pd.Series) -> Iterator[tuple[str, pd.Series, pd.Series]]:
 
 
 def _by_key(means: pd.Series, key: str, points: Points) -> Iterator[tuple[str, pd.Series, pd.Series]]:
-    """Yield each group of settings that differ in the key alone, with the values at its smallest and largest."""
+    """Yield each group of settings that differ only in the key, with the values at its first and last value."""
     final = _last(means)
     known = set(final.index.unique("setting"))
     groups: dict[str, dict[Any, str]] = {}
@@ -238,7 +238,7 @@ def _hashable(value: Any) -> Any:
 
 
 def verdict_table(verdicts: Iterable[tuple[str, Verdict]]) -> pd.DataFrame:
-    """Return a row for each claim of a study: what it says, the rule, whether it holds, and the numbers."""
+    """Return a row for each claim of a study: its text, the rule, the verdict and the numbers."""
     rows = [
         {
             "study": study, "says": verdict.claim.says, "rule": verdict.claim.rule, "of": verdict.claim.of,

@@ -12,20 +12,20 @@ from fedcore.local import IMAGE_BATCH, load
 from fedcore.types import Data, Device, InputError, Message, Model, Params
 
 POINTS = 600
-"""About the most examples embedded, taken evenly from all devices."""
+"""Approximate maximum number of embedded examples, taken evenly from all devices."""
 
 COMPONENTS = 50
-"""Principal components that t-SNE sees, as its authors advise."""
+"""Principal components used as t-SNE's input, as its authors recommend."""
 
 
 def embed(
     models: Mapping[str, Model], messages: Mapping[str, Message], devices: Mapping[str, Device], *, seed: int
 ) -> dict[str, Tensor]:
-    """Return xy (N, 2) float64, y (N,) class numbers and device (N,): positions among the devices, in their order.
+    """Return xy (N, 2) float64, class numbers y (N,) and device (N,), the device's position in `devices`.
 
     Features are the output of the last shared part: the deepest cell up to which `messages` has all leaves; without
-    any, the deepest cell. They are flattened and embedded together by t-SNE
-    (van der Maaten and Hinton 2008), perplexity 30. The same bits for the same values.
+    any, the deepest cell. They are flattened and embedded together by t-SNE (van der Maaten and Hinton 2008),
+    perplexity 30. The same values give the same bits.
 
     Raises InputError for a net that is not a sequence, features of different sizes, several models on a device, or
     fewer than four examples.
@@ -61,7 +61,7 @@ def shared(device: Device, model: Params, depth: int, data: Data) -> Tensor:
 
 
 def tsne(x: Tensor, seed: int) -> Tensor:
-    """Embed points (N, D) in two dimensions, (N, 2) float64; in one thread, as sums depend on their order."""
+    """Embed points (N, D) in two dimensions, (N, 2) float64, in one thread, as sums depend on their order."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits

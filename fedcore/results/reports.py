@@ -1,6 +1,6 @@
 """Series over rounds and last values of a method's reports.
 
-`reports` are always those of all turns in order (:class:`fedcore.types.Report`).
+`reports` always holds one :class:`fedcore.types.Report` per turn, in order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fedcore.types import Method, Numbers, Params, Report, Scores
 
 
 def series(reports: Sequence[Report]) -> dict[str, dict[str, list[float]]]:
-    """Return topic -> metric -> a number for each turn, nan where a turn has none."""
+    """Return topic -> metric -> one number per turn, nan for turns without it."""
     names = dict.fromkeys((topic, metric) for one in reports for topic, told in one.series.items() for metric in told)
     found: dict[str, dict[str, list[float]]] = {}
     for topic, metric in names:
@@ -23,19 +23,19 @@ def series(reports: Sequence[Report]) -> dict[str, dict[str, list[float]]]:
 
 
 def devices(reports: Sequence[Report]) -> dict[str, Numbers]:
-    """Return topic -> device -> metric -> number, of each topic's last turn; topics in the order of their names."""
+    """Return topic -> device -> metric -> number, from each topic's last turn; topics are sorted by name."""
     last = {topic: numbers for one in reports for topic, numbers in one.devices.items()}
     return dict(sorted(last.items()))
 
 
 def final_numbers(method: Method, reports: Sequence[Report], scores: Scores | None) -> Mapping[str, Numbers]:
-    """Return the final numbers of devices, completed by the method's review of the last scores."""
+    """Return the devices' final numbers, completed by the method's review of the last scores."""
     found = devices(reports)
     return found if method.review is None or scores is None else method.review(found, scores)
 
 
 def matrices(reports: Sequence[Report]) -> Params:
-    """Return the last matrices by name: of each kind, the name's part before its first slash, those of one turn."""
+    """Return the last matrices by name: those of one turn for each kind, the part of a name before its first slash."""
     last: dict[str, Params] = {}
     for one in reports:
         kinds: dict[str, Params] = {}
@@ -46,10 +46,10 @@ def matrices(reports: Sequence[Report]) -> Params:
 
 
 def over_rounds(reports: Sequence[Report], name: str) -> dict[int, Tensor]:
-    """Return turn, counted from 1 -> the matrix of that name, of the turns that have one."""
+    """Return turn, counted from 1 -> the matrix of that name, for the turns that have it."""
     return {number: one.matrices[name] for number, one in enumerate(reports, 1) if name in one.matrices}
 
 
 def words(reports: Sequence[Report], name: str) -> list[str]:
-    """Return the different texts of that name, in the order of their first turn."""
+    """Return the distinct strings of that name, in the order of their first turn."""
     return [*dict.fromkeys(one.words[name] for one in reports if name in one.words)]

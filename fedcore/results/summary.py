@@ -1,4 +1,4 @@
-"""Summary of the tidy table: the last round, mean and spread, worst device, bytes, ranks with ties."""
+"""Summary of the tidy table: last round, mean and spread, worst device, bytes, ranks with ties."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ RUN = [*ROW, "seed"]
 NO_SECONDS = pd.DataFrame(columns=["study", "setting", "method", "seed", "kind", "wall", "cpu"])
 SPLITS = {"test": "own test", "shared": "shared test"}
 SCORED = ("val", *SPLITS)
-"""The splits with scores; others have bytes and the server's reports."""
+"""The splits with scores; the others hold bytes and the server's reports."""
 LESS = frozenset(
     {"loss", "largest_share", "similarity_other", "iterations", "violation", "bound", "bytes_up", "bytes_down"}
 )
-"""The metrics of which less is better; a device is worst at them where they are greatest."""
+"""Metrics of which less is better; the worst device has the largest value."""
 PART = ["mean", "std_devices", "std_seeds", "worst", "macro_f1", "loss", "rank", "gap", "spread"]
 COLUMNS = [
     *ROW,
@@ -37,7 +37,7 @@ GROUPS = [*ROW, "group", "split", "mean", "std_devices", "std_seeds", "n_devices
 
 
 def last_round(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the score rows of every run's last evaluated round: never its best one."""
+    """Return the score rows of every run's last evaluated round, not of its best one."""
     last = table[table["split"].isin(SCORED)]
     for clock in ("stage", "round"):
         last = last[last[clock] == last.groupby(RUN)[clock].transform("max")]
@@ -45,19 +45,19 @@ def last_round(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarise(table: pd.DataFrame, seconds: pd.DataFrame, controls: frozenset[str]) -> pd.DataFrame:
-    """Return one row per study, dataset, setting and method; the methods by rank, then the controls, the best first.
+    """Return one row per study, dataset, setting and method: methods by rank, then controls, the best first.
 
-    For each split, `test` (the device's own test examples) and `shared` (the shared test set):
+    For each split, `test` (the device's test examples) and `shared` (the shared test set):
     *_mean: accuracy, a fraction, mean over devices, then over seeds. *_std_devices: mean over seeds of the standard
     deviation over devices. *_std_seeds: standard deviation over seeds of the mean over devices; nan for one seed.
-    *_worst: mean over seeds of the least accuracy of a device. *_macro_f1, *_loss: means as of accuracy.
-    *_rank, *_gap, *_spread: see :func:`ranks`, :func:`gap_to_best`; the gap to the best method that is no
+    *_worst: mean over seeds of the lowest accuracy of a device. *_macro_f1, *_loss: means as for accuracy.
+    *_rank, *_gap, *_spread: see :func:`ranks`, :func:`gap_to_best`; the gap is to the best method that is not a
     control.
 
-    primary: the split that decides `rank`: own test where every method has it in every seed, else shared.
-    control: a row that the methods must beat; it has no rank, as it is no candidate, but it has a gap.
+    primary: the split that decides `rank`: `test` if every method has it in every seed, else `shared`.
+    control: a row that the methods must beat; it is no candidate and has no rank, but a gap.
     bytes_up, bytes_down: of all devices and rounds, mean over seeds. wall, cpu: seconds of all steps, mean over seeds,
-    nan where unknown (`seconds` may be empty). rounds: of all stages together.
+    nan if unknown (`seconds` may be empty). rounds: number of rounds of all stages.
     """
     scores = last_round(table)
     accuracy = scores[scores["metric"] == "accuracy"]
@@ -78,7 +78,7 @@ def summarise(table: pd.DataFrame, seconds: pd.DataFrame, controls: frozenset[st
 def groups(table: pd.DataFrame) -> pd.DataFrame:
     """Return each device's group: columns study, dataset, setting, method, seed, device, group.
 
-    A group are the devices that train on one domain alone: data.in_<domain> is 1.
+    A group is all devices whose training data come from one domain: data.in_<domain> is 1.
     """
     of = table[(table["split"] == "data") & table["metric"].str.startswith("in_") & (table["value"] == 1)]
     return of.assign(group=of["metric"].str.removeprefix("in_"))[[*RUN, "device", "group"]]
@@ -87,8 +87,8 @@ def groups(table: pd.DataFrame) -> pd.DataFrame:
 def by_group(table: pd.DataFrame) -> pd.DataFrame:
     """Return the last round's accuracy of each group of devices: a row per study, setting, method, group and split.
 
-    mean, std_devices, std_seeds: as :func:`summarise` has them, over the group's devices. n_devices: of the group, the
-    mean over seeds. Nothing where a setting has fewer than two groups.
+    mean, std_devices, std_seeds: as in :func:`summarise`, over the group's devices. n_devices: size of the group, mean
+    over seeds. Settings with fewer than two groups are omitted.
     """
     scores = last_round(table)
     scores = scores[(scores["metric"] == "accuracy") & scores["split"].isin(SPLITS) & scores["value"].notna()]
@@ -110,7 +110,7 @@ def by_group(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _traffic(table: pd.DataFrame) -> pd.DataFrame:
-    """Return each row's bytes; indexed by ROW in the order of the table."""
+    """Return each row's bytes, indexed by ROW in the order of the table."""
     rows = pd.DataFrame(index=pd.MultiIndex.from_frame(table[ROW].drop_duplicates()))
     for way in ("bytes_up", "bytes_down"):
         sent = table[(table["split"] == "traffic") & (table["metric"] == way)]
@@ -128,7 +128,7 @@ def _counts(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _seconds(seconds: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """Return each row's seconds, or no rows where none are known."""
+    """Return each row's seconds; no rows if none are known."""
     if seconds.empty:
         return pd.DataFrame(columns=["wall", "cpu"], index=pd.MultiIndex.from_frame(table[ROW][:0]), dtype=float)
     known = table[ROW].drop_duplicates().merge(seconds, on=["study", "setting", "method"])
@@ -136,7 +136,7 @@ def _seconds(seconds: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _accuracy(accuracy: pd.DataFrame, split: str) -> pd.DataFrame:
-    """Return mean, spread and worst device of each row on one split."""
+    """Return the mean, spread and worst device of each row on one split."""
     devices = accuracy.groupby(RUN)["value"].agg(["mean", "std", "min"])
     seeds = devices.groupby(ROW)
     return pd.DataFrame(
@@ -171,17 +171,17 @@ def _rank(rows: pd.DataFrame, accuracy: pd.DataFrame, controls: frozenset[str]) 
 
 
 def ranks(runs: Mapping[str, pd.DataFrame]) -> dict[str, int]:
-    """Return each method's rank, 1 for the best; equal ranks are ties within the spread. Best mean first.
+    """Return each method's rank, 1 for the best, sorted by mean; equal ranks are ties within the spread.
 
     runs: method -> accuracy, seeds x devices.
 
-    The methods are walked through from the best mean down (equal means: by name). The first leads a group; each next
-    one is compared with its group's leader, shares the leader's rank if it is :func:`is_tie` with it, and otherwise
-    leads a new group, whose rank is its position (1, 1, 3, ...). "Within the spread" is not transitive (a ~ b and
-    b ~ c, but a above c), so that comparing neighbours would let a chain of small steps tie everyone. Comparing with
-    the leader alone bounds a group by one spread, and a rank never contradicts the order of the means. The price: a
-    method below one that is not tied with the leader cannot share the leader's rank, however wide its own spread is;
-    its gap and spread still show it, and :func:`standings` marks it.
+    Methods are visited from the best mean down (equal means: by name). The first leads a group; each next one is
+    compared with the current leader, shares its rank if they tie (:func:`is_tie`), and otherwise leads a new group,
+    whose rank is its position (1, 1, 3, ...). "Within the spread" is not transitive (a ~ b and b ~ c, but a above c),
+    so that comparing neighbours would let a chain of small steps tie all methods. Comparing with the leader bounds a
+    group by one spread, and ranks never contradict the order of the means. The price: a method below one that does not
+    tie with the leader cannot share the leader's rank, however wide its spread is; its gap and spread still show the
+    tie, and :func:`standings` marks it.
     """
     means = {name: round(run.mean(axis=1).mean(), 12) for name, run in runs.items()}
     order = sorted(runs, key=lambda name: (-means[name], name))
@@ -197,14 +197,14 @@ def ranks(runs: Mapping[str, pd.DataFrame]) -> dict[str, int]:
 
 
 def gap_to_best(run: pd.DataFrame, best: pd.DataFrame) -> tuple[float, float]:
-    """Return how far a run is behind the best one, and the spread of that difference (accuracy, fractions).
+    """Return the best run's accuracy minus a run's, and the spread of that difference (fractions).
 
-    run, best: seeds x devices. A seed fixes who holds what, the initial models and the draws, and moves all methods
-    together, so that the difference is taken seed by seed. Its spread is the standard deviation over seeds, not the
-    standard error: it says whether another seed would likely show the same order, which more seeds do not make truer.
-    A single common seed has no such spread: there it is the standard error, over devices, of the difference device by
-    device, which says how far the mean would move with other devices of this kind (0 where unknown: one device, or the
-    shared test set under two global models). Without a common seed: difference of the means, spreads added in squares.
+    run, best: seeds x devices. A seed fixes the partition, the initial models and the random draws, and affects all
+    methods alike, so that the difference is taken seed by seed. Its spread is the standard deviation over seeds, not
+    the standard error: it tells whether another seed would likely show the same order, which does not depend on the
+    number of seeds. With a single common seed, it is the standard error over devices of the differences by device: how
+    far the mean would move with other devices of this kind (0 if unknown: one device, or the shared test set under two
+    global models). Without a common seed: difference of the means, root of the sum of squared spreads.
     """
     common = (best.mean(axis=1) - run.mean(axis=1)).dropna()
     if len(common) > 1:
@@ -218,15 +218,15 @@ def gap_to_best(run: pd.DataFrame, best: pd.DataFrame) -> tuple[float, float]:
 
 
 def is_tie(gap: float, spread: float) -> bool:
-    """Say whether a gap is within the spread (up to rounding); a negative gap always is."""
+    """Return whether a gap is within the spread (up to rounding); a negative gap always is."""
     return gap <= spread + 1e-12
 
 
 def curves(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the course of every score: mean over devices and seeds, standard deviation over seeds of the device mean.
+    """Return every score over rounds: mean over devices and seeds, standard deviation over seeds of the device mean.
 
-    Columns: study, dataset, setting, method, split, metric, step, mean, std. step: rounds played up to there, through
-    all stages. Splits without any value are left out.
+    Columns: study, dataset, setting, method, split, metric, step, mean, std. step: rounds so far, of all stages.
+    Splits without any value are omitted.
     """
     rounds = table.groupby([*ROW, "stage"])["round"].max()
     before = (rounds.groupby(ROW).cumsum() - rounds).rename("before")
@@ -277,13 +277,13 @@ def verdict(summary: pd.DataFrame) -> list[str]:
 
 
 def join_words(words: Iterable[str]) -> str:
-    """Return words as one writes them: a, b and c."""
+    """Join words as in a sentence: a, b and c."""
     *most, last = words
     return f"{', '.join(most)} and {last}" if most else last
 
 
 def format_bytes(nbytes: float) -> str:
-    """Return a number of bytes for people: 0, 512 B, 3.4 MB (steps of 1,000)."""
+    """Format a number of bytes: 0, 512 B, 3.4 MB (steps of 1,000)."""
     if math.isnan(nbytes):
         return "-"
     power = min(int(math.log10(max(nbytes, 1)) // 3), 4)

@@ -1,4 +1,4 @@
-"""Rounds as rows of one tidy table, and a few numbers for DVC."""
+"""Rounds as rows of one tidy table, and summary numbers for DVC."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def rows(
     reports: Sequence[Report],
     beside: Mapping[str, Numbers],
 ) -> pd.DataFrame:
-    """Return a method's rounds as tidy rows: scores and series of the evaluated ones, bytes of all.
+    """Return a method's rounds as tidy rows: scores and series of evaluated rounds, bytes of all rounds.
 
-    reports: of all rounds; a topic of their series is a split, and its numbers are those of every device. beside:
-    split -> device -> metric -> value, once: numbers of its data and of the server's reports.
+    reports: of all rounds; a topic of their series becomes a split, with its numbers in the rows of every device.
+    beside: split -> device -> metric -> value, once: numbers of the device's data and of the server's reports.
     """
     found: list[tuple[Any, ...]] = []
     for one, report in zip(played, reports, strict=True):
@@ -52,9 +52,9 @@ def rows(
 
 
 def over_devices(rows: pd.DataFrame, groups: pd.Series) -> dict[str, float]:
-    """Return the mean, worst and spread of one metric over devices; of scores also each group's mean, in_<name>.
+    """Return the mean, worst and spread of one metric over devices; for scores also each group's mean, in_<name>.
 
-    rows: of one split, metric and turn. groups: device -> group; with fewer than two there are no means of groups.
+    rows: of one split, metric and turn. groups: device -> group; group means need at least two groups.
     """
     values = rows["value"]
     split, metric = rows[["split", "metric"]].iloc[0]
@@ -67,7 +67,7 @@ def over_devices(rows: pd.DataFrame, groups: pd.Series) -> dict[str, float]:
 
 
 def headline(table: pd.DataFrame) -> dict[str, dict[str, float]]:
-    """Return, for each setting and method, the last round's accuracies over devices, for `dvc metrics`."""
+    """Return the last round's accuracies over devices for each setting and method, for `dvc metrics`."""
     last = final(table)
     scores = last[(last["metric"] == "accuracy") & last["value"].notna()]
     found: dict[str, dict[str, float]] = {}
@@ -78,7 +78,7 @@ def headline(table: pd.DataFrame) -> dict[str, dict[str, float]]:
 
 
 def has(table: pd.DataFrame, split: str) -> bool:
-    """Tell whether every device has examples of a split."""
+    """Return whether every device has examples of a split."""
     values = table[(table["split"] == split) & (table["metric"] == "accuracy")]["value"]
     return len(values) > 0 and bool(values.notna().all())
 

@@ -1,4 +1,4 @@
-"""Pictures, as matplotlib figures that own no global state: the caller saves them."""
+"""Figures in matplotlib, without global state: the caller saves them."""
 
 from collections.abc import Iterator
 from importlib import import_module
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def drawings(path: str, reports: Reports) -> Iterator[Drawing]:
-    """Return what a function of `Method.figures` draws of some methods' reports."""
+    """Return the drawings of some methods' reports by a function of `Method.figures`."""
     module, _, name = path.partition(":")
     found: Iterator[Drawing] = getattr(import_module(module), name)(reports)
     return found

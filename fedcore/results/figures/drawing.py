@@ -18,15 +18,15 @@ from fedcore.types import Report
 
 Array: TypeAlias = npt.NDArray[np.float64]
 
-BLUE = "#0072b2"  # of Okabe and Ito's palette, told apart by everyone
+BLUE = "#0072b2"  # of Okabe and Ito's palette for every kind of colour vision
 COLOURS = (BLUE, "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")  # of the same palette
 MARKERS = "osD^vPX"
 LINES = ("-", "--", ":")
-MAP = "viridis"  # even steps of lightness, for every kind of sight
+MAP = "viridis"  # even steps of lightness, for every kind of colour vision
 GREY = "0.45"
 
 FEW_CELLS = 16
-"""Rows of a matrix up to which its values are written into it."""
+"""Maximum rows of a matrix whose values are written into its cells."""
 
 Reports: TypeAlias = Mapping[str, Sequence[Report]]
 """label of a method -> the reports of all its turns"""
@@ -38,7 +38,7 @@ Drawing: TypeAlias = tuple[str, str, Callable[[], Figure]]
 def show(
     figure: Figure, panel: Axes, values: Array, label: str, form: Formatter | None, scale: Normalize | None = None
 ) -> None:
-    """Show a matrix with a scale beside it; cells without a value stay grey."""
+    """Show a matrix with a colour bar; cells without a value stay grey."""
     panel.set_facecolor("0.85")
     image = panel.imshow(np.ma.masked_invalid(values), cmap=MAP, norm=scale)
     figure.colorbar(image, ax=panel, label=label, format=form)
@@ -52,7 +52,7 @@ def name_cells(panel: Axes, rows: Iterable[object], columns: Iterable[object]) -
 
 
 def write_cells(panel: Axes, light: Array, form: Callable[[float], str], values: Array | None = None) -> None:
-    """Write a matrix's values into its cells, in black or white. light: the values that the colours show."""
+    """Write a matrix's values into its cells, in black or white. light: the values shown by the colours."""
     values = light if values is None else values
     known = light[np.isfinite(light)]
     middle = (known.min() + known.max()) / 2 if len(known) else 0.0
@@ -62,14 +62,14 @@ def write_cells(panel: Axes, light: Array, form: Callable[[float], str], values:
 
 
 def bare(panel: Axes) -> None:
-    """Leave two spines and a pale grid."""
+    """Reduce a panel's frame to two spines and a pale grid."""
     panel.spines[["top", "right"]].set_visible(False)
     panel.grid(color="0.92", linewidth=0.8)
     panel.set_axisbelow(True)
 
 
 def method_styles(methods: Iterable[str], hollow: Iterable[bool] | None = None) -> dict[str, dict[str, Any]]:
-    """Return how each method is drawn: colour, marker and line, the same in all pictures of the same methods."""
+    """Return each method's colour, marker and line, the same in all figures of the same methods."""
     order = dict.fromkeys(methods, False) if hollow is None else dict(zip(methods, hollow, strict=True))
     where = {method: i for i, method in enumerate(sorted(order))}
     turns = {method: divmod(i, len(COLOURS)) for method, i in where.items()}
@@ -102,19 +102,19 @@ def percent(value: float, _: object = None) -> str:
 
 
 def plain(text: object) -> str:
-    """Return a text with its dollar signs escaped, which would start a formula."""
+    """Escape the dollar signs of a text, which would start a formula."""
     return str(text).replace("$", r"\$")
 
 
 def png(figure: Figure) -> bytes:
-    """Return a figure as the bytes of a PNG file, the same for the same figure."""
+    """Return a figure as the bytes of a PNG file; equal figures give equal bytes."""
     out = io.BytesIO()
     figure.savefig(out, format="png", dpi=110, metadata={"Software": None})
     return out.getvalue()
 
 
 def heat_map(matrix: npt.ArrayLike, title: str) -> Figure:
-    """Draw a matrix, a cell a number, with its scale."""
+    """Draw a matrix, one cell per number, with a colour bar."""
     figure = Figure(figsize=(5.2, 4.4), layout="constrained")
     panel = figure.subplots()
     show(figure, panel, np.atleast_2d(np.asarray(matrix, float)), "", None)

@@ -1,4 +1,4 @@
-"""Devices' data and features: how alike they are, and examples in the plane."""
+"""Figures of the similarity of devices' data and of embedded features."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from fedcore.results.figures.drawing import (
 
 
 def similarity(cosine: pd.DataFrame, groups: Mapping[str, str]) -> Figure:
-    """Draw the cosine between the data of each two devices (FedASA, Fig. 1), with its value where 16 or fewer are.
+    """Draw the cosine similarity of the devices' data (FedASA, Fig. 1), with the values for at most 16 devices.
 
-    cosine: (C, C) with the devices' names. groups: device -> group; those of one group stand together, between lines.
+    cosine: (C, C) with the devices' names. groups: device -> group; devices are sorted by group, with lines between.
     """
     order = sorted(cosine.index, key=lambda name: (groups.get(name, "~"), name))
     values = cosine.loc[order, order].to_numpy(float)

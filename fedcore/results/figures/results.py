@@ -31,10 +31,10 @@ QUIET = "#6f8fa6"
 
 
 def class_counts(counts: pd.DataFrame) -> Figure:
-    """Draw the training examples of every device and class (CODE, Fig. 5), device sizes above.
+    """Draw the training examples of every device and class (CODE, Fig. 5), with device sizes above.
 
-    counts: as :func:`fedcore.partition.tables.counts` returns it. A disc's area is the number of examples, so that
-    colour carries nothing. Examples without a label have no class: they are the grey part of a device's bar.
+    counts: from :func:`fedcore.partition.tables.counts`. A disc's area is the number of examples; colour has no
+    meaning. Examples without a label have no class: they are the grey part of a device's bar.
     """
     table = counts.drop(columns=["n_train", "n_val", "n_test", "n_unlabelled"], errors="ignore")
     devices, classes = table.shape
@@ -71,7 +71,7 @@ def class_counts(counts: pd.DataFrame) -> Figure:
         loc="upper left",
         bbox_to_anchor=(1.01, 1.0),
         frameon=False,
-        labelspacing=7 * cell - 0.6,  # lines as far apart as the largest disc is wide
+        labelspacing=7 * cell - 0.6,  # line spacing of the largest disc's width
         handletextpad=1.4,
     )
     return figure
@@ -80,8 +80,8 @@ def class_counts(counts: pd.DataFrame) -> Figure:
 def comparison(summary: pd.DataFrame) -> Figure:
     """Draw the accuracy of every method of one setting on devices' test data and on the shared test set.
 
-    summary: the rows of one setting as `fedcore.results.summary.summarise` returns them, drawn in their order. The best
-    (by rank) are blue and bold, controls grey and hollow, below a line.
+    summary: the rows of one setting from `fedcore.results.summary.summarise`, drawn in their order. The best (by rank)
+    are blue and bold; controls are grey and hollow, below a line.
     """
     control = summary["control"].to_numpy(bool)
     at = np.arange(len(summary)) + 0.9 * control
@@ -142,8 +142,8 @@ def comparison(summary: pd.DataFrame) -> Figure:
 def accuracy_by_traffic(summary: pd.DataFrame) -> Figure:
     """Draw the accuracy of every method of one setting over the bytes that a device sends and receives (mean).
 
-    The axis is logarithmic above its first power of ten and linear below it, so that methods that send nothing stand
-    at 0. Controls are hollow.
+    The axis is logarithmic above its first power of ten and linear below it, so that methods that send nothing are at
+    0. Controls are hollow.
     """
     sent = ((summary["bytes_up"] + summary["bytes_down"]) / summary["n_devices"]).fillna(0.0).to_numpy(float)
     low = 10 ** np.floor(np.log10(sent[sent > 0].min(initial=np.inf))) if sent.any() else 1.0
@@ -168,9 +168,9 @@ def accuracy_by_traffic(summary: pd.DataFrame) -> Figure:
 def curves(course: pd.DataFrame) -> Figure:
     """Draw accuracy after every evaluated round: mean over devices and seeds, a band of one spread over seeds.
 
-    course: rows as `fedcore.results.summary.curves` returns them. Of one setting: a panel for each split that has
-    values; of several: a panel for each setting, on own test data where every setting has them. A method with a single
-    evaluated round is drawn as a level line from there on, to compare with.
+    course: rows from `fedcore.results.summary.curves`. One setting: a panel for each split with values. Several
+    settings: a panel for each, on devices' test data if every setting has them, else on the shared test set. A method
+    with a single evaluated round continues as a dotted horizontal line, for comparison.
     """
     course = course[course["metric"] == "accuracy"]
     splits = [split for split in SPLITS if (course["split"] == split).any()] or list(SPLITS)
@@ -211,8 +211,8 @@ def curves(course: pd.DataFrame) -> Figure:
 def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]], key: str) -> Figure:
     """Draw accuracy along one key of a study's grid, a panel for each combination of the others: CODE, Figs. 8 and 9.
 
-    summary: a study's rows. points: setting -> its point in the grid. Of the shared test set where there is one.
-    Bars are one standard deviation over seeds; controls are hollow.
+    summary: a study's rows. points: setting -> its point in the grid. The accuracy is on the shared test set if there
+    is one. Bars are one standard deviation over seeds; controls are hollow.
     """
     split = "shared" if summary["shared_mean"].notna().all() else "test"
     place = {
@@ -266,7 +266,7 @@ def _short_text(value: Any) -> str:
 def per_device(table: pd.DataFrame, seed: int | None = None, split: str = "test") -> Figure:
     """Draw the accuracy of every device under every method of one setting after the last round, best method first.
 
-    table: tidy rows of one setting. seed: None: the smallest. One seed only, as partitions differ between seeds.
+    table: tidy rows of one setting. seed: the seed to draw, as partitions differ between seeds; None: the smallest.
     """
     last = last_round(table)
     seed = int(last["seed"].min()) if seed is None else seed
@@ -288,7 +288,7 @@ def per_device(table: pd.DataFrame, seed: int | None = None, split: str = "test"
 
 
 def _panels(summary: pd.DataFrame, wide: float, high: float, sharey: bool = False) -> tuple[Figure, dict[Axes, str]]:
-    """Return a figure with a panel for each split that has a value."""
+    """Return a figure with a panel for each split with values."""
     splits = [split for split in SPLITS if summary[f"{split}_mean"].notna().any()] or list(SPLITS)
     figure = Figure(figsize=(1.6 + wide * len(splits), high))
     figure.set_layout_engine("constrained", w_pad=0.12)
