@@ -101,6 +101,7 @@ def test_gradients_are_autograds(loss):
         torch.testing.assert_close(flat.slopes[name], leaf.grad, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [ADAM, MOMENTUM], ids=["adam", "momentum"])
 def test_kept_moments_are_one_optimiser_through_all_rounds(training):
     kept, module = replace(training, moments="kept"), NET.build()

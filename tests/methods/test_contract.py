@@ -58,6 +58,7 @@ def models(built, one):
     }
 
 
+@pytest.mark.slow
 def test_what_is_deployed_fits_its_net_is_finite_and_is_what_was_scored(row):
     built = row.build(NETS)
     one = last(built, FED)
@@ -94,6 +95,7 @@ def test_nothing_that_goes_in_is_changed(row):
     assert [bits(value) for value in passed] == before
 
 
+@pytest.mark.slow
 def test_who_takes_part_sends_and_nobody_else(row):
     built = row.build(NETS)
     messages = begin(built, FED, 0, Inline()).messages
