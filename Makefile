@@ -4,6 +4,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+# what a user keeps beside these folders is not checked
+CODE := fedcore tasks flows tests benchmarks examples
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
@@ -21,8 +23,8 @@ test: .venv/test
 	@$(MAKE) --no-print-directory --jobs 2 style all-tests
 
 style:
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
