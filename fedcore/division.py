@@ -163,7 +163,8 @@ def federate(
     given = check(
         model(partition.partition, PARTITION_CONTEXT), "federate", {**chosen.settings, **settings}
     ).model_dump()
-    several = ([*net] if isinstance(net, list | tuple) else [net]) if net else [architecture("mlp")()]
+    given_nets: Any = net or architecture("mlp")()
+    several = [*given_nets] if isinstance(given_nets, list | tuple) else [given_nets]
     for one in several:
         if not isinstance(one, Architecture):
             raise InputError(
