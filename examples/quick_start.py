@@ -5,7 +5,7 @@ import fedcore as fc
 fed = fc.federate(fc.load("digits"), fc.dirichlet(0.5), devices=8, net=fc.mlp(64, 32))
 
 result = fc.run(fc.code_ot(reg=0.01), fed, seed=0)
-print(result.table.tail())  # tidy: a row per round, device, split and metric
+print(result.table[["round", "device", "split", "metric", "value"]].head())  # tidy: a row for each number
 print(result.models["device-03"].predict(fed.dataset.train.x[:10]))
 
 found = fc.compare([fc.local_only(), fc.fedavg(rounds=10), fc.code_ot()], fed, seeds=range(3))

@@ -78,6 +78,11 @@ def group_settings(fn: Callable[..., Any], settings: Mapping[str, Any]) -> dict[
     return made
 
 
+def describe(value: object) -> str:
+    """Return a word for a wrong argument: a function's or class's name, a text in quotes, else the type."""
+    return repr(value) if isinstance(value, str) else getattr(value, "__name__", type(value).__name__)
+
+
 def suggestion(word: str, known: Iterable[object]) -> str:
     """Return a hint that suggests the closest known word, or an empty text."""
     found = difflib.get_close_matches(word, list(map(str, known)), 1)

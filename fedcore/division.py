@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from fedcore import nets, partition
-from fedcore.builders import settings_of
+from fedcore.builders import describe, settings_of
 from fedcore.data import Dataset
 from fedcore.execute.workers import one_thread
 from fedcore.nets.custom import custom
@@ -151,6 +151,8 @@ def federate(
 
     Raises InputError for a setting that is unknown or out of range.
     """
+    if not isinstance(dataset, Dataset):
+        raise InputError(f"federate.dataset = {describe(dataset)}: must be a dataset, e.g. load('digits')")
     chosen = way if way is not None else Way("dirichlet", {})
     if not isinstance(chosen, Way):
         raise InputError(f"federate.way = {chosen!r}: must be one of {', '.join(PARTITIONS)}, e.g. dirichlet(0.5)")
@@ -161,7 +163,13 @@ def federate(
     given = check(
         model(partition.partition, PARTITION_CONTEXT), "federate", {**chosen.settings, **settings}
     ).model_dump()
-    several = [net] if isinstance(net, Architecture) else [*(net or [architecture("mlp")()])]
+    given_nets: Any = net or architecture("mlp")()
+    several = [*given_nets] if isinstance(given_nets, list | tuple) else [given_nets]
+    for one in several:
+        if not isinstance(one, Architecture):
+            raise InputError(
+                f"federate.net = {describe(one)}: must be a net with its settings, such as mlp(64, 32) or net(MyNet)"
+            )
     return DividedDataset(dataset, chosen, given, tuple(one.of(dataset) for one in several), scale, name)
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fedcore.builders import CONTEXT, settings_of
+from fedcore.builders import CONTEXT, describe, settings_of
 from fedcore.division import DividedDataset, architecture, way
 from fedcore.evaluate import outputs
 from fedcore.execute.workers import Inline, Workers, one_thread
@@ -217,9 +217,18 @@ def compare(
     Raises InputError where two methods have one label.
     """
     chosen = list(recipes)
+    if not chosen:
+        raise InputError("compare: there is no method to run")
+    if not isinstance(fed, DividedDataset | Federation):
+        raise InputError(f"compare.fed: {describe(fed)} is no federation; make one with federate(data, ...)")
+    if not isinstance(seeds, Iterable):
+        raise InputError(f"compare.seeds = {seeds!r}: must be several, e.g. range(3)")
     for recipe in chosen:
         if not isinstance(recipe, Recipe):
-            raise InputError(f"compare: {recipe!r} is no method with its settings, such as fedavg(rounds=10)")
+            raise InputError(
+                f"compare: {describe(recipe)} is no method with its settings, such as fedavg(rounds=10) "
+                "or method(my_builder, ...)"
+            )
         if [other.label for other in chosen].count(recipe.label) > 1:
             raise InputError(f"compare: two methods are called {recipe.label!r}; give one of them another label")
     rules = [claim if isinstance(claim, Claim) else Claim(claim, claim) for claim in claims]

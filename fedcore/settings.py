@@ -42,7 +42,7 @@ def check(model: type[M], where: str, values: Any) -> M:
     try:
         return model.model_validate(dict(values), strict=False)
     except ValidationError as error:
-        errors = error.errors()
+        errors = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")  # a typo also misses its key
         first, place = errors[0], errors[0]["loc"]
         said = first["msg"]
         field = model.model_fields.get(str(place[0])) if place else None

@@ -186,9 +186,15 @@ def test_own_arrays_become_a_dataset():
 # refusals
 
 
+def shrunk(*, training: fc.Training, factor: float) -> fc.Method:
+    """Only its settings are read."""
+    raise NotImplementedError
+
+
 REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     "value": (lambda data: fc.code_ot(reg=-1), "code_ot.reg = -1: input should be greater than 0"),
     "key": (lambda data: fc.code_ot(regg=1), "code_ot.regg: no such key (allowed: shots, order, exam, "),
+    "key of an own method": (lambda data: fc.method(shrunk, factr=0.5), "shrunk.factr: no such key (allowed: factor)"),
     "near": (lambda data: fc.code_ot(regg=1), "; did you mean reg?"),
     "of a dataclass": (lambda data: fc.st_lf(pair_lr=0), "st_lf.pair_lr = 0: "),
     "training": (lambda data: fc.fedavg(training={"lr": -1}), "fedavg.training.lr = -1: "),
@@ -211,6 +217,12 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
         lambda data: fc.compare([fc.fedavg(), fc.fedavg(rounds=2)], fc.federate(data)),
         "compare: two methods are called 'fedavg'; give one of them another label",
     ),
+    "no methods": (lambda data: fc.compare([], fc.federate(data)), "compare: there is no method to run"),
+    "no federation": (lambda data: fc.run(fc.fedavg(), data), "compare.fed: Dataset is no federation"),
+    "one seed": (lambda data: fc.compare([fc.fedavg()], fc.federate(data), seeds=3), "compare.seeds = 3: "),
+    "no dataset": (lambda data: fc.federate("digits"), "federate.dataset = 'digits': "),
+    "no net": (lambda data: fc.federate(data, net=fc.mlp), "federate.net = mlp: must be a net with its settings"),
+    "net's name": (lambda data: fc.federate(data, net="mlp"), "federate.net = 'mlp': "),
     "no method": (lambda data: fc.compare([fc.fedavg], fc.federate(data)), "is no method with its settings"),
     "claim": (
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), claims=["fedavg > lmf"]),

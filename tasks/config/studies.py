@@ -10,6 +10,7 @@ from annotated_types import Ge
 from pydantic import Field
 
 from fedcore.builders import suggestion
+from fedcore.methods import builder
 from fedcore.results.claims import DOMAIN, Claim
 from fedcore.settings import Section, check
 from fedcore.types import InputError
@@ -104,6 +105,8 @@ def grid_points(
     size = study.sizes[size_name]
     rows = {label: study.methods.get(label, {}) for label in methods or study.methods}
     names = [str(row.get("method", label)) for label, row in rows.items()]
+    for name in names:
+        builder(name)  # a wrong name is reported before the settings that no method of this name takes
     custom = {name.rpartition(":")[2]: name for name in names if ":" in name}
     settings_of_points = []
     for values in itertools.product(*(_axis(key, values, changes) for key, values in size.grid.items())):

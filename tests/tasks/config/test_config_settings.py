@@ -366,5 +366,7 @@ def test_a_missing_method_of_a_user_is_refused(params: dict[str, Any], halved: s
     ask(params, {"lmf": {}})
     assert "did you mean lmf?" in refusal(points, params, ("lmv",))
     assert "has no 'halve'" in refusal(points, params, (halved[:-1],))
+    assert "has no 'halve'" in refusal(points, params, (halved[:-1],), halved__trim=0.5)
+    assert "method = 'halved': allowed: " in refusal(points, params, ("halved",), halved__trim=0.5)
     assert "cannot be imported" in refusal(points, params, ("nowhere_of_settings:halved",))
     assert "two rows 'halved'" in refusal(points, ask(params, {"halved": {"method": halved}, halved: {}}))
