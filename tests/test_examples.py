@@ -30,7 +30,7 @@ def said(*words: str, cwd: Path = ROOT) -> str:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("quick_start", ["code_ot", "fedavg", "local_only", "transport", "shared_mean"]),
+        ("quick_start", ["code_ot", "fedavg", "local_only", "bytes_up", "shared_mean"]),
         ("own_table", ["fedper > local_only", "press-2 now: ['"]),
         ("own_method", ["fedavg", "median"]),
     ],
