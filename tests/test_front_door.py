@@ -70,6 +70,7 @@ def test_a_run_is_what_one_builds_by_hand(digits: fc.Dataset, fed: Any):
     assert [(one.up, one.down) for one in result.rounds] == [(one.up, one.down) for one in by_hand]
 
 
+@pytest.mark.slow
 def test_worker_processes_give_the_same_bits(fed: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     recipe = fc.method("own_method:median", rounds=2, training=QUICK)

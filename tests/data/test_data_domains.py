@@ -224,6 +224,7 @@ def test_domains_refused(tmp_path):
     assert "MNIST/raw/train-images-idx3-ubyte (plain or .gz) is missing" in line(["mnist"])
 
 
+@pytest.mark.slow
 @real
 def test_mnist_m_itself():
     photos = REAL / "BSDS500" / "images" / "train"

@@ -318,6 +318,7 @@ def test_usps_missing_or_of_no_size(usps):
         )
 
 
+@pytest.mark.slow
 @real
 def test_usps_itself():
     data = load("usps", root=REAL, download=False)

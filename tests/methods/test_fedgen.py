@@ -141,6 +141,7 @@ def test_frequencies_are_the_labels_of_those_who_took_part():
     torch.testing.assert_close(one.state.messages["e"].extra[LABELS], expected)
 
 
+@pytest.mark.slow
 def test_a_device_keeps_nothing_and_workers_give_the_same_bits():
     here = [*run(fedgen(fraction=0.4), FED, 4, Inline())]
     assert here[-1].state.memories == {}

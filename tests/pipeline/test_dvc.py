@@ -91,6 +91,7 @@ def test_a_stage_depends_on_its_own_code_alone():
     assert not any("claims" in stage["deps"] for name, stage in stages.items() if name != "compare")
 
 
+@pytest.mark.slow
 def test_dvc_does_not_track_the_caches():
     ignored = (ROOT / ".dvcignore").read_text().split()
     assert {"__pycache__", "*.pyc"} <= set(ignored)

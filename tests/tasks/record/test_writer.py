@@ -88,12 +88,14 @@ def test_the_writer_shows_its_progress_at_the_end(orders: pytest.MonkeyPatch, tm
     assert counts[0] < 3 == counts[-1]
 
 
+@pytest.mark.slow
 def test_a_failed_write_ends_the_flow(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
     orders.setattr(writer, "save", refused)
     with pytest.raises(OSError, match=FULL), RecordWriter() as book:
         book.save(tmp_path, "a", "study")
 
 
+@pytest.mark.slow
 def test_a_failed_write_ends_the_flow_at_the_next_call(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
     orders.setattr(writer, "save", refused)
     reached = []
