@@ -47,7 +47,9 @@ def _fixtures(item: pytest.Item) -> Collection[str]:
 
 
 def _scenarios(item: pytest.Item) -> set[str]:
-    """Return the scenarios that a test inspects."""
+    """Return the scenarios that a test inspects; tests elsewhere may have fixtures of the same names."""
+    if not _served(item):
+        return set()
     named = item.callspec.params.get("scenario") if hasattr(item, "callspec") else None
     return ({*_fixtures(item)} | {named}) & SCENARIOS.keys()
 
