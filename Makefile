@@ -7,6 +7,8 @@ BIN := .venv/bin
 # what a user keeps beside these folders is not checked
 CODE := fedcore tasks flows tests benchmarks examples
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+# compiled modules are kept: tests and flows start many processes
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: run check test ui clean style quick-tests all-tests

@@ -48,9 +48,12 @@ def vgg(
 
 
 def he(module: nn.Module) -> nn.Module:
-    """Initialise convolutions so that gradients keep their variance, with zero biases (He et al. 2015)."""
+    """Initialise convolutions so that gradients keep their variance, with zero biases (He et al. 2015).
+
+    A module without memory (on the meta device) is left alone: to draw nothing, PyTorch would import its compiler.
+    """
     for part in module.modules():
-        if isinstance(part, nn.Conv2d):
+        if isinstance(part, nn.Conv2d) and not part.weight.is_meta:
             nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
