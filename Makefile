@@ -31,7 +31,7 @@ style:
 	$(BIN)/lint-imports
 
 quick-tests:
-	$(BIN)/pytest -m 'not slow' --numprocesses 2
+	$(BIN)/pytest -m 'not slow' --ignore tests/pipeline --numprocesses 2 --dist worksteal
 
 all-tests:
 	$(BIN)/pytest

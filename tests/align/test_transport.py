@@ -118,6 +118,7 @@ def test_identical_units_share_alike() -> None:
     torch.testing.assert_close(blocks, blocks[:1].expand_as(blocks), rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["newton", "sinkhorn", "exact"])
 def test_plan_follows_renamed_and_swapped_units(solver: str) -> None:
     C = cost(points(20, 3, 0), points(20, 3, 1), 1)

@@ -540,6 +540,7 @@ def test_a_linear_model_learns_a_device_and_not_another_location(simulated):
     assert score("A0", "A1") > max(score("A0", "B0"), score("A0", "C0")) + 0.2
 
 
+@pytest.mark.slow
 def test_other_seeds_are_other_rigs(simulated):
     other = load("bearings", seed=1, train=1, test=0)
     assert not torch.equal(other.train.x[0], simulated.train.x[0])

@@ -114,6 +114,7 @@ def test_names_of_classes():
     assert len(set(COARSE.split())) == 20
 
 
+@pytest.mark.slow
 def test_cifar_sources_are_torchvisions():
     sets = pytest.importorskip("torchvision").datasets
     for source in (CIFAR10, CIFAR100):

@@ -99,6 +99,7 @@ def images(count: int, *words: object) -> Data:
     return Data(x, torch.randint(3, (count,), generator=generator(*words, "labels")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "net", [Net(drawing), nets.net("dfl_cnn", shape=(1, 28, 28), classes=3)], ids=["drawing", "cnn"]
 )

@@ -28,6 +28,8 @@ SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule
 NET = nets.net("mlp", shape=(28, 28), classes=10, widths=[120, 60])
 NONE = Data(torch.empty(0, 28, 28), torch.empty(0).long())
 
+pytestmark = pytest.mark.slow  # these tests start processes
+
 
 @pytest.fixture(scope="module")
 def workers():
@@ -79,7 +81,6 @@ def note(path, seconds):
     time.sleep(seconds)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "training",
     [SGD, replace(SGD, optimiser="adam", lr=0.001), replace(SGD, momentum=0.9)],
@@ -101,7 +102,6 @@ def niceness():
     return [os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir("/proc/self/task")]
 
 
-@pytest.mark.slow
 def test_workers_stand_back_as_far_as_they_are_told(one_worker):
     here = os.getpriority(os.PRIO_PROCESS, 0)
     assert set(one_worker.call(niceness)) == {here}
@@ -109,7 +109,6 @@ def test_workers_stand_back_as_far_as_they_are_told(one_worker):
         assert set(pool.call(niceness)) == {min(here + 5, 19)}
 
 
-@pytest.mark.slow
 def test_results_come_in_the_order_of_the_keys(workers):
     for execute in (Inline(), workers):
         assert list(execute.map(abs, {k: (k,) for k in (3, -1, 2)}).items()) == [(3, 3), (-1, 1), (2, 2)]
@@ -375,7 +374,6 @@ def test_a_failure_drops_what_has_not_begun(one_worker, tmp_path):
     assert len(list(tmp_path.iterdir())) < 20
 
 
-@pytest.mark.slow
 def test_a_dead_worker_is_named_and_replaced(one_worker):
     large = data(LARGE // 784 + 1)
     one_worker.call(total, large)
@@ -395,7 +393,6 @@ def test_many_threads_may_call(workers):
         assert list(threads.map(lambda i: workers.map(abs, {i: (-i,)})[i], range(20))) == list(range(20))
 
 
-@pytest.mark.slow
 def test_workers_start_when_first_needed_and_compute_with_one_thread():
     before = _children()
     pool = Workers(3)
@@ -408,7 +405,6 @@ def test_workers_start_when_first_needed_and_compute_with_one_thread():
         pool.call(abs, 1)
 
 
-@pytest.mark.slow
 def test_all_workers_may_be_started_at_once():
     before = _children()
     with Workers(3) as pool:
@@ -457,7 +453,6 @@ def test_inline_gives_the_threads_back():
     assert torch.get_num_threads() == threads
 
 
-@pytest.mark.slow
 def test_a_net_that_the_tests_define_reaches_the_workers(workers):
     fed = device("a", 30)
     there = workers.call(
@@ -513,7 +508,6 @@ def _lives(pid):
         return False
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "busy", "idle"),
     [(signal.SIGKILL, "600", "0"), (signal.SIGKILL, "1", "600"), (signal.SIGINT, "600", "0")],
@@ -540,7 +534,6 @@ def test_workers_leave_with_their_parent_and_say_nothing(script, tmp_path, numbe
     assert said.count("Traceback") == (1 if number == signal.SIGINT else 0), said
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", [["script.py"], ["-m", "script"]], ids=["file", "module"])
 def test_functions_of_the_program_itself_can_be_called(script, tmp_path, how):
     ran = subprocess.run(

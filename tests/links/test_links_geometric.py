@@ -86,6 +86,7 @@ def test_the_posynomials_as_printed(seed: int) -> None:
         assert value(other[name]) <= sum(other[name]) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noisy", [False, True])
 @pytest.mark.parametrize("n", [2, 5])
 def test_the_three_forms_find_the_same_objective(n: int, noisy: bool) -> None:

@@ -158,6 +158,7 @@ def test_sources_targets_and_energies_are_st_lfs_and_every_link_is_there(seed):
     assert [row["received"] for row in found.values()] == [0, 0, *[2 * sum(x.nbytes for x in model().values())] * 2]
 
 
+@pytest.mark.slow
 def test_psi_fada_draws_the_sources_of_rnd_psi_also_without_labels():
     unlabelled = 0
     rnd = {name: GIVEN[name] for name in ("nets", "training", "common", "powers", "rates", "bits", "costs", "combine")}

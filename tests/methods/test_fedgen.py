@@ -46,6 +46,7 @@ def lessons(**changes):
     return replace(fedgen().stages[0].combine.keywords["lessons"], **changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("common", [True, False])
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
 @pytest.mark.parametrize("training", [SGD, ADAM, replace(ADAM, moments="kept")], ids=["sgd", "adam", "kept"])

@@ -109,6 +109,7 @@ def test_transport_keeps_a_lone_match_visible():
     figures.png(shares_of_mass({f"plan {i}": np.eye(3) / 3 for i in range(7)}))
 
 
+@pytest.mark.slow
 def test_names_are_drawn_as_they_stand():
     table = drawn(["a$b$c", r"x_{$"], 4, rounds=2)
     table["device"] = "$" + table["device"] + "$"
@@ -117,6 +118,7 @@ def test_names_are_drawn_as_they_stand():
         figures.png(picture)
 
 
+@pytest.mark.slow
 def test_the_same_input_gives_the_same_bytes():
     table = drawn(TWO, 4)
     first, second = (figures.png(figures.comparison(summary_of(table))) for _ in range(2))

@@ -126,6 +126,7 @@ def test_same_tells_apart():
     assert not same({"a": 1, "b": 2}, {"b": 2, "a": 1})
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(value=values)
 def test_a_stored_value_is_returned_unchanged(tmp_path_factory: pytest.TempPathFactory, value: Any):

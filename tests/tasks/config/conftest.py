@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
-from asked import PARAMS
+from asked import copied
 
 
 @pytest.fixture
 def params() -> dict[str, Any]:
     """The project's own parameters, to change at will."""
-    return copy.deepcopy(PARAMS)
+    return copied()

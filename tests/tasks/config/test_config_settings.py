@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -16,7 +15,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from asked import PARAMS, ROOT, ask, everything, points, refusal
+from asked import PARAMS, ROOT, ask, copied, everything, points, refusal
 
 from fedcore.builders import CONTEXT
 from fedcore.data import DATASETS
@@ -181,7 +180,7 @@ def test_a_missing_key_is_refused(params: dict[str, Any], key: str):
 
 
 def test_params_yaml_has_the_defaults_of_the_signatures(params: dict[str, Any]):
-    before = everything(copy.deepcopy(PARAMS))
+    before = everything(copied())
     for key in set(leaves(SHOWN)) - HAVE_NO_DEFAULT:
         *sections, name = key.split(".")
         del reduce(getitem, sections, params)[name]
@@ -220,7 +219,7 @@ def test_every_key_reaches_a_run(params: dict[str, Any], key: str):
         now = model(builder(section), CONTEXT).model_fields[name].default
         value = OTHER_OF_METHODS.get(name, now + 1 if isinstance(now, int | float) else None)
     assert value not in (None, now)
-    assert everything(change(params, {key: value}))[1] != everything(copy.deepcopy(PARAMS))[1]
+    assert everything(change(params, {key: value}))[1] != everything(copied())[1]
 
 
 def test_every_key_of_the_federation_can_be_typed(params: dict[str, Any]):

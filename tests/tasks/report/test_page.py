@@ -78,6 +78,7 @@ def test_the_page_shows_every_setting_method_and_picture(page: str):
     assert seen.tags.count(("tr", {"class": "control"})) == 2
 
 
+@pytest.mark.slow
 def test_the_same_input_gives_the_same_page():
     table = frame(rows({"a": [[0.5, 0.6]]}))
     assert html(table, summary(table), {}, {}) == html(table, summary(table), {}, {})
@@ -162,6 +163,7 @@ def test_each_of_many_settings_has_a_table_and_the_given_pictures_only():
 # domains, links and pictures
 
 
+@pytest.mark.slow
 def test_accuracy_by_domain_is_shown_where_there_are_several():
     table = frame(rows({"a": [[0.8, 0.6, 0.1], [0.9, 0.5, 0.3]], WICKED: [[0.5] * 3] * 2}))
     found = summary(table)
@@ -178,6 +180,7 @@ def test_accuracy_by_domain_is_shown_where_there_are_several():
     assert "Accuracy by domain" not in without
 
 
+@pytest.mark.slow
 def test_links_are_shown_with_accuracy_and_energy():
     table = frame(rows({"a": [[0.8] * 3] * 2, "b": [[0.5] * 3] * 2, "local": [[0.5] * 3] * 2}))
     found = summary(table)
@@ -203,6 +206,7 @@ def once() -> pd.DataFrame:
     return frame(rows({"a": [[0.8, 0.6]]}))
 
 
+@pytest.mark.slow
 def test_bytes_per_round_and_the_spread_over_devices_are_on_the_page():
     table = frame(*(rows({"a": [[0.8, 0.6]]}, at=at, up=1000.0 * at) for at in (1, 2)))
     page = Page(html(table, summary(table), {}, {}))
