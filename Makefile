@@ -34,7 +34,7 @@ quick-tests:
 	$(BIN)/pytest -m 'not slow' --ignore tests/pipeline --numprocesses 2 --dist worksteal
 
 all-tests:
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 --dist loadgroup
 
 ui: .venv/run
 	@$(BIN)/python -m flows.ui

@@ -19,7 +19,7 @@ from fedcore.division import DividedDataset, architecture, way
 from fedcore.evaluate import outputs
 from fedcore.execute.workers import Inline, Workers, one_thread
 from fedcore.local import Training
-from fedcore.methods import METHODS, builder
+from fedcore.methods import METHODS, builder, check_settings
 from fedcore.methods import method as build_method
 from fedcore.nets import NETS
 from fedcore.partition import PARTITIONS
@@ -29,7 +29,6 @@ from fedcore.results.claims import Claim, judge, verdict_table
 from fedcore.results.summary import NO_SECONDS, summarise
 from fedcore.rounds import Execute, Round, deployments
 from fedcore.rounds import run as rounds
-from fedcore.settings import check, model
 from fedcore.types import Data, Federation, InputError, Method, Model, Net, Report
 
 STUDY, SETTING = "script", "base"
@@ -74,14 +73,11 @@ def method(
     """
     build = builder(which) if isinstance(which, str) else which
     name = getattr(build, "__name__", "method")
-    given = check(model(build, CONTEXT), name, settings)
-    changes = asdict(training) if isinstance(training, Training) else dict(training or {})
-    trained = {"init": "per_device", **getattr(build, "trains", {}), **changes}
-    init, where = trained.pop("init"), f"{name}.training"
-    if init not in ("common", "per_device"):
-        raise InputError(f"{where}.init = {init!r}: allowed: common, per_device")
-    training = Training(**check(model(Training), where, trained).model_dump())
-    return Recipe(label or name, build, given.model_dump(), training, init == "common")
+    if training is not None and not isinstance(training, Training | Mapping):
+        raise InputError(f"{name}.training = {training!r}: must be a Training, or a dict of its settings and init")
+    changes = asdict(training) if isinstance(training, Training) else training or {}
+    trained = {**getattr(build, "trains", {}), **changes}
+    return Recipe(label or name, build, *check_settings(build, name, settings, trained, f"{name}.training"))
 
 
 @cache
@@ -118,15 +114,28 @@ def settings_functions() -> dict[str, Callable[[str], Callable[..., Any]]]:
 
 @dataclass(frozen=True)
 class DeployedModel:
-    """The model deployed on a device. scale: scales new examples as the device scaled its own."""
+    """The model deployed on a device.
+
+    shape: an example's. scale: scales new examples as the device scaled its own.
+    """
 
     model: Model
     net: Net
+    shape: tuple[int, ...]
     scale: Callable[[Data], Data]
 
     def probabilities(self, x: ArrayLike) -> NDArray[np.float32]:
-        """Return the probabilities of the classes, (N, K), of examples x (N, *shape) as they were loaded."""
-        examples = torch.tensor(np.asarray(x))
+        """Return the probabilities of the classes, (N, K), of examples x (N, *shape) as they were loaded.
+
+        Raises InputError for examples of another shape, or that are not numbers.
+        """
+        values = np.asarray(x)
+        if values.shape[1:] != self.shape or values.dtype.kind not in "biuf":
+            raise InputError(
+                f"predict: x has the shape {values.shape} and type {values.dtype}, must be numbers of shape "
+                f"{('N', *self.shape)}".replace("'", "")
+            )
+        examples = torch.tensor(values)
         data = Data(examples if examples.dtype == torch.uint8 else examples.float(), torch.zeros(0))
         with one_thread():
             found: NDArray[np.float32] = outputs(self.model, self.net, self.scale(data).inputs()).exp().numpy()
@@ -158,7 +167,10 @@ class Result:
         groups = deployments(self.method, fed, self.rounds[-1].state)
         with one_thread():
             found = {name: deploy(*what) for names, (deploy, *what) in groups for name in names}
-        return {name: DeployedModel(found[name], device.net, self._scale(name)) for name, device in fed.devices.items()}
+        return {
+            name: DeployedModel(found[name], device.net, tuple(device.data.train.x.shape[1:]), self._scale(name))
+            for name, device in fed.devices.items()
+        }
 
     def _scale(self, device: str) -> Callable[[Data], Data]:
         if isinstance(self.fed, DividedDataset):

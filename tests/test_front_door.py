@@ -187,6 +187,14 @@ def test_own_arrays_become_a_dataset():
 # refusals
 
 
+def test_a_model_refuses_examples_that_its_net_cannot_take():
+    model = fc.run(fc.local_only(), federation()).models["a"]
+    one = next(iter(federation().devices.values())).data.test.x[0]
+    for wrong in (one, torch.zeros(2, 99), np.full((1, *one.shape), "a")):
+        with pytest.raises(fc.InputError, match=r"^predict: x has the shape .* must be numbers of shape \(N, \d+\)$"):
+            model.predict(wrong)
+
+
 def shrunk(*, training: fc.Training, factor: float) -> fc.Method:
     """Only its settings are read."""
     raise NotImplementedError
@@ -201,6 +209,7 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     "training": (lambda data: fc.fedavg(training={"lr": -1}), "fedavg.training.lr = -1: "),
     "training as a value": (lambda data: fc.fedavg(training=fc.Training(batch=0)), "fedavg.training.batch = 0: "),
     "training's key": (lambda data: fc.fedavg(training={"epoch": 1}), "did you mean epochs?"),
+    "training's type": (lambda data: fc.fedavg(training=3), "fedavg.training = 3: must be a Training, or a dict of "),
     "init": (lambda data: fc.fedavg(training={"init": "same"}), "fedavg.training.init = 'same': allowed: common, "),
     "method": (lambda data: fc.method("fedavgg"), "did you mean fedavg?"),
     "own method": (lambda data: fc.method("nowhere:median"), "method: 'nowhere:median' cannot be imported"),

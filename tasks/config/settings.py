@@ -7,14 +7,14 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from inspect import Parameter, signature
 from typing import Any, Literal
 
 from fedcore.builders import CONTEXT, suggestion
 from fedcore.data import DATASETS
 from fedcore.local import Training
-from fedcore.methods import builder
+from fedcore.methods import builder, check_settings
 from fedcore.methods import method as build_method
 from fedcore.nets import NETS, maker
 from fedcore.partition import PARTITIONS, partition
@@ -165,13 +165,5 @@ def _method(params: Mapping[str, Any], label: str, row: Mapping[str, Any]) -> Me
     changes = [part.get("training", {}) for part in (params.get(section, {}), row)]
     settings.pop("training", None)
     training = {**params["training"], **getattr(build, "trains", {}), **changes[0], **changes[1]}
-    init = training.pop("init", "per_device")
-    if init not in ("common", "per_device"):
-        raise InputError(f"training.init = {init!r}: allowed: common, per_device")
-    return MethodSettings(
-        label.rpartition(":")[2],
-        name,
-        init == "common",
-        check(model(Training), "training", training).model_dump(),
-        check(takes, section, settings).model_dump(),
-    )
+    complete, trained, together = check_settings(build, section, settings, training, "training")
+    return MethodSettings(label.rpartition(":")[2], name, together, asdict(trained), complete)
