@@ -19,7 +19,7 @@ from fedcore.division import DividedDataset, architecture, way
 from fedcore.evaluate import outputs
 from fedcore.execute.workers import Inline, Workers, one_thread
 from fedcore.local import Training
-from fedcore.methods import METHODS, builder, check_settings
+from fedcore.methods import METHODS, builder
 from fedcore.methods import method as build_method
 from fedcore.nets import NETS
 from fedcore.partition import PARTITIONS
@@ -29,6 +29,7 @@ from fedcore.results.claims import Claim, judge, verdict_table
 from fedcore.results.summary import NO_SECONDS, summarise
 from fedcore.rounds import Execute, Round, deployments
 from fedcore.rounds import run as rounds
+from fedcore.settings import check_method
 from fedcore.types import Data, Federation, InputError, Method, Model, Net, Report
 
 STUDY, SETTING = "script", "base"
@@ -77,7 +78,7 @@ def method(
         raise InputError(f"{name}.training = {training!r}: must be a Training, or a dict of its settings and init")
     changes = asdict(training) if isinstance(training, Training) else training or {}
     trained = {**getattr(build, "trains", {}), **changes}
-    return Recipe(label or name, build, *check_settings(build, name, settings, trained, f"{name}.training"))
+    return Recipe(label or name, build, *check_method(build, name, settings, trained, f"{name}.training"))
 
 
 @cache

@@ -13,7 +13,8 @@ from typing import Any, TypeVar, Union, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from fedcore.builders import settings_of, suggestion
+from fedcore.builders import CONTEXT, settings_of, suggestion
+from fedcore.local import Training
 from fedcore.types import InputError
 
 M = TypeVar("M", bound=BaseModel)
@@ -59,6 +60,24 @@ def check(model: type[M], where: str, values: Any) -> M:
                 raise InputError(f"{unknown(key, model.model_fields)}{more}") from None
         said = said.removeprefix("Value error, ")
         raise InputError(f"{key} = {first['input']!r}: {said[0].lower()}{said[1:]}{more}") from None
+
+
+def check_method(
+    build: Callable[..., Any], name: str, settings: Mapping[str, Any], training: Mapping[str, Any], where: str
+) -> tuple[dict[str, Any], Training, bool]:
+    """Return the complete settings of a method, its training, and whether devices start from a common model.
+
+    training: settings of :class:`fedcore.local.Training`, and `init`, "common" or "per_device" (the default). name,
+    where: the sections of the settings and of the training, for messages.
+
+    Raises InputError for a setting that is unknown or out of range.
+    """
+    given = check(model(build, CONTEXT), name, settings).model_dump()
+    rest = dict(training)
+    init = rest.pop("init", "per_device")
+    if init not in ("common", "per_device"):
+        raise InputError(f"{where}.init = {init!r}: allowed: common, per_device")
+    return given, Training(**check(model(Training), where, rest).model_dump()), init == "common"
 
 
 def settings_for(

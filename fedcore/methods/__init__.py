@@ -14,9 +14,8 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from fedcore.builders import CONTEXT, group_settings, import_builder, suggestion
+from fedcore.builders import group_settings, import_builder, suggestion
 from fedcore.local import Training
-from fedcore.settings import check, model
 from fedcore.types import InputError, Method, Net
 
 _LISTED = re.compile(r"^__all__ = (\[.*?\])", re.MULTILINE | re.DOTALL)
@@ -44,24 +43,6 @@ def builder(name: str) -> Callable[..., Method]:
         raise InputError(f"method = {name!r}: allowed: {allowed}{suggestion(name, METHODS)}")
     build: Callable[..., Method] = getattr(import_module(METHODS[name]), name)
     return build
-
-
-def check_settings(
-    build: Callable[..., Method], name: str, settings: Mapping[str, Any], training: Mapping[str, Any], where: str
-) -> tuple[dict[str, Any], Training, bool]:
-    """Return the complete settings of a method, its training, and whether devices start from a common model.
-
-    training: settings of :class:`fedcore.local.Training`, and `init`, "common" or "per_device" (the default). name,
-    where: the sections of the settings and of the training, for messages.
-
-    Raises InputError for a setting that is unknown or out of range.
-    """
-    given = check(model(build, CONTEXT), name, settings).model_dump()
-    rest = dict(training)
-    init = rest.pop("init", "per_device")
-    if init not in ("common", "per_device"):
-        raise InputError(f"{where}.init = {init!r}: allowed: common, per_device")
-    return given, Training(**check(model(Training), where, rest).model_dump()), init == "common"
 
 
 def method(

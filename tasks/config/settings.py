@@ -14,11 +14,11 @@ from typing import Any, Literal
 from fedcore.builders import CONTEXT, suggestion
 from fedcore.data import DATASETS
 from fedcore.local import Training
-from fedcore.methods import builder, check_settings
+from fedcore.methods import builder
 from fedcore.methods import method as build_method
 from fedcore.nets import NETS, maker
 from fedcore.partition import PARTITIONS, partition
-from fedcore.settings import Section, check, model, settings_for
+from fedcore.settings import Section, check, check_method, model, settings_for
 from fedcore.types import InputError, Method, Net
 from tasks.config.params import FROM_DATA, FROM_RUN, SHARED, loaders, makers, shared_settings
 
@@ -165,5 +165,5 @@ def _method(params: Mapping[str, Any], label: str, row: Mapping[str, Any]) -> Me
     changes = [part.get("training", {}) for part in (params.get(section, {}), row)]
     settings.pop("training", None)
     training = {**params["training"], **getattr(build, "trains", {}), **changes[0], **changes[1]}
-    complete, trained, together = check_settings(build, section, settings, training, "training")
+    complete, trained, together = check_method(build, section, settings, training, "training")
     return MethodSettings(label.rpartition(":")[2], name, together, asdict(trained), complete)
