@@ -236,6 +236,8 @@ def judge(claim: Claim, table: pd.DataFrame, points: Points, closed: Mapping[str
             places.append(place)
         else:
             reasons[place.name] = why
+    if not places and shut.keys() >= points.keys():  # also where there is nothing to compare
+        reasons = reasons or dict(shut)
     evidence = []
     for place in [_pool(places)] if rule.paired and places else places:
         values = place.difference.dropna()
@@ -258,11 +260,12 @@ def closed(gates: Iterable[Gate], table: pd.DataFrame, points: Points) -> dict[s
     for gate in gates:
         rule, seen = gate.parts, set()
         for name, settings, difference in _places(rule, gate.of, gate.where, table, points):
-            values = difference.dropna()
+            values = difference.astype(float).dropna()
             if {*table.loc[table["setting"].isin(settings), "seed"]} <= {*values.index}:
                 seen |= {*settings}
-                if not rule.holds(float(values.mean()), 0.0):
-                    numbers = f"{_measured(rule, float(values.mean()))}{f' in {name}' * (len(settings) > 1)}"
+                mean = float(values.mean())
+                if not rule.holds(mean, 0.0):
+                    numbers = f"{_measured(rule, mean)}{f' in {name}' * (len(settings) > 1)}"
                     for setting in settings:
                         found.setdefault(setting, f"{gate.why} ({numbers})")
         for setting in points:
