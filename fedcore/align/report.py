@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Collection, Mapping
 
 import torch
 
@@ -18,11 +19,11 @@ def report(folds: Mapping[str, Mapping[str, Plan]]) -> Report:
     folds: name of the model that was aligned (or aligned to) -> label of the units -> plan. For each a matrix
     "plan/<fold>/<label>" (n, m) float32. "solver/<number>" (F,) float64 holds the number of each plan, in the same
     order; topic "transport" has them by fold, over its labels: sums of iterations and bounds, means of the rest. The
-    numbers are those of NUMBERS.
+    numbers are those of NUMBERS that the solver gives.
     """
     flat = {f"{fold}/{label}": plan for fold, labels in folds.items() for label, plan in labels.items()}
     matrices = {f"plan/{name}": plan.plan.float() for name, plan in flat.items()}
-    numbers = {name: [float(read(plan)) for plan in flat.values()] for name, read in NUMBERS.items()}
+    numbers = _numbers(flat.values())
     matrices |= {f"solver/{name}": torch.tensor(of, dtype=torch.float64) for name, of in numbers.items()}
     devices = {fold: _over(labels) for fold, labels in folds.items() if labels}
     return Report(devices={"transport": devices} if devices else {}, matrices=matrices if flat else {})
@@ -30,8 +31,14 @@ def report(folds: Mapping[str, Mapping[str, Plan]]) -> Report:
 
 def _over(plans: Mapping[str, Plan]) -> dict[str, float]:
     """Return the numbers of a fold."""
-    values = {name: [float(read(plan)) for plan in plans.values()] for name, read in NUMBERS.items()}
+    values = _numbers(plans.values())
     return {name: sum(of) / (1 if name in ("iterations", "bound") else len(of)) for name, of in values.items()}
+
+
+def _numbers(plans: Collection[Plan]) -> dict[str, list[float]]:
+    """Return each number of every plan, but for those that are not a number for any."""
+    values = {name: [float(read(plan)) for plan in plans] for name, read in NUMBERS.items()}
+    return {name: of for name, of in values.items() if not all(map(math.isnan, of))}
 
 
 def partners(plan: Plan) -> float:
@@ -48,5 +55,7 @@ NUMBERS: dict[str, Callable[[Plan], float]] = {
     "violation": lambda plan: plan.violation,
     "bound": lambda plan: plan.bound,
     "partners": partners,
+    "excess": lambda plan: plan.excess,
 }
-"""Iterations, marginal violation, Theorem 2's bound on the iterations of Algorithm 2, and `partners`."""
+"""Iterations, marginal violation, Theorem 2's bound on the iterations of Algorithm 2, `partners`, and the excess of
+cost (Definition 1)."""

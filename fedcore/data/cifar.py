@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from fedcore.data import Dataset, unknown_value
 from fedcore.data.files import ROOT, damaged_file, labelled_images, obtain, one_line
+from fedcore.data.pixels import Moments, Scaling, scale
 from fedcore.types import Data
 
 PIXELS = 3 * 32 * 32
@@ -50,7 +51,8 @@ Reader: TypeAlias = Callable[[bytes, Sequence[str], int], Rows]
 class Source:
     """A dataset: torchvision's class, the folder of each version, their files (the test set last), the archive.
 
-    labels: the keys of the labels in a pickle, in the order of the label bytes of the binary version.
+    labels: the keys of the labels in a pickle, in the order of the label bytes of the binary version. moments: of the
+    50,000 training images (:mod:`fedcore.data.pixels`).
     """
 
     name: str
@@ -60,6 +62,7 @@ class Source:
     archive: str
     md5: str
     labels: tuple[str, ...]
+    moments: Moments
 
 
 CIFAR10 = Source(
@@ -70,6 +73,7 @@ CIFAR10 = Source(
     "cifar-10-python.tar.gz",
     "c58f30108f718f92721af3b95e74349a",
     ("labels",),
+    ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
 )
 CIFAR100 = Source(
     "CIFAR100",
@@ -79,6 +83,7 @@ CIFAR100 = Source(
     "cifar-100-python.tar.gz",
     "eb9058c3a382ffc7106e4002c42a8d85",
     ("coarse_labels", "fine_labels"),
+    ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
 )
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -100,20 +105,26 @@ COARSE = """
 """
 
 
-def cifar10(root: str | Path = ROOT, download: bool = True) -> Dataset:
-    """Return CIFAR-10, x (N, 3, 32, 32) uint8, with its official test set."""
-    return cifar(CIFAR10, Path(root), download, "labels", CLASSES)
+def cifar10(root: str | Path = ROOT, download: bool = True, scaling: Scaling = "none") -> Dataset:
+    """Return CIFAR-10, x (N, 3, 32, 32) uint8, with its official test set.
+
+    scaling: see :func:`fedcore.data.pixels.scale`.
+    """
+    return scale(cifar(CIFAR10, Path(root), download, "labels", CLASSES), scaling, CIFAR10.moments)
 
 
-def cifar100(root: str | Path = ROOT, download: bool = True, labels: str = "fine") -> Dataset:
+def cifar100(
+    root: str | Path = ROOT, download: bool = True, labels: str = "fine", scaling: Scaling = "none"
+) -> Dataset:
     """Return CIFAR-100, x (N, 3, 32, 32) uint8, with its official test set.
 
-    labels: "fine" for 100 classes, or "coarse" for 20 superclasses of five classes each.
+    labels: "fine" for 100 classes, or "coarse" for 20 superclasses of five classes each. scaling: see
+    :func:`fedcore.data.pixels.scale`.
     """
     if labels not in ("fine", "coarse"):
         raise unknown_value("data.labels", labels, ("fine", "coarse"))
     classes = tuple((FINE if labels == "fine" else COARSE).split())
-    return cifar(CIFAR100, Path(root), download, f"{labels}_labels", classes)
+    return scale(cifar(CIFAR100, Path(root), download, f"{labels}_labels", classes), scaling, CIFAR100.moments)
 
 
 def cifar(source: Source, root: Path, download: bool, labels: str, classes: tuple[str, ...]) -> Dataset:

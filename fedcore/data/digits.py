@@ -6,12 +6,12 @@ import numpy as np
 import torch
 
 from fedcore.data import Dataset
-from fedcore.data.pixels import resize
+from fedcore.data.pixels import Scaling, resize, scale
 from fedcore.types import Data
 
 
-def digits() -> Dataset:
-    """Return the digits, x (1797, 1, 8, 8) float32 in [0, 1].
+def digits(scaling: Scaling = "none") -> Dataset:
+    """Return the digits, x (1797, 1, 8, 8) float32 in [0, 1], or standardised (:func:`fedcore.data.pixels.scale`).
 
     The source counts dark pixels in 4 x 4 blocks, 0..16. Sixteenths are exact in float32; uint8 is divided by 255.
     """
@@ -19,7 +19,8 @@ def digits() -> Dataset:
 
     x, y = load_digits(return_X_y=True)
     images = torch.from_numpy((x / 16).astype(np.float32)).reshape(-1, 1, 8, 8)
-    return Dataset(Data(images, torch.from_numpy(y.astype(np.int64))), None, tuple("0123456789"))
+    everyone = Data(images, torch.from_numpy(y.astype(np.int64)))
+    return scale(Dataset(everyone, None, tuple("0123456789")), scaling)
 
 
 def enlarge(size: int) -> Data:

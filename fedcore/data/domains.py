@@ -25,7 +25,7 @@ from fedcore.data.digits import enlarge
 from fedcore.data.files import ROOT
 from fedcore.data.images import mnist
 from fedcore.data.mnist_m import mnist_m, photographs
-from fedcore.data.pixels import blend, resize, to_rgb
+from fedcore.data.pixels import Scaling, blend, resize, scale, to_rgb
 from fedcore.data.usps import usps
 from fedcore.types import Data, InputError, generator
 
@@ -42,11 +42,14 @@ def domains(
     download: bool = True,
     photos: str | Path | None = None,
     seed: int = 0,
+    scaling: Scaling = "none",
 ) -> Dataset:
     """Return several digit domains in the order given, x (N, 3, 28, 28) or (N, 3, 16, 16) uint8.
 
     The test set joins the official ones; the embedded digits have none. photos, seed: as for `mnist_m`; seed also
-    divides the digits among the embedded domains, independently of the chosen ones.
+    divides the digits among the embedded domains, independently of the chosen ones. scaling: see
+    :func:`fedcore.data.pixels.scale`; all domains are scaled alike, by the moments of all of them, and differ as
+    before.
     """
     for k, name in enumerate(domains):
         if name not in PUBLISHED + EMBEDDED:
@@ -68,12 +71,13 @@ def domains(
         make[name]() if name in make else Dataset(embedded_domain(name, photos, seed), None, ()) for name in domains
     ]
     tests = [one.test for one in sets if one.test is not None]
-    return Dataset(
+    joined = Dataset(
         train=concatenate([one.train for one in sets]),
         test=concatenate(tests) if len(tests) == len(sets) else None,
         classes=tuple("0123456789"),
         domain=tuple(name for name, one in zip(domains, sets, strict=True) for _ in range(len(one.train))),
     )
+    return scale(joined, scaling)
 
 
 def concatenate(parts: Sequence[Data]) -> Data:

@@ -15,9 +15,13 @@ import numpy as np
 
 from fedcore.data import Dataset, unknown_value
 from fedcore.data.files import ROOT, damaged_file, idx, labelled_images, obtain
+from fedcore.data.pixels import Moments, Scaling, scale
 from fedcore.types import Data
 
 SIDE = 28
+MNIST: Moments = ([0.1307], [0.3081])
+FASHION: Moments = ([0.2860], [0.3530])
+"""Of the 60,000 training images (:mod:`fedcore.data.pixels`)."""
 
 TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -42,27 +46,40 @@ SUBSETS: dict[str, tuple[str, ...]] = {
 """Classes of each subset of EMNIST, in the order of their labels."""
 
 
-def mnist(root: str | Path = ROOT, download: bool = True, writers: bool = False) -> Dataset:
+def mnist(root: str | Path = ROOT, download: bool = True, writers: bool = False, scaling: Scaling = "none") -> Dataset:
     """Return MNIST, x (N, 1, 28, 28) uint8, with its official test set.
 
     writers: `device` names the writer of each training digit, by QMNIST (Yadav and Bottou 2019): "writer-0123" is
     NIST's writer 123; 539 of them wrote 19 to 131 digits each. Only QMNIST's file of training labels is needed.
+    scaling: see :func:`fedcore.data.pixels.scale`.
     """
     root = Path(root)
     dataset = images(root, "MNIST", TRAIN, TEST, tuple(digits), download, lambda sets: sets.MNIST(root, download=True))
-    return replace(dataset, device=read_writers(root, dataset.train, download)) if writers else dataset
+    if writers:
+        dataset = replace(dataset, device=read_writers(root, dataset.train, download))
+    return scale(dataset, scaling, MNIST)
 
 
-def fashion_mnist(root: str | Path = ROOT, download: bool = True) -> Dataset:
-    """Return Fashion-MNIST (Xiao et al. 2017), x (N, 1, 28, 28) uint8, with its official test set."""
+def fashion_mnist(root: str | Path = ROOT, download: bool = True, scaling: Scaling = "none") -> Dataset:
+    """Return Fashion-MNIST (Xiao et al. 2017), x (N, 1, 28, 28) uint8, with its official test set.
+
+    scaling: see :func:`fedcore.data.pixels.scale`.
+    """
     root = Path(root)
-    return images(root, "FashionMNIST", TRAIN, TEST, CLOTHES, download, lambda t: t.FashionMNIST(root, download=True))
+
+    def fetch(sets: Any) -> object:
+        return sets.FashionMNIST(root, download=True)
+
+    return scale(images(root, "FashionMNIST", TRAIN, TEST, CLOTHES, download, fetch), scaling, FASHION)
 
 
-def emnist(root: str | Path = ROOT, download: bool = True, subset: str = "byclass") -> Dataset:
+def emnist(
+    root: str | Path = ROOT, download: bool = True, subset: str = "byclass", scaling: Scaling = "none"
+) -> Dataset:
     """Return a subset of EMNIST (Cohen et al. 2017), x (N, 1, 28, 28) uint8, with its official test set.
 
-    The files hold transposed images and count letters from 1; the loader reverts both.
+    The files hold transposed images and count letters from 1; the loader reverts both. scaling: see
+    :func:`fedcore.data.pixels.scale`.
     """
     if subset not in SUBSETS:
         raise unknown_value("data.subset", subset, SUBSETS)
@@ -76,7 +93,8 @@ def emnist(root: str | Path = ROOT, download: bool = True, subset: str = "byclas
         return sets.EMNIST(root, split=subset, download=True)
 
     first = 1 if subset == "letters" else 0
-    return images(root, "EMNIST", train, test, SUBSETS[subset], download, fetch, first, transposed=True)
+    read = images(root, "EMNIST", train, test, SUBSETS[subset], download, fetch, first, transposed=True)
+    return scale(read, scaling)
 
 
 def images(

@@ -18,16 +18,17 @@ from numpy.typing import NDArray
 
 from fedcore.data import Dataset
 from fedcore.data.files import one_line
+from fedcore.data.pixels import Scaling, scale
 from fedcore.types import Data, InputError
 
 CLASSES = (*digits, *ascii_uppercase, *ascii_lowercase)
 SIDE = 28
 
 
-def leaf(path: str | Path) -> Dataset:
-    """Read a LEAF folder, x (N, 1, 28, 28) float32, unscaled; `device` is the user.
+def leaf(path: str | Path, scaling: Scaling = "none") -> Dataset:
+    """Read a LEAF folder, x (N, 1, 28, 28) float32 as written; `device` is the user.
 
-    `split` is the folder, train or test; None for all_data.
+    `split` is the folder, train or test; None for all_data. scaling: see :func:`fedcore.data.pixels.scale`.
     """
     path = Path(path)
     folders = ("train", "test") if (path / "train").is_dir() else ("all_data",)
@@ -45,7 +46,7 @@ def leaf(path: str | Path) -> Dataset:
     if not users:
         raise InputError(f"data.path = {path}: no examples; the users of its files have none")
     data = Data(torch.from_numpy(np.concatenate(x)).reshape(-1, 1, SIDE, SIDE), torch.from_numpy(np.concatenate(y)))
-    return Dataset(data, None, CLASSES, tuple(users), tuple(split) if len(folders) == 2 else None)
+    return scale(Dataset(data, None, CLASSES, tuple(users), tuple(split) if len(folders) == 2 else None), scaling)
 
 
 def read(file: Path) -> dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]]:

@@ -17,18 +17,23 @@ from fedcore.data.digits import enlarge
 from fedcore.data.files import ROOT
 from fedcore.data.images import SIDE, mnist
 from fedcore.data.pictures import TYPES, picture, pictures
-from fedcore.data.pixels import Picture, blend
+from fedcore.data.pixels import Picture, Scaling, blend, scale
 from fedcore.types import Data, InputError, generator
 
 
 def mnist_m(
-    root: str | Path = ROOT, download: bool = True, base: str = "mnist", photos: str | Path | None = None, seed: int = 0
+    root: str | Path = ROOT,
+    download: bool = True,
+    base: str = "mnist",
+    photos: str | Path | None = None,
+    seed: int = 0,
+    scaling: Scaling = "none",
 ) -> Dataset:
     """Return digits over photographs, x (N, 3, 28, 28) uint8: |crop - digit| for each channel.
 
     base "mnist": MNIST's digits with its official test set. "digits": scikit-learn's 1,797, scaled up from 8 x 8
     (bilinear), without a test set. photos: see :func:`photographs`; training and test digits share them. The crops
-    depend on `seed` and on the names of the photographs.
+    depend on `seed` and on the names of the photographs. scaling: see :func:`fedcore.data.pixels.scale`.
     """
     if base not in ("mnist", "digits"):
         raise unknown_value("data.base", base, ("mnist", "digits"))
@@ -36,11 +41,12 @@ def mnist_m(
     train, test = digits.train, digits.test
     x = train.x if test is None else torch.cat([train.x, test.x])
     colours = blend(x, photographs(photos, SIDE), generator(seed, "mnist_m"))
-    return Dataset(
+    blended = Dataset(
         Data(colours[: len(train)], train.y),
         None if test is None else Data(colours[len(train) :], test.y),
         digits.classes,
     )
+    return scale(blended, scaling)
 
 
 def photographs(folder: str | Path | None, least: int) -> Sequence[Callable[[], Picture]]:

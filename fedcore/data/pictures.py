@@ -14,18 +14,18 @@ from PIL import Image, ImageOps
 
 from fedcore.data import Dataset
 from fedcore.data.files import one_line
-from fedcore.data.pixels import side
+from fedcore.data.pixels import Scaling, scale, side
 from fedcore.types import Data, InputError
 
 TYPES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 
-def image_folder(path: str | Path, size: int = 32, gray: bool = False) -> Dataset:
+def image_folder(path: str | Path, size: int = 32, gray: bool = False, scaling: Scaling = "none") -> Dataset:
     """Return pictures, x (N, 3, size, size) uint8, or (N, 1, size, size) if `gray`.
 
     Classes and examples are sorted by the names of folders and files. A picture is rotated by its EXIF orientation,
     its shorter side is scaled to `size` (bilinear, antialiased), and its central square is kept; transparency is
-    dropped. Hidden files and files of other types are ignored.
+    dropped. Hidden files and files of other types are ignored. scaling: see :func:`fedcore.data.pixels.scale`.
     """
     path, wanted = Path(path), side(size)
     folders = subfolders(path)
@@ -39,14 +39,14 @@ def image_folder(path: str | Path, size: int = 32, gray: bool = False) -> Datase
         )
     train = squares(classes, names, wanted, gray)
     if not paired:
-        return Dataset(train, None, names)
+        return scale(Dataset(train, None, names), scaling)
     tested = subfolders(path / "test")
     for folder in tested:
         if folder.name not in names:
             raise InputError(f"data.path = {folder}: no such class in {path / 'train'}; it has: {', '.join(names)}")
     if not tested:
         raise InputError(f"data.path = {path / 'test'}: no folder of a class; remove it, or give it those of train")
-    return Dataset(train, squares(tested, names, wanted, gray), names)
+    return scale(Dataset(train, squares(tested, names, wanted, gray), names), scaling)
 
 
 def subfolders(path: Path) -> list[Path]:

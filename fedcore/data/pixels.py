@@ -1,9 +1,16 @@
-"""Transforms of images (N, C, H, W) uint8: resizing, grey to three channels, blending with photographs."""
+"""Transforms of images (N, C, H, W) uint8: resizing, grey to three channels, blending with photographs.
+
+And the scaling of a whole set: `data.scaling` is "none" (pixels in [0, 1] when used) or "standard", (x - mean) / std
+with one mean and deviation per channel for all images, of training and test alike. These are the constants that are in
+use for a published set (to four digits those of its training images), or else the moments of the set's training
+examples.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from dataclasses import replace
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -11,10 +18,15 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcore.types import InputError
+from fedcore.data import Dataset, unknown_value
+from fedcore.types import Data, InputError
 
 Picture: TypeAlias = NDArray[np.uint8]
 """(H, W, 3)"""
+
+Scaling: TypeAlias = Literal["none", "standard"]
+Moments: TypeAlias = tuple[Sequence[float], Sequence[float]]
+"""Mean and standard deviation of each channel, of pixels in [0, 1]."""
 
 
 def side(size: int) -> int:
@@ -56,3 +68,28 @@ def blend(x: Tensor, photos: Sequence[Callable[[], Picture]], random: torch.Gene
         )
         blend[mine] = np.abs(crops[rows, columns] - images[mine])
     return torch.from_numpy(blend)
+
+
+def scale(dataset: Dataset, scaling: str, known: Moments | None = None) -> Dataset:
+    """Return a set of images with the pixels that `scaling` asks for, see above; standardised ones are float32.
+
+    known: the published moments; None: those of the training examples, without the ones that the source marks as test.
+    A channel of one value is only centred. Raises InputError for another word than "none" and "standard".
+    """
+    if scaling not in get_args(Scaling):
+        raise unknown_value("data.scaling", scaling, get_args(Scaling))
+    if scaling == "none":
+        return dataset
+    mean, std = (torch.tensor(of).reshape(-1, 1, 1) for of in known or moments(dataset))
+    parts = {name: getattr(dataset, name) for name in ("train", "test", "server")}
+    scaled = {
+        name: None if part is None else Data((part.inputs() - mean) / std, part.y) for name, part in parts.items()
+    }
+    return replace(dataset, **scaled)
+
+
+def moments(dataset: Dataset) -> Moments:
+    """Return the moments of the training examples; 1 in place of a deviation of 0."""
+    marks = dataset.split or ("train",) * len(dataset.train)
+    x = dataset.train.inputs(torch.tensor([mark != "test" for mark in marks])).double()
+    return x.mean((0, 2, 3)).tolist(), [deviation or 1.0 for deviation in x.std((0, 2, 3), correction=0).tolist()]

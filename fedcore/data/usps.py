@@ -14,18 +14,18 @@ import numpy as np
 
 from fedcore.data import Dataset
 from fedcore.data.files import ROOT, damaged_file, labelled_images, obtain, one_line
-from fedcore.data.pixels import resize, side
+from fedcore.data.pixels import Scaling, resize, scale, side
 from fedcore.types import Data
 
 FILES = ("USPS/usps.bz2", "USPS/usps.t.bz2")
 SIDE = 16
 
 
-def usps(root: str | Path = ROOT, download: bool = True, size: int | None = None) -> Dataset:
+def usps(root: str | Path = ROOT, download: bool = True, size: int | None = None, scaling: Scaling = "none") -> Dataset:
     """Return USPS, x (N, 1, 16, 16) uint8, with its official test set.
 
     v becomes floor((v + 1) / 2 * 255), as in torchvision. size: resize to so many pixels a side, bilinear (28 as in
-    MNIST). The MD5 of an existing file is not checked.
+    MNIST). scaling: see :func:`fedcore.data.pixels.scale`. The MD5 of an existing file is not checked.
     """
     root = Path(root)
     wanted = SIDE if size is None else side(size)
@@ -36,7 +36,8 @@ def usps(root: str | Path = ROOT, download: bool = True, size: int | None = None
                 sets.utils.download_url(url, root / "USPS", name, md5)
 
     train, test = (read(root, file) for file in obtain(root, "USPS", FILES, download, fetch))
-    return Dataset(Data(resize(train.x, wanted), train.y), Data(resize(test.x, wanted), test.y), tuple("0123456789"))
+    train, test = (Data(resize(part.x, wanted), part.y) for part in (train, test))
+    return scale(Dataset(train, test, tuple("0123456789")), scaling)
 
 
 def read(root: Path, file: Path) -> Data:

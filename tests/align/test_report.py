@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -44,6 +46,13 @@ def test_numbers_of_a_fold_are_sums_of_iterations_and_bounds_and_means():
 @pytest.mark.parametrize("folds", [{}, {"a": {}}])
 def test_no_plan_is_an_empty_report(folds: dict[str, dict[str, Plan]]):
     assert report(folds) == Report()
+
+
+def test_the_excess_of_a_fold_is_the_mean_where_the_solver_gives_it():
+    plans = {name: replace(plan(2, 2, 8, 0.0, 1.0), excess=excess) for name, excess in (("h1", 0.25), ("h2", 0.75))}
+    found = report({"b": plans})
+    assert found.devices["transport"]["b"]["excess"] == 0.5
+    assert found.matrices["solver/excess"].tolist() == [0.25, 0.75]
 
 
 def test_partners_are_one_for_a_permutation_and_all_for_an_even_plan():

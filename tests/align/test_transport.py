@@ -78,6 +78,18 @@ def test_exact_plan_costs_what_pot_and_the_hungarian_method_say(p: int) -> None:
     assert (run("exact", C, 1.0).plan * C).sum().item() == pytest.approx(C.numpy()[rows, columns].mean())
 
 
+@pytest.mark.parametrize("reg", [0.3, 0.1, 0.05])
+def test_excess_over_the_least_cost_depends_on_lambda_not_epsilon(reg: float) -> None:
+    """Definition 1 allows epsilon; the entropic plan costs up to lambda log n more than the least (eqs. 6 and 7)."""
+    C = cost(points(40, 5, 0), points(40, 5, 1), 1)
+    rows, columns = linear_sum_assignment(C.numpy())
+    plan = run("sinkhorn", C, reg, cap=100_000)
+    assert plan.converged
+    assert plan.excess == pytest.approx((plan.plan * C).sum().item() - C.numpy()[rows, columns].mean(), abs=1e-12)
+    assert 1e4 * TOL < plan.excess <= reg * np.log(40)
+    assert np.isnan(run("newton", C, reg).excess)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("reg", [1e-3, 1e-4, 1e-6, 1e-9, 1e-300])
 def test_newton_tends_to_the_assignment_as_lambda_vanishes(reg: float) -> None:

@@ -262,7 +262,7 @@ def test_a_setting_of_several_types_is_refused_in_one_line(params: dict[str, Any
 def test_settings_of_other_datasets_and_nets_are_ignored(params: dict[str, Any]):
     changes = {"data.subset": "letters", "data.size": 20, "net.maps": [3], "net.widths": [5]}
     (point,) = points(ask(params, {"lmf": {}}), (), **{key.replace(".", "__"): value for key, value in changes.items()})
-    assert point.data == {"name": "digits"}
+    assert point.data == {"name": "digits", "scaling": "none"}
     assert point.net == {"name": "mlp", "widths": [5]}
     (point,) = points(params, (), net__name="lenet", net__width=0.5)
     assert point.net == {"name": "lenet", "width": 0.5}
