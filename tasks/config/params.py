@@ -36,6 +36,9 @@ FROM_DATA = ("shape", "classes")
 FROM_RUN = ("dataset", "name", "seed")
 """The arguments of a partition that the run determines."""
 
+CLAIMED = ("valid", "claims")
+"""The keys of a study that claims/ may set."""
+
 
 class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's is ten times faster
     """YAML 1.1 that also reads numbers such as 1e-07, as YAML 1.2 defines them and DVC writes them."""
@@ -52,7 +55,7 @@ def read(folder: Path = Path()) -> dict[str, Any]:
     Raises InputError for a file that is missing or not YAML, and for an unknown section, study or claim.
     """
     path = folder / "params.yaml"
-    params = _read_mapping(path, "sections")
+    params = read_mapping(path, "sections")
     known = (*REQUIRED, SHARED, *METHODS)
     for name, section in params.items():
         if name not in known:
@@ -67,7 +70,7 @@ def read(folder: Path = Path()) -> dict[str, Any]:
         if name not in studies:
             raise InputError(f"claims: there is no study {name!r}{suggestion(name, studies)}")
         if isinstance(studies[name], dict):
-            studies[name] = {**studies[name], "claims": claims}
+            studies[name] = {**studies[name], **_claims_and_gates(name, claims)}
     return {**params, "studies": studies}
 
 
@@ -170,7 +173,7 @@ def _read_entries(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     places: dict[str, Path] = {}
     for path in sorted(folder.glob("*.yaml")):
-        for name, entry in _read_mapping(path, "studies").items():
+        for name, entry in read_mapping(path, "studies").items():
             if not re.fullmatch(r"\w+", str(name)):
                 raise InputError(f"{path}: {name!r}: a study's name has only letters, digits and _")
             if name in found:
@@ -179,7 +182,17 @@ def _read_entries(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _read_mapping(path: Path, of: str) -> dict[str, Any]:
+def _claims_and_gates(study: str, entry: Any) -> dict[str, Any]:
+    """Return a study's entry in claims/: a list of claims, or a section with the keys `valid` and `claims`."""
+    if not isinstance(entry, Mapping):
+        return {"claims": entry}
+    for key in entry:
+        if key not in CLAIMED:
+            raise InputError(f"claims: {study}.{key}: no such key (allowed: {', '.join(CLAIMED)})")
+    return dict(entry)
+
+
+def read_mapping(path: Path, of: str) -> dict[str, Any]:
     """Read a YAML file that holds a mapping."""
     try:
         content = _load(path.read_text("utf-8"))
