@@ -50,7 +50,7 @@ def fedcore_rounds(parts: dict[str, Data], rounds: int, workers: Workers) -> Ite
         "adam", RATE, momentum=0.0, weight_decay=0.0, schedule="constant", batch=BATCH, epochs=EPOCHS, moments="kept"
     )
     # One round more than asked for: the last one is scored, which the bare loops are not.
-    memory = {"rounds": rounds + 1, "alignment_rounds": 1, "auxiliary": None, "steps": 30, "cell": None,
+    memory = {"rounds": rounds + 1, "alignment_rounds": 1, "auxiliary": None, "target": None, "steps": 30, "cell": None,
            "distance": "printed", "budget": None, "personal_lr": None}  # fmt: skip
     fedasa = method("fedasa", nets=dict.fromkeys(parts, NET), training=training, common=True, **memory)
     federation = Federation(devices, none, CLASSES, windows(160, "server"))

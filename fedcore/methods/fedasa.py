@@ -6,18 +6,20 @@ Every round it aggregates each cell over the devices that share it (9) and sends
 
 Departures. In the alignment rounds the paper's devices send their whole model (line 5); here the stem and all cells
 that their budget allows, which is all that (8) uses: heads are never sent. A device may share the stem alone (m = 0),
-as in Table VI; (8) prints m in [M]. In an alignment round (9) runs over the depths just found. The auxiliary model,
-which the paper calls poor (78 % accuracy), is stopped after a few steps. With `common`, the server's first
-message is the whole initial model, whatever the budget, as in step (i) of Section III.
+as in Table VI; (8) prints m in [M]. In an alignment round (9) runs over the depths just found. With `common`, the
+server's first message is the whole initial model, whatever the budget, as in step (i) of Section III. The auxiliary
+model has an accuracy of 78.12 % (Sections III-B and V-A); the paper says neither which examples measure it nor where
+the model starts. Here the server holds out a share of its examples, stops training near that accuracy on them, and
+starts from leaves of its own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 
@@ -38,6 +40,7 @@ from fedcore.local import Training, accuracy, descend, flatten_net, minibatches,
 from fedcore.messages import initial_messages
 from fedcore.nets import init, require_equal, shapes, use_generator
 from fedcore.types import (
+    Chance,
     Count,
     Data,
     Depth,
@@ -50,6 +53,7 @@ from fedcore.types import (
     Positive,
     Public,
     Report,
+    Share,
     Stage,
     StepId,
     Turn,
@@ -62,8 +66,11 @@ Budget: TypeAlias = dict[str, Positive] | list[Positive] | Positive | None
 """C_k: the most bytes that a device may send in a round; one for all, one for each by name or in the devices' order;
 None: no limit."""
 
+Start: TypeAlias = Literal["own", "devices"]
+"""Where the auxiliary model starts: from leaves of its own, or from the devices' common initial model."""
+
 AUXILIARY, HYPER = "auxiliary/", "hyper/"
-"""Prefixes in the server's memory: the auxiliary model, its examples and accuracy; the hyper-model."""
+"""Prefixes in the server's memory: the auxiliary model, its examples, accuracy and steps; the hyper-model."""
 
 
 def fedasa(
@@ -74,7 +81,10 @@ def fedasa(
     rounds: Count = 10,
     alignment_rounds: Count = 1,
     auxiliary: Depth | None = None,
-    steps: Count = 30,
+    auxiliary_init: Start = "own",
+    target: Share | None = 0.7812,
+    steps: Count = 500,
+    held_out: Chance = 0.2,
     cell: Depth | None = None,
     distance: Distance = "printed",
     budget: Budget = None,
@@ -83,8 +93,10 @@ def fedasa(
     """Build FedASA. All devices take part in every round.
 
     rounds: T. alignment_rounds: t_0, the first of them. auxiliary: L, cells of the auxiliary model; None: as many as
-    the devices' nets have. steps: minibatches of its training. cell: l, 0 to L; None: L // 2. distance: how
-    features are compared. budget: C_k. personal_lr: eta_h; None: training's rate, which is eta_g.
+    the devices' nets have. auxiliary_init: where its training starts. target: the accuracy near which it ends; None:
+    only after `steps` minibatches, which it never exceeds. held_out: share of the server's examples that measure the
+    accuracy. cell: l, 0 to L; None: L // 2. distance: how features are compared. budget: C_k. personal_lr: eta_h;
+    None: training's rate, which is eta_g.
     """
     require_equal(nets)
     net = next(iter(nets.values()))
@@ -103,7 +115,8 @@ def fedasa(
     most = partial(train_most, limits=limits, training=training, personal_lr=personal_lr)
     same = partial(train_same, training=training, personal_lr=personal_lr)
     stages = (Stage(most, find, aligning), Stage(same, mix, rounds - aligning))
-    begin = partial(begin_aligning, auxiliary=memory, steps=steps, training=training, common=common)
+    teach = partial(train_auxiliary, net=memory, training=training, target=target, steps=steps, held_out=held_out)
+    begin = partial(begin_aligning, auxiliary=memory, start=auxiliary_init, teach=teach, common=common)
     return Method(begin, stages[: 1 + (rounds > aligning)], merge_models, figures=FIGURES)
 
 
@@ -139,34 +152,75 @@ def depths_within(budget: Budget, nets: Mapping[str, Net]) -> dict[str, int]:
 
 
 def begin_aligning(
-    public: Public, seed: int, *, auxiliary: Net, steps: int, training: Training, common: bool
+    public: Public, seed: int, *, auxiliary: Net, start: Start, teach: Callable[..., Lesson], common: bool
 ) -> tuple[Params, Mapping[str, Message]]:
-    """Draw the initial model and train the auxiliary one from the same leaves; the server stores both.
+    """Draw the initial model and train the auxiliary one; the server stores both.
 
-    Its leaves are named auxiliary/<leaf>, its examples auxiliary/x, its accuracy on them auxiliary/accuracy, and the
-    hyper-model's leaves hyper/<leaf>.
+    The auxiliary model's leaves are named auxiliary/<leaf>, the server's examples auxiliary/x, its accuracy on the
+    held-out ones auxiliary/accuracy, its steps auxiliary/steps, and the hyper-model's leaves hyper/<leaf>.
     """
-    if len(public.server_data) == 0:
-        raise InputError("fedasa: the server has no examples of its own to train the auxiliary model on")
+    if len(public.server_data) < 2:
+        raise InputError(
+            f"fedasa: the server has {len(public.server_data)} examples; the auxiliary model needs one to learn from "
+            "and one to be tested on"
+        )
     _, messages = initial_messages(public, seed, common=common)
     whole = init(next(iter(public.nets.values())), generator(seed, "init"))
-    trained = teach(
-        auxiliary, {leaf: whole[leaf] for leaf in shapes(auxiliary)}, public.server_data, training, steps, seed
-    )
+    first = whole if start == "devices" else init(auxiliary, generator(seed, "auxiliary", "init"))
+    lesson = teach({leaf: first[leaf] for leaf in shapes(auxiliary)}, public.server_data, seed=seed)
     hyper = {f"{HYPER}{leaf}": x for leaf, x in whole.items() if common}
-    right = torch.tensor(accuracy(trained, auxiliary, public.server_data), dtype=torch.float64)
-    memory = {f"{AUXILIARY}{leaf}": x for leaf, x in trained.items()} | {f"{AUXILIARY}x": public.server_data.x}
-    return hyper | memory | {f"{AUXILIARY}accuracy": right}, messages
+    numbers = {
+        name: torch.tensor(float(x)).double() for name, x in (("accuracy", lesson.accuracy), ("steps", lesson.steps))
+    }
+    memory = lesson.params | {"x": public.server_data.x} | numbers
+    return hyper | {f"{AUXILIARY}{name}": x for name, x in memory.items()}, messages
 
 
-def teach(net: Net, start: Params, data: Data, training: Training, steps: int, seed: int) -> Params:
-    """Train the auxiliary model for so many steps on the server's examples."""
+class Lesson(NamedTuple):
+    """The auxiliary model after `steps` minibatches, with its accuracy on held-out examples (a fraction)."""
+
+    params: Params
+    accuracy: float
+    steps: int
+
+
+def train_auxiliary(
+    start: Params,
+    data: Data,
+    *,
+    net: Net,
+    training: Training,
+    target: float | None,
+    steps: int,
+    held_out: float,
+    seed: int,
+) -> Lesson:
+    """Train on the server's examples, a share of them held out, until the accuracy on those reaches the target.
+
+    Returns the model whose accuracy was nearest to the target, as one step can move it by several points; without a
+    target the one after all steps.
+    """
+    order = torch.randperm(len(data), generator=generator(seed, "auxiliary", "held out"))
+    count = min(max(round(held_out * len(data)), 1), len(data) - 1)
+    held, rest = (Data(data.x[index], data.y[index]) for index in (order[:count], order[count:]))
     flat = flatten_net(net, start)
-    enough = replace(training, epochs=math.ceil(steps / max(len(data) // training.batch, 1)))
+    enough = replace(training, epochs=math.ceil(steps / max(len(rest) // training.batch, 1)))
     with use_generator(generator(seed, "auxiliary", "noise")):
-        batches = minibatches(flat, len(data), enough, generator(seed, "auxiliary"))[:steps]
-        descend(data, batches, plain_step(flat, enough, len(batches)))
-    return flat.params()
+        batches = minibatches(flat, len(rest), enough, generator(seed, "auxiliary"))[:steps]
+        step = plain_step(flat, enough, len(batches))
+        if target is None:
+            descend(rest, batches, step)
+            params = flat.params()
+            return Lesson(params, accuracy(params, net, held), len(batches))
+        nearest = Lesson(start, accuracy(start, net, held), 0)
+        for number, batch in enumerate(batches, 1):
+            descend(rest, [batch], step)
+            params = flat.params()
+            lesson = Lesson(params, accuracy(params, net, held), number)
+            nearest = min(nearest, lesson, key=lambda one: abs(one.accuracy - target))
+            if lesson.accuracy >= target:
+                break
+    return nearest
 
 
 def train_most(
@@ -205,7 +259,7 @@ def align(
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Find the alignment vector m* (8), aggregate the cells (9) and sample (lines 5-17).
 
-    Report m*_k and the distances of every device, and the auxiliary model's accuracy.
+    Report m*_k and the distances of every device, and for topic "auxiliary" the auxiliary model's accuracy and steps.
     """
     model = {leaf: server[f"{AUXILIARY}{leaf}"] for leaf in shapes(auxiliary)}
     examples = Data(server[f"{AUXILIARY}x"], torch.empty(len(server[f"{AUXILIARY}x"])))
@@ -216,8 +270,11 @@ def align(
         name: replace(update, params={leaf: update.params[leaf] for leaf in leaves_up_to(net, depths[name])})
         for name, update in updates.items()
     }
-    found, place = report(depths, apart), f"{AUXILIARY}accuracy"
-    return *aggregate(server, used), replace(found, matrices={**found.matrices, place: server[place]})
+    found = report(depths, apart)
+    taught = {word: server[f"{AUXILIARY}{word}"].item() for word in ("accuracy", "steps")}
+    return *aggregate(server, used), replace(
+        found, devices={**found.devices, "auxiliary": dict.fromkeys(depths, taught)}
+    )
 
 
 def mix(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:

@@ -28,7 +28,7 @@ LESS = frozenset(
     }
 )
 """Metrics of which less is better; the worst device has the largest value."""
-PART = ["mean", "std_devices", "std_seeds", "worst", "macro_f1", "loss", "rank", "gap", "spread"]
+PART = ["mean", "std_devices", "std_seeds", "worst", "macro_f1", "loss", "loss_std_devices", "rank", "gap", "spread"]
 COLUMNS = [
     *ROW,
     "control",
@@ -61,6 +61,7 @@ def summarise(table: pd.DataFrame, seconds: pd.DataFrame, controls: frozenset[st
     *_mean: accuracy, a fraction, mean over devices, then over seeds. *_std_devices: mean over seeds of the standard
     deviation over devices. *_std_seeds: standard deviation over seeds of the mean over devices; nan for one seed.
     *_worst: mean over seeds of the lowest accuracy of a device. *_macro_f1, *_loss: means as for accuracy.
+    *_loss_std_devices: as *_std_devices, of the loss.
     *_rank, *_gap, *_spread: see :func:`ranks`, :func:`gap_to_best`; the gap is to the best method that is not a
     control.
 
@@ -76,7 +77,10 @@ def summarise(table: pd.DataFrame, seconds: pd.DataFrame, controls: frozenset[st
         rows = rows.join(_accuracy(accuracy[accuracy["split"] == split], split))
         for metric in ("macro_f1", "loss"):
             values = scores[(scores["split"] == split) & (scores["metric"] == metric)]
-            rows = rows.join(values.groupby(RUN)["value"].mean().groupby(ROW).mean().rename(f"{split}_{metric}"))
+            devices = values.groupby(RUN)["value"].agg(["mean", "std"]).groupby(ROW).mean()
+            rows = rows.join(devices["mean"].rename(f"{split}_{metric}"))
+            if metric == "loss":
+                rows = rows.join(devices["std"].rename(f"{split}_loss_std_devices"))
     rows = rows.reset_index()
     places = [
         _rank(rows[(rows[PLACE] == place).all(axis=1)], accuracy[(accuracy[PLACE] == place).all(axis=1)], controls)

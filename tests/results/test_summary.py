@@ -47,6 +47,7 @@ def test_the_numbers_of_two_devices_and_two_seeds():
     assert row["test_worst"] == pytest.approx((0.6 + 0.5) / 2)
     assert row["test_macro_f1"] == pytest.approx(0.35)
     assert row["test_loss"] == pytest.approx(0.3)
+    assert row["test_loss_std_devices"] == pytest.approx(row["test_std_devices"])  # the loss is 1 - accuracy here
     assert row["shared_mean"] == row["shared_worst"] == pytest.approx(0.25)
     assert row["bytes_up"] == 2 * 2 * 100  # two rounds, two devices
     assert row["bytes_down"] == 2 * 2 * 200

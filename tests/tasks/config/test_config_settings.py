@@ -69,8 +69,10 @@ WRONG: dict[str, list[Any]] = {
     "psi_fada.rounds": [-1, 1.5],
     "fedasa.alignment_rounds": [0, 1.5],
     "fedasa.auxiliary": [-1, 1.5],
+    "fedasa.auxiliary_init": ["common", None],
     "fedasa.budget": [0, -1, "a", [1, -2]],
     "fedasa.cell": [-1, 0.5],
+    "fedasa.target": [-0.1, 1.1, "a"],
     "fixed_depth.depth": [-1, 0.5, "all"],
 }
 WRONG_OF_METHODS: dict[str, list[Any]] = {
@@ -202,7 +204,7 @@ OTHER_OF_METHODS: dict[str, Any] = {
     "sends": "change", "weighting": "examples", "decay": 0.5, "fraction": 0.5, "ratio": "fixed", "threshold": 0.5,
     "exam": "test", "solver": "exact", "p": 2, "personal_lr": 0.5, "held_out": 0.5, "constants": "printed",
     "delta": 0.5, "powers": [20.0, 21.0], "rates": [1.0, 2.0], "costs": [[0.0]], "combine": "outputs",
-    "start": "target",
+    "start": "target", "auxiliary_init": "devices", "target": 0.5,
 }  # fmt: skip
 REACHING = [
     key for key in leaves(SHOWN) if key.split(".")[0] in ("federation", "net", "training") and key != "net.name"
