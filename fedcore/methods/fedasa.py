@@ -162,7 +162,7 @@ def begin_aligning(
 def teach(net: Net, start: Params, data: Data, training: Training, steps: int, seed: int) -> Params:
     """Train the auxiliary model for so many steps on the server's examples."""
     flat = flatten_net(net, start)
-    enough = replace(training, epochs=math.ceil(steps / max(len(data) // training.batch, 1)))
+    enough = replace(training, steps=None, epochs=math.ceil(steps / max(len(data) // training.batch, 1)))
     with use_generator(generator(seed, "auxiliary", "noise")):
         batches = minibatches(flat, len(data), enough, generator(seed, "auxiliary"))[:steps]
         descend(data, batches, plain_step(flat, enough, len(batches)))
