@@ -15,7 +15,10 @@ SPLITS = {"test": "own test", "shared": "shared test"}
 SCORED = ("val", *SPLITS)
 """The splits with scores; the others hold bytes and the server's reports."""
 LESS = frozenset(
-    {"loss", "largest_share", "similarity_other", "iterations", "violation", "bound", "bytes_up", "bytes_down"}
+    {
+        "loss", "largest_share", "similarity_other", "iterations", "violation", "bound", "bytes_up", "bytes_down",
+        "seconds",
+    }  # fmt: skip
 )
 """Metrics of which less is better; the worst device has the largest value."""
 PART = ["mean", "std_devices", "std_seeds", "worst", "macro_f1", "loss", "rank", "gap", "spread"]
