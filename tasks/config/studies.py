@@ -11,7 +11,7 @@ from pydantic import Field
 
 from fedcore.builders import suggestion
 from fedcore.methods import builder
-from fedcore.results.claims import DOMAIN, Claim
+from fedcore.results.claims import DEVICES, Claim, Gate
 from fedcore.settings import Section, check
 from fedcore.types import InputError, Positive
 from tasks.config.params import change
@@ -29,8 +29,8 @@ class Study(Section):
     methods: rows of the comparison: label -> changes to the method's section (`method` if the label is not a method).
     tuned: further rows: label -> rows of `methods`, of which the best on validation data stands under the label in each
     setting and seed. link: bytes per second of a device's link, for the seconds of a transfer.
-    claims: a paper's statements, as rules. along: the grid key along which the page draws accuracy. show: further
-    pictures of every setting, for the first seed (docs/pipeline.md).
+    claims: a paper's statements, as rules. valid: what must hold for them to be tested. along: the grid key along which
+    the page draws accuracy. show: further pictures of every setting, for the first seed (docs/pipeline.md).
     """
 
     title: str
@@ -39,6 +39,7 @@ class Study(Section):
     tuned: dict[str, Annotated[list[str], Field(min_length=2)]] = Field(default_factory=dict)
     link: Positive | None = None
     claims: list[Claim] = Field(default_factory=list)
+    valid: list[Gate] = Field(default_factory=list)
     along: str | None = None
     show: list[Literal["transport", "similarity", "alignment", "features", "soft_targets", "links"]] = Field(
         default_factory=list
@@ -82,9 +83,9 @@ def find_study(params: Mapping[str, Any], name: str) -> Study:
         )
     chosen = check(Study, f"studies.{name}", studies[name])
     for size, one in chosen.sizes.items():
-        if DOMAIN in one.grid:
+        for key in DEVICES.keys() & one.grid:
             raise InputError(
-                f"studies.{name}.sizes.{size}.grid.{DOMAIN}: not allowed, it means the devices' domain in claims; "
+                f"studies.{name}.sizes.{size}.grid.{key}: not allowed, it means {DEVICES[key]} in claims; "
                 "use another name"
             )
     for label, rows in chosen.tuned.items():
@@ -98,6 +99,14 @@ def find_study(params: Mapping[str, Any], name: str) -> Study:
             raise InputError(
                 f"studies.{name}.claims: {claim.rule!r} names {label!r}, but the study has no such row in methods"
             )
+    keys = {key for size in chosen.sizes.values() for key in size.grid} | {*DEVICES}
+    for gate in chosen.valid:
+        for label in gate.labels - set(chosen.methods):
+            raise InputError(
+                f"studies.{name}.valid: {gate.when!r} names {label!r}, but the study has no such row in methods"
+            )
+        for key in gate.where.keys() - keys:  # such a gate would never be asked, and never close
+            raise InputError(f"studies.{name}.valid: where names {key!r}, which no grid has{suggestion(key, keys)}")
     return chosen
 
 
