@@ -16,7 +16,14 @@ SCORED = ("val", *SPLITS)
 """The splits with scores; the others hold bytes and the server's reports."""
 LESS = frozenset(
     {
-        "loss", "largest_share", "similarity_other", "iterations", "violation", "bound", "bytes_up", "bytes_down",
+        "loss",
+        "largest_share",
+        "similarity_other",
+        "iterations",
+        "violation",
+        "bound",
+        "bytes_up",
+        "bytes_down",
         "seconds",
     }  # fmt: skip
 )

@@ -74,8 +74,7 @@ def program(
     for r, names in enumerate(selected, start=1):
         rho = max(1 - r / ROUNDS, THRESHOLD) if r > 1 else 1.0  # (6)
         sent = [
-            device_update(module, w, table, devices[name], order(r, name, len(devices[name][1])), rho)
-            for name in names
+            device_update(module, w, table, devices[name], order(r, name, len(devices[name][1])), rho) for name in names
         ]
         sizes = [len(devices[name][1]) for name in names]
         w = {
@@ -91,9 +90,7 @@ def program(
 
 
 def images() -> nn.Module:
-    return nn.Sequential(
-        nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(3, CLASSES)
-    )
+    return nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(3, CLASSES))
 
 
 NETS = {"mlp": nets.net("mlp", shape=(4,), classes=CLASSES, widths=[5, 4]), "convolution": Net(images)}

@@ -51,9 +51,7 @@ def test_at_temperature_1_it_is_pytorchs_smoothing_by_the_mean_diagonal():
 def test_with_threshold_1_it_is_dfl_and_below_it_is_not(temperature):
     fed = federation("abcd")
     for threshold, same in ((1.0, True), (0.6, False)):
-        one, two = (
-            last(built(threshold=threshold, temperature=temperature), fed, 2) for built in (dfl, dfl_diagonal)
-        )
+        one, two = (last(built(threshold=threshold, temperature=temperature), fed, 2) for built in (dfl, dfl_diagonal))
         assert (bits(one.state.messages) == bits(two.state.messages)) is same
         assert (one.up, one.down) == (two.up, two.down)
 

@@ -111,7 +111,8 @@ def test_a_tuned_row_is_the_best_on_validation_data_seed_by_seed():
     found = tidy.choose(whole, "tuned", ["x", "y"])
     expected = whole[(whole["method"] + whole["seed"].astype(str)).isin(["x0", "y1"])].assign(method="tuned")
     pd.testing.assert_frame_equal(
-        found.sort_values(tidy.COLUMNS).reset_index(drop=True), expected.sort_values(tidy.COLUMNS).reset_index(drop=True)
+        found.sort_values(tidy.COLUMNS).reset_index(drop=True),
+        expected.sort_values(tidy.COLUMNS).reset_index(drop=True),
     )
 
 
