@@ -2,8 +2,8 @@
 
     python -m benchmarks.cifar_sheets SHEETS OUT
 
-SHEETS holds cifar10_batch_0.png, cifar10_batch_1.png, ... (1,000 rows of 32 x 32 pixels each; demo/cifar10 of the public
-repository karpathy/convnetjs) and labels.txt, a label from 0 to 9 per line in the order of the training set.
+SHEETS holds cifar10_batch_0.png, cifar10_batch_1.png, ... (1,000 rows of 32 x 32 pixels each; demo/cifar10 of the
+public repository karpathy/convnetjs) and labels.txt, a label from 0 to 9 per line in the order of the training set.
 """
 
 from __future__ import annotations

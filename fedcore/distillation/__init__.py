@@ -105,7 +105,7 @@ def likelihoods(table: Tensor, temperature: float) -> Tensor:
 
 
 def level_targets(table: Tensor, temperature: float) -> Tensor:
-    """Return soft targets with the mean diagonal of the table's and the rest spread evenly: (K, K), rows on the simplex.
+    """Return soft targets with the table's mean diagonal and the rest spread evenly: (K, K), rows on the simplex.
 
     The control of what a table tells about classes. The mean is over the labels that some device has sent; the others'
     rows stay one-hot.

@@ -58,7 +58,6 @@ from fedcore.types import (
     step_word,
 )
 
-
 __all__ = ["dfl", "dfl_diagonal"]
 
 
@@ -68,8 +67,8 @@ class SoftTargets:
 
     ratio: how the hard labels' share rho of the loss (3) goes: "threshold", max(1 - r/R, T) (6); "dynamic", 1 - r/R;
     "fixed", T in all rounds but the first. threshold: T; with 1 this is FedAvg that sends changes. temperature: tau of
-    the soft targets and of the KL part, which is weighted by tau^2; the paper's loss has none, which is 1. weighting: of
-    the soft targets, by "counts" of each label or by "examples", |D_k|, as printed (2).
+    the soft targets and of the KL part, which is weighted by tau^2; the paper's loss has none, which is 1. weighting:
+    of the soft targets, by "counts" of each label or by "examples", |D_k|, as printed (2).
     """
 
     ratio: Kind = "threshold"
@@ -153,7 +152,8 @@ def train_and_show(
 ) -> tuple[Params, Update]:
     """Train on hard labels and soft targets (3); send how the model changed (5) and its label-wise logits.
 
-    targets: makes probabilities (K, K) of the table at the temperature. Without soft targets, or with rho 1, this is FedAvg's training, bit by bit.
+    targets: makes probabilities (K, K) of the table at the temperature. Without soft targets, or with rho 1, this is
+    FedAvg's training, bit by bit.
     """
     flat = flatten_net(device.net, starting_params({}, message, device, step_id))
     table, share = message.extra.get(SOFT), rho.at(step_id.round)

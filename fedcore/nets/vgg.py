@@ -33,7 +33,8 @@ def vgg(
 ) -> nn.Module:
     """Build blocks of `depths` convolutions of `widths` maps, each followed by pooling, and fully connected layers.
 
-    hidden: units of the fully connected layers before the last, each followed by ReLU and dropout of a half. Weights start as in He et al. 2015: with PyTorch's default no signal reaches the end of a net without norms.
+    hidden: units of the fully connected layers before the last, each followed by ReLU and dropout of a half. The
+    convolutions start as in He et al. 2015: with PyTorch's default no signal reaches the end of a net without norms.
     """
     frame, (channels, height, width) = pad_images(shape, size)
     layers: dict[str, nn.Module] = {"frame": frame, "color": Gray() if channels == 1 else nn.Identity()}
@@ -85,9 +86,9 @@ def vgg11(
 
     Gray images are repeated in three channels. size: images are padded with zeros to this side, as in the paper (whose
     224 costs 49 times the work of 32, all but 2 % of it on zeros for MNIST). Unlike resizing, padding keeps the pixels.
-    width: factor of the convolutions' widths. norm: batch norm after every convolution. hidden: units of fully connected
-    layers before the last, each followed by dropout of a half; [4096, 4096] are those of the original, which has 138
-    million parameters with 16 layers on images of 224 x 224 (Simonyan and Zisserman 2015, Section 2 and Table 2).
+    width: factor of the convolutions' widths. norm: batch norm after every convolution. hidden: units of fully
+    connected layers before the last, each followed by dropout of a half; [4096, 4096] are those of the original, which
+    has 138 million parameters with 16 layers on images of 224 x 224 (Simonyan and Zisserman 2015, Section 2, Table 2).
     """
     return _net(shape, classes, width, size, norm, hidden, (1, 1, 2, 2, 2))
 
