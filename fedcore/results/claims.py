@@ -111,7 +111,7 @@ def read_rule(key: str, text: str, of: str) -> Rule:
 
 @dataclass(frozen=True)
 class Claim:
-    """says: the paper's claim. rule, of, at: see above. where: values (or lists of values) of grid keys, and of DEVICES.
+    """says: the paper's claim. rule, of, at: see above. where: values (or lists of values) of grid keys and of DEVICES.
 
     Raises InputError for an invalid rule or `of`.
     """
@@ -325,7 +325,7 @@ def _places(
 
 
 def _rows(of: str, where: Mapping[str, Any], table: pd.DataFrame, at: int | None, by_device: bool) -> pd.Series:
-    """Return the values to compare by method, setting, seed and turn: over devices, or also by device if they differ."""
+    """Return the values to compare by method, setting, seed and turn: over devices, or by device if they differ."""
     found = OF.fullmatch(of)
     assert found is not None
     rows = table[(table["split"] == found["split"]) & (table["metric"] == found["metric"])]
@@ -338,7 +338,7 @@ def _rows(of: str, where: Mapping[str, Any], table: pd.DataFrame, at: int | None
         counts = table[(table["split"] == "data") & (table["metric"] == "examples")]
         wanted = counts[(counts["value"] > 0).isin(_as_list(where[LABELLED]))]
         rows = rows.merge(wanted[[*RUN, "device"]])
-    if by_device and found["how"] is None and (rows.groupby([*RUN, *TURN])["value"].nunique() > 1).any():
+    if by_device and found["how"] is None and (rows.groupby([*RUN, *TURN])["value"].std() > 0).any():
         return rows.set_index([*RUN, "device", *TURN])["value"].sort_index()
     worst = "max" if found["metric"] in LESS else "min"
     how = {None: "mean", "std": "std", "worst": worst}[found["how"]]
@@ -397,9 +397,7 @@ def _by_round(values: pd.Series) -> Iterator[tuple[str, tuple[str, ...], pd.Seri
             yield setting, (setting,), first.xs(setting), last.xs(setting)
 
 
-def _by_key(
-    values: pd.Series, key: str, points: Points
-) -> Iterator[tuple[str, tuple[str, ...], pd.Series, pd.Series]]:
+def _by_key(values: pd.Series, key: str, points: Points) -> Iterator[tuple[str, tuple[str, ...], pd.Series, pd.Series]]:
     """Yield each group of settings that differ only in the key, with the values at its first and last value."""
     final = _last(values)
     known = set(final.index.unique("setting"))

@@ -119,6 +119,7 @@ class Project:
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(ROOT / name, folder / name)
         shutil.copytree(ROOT / "claims", folder / "claims")
+        (folder / "papers").mkdir()  # those of the studies that a test has are its own affair
         params = read_params(ROOT)
         change(params)
         write_params(folder, params)

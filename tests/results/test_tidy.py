@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -110,10 +111,8 @@ def test_a_tuned_row_is_the_best_on_validation_data_seed_by_seed():
     whole = pd.DataFrame([*drawn, *scored("z", 0, 1.0, 1.0)], columns=tidy.COLUMNS)
     found = tidy.choose(whole, "tuned", ["x", "y"])
     expected = whole[(whole["method"] + whole["seed"].astype(str)).isin(["x0", "y1"])].assign(method="tuned")
-    pd.testing.assert_frame_equal(
-        found.sort_values(tidy.COLUMNS).reset_index(drop=True),
-        expected.sort_values(tidy.COLUMNS).reset_index(drop=True),
-    )
+    sort = partial(pd.DataFrame.sort_values, by=tidy.COLUMNS, ignore_index=True)
+    pd.testing.assert_frame_equal(sort(found), sort(expected))
 
 
 def test_without_a_candidate_or_validation_examples_nothing_is_chosen():
