@@ -19,6 +19,7 @@ from fedcore.distillation import (
     distillation_slope,
     initial_targets,
     label_wise,
+    level_targets,
     likelihoods,
     ratio,
     report,
@@ -110,6 +111,26 @@ def test_devices_without_examples_leave_the_table_as_it_is(weighting):
 @pytest.mark.parametrize("temperature", [0.1, 1.0, 3.0, 1000.0])
 def test_a_label_nobody_has_shown_is_one_hot_at_every_temperature(temperature):
     assert torch.equal(likelihoods(initial_targets(4), temperature), torch.eye(4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+def test_level_targets_keep_the_mean_diagonal_and_nothing_else(temperature):
+    table = drawn(5, 5, "level")[0].double()
+    level = level_targets(table, temperature)
+    torch.testing.assert_close(level.sum(1), torch.ones(5).double())
+    assert level.diagonal().mean().item() == pytest.approx(likelihoods(table, temperature).diagonal().mean().item())
+    assert len({round(x, 12) for x in level[~torch.eye(5, dtype=torch.bool)].tolist()}) == 1
+    assert len({round(x, 12) for x in level.diagonal().tolist()}) == 1
+    torch.testing.assert_close(level_targets(level.log() * temperature, temperature), level)
+
+
+def test_a_label_nobody_has_shown_is_not_levelled():
+    table = initial_targets(4)
+    assert torch.equal(level_targets(table, 1.0), torch.eye(4, dtype=torch.float64))
+    table[:3] = drawn(3, 4, "some")[0].double()
+    level = level_targets(table, 1.0)
+    assert level[3].tolist() == [0, 0, 0, 1]
+    assert level[0, 0].item() == pytest.approx(likelihoods(table, 1.0).diagonal()[:3].mean().item())
 
 
 @pytest.mark.parametrize(("classes", "size"), [(10, 800), (20, 3200), (62, 30752)])

@@ -81,11 +81,16 @@ def scale(dataset: Dataset, scaling: str, known: Moments | None = None) -> Datas
     if scaling == "none":
         return dataset
     mean, std = (torch.tensor(of).reshape(-1, 1, 1) for of in known or moments(dataset))
-    parts = {name: getattr(dataset, name) for name in ("train", "test", "server")}
-    scaled = {
-        name: None if part is None else Data((part.inputs() - mean) / std, part.y) for name, part in parts.items()
-    }
-    return replace(dataset, **scaled)
+
+    def standardise(part: Data) -> Data:
+        return Data((part.inputs() - mean) / std, part.y)
+
+    return replace(
+        dataset,
+        train=standardise(dataset.train),
+        test=None if dataset.test is None else standardise(dataset.test),
+        server=None if dataset.server is None else standardise(dataset.server),
+    )
 
 
 def moments(dataset: Dataset) -> Moments:

@@ -104,6 +104,18 @@ def likelihoods(table: Tensor, temperature: float) -> Tensor:
     return (table / temperature).softmax(1)
 
 
+def level_targets(table: Tensor, temperature: float) -> Tensor:
+    """Return soft targets with the table's mean diagonal and the rest spread evenly: (K, K), rows on the simplex.
+
+    The control of what a table tells about classes. The mean is over the labels that some device has sent; the others'
+    rows stay one-hot.
+    """
+    soft, sent = likelihoods(table, temperature), table.isfinite().all(1)
+    own = soft.diagonal()[sent].mean()
+    level = ((1 - own) / (len(soft) - 1)).expand_as(soft).clone().fill_diagonal_(float(own))
+    return torch.where(sent[:, None], level, soft)
+
+
 def distillation_slope(targets: Tensor, hard: float, soft: float, temperature: float = 1.0) -> Slope:
     r"""Return the slope of hard * CE(y) + soft * tau^2 KL(p_y || softmax(z / tau)) at the logits z.
 

@@ -204,9 +204,9 @@ def train_auxiliary(
     count = min(max(round(held_out * len(data)), 1), len(data) - 1)
     held, rest = (Data(data.x[index], data.y[index]) for index in (order[:count], order[count:]))
     flat = flatten_net(net, start)
-    enough = replace(training, epochs=math.ceil(steps / max(len(rest) // training.batch, 1)))
+    enough = replace(training, steps=steps)
     with use_generator(generator(seed, "auxiliary", "noise")):
-        batches = minibatches(flat, len(rest), enough, generator(seed, "auxiliary"))[:steps]
+        batches = minibatches(flat, len(rest), enough, generator(seed, "auxiliary"))
         step = plain_step(flat, enough, len(batches))
         if target is None:
             descend(rest, batches, step)

@@ -1,4 +1,4 @@
-"""VGG (Simonyan and Zisserman 2015): 3 x 3 convolutions in five blocks, here with one fully connected layer."""
+"""VGG (Simonyan and Zisserman 2015): 3 x 3 convolutions in five blocks, then one fully connected layer or several."""
 
 from __future__ import annotations
 
@@ -23,11 +23,18 @@ class Gray(nn.Module):
 
 
 def vgg(
-    shape: Sequence[int], classes: int, widths: Sequence[int], depths: Sequence[int], size: int, norm: bool
+    shape: Sequence[int],
+    classes: int,
+    widths: Sequence[int],
+    depths: Sequence[int],
+    size: int,
+    norm: bool,
+    hidden: Sequence[int],
 ) -> nn.Module:
-    """Build blocks of `depths` convolutions of `widths` maps, each followed by pooling, and one fully connected layer.
+    """Build blocks of `depths` convolutions of `widths` maps, each followed by pooling, and fully connected layers.
 
-    Weights start as in He et al. 2015: with PyTorch's default no signal reaches the end of a net without norms.
+    hidden: units of the fully connected layers before the last, each followed by ReLU and dropout of a half. The
+    convolutions start as in He et al. 2015: with PyTorch's default no signal reaches the end of a net without norms.
     """
     frame, (channels, height, width) = pad_images(shape, size)
     layers: dict[str, nn.Module] = {"frame": frame, "color": Gray() if channels == 1 else nn.Identity()}
@@ -43,7 +50,13 @@ def vgg(
             layers[f"relu{i}"] = nn.ReLU(inplace=True)
             before = after
         layers[f"pool{block}"] = nn.MaxPool2d(2)
-    layers |= {"flatten": nn.Flatten(), "fc": nn.Linear(before * (height // 32) * (width // 32), classes)}
+    layers["flatten"] = nn.Flatten()
+    features = before * (height // 32) * (width // 32)
+    for k, units in enumerate(hidden, start=1):
+        layers |= {f"fc{k}": nn.Linear(features, units), f"fc{k}_relu": nn.ReLU(inplace=True)}
+        layers[f"fc{k}_drop"] = nn.Dropout(0.5)
+        features = units
+    layers["fc"] = nn.Linear(features, classes)
     return he(Images(OrderedDict(layers)))
 
 
@@ -60,20 +73,50 @@ def he(module: nn.Module) -> nn.Module:
     return module
 
 
-def vgg11(*, shape: Sequence[int], classes: int, width: Positive = 1.0, size: Count = 32, norm: bool = False) -> Net:
+def vgg11(
+    *,
+    shape: Sequence[int],
+    classes: int,
+    width: Positive = 1.0,
+    size: Count = 32,
+    norm: bool = False,
+    hidden: Sequence[Count] = (),
+) -> Net:
     """Return VGG-11 with one fully connected layer, CODE's CNN (Section VII): 8 convolutions, 9.2 million parameters.
 
     Gray images are repeated in three channels. size: images are padded with zeros to this side, as in the paper (whose
     224 costs 49 times the work of 32, all but 2 % of it on zeros for MNIST). Unlike resizing, padding keeps the pixels.
-    width: factor of all widths. norm: batch norm after every convolution.
+    width: factor of the convolutions' widths. norm: batch norm after every convolution. hidden: units of fully
+    connected layers before the last, each followed by dropout of a half; [4096, 4096] are those of the original, which
+    has 138 million parameters with 16 layers on images of 224 x 224 (Simonyan and Zisserman 2015, Section 2, Table 2).
     """
-    return _net(shape, classes, width, size, norm, (1, 1, 2, 2, 2))
+    return _net(shape, classes, width, size, norm, hidden, (1, 1, 2, 2, 2))
 
 
-def vgg16(*, shape: Sequence[int], classes: int, width: Positive = 1.0, size: Count = 32, norm: bool = False) -> Net:
+def vgg16(
+    *,
+    shape: Sequence[int],
+    classes: int,
+    width: Positive = 1.0,
+    size: Count = 32,
+    norm: bool = False,
+    hidden: Sequence[Count] = (),
+) -> Net:
     """Return VGG-16 with one fully connected layer: 13 convolutions, 14.7 million parameters. Settings as for vgg11."""
-    return _net(shape, classes, width, size, norm, (2, 2, 3, 3, 3))
+    return _net(shape, classes, width, size, norm, hidden, (2, 2, 3, 3, 3))
 
 
-def _net(shape: Sequence[int], classes: int, width: float, size: int, norm: bool, depths: tuple[int, ...]) -> Net:
-    return with_table(partial(vgg, tuple(shape), classes, scale_widths(WIDTHS, width), depths, size, norm))
+def _net(
+    shape: Sequence[int],
+    classes: int,
+    width: float,
+    size: int,
+    norm: bool,
+    hidden: Sequence[int],
+    depths: tuple[int, ...],
+) -> Net:
+    if not all(type(units) is int and units > 0 for units in hidden):
+        raise InputError(f"net.hidden: {list(hidden)} is not a list of whole numbers above 0")
+    return with_table(
+        partial(vgg, tuple(shape), classes, scale_widths(WIDTHS, width), depths, size, norm, tuple(hidden))
+    )

@@ -15,17 +15,8 @@ SPLITS = {"test": "own test", "shared": "shared test"}
 SCORED = ("val", *SPLITS)
 """The splits with scores; the others hold bytes and the server's reports."""
 LESS = frozenset(
-    {
-        "loss",
-        "largest_share",
-        "similarity_other",
-        "iterations",
-        "violation",
-        "bound",
-        "excess",
-        "bytes_up",
-        "bytes_down",
-    }
+    {"loss", "largest_share", "similarity_other", "iterations", "violation", "bound", "excess"}
+    | {"bytes_up", "bytes_down", "seconds"}
 )
 """Metrics of which less is better; the worst device has the largest value."""
 PART = ["mean", "std_devices", "std_seeds", "worst", "macro_f1", "loss", "loss_std_devices", "rank", "gap", "spread"]

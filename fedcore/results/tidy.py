@@ -89,6 +89,34 @@ def final(table: pd.DataFrame) -> pd.DataFrame:
     return table[turn == turn.groupby([table["setting"], table["method"], table["seed"]]).transform("max")]
 
 
+def choose(table: pd.DataFrame, label: str, candidates: Sequence[str]) -> pd.DataFrame:
+    """Return the rows of the best candidate on validation data, under another label, in each setting and seed.
+
+    The best has the highest mean accuracy over the devices' validation splits after its last round; of equal ones the
+    first counts. Each choice costs the training of all candidates and one evaluation of each on these splits. Settings
+    and seeds without one of the candidates, or without validation examples, have no choice.
+    """
+    last = final(table[table["method"].isin(candidates)])
+    scores = last[(last["split"] == "val") & (last["metric"] == "accuracy")]
+    means = scores.groupby(["study", "setting", "seed", "method"])["value"].mean().unstack("method")  # noqa: PD010
+    means = means.reindex(columns=list(candidates)).dropna()
+    if means.empty:
+        return table.iloc[:0]
+    best = means.idxmax(axis=1).rename("method").reset_index()
+    return table.merge(best, on=["study", "setting", "seed", "method"]).assign(method=label)[COLUMNS]
+
+
+def transfer_seconds(table: pd.DataFrame, rate: float) -> pd.DataFrame:
+    """Return traffic.seconds, (bytes up + bytes down) / rate, of each device that took part in a round.
+
+    rate: of a device's link, bytes per second in either direction; one after the other, without latency.
+    """
+    sent = table[(table["split"] == "traffic") & table["metric"].isin(["bytes_up", "bytes_down"])]
+    place = [name for name in COLUMNS if name not in ("metric", "value")]
+    total = sent.groupby(place, sort=False)["value"].sum().div(rate).reset_index()
+    return total[total["value"] > 0].assign(metric="seconds")[COLUMNS]
+
+
 def curves(table: pd.DataFrame) -> pd.DataFrame:
     """Return the mean accuracy over devices, for each round, for `dvc plots`."""
     scores = table[(table["metric"] == "accuracy") & table["value"].notna()]

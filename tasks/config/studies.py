@@ -13,7 +13,7 @@ from fedcore.builders import suggestion
 from fedcore.methods import builder
 from fedcore.results.claims import DEVICES, Claim, Gate
 from fedcore.settings import Section, check
-from fedcore.types import InputError
+from fedcore.types import InputError, Positive
 from tasks.config.params import change
 from tasks.config.settings import Setting, resolve
 
@@ -27,6 +27,8 @@ class Study(Section):
     """A question as data: which settings, methods and seeds answer it.
 
     methods: rows of the comparison: label -> changes to the method's section (`method` if the label is not a method).
+    tuned: further rows: label -> rows of `methods`, of which the best on validation data stands under the label in each
+    setting and seed. link: bytes per second of a device's link, for the seconds of a transfer.
     claims: a paper's statements, as rules. valid: what must hold for them to be tested. along: the grid key along which
     the page draws accuracy. show: further pictures of every setting, for the first seed (docs/pipeline.md).
     """
@@ -34,6 +36,8 @@ class Study(Section):
     title: str
     methods: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
     sizes: dict[str, Size]
+    tuned: dict[str, Annotated[list[str], Field(min_length=2)]] = Field(default_factory=dict)
+    link: Positive | None = None
     claims: list[Claim] = Field(default_factory=list)
     valid: list[Gate] = Field(default_factory=list)
     along: str | None = None
@@ -84,8 +88,14 @@ def find_study(params: Mapping[str, Any], name: str) -> Study:
                 f"studies.{name}.sizes.{size}.grid.{key}: not allowed, it means {DEVICES[key]} in claims; "
                 "use another name"
             )
+    for label, rows in chosen.tuned.items():
+        if label in chosen.methods:
+            raise InputError(f"studies.{name}.tuned.{label}: is a row of methods as well; use another label")
+        for row in rows:
+            if row not in chosen.methods:
+                raise InputError(f"studies.{name}.tuned.{label}: {row!r} is no row in methods")
     for claim in chosen.claims:
-        for label in claim.labels - set(chosen.methods):
+        for label in claim.labels - set(chosen.methods) - set(chosen.tuned):
             raise InputError(
                 f"studies.{name}.claims: {claim.rule!r} names {label!r}, but the study has no such row in methods"
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,12 @@ import pandas as pd
 from fedcore.results.claims import closed, judge, verdict_table
 from fedcore.results.figures import accuracy_along, png
 from fedcore.results.summary import NO_SECONDS, by_group, summarise
+from fedcore.results.tidy import choose, transfer_seconds
 from fedcore.types import InputError
 from tasks.config.files import CLAIMS, GROUPS, INDEX, PAGE, PICTURES, RUNS, SECONDS, SUMMARY, TABLE
 from tasks.config.papers import Paper, Papers, of_study
 from tasks.config.settings import slug
-from tasks.config.studies import find_study
+from tasks.config.studies import Study, find_study
 from tasks.report.page import html
 from tasks.report.plots import Plots, draw
 from tasks.report.tables import csv
@@ -53,9 +54,11 @@ def compare(
     for missing in (path for folder in results if not (path := folder / TABLE).is_file()):
         raise InputError(f"{missing}: no such file; make it with: dvc repro")
     table = pd.concat([pd.read_parquet(folder / TABLE) for folder in results], ignore_index=True)
+    chosen = {study: find_study(params, study) for study in table["study"].unique()}
+    table = pd.concat([table, *derived(table, chosen)], ignore_index=True)
     spent = [pd.read_csv(folder / SECONDS) for folder in seconds if (folder / SECONDS).is_file()]
     frame = pd.concat(spent, ignore_index=True) if spent else NO_SECONDS
-    studies = list(dict.fromkeys(table["study"]))
+    studies = list(chosen)
     pictures: dict[tuple[str, str], dict[str, bytes]] = {}
     names = {slug(name): name for name in table["setting"].unique()}
     for path in divisions:
@@ -67,8 +70,9 @@ def compare(
             for setting, file, caption in zip(index["setting"], index["file"], index["caption"], strict=True):
                 place = (folder.name.rpartition("-")[0], setting)
                 pictures.setdefault(place, {})[caption] = (folder / PICTURES / file).read_bytes()
-    chosen = {study: find_study(params, study) for study in studies}
-    summary = summarise(table, frame, controls(results))
+    given = controls(results)
+    tuned = {label for one in chosen.values() for label, rows in one.tuned.items() if given.issuperset(rows)}
+    summary = summarise(table, frame, given | tuned)
     points = grid(results)
     verdicts = [
         (study, judge(claim, rows, points[study], shut))
@@ -93,6 +97,16 @@ def compare(
         draw(table, summary),
         {study: paper for study in studies if (paper := of_study(papers or {}, study))},
     )
+
+
+def derived(table: pd.DataFrame, studies: Mapping[str, Study]) -> Iterator[pd.DataFrame]:
+    """Yield what studies derive from their results: tuned rows, and the seconds of a transfer on a given link."""
+    for name, study in studies.items():
+        mine = table[table["study"] == name]
+        more = [choose(mine, label, rows) for label, rows in study.tuned.items()]
+        yield from more
+        if study.link is not None:
+            yield transfer_seconds(pd.concat([mine, *more]), study.link)
 
 
 def grid(results: Iterable[Path]) -> dict[str, dict[str, dict[str, Any]]]:

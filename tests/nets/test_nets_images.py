@@ -53,6 +53,31 @@ def test_a_bottleneck_resnet_is_the_size_of_the_papers():
     assert 0 < min(added) < 15
 
 
+def test_vgg16_with_its_own_head_has_the_published_size():
+    """138 million (Simonyan and Zisserman 2015, Table 2), to the unit as known; 134.6 MB in DFL's Table IV."""
+    sizes = []
+    for side, classes in ((224, 1000), (32, 10)):
+        with torch.device("meta"):
+            module = nets.net("vgg16", shape=(3, side, side), classes=classes, hidden=[4096, 4096]).build()
+        sizes.append(sum(leaf.numel() for leaf in module.parameters()))
+    assert sizes[0] == 138_357_544
+    assert 4 * sizes[1] / 1e6 == pytest.approx(137830.4 / 1024, rel=0.005)  # Table IV prints tenths of a MB times 1024
+
+
+def test_a_head_trains_with_dropout_and_predicts_without():
+    net = nets.net("vgg11", shape=(3, 32, 32), classes=3, width=1 / 32, hidden=[8, 6])
+    assert {leaf for leaf in net.table if leaf.startswith("fc")} == {
+        f"{name}.{kind}" for name in ("fc1", "fc2", "fc") for kind in ("weight", "bias")
+    }
+    assert net.table["fc2.weight"] == ("fc2", "fc1")
+    params, x = nets.init(net, seeded(0)), images((3, 32, 32), 6)
+    flat = flatten_net(net, params)
+    assert not torch.equal(flat.module(x), flat.module(x))
+    torch.testing.assert_close(predict(params, net, x, 3), predict(params, net, x, 6), rtol=1e-3, atol=1e-4)
+    with pytest.raises(InputError, match=r"^net.hidden: \[0\] is not a list"):
+        nets.net("vgg16", shape=(3, 32, 32), classes=3, hidden=[0])
+
+
 @pytest.mark.parametrize("case", NARROW)
 def test_a_table_names_every_axis(case):
     net, shape = narrow(case)

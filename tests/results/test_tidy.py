@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -88,3 +89,45 @@ def test_the_servers_counts_of_evaluated_rounds_are_in_every_devices_rows():
     rho = told[told["metric"] == "rho"].set_index(["round", "device"])["value"]
     assert rho.to_dict() == {(r, name): pytest.approx(1 - r / 5) for r in (2, 4, 5) for name in "abc"}
     assert set(told["metric"]) == {"rho", "diagonal", "right"}
+
+
+# Rows that a study derives
+
+
+def scored(name: str, seed: int, val: float | None, shared: float, setting: str = "base") -> list[tuple[Any, ...]]:
+    """Two rounds on two devices; the first round's validation scores mislead."""
+    found: list[tuple[Any, ...]] = []
+    for at, own, there in ((1, 1 - (val or 0), 0.1), (2, val, shared)):
+        for device, up in (("a", 100.0), ("b", 0.0)):
+            place = ("s", "d", setting, name, seed, 0, at, device)
+            found += [(*place, "traffic", "bytes_up", up), (*place, "traffic", "bytes_down", 3 * up)]
+            found += [(*place, "val", "accuracy", own), (*place, "shared", "accuracy", there)]
+    return found
+
+
+def test_a_tuned_row_is_the_best_on_validation_data_seed_by_seed():
+    """The shared test set says the opposite, and so do the validation data of the first round."""
+    drawn = [*scored("x", 0, 0.9, 0.2), *scored("y", 0, 0.8, 0.7), *scored("x", 1, 0.5, 0.6), *scored("y", 1, 0.6, 0.3)]
+    whole = pd.DataFrame([*drawn, *scored("z", 0, 1.0, 1.0)], columns=tidy.COLUMNS)
+    found = tidy.choose(whole, "tuned", ["x", "y"])
+    expected = whole[(whole["method"] + whole["seed"].astype(str)).isin(["x0", "y1"])].assign(method="tuned")
+    sort = partial(pd.DataFrame.sort_values, by=tidy.COLUMNS, ignore_index=True)
+    pd.testing.assert_frame_equal(sort(found), sort(expected))
+
+
+def test_without_a_candidate_or_validation_examples_nothing_is_chosen():
+    drawn = [*scored("x", 0, 0.9, 0.2), *scored("x", 1, 0.9, 0.2), *scored("y", 1, None, 0.2)]
+    whole = pd.DataFrame([*drawn, *scored("x", 2, 0.9, 0.2), *scored("y", 2, 0.9, 0.3)], columns=tidy.COLUMNS)
+    found = tidy.choose(whole, "tuned", ["x", "y"])
+    assert set(found["seed"]) == {2}
+    last = found[(found["split"] == "shared") & (found["round"] == 2)]
+    assert last["value"].tolist() == [0.2, 0.2]  # of equal ones the first listed
+    assert tidy.choose(whole, "tuned", ["x", "other"]).empty
+
+
+def test_seconds_are_bytes_both_ways_over_the_rate_of_who_took_part():
+    found = tidy.transfer_seconds(pd.DataFrame(scored("x", 0, 0.9, 0.2), columns=tidy.COLUMNS), 50.0)
+    assert found[["round", "device", "split", "metric", "value"]].to_numpy().tolist() == [
+        [1, "a", "traffic", "seconds", 8.0],
+        [2, "a", "traffic", "seconds", 8.0],
+    ]

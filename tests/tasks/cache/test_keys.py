@@ -323,7 +323,8 @@ EDITS = (
     "fedcore/results/figures/drawing.py:png",
 )  # fmt: skip
 IN_ROUNDS = (
-    "fedprox", "fedper", "ditto", "fixed_depth", "fedasa", "dfl", "fd", "scaffold", "fedgen", "label_smoothing",
+    "fedprox", "fedper", "ditto", "fixed_depth", "fedasa", "dfl", "dfl_diagonal", "fd", "scaffold", "fedgen",
+    "label_smoothing",
 )  # fmt: skip
 """Methods with a training of their own."""
 TRANSFERS = {"st_lf", "least_error", "rnd_alpha", "fedavg_alpha", "avg_degree", "rnd_psi", "psi_fedavg", "single_match"}

@@ -184,6 +184,22 @@ def test_a_claim_that_cannot_be_read_is_refused(params: dict[str, Any], claim: d
     assert says in line
 
 
+def test_a_tuned_row_is_chosen_among_rows_and_may_be_claimed(params: dict[str, Any]):
+    ask(params, {"lmf": {}, "fedavg": {}, "code_ot": {}})
+    asked = params["studies"]["asked"]
+    asked["claims"] = [{"says": "?", "rule": "code_ot > best"}]
+    assert "names 'best', but the study has no such row" in refusal(find_study, params, "asked")
+    asked["tuned"] = {"best": ["lmf", "fedavg"]}
+    assert [row.label for row in points(params)[0].methods] == ["lmf", "fedavg", "code_ot"]
+    for tuned, says in (
+        ({"best": ["lmf", "fedprox"]}, "studies.asked.tuned.best: 'fedprox' is no row in methods"),
+        ({"lmf": ["fedavg", "code_ot"]}, "studies.asked.tuned.lmf: is a row of methods as well; use another label"),
+        ({"best": ["lmf"]}, "studies.asked.tuned.best"),
+    ):
+        asked["tuned"] = tuned
+        assert says in refusal(find_study, params, "asked")
+
+
 @pytest.mark.parametrize(
     ("gate", "says"),
     [
