@@ -42,6 +42,9 @@ SLACK = (1e-8, 1e-4)
 SENT = 1e-3
 """Upper bound of psi_i alpha_ij, by which a target sends (almost) nothing."""
 
+LEAST_ALPHA = 1e-6
+"""Lower bound of alpha. Far below eps_E, so that a closed link pays next to nothing: at 1e-3 it pays half."""
+
 PSI = (1e-6, 1 - 1e-4)
 """Bounds of the relaxed psi. Below one, log(1 - psi) is finite and exponents psi / (1 - psi) stay below 1e4."""
 
@@ -69,11 +72,6 @@ def initial_point(n: int) -> Point:
     alpha = np.full((n, n), 0.5 / (n - 1))
     np.fill_diagonal(alpha, 0)
     return Point(np.full(n, 0.5), alpha, np.full(n, float(np.sqrt(SLACK[0] * SLACK[1]))))
-
-
-def least_alpha(n: int) -> float:
-    """Return the lower bound of alpha: 1e-3, or less so that a source's column of N - 1 sums to below eps_C."""
-    return min(1e-3, 0.9 * EPS_C / (n - 1))
 
 
 def monomial(terms: Sequence[Array]) -> tuple[list[Array], Array]:

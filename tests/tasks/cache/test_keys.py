@@ -326,7 +326,10 @@ IN_ROUNDS = (
     "fedprox", "fedper", "ditto", "fixed_depth", "fedasa", "dfl", "fd", "scaffold", "fedgen", "label_smoothing",
 )  # fmt: skip
 """Methods with a training of their own."""
-TRANSFERS = {"st_lf", "least_error", "rnd_alpha", "fedavg_alpha", "avg_degree", "rnd_psi", "psi_fedavg", "single_match"}
+TRANSFERS = {
+    "st_lf", "least_error", "best_source", "rnd_alpha", "fedavg_alpha", "avg_degree", "rnd_psi", "psi_fedavg",
+    "single_match",
+}  # fmt: skip
 """Methods of several stages: who trains first, then reports, then sends."""
 ALIGNED = {"fada": 3, "psi_fada": 2}
 """The same, and the stage from which on devices train and average again, the server training identifiers."""
