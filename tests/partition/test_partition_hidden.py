@@ -6,7 +6,7 @@ import torch
 from partitions import HALF, LABELS, LARGE, SETTINGS, dataset, refusal
 
 from fedcore.partition import draws, partition, splits
-from fedcore.types import Splits
+from fedcore.types import InputError, Splits
 
 
 def test_half_of_the_devices_know_no_label_and_the_others_a_random_part():
