@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fedcore.mixing import evenly as evenly
     from fedcore.mixing import mean as mean
     from fedcore.results.claims import Claim as Claim
+    from fedcore.results.claims import Gate as Gate
     from fedcore.runs import compare as compare
     from fedcore.runs import method as method
     from fedcore.runs import run as run
@@ -63,7 +64,7 @@ _PLACES = {
     "local": ["Training", "train"],
     "messages": ["initial_messages", "received_model", "to_everyone"],
     "mixing": ["by_size", "evenly", "mean"],
-    "results.claims": ["Claim"],
+    "results.claims": ["Claim", "Gate"],
     "runs": ["compare", "method", "run"],
     "types": [
         "Amount", "Count", "Data", "Device", "Federation", "Fraction", "InputError", "Message", "Method", "Model",

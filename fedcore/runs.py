@@ -25,7 +25,7 @@ from fedcore.nets import NETS
 from fedcore.partition import PARTITIONS
 from fedcore.partition.tables import training_numbers
 from fedcore.results import reports, tidy
-from fedcore.results.claims import Claim, judge, verdict_table
+from fedcore.results.claims import Claim, Gate, Points, closed, judge, verdict_table
 from fedcore.results.summary import NO_SECONDS, summarise
 from fedcore.rounds import Execute, Round, deployments
 from fedcore.rounds import run as rounds
@@ -207,6 +207,7 @@ def compare(
     seeds: Iterable[int] = (0,),
     *,
     claims: Iterable[Claim | str] = (),
+    valid: Iterable[Gate] = (),
     workers: int | None = None,
     every: int = 1,
     progress: bool | None = None,
@@ -214,6 +215,7 @@ def compare(
     """Run several methods with each seed; see :func:`run`.
 
     claims: rules to be judged, e.g. "code_ot > fedavg" (:mod:`fedcore.results.claims`); each needs two seeds.
+    valid: what must hold for them to be tested.
     Raises InputError where two methods have one label.
     """
     chosen = list(recipes)
@@ -232,9 +234,13 @@ def compare(
         if [other.label for other in chosen].count(recipe.label) > 1:
             raise InputError(f"compare: two methods are called {recipe.label!r}; give one of them another label")
     rules = [claim if isinstance(claim, Claim) else Claim(claim, claim) for claim in claims]
-    for rule in rules:
-        if missing := rule.labels - {recipe.label for recipe in chosen}:
-            raise InputError(f"compare.claims: {rule.rule!r} names {sorted(missing)[0]!r}, which is not compared")
+    gates = list(valid)
+    for key, text, labels in [
+        *(("claims", rule.rule, rule.labels) for rule in rules),
+        *(("valid", gate.when, gate.labels) for gate in gates),
+    ]:
+        if missing := labels - {recipe.label for recipe in chosen}:
+            raise InputError(f"compare.{key}: {text!r} names {sorted(missing)[0]!r}, which is not compared")
     for key, count in {"every": every, "workers": 1 if workers is None else workers}.items():
         if count < 1:
             raise InputError(f"{key} = {count!r}: must be at least 1")
@@ -246,7 +252,9 @@ def compare(
         )
     table = pd.concat([result.table for result in results], ignore_index=True)
     controls = frozenset(recipe.label for recipe in chosen if getattr(recipe.build, "control", False))
-    verdicts = verdict_table((STUDY, judge(rule, table, {SETTING: {}})) for rule in rules)
+    points: Points = {SETTING: {}}
+    shut = closed(gates, table, points)
+    verdicts = verdict_table((STUDY, judge(rule, table, points, shut)) for rule in rules)
     return Comparison(results, verdicts, table, summarise(table, NO_SECONDS, controls))
 
 

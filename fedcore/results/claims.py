@@ -3,20 +3,31 @@
 A rule is one of these forms; A and B are rows of a study or differences of two ("code_ot - lmf"), and one may be a
 number; KEY is a key of the study's grid, or "round":
 
-    A > B                   A is above B by more than the spread
-    A ~ B within 0.02       they differ by at most 0.02
-    A rises with KEY        A at the key's last value is above A at its first, by more than the spread
-    A falls with KEY        A at the key's last value is below A at its first, by more than the spread
+    A > B                       A is above B by more than the spread
+    A ~ B within 0.02           they differ by at most 0.02
+    A rises with KEY            A at the key's last value is above A at its first, by more than the spread
+    A falls with KEY            A at the key's last value is below A at its first, by more than the spread
+    A rises with KEY pairwise   the same on each problem, see below; also: falls
     A stays within 0.05 with KEY    A at the key's first and last value differ by at most 0.05
 
 Numbers are ordered by size, names as in the grid. A row's value is the mean over devices; `of` may choose their
 standard deviation, "std of test.accuracy", or the worst device, "worst of test.accuracy": the minimum, or the maximum
-of a metric of which less is better (:data:`fedcore.results.summary.LESS`).
+of a metric of which less is better (:data:`fedcore.results.summary.LESS`). It is the value after the last round, or
+after round `at`, counted over all stages; a method of a single round has one value at any time.
 
 A rule is tested in every setting of the grid that matches `where` (a trend: in every group of settings that differ only
-in the key) and holds if it holds in each. `where` has one key besides those of the grid: with `domain: A` the values
-are those of the devices with data of domain A (:func:`fedcore.results.summary.groups`). As in the summary, differences
-are taken seed by seed and their spread is the standard deviation over seeds; a single seed tests nothing.
+in the key) and holds if it holds in each. `where` has two keys besides those of the grid: with `domain: A` the values
+are those of the devices with data of domain A (:func:`fedcore.results.summary.groups`), with `labelled: true` those of
+the devices with labelled training examples. As in the summary, differences are taken seed by seed and their spread is
+the standard deviation over seeds; a single seed tests nothing.
+
+**Pairwise.** A problem is a seed, a setting of the other keys and, where the metric differs between devices, a device.
+The change from the key's first to its last value is taken on each problem. The rule holds if the mean of these changes,
+over all problems, exceeds twice its standard error. Thus neither the level of a problem nor the number of settings
+hides a change that all problems share. The key must not change the problem: a solver's tolerance, not the partition.
+
+**Gates.** A claim is tested only where the experiment is valid: every :class:`Gate` of its study must hold there, by
+its mean over seeds (:func:`closed`). A gate without values is closed.
 """
 
 from __future__ import annotations
@@ -24,9 +35,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import pandas as pd
+from annotated_types import Ge
 
 from fedcore.results.summary import LESS, groups
 from fedcore.types import InputError
@@ -35,19 +47,71 @@ NUMBER = r"-?\d*\.?\d+(?:e[+-]?\d+)?"
 SIDE = rf"{NUMBER}|\w+(?: - \w+)?"
 RULE = re.compile(
     rf"(?P<a>{SIDE}) (?:> (?P<below>{SIDE})|~ (?P<near>{SIDE}) within (?P<margin>{NUMBER})"
-    rf"|(?:(?P<way>rises|falls)|stays within (?P<room>{NUMBER})) with (?P<key>[\w.]+))"
+    rf"|(?:(?P<way>rises|falls)|stays within (?P<room>{NUMBER})) with (?P<key>[\w.]+)(?P<paired> pairwise)?)"
+)
+FORMS = (
+    "A > B, A ~ B within NUMBER, A rises with KEY, A falls with KEY, A stays within NUMBER with KEY, "
+    "A rises or falls with KEY pairwise"
 )
 OF = re.compile(r"(?:(?P<how>std|worst) of )?(?P<split>\w+)\.(?P<metric>.+)")
-DOMAIN = "domain"
-"""The key of `where` that chooses devices; a grid may have none of this name."""
+DOMAIN, LABELLED = "domain", "labelled"
+DEVICES = {DOMAIN: "the devices' domain", LABELLED: "devices with labels"}
+"""The keys of `where` that choose devices, with their meaning; a grid may have none of these names."""
+
+RUN = ["method", "setting", "seed"]
+TURN = ["stage", "round"]
 
 Points = Mapping[str, Mapping[str, Any]]
 """setting -> its point in the study's grid: key -> value"""
 
 
 @dataclass(frozen=True)
+class Rule:
+    """A rule in parts. a, below, near: its sides. paired: it compares on each problem. See above."""
+
+    a: str
+    below: str | None
+    near: str | None
+    margin: str | None
+    way: str | None
+    room: str | None
+    key: str | None
+    paired: str | None
+
+    @property
+    def labels(self) -> set[str]:
+        """The rows that the rule names."""
+        sides = (self.a, self.below, self.near)
+        return {label for side in sides if side and _number(side) is None for label in side.split(" - ")}
+
+    @property
+    def tolerance(self) -> float | None:
+        """The largest difference allowed; None: the rule tests which value is greater."""
+        margin = self.margin or self.room
+        return float(margin) if margin else None
+
+    def holds(self, difference: float, spread: float) -> bool:
+        """Tell whether a difference decides for the rule."""
+        return difference > spread if self.tolerance is None else abs(difference) <= self.tolerance
+
+
+def read_rule(key: str, text: str, of: str) -> Rule:
+    """Return the parts of a rule; raises InputError, which names the key, for an invalid rule or `of`."""
+    found = RULE.fullmatch(text)
+    rule = Rule(**found.groupdict()) if found else None
+    if rule is None or not rule.labels or (rule.paired and rule.room):
+        raise InputError(f"{key} = {text!r}: must be one of {FORMS}; A or B may be a number")
+    if OF.fullmatch(of) is None:
+        raise InputError(
+            f"of = {of!r}: must be a split and a metric, e.g. shared.accuracy, std of test.accuracy or worst "
+            "of test.accuracy"
+        )
+    return rule
+
+
+@dataclass(frozen=True)
 class Claim:
-    """says: the paper's claim. rule, of: see above. where: values (or lists of values) of grid keys, and of `domain`.
+    """says: the paper's claim. rule, of, at: see above. where: values (or lists of values) of grid keys, and of DEVICES.
 
     Raises InputError for an invalid rule or `of`.
     """
@@ -56,60 +120,66 @@ class Claim:
     rule: str
     where: Mapping[str, Any] = field(default_factory=dict)
     of: str = "shared.accuracy"
+    at: Annotated[int, Ge(1)] | None = None
 
     def __post_init__(self) -> None:
-        if RULE.fullmatch(self.rule) is None or not self.labels:
-            raise InputError(
-                f"rule = {self.rule!r}: must be one of A > B, A ~ B within NUMBER, A rises with KEY, A falls with KEY, "
-                "A stays within NUMBER with KEY; "
-                "A or B may be a number"
-            )
-        if OF.fullmatch(self.of) is None:
-            raise InputError(
-                f"of = {self.of!r}: must be a split and a metric, e.g. shared.accuracy, std of test.accuracy or worst "
-                "of test.accuracy"
-            )
+        read_rule("rule", self.rule, self.of)
 
     @property
-    def parts(self) -> dict[str, str | None]:
-        """The parts of the rule by name."""
-        found = RULE.fullmatch(self.rule)
-        assert found is not None
-        return found.groupdict()
+    def parts(self) -> Rule:
+        return read_rule("rule", self.rule, self.of)
 
     @property
     def labels(self) -> set[str]:
-        """The rows that the rule names."""
-        sides = [self.parts[name] for name in ("a", "below", "near")]
-        return {label for side in sides if side and _number(side) is None for label in side.split(" - ")}
+        return self.parts.labels
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A condition of a study's claims. when: a rule. why: the reason if it fails, e.g. "sources are at chance".
+
+    where: the settings that it concerns, and the devices that it looks at. Raises InputError as `Claim` does.
+    """
+
+    when: str
+    why: str
+    where: Mapping[str, Any] = field(default_factory=dict)
+    of: str = "shared.accuracy"
+
+    def __post_init__(self) -> None:
+        if read_rule("when", self.when, self.of).paired:
+            raise InputError(f"when = {self.when!r}: a gate looks at one setting at a time, it is never pairwise")
 
     @property
-    def tolerance(self) -> float | None:
-        """The largest difference allowed; None: the rule tests which value is greater."""
-        margin = self.parts["margin"] or self.parts["room"]
-        return float(margin) if margin else None
+    def parts(self) -> Rule:
+        return read_rule("when", self.when, self.of)
 
     @property
-    def domains(self) -> list[str] | None:
-        """The groups of devices whose values count; None: all devices."""
-        return [str(name) for name in _as_list(self.where[DOMAIN])] if DOMAIN in self.where else None
+    def labels(self) -> set[str]:
+        return self.parts.labels
 
 
 class Evidence(NamedTuple):
-    """The result of a rule at one place of the grid: the tested difference and its spread over the seeds."""
+    """The result of a rule at one place of the grid: the tested difference and its spread over the seeds.
+
+    Of a pairwise rule: the mean over problems and its standard error; seeds: the number of problems; agree: of those
+    that change in the rule's direction.
+    """
 
     place: str
     difference: float
     spread: float
     seeds: int
     holds: bool
+    agree: int | None = None
 
 
 class Verdict(NamedTuple):
-    """A claim and its evidence; a claim without evidence was not tested."""
+    """A claim and its evidence; a claim without evidence was not tested. closed: place -> why it was not tested."""
 
     claim: Claim
     evidence: tuple[Evidence, ...]
+    closed: Mapping[str, str] = {}
 
     @property
     def word(self) -> str:
@@ -120,14 +190,24 @@ class Verdict(NamedTuple):
     @property
     def numbers(self) -> str:
         """The share of places where the rule holds, and the place with the strongest evidence against it."""
+        reasons = "; ".join(dict.fromkeys(self.closed.values()))
         if not self.evidence:
-            return "needs two seeds, and the rows, settings and domains it names"
+            return reasons or "needs two seeds, and the rows, rounds, settings and domains it names"
+        places = len(self.evidence) + len(self.closed)
+        untested = f"; not tested in {len(self.closed)} of {places}: {reasons}" if self.closed else ""
+        return self._tested + untested
+
+    @property
+    def _tested(self) -> str:
         yes = sum(one.holds for one in self.evidence)
         against = [one for one in self.evidence if not one.holds] or self.evidence
-        if self.claim.tolerance is None:
+        if self.claim.parts.tolerance is None:
             worst, word = min(against, key=lambda one: one.difference), "least"
         else:
             worst, word = max(against, key=lambda one: abs(one.difference)), "largest"
+        if worst.agree is not None:
+            change = f"mean {worst.difference:+.3g}, standard error {worst.spread:.2g}"
+            return f"in {worst.agree} of {worst.seeds} problems; {change}"
         where = f" at {worst.place}" if len(self.evidence) > 1 else ""
         return (
             f"in {yes} of {len(self.evidence)}; {word if yes == len(self.evidence) else 'most against'}: "
@@ -135,30 +215,83 @@ class Verdict(NamedTuple):
         )
 
 
-def judge(claim: Claim, table: pd.DataFrame, points: Points) -> Verdict:
-    """Test a claim on one study's tidy table. points: the settings of the table, in the grid's order."""
-    part = claim.parts
-    admitted = [setting for setting, point in points.items() if _admits(claim.where, point)]
-    rows = _rows(claim, table[table["setting"].isin(admitted)])
-    a = _side(rows, str(part["a"]))
-    differences: dict[str, pd.Series]
-    if part["key"]:
-        assert not isinstance(a, float)
-        places = _by_round(a) if part["key"] == "round" else _by_key(a, part["key"], {s: points[s] for s in admitted})
-        sign = -1 if part["way"] == "falls" else 1
-        differences = {place: sign * (last - first) for place, first, last in places}
-    else:
-        gap = _last(a) - _last(_side(rows, str(part["below"] or part["near"])))
-        assert not isinstance(gap, float)
-        differences = {setting: gap.xs(setting) for setting in admitted if setting in gap.index.unique("setting")}
+class _Place(NamedTuple):
+    """A place of the grid: its settings, and the tested difference on each problem (seeds, or seeds and devices)."""
+
+    name: str
+    settings: tuple[str, ...]
+    difference: pd.Series
+
+
+def judge(claim: Claim, table: pd.DataFrame, points: Points, closed: Mapping[str, str] | None = None) -> Verdict:
+    """Test a claim on one study's tidy table. points: the settings of the table, in the grid's order.
+
+    closed: setting -> why no claim can be tested there, see :func:`closed`.
+    """
+    shut = closed or {}
+    rule, reasons, places = claim.parts, {}, []
+    for place in _places(rule, claim.of, claim.where, table, points, claim.at):
+        why = next((shut[setting] for setting in place.settings if setting in shut), None)
+        if why is None:
+            places.append(place)
+        else:
+            reasons[place.name] = why
     evidence = []
-    for place, difference in differences.items():
-        values = difference.dropna()
+    for place in [_pool(places)] if rule.paired and places else places:
+        values = place.difference.dropna()
         if len(values) > 1:
-            mean, spread = float(values.mean()), float(values.std())
-            holds = mean > spread if claim.tolerance is None else abs(mean) <= claim.tolerance
-            evidence.append(Evidence(place, mean, spread, len(values), holds))
-    return Verdict(claim, tuple(evidence))
+            mean, spread, agree = float(values.mean()), float(values.std()), None
+            holds = rule.holds(mean, spread)
+            if rule.paired:
+                spread, agree = float(values.sem()), int((values > 0).sum())
+                holds = rule.holds(mean, 2 * spread)
+            evidence.append(Evidence(place.name, mean, spread, len(values), holds, agree))
+    return Verdict(claim, tuple(evidence), reasons)
+
+
+def closed(gates: Iterable[Gate], table: pd.DataFrame, points: Points) -> dict[str, str]:
+    """Return the settings in which no claim can be tested, each with the reason: a gate that fails there.
+
+    A gate fails in a setting if its rule fails for the means over seeds, or if any seed has no value for it.
+    """
+    found: dict[str, str] = {}
+    for gate in gates:
+        rule, seen = gate.parts, set()
+        for name, settings, difference in _places(rule, gate.of, gate.where, table, points):
+            values = difference.dropna()
+            if {*table.loc[table["setting"].isin(settings), "seed"]} <= {*values.index}:
+                seen |= {*settings}
+                if not rule.holds(float(values.mean()), 0.0):
+                    numbers = f"{_measured(rule, float(values.mean()))}{f' in {name}' * (len(settings) > 1)}"
+                    for setting in settings:
+                        found.setdefault(setting, f"{gate.why} ({numbers})")
+        for setting in points:
+            if setting not in seen and _admits(gate.where, points[setting]):
+                found.setdefault(setting, f"no values for {gate.when} ({gate.of}); otherwise: {gate.why}")
+    return found
+
+
+def _measured(rule: Rule, difference: float) -> str:
+    """Say the value that a gate's rule found, and the value that it needs."""
+    if rule.key:
+        needs = f"within {rule.room}" if rule.room else f"{rule.way}"
+        return f"{rule.a} changes by {-difference if rule.way == 'falls' else difference:+.3g}, needs: {needs}"
+    other = rule.below or rule.near
+    assert other is not None
+    low, high = _number(rule.a), _number(other)
+    if low is not None:
+        subject, value, bound = other, low - difference, f"{low:g}"
+    elif high is not None:
+        subject, value, bound = rule.a, high + difference, f"{high:g}"
+    else:
+        subject, value, bound = f"{rule.a} minus {other}", difference, "0"
+    sign = f"~ {bound} within {rule.margin}" if rule.near else f"{'<' if low is not None else '>'} {bound}"
+    return f"{subject} = {value:.3g}, needs {sign}"
+
+
+def _pool(places: list[_Place]) -> _Place:
+    """Return all problems of some places as those of one."""
+    return _Place("", (), pd.concat([place.difference for place in places], ignore_index=True))
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -166,22 +299,66 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _admits(where: Mapping[str, Any], point: Mapping[str, Any]) -> bool:
-    wanted = {key: _as_list(value) for key, value in where.items() if key != DOMAIN}
+    wanted = {key: _as_list(value) for key, value in where.items() if key not in DEVICES}
     return all(key in point and point[key] in values for key, values in wanted.items())
 
 
-def _rows(claim: Claim, table: pd.DataFrame) -> pd.Series:
-    """Return the values to compare, over devices, by method, setting, seed and turn."""
-    found = OF.fullmatch(claim.of)
+def _places(
+    rule: Rule, of: str, where: Mapping[str, Any], table: pd.DataFrame, points: Points, at: int | None = None
+) -> Iterator[_Place]:
+    """Yield the places that a rule is put to, with the differences in the rule's direction."""
+    admitted = [setting for setting, point in points.items() if _admits(where, point)]
+    rows = _rows(of, where, table[table["setting"].isin(admitted)], at, by_device=bool(rule.paired))
+    a = _side(rows, rule.a)
+    if rule.key:
+        assert not isinstance(a, float)
+        here = {setting: points[setting] for setting in admitted}
+        sign = -1 if rule.way == "falls" else 1
+        for name, settings, first, last in _by_round(a) if rule.key == "round" else _by_key(a, rule.key, here):
+            yield _Place(name, settings, sign * (last - first))
+    else:
+        gap = _last(a) - _last(_side(rows, str(rule.below or rule.near)))
+        assert not isinstance(gap, float)
+        for setting in admitted:
+            if setting in gap.index.unique("setting"):
+                yield _Place(setting, (setting,), gap.xs(setting))
+
+
+def _rows(of: str, where: Mapping[str, Any], table: pd.DataFrame, at: int | None, by_device: bool) -> pd.Series:
+    """Return the values to compare by method, setting, seed and turn: over devices, or also by device if they differ."""
+    found = OF.fullmatch(of)
     assert found is not None
     rows = table[(table["split"] == found["split"]) & (table["metric"] == found["metric"])]
-    if claim.domains is not None:
-        of = groups(table)
-        rows = rows.merge(of[of["group"].isin(claim.domains)])
+    if at is not None:
+        rows = _until(rows, at, table)
+    if DOMAIN in where:
+        names = groups(table)
+        rows = rows.merge(names[names["group"].isin([str(name) for name in _as_list(where[DOMAIN])])])
+    if LABELLED in where:
+        counts = table[(table["split"] == "data") & (table["metric"] == "examples")]
+        wanted = counts[(counts["value"] > 0).isin(_as_list(where[LABELLED]))]
+        rows = rows.merge(wanted[[*RUN, "device"]])
+    if by_device and found["how"] is None and (rows.groupby([*RUN, *TURN])["value"].nunique() > 1).any():
+        return rows.set_index([*RUN, "device", *TURN])["value"].sort_index()
     worst = "max" if found["metric"] in LESS else "min"
     how = {None: "mean", "std": "std", "worst": worst}[found["how"]]
-    over: pd.Series = rows.groupby(["method", "setting", "seed", "stage", "round"])["value"].agg(how)
+    over: pd.Series = rows.groupby([*RUN, *TURN])["value"].agg(how)
     return over
+
+
+def _until(rows: pd.DataFrame, at: int, table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows up to a round, counted over all stages, of runs that have values after that very round.
+
+    A run of one round in all has the same value at any time.
+    """
+    rounds = table.groupby([*RUN, "stage"])["round"].max()
+    sums = rounds.groupby(RUN).cumsum()
+    before, total = (sums - rounds).rename("before"), rounds.groupby(RUN).sum().rename("total")
+    rows = rows.join(before, on=[*RUN, "stage"]).join(total, on=RUN)
+    step = rows["before"] + rows["round"]
+    rows = rows.assign(step=step)[(step <= at) | (rows["total"] == 1)]
+    last = rows.groupby(RUN)["step"].transform("max")
+    return rows[(last == at) | (rows["total"] == 1)]
 
 
 def _number(side: str) -> float | None:
@@ -197,27 +374,34 @@ def _side(rows: pd.Series, side: str) -> pd.Series | float:
     return _last(a) - _last(less[0]) if less else a
 
 
+def _problems(values: pd.Series) -> list[str]:
+    """Return the levels of the index that tell problems apart."""
+    return [str(name) for name in values.index.names if name not in TURN]
+
+
 def _last(values: Any) -> Any:
-    """Return the last turn's values, by setting and seed; a number is returned unchanged."""
-    if isinstance(values, float) or values.index.nlevels == 2:
+    """Return the last turn's values, by setting and problem; a number, or the last turn's values, unchanged."""
+    if isinstance(values, float) or TURN[0] not in values.index.names:
         return values
-    return values.dropna().groupby(["setting", "seed"]).last()
+    return values.dropna().groupby(_problems(values)).last()
 
 
-def _by_round(means: pd.Series) -> Iterator[tuple[str, pd.Series, pd.Series]]:
-    """Yield each setting with its values, by seed, after the first and after the last evaluated turn."""
-    if means.index.nlevels == 2:
+def _by_round(values: pd.Series) -> Iterator[tuple[str, tuple[str, ...], pd.Series, pd.Series]]:
+    """Yield each setting with its values, by problem, after the first and after the last evaluated turn."""
+    if TURN[0] not in values.index.names:
         return
-    turns = means.dropna().groupby(["setting", "seed"])
+    turns = values.dropna().groupby(_problems(values))
     first, last = turns.first(), turns.last()
     for setting in first.index.unique("setting"):
         if turns.size().xs(setting).min() > 1:
-            yield setting, first.xs(setting), last.xs(setting)
+            yield setting, (setting,), first.xs(setting), last.xs(setting)
 
 
-def _by_key(means: pd.Series, key: str, points: Points) -> Iterator[tuple[str, pd.Series, pd.Series]]:
+def _by_key(
+    values: pd.Series, key: str, points: Points
+) -> Iterator[tuple[str, tuple[str, ...], pd.Series, pd.Series]]:
     """Yield each group of settings that differ only in the key, with the values at its first and last value."""
-    final = _last(means)
+    final = _last(values)
     known = set(final.index.unique("setting"))
     groups: dict[str, dict[Any, str]] = {}
     for setting, point in points.items():
@@ -226,10 +410,11 @@ def _by_key(means: pd.Series, key: str, points: Points) -> Iterator[tuple[str, p
             groups.setdefault(others, {})[_hashable(point[key])] = setting
     for place, settings in groups.items():
         if len(settings) > 1:
-            values = list(settings) if any(isinstance(value, str | tuple) for value in settings) else sorted(settings)
-            low, high = values[0], values[-1]
+            ordered = list(settings) if any(isinstance(value, str | tuple) for value in settings) else sorted(settings)
+            low, high = ordered[0], ordered[-1]
             words = place or f"{key.rpartition('.')[2]} from {low} to {high}"
-            yield words, final.xs(settings[low]), final.xs(settings[high])
+            ends = settings[low], settings[high]
+            yield words, ends, final.xs(ends[0]), final.xs(ends[1])
 
 
 def _hashable(value: Any) -> Any:
@@ -241,10 +426,12 @@ def verdict_table(verdicts: Iterable[tuple[str, Verdict]]) -> pd.DataFrame:
     """Return a row for each claim of a study: its text, the rule, the verdict and the numbers."""
     rows = [
         {
-            "study": study, "says": verdict.claim.says, "rule": verdict.claim.rule, "of": verdict.claim.of,
-            "where": ", ".join(f"{key} = {value}" for key, value in verdict.claim.where.items()),
+            "study": study, "says": claim.says, "rule": claim.rule,
+            "of": claim.of if claim.at is None else f"{claim.of} after round {claim.at}",
+            "where": ", ".join(f"{key} = {value}" for key, value in claim.where.items()),
             "verdict": verdict.word, "numbers": verdict.numbers,
         }
         for study, verdict in verdicts
+        for claim in [verdict.claim]
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=["study", "says", "rule", "of", "where", "verdict", "numbers"])

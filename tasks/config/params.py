@@ -36,6 +36,9 @@ FROM_DATA = ("shape", "classes")
 FROM_RUN = ("dataset", "name", "seed")
 """The arguments of a partition that the run determines."""
 
+CLAIMED = ("valid", "claims")
+"""The keys of a study that claims/ may set."""
+
 
 class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's is ten times faster
     """YAML 1.1 that also reads numbers such as 1e-07, as YAML 1.2 defines them and DVC writes them."""
@@ -67,7 +70,7 @@ def read(folder: Path = Path()) -> dict[str, Any]:
         if name not in studies:
             raise InputError(f"claims: there is no study {name!r}{suggestion(name, studies)}")
         if isinstance(studies[name], dict):
-            studies[name] = {**studies[name], "claims": claims}
+            studies[name] = {**studies[name], **_claims_and_gates(name, claims)}
     return {**params, "studies": studies}
 
 
@@ -177,6 +180,16 @@ def _read_entries(folder: Path) -> dict[str, Any]:
                 raise InputError(f"{path}: {name} is also in {places[name]}")
             found[str(name)], places[str(name)] = entry, path
     return found
+
+
+def _claims_and_gates(study: str, entry: Any) -> dict[str, Any]:
+    """Return a study's entry in claims/: a list of claims, or a section with the keys `valid` and `claims`."""
+    if not isinstance(entry, Mapping):
+        return {"claims": entry}
+    for key in entry:
+        if key not in CLAIMED:
+            raise InputError(f"claims: {study}.{key}: no such key (allowed: {', '.join(CLAIMED)})")
+    return dict(entry)
 
 
 def _read_mapping(path: Path, of: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from fedcore.builders import suggestion
 from fedcore.methods import builder
-from fedcore.results.claims import DOMAIN, Claim
+from fedcore.results.claims import DEVICES, Claim, Gate
 from fedcore.settings import Section, check
 from fedcore.types import InputError
 from tasks.config.params import change
@@ -27,7 +27,7 @@ class Study(Section):
     """A question as data: which settings, methods and seeds answer it.
 
     methods: rows of the comparison: label -> changes to the method's section (`method` if the label is not a method).
-    claims: a paper's statements, as rules. along: the grid key along which the page draws accuracy. show: further
+    claims: a paper's statements, as rules. valid: what must hold for them to be tested. along: the grid key along which the page draws accuracy. show: further
     pictures of every setting, for the first seed (docs/pipeline.md).
     """
 
@@ -35,6 +35,7 @@ class Study(Section):
     methods: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
     sizes: dict[str, Size]
     claims: list[Claim] = Field(default_factory=list)
+    valid: list[Gate] = Field(default_factory=list)
     along: str | None = None
     show: list[Literal["transport", "similarity", "alignment", "features", "soft_targets", "links"]] = Field(
         default_factory=list
@@ -78,9 +79,9 @@ def find_study(params: Mapping[str, Any], name: str) -> Study:
         )
     chosen = check(Study, f"studies.{name}", studies[name])
     for size, one in chosen.sizes.items():
-        if DOMAIN in one.grid:
+        for key in DEVICES.keys() & one.grid:
             raise InputError(
-                f"studies.{name}.sizes.{size}.grid.{DOMAIN}: not allowed, it means the devices' domain in claims; "
+                f"studies.{name}.sizes.{size}.grid.{key}: not allowed, it means {DEVICES[key]} in claims; "
                 "use another name"
             )
     for claim in chosen.claims:
@@ -88,6 +89,14 @@ def find_study(params: Mapping[str, Any], name: str) -> Study:
             raise InputError(
                 f"studies.{name}.claims: {claim.rule!r} names {label!r}, but the study has no such row in methods"
             )
+    keys = {key for size in chosen.sizes.values() for key in size.grid} | {*DEVICES}
+    for gate in chosen.valid:
+        for label in gate.labels - set(chosen.methods):
+            raise InputError(
+                f"studies.{name}.valid: {gate.when!r} names {label!r}, but the study has no such row in methods"
+            )
+        for key in gate.where.keys() - keys:  # such a gate would never be asked, and never close
+            raise InputError(f"studies.{name}.valid: where names {key!r}, which no grid has{suggestion(key, keys)}")
     return chosen
 
 

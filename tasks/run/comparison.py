@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedcore.results.claims import judge, verdict_table
+from fedcore.results.claims import closed, judge, verdict_table
 from fedcore.results.figures import accuracy_along, png
 from fedcore.results.summary import NO_SECONDS, by_group, summarise
 from fedcore.types import InputError
@@ -64,8 +64,10 @@ def compare(
     summary = summarise(table, frame, controls(results))
     points = grid(results)
     verdicts = [
-        (study, judge(claim, table[table["study"] == study], points[study]))
+        (study, judge(claim, rows, points[study], shut))
         for study in studies
+        for rows in [table[table["study"] == study]]
+        for shut in [closed(chosen[study].valid, rows, points[study])]
         for claim in chosen[study].claims
     ]
     grids = {
