@@ -93,9 +93,10 @@ class Training:
 
     optimiser: "sgd" or "adam" (beta .9 and .999, eps 1e-8). momentum: of sgd. weight_decay: weight of half the squared
     norm in the loss, for both. schedule: of the learning rate over one round's steps. batch: examples per step; an
-    epoch's last batch may be smaller. loss: "ce" (cross-entropy), "printed" or "table3" (FedASA's). moments: "fresh",
-    every round starts a new optimiser, or "kept": a device keeps its optimiser's moments in its memory from round to
-    round (not in a stage without `combine`, where the model takes the place of the memory).
+    epoch's last batch may be smaller. steps: minibatches of a round on every device, however many examples it has, in
+    place of `epochs`; each pass over the examples has its own order. loss: "ce" (cross-entropy), "printed" or "table3"
+    (FedASA's). moments: "fresh", every round starts a new optimiser, or "kept": a device keeps its optimiser's moments
+    in its memory from round to round (not in a stage without `combine`, where the model takes the place of the memory).
     """
 
     optimiser: Literal["adam", "sgd"] = "adam"
@@ -105,6 +106,7 @@ class Training:
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     batch: Count = 16
     epochs: Count = 20
+    steps: Count | None = None
     loss: Literal["ce", "printed", "table3"] = "ce"
     moments: Literal["fresh", "kept"] = "fresh"
 
@@ -274,8 +276,11 @@ def minibatches(flat: FlatNet, count: int, training: Training, generator: torch.
     If the net has buffers, a last batch of one example is left out, as it has no batch statistics.
     """
     least = 2 if any(True for _ in flat.module.buffers()) else 1
-    epochs = [torch.randperm(count, generator=generator) for _ in range(training.epochs)]
-    return [batch for epoch in epochs for batch in torch.split(epoch, training.batch) if len(batch) >= least]
+    usable = count // training.batch * (training.batch >= least) + (count % training.batch >= least)
+    epochs = training.epochs if training.steps is None else math.ceil(training.steps / max(usable, 1))
+    orders = [torch.randperm(count, generator=generator) for _ in range(epochs)]
+    batches = [batch for order in orders for batch in torch.split(order, training.batch) if len(batch) >= least]
+    return batches[: training.steps]
 
 
 def descend(data: Data, batches: Sequence[Tensor], step: Step) -> None:

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedcore import nets
-from fedcore.local import Training, accuracy, flatten_net, load, predict, to_leaves, to_vector, train
+from fedcore.local import Training, accuracy, flatten_net, load, minibatches, predict, to_leaves, to_vector, train
 from fedcore.settings import check, model
 from fedcore.types import Data, Device, InputError, Message, Net, Splits, StepId
 
@@ -148,6 +148,36 @@ def test_same_seed_same_bits_and_nothing_is_changed(net, training):
     assert len(owners) == 2 * len(message.params)  # no leaf stands in another's memory
     later = train(memory, message, here, replace(AT, round=1), training=training)[1]
     assert any(not torch.equal(leaf, later.params[name]) for name, leaf in first.params.items())
+
+
+def drawn(count, training, net=BY_HAND):
+    """The minibatches of a round, as lists."""
+    flat = flatten_net(net, start(net))
+    return [batch.tolist() for batch in minibatches(flat, count, training, AT.generator("batches"))]
+
+
+def test_as_many_steps_as_epochs_have_are_the_same_bits():
+    """Ten examples by four, twice: six minibatches."""
+    same, fewer = replace(SGD, steps=6, epochs=1), replace(SGD, steps=5, epochs=1)
+    assert drawn(10, same) == drawn(10, SGD)
+    assert drawn(10, fewer) == drawn(10, SGD)[:5]
+    torch.testing.assert_close(after(BY_HAND, same), after(BY_HAND, SGD), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 100])
+def test_every_device_takes_its_steps_however_many_examples_it_has(count):
+    """Until an example comes back, all have been there once."""
+    batches = drawn(count, replace(SGD, steps=7))
+    assert len(batches) == 7
+    order = [k for batch in batches for k in batch]
+    for k in range(0, len(order) - count + 1, count):
+        assert sorted(order[k : k + count]) == list(range(count))
+
+
+def test_steps_without_a_usable_minibatch_are_none():
+    assert drawn(0, replace(SGD, steps=3)) == []
+    assert drawn(1, replace(SGD, steps=3), NETS["batch norm"]) == []
+    assert len(drawn(5, replace(SGD, steps=3), NETS["batch norm"])) == 3
 
 
 def test_what_a_device_owns_goes_before_what_it_was_sent():
