@@ -45,6 +45,9 @@ SENT = 1e-3
 LEAST_ALPHA = 1e-6
 """Lower bound of alpha. Far below eps_E, so that a closed link pays next to nothing: at 1e-3 it pays half."""
 
+LARGEST_FALL = 1e3
+"""Factor by which alpha falls in one step at most. Clarabel makes no progress in some steps that are longer."""
+
 PSI = (1e-6, 1 - 1e-4)
 """Bounds of the relaxed psi. Below one, log(1 - psi) is finite and exponents psi / (1 - psi) stay below 1e4."""
 
@@ -90,6 +93,11 @@ class Monomials:
         n = len(problem)
         self.problem, self.at, self.n = problem, at, n
         self.i, self.j = np.nonzero(~np.eye(n, dtype=bool))
+
+    @cached_property
+    def least(self) -> Array:
+        """Lower bounds of alpha in this step, (N, N)."""
+        return np.maximum(LEAST_ALPHA, self.at.alpha / LARGEST_FALL)
 
     @cached_property
     def left(self) -> tuple[Array, Array]:

@@ -397,9 +397,7 @@ def _by_round(values: pd.Series) -> Iterator[tuple[str, tuple[str, ...], pd.Seri
             yield setting, (setting,), first.xs(setting), last.xs(setting)
 
 
-def _by_key(
-    values: pd.Series, key: str, points: Points
-) -> Iterator[tuple[str, tuple[str, ...], pd.Series, pd.Series]]:
+def _by_key(values: pd.Series, key: str, points: Points) -> Iterator[tuple[str, tuple[str, ...], pd.Series, pd.Series]]:
     """Yield each group of settings that differ only in the key, with the values at its first and last value."""
     final = _last(values)
     known = set(final.index.unique("setting"))
