@@ -2,6 +2,7 @@
 
 python -m flows.compare          as a stage of `dvc repro`: write the comparison
 python -m flows.compare show     print the last summary
+python -m flows.compare papers   write docs/papers.md, the index of the papers' figures and tables
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ environment.prepare()
 
 PIPELINE = Path("pipeline")
 RESULTS = Path("results")
+PAPERS = Path("docs") / "papers.md"
 
 
 def folders() -> tuple[list[Path], list[Path], list[Path]]:
@@ -38,13 +40,15 @@ def folders() -> tuple[list[Path], list[Path], list[Path]]:
 
 def write() -> None:
     """Write the comparison and set the champions' aliases."""
+    from tasks.config.papers import read_papers
     from tasks.config.params import read
     from tasks.record.writer import RecordWriter
     from tasks.run import comparison
 
+    params = read()
     results, seconds, divisions = folders()
     with RecordWriter() as writer:
-        made = comparison.compare(read(), results, seconds, divisions)
+        made = comparison.compare(params, results, seconds, divisions, read_papers(params["studies"]))
         for alias, config in comparison.champions(results).items():
             writer.set_champion(alias, config)
         comparison.write(made, PIPELINE / "compare", RESULTS)
@@ -57,19 +61,31 @@ def show() -> None:
     from tasks.report.terminal import print_claims, print_summary
 
     if not (RESULTS / SUMMARY).is_file():
+        from tasks.config.papers import read_papers
         from tasks.config.params import read
         from tasks.run import comparison
 
-        results, seconds, divisions = folders()
-        comparison.write(comparison.compare(read(), results, seconds, divisions), PIPELINE / "compare", RESULTS)
+        params = read()
+        made = comparison.compare(params, *folders(), read_papers(params["studies"]))
+        comparison.write(made, PIPELINE / "compare", RESULTS)
     ranks = dict.fromkeys(("rank", "test_rank", "shared_rank"), "Int64")
     print_summary(pd.read_csv(RESULTS / SUMMARY, dtype=ranks))
     print_claims(pd.read_csv(PIPELINE / "compare" / CLAIMS))
     print(f"page: {RESULTS / PAGE}   record: make ui")
 
 
+def write_papers() -> None:
+    """Write the index of the papers' figures and tables."""
+    from tasks.config.papers import read_papers
+    from tasks.config.params import read
+    from tasks.report.papers import index
+
+    PAPERS.write_text(index(read_papers(read()["studies"])), "utf-8")
+    print(PAPERS)
+
+
 if __name__ == "__main__":
     from tasks.config.command import report_bad_input
 
     with report_bad_input():
-        show() if sys.argv[1:] == ["show"] else write()
+        {"show": show, "papers": write_papers}.get(" ".join(sys.argv[1:]), write)()

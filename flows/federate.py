@@ -27,6 +27,7 @@ from fedcore.types import Federation
 from tasks.cache.store import Ref
 from tasks.config.command import report_bad_input
 from tasks.config.files import CURVES, METRICS, PAGE
+from tasks.config.papers import Papers, read_papers
 from tasks.config.params import change, read
 from tasks.config.params import parse as parse_words
 from tasks.config.settings import Setting
@@ -83,7 +84,7 @@ class Job(BaseModel):
 def run(request: Request) -> None:
     """Run every job of a request; outside of `dvc repro` also compare them."""
     params, jobs = plan_jobs(request)
-    run_settings = run_section(params)
+    run_settings, papers = run_section(params), read_papers(params["studies"])
     results_by_job: list[list[Result]] = []
     with RecordWriter() as writer:
         with open_session("federate", run_settings.workers, run_settings.accelerator, writer.warm_up) as session:
@@ -110,7 +111,7 @@ def run(request: Request) -> None:
         if request.prepared:
             write_stage_outputs(jobs, results_by_job, session)
         else:
-            write_comparison(params, jobs, results_by_job, session, writer)
+            write_comparison(params, papers, jobs, results_by_job, session, writer)
 
 
 def write_stage_outputs(jobs: list[Job], results_by_job: list[list[Result]], session: Session) -> None:
@@ -125,7 +126,12 @@ def write_stage_outputs(jobs: list[Job], results_by_job: list[list[Result]], ses
 
 
 def write_comparison(
-    params: dict[str, Any], jobs: list[Job], results_by_job: list[list[Result]], session: Session, writer: RecordWriter
+    params: dict[str, Any],
+    papers: Papers,
+    jobs: list[Job],
+    results_by_job: list[list[Result]],
+    session: Session,
+    writer: RecordWriter,
 ) -> None:
     """Write, compare and print the results of a run outside of `dvc repro`."""
     folder = Path("runs") / digest(result for results in results_by_job for result in results)
@@ -143,7 +149,7 @@ def write_comparison(
         place = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"
         partitions.save_partition(session.store, result.prepared.dataset, result.prepared.partition, place)
         pictures.append(place / "who.png")
-    made = comparison.compare(params, places, places, pictures)
+    made = comparison.compare(params, places, places, pictures, papers)
     comparison.write(made, folder, folder)
     for alias, config in comparison.champions(places).items():
         writer.set_champion(alias, config)

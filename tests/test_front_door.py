@@ -126,6 +126,18 @@ def test_a_comparison_ranks_methods_and_judges_claims(fed: Any):
     assert [(one.recipe.label, one.seed) for one in found.results] == [(r.label, s) for s in range(2) for r in rows]
 
 
+def test_a_comparison_of_models_at_chance_tests_no_claim(fed: Any):
+    """With next to no learning rate, training moves nothing; with one that learns, the same gate is open."""
+    gate = fc.Gate("local_only - majority > 0.1", "local models are at chance")
+    for lr, word in ((1e-12, {"not tested"}), (0.01, {"holds", "does not hold"})):
+        quick = {"epochs": 10, "lr": lr}
+        rows = [fc.local_only(training=quick), fc.fedavg(label="avg", training=quick), fc.majority()]
+        found = fc.compare(rows, fed, range(2), claims=["avg > local_only", "local_only > 0.2"], valid=[gate])
+        assert {*found.claims["verdict"]} <= word
+        if "not tested" in word:
+            assert found.claims["numbers"].str.startswith("local models are at chance (local_only - majority = ").all()
+
+
 def test_progress_is_shown_where_it_is_asked_for(fed: Any, capsys: pytest.CaptureFixture[str]):
     recipe = fc.fedavg(rounds=2, training=QUICK)
     fc.run(recipe, fed)
@@ -225,6 +237,10 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     "no net": (lambda data: fc.federate(data, net=fc.mlp), "federate.net = mlp: must be a net with its settings"),
     "net's name": (lambda data: fc.federate(data, net="mlp"), "federate.net = 'mlp': "),
     "no method": (lambda data: fc.compare([fc.fedavg], fc.federate(data)), "is no method with its settings"),
+    "gate": (
+        lambda data: fc.compare([fc.fedavg()], fc.federate(data), valid=[fc.Gate("lmf > 0.2", "at chance")]),
+        "compare.valid: 'lmf > 0.2' names 'lmf', which is not compared",
+    ),
     "claim": (
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), claims=["fedavg > lmf"]),
         "compare.claims: 'fedavg > lmf' names 'lmf', which is not compared",

@@ -27,8 +27,8 @@ def embed(
     any, the deepest cell. They are flattened and embedded together by t-SNE (van der Maaten and Hinton 2008),
     perplexity 30. The same values give the same bits.
 
-    Raises InputError for a net that is not a sequence, features of different sizes, several models on a device, or
-    fewer than four examples.
+    Raises InputError for a net that is not a sequence, features of different sizes, several models on a device,
+    features that are the same for all examples, or fewer than four examples.
     """
     step = -(-sum(len(device.data.test) for device in devices.values()) // POINTS) or 1
     found, labels, owners = [], [], []
@@ -46,6 +46,8 @@ def embed(
     x = torch.cat([x for x in found if len(x)] or found)
     if len(x) < 4:
         raise InputError(f"features: there are {len(x)} test examples, t-SNE needs four")
+    if bool((x == x[0]).all()):
+        raise InputError("features: they are the same for all examples")
     return {"xy": tsne(x, seed), "y": torch.cat(labels), "device": torch.cat(owners)}
 
 

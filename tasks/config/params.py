@@ -55,7 +55,7 @@ def read(folder: Path = Path()) -> dict[str, Any]:
     Raises InputError for a file that is missing or not YAML, and for an unknown section, study or claim.
     """
     path = folder / "params.yaml"
-    params = _read_mapping(path, "sections")
+    params = read_mapping(path, "sections")
     known = (*REQUIRED, SHARED, *METHODS)
     for name, section in params.items():
         if name not in known:
@@ -173,7 +173,7 @@ def _read_entries(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     places: dict[str, Path] = {}
     for path in sorted(folder.glob("*.yaml")):
-        for name, entry in _read_mapping(path, "studies").items():
+        for name, entry in read_mapping(path, "studies").items():
             if not re.fullmatch(r"\w+", str(name)):
                 raise InputError(f"{path}: {name!r}: a study's name has only letters, digits and _")
             if name in found:
@@ -192,7 +192,7 @@ def _claims_and_gates(study: str, entry: Any) -> dict[str, Any]:
     return dict(entry)
 
 
-def _read_mapping(path: Path, of: str) -> dict[str, Any]:
+def read_mapping(path: Path, of: str) -> dict[str, Any]:
     """Read a YAML file that holds a mapping."""
     try:
         content = _load(path.read_text("utf-8"))

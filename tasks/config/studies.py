@@ -27,8 +27,8 @@ class Study(Section):
     """A question as data: which settings, methods and seeds answer it.
 
     methods: rows of the comparison: label -> changes to the method's section (`method` if the label is not a method).
-    claims: a paper's statements, as rules. valid: what must hold for them to be tested. along: the grid key along which the page draws accuracy. show: further
-    pictures of every setting, for the first seed (docs/pipeline.md).
+    claims: a paper's statements, as rules. valid: what must hold for them to be tested. along: the grid key along which
+    the page draws accuracy. show: further pictures of every setting, for the first seed (docs/pipeline.md).
     """
 
     title: str

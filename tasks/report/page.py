@@ -13,8 +13,10 @@ from matplotlib.figure import Figure
 
 from fedcore.results import figures
 from fedcore.results.summary import verdict
+from tasks.config.papers import Paper, Papers
+from tasks.report.papers import CONDITION_HEADS, VALUE_HEADS, condition_cells, value_cells
 from tasks.report.plots import Plots, draw
-from tasks.report.tables import FEW, Table, domain_table, link_table, places, score_table
+from tasks.report.tables import FEW, Cell, Line, Table, domain_table, link_table, places, score_table
 
 Pictures: TypeAlias = Mapping[tuple[str, str], Mapping[str, Figure | bytes]]
 """(study, setting) -> caption -> a figure, or the bytes of a PNG file"""
@@ -61,11 +63,15 @@ class Section:
 
 @dataclass(frozen=True)
 class Study:
-    """One study on the page. claims: columns of each claim by name. pictures: those that cover all its settings."""
+    """One study on the page. claims: columns of each claim by name. pictures: those that cover all its settings.
+
+    printed: the paper's values beside ours, and its conditions.
+    """
 
     question: str
     claims: list[dict[Hashable, Any]]
     pictures: list[Picture]
+    printed: list[Table]
     sections: list[Section] = field(default_factory=list)
 
 
@@ -78,6 +84,7 @@ def html(
     along: Mapping[str, bytes] | None = None,
     groups: pd.DataFrame | None = None,
     plots: Plots | None = None,
+    papers: Papers | None = None,
 ) -> str:
     """Return the page: each study with its question and claims, each setting with its tables and pictures.
 
@@ -85,8 +92,8 @@ def html(
     study -> its question. pictures: further pictures of a setting, e.g. of its partition. claims: columns study, says,
     rule, of, where, verdict, numbers. along: study -> a picture of all its settings. groups: as
     :func:`fedcore.results.summary.by_group` returns them. plots: those of :func:`draw` for the same tables, if they
-    are already drawn. A study with more than FEW settings has tables for each, but only the pictures in `pictures`.
-    Equal input gives an equal page.
+    are already drawn. papers: study -> the conditions and figures of its paper. A study with more than FEW settings has
+    tables for each, but only the pictures in `pictures`. Equal input gives an equal page.
     """
     plots = plots or draw(table, summary)
     many = summary.groupby("study")["setting"].nunique() > FEW
@@ -99,7 +106,10 @@ def html(
             mine = [] if claims is None else claims[claims["study"] == study].fillna("").to_dict("records")
             whole = {ALONG: (along or {}).get(study), ROUNDS: plots.courses.get((study, ""))}
             studies[study] = Study(
-                questions.get(study, study), mine, [picture(text, png) for text, png in whole.items() if png]
+                questions.get(study, study),
+                mine,
+                [picture(text, png) for text, png in whole.items() if png],
+                printed_tables(papers[study]) if papers and study in papers else [],
             )
         tables = [
             score_table(rows),
@@ -126,6 +136,21 @@ def html(
             )
         )
     return TEMPLATES.get_template("page.html.jinja").render(title=TITLE, studies=list(studies.values()))
+
+
+def printed_tables(paper: Paper) -> list[Table]:
+    """Return the tables of a study's printed values and of its conditions; those without lines are left out."""
+    values = [value_cells(figure, value) for figure, value in paper.printed]
+    conditions = [condition_cells(condition) for condition in paper.conditions]
+    found = [
+        ("Printed in the paper, beside ours", VALUE_HEADS, values),
+        ("Conditions", CONDITION_HEADS, conditions),
+    ]
+    return [
+        Table("printed", list(heads), [Line([Cell(word) for word in cells], False) for cells in lines], title)
+        for title, heads, lines in found
+        if lines
+    ]
 
 
 def picture(caption: str, drawing: Figure | bytes, alt: str = "") -> Picture:

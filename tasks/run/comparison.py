@@ -16,6 +16,7 @@ from fedcore.results.figures import accuracy_along, png
 from fedcore.results.summary import NO_SECONDS, by_group, summarise
 from fedcore.types import InputError
 from tasks.config.files import CLAIMS, GROUPS, INDEX, PAGE, PICTURES, RUNS, SECONDS, SUMMARY, TABLE
+from tasks.config.papers import Paper, Papers, of_study
 from tasks.config.settings import slug
 from tasks.config.studies import find_study
 from tasks.report.page import html
@@ -26,7 +27,8 @@ from tasks.report.tables import csv
 @dataclass(frozen=True)
 class Comparison:
     """The tables and pictures of a comparison. groups: the summary by group of devices. pictures: those that the runs
-    drew, by study and setting. along: each study's accuracy over its grid. plots: those of the tables.
+    drew, by study and setting. along: each study's accuracy over its grid. plots: those of the tables. papers: each
+    study's conditions and figures.
     """
 
     table: pd.DataFrame
@@ -37,10 +39,15 @@ class Comparison:
     claims: pd.DataFrame
     along: dict[str, bytes]
     plots: Plots
+    papers: dict[str, Paper]
 
 
 def compare(
-    params: Mapping[str, Any], results: Sequence[Path], seconds: Sequence[Path], divisions: Iterable[Path]
+    params: Mapping[str, Any],
+    results: Sequence[Path],
+    seconds: Sequence[Path],
+    divisions: Iterable[Path],
+    papers: Papers | None = None,
 ) -> Comparison:
     """Compare results that are in some folders. divisions: pictures of partitions."""
     for missing in (path for folder in results if not (path := folder / TABLE).is_file()):
@@ -84,6 +91,7 @@ def compare(
         verdict_table(verdicts),
         grids,
         draw(table, summary),
+        {study: paper for study in studies if (paper := of_study(papers or {}, study))},
     )
 
 
@@ -121,7 +129,7 @@ def write(found: Comparison, versioned: Path, unversioned: Path) -> None:
         (unversioned / GROUPS).unlink(missing_ok=True)
     whole = html(
         found.table, found.summary, found.questions, found.pictures, found.claims, found.along, found.groups,
-        found.plots,
+        found.plots, found.papers,
     )  # fmt: skip
     (unversioned / PAGE).write_text(whole)
 

@@ -134,6 +134,9 @@ CASES: dict[str, Case] = {
     "a study in a file that is not YAML": federate("", "mine.yaml", "YAML", **{"studies/mine.yaml": b"mine: [\n"}),
     "a study that stands twice": federate("", "mine.yaml", "code is also in", **{"studies/mine.yaml": b"code: {}\n"}),
     "a claim of no study": federate("", "'cod'", "mean code?", **{"claims/mine.yaml": b"cod: []\n"}),
+    "a key of claims that is not known": federate(
+        "", "claims: code.vaild: no such key (allowed: valid, claims)", **{"claims/mine.yaml": b"code: {vaild: []}\n"}
+    ),
     "params.yaml with a key too many": federate(
         "", "training.speed", "no such key", change=lambda p: p["training"].update(speed=1)
     ),

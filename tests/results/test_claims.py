@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from fedcore.results.claims import Claim, judge
+from fedcore.results.claims import Claim, Gate, closed, judge, verdict_table
 from fedcore.types import InputError
 
 POINTS = {
@@ -148,6 +148,7 @@ def test_a_tolerance_claim_names_the_setting_of_largest_difference():
     "rule",
     [
         *("", "good", "good >", "good beats fair", "good > fair and", "good ~ fair", "good rises", "a - b - c > d"),
+        *("good stays within 1 with net pairwise", "good > fair pairwise", "good pairwise falls with net"),
         *("0.9 > 0.8", "0.9 rises with round", "good > 0.9 - 0.1", "good > .", "0.5 < good"),
     ],
 )
@@ -236,3 +237,204 @@ def test_a_trend_over_lists_follows_the_grid():
     verdict = judge(claim, table, points)
     assert verdict.word == "holds"
     assert verdict.evidence[0].difference == pytest.approx(0.3)
+
+
+# values after a given round
+
+
+def course(**values):
+    """Rows of one device in setting "one", seeds 0 and 1: method -> values after rounds 1, 2, ...; a list of stages."""
+    rows = [
+        ("one", method, seed, stage, turn, "a", "shared", "accuracy", value + seed / 1000)
+        for method, stages in values.items()
+        for stage, of in enumerate(stages)
+        for turn, value in enumerate(of, 1)
+        for seed in (0, 1)
+        if value is not None
+    ]
+    return pd.DataFrame(rows, columns=list(table().columns))
+
+
+def after(rule, at, **values):
+    return judge(Claim("said", rule, at=at), course(**values), {"one": {}})
+
+
+def test_a_claim_may_look_at_an_earlier_round():
+    """Early a is ahead, in the end b; with stages of two and of one round the third round is in the second stage."""
+    curves = {"a": [[0.5, 0.6], [0.6]], "b": [[0.2, 0.4, 0.8]]}
+    assert [after("a > b", at, **curves).word for at in (1, 2, 3, None)] == ["holds"] * 2 + ["does not hold"] * 2
+    assert after("a > b", 2, **curves).evidence[0].difference == pytest.approx(0.2)
+
+
+def test_a_round_that_was_not_evaluated_is_not_tested():
+    curves = {"a": [[None, 0.5, None, 0.6]], "b": [[None, 0.2, 0.3, 0.4]]}
+    words = [after("a > b", at, **curves).word for at in (1, 2, 3, 4, 5)]
+    assert words == ["not tested", "holds", "not tested", "holds", "not tested"]
+
+
+def test_a_method_of_one_round_has_its_value_at_any_time():
+    assert after("a > once", 3, a=[[0.1, 0.2, 0.9, 0.1]], once=[[0.5]]).word == "holds"
+    assert after("a > twice", 3, a=[[0.1, 0.2, 0.9, 0.1]], twice=[[0.5, 0.5]]).word == "not tested"
+
+
+def test_a_trend_over_rounds_ends_at_the_given_round():
+    assert after("a rises with round", 3, a=[[0.1, 0.2, 0.9, 0.05]]).word == "holds"
+    assert after("a falls with round", None, a=[[0.1, 0.2, 0.9, 0.05]]).word == "holds"
+
+
+def test_the_round_is_in_the_table():
+    frame = verdict_table([("s", after("a > b", 2, a=[[1, 2]], b=[[0, 0]]))])
+    assert frame["of"].tolist() == ["shared.accuracy after round 2"]
+
+
+# comparisons on one problem
+
+
+def solved(changes, level=lambda seed, reg, device: 100.0 * (1 + seed) + 1000 * reg, devices=("a",)):
+    """Iterations of a solver at two tolerances on problems of three seeds and two regularisations, in the "transport"
+    of each device. changes: what the finer tolerance adds to a problem's level, (seed, reg, device) -> number."""
+    points = {f"reg={reg} tol={tol}": {"reg": reg, "tol": tol} for reg in (1, 2) for tol in (0.1, 0.01)}
+    rows = [
+        (name, "ot", seed, 0, 1, device, "transport", "iterations",
+         level(seed, at["reg"], device) + (at["tol"] < 0.1) * changes(seed, at["reg"], device))
+        for name, at in points.items()
+        for seed in range(3)
+        for device in devices
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=list(table().columns)), points
+
+
+def paired(rule, *args, **words):
+    return judge(Claim("said", rule, of="transport.iterations", **words), *solved(*args))
+
+
+def test_noise_between_problems_does_not_hide_a_fall_in_each():
+    """Ten iterations more or fewer than a level of 1,100 to 2,300: 10, 12 and 14 by seed."""
+    verdict = paired("ot falls with tol pairwise", lambda seed, *_: 10 + 2 * seed)
+    assert verdict.word == "holds"
+    (one,) = verdict.evidence
+    assert (one.difference, one.seeds, one.agree) == (pytest.approx(12), 6, 6)
+    assert one.spread == pytest.approx(pd.Series([10, 12, 14] * 2).std() / 6**0.5)
+    assert verdict.numbers == "in 6 of 6 problems; mean +12, standard error 0.73"
+    assert paired("ot rises with tol pairwise", lambda seed, *_: 10 + 2 * seed).word == "does not hold"
+
+
+def test_seeds_that_differ_in_size_hide_a_fall_only_without_pairing():
+    """By setting, the spread over seeds exceeds the mean; over all problems the mean is 2.9 standard errors."""
+    change = lambda seed, reg, _: {1: (10, 10, 100), 2: (100, 10, 100)}[reg][seed]  # noqa: E731
+    assert paired("ot falls with tol", change).word == "does not hold"
+    assert paired("ot falls with tol pairwise", change).word == "holds"
+
+
+def test_changes_in_both_directions_are_no_fall():
+    verdict = paired("ot falls with tol pairwise", lambda seed, *_: (-10, 0, 11)[seed])
+    assert verdict.word == "does not hold"
+    assert verdict.evidence[0].agree == 2
+
+
+def test_one_problem_is_not_enough():
+    rows, points = solved(lambda *_: 10)
+    rows = rows[rows["seed"] == 0]
+    claim = Claim("said", "ot falls with tol pairwise", {"reg": 1}, "transport.iterations")
+    assert judge(claim, rows, points).word == "not tested"
+    assert judge(Claim("said", claim.rule, {}, claim.of), rows, points).evidence[0].seeds == 2
+
+
+def test_devices_are_problems_only_where_their_values_differ():
+    """A number of the server stands in the rows of every device and is one observation, not three."""
+    of = {"ot falls with tol pairwise": None}
+    for level, problems in ((lambda s, r, d: 100.0 * r, 6), (lambda s, r, d: 100.0 * r + ord(d), 18)):
+        rows, points = solved(lambda seed, *_: 10 + seed, level, ("a", "b", "c"))
+        for rule in of:
+            found = judge(Claim("said", rule, of="transport.iterations"), rows, points)
+            assert found.evidence[0].seeds == problems
+            worst = judge(Claim("said", rule, of="worst of transport.iterations"), rows, points)
+            assert worst.evidence[0].seeds == 6
+
+
+# gates
+
+
+AT_CHANCE = Gate("good > 0.9", "local models are at chance")
+
+
+def gated(gates, rows=None, **words):
+    rows = table() if rows is None else rows
+    return judge(Claim("said", **{"rule": "good > fair"} | words), rows, POINTS, closed(gates, rows, POINTS))
+
+
+@pytest.mark.parametrize(
+    "rule", ["good > fair", "fair > good", "good ~ fair within 1", "good falls with federation.alpha",
+             "good falls with federation.alpha pairwise", "good rises with round", "good > absent", "single > 0.1"],
+)  # fmt: skip
+def test_no_claim_of_a_study_at_chance_is_tested(rule):
+    verdict = gated([AT_CHANCE], rule=rule)
+    assert verdict.word == "not tested"
+    assert verdict.evidence == ()
+    assert verdict.numbers.startswith("local models are at chance (good = 0.")
+    (row,) = verdict_table([("s", verdict)]).to_dict("records")
+    assert row["verdict"] == "not tested"
+    assert row["numbers"] == verdict.numbers
+
+
+def test_a_gate_that_holds_changes_nothing():
+    """One seed is enough for it: single has seed 0 only, but then so must the table."""
+    assert gated([Gate("good > 0.5", "?")]) == gated([])
+    first = table()[lambda rows: rows["seed"] == 0]
+    assert closed([Gate("single > 0.3", "?")], first, POINTS) == {}
+
+
+@pytest.mark.parametrize("when", ["absent > 0.1", "single > 0.1", "good - absent > 0", "good > absent"])
+def test_a_gate_without_a_value_for_every_seed_is_closed(when):
+    verdict = gated([Gate(when, "at chance")])
+    assert verdict.word == "not tested"
+    assert verdict.numbers == f"no values for {when} (shared.accuracy); otherwise: at chance"
+
+
+def test_a_gate_closes_the_settings_in_which_it_fails():
+    """good is .7 where alpha is 1 and .8 where it is .1: the first are out of the verdict, and it says so."""
+    verdict = gated([Gate("good > 0.75", "local models are at chance")])
+    assert verdict.word == "holds"
+    assert [one.place for one in verdict.evidence] == ["alpha=0.1 net=mlp", "alpha=0.1 net=cnn"]
+    assert verdict.numbers.startswith("in 2 of 2; least: +0.1 ")
+    assert verdict.numbers.endswith("; not tested in 2 of 4: local models are at chance (good = 0.7, needs > 0.75)")
+    trend = gated([Gate("good > 0.75", "local models are at chance")], rule="good falls with federation.alpha")
+    assert trend.word == "not tested"  # each trend has one end where the gate is closed
+
+
+def test_a_gate_may_concern_some_settings_only():
+    gate = Gate("good > 0.9", "at chance", {"net": "mlp"})
+    assert {*closed([gate], table(), POINTS)} == {name for name in POINTS if "mlp" in name}
+
+
+@pytest.mark.parametrize(
+    ("when", "numbers"),
+    [
+        ("good - fair > 0.3", "good - fair = 0.1, needs > 0.3"),
+        ("0.5 > good", "good = 0.8, needs < 0.5"),
+        ("fair > good", "fair minus good = -0.1, needs > 0"),
+        ("good ~ 0.5 within 0.1", "good = 0.8, needs ~ 0.5 within 0.1"),
+        ("good falls with round", "good changes by +0.2, needs: falls"),
+        ("good stays within 0.1 with round", "good changes by +0.2, needs: within 0.1"),
+    ],
+)
+def test_a_closed_gate_says_what_it_found_and_what_it_needs(when, numbers):
+    found = closed([Gate(when, "why", {"net": "mlp"})], table(), POINTS)
+    assert found["alpha=0.1 net=mlp"] == f"why ({numbers})"
+
+
+def test_a_gate_may_look_at_devices_with_labels_alone():
+    """Device a has labels and is .02 above b, which has none."""
+    rows = table().assign(study="s", dataset="d")
+    places = rows.drop(columns=["split", "metric", "value"]).drop_duplicates()
+    counts = places.assign(split="data", metric="examples", value=(places["device"] == "a") * 8.0)
+    both = pd.concat([rows, counts])
+    for labelled, value in ((True, 0.81), (False, 0.79), ([True, False], 0.8)):
+        shut = closed([Gate("good > 0.99", "why", {"labelled": labelled})], both, POINTS)
+        assert shut["alpha=0.1 net=mlp"] == f"why (good = {value:g}, needs > 0.99)"
+    assert closed([Gate("good > 0.8", "why", {"labelled": True, "federation.alpha": 0.1})], both, POINTS) == {}
+
+
+def test_the_first_gate_that_fails_gives_the_reason():
+    gates = [Gate("good > 0.1", "one"), Gate("good > 0.95", "two"), AT_CHANCE]
+    assert gated(gates).numbers.startswith("two (")

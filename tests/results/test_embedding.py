@@ -69,6 +69,15 @@ def test_of_many_examples_every_so_many_are_taken(seen: list[torch.Tensor], monk
     assert len(seen[0]) == len(wanted) < total
 
 
+def test_features_that_are_the_same_for_all_examples_are_refused():
+    """Those of the control that always guesses: t-SNE has nothing to embed."""
+    blank = {
+        name: Model(({leaf: torch.zeros_like(x) for leaf, x in of.members[0].items()},)) for name, of in MODELS.items()
+    }
+    with pytest.raises(InputError, match="the same for all examples"):
+        embed(blank, messages(), DEVICES, seed=0)
+
+
 @pytest.mark.slow
 def test_what_is_apart_stays_apart_with_the_same_bits_in_any_process():
     centres = torch.tensor([[0.0], [50.0], [-80.0]]).expand(3, 60)

@@ -226,6 +226,16 @@ def test_claims_are_those_of_the_study_of_that_name(tmp_path: Path):
     assert read(tmp_path)["studies"]["mine"]["claims"] == [{"says": "Better.", "rule": "lmf > lmf"}]
 
 
+def test_an_entry_of_claims_may_hold_gates_beside_claims(tmp_path: Path):
+    gate = "{when: lmf > 0.2, why: it is at chance}"
+    project(tmp_path, studies__mine=f"mine:\n  {ONE}", claims__mine=f"mine:\n  valid: [{gate}]\n  claims: []\n")
+    study = read(tmp_path)["studies"]["mine"]
+    assert study["valid"] == [{"when": "lmf > 0.2", "why": "it is at chance"}]
+    assert study["claims"] == []
+    (tmp_path / "claims/mine.yaml").write_text("mine: {vaild: []}\n")
+    assert refusal(read, tmp_path) == "claims: mine.vaild: no such key (allowed: valid, claims)"
+
+
 def test_the_project_has_each_section_and_study_once():
     assert set(PARAMS) - set(METHODS) == {*REQUIRED, "methods", "studies"}
     for folder in ("studies", "claims"):

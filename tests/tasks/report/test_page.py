@@ -13,6 +13,7 @@ from tables import frame, grouped, rows
 
 from fedcore.results import figures
 from fedcore.results.summary import by_group
+from tasks.config.papers import Condition, Figure, Paper, Value
 from tasks.report import page as module
 from tasks.report.page import html
 from tasks.report.plots import Plots, draw
@@ -149,6 +150,29 @@ def test_the_page_shows_each_claim_of_a_study_with_verdict_and_numbers():
     assert "Never mind" not in page.words
     assert "over the study's settings" in page.words
     assert html(table, found, {"study": "Who?"}, {}) == html(table, found, {"study": "Who?"}, {}, claims()[:0], {})
+
+
+def test_the_page_shows_what_the_paper_prints_and_its_conditions():
+    table = frame(rows({"a": [[0.5, 0.6]]}))
+    value = Value(what=WICKED, paper=0.9505, ours=0.93, spread=0.01, seeds=3)
+    figure = Figure(name="Table II", shows="accuracy", status="run", command="x", values=[value])
+    condition = Condition(setting="pixels", paper=WICKED, place="Section V", ours="[0, 1]", why="?", effect="none")
+    paper = Paper(conditions=[condition], figures=[figure])
+    text = html(table, summary(table), {}, {}, papers={"study": paper})
+    page = Page(text)
+    assert page.open == []
+    assert WICKED not in text
+    for words in (
+        "Printed in the paper, beside ours",
+        "0.9505",
+        "0.93 ± 0.01 (3 seeds)",
+        "-0.0205",
+        "agrees",
+        "Section V",
+    ):
+        assert words in page.words
+    assert page.words.count(WICKED) == 2
+    assert html(table, summary(table), {}, {}, papers={"other": paper}) == html(table, summary(table), {}, {})
 
 
 def test_each_of_many_settings_has_a_table_and_the_given_pictures_only():
