@@ -1,6 +1,6 @@
 """Time the link programs by the number of devices: python -m benchmarks.links [N ...]
 
-Random instances as in the tests: half of the devices labelled, measured constants, phi = 1, 5 and phi_E as given by
+Random instances as in the tests: half of the devices labelled, assumed constants, phi = 1, 5 and phi_E as given by
 PHI_E. Medians over instances; each (N, program) in a process of its own, so that its peak memory is its own (imports
 of NumPy, SciPy and Torch are in it). `successive` is run in the cone form, up to SMALL devices also in the others,
 and `successive` not at all at 100 devices, where a step takes seconds. One thread.
@@ -33,8 +33,8 @@ def instance(n: int, seed: int, phi_e: float) -> Problem:
     error = np.where(np.arange(n) < n // 2, rng.uniform(0.05, 0.5, n), 1e3)
     sizes = rng.integers(500, 1500, n).astype(np.float64)
     half = np.triu(rng.uniform(0, 2, (n, n)), 1)
-    source = source_bound(error, sizes, delta=1e-3, constants="measured")
-    target = target_bound(error, sizes, half + half.T, delta=1e-3, constants="measured")
+    source = source_bound(error, sizes, delta=1e-3, constants="assumed")
+    target = target_bound(error, sizes, half + half.T, delta=1e-3, constants="assumed")
     return Problem(source, target, draw_energy(n, torch.Generator().manual_seed(seed)), phi_e=phi_e)
 
 

@@ -37,8 +37,8 @@ def symmetric(seed: int, high: float = 1.0) -> Array:
 def problem(labelled: Sequence[float], divergence: Array, phi_e: float, bare: bool = False) -> Problem:
     """Write (P) for the labelled devices' errors. bare: T = d instead of (18)."""
     error = np.append(labelled, np.full(N - len(labelled), 1e3))
-    source = source_bound(error, SIZES, delta=1e-3, constants="measured")
-    target = divergence if bare else target_bound(error, SIZES, divergence, delta=1e-3, constants="measured")
+    source = source_bound(error, SIZES, delta=1e-3, constants="assumed")
+    target = divergence if bare else target_bound(error, SIZES, divergence, delta=1e-3, constants="assumed")
     return Problem(source, target, draw_energy(N, torch.Generator().manual_seed(0)), phi_e=phi_e)
 
 

@@ -12,12 +12,12 @@ from fedcore.links.problem import Array
 
 
 def random(n: int, seed: int, *, phi_e: float = 1.0, noisy: bool = False) -> Problem:
-    """Half of the devices labelled, measured constants, random sizes, errors, divergences, powers and rates."""
+    """Half of the devices labelled, assumed constants, random sizes, errors, divergences, powers and rates."""
     rng = np.random.default_rng(seed)
     error = np.where(np.arange(n) < max(n // 2, 1), rng.uniform(0.05, 0.5, n), 1e3)
     sizes = rng.integers(500, 1500, n).astype(np.float64)
-    source = source_bound(error, sizes, delta=1e-3, constants="measured")
-    target = target_bound(error, sizes, symmetric(n, seed, 2.0), delta=1e-3, constants="measured")
+    source = source_bound(error, sizes, delta=1e-3, constants="assumed")
+    target = target_bound(error, sizes, symmetric(n, seed, 2.0), delta=1e-3, constants="assumed")
     energy = draw_energy(n, torch.Generator().manual_seed(seed))
     noise = None
     if noisy:
@@ -47,5 +47,5 @@ def figure_5(divergence: Array, phi_e: float = 0.0, third: float = 0.1) -> Probl
     """
     error = np.where(np.arange(10) < 5, 0.1, 1e3)
     error[2] = third
-    source = source_bound(error, np.full(10, 1000.0), delta=1e-3, constants="measured")
+    source = source_bound(error, np.full(10, 1000.0), delta=1e-3, constants="assumed")
     return Problem(source, divergence, draw_energy(10, torch.Generator().manual_seed(0)), phi_e=phi_e)

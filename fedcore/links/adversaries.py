@@ -32,7 +32,7 @@ from torch.nn.functional import cross_entropy
 
 from fedcore import nets
 from fedcore.cells import layers
-from fedcore.links.protocol import ALPHA, PSI, SENDS, Radio, Stages, model_leaves, report_traffic
+from fedcore.links.protocol import ALPHA, PSI, SENDS, Pretraining, Radio, Stages, model_leaves, report_traffic
 from fedcore.links.protocol import method as protocol_method
 from fedcore.local import IMAGE_BATCH, ManualGradients, Training, descend, flatten_net, load, optimiser_step, plain_step
 from fedcore.messages import to_everyone
@@ -97,6 +97,7 @@ def method(
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
+    pretraining: Pretraining,
     link_stages: Stages,
     radio: Radio,
     rounds: Depth,
@@ -109,7 +110,7 @@ def method(
     """
     if not common:
         raise InputError(f"training.init = per_device: {name} mixes models that must start from one; use common")
-    base = protocol_method(name, nets, training, common, link_stages, radio, "parameters")
+    base = protocol_method(name, nets, training, common, pretraining, link_stages, radio, "parameters")
     net = next(iter(nets.values()))
     rival = identifier(name, net, alignment.hidden)
     local = partial(align, rival=rival, alignment=alignment)

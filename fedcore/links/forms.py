@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from fedcore.links.geometric import EPS_C, PSI, SENT, SLACK, Monomials, Point, least_alpha, monomial
+from fedcore.links.geometric import EPS_C, PSI, SENT, SLACK, Monomials, Point, monomial
 from fedcore.links.problem import EPS_E, Array
 
 if TYPE_CHECKING:
@@ -90,11 +90,12 @@ def program(around: Monomials) -> Program:
         (pick(psi) - spread, -least, n + each),
     ]
 
-    logs = np.log([*PSI, least_alpha(n), *SLACK, SENT])
-    ends = [(psi, logs[0], logs[1]), (alpha, logs[2], 0.0), (slack, logs[3], logs[4])]
+    logs = np.log([*PSI, *SLACK, SENT])
+    lows = [np.full(n, logs[0]), np.log(around.least[i, j]), np.full(n, logs[2])]
+    ends = list(zip((psi, alpha, slack), lows, (logs[1], 0.0, logs[3]), strict=True))
     bounds = [(pick(columns), np.full(len(columns), high)) for columns, _, high in ends]
-    bounds += [(pick(columns, -1.0), np.full(len(columns), -low)) for columns, low, _ in ends]
-    bounds.append((pick(psi[i]) + pick(alpha), np.full(pairs, logs[5])))
+    bounds += [(pick(columns, -1.0), -low) for columns, low, _ in ends]
+    bounds.append((pick(psi[i]) + pick(alpha), np.full(pairs, logs[4])))
     return Program(
         sp.vstack([rows for rows, _ in kept], format="csr"),
         np.concatenate([constant for _, constant in kept]),
@@ -183,7 +184,7 @@ def _step(around: Monomials, z: Array, value: float, status: str) -> Step:
     n = around.n
     y = np.exp(z)
     alpha = np.zeros((n, n))
-    alpha[around.i, around.j] = y[n:-n].clip(least_alpha(n), 1)
+    alpha[around.i, around.j] = y[n:-n].clip(around.least[around.i, around.j], 1)
     return Step(Point(y[:n].clip(*PSI), alpha, y[-n:].clip(*SLACK)), value, status)
 
 
@@ -234,7 +235,7 @@ def gp(around: Monomials) -> Step:
 
     constraints = [y[psi] >= PSI[0], y[psi] <= PSI[1], y[slack] >= SLACK[0], y[slack] <= SLACK[1]]
     constraints += [
-        y[alpha] >= least_alpha(n),
+        y[alpha] >= around.least[i, j],
         y[alpha] <= 1,
         product(np.zeros(pairs), (psi[i], 1), (alpha, 1)) <= SENT,
     ]

@@ -42,6 +42,12 @@ SLACK = (1e-8, 1e-4)
 SENT = 1e-3
 """Upper bound of psi_i alpha_ij, by which a target sends (almost) nothing."""
 
+LEAST_ALPHA = 1e-6
+"""Lower bound of alpha. Far below eps_E, so that a closed link pays next to nothing: at 1e-3 it pays half."""
+
+LARGEST_FALL = 1e3
+"""Factor by which alpha falls in one step at most. Clarabel makes no progress in some steps that are longer."""
+
 PSI = (1e-6, 1 - 1e-4)
 """Bounds of the relaxed psi. Below one, log(1 - psi) is finite and exponents psi / (1 - psi) stay below 1e4."""
 
@@ -71,11 +77,6 @@ def initial_point(n: int) -> Point:
     return Point(np.full(n, 0.5), alpha, np.full(n, float(np.sqrt(SLACK[0] * SLACK[1]))))
 
 
-def least_alpha(n: int) -> float:
-    """Return the lower bound of alpha: 1e-3, or less so that a source's column of N - 1 sums to below eps_C."""
-    return min(1e-3, 0.9 * EPS_C / (n - 1))
-
-
 def monomial(terms: Sequence[Array]) -> tuple[list[Array], Array]:
     """Return Lemma 2's exponents w_k and log constant c: log g >= sum_k w_k log u_k + c, with equality at the terms.
 
@@ -92,6 +93,11 @@ class Monomials:
         n = len(problem)
         self.problem, self.at, self.n = problem, at, n
         self.i, self.j = np.nonzero(~np.eye(n, dtype=bool))
+
+    @cached_property
+    def least(self) -> Array:
+        """Lower bounds of alpha in this step, (N, N)."""
+        return np.maximum(LEAST_ALPHA, self.at.alpha / LARGEST_FALL)
 
     @cached_property
     def left(self) -> tuple[Array, Array]:

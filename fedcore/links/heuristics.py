@@ -11,19 +11,31 @@ import torch
 
 from fedcore.links.problem import Array
 
+DEMOTED = 0.25
+"""Probability that a labelled device becomes a target in the authors' public code."""
 
-def random_roles(n: int, generator: torch.Generator) -> Array:
-    """Make each device a source or a target with probability 1/2, and one a source if all are targets."""
-    draws = torch.rand(n, generator=generator, dtype=torch.float64).numpy()
-    psi = np.asarray(draws < 0.5, dtype=np.float64)
-    psi[draws.argmax()] = 0
+
+def random_roles(may: Array, generator: torch.Generator) -> Array:
+    """Draw targets among the devices that may be sources, at least one of which is; all others are targets.
+
+    may: (N,), 1 for a device that may be a source. Of all devices half become targets (the paper: "randomly classifies
+    each device"), of some of them DEMOTED.
+    """
+    draws = torch.rand(len(may), generator=generator, dtype=torch.float64).numpy()
+    psi = np.where(may, draws < (0.5 if may.all() else DEMOTED), 1).astype(np.float64)
+    psi[np.where(may, draws, -1).argmax()] = 0
     return psi
 
 
-def random_halves(n: int, generator: torch.Generator) -> Array:
-    """Make a random half of the devices targets; with an odd number, the extra device is a source."""
-    psi = np.zeros(n)
-    psi[torch.randperm(n, generator=generator)[: n // 2].numpy()] = 1
+def random_halves(may: Array, generator: torch.Generator) -> Array:
+    """Make the devices that may not be sources targets; if all may, a random half, the smaller one.
+
+    may: (N,), 1 for a device that may be a source.
+    """
+    if not may.all():
+        return np.asarray(1 - may)
+    psi = np.zeros(len(may))
+    psi[torch.randperm(len(may), generator=generator)[: len(may) // 2].numpy()] = 1
     return psi
 
 
@@ -69,13 +81,17 @@ def average_degree(psi: Array, alpha: Array, generator: torch.Generator) -> Arra
 
 
 def match_sources(psi: Array, energy: Array) -> Array:
-    """Match every target with a different source at the least total energy (SM). Needs as many sources as targets."""
+    """Match every target with a different source at the least total energy (SM).
+
+    If there are fewer sources than targets, each source is matched at most ceil(targets / sources) times.
+    """
     from scipy.optimize import linear_sum_assignment
 
     sources, targets = np.flatnonzero(psi == 0), np.flatnonzero(psi)
     alpha = np.zeros_like(energy)
-    i, j = linear_sum_assignment(energy[np.ix_(sources, targets)])
-    alpha[sources[i], targets[j]] = 1
+    places = np.tile(sources, -(-len(targets) // len(sources)))
+    i, j = linear_sum_assignment(energy[np.ix_(places, targets)])
+    alpha[places[i], targets[j]] = 1
     return alpha
 
 

@@ -1,6 +1,7 @@
 r"""ST-LF's protocol, which its rivals share: train, report, form links, send models over them.
 
-1. Every device trains on its labelled examples and keeps the model. One without labels keeps its initial model.
+1. Every device trains on its labelled examples and keeps the model. One without labels keeps its initial model. The
+   initial model may come from rounds of federated averaging (:class:`Pretraining`), as in the authors' public code.
 2. It reports its model's error on its labelled examples, their number, and the number of all its examples.
 3. Pairs of devices estimate the divergence of their data (:mod:`.divergence`); rivals that draw psi skip this.
 4. The server chooses sources (psi_i = 0), targets (psi_j = 1) and the weights of links (alpha_ij).
@@ -23,19 +24,28 @@ import numpy as np
 import torch
 
 from fedcore.links import Problem, Solution, solve
-from fedcore.links.bound import Constants, corollary_1, empirical_error, source_bound, target_bound, theorem_2
-from fedcore.links.divergence import Divergence, estimate, matrix
+from fedcore.links.bound import (
+    Constants,
+    combination_noise,
+    corollary_1,
+    empirical_error,
+    source_bound,
+    target_bound,
+    theorem_2,
+)
+from fedcore.links.divergence import SCORING_BATCH, Divergence, estimate, matrix
 from fedcore.links.energy import check_costs, draw_energy
 from fedcore.links.problem import Array
 from fedcore.links.programs import Solver
-from fedcore.local import Training, accuracy, train
-from fedcore.messages import initial_messages
-from fedcore.mixing import mean
+from fedcore.local import Training, accuracy, predict, train
+from fedcore.messages import initial_messages, to_everyone
+from fedcore.mixing import by_size, mean
 from fedcore.nets import require_equal
 from fedcore.types import (
     Amount,
     Chance,
     Count,
+    Depth,
     Device,
     InputError,
     Message,
@@ -62,18 +72,25 @@ How: TypeAlias = Literal["parameters", "outputs"]
 Range: TypeAlias = tuple[float, float]
 Costs: TypeAlias = list[list[Amount]] | None
 
-Choose: TypeAlias = Callable[[int, torch.Generator], Array]
-"""A rule that draws sources and targets: N, generator -> psi (N,)."""
+Sources: TypeAlias = Literal["labelled", "all"]
+Disagreement: TypeAlias = Literal["omitted", "measured"]
+
+Choose: TypeAlias = Callable[[Array, torch.Generator], Array]
+"""A rule that draws sources and targets: which devices may be sources (N,), 1 or 0, generator -> psi (N,)."""
 
 Stages: TypeAlias = tuple[Stage | PairStage, ...]
 
 FIGURES = ("fedcore.links.figures:links", "fedcore.links.figures:energy")
 
-REPORT, SENDS, WEIGHTS = "report", "sends", "weights"
-"""Leaves: the devices' reports (N, 3); whether a device is to send; the weights of a target's members (M,)."""
+REPORT, SENDS, WEIGHTS, DIFFER = "report", "sends", "weights", "differ"
+"""Leaves: the devices' reports (N, 3); whether a device is to send; the weights of a target's members (M,); how often
+each two of them disagree (M, M)."""
 
 PSI, ALPHA, ENERGY = "psi", "alpha", "energy"
 """Leaves of the server's memory: 0 for a source (N,); weights of links and their energies (N, N)."""
+
+NOISE = "noise"
+"""Topic of the reports on the noise of combining hypotheses."""
 
 EXCHANGED, BOUNDS = "exchanged", ("theorem_2", "corollary_1")
 """Leaves of a method that measures pairs: classifiers sent by each device, bounds of targets' errors, (N,)."""
@@ -100,14 +117,29 @@ Weigh: TypeAlias = Callable[[LinkInputs, Turn], Array]
 
 @dataclass(frozen=True)
 class Bound:
-    """Settings of the bounds S and T (`fedcore.links.bound`), and the weights phi of the terms of (11)."""
+    """Settings of the bounds S and T (`fedcore.links.bound`), and the weights phi of the terms of (11).
 
-    constants: Constants = "measured"
+    phi_d: factor of the divergences in T, 1 in the paper, 100 in the authors' public code.
+    """
+
+    constants: Constants = "assumed"
     delta: Chance = 1e-3
     unlabelled: Amount = 1000.0
     phi_s: Amount = 1.0
     phi_t: Amount = 5.0
     phi_e: Amount = 1.0
+    phi_d: Amount = 1.0
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """Federated averaging before local training, of which the paper says nothing but the authors' public code has four.
+
+    pretrain: its rounds, in which devices with labels train. pretrain_epochs: epochs of a round.
+    """
+
+    pretrain: Depth = 0
+    pretrain_epochs: Count = 10
 
 
 @dataclass(frozen=True)
@@ -133,7 +165,14 @@ class Radio:
 
 
 def method(
-    name: str, nets: Mapping[str, Net], training: Training, common: bool, link_stages: Stages, radio: Radio, how: How
+    name: str,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    pretraining: Pretraining,
+    link_stages: Stages,
+    radio: Radio,
+    how: How,
 ) -> Method:
     """Return the method whose server forms links in the last of `link_stages`, of `by_program` or `by_chance`.
 
@@ -149,8 +188,15 @@ def method(
             f"training.init = per_device: {name}.combine = parameters mixes models that must start from one; "
             "use common, or combine: outputs"
         )
-    # The first stage is the training that every one-shot method shares; its result stays on the device.
-    stages = (Stage(partial(train, training=training), None), *link_stages, Stage(offer, partial(send_models, how=how)))
+    # Without pretraining the first stage is the training that every one-shot method shares; its result stays on the
+    # device.
+    first: Stages = (Stage(partial(train, training=training), None),)
+    if pretraining.pretrain:
+        if not common:
+            raise InputError(f"training.init = per_device: {name}.pretrain averages models; use common, or pretrain: 0")
+        short = replace(training, epochs=pretraining.pretrain_epochs)
+        first = (Stage(partial(train, training=short), average, pretraining.pretrain), *first)
+    stages = (*first, *link_stages, Stage(offer, partial(send_models, how=how)))
     return Method(partial(initial_messages, common=common), stages, deploy, review, FIGURES)
 
 
@@ -163,9 +209,9 @@ def by_program(
     return Stage(report, gather), PairStage(estimated, link)
 
 
-def by_chance(radio: Radio, sources: Choose, weights: Weigh) -> Stages:
-    """Return the stage after which sources and targets are drawn, without any step over pairs."""
-    return (Stage(report, partial(draw_links, radio=radio, sources=sources, weights=weights)),)
+def by_chance(radio: Radio, rule: Choose, sources: Sources, weights: Weigh) -> Stages:
+    """Return the stage after which the rule draws sources and targets, without any step over pairs."""
+    return (Stage(report, partial(draw_links, radio=radio, rule=rule, sources=sources, weights=weights)),)
 
 
 def binary(net: Net) -> Net:
@@ -220,7 +266,26 @@ def _member(extra: Params, k: int) -> Params:
     return {name.removeprefix(f"{k}/"): leaf for name, leaf in extra.items() if name.startswith(f"{k}/")}
 
 
+def compare_members(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
+    """Send how often each two of the received models disagree on the device's examples, (M, M); a source sends 0.
+
+    Examples are all but those of the test set, with or without a label. The diagonal is zero.
+    """
+    if WEIGHTS not in message.extra:
+        return memory, Update(extra={DIFFER: torch.zeros(1, 1, dtype=torch.float64)})
+    parts = [part.inputs() for part in (device.data.train, device.data.val, device.data.unlabelled) if len(part)]
+    members = deploy(memory, message).members
+    says = torch.stack([predict(member, device.net, torch.cat(parts), SCORING_BATCH).argmax(1) for member in members])
+    return memory, Update(extra={DIFFER: (says[:, None] != says).double().mean(2)})
+
+
 # steps of the server
+
+
+def average(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
+    """Send every device the mean of the models, weighted by the devices' labelled examples."""
+    model = mean([update.params for update in updates.values()], by_size([update.size for update in updates.values()]))
+    return server, to_everyone(turn.names, Message(model))
 
 
 def gather(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
@@ -244,6 +309,7 @@ def pose_program(server: Params, apart: Array, turn: Turn, bound: Bound, radio: 
     """Return (P) from the devices' reports and divergences (17)-(18). apart: d (N, N)."""
     wrong, how = errors(server, bound.unlabelled), {"delta": bound.delta, "constants": bound.constants}
     target = target_bound(wrong, sizes(server), apart, **how)  # type: ignore[arg-type]
+    target = target + (bound.phi_d - 1) * apart / 2
     source = source_bound(wrong, sizes(server), **how)  # type: ignore[arg-type]
     return Problem(source, target, link_costs(turn.seed, len(turn.names), radio), bound.phi_s, bound.phi_t, bound.phi_e)
 
@@ -297,11 +363,24 @@ def plan_links(
 
 @step_word("link")
 def draw_links(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, radio: Radio, sources: Choose, weights: Weigh
+    server: Params,
+    updates: Mapping[str, Update],
+    turn: Turn,
+    *,
+    radio: Radio,
+    rule: Choose,
+    sources: Sources,
+    weights: Weigh,
 ) -> tuple[Params, Mapping[str, Message], Report]:
-    """Draw sources and targets, and take the weights of links from the rule."""
+    """Draw sources and targets by the rule, and take the weights of links from the other one.
+
+    sources: which devices may be sources, those with a label or all. One without labels would send an untrained model.
+    """
     server, _ = gather(server, updates, turn)
-    psi = sources(len(turn.names), turn.generator("psi"))
+    labelled = server[REPORT][:, 1].numpy() > 0
+    psi = rule(
+        (labelled if sources == "labelled" else np.ones_like(labelled)).astype(np.float64), turn.generator("psi")
+    )
     known = LinkInputs(psi, errors(server, 1.0), sizes(server), link_costs(turn.seed, len(turn.names), radio))
     return form_links(server, turn, known, weights(known, turn), Report())
 
@@ -385,6 +464,30 @@ def pack_models(models: Sequence[Params], weights: torch.Tensor) -> Message:
     return Message(extra=leaves | {WEIGHTS: weights})
 
 
+def add_noise(
+    server: Params, updates: Mapping[str, Update], turn: Turn
+) -> tuple[Params, Mapping[str, Message], Report]:
+    """Add the noise of combining hypotheses (61) to the targets' Theorem 2 and Corollary 1, and report it.
+
+    It is the mean disagreement of a target's model with its sources', sum_i alpha_ij sum_k alpha_kj D_ijk, on the
+    target's examples: topic NOISE, which `review` adds to topic "links".
+    """
+    alpha, n = server[ALPHA].numpy(), len(turn.names)
+    differ = np.zeros((n, n, n))
+    for j, name in enumerate(turn.names):
+        sources = alpha[:, j].nonzero()[0]
+        if len(sources):
+            differ[np.ix_(sources, np.array([j]), sources)] = updates[name].extra[DIFFER].numpy()[:, None]
+    noise = (alpha * combination_noise(alpha, differ)).sum(0)
+    found = {name: server[name] + torch.from_numpy(noise) for name in BOUNDS if name in server}
+    numbers = {
+        name: {"noise": float(noise[j]), **{bound: float(column[j]) for bound, column in found.items()}}
+        for j, name in enumerate(turn.names)
+        if server[PSI][j]
+    }
+    return server | found, {}, Report(devices={NOISE: numbers}, matrices=found)
+
+
 def report_traffic(server: Params, updates: Mapping[str, Update], names: Sequence[str]) -> Report:
     """Report the traffic and the energy of links, without the server's part: topic "links".
 
@@ -414,16 +517,19 @@ def report_traffic(server: Params, updates: Mapping[str, Update], names: Sequenc
 
 
 def review(devices: Mapping[str, Numbers], scores: Scores) -> Mapping[str, Numbers]:
-    """Add the targets' test results.
+    """Add test results.
 
-    accuracy: of targets only. slack_theorem_2, slack_corollary_1: the bound minus the target's error on its own test
-    data; below 0 the bound is violated.
+    source_accuracy: of sources, on their own test data. accuracy: of targets. slack_theorem_2, slack_corollary_1: the
+    bound minus the target's error on its own test data; below 0 the bound is violated.
     """
-    found = {name: dict(numbers) for name, numbers in devices.get("links", {}).items()}
+    noise = devices.get(NOISE, {})
+    found = {name: {**numbers, **noise.get(name, {})} for name, numbers in devices.get("links", {}).items()}
     for name, numbers in found.items():
         if numbers["target"]:
             numbers["accuracy"] = scores[name]["test"]["accuracy"]
             for bound in BOUNDS:
                 if bound in numbers:
                     numbers[f"slack_{bound}"] = numbers[bound] - (1 - numbers["accuracy"])
-    return {**devices, "links": found}
+        else:
+            numbers["source_accuracy"] = scores[name]["test"]["accuracy"]
+    return {topic: numbers for topic, numbers in devices.items() if topic != NOISE} | {"links": found}

@@ -3,6 +3,7 @@
                sources and targets          weights
 st_lf          of the program (P)           of the program
 least_error    of the program               one: the source of least empirical error; ST-LF's control
+best_source    of the program               one: the source most accurate on the target's test data; a ceiling
 rnd_alpha      of the program               at random                                               (i)
 fedavg_alpha   of the program               the sources' numbers of examples                        (ii)
 fada           of the program               dynamic attention, after adversarial alignment          (iii)
@@ -10,16 +11,21 @@ avg_degree     of the program               at random, on as many links per sour
 rnd_psi        at random                    at random                                               (v)
 psi_fedavg     at random                    the sources' numbers of examples                        (vi)
 psi_fada       at random                    dynamic attention, after adversarial alignment          (vii)
-single_match   half are targets, at random  a source for each target, so that the links cost least  (viii)
+single_match   those with labels, or half   a source for each target, so that the links cost least  (viii)
 
 The control is ST-LF with its divergences and energies taken out of the choice of links: what ST-LF adds to it is what
-they are worth. Of single matching, SM, the paper says no more than that one source is matched with one target.
+they are worth. `best_source` sees the labels of test data: no one source can serve the targets better. Of single
+matching, SM, the paper says no more than that one source is matched with one target. (v) to (viii) draw sources among
+the devices with labels, as the authors' public code does; `sources: all` is the text, where untrained models are sent.
 Departures from the paper are listed in docs/stlf.md; what all share is in fedcore.links.protocol.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
 
 from fedcore.builders import control, trains
 from fedcore.links import adversaries, heuristics
@@ -27,23 +33,47 @@ from fedcore.links.adversaries import Alignment
 from fedcore.links.divergence import Divergence
 from fedcore.links.problem import Array
 from fedcore.links.protocol import (
+    ALPHA,
+    BOUNDS,
+    PSI,
+    WEIGHTS,
     Bound,
     Choose,
+    Disagreement,
     How,
     LinkInputs,
+    Pretraining,
     Program,
     Radio,
+    Sources,
     Weigh,
+    add_noise,
     by_chance,
     by_program,
+    compare_members,
+    deploy,
     method,
+    send_models,
 )
-from fedcore.local import Training
-from fedcore.types import Depth, Method, Net, Turn
+from fedcore.local import Training, accuracy
+from fedcore.types import (
+    Depth,
+    Device,
+    InputError,
+    Message,
+    Method,
+    Net,
+    Params,
+    Report,
+    Stage,
+    StepId,
+    Turn,
+    Update,
+)
 
 __all__ = [
-    "avg_degree", "fada", "fedavg_alpha", "least_error", "psi_fada", "psi_fedavg", "rnd_alpha", "rnd_psi",
-    "single_match", "st_lf",
+    "avg_degree", "best_source", "fada", "fedavg_alpha", "least_error", "psi_fada", "psi_fedavg", "rnd_alpha",
+    "rnd_psi", "single_match", "st_lf",
 ]  # fmt: skip
 
 # rules for weights
@@ -90,35 +120,59 @@ def _with_program(name: str, weights: Weigh) -> Callable[..., Method]:
         nets: Mapping[str, Net],
         training: Training,
         common: bool,
+        pretraining: Pretraining,
         pairs: Divergence,
         bound: Bound,
         program: Program,
         radio: Radio,
         combine: How = "parameters",
+        disagreement: Disagreement = "omitted",
     ) -> Method:
         """Build ST-LF, or a rival that takes its sources and targets.
 
-        pair_*, held_out: of the classifiers of Algorithm 1 (`fedcore.links.divergence.Divergence`). constants, delta,
-        unlabelled: of the bounds (`fedcore.links.bound`). phi_s, phi_t, phi_e: the weights of (11). powers, rates,
-        bits, costs: :class:`fedcore.links.protocol.Radio`. solver, tol, max_iterations: `fedcore.links.solve`.
+        pretrain, pretrain_epochs: :class:`fedcore.links.protocol.Pretraining`. pair_*, held_out: of the classifiers
+        of Algorithm 1 (`fedcore.links.divergence.Divergence`). constants, delta, unlabelled, phi_d: of the bounds
+        (`fedcore.links.bound`). phi_s, phi_t, phi_e: the weights of (11). powers, rates, bits, costs:
+        :class:`fedcore.links.protocol.Radio`. solver, tol, max_iterations: `fedcore.links.solve`.
         combine: "parameters", a target runs the mean of its sources' models, or "outputs", the mean of their outputs.
+        disagreement: "measured", targets compare their sources' models, for the noise in Theorem 2 (needs outputs; in
+        the traffic these models then count twice), or "omitted", as in the paper's simulations.
         """
         link_stages = by_program(nets, pairs, bound, radio, program, weights)
-        return method(name, nets, training, common, link_stages, radio, combine)
+        built = method(name, nets, training, common, pretraining, link_stages, radio, combine)
+        if disagreement == "omitted":
+            return built
+        if combine != "outputs":
+            raise InputError(
+                f"{name}.disagreement = measured: targets need their sources' models; use combine: outputs"
+            )
+        return replace(built, stages=(*built.stages, Stage(compare_members, add_noise)))
 
     build.__name__ = build.__qualname__ = name
     return build
 
 
-def _with_drawn_roles(name: str, sources: Choose, weights: Weigh) -> Callable[..., Method]:
+def _with_drawn_roles(name: str, rule: Choose, weights: Weigh) -> Callable[..., Method]:
     """Return the builder of a method that draws sources and targets."""
 
     @trains(init="common")
     def build(
-        *, nets: Mapping[str, Net], training: Training, common: bool, radio: Radio, combine: How = "parameters"
+        *,
+        nets: Mapping[str, Net],
+        training: Training,
+        common: bool,
+        pretraining: Pretraining,
+        radio: Radio,
+        sources: Sources = "labelled",
+        combine: How = "parameters",
     ) -> Method:
-        """Build a rival that measures nothing over pairs. Its settings are `st_lf`'s."""
-        return method(name, nets, training, common, by_chance(radio, sources, weights), radio, combine)
+        """Build a rival that measures nothing over pairs.
+
+        sources: which devices may be sources, those with labels, or "all": one without labels sends an untrained model.
+        The others are `st_lf`'s.
+        """
+        stages = by_chance(radio, rule, sources, weights)
+        return method(name, nets, training, common, pretraining, stages, radio, combine)
 
     build.__name__ = build.__qualname__ = name
     return build
@@ -140,6 +194,7 @@ def fada(
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
+    pretraining: Pretraining,
     pairs: Divergence,
     bound: Bound,
     program: Program,
@@ -153,7 +208,7 @@ def fada(
     others are `st_lf`'s.
     """
     link_stages = by_program(nets, pairs, bound, radio, program, evenly)
-    return adversaries.method("fada", nets, training, common, link_stages, radio, rounds, alignment)
+    return adversaries.method("fada", nets, training, common, pretraining, link_stages, radio, rounds, alignment)
 
 
 @trains(init="common")
@@ -162,10 +217,55 @@ def psi_fada(
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
+    pretraining: Pretraining,
     radio: Radio,
+    sources: Sources = "labelled",
     rounds: Depth = 5,
     alignment: Alignment,
 ) -> Method:
-    """Build psi-FADA, which measures nothing over pairs. Its settings are `fada`'s."""
-    link_stages = by_chance(radio, heuristics.random_roles, evenly)
-    return adversaries.method("psi_fada", nets, training, common, link_stages, radio, rounds, alignment)
+    """Build psi-FADA, which measures nothing over pairs. sources: as `rnd_psi`'s; the others are `fada`'s."""
+    link_stages = by_chance(radio, heuristics.random_roles, sources, evenly)
+    return adversaries.method("psi_fada", nets, training, common, pretraining, link_stages, radio, rounds, alignment)
+
+
+# the ceiling
+
+
+@control
+@trains(init="common")
+def best_source(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    pretraining: Pretraining,
+    pairs: Divergence,
+    bound: Bound,
+    program: Program,
+    radio: Radio,
+) -> Method:
+    """Build the ceiling of all single sources: each target runs the one that its test labels say is best.
+
+    It is no method, as it sees the labels by which it is judged. Its settings are `st_lf`'s.
+    """
+    link_stages = by_program(nets, pairs, bound, radio, program, evenly)
+    built = method("best_source", nets, training, common, pretraining, link_stages, radio, "outputs")
+    return replace(built, stages=(*built.stages, Stage(examine, choose)))
+
+
+def examine(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
+    """A target sends the accuracy of each received model on its test data, (M,), a source its model."""
+    if WEIGHTS not in message.extra:
+        return memory, Update(memory)
+    right = [accuracy(member, device.net, device.data.test) for member in deploy(memory, message).members]
+    return memory, Update(extra={"right": torch.tensor(right, dtype=torch.float64)})
+
+
+def choose(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message], Report]:
+    """Link each target to its best source (the first, if tied), with weight one."""
+    even, alpha = server[ALPHA], torch.zeros_like(server[ALPHA])
+    for j, name in enumerate(turn.names):
+        if server[PSI][j]:
+            alpha[even[:, j].nonzero()[:, 0][updates[name].extra["right"].argmax()], j] = 1
+    kept = {name: leaf for name, leaf in server.items() if name not in BOUNDS}  # those are of even weights
+    return send_models(kept | {ALPHA: alpha}, updates, turn, how="parameters")

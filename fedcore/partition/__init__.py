@@ -7,7 +7,7 @@ its examples, so that with `by_device` a changed device does not affect the othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import Annotated, Literal, TypeAlias
@@ -25,6 +25,7 @@ from fedcore.partition.ways import (
     by_device,
     by_domain,
     by_writer,
+    device_names,
     dirichlet,
     dirichlet_capped,
     draws,
@@ -97,6 +98,7 @@ def partition(
     examples: Count | None = None,
     shared_examples: Count | None = None,
     unlabelled: Share = 0.0,
+    unlabelled_classes: Literal["own", "shared"] = "own",
     hidden: Share | Literal["random"] = 0.0,
 ) -> Partition:
     """Divide a dataset among devices, and each device's examples into train, val, test and unlabelled.
@@ -117,6 +119,9 @@ def partition(
     reported. Labels are hidden anew, at most REDRAWS times, while a class has no labelled training example. (ST-LF,
     sec. V: half of the devices unlabelled, the others at random.)
 
+    unlabelled_classes: "shared", with few_classes, gives each device without labels the classes of a labelled one, so
+    that some model knows them all (the public code of ST-LF's authors); with "own" it draws its own, as all devices do.
+
     If the dataset has a split column, `test` is not used, shared_test is a fraction of the rows marked test, and val is
     drawn from a device's train rows only if it has no row marked val.
 
@@ -133,6 +138,14 @@ def partition(
         if isinstance(fraction, str) or not 0 <= fraction < 1:
             also = ", or random" if key == "hidden" else ""
             raise InputError(f"federation.{key} = {fraction}: must be a fraction, at least 0 and below 1{also}")
+    if unlabelled_classes not in ("own", "shared"):
+        raise unknown_value("federation.unlabelled_classes", unlabelled_classes, ("own", "shared"))
+    shared_classes = unlabelled_classes == "shared"
+    if shared_classes and (name != "few_classes" or domains == "split"):
+        raise InputError(
+            "federation.unlabelled_classes = 'shared': must be own unless federation.partition is few_classes and "
+            "federation.domains is mixed"
+        )
     if val + test >= 1:
         raise InputError(f"federation.val + federation.test = {val} + {test}: must be below 1, training needs examples")
     if min_size < 1:
@@ -163,9 +176,13 @@ def partition(
     if examples is not None:
         pools = _limit_examples(pools, labels, examples, draws(seed, "examples"))
 
+    names = device_names(devices)
+    without = _without_labels(names, unlabelled, seed) if shared_classes else set()
+    followers = [names.index(who) for who in without]
+
     def divided(pool: Index, devices: int, seed: int) -> dict[str, Index]:
         given = {"labels": labels[pool], "owners": None, "devices": devices, "alpha": alpha, "min_size": min_size}
-        given |= {"share": share, "classes": classes, "seed": seed}
+        given |= {"share": share, "classes": classes, "seed": seed, "followers": followers}
         if dataset.device is not None:
             given["owners"] = np.asarray(dataset.device)[pool]
         way = PARTITIONS[name]
@@ -187,11 +204,16 @@ def partition(
     for who, part in parts.items():
         if not len(part["train"]):
             raise InputError(f"data.split: device {who!r} has no row marked train; every device needs at least one")
-    made = Partition(_hide(parts, unlabelled, hidden, seed), shared)
+
+    def hide(*again: int) -> Partition:
+        blank = without if shared_classes else _without_labels(parts, unlabelled, seed, *again)
+        return Partition(_hide(parts, blank, hidden, seed, *again), shared)
+
+    made = hide()
     for again in range(1, REDRAWS):
         if not _has_unknown_class(made, labels):
             break
-        made = Partition(_hide(parts, unlabelled, hidden, seed, again), shared)
+        made = hide(again)
     check_labels(dataset, made)
     return made
 
@@ -293,14 +315,22 @@ def _parts(
     return found
 
 
+def _without_labels(names: Collection[str], unlabelled: float, seed: int, *again: int) -> set[str]:
+    """Draw the devices without labels. A device's draw depends only on the seed and its name."""
+    ranked = sorted(names, key=lambda who: draws(seed, "unlabelled", who, *again).random()) if unlabelled else []
+    without = set(ranked[: round(unlabelled * len(names))])
+    if len(without) == len(names):
+        raise InputError(f"federation.unlabelled = {unlabelled}: leaves no label on {len(names)} devices; lower it")
+    return without
+
+
 def _hide(
-    devices: Mapping[str, dict[str, Index]], unlabelled: float, hidden: float | str, seed: int, *again: int
+    devices: Mapping[str, dict[str, Index]], without: Collection[str], hidden: float | str, seed: int, *again: int
 ) -> dict[str, dict[str, Index]]:
-    """Move examples of train and val to unlabelled. A device's draws depend only on the seed and its name."""
-    ranked = sorted(devices, key=lambda who: draws(seed, "unlabelled", who, *again).random()) if unlabelled else []
-    without = set(ranked[: round(unlabelled * len(devices))])
-    if len(without) == len(devices):
-        raise InputError(f"federation.unlabelled = {unlabelled}: leaves no label on {len(devices)} devices; lower it")
+    """Move examples of train and val to unlabelled, all of them on the devices `without` labels.
+
+    A device's draws depend only on the seed and its name.
+    """
     made = {}
     for who, own in devices.items():
         rng = draws(seed, "hidden", who, *again)

@@ -6,7 +6,7 @@ They divide all given examples, and their random draws depend only on their argu
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from heapq import heapify, heapreplace
 from typing import TypeAlias
 
@@ -46,27 +46,42 @@ def dirichlet(labels: Index, devices: int, alpha: float, min_size: int, seed: in
     return _by_shares(labels, devices, alpha, min_size, rng, lambda k: rng.dirichlet(np.full(devices, alpha), size=k))
 
 
-def few_classes(labels: Index, devices: int, classes: int, alpha: float, min_size: int, seed: int) -> dict[str, Index]:
+def few_classes(
+    labels: Index,
+    devices: int,
+    classes: int,
+    alpha: float,
+    min_size: int,
+    seed: int,
+    followers: Collection[int] = (),
+) -> dict[str, Index]:
     r"""Label skew: a device has at most `classes` random classes, and of each the share p_ki as in `dirichlet`.
 
     p_k ~ Dir(alpha, ..., alpha) over the devices with class k, whose number differs by at most one between classes, so
     that every class has a device. With all classes this is `dirichlet`. ("Devices draw Dirichlet distributions from a
     subset of 4 labels": ST-LF, sec. V.)
+
+    followers: positions of devices that have the classes of another device, drawn among those that follow none. (In the
+    public code of ST-LF's authors these are the devices without labels.)
     """
+    leaders = [device for device in range(devices) if device not in followers]
     kinds = len(np.unique(labels))
     if not 1 <= classes <= kinds:
         raise InputError(f"federation.classes = {classes}: must be 1 to {kinds}, the number of classes in the data")
-    if devices * classes < kinds:
+    if len(leaders) * classes < kinds:
         raise InputError(
-            f"federation.classes = {classes}: must be at least {-(-kinds // devices)}, so that {devices} devices hold "
-            f"all of {kinds} classes"
+            f"federation.classes = {classes}: must be at least {-(-kinds // len(leaders))}, so that {len(leaders)} "
+            f"devices hold all of {kinds} classes"
         )
     rng = draws(seed, "few_classes")
 
     def shares(kinds: int) -> NDArray[np.float64]:
         holds = np.zeros((kinds, devices), dtype=bool)
         for device in rng.permutation(devices):  # the classes with the fewest holders; of equal ones at random
-            holds[np.lexsort((rng.random(kinds), holds.sum(1)))[:classes], device] = True
+            if device in leaders:
+                holds[np.lexsort((rng.random(kinds), holds.sum(1)))[:classes], device] = True
+        for device in sorted(followers):
+            holds[:, device] = holds[:, rng.choice(leaders)]
         found = np.zeros((kinds, devices))
         for share, mine in zip(found, holds, strict=True):
             share[mine] = rng.dirichlet(np.full(mine.sum(), alpha))
@@ -249,10 +264,15 @@ def _min_size_error(min_size: int, devices: int, alpha: float) -> InputError:
     )
 
 
+def device_names(devices: int) -> list[str]:
+    """Return the names of drawn devices, all of one width: device-00, device-01, ..."""
+    width = max(2, len(str(devices - 1)))
+    return [f"device-{i:0{width}d}" for i in range(devices)]
+
+
 def _name_devices(shares: Iterable[Index]) -> dict[str, Index]:
     shares = list(shares)
-    width = max(2, len(str(len(shares) - 1)))
-    return {f"device-{i:0{width}d}": np.sort(share) for i, share in enumerate(shares)}
+    return {name: np.sort(share) for name, share in zip(device_names(len(shares)), shares, strict=True)}
 
 
 PARTITIONS: dict[str, Callable[..., dict[str, Index]]] = {

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcore.links.forms import FORMS
-from fedcore.links.geometric import EPS_C, PSI, SLACK, Monomials, Point, initial_point, least_alpha, monomial
+from fedcore.links.geometric import EPS_C, LEAST_ALPHA, PSI, SLACK, Monomials, Point, initial_point, monomial
 from fedcore.links.problem import EPS_E, objective
 
 SEEDS = st.integers(0, 2**31 - 1)
@@ -21,7 +21,7 @@ def anywhere(rng: np.random.Generator, n: int) -> Point:
     def between(low: float, high: float, *shape: int) -> np.ndarray:
         return np.exp(rng.uniform(np.log(low), np.log(high), shape))
 
-    alpha = between(least_alpha(n), 1, n, n) * ~np.eye(n, dtype=bool)
+    alpha = between(LEAST_ALPHA, 1, n, n) * ~np.eye(n, dtype=bool)
     return Point(between(1e-3, PSI[1], n), alpha, between(*SLACK, n))
 
 

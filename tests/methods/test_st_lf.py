@@ -12,13 +12,16 @@ from federations import NET, SGD, Recorder, bits, data, federation, last, model,
 
 from fedcore import nets
 from fedcore.evaluate import evaluate, outputs
+from fedcore.execute.workers import Inline
 from fedcore.links import Problem, Solution, best_links, divergence, energy_of_links, programs, protocol
 from fedcore.links.bound import source_bound, target_bound
 from fedcore.links.divergence import Divergence
 from fedcore.links.forms import Step
 from fedcore.links.protocol import Bound, Program, Radio, binary, link_costs, plan_links, report
+from fedcore.local import train
 from fedcore.methods import method
 from fedcore.methods.st_lf import of_program
+from fedcore.results.reports import final_numbers
 from fedcore.rounds import run
 from fedcore.types import (
     Data,
@@ -37,12 +40,12 @@ from fedcore.types import (
 
 GIVEN = {
     "nets": dict.fromkeys("abcd", NET), "training": SGD, "common": True, "pair_rounds": 3, "pair_iterations": 2,
-    "pair_batch": 4, "pair_lr": 0.05, "held_out": 0.25, "constants": "measured", "delta": 1e-3, "unlabelled": 1e3,
+    "pair_batch": 4, "pair_lr": 0.05, "held_out": 0.25, "constants": "assumed", "delta": 1e-3, "unlabelled": 1e3,
     "phi_s": 1.0, "phi_t": 5.0, "phi_e": 1.0, "powers": (23.0, 25.0), "rates": (63e6, 85e6), "bits": 1e9,
     "costs": None, "solver": "exact", "tol": 3e-3, "max_iterations": 60, "combine": "parameters",
 }  # fmt: skip
 st_lf = partial(method, "st_lf", **GIVEN)
-BOUND, RADIO = Bound("measured", 1e-3, 1e3, 1.0, 5.0, 1.0), Radio((23.0, 25.0), (63e6, 85e6), 1e9, None)
+BOUND, RADIO = Bound("assumed", 1e-3, 1e3, 1.0, 5.0, 1.0), Radio((23.0, 25.0), (63e6, 85e6), 1e9, None)
 NAMES = tuple("abcd")
 TURN = Turn(5, 2, 0, tuple((a, b) for i, a in enumerate(NAMES) for b in NAMES[i + 1 :]), NAMES)
 NONE = data(0)
@@ -95,7 +98,7 @@ def test_planted_divergences_give_the_links_worked_out_from_s_t_and_k():
     torch.testing.assert_close(report.matrices["divergence"], torch.from_numpy(D))
     error = np.array([0.1 * 500 + 100, 0.2 * 400 + 100, np.nan, np.nan]) / [600, 500, 700, 800]
     error[2:] = 1e3
-    sizes, how = np.array([600.0, 500, 700, 800]), {"delta": 1e-3, "constants": "measured"}
+    sizes, how = np.array([600.0, 500, 700, 800]), {"delta": 1e-3, "constants": "assumed"}
     problem = Problem(
         source_bound(error, sizes, **how), target_bound(error, sizes, D, **how), link_costs(5, 4, RADIO), 1, 5, 1
     )
@@ -188,7 +191,7 @@ def test_bounds_of_a_targets_error_are_those_of_its_one_source():
     found = told.devices["links"]
     assert all("theorem_2" not in found[name] for name in "ab")
     error = np.array([150 / 600, 180 / 500, 1, 1])
-    bounds = target_bound(error, np.array([600.0, 500, 700, 800]), D, delta=1e-3, constants="measured")
+    bounds = target_bound(error, np.array([600.0, 500, 700, 800]), D, delta=1e-3, constants="assumed")
     for j, name in enumerate("cd", 2):
         i = int(server["alpha"][:, j].argmax())
         assert found[name]["theorem_2"] == pytest.approx(error[i] + D[i, j] / 2)
@@ -341,13 +344,71 @@ def test_a_review_completes_what_is_known_of_targets():
     found = protocol.review({"links": links, "program": {}}, scores)
     assert found == {
         "links": {
-            "a": links["a"],
+            "a": {**links["a"], "source_accuracy": 0.9},
             "b": {**links["b"], "accuracy": 0.25, "slack_theorem_2": -0.25, "slack_corollary_1": 3.25},
             "c": {"target": 1.0, "accuracy": 0.75},
         },
         "program": {},
     }
     assert [*found["links"]["b"]][-2:] == ["slack_theorem_2", "slack_corollary_1"]  # rows come in this order
+
+
+# the authors' public code
+
+
+def test_pretraining_is_federated_averaging_and_then_local_training():
+    """Rounds of FedAvg over the labelled devices, whose model all devices then start from."""
+    fed = half()
+    labelled = replace(fed, devices={name: fed.devices[name] for name in "ab"})
+    short = replace(SGD, epochs=2)
+    averaged = last(method("fedavg", nets=GIVEN["nets"], training=short, common=True, rounds=3), labelled, 4)
+    start = averaged.state.messages["a"].params
+    built = st_lf(pretrain=3, pretrain_epochs=2)
+    reached = [one.state for one in run(built, fed, 4, Inline())]
+    torch.testing.assert_close(reached[2].messages["d"].params, start)
+    alone = train({}, Message(start), fed.devices["b"], StepId(4, 1, 0, "b"), training=SGD)[1].params
+    torch.testing.assert_close(reached[-1].memories["b"], alone)
+    with pytest.raises(InputError, match=r"^training\.init = per_device: st_lf\.pretrain averages"):
+        st_lf(pretrain=1, common=False, combine="outputs")
+
+
+def test_the_factor_of_divergences_is_in_t_alone():
+    server, turn = REPORTS, TURN
+    plain, more = (protocol.pose_program(server, D, turn, replace(BOUND, phi_d=phi), RADIO) for phi in (1.0, 100.0))
+    np.testing.assert_allclose(more.target - plain.target, 99 * D / 2)
+    np.testing.assert_array_equal(more.source, plain.source)
+
+
+# the noise of combining hypotheses
+
+
+def test_targets_measure_how_often_their_sources_disagree():
+    """Theorem 2 grows by sum_i alpha_ij sum_k alpha_kj D_ijk, with D counted by hand; one source has no noise."""
+    _, messages, _, updates = linked("outputs")
+    fed = half()
+    told = {name: protocol.compare_members(model(name), messages[name], fed.devices[name], StepId(0, 4, 0, name))[1]
+            for name in NAMES}  # fmt: skip
+    x = fed.devices["c"].data.unlabelled.x
+    says = [outputs(Model((updates[name].params,)), NET, x).argmax(1) for name in "ab"]
+    apart = float((says[0] != says[1]).double().mean())
+    assert apart > 0
+    assert told["c"].extra["differ"].tolist() == [[0, apart], [apart, 0]]
+    server = {"alpha": WEIGHTS, "psi": torch.tensor([0.0, 0, 1, 1]), "theorem_2": torch.ones(4, dtype=torch.float64)}
+    server, sent_now, found = protocol.add_noise(server, told, TURN)
+    assert not sent_now
+    assert found.devices["noise"]["c"]["theorem_2"] == pytest.approx(1 + 2 * 0.3 * 0.7 * apart)
+    assert found.devices["noise"]["d"] == {"noise": 0.0, "theorem_2": 1.0}
+
+
+def test_measured_noise_is_in_the_last_report_and_needs_outputs():
+    built = st_lf(combine="outputs", disagreement="measured", solver="successive")
+    rounds = list(run(built, half(), 3, Inline()))
+    with_noise = final_numbers(built, [one.report for one in rounds], rounds[-1].scores)
+    assert {*with_noise} == {"links", "program"}
+    targets = [numbers for numbers in with_noise["links"].values() if numbers["target"]]
+    assert all("noise" in numbers and "slack_theorem_2" in numbers for numbers in targets)
+    with pytest.raises(InputError, match=r"^st_lf\.disagreement = measured: targets need"):
+        st_lf(disagreement="measured")
 
 
 def test_the_classifier_is_the_devices_net_with_two_classes():

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from itertools import permutations
 
 import numpy as np
 import pytest
 import torch
-from federations import bits, last
+from federations import NET, bits, last
 from test_st_lf import BOUND, GIVEN, RADIO, REPORTS, TURN, half, planted, reported
 
+from fedcore.evaluate import evaluate
 from fedcore.execute.workers import Inline
 from fedcore.links.heuristics import (
     average_degree,
@@ -23,13 +23,14 @@ from fedcore.links.heuristics import (
     size_weights,
 )
 from fedcore.links.protocol import LinkInputs, Program, draw_links, plan_links
-from fedcore.methods import method
+from fedcore.methods import is_control, method
 from fedcore.methods.st_lf import at_random, by_size, of_equal_degree, of_least_error, of_program, one_to_one
 from fedcore.results.reports import matrices
 from fedcore.rounds import run
-from fedcore.types import PairStage, Update, generator
+from fedcore.types import Model, PairStage, Update, generator
 
 DRAWN = {name: GIVEN[name] for name in ("nets", "training", "common", "powers", "rates", "bits", "costs", "combine")}
+WITHOUT_CHOICE = {name: GIVEN[name] for name in GIVEN if name != "combine"}
 WITH_PSI = ("rnd_alpha", "fedavg_alpha", "avg_degree", "least_error")
 ALONE = ("rnd_psi", "psi_fedavg", "single_match")
 PSI = np.array([0.0, 1, 0, 1, 1, 0])
@@ -94,11 +95,34 @@ def test_single_matching_is_the_cheapest_of_all_matchings():
 
 
 def test_there_is_always_a_source_and_half_are_targets_if_matched():
-    drawn = np.stack([random_roles(2, draws(seed)) for seed in range(200)])
+    drawn = np.stack([random_roles(np.ones(2), draws(seed)) for seed in range(200)])
     assert (drawn == 0).any(1).all()
     assert {tuple(psi) for psi in drawn} == {(0, 0), (0, 1), (1, 0)}
-    assert {random_halves(n, draws(n)).sum() for n in (5, 4)} == {2}
-    assert random_halves(1, draws(0)).sum() == 0
+    assert {random_halves(np.ones(n), draws(n)).sum() for n in (5, 4)} == {2}
+    assert random_halves(np.ones(1), draws(0)).sum() == 0
+
+
+def test_devices_without_labels_are_targets_unless_all_may_send():
+    may = np.array([1.0, 0, 1, 1, 0])
+    drawn = np.stack([random_roles(may, draws(seed)) for seed in range(400)])
+    assert drawn[:, may == 0].all()
+    assert (drawn == 0).any(1).all()
+    assert drawn[:, may == 1].mean() == pytest.approx(0.25, abs=0.04)
+    assert random_halves(may, draws(0)).tolist() == [0, 1, 0, 0, 1]
+    for name in ALONE:
+        servers = {
+            sources: [last(method(name, **DRAWN, sources=sources), half(), seed).state.server for seed in range(8)]
+            for sources in ("labelled", "all")
+        }
+        assert all(server["psi"][2:].all() for server in servers["labelled"])
+        assert not all(server["psi"][2:].all() for server in servers["all"])
+
+
+def test_a_source_serves_more_targets_only_if_sources_are_few():
+    psi, energy = np.array([0.0, 1, 0, 1, 1, 1]), torch.rand(6, 6, generator=draws(1), dtype=torch.float64).numpy()
+    alpha = match_sources(psi, energy)
+    feasible(psi, alpha)
+    assert sorted((alpha > 0).sum(1)[psi == 0]) == [2, 2]
 
 
 def test_each_rival_weighs_as_its_name_says():
@@ -116,12 +140,12 @@ def test_each_rival_weighs_as_its_name_says():
     sent = {name: Update(extra={"report": row}) for name, row in zip("abcd", REPORTS["report"], strict=True)}
     for seed in range(20):
         turn = replace(TURN, seed=seed)
-        server, *_ = draw_links({}, sent, turn, radio=RADIO, sources=random_roles, weights=by_size)
+        server, *_ = draw_links({}, sent, turn, radio=RADIO, rule=random_roles, sources="all", weights=by_size)
         drawn, alpha = server["psi"].numpy(), server["alpha"].numpy()
         feasible(drawn, alpha)
         sources = np.where(drawn == 0, sizes, 0)
         np.testing.assert_allclose(alpha[:, drawn == 1].T, [sources / sources.sum()] * int(drawn.sum()))
-        server, *_ = draw_links({}, sent, turn, radio=RADIO, sources=random_halves, weights=one_to_one)
+        server, *_ = draw_links({}, sent, turn, radio=RADIO, rule=random_halves, sources="all", weights=one_to_one)
         paired = server["psi"].numpy()
         assert server["alpha"].tolist() == match_sources(paired, server["energy"].numpy()).tolist()
         assert paired.sum() == 2
@@ -141,7 +165,7 @@ def test_sources_targets_and_energies_are_st_lfs(name):
 
 @pytest.mark.parametrize("name", ALONE)
 def test_random_ones_measure_nothing_over_pairs_and_share_energies(name):
-    built = partial(method, name, **DRAWN)()
+    built = method(name, **DRAWN, sources="all")
     assert len(built.stages) == 3
     assert not any(isinstance(stage, PairStage) for stage in built.stages)
     server = last(built, half(), 2).state.server
@@ -150,6 +174,25 @@ def test_random_ones_measure_nothing_over_pairs_and_share_energies(name):
     assert bits(server["energy"]) == bits(its["energy"])
     other = last(built, half(), 4).state.server
     assert bits(server["alpha"]) != bits(other["alpha"])
+
+
+def test_the_ceiling_is_the_best_single_source_of_each_target():
+    """By hand: every source's model on every target's test data, the most accurate taken."""
+    fed = half()
+    one = last(method("best_source", **WITHOUT_CHOICE), fed, 2)
+    its = last(method("st_lf", **GIVEN), fed, 2)
+    psi = its.state.server["psi"]
+    assert bits(one.state.server["psi"]) == bits(psi)
+    sources = [name for name, target in zip(fed.devices, psi, strict=True) if not target]
+    for name, target in zip(fed.devices, psi, strict=True):
+        if target:
+            models = [Model((its.state.memories[source],)) for source in sources]
+            reached = [evaluate(model, NET, fed.devices[name].data.test)["accuracy"] for model in models]
+            assert one.scores[name]["test"]["accuracy"] == max(reached)
+        else:
+            assert one.scores[name] == its.scores[name]
+    assert is_control("best_source")
+    feasible(psi.numpy(), one.state.server["alpha"].numpy())
 
 
 def test_with_one_source_weights_do_not_matter():

@@ -51,7 +51,7 @@ def test_every_example_once_in_order_and_again_the_same(name, labels, devices, s
     owners = [f"w{i * i % 11}" for i in range(len(labels))]
     shares = len(np.unique(labels))
     asked = {"labels": labels, "devices": min(devices, len(set(owners))), "alpha": 3.0, "min_size": 1, "seed": seed}
-    asked |= {"owners": owners, "domains": owners, "share": max(0.7, 1 / shares), "classes": shares}
+    asked |= {"owners": owners, "domains": owners, "share": max(0.7, 1 / shares), "classes": shares, "followers": ()}
     made = divide(name, **asked)
     assert np.sort(np.concatenate([*made.values()])).tolist() == list(range(len(labels)))
     assert all((np.diff(index) > 0).all() for index in made.values())

@@ -327,7 +327,10 @@ IN_ROUNDS = (
     "label_smoothing",
 )  # fmt: skip
 """Methods with a training of their own."""
-TRANSFERS = {"st_lf", "least_error", "rnd_alpha", "fedavg_alpha", "avg_degree", "rnd_psi", "psi_fedavg", "single_match"}
+TRANSFERS = {
+    "st_lf", "least_error", "best_source", "rnd_alpha", "fedavg_alpha", "avg_degree", "rnd_psi", "psi_fedavg",
+    "single_match",
+}  # fmt: skip
 """Methods of several stages: who trains first, then reports, then sends."""
 ALIGNED = {"fada": 3, "psi_fada": 2}
 """The same, and the stage from which on devices train and average again, the server training identifiers."""
@@ -380,6 +383,7 @@ def test_editing_the_average_affects_only_averaging_methods(found: dict[str, Any
     averaging = {f"{name} receive 0" for name in ("fedavg", *IN_ROUNDS) if name != "fd"} | {"fedasa receive 1"}
     played = {f"{name} stretch" for name in ("fedavg", *IN_ROUNDS, *TRANSFERS, *ALIGNED) if name != "fd"}
     sending = {max(step for step in found[""] if step.startswith(f"{name} receive")) for name in TRANSFERS}
+    sending.add("best_source receive 3")  # of all models, before the last one of the best
     hearing = {f"{name} local {k}" for name, first in ALIGNED.items() for k in (first, first + 1)}
     assert moved(found, "fedcore/mixing.py:mean") == averaging | played | sending | hearing
 
