@@ -247,7 +247,7 @@ def judge(claim: Claim, table: pd.DataFrame, points: Points, closed: Mapping[str
             mean, spread, agree = float(values.mean()), float(values.std()), None
             holds = rule.holds(mean, spread)
             if rule.paired:
-                spread, agree = float(values.sem()), int((values > 0).sum())
+                spread, agree = spread / len(values) ** 0.5, int((values > 0).sum())
                 holds = rule.holds(mean, 2 * spread)
             evidence.append(Evidence(place.name, mean, spread, len(values), holds, agree))
     return Verdict(claim, tuple(evidence), reasons)
