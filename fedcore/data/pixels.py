@@ -81,11 +81,12 @@ def scale(dataset: Dataset, scaling: str, known: Moments | None = None) -> Datas
     if scaling == "none":
         return dataset
     mean, std = (torch.tensor(of).reshape(-1, 1, 1) for of in known or moments(dataset))
-    parts = {name: getattr(dataset, name) for name in ("train", "test", "server")}
-    scaled = {
-        name: None if part is None else Data((part.inputs() - mean) / std, part.y) for name, part in parts.items()
-    }
-    return replace(dataset, **scaled)
+
+    def standard(part: Data) -> Data:
+        return Data((part.inputs() - mean) / std, part.y)
+
+    test, server = (None if part is None else standard(part) for part in (dataset.test, dataset.server))
+    return replace(dataset, train=standard(dataset.train), test=test, server=server)
 
 
 def moments(dataset: Dataset) -> Moments:
