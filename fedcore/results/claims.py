@@ -147,8 +147,9 @@ class Gate:
     of: str = "shared.accuracy"
 
     def __post_init__(self) -> None:
-        if read_rule("when", self.when, self.of).paired:
-            raise InputError(f"when = {self.when!r}: a gate looks at one setting at a time, it is never pairwise")
+        rule = read_rule("when", self.when, self.of)
+        if rule.paired or rule.key not in (None, "round"):
+            raise InputError(f"when = {self.when!r}: a gate looks at one setting at a time, not at a key of the grid")
 
     @property
     def parts(self) -> Rule:
@@ -236,6 +237,8 @@ def judge(claim: Claim, table: pd.DataFrame, points: Points, closed: Mapping[str
             places.append(place)
         else:
             reasons[place.name] = why
+    if not places and shut.keys() >= points.keys():  # also where there is nothing to compare
+        reasons = reasons or dict(shut)
     evidence = []
     for place in [_pool(places)] if rule.paired and places else places:
         values = place.difference.dropna()
@@ -257,14 +260,13 @@ def closed(gates: Iterable[Gate], table: pd.DataFrame, points: Points) -> dict[s
     found: dict[str, str] = {}
     for gate in gates:
         rule, seen = gate.parts, set()
-        for name, settings, difference in _places(rule, gate.of, gate.where, table, points):
-            values = difference.dropna()
-            if {*table.loc[table["setting"].isin(settings), "seed"]} <= {*values.index}:
-                seen |= {*settings}
-                if not rule.holds(float(values.mean()), 0.0):
-                    numbers = f"{_measured(rule, float(values.mean()))}{f' in {name}' * (len(settings) > 1)}"
-                    for setting in settings:
-                        found.setdefault(setting, f"{gate.why} ({numbers})")
+        for setting, _, difference in _places(rule, gate.of, gate.where, table, points):
+            values = difference.astype(float).dropna()
+            if {*table.loc[table["setting"] == setting, "seed"]} <= {*values.index}:
+                seen.add(setting)
+                mean = float(values.mean())
+                if not rule.holds(mean, 0.0):
+                    found.setdefault(setting, f"{gate.why} ({_measured(rule, mean)})")
         for setting in points:
             if setting not in seen and _admits(gate.where, points[setting]):
                 found.setdefault(setting, f"no values for {gate.when} ({gate.of}); otherwise: {gate.why}")

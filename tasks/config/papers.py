@@ -100,7 +100,7 @@ class Paper(Section):
     @property
     def printed(self) -> list[tuple[Figure, Value]]:
         """Every value with its figure."""
-        return [(figure, value) for figure in self.figures for value in figure.values]  # noqa: PD011 (no pandas here)
+        return [(figure, value) for figure in self.figures for value in figure.values]
 
 
 Papers = Mapping[str, Paper]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -104,6 +105,42 @@ def test_a_study_has_the_conditions_and_figures_that_concern_it():
 
 
 # the project's own papers
+
+
+CONTENTS = {"code": (10, 2), "dfl": (4, 5), "fedasa": (13, 6), "st_lf": (9, 2)}
+"""family -> the numbers of figures and of tables that its paper has."""
+
+ROMAN = ("I", "II", "III", "IV", "V", "VI")
+
+
+def numbered(name: str) -> set[str]:
+    """Return the figures or tables that a name stands for: "Figs. 4 to 6" and "Fig. 3d" are 4, 5, 6 and 3."""
+    if name.lower().startswith("fig"):
+        text = re.sub(r"(\d+)\w? *(?:to|-) *(\d+)", lambda m: " ".join(map(str, range(int(m[1]), int(m[2]) + 1))), name)
+        return {f"Fig. {number}" for number in re.findall(r"\d+", text)}
+    return {f"Table {number}" for number in re.findall(rf"\b(?:{'|'.join(ROMAN)})\b", name)}
+
+
+def missing(family: str, paper: Paper) -> list[str]:
+    """Return the figures and tables of a paper that have no entry."""
+    figures, tables = CONTENTS[family]
+    wanted = [f"Fig. {i + 1}" for i in range(figures)] + [f"Table {number}" for number in ROMAN[:tables]]
+    present = set[str]().union(*(numbered(figure.name) for figure in paper.figures))
+    return [name for name in wanted if name not in present]
+
+
+def test_names_stand_for_figures_and_tables():
+    assert numbered("Figs. 4 to 6, 8 and 9") == {"Fig. 4", "Fig. 5", "Fig. 6", "Fig. 8", "Fig. 9"}
+    assert numbered("Fig. 3d") == {"Fig. 3"}
+    assert numbered("Table III, last rows") == {"Table III"}
+    few = Paper(figures=[Figure(**TABLE), Figure(**{**TABLE, "name": "Figs. 1 to 9"})])
+    assert missing("st_lf", few) == ["Table I"]
+
+
+@pytest.mark.parametrize("family", PAPERS)
+def test_every_figure_and_table_of_a_paper_has_an_entry(family: str):
+    assert (ROOT / "studies" / f"{family}.yaml").is_file()
+    assert missing(family, PAPERS[family]) == []
 
 
 FIGURES = [(family, figure) for family, paper in PAPERS.items() for figure in paper.figures]

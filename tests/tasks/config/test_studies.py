@@ -204,7 +204,8 @@ def test_a_tuned_row_is_chosen_among_rows_and_may_be_claimed(params: dict[str, A
     ("gate", "says"),
     [
         ({"when": "lmf beats 0.1", "why": "a"}, "when = 'lmf beats 0.1': must be one of A > B"),
-        ({"when": "lmf falls with round pairwise", "why": "a"}, "never pairwise"),
+        ({"when": "lmf falls with round pairwise", "why": "a"}, "one setting at a time"),
+        ({"when": "lmf falls with federation.alpha", "why": "a"}, "one setting at a time"),
         ({"when": "lmf > fedavg_99", "why": "a"}, "studies.asked.valid: 'lmf > fedavg_99' names 'fedavg_99'"),
         ({"when": "lmf > 0.1", "why": "a", "of": "accuracy"}, "a split and a metric"),
         ({"when": "lmf > 0.1", "why": "a", "where": {"alpha": 1.0}}, "where names 'alpha', which no grid has"),
