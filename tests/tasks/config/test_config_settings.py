@@ -62,6 +62,7 @@ WRONG: dict[str, list[Any]] = {
     "training.schedule": ["cosin"],
     "training.batch": [0, 1.5, "a"],
     "training.epochs": [0, 1.5],
+    "training.steps": [0, 1.5],
     "training.init": ["same", None],
     "training.loss": ["mse", None],
     "training.moments": ["keep", None],
@@ -203,7 +204,7 @@ OTHER: dict[str, Any] = {
     "federation.domains": "split", "federation.shared_examples": 99, "federation.unlabelled": 0.5,
     "federation.unlabelled_classes": "shared",
     "federation.hidden": "random", "net.variants": [{"widths": [3, 2]}], "training.loss": "table3",
-    "training.moments": "kept",
+    "training.moments": "kept", "training.steps": 7,
 }  # fmt: skip
 OTHER_OF_METHODS: dict[str, Any] = {
     "weights": "even", "order": "descending", "auxiliary": 1, "cell": 0, "distance": "unit_norm", "budget": 1.0e6,
