@@ -22,9 +22,10 @@ the devices with labelled training examples. As in the summary, differences are 
 the standard deviation over seeds; a single seed tests nothing.
 
 **Pairwise.** A problem is a seed, a setting of the other keys and, where the metric differs between devices, a device.
-The change from the key's first to its last value is taken on each problem. The rule holds if the mean of these changes,
-over all problems, exceeds twice its standard error. Thus neither the level of a problem nor the number of settings
-hides a change that all problems share. The key must not change the problem: a solver's tolerance, not the partition.
+The change from the key's first to its last value is taken on each problem, of which there must be two. The rule holds
+if the mean of these changes, over all problems, exceeds twice its standard error. Thus neither the level of a problem
+nor the number of settings hides a change that all problems share. The key must not change the problem: a solver's
+tolerance, not the partition.
 
 **Gates.** A claim is tested only where the experiment is valid: every :class:`Gate` of its study must hold there, by
 its mean over seeds (:func:`closed`). A gate without values is closed.
@@ -246,7 +247,7 @@ def judge(claim: Claim, table: pd.DataFrame, points: Points, closed: Mapping[str
             mean, spread, agree = float(values.mean()), float(values.std()), None
             holds = rule.holds(mean, spread)
             if rule.paired:
-                spread, agree = float(values.sem()), int((values > 0).sum())
+                spread, agree = spread / len(values) ** 0.5, int((values > 0).sum())
                 holds = rule.holds(mean, 2 * spread)
             evidence.append(Evidence(place.name, mean, spread, len(values), holds, agree))
     return Verdict(claim, tuple(evidence), reasons)
