@@ -195,7 +195,8 @@ def method(
         if not common:
             raise InputError(f"training.init = per_device: {name}.pretrain averages models; use common, or pretrain: 0")
         short = replace(training, epochs=pretraining.pretrain_epochs)
-        first = (Stage(partial(train, training=short), average, pretraining.pretrain), *first)
+        # Stages of one round, as their steps are shared by all rows with these settings; repeated rounds are not.
+        first = (*[Stage(partial(train, training=short), average)] * pretraining.pretrain, *first)
     stages = (*first, *link_stages, Stage(offer, partial(send_models, how=how)))
     return Method(partial(initial_messages, common=common), stages, deploy, review, FIGURES)
 

@@ -181,14 +181,8 @@ def partition(
     followers = [names.index(who) for who in without]
 
     def divided(pool: Index, devices: int, seed: int) -> dict[str, Index]:
-        given: dict[str, Any] = {
-            "labels": labels[pool],
-            "owners": None,
-            "devices": devices,
-            "alpha": alpha,
-            "min_size": min_size,
-        }
-        given |= {"share": share, "classes": classes, "seed": seed, "followers": followers}
+        given: dict[str, Any] = {"labels": labels[pool], "owners": None, "devices": devices, "alpha": alpha}
+        given |= {"min_size": min_size, "share": share, "classes": classes, "seed": seed, "followers": followers}
         if dataset.device is not None:
             given["owners"] = np.asarray(dataset.device)[pool]
         way = PARTITIONS[name]

@@ -357,16 +357,18 @@ def test_a_review_completes_what_is_known_of_targets():
 
 
 def test_pretraining_is_federated_averaging_and_then_local_training():
-    """Rounds of FedAvg over the labelled devices, whose model all devices then start from."""
-    fed = half()
-    labelled = replace(fed, devices={name: fed.devices[name] for name in "ab"})
-    short = replace(SGD, epochs=2)
-    averaged = last(method("fedavg", nets=GIVEN["nets"], training=short, common=True, rounds=3), labelled, 4)
-    start = averaged.state.messages["a"].params
+    """Averages of the labelled devices' models by their examples; all devices then start from the last one."""
+    fed, start = half(), nets.init(NET, generator(4, "init"))
+    for stage in range(3):
+        models = {name: train({}, Message(start), fed.devices[name], StepId(4, stage, 0, name),
+                              training=replace(SGD, epochs=2))[1] for name in "ab"}  # fmt: skip
+        counts = {name: update.size for name, update in models.items()}
+        start = {leaf: sum(counts[name] / sum(counts.values()) * models[name].params[leaf] for name in "ab")
+                 for leaf in start}  # fmt: skip
     built = st_lf(pretrain=3, pretrain_epochs=2)
     reached = [one.state for one in run(built, fed, 4, Inline())]
     torch.testing.assert_close(reached[2].messages["d"].params, start)
-    alone = train({}, Message(start), fed.devices["b"], StepId(4, 1, 0, "b"), training=SGD)[1].params
+    alone = train({}, Message(start), fed.devices["b"], StepId(4, 3, 0, "b"), training=SGD)[1].params
     torch.testing.assert_close(reached[-1].memories["b"], alone)
     with pytest.raises(InputError, match=r"^training\.init = per_device: st_lf\.pretrain averages"):
         st_lf(pretrain=1, common=False, combine="outputs")
