@@ -288,7 +288,7 @@ def test_the_auxiliary_model_is_trained_by_adam_from_its_start(source):
 
 @pytest.mark.parametrize("target", [0.0, 0.4, 0.6, 0.9, 1.0])
 def test_training_ends_at_the_target_with_the_nearest_model(target):
-    """As of all models on the way to the first one at the target, each trained for its number of steps alone."""
+    """No model on the way to the first one at the target is nearer, each trained for its number of steps alone."""
     start = nets.init(NET, generator(3, "init"))
     first = accuracy(start, NET, SERVER)
     lessons = [taught(steps=steps) for steps in range(1, 41)]
@@ -296,12 +296,30 @@ def test_training_ends_at_the_target_with_the_nearest_model(target):
     found = taught(steps=40, target=target)
     way = lessons[: there[0] + 1 if there else 40]
     assert abs(found.accuracy - target) <= min(abs(lesson.accuracy - target) for lesson in way)
-    if found.steps:
+    assert found.steps <= len(way)
+    if 0 < found.steps < len(way):
         assert bits(found.params) == bits(lessons[found.steps - 1].params)
-        assert found.steps <= len(way)
-    else:
+    elif found.steps == 0:
         assert bits(found.params) == bits(start)
     assert target or found.accuracy <= max(first, 0.5)
+
+
+def test_a_step_beyond_the_target_is_shortened():
+    """On a line between two models of the way, so that the accuracy comes nearer than both."""
+    big = replace(ADAM, lr=0.05)
+    start = nets.init(NET, generator(3, "init"))
+    examples = data(200, "many")
+    lessons = [taught(start, examples, training=big, steps=steps) for steps in range(1, 30)]
+    jump = next(k for k in range(1, 29) if lessons[k].accuracy > max(one.accuracy for one in lessons[:k]) + 0.1)
+    target = (lessons[jump - 1].accuracy + lessons[jump].accuracy) / 2
+    found = taught(start, examples, training=big, target=target, steps=30)
+    ends = [lessons[jump - 1].params, lessons[jump].params]
+    moved, whole = ({leaf: b[leaf] - ends[0][leaf] for leaf in LEAVES} for b in (found.params, ends[1]))
+    share = moved["head.fc2.bias"][0] / whole["head.fc2.bias"][0]
+    assert 0 < share < 1
+    for leaf in LEAVES:
+        torch.testing.assert_close(moved[leaf], share * whole[leaf], rtol=1e-3, atol=1e-6)
+    assert abs(found.accuracy - target) < lessons[jump].accuracy - target
 
 
 def test_the_auxiliary_models_accuracy_is_reported_for_every_device():
@@ -329,7 +347,7 @@ def test_the_auxiliary_model_has_the_papers_accuracy_on_cwru(seed, noise):
 
 def on_bearings(name, seed, *, width, lr, **settings):
     """The auxiliary model as the studies train it, from leaves of its own."""
-    server = load_data(name, train=1, seed=seed, **settings).server
+    server = load_data(name, seed=seed, **settings).server
     net = nets.net("cells", shape=(1, 512), classes=10, width=width)
     training, start = Training("adam", lr, batch=32), nets.init(net, generator(seed, "auxiliary", "init"))
     return taught(start, server, net=net, training=training, target=0.7812, steps=500, seed=seed)
