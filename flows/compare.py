@@ -88,4 +88,4 @@ if __name__ == "__main__":
     from tasks.config.command import report_bad_input
 
     with report_bad_input():
-        {("show",): show, ("papers",): write_papers}.get(tuple(sys.argv[1:]), write)()
+        {"show": show, "papers": write_papers}.get(" ".join(sys.argv[1:]), write)()

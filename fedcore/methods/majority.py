@@ -18,7 +18,7 @@ from torch import Tensor
 from fedcore.builders import control
 from fedcore.local import predict
 from fedcore.messages import initial_messages, received_model
-from fedcore.nets import init, shapes
+from fedcore.nets import init, key, shapes
 from fedcore.types import Device, InputError, Message, Method, Net, Params, Stage, StepId, Turn, Update
 
 COUNTS = "counts"
@@ -55,7 +55,9 @@ def guess(
     """Send every device the model whose outputs are the frequencies of the labels, (n_k + 1) / (N + K)."""
     counts = torch.stack([update.extra[COUNTS] for update in updates.values()]).sum(0)
     logits = (counts + 1.0).log() - (counts + 1.0).sum().log()
-    return server, {name: Message(constant_model(nets[name], logits)) for name in turn.names}
+    distinct = {key(net): net for net in nets.values()}
+    messages = {k: Message(constant_model(net, logits)) for k, net in distinct.items()}
+    return server, {name: messages[key(nets[name])] for name in turn.names}
 
 
 def constant_model(net: Net, logits: Tensor) -> Params:

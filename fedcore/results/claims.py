@@ -22,9 +22,10 @@ the devices with labelled training examples. As in the summary, differences are 
 the standard deviation over seeds; a single seed tests nothing.
 
 **Pairwise.** A problem is a seed, a setting of the other keys and, where the metric differs between devices, a device.
-The change from the key's first to its last value is taken on each problem. The rule holds if the mean of these changes,
-over all problems, exceeds twice its standard error. Thus neither the level of a problem nor the number of settings
-hides a change that all problems share. The key must not change the problem: a solver's tolerance, not the partition.
+The change from the key's first to its last value is taken on each problem, of which there must be two. The rule holds
+if the mean of these changes, over all problems, exceeds twice its standard error. Thus neither the level of a problem
+nor the number of settings hides a change that all problems share. The key must not change the problem: a solver's
+tolerance, not the partition.
 
 **Gates.** A claim is tested only where the experiment is valid: every :class:`Gate` of its study must hold there, by
 its mean over seeds (:func:`closed`). A gate without values is closed.
@@ -147,8 +148,9 @@ class Gate:
     of: str = "shared.accuracy"
 
     def __post_init__(self) -> None:
-        if read_rule("when", self.when, self.of).paired:
-            raise InputError(f"when = {self.when!r}: a gate looks at one setting at a time, it is never pairwise")
+        rule = read_rule("when", self.when, self.of)
+        if rule.paired or rule.key not in (None, "round"):
+            raise InputError(f"when = {self.when!r}: a gate looks at one setting at a time, not at a key of the grid")
 
     @property
     def parts(self) -> Rule:
@@ -236,6 +238,8 @@ def judge(claim: Claim, table: pd.DataFrame, points: Points, closed: Mapping[str
             places.append(place)
         else:
             reasons[place.name] = why
+    if not places and shut.keys() >= points.keys():  # also where there is nothing to compare
+        reasons = reasons or dict(shut)
     evidence = []
     for place in [_pool(places)] if rule.paired and places else places:
         values = place.difference.dropna()
@@ -243,7 +247,7 @@ def judge(claim: Claim, table: pd.DataFrame, points: Points, closed: Mapping[str
             mean, spread, agree = float(values.mean()), float(values.std()), None
             holds = rule.holds(mean, spread)
             if rule.paired:
-                spread, agree = float(values.sem()), int((values > 0).sum())
+                spread, agree = spread / len(values) ** 0.5, int((values > 0).sum())
                 holds = rule.holds(mean, 2 * spread)
             evidence.append(Evidence(place.name, mean, spread, len(values), holds, agree))
     return Verdict(claim, tuple(evidence), reasons)
@@ -257,14 +261,13 @@ def closed(gates: Iterable[Gate], table: pd.DataFrame, points: Points) -> dict[s
     found: dict[str, str] = {}
     for gate in gates:
         rule, seen = gate.parts, set()
-        for name, settings, difference in _places(rule, gate.of, gate.where, table, points):
-            values = difference.dropna()
-            if {*table.loc[table["setting"].isin(settings), "seed"]} <= {*values.index}:
-                seen |= {*settings}
-                if not rule.holds(float(values.mean()), 0.0):
-                    numbers = f"{_measured(rule, float(values.mean()))}{f' in {name}' * (len(settings) > 1)}"
-                    for setting in settings:
-                        found.setdefault(setting, f"{gate.why} ({numbers})")
+        for setting, _, difference in _places(rule, gate.of, gate.where, table, points):
+            values = difference.astype(float).dropna()
+            if {*table.loc[table["setting"] == setting, "seed"]} <= {*values.index}:
+                seen.add(setting)
+                mean = float(values.mean())
+                if not rule.holds(mean, 0.0):
+                    found.setdefault(setting, f"{gate.why} ({_measured(rule, mean)})")
         for setting in points:
             if setting not in seen and _admits(gate.where, points[setting]):
                 found.setdefault(setting, f"no values for {gate.when} ({gate.of}); otherwise: {gate.why}")

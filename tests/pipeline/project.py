@@ -35,6 +35,9 @@ METHODS: dict[str, dict[str, Any]] = {
     "best_local": {},
 }
 
+PAPER = "figures: [{name: Fig. 1, shows: a drawing, status: nothing to run}]\n"
+"""A paper that names no study, since tests have their own."""
+
 
 def small(params: dict[str, Any]) -> None:
     """Reduce the default study to seconds: four devices, a narrow net, one seed, five methods."""
@@ -119,7 +122,8 @@ class Project:
             (folder / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(ROOT / name, folder / name)
         shutil.copytree(ROOT / "claims", folder / "claims")
-        (folder / "papers").mkdir()  # those of the studies that a test has are its own affair
+        (folder / "papers").mkdir()
+        (folder / "papers/code.yaml").write_text(PAPER)
         params = read_params(ROOT)
         change(params)
         write_params(folder, params)

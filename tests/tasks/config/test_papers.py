@@ -116,9 +116,7 @@ ROMAN = ("I", "II", "III", "IV", "V", "VI")
 def numbered(name: str) -> set[str]:
     """Return the figures or tables that a name stands for: "Figs. 4 to 6" and "Fig. 3d" are 4, 5, 6 and 3."""
     if name.lower().startswith("fig"):
-        text = re.sub(
-            r"(\d+)\w? *(?:to|-) *(\d+)", lambda m: " ".join(map(str, range(int(m[1]), int(m[2]) + 1))), name
-        )
+        text = re.sub(r"(\d+)\w? *(?:to|-) *(\d+)", lambda m: " ".join(map(str, range(int(m[1]), int(m[2]) + 1))), name)
         return {f"Fig. {number}" for number in re.findall(r"\d+", text)}
     return {f"Table {number}" for number in re.findall(rf"\b(?:{'|'.join(ROMAN)})\b", name)}
 

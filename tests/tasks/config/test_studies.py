@@ -188,7 +188,8 @@ def test_a_claim_that_cannot_be_read_is_refused(params: dict[str, Any], claim: d
     ("gate", "says"),
     [
         ({"when": "lmf beats 0.1", "why": "a"}, "when = 'lmf beats 0.1': must be one of A > B"),
-        ({"when": "lmf falls with round pairwise", "why": "a"}, "never pairwise"),
+        ({"when": "lmf falls with round pairwise", "why": "a"}, "one setting at a time"),
+        ({"when": "lmf falls with federation.alpha", "why": "a"}, "one setting at a time"),
         ({"when": "lmf > fedavg_99", "why": "a"}, "studies.asked.valid: 'lmf > fedavg_99' names 'fedavg_99'"),
         ({"when": "lmf > 0.1", "why": "a", "of": "accuracy"}, "a split and a metric"),
         ({"when": "lmf > 0.1", "why": "a", "where": {"alpha": 1.0}}, "where names 'alpha', which no grid has"),
