@@ -16,7 +16,7 @@ starts from leaves of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
@@ -71,6 +71,9 @@ Start: TypeAlias = Literal["own", "devices"]
 
 AUXILIARY, HYPER = "auxiliary/", "hyper/"
 """Prefixes in the server's memory: the auxiliary model, its examples, accuracy and steps; the hyper-model."""
+
+SHORTER = tuple(eighths / 8 for eighths in range(1, 8))
+"""Lengths of the auxiliary model's last step that are tried, as fractions of it."""
 
 
 def fedasa(
@@ -197,30 +200,41 @@ def train_auxiliary(
 ) -> Lesson:
     """Train on the server's examples, a share of them held out, until the accuracy on those reaches the target.
 
-    Returns the model whose accuracy was nearest to the target, as one step can move it by several points; without a
-    target the one after all steps.
+    Returns the model whose accuracy was nearest to the target; without a target the one after all steps. One step can
+    move the accuracy by ten points, so shorter ones are tried in place of the step that reaches the target.
     """
     order = torch.randperm(len(data), generator=generator(seed, "auxiliary", "held out"))
     count = min(max(round(held_out * len(data)), 1), len(data) - 1)
     held, rest = (Data(data.x[index], data.y[index]) for index in (order[:count], order[count:]))
     flat = flatten_net(net, start)
     enough = replace(training, steps=steps)
+
+    def measure(number: int) -> Lesson:
+        params = flat.params()
+        return Lesson(params, accuracy(params, net, held), number)
+
+    def path(target: float) -> Iterator[Lesson]:
+        yield measure(0)
+        for number, batch in enumerate(batches, 1):
+            before = flat.vector.clone()
+            descend(rest, [batch], step)
+            reached = measure(number)
+            yield reached
+            if reached.accuracy >= target:
+                after = flat.vector.clone()
+                for share in SHORTER:
+                    flat.vector.copy_(before.lerp(after, share))
+                    yield measure(number)
+                return
+
     with use_generator(generator(seed, "auxiliary", "noise")):
         batches = minibatches(flat, len(rest), enough, generator(seed, "auxiliary"))
         step = plain_step(flat, enough, len(batches))
         if target is None:
             descend(rest, batches, step)
-            params = flat.params()
-            return Lesson(params, accuracy(params, net, held), len(batches))
-        nearest = Lesson(start, accuracy(start, net, held), 0)
-        for number, batch in enumerate(batches, 1):
-            descend(rest, [batch], step)
-            params = flat.params()
-            lesson = Lesson(params, accuracy(params, net, held), number)
-            nearest = min(nearest, lesson, key=lambda one: abs(one.accuracy - target))
-            if lesson.accuracy >= target:
-                break
-    return nearest
+            return measure(len(batches))
+        aim = target
+        return min(path(aim), key=lambda lesson: abs(lesson.accuracy - aim))
 
 
 def train_most(

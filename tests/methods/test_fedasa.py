@@ -288,7 +288,7 @@ def test_the_auxiliary_model_is_trained_by_adam_from_its_start(source):
 
 @pytest.mark.parametrize("target", [0.0, 0.4, 0.6, 0.9, 1.0])
 def test_training_ends_at_the_target_with_the_nearest_model(target):
-    """As of all models on the way to the first one at the target, each trained for its number of steps alone."""
+    """No model on the way to the first one at the target is nearer, each trained for its number of steps alone."""
     start = nets.init(NET, generator(3, "init"))
     first = accuracy(start, NET, SERVER)
     lessons = [taught(steps=steps) for steps in range(1, 41)]
@@ -296,12 +296,26 @@ def test_training_ends_at_the_target_with_the_nearest_model(target):
     found = taught(steps=40, target=target)
     way = lessons[: there[0] + 1 if there else 40]
     assert abs(found.accuracy - target) <= min(abs(lesson.accuracy - target) for lesson in way)
-    if found.steps:
+    assert found.steps <= len(way)
+    if 0 < found.steps < len(way):
         assert bits(found.params) == bits(lessons[found.steps - 1].params)
-        assert found.steps <= len(way)
-    else:
+    elif found.steps == 0:
         assert bits(found.params) == bits(start)
     assert target or found.accuracy <= max(first, 0.5)
+
+
+def test_a_step_beyond_the_target_is_shortened():
+    """The third step leads from .325 to .425; a model on the line between them is nearer to .375 than both."""
+    examples = data(200, "many")
+    before, beyond = (taught(data=examples, steps=steps) for steps in (2, 3))
+    target = (before.accuracy + beyond.accuracy) / 2
+    found = taught(data=examples, target=target, steps=3)
+    assert abs(found.accuracy - target) < beyond.accuracy - target == pytest.approx(0.05)
+    step = {leaf: beyond.params[leaf] - before.params[leaf] for leaf in LEAVES}
+    share = (found.params[PRIVATE[0]] - before.params[PRIVATE[0]]).norm() / step[PRIVATE[0]].norm()
+    assert 0.1 < share < 0.9
+    for leaf in LEAVES:
+        torch.testing.assert_close(found.params[leaf], before.params[leaf] + share * step[leaf], rtol=1e-4, atol=1e-6)
 
 
 def test_the_auxiliary_models_accuracy_is_reported_for_every_device():
@@ -329,7 +343,7 @@ def test_the_auxiliary_model_has_the_papers_accuracy_on_cwru(seed, noise):
 
 def on_bearings(name, seed, *, width, lr, **settings):
     """The auxiliary model as the studies train it, from leaves of its own."""
-    server = load_data(name, train=1, seed=seed, **settings).server
+    server = load_data(name, seed=seed, **settings).server
     net = nets.net("cells", shape=(1, 512), classes=10, width=width)
     training, start = Training("adam", lr, batch=32), nets.init(net, generator(seed, "auxiliary", "init"))
     return taught(start, server, net=net, training=training, target=0.7812, steps=500, seed=seed)
