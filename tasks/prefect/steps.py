@@ -18,6 +18,7 @@ from tasks.cache.journal import Step
 from tasks.cache.keys import Digest
 from tasks.cache.store import DamagedBlob, Ref, Store, refs, unflatten
 from tasks.config import environment
+from tasks.prefect.records import discard_damaged, sealed
 
 
 class Steps:
@@ -134,6 +135,7 @@ class Steps:
     def _submit(self, kind: str, unit: Any, key: str, job: _Job, refresh: bool = False) -> PrefectFuture[Any]:
         number = next(_NUMBERS)
         _JOBS[number] = job
+        discard_damaged(environment.STEPS / key)
         step = cached_step.with_options(name=kind, task_run_name=f"{kind} {_label(unit)}".strip())
         future = (step.with_options(refresh_cache=True) if refresh else step).submit(key, number)
         future.add_done_callback(lambda _: _forget(number))
@@ -193,12 +195,11 @@ def _forget(number: int) -> None:
 def cached_step(key: str, number: int) -> dict[str, Any]:
     """Run the job of that number, unless the cache has a result for the key.
 
-    Returns its value, with references, and the seconds that it took.
+    Returns its value, with references, and the seconds that it took, sealed.
     """
     job = _JOBS[number]
     job.ran = True
-    record: dict[str, Any] = job.work()
-    return record
+    return sealed(key, job.work())
 
 
 def _should_retry(state: Any) -> bool:

@@ -12,10 +12,11 @@ from typing import Any
 import probe_work as work
 import torch
 from prefect import flow
+from prefect.serializers import PickleSerializer
 
-from fedcore.execute.workers import Workers
+from fedcore.execute.workers import Inline, Workers
 from fedcore.types import Update
-from tasks.cache.store import Ref, Store, refs
+from tasks.cache.store import Ref, Store, flatten, refs
 from tasks.config import environment
 from tasks.prefect import steps as steps_room
 from tasks.prefect.steps import Steps
@@ -49,11 +50,11 @@ class Probe:
             "ran": work.said(word),
         }
 
-    def record(self, content: bytes, word: str) -> dict[str, Any]:
-        """Overwrite a step's record in the cache, and run the step twice more."""
+    def record(self, spoil: Callable[[Path], object], word: str) -> dict[str, Any]:
+        """Damage a step's record in the cache, and run the step twice more."""
         steps = Steps(self.store, self.workers)
         first = steps(work.double, word, Update(X))
-        (environment.STEPS / steps.done[0].key).write_bytes(content)
+        spoil(environment.STEPS / steps.done[0].key)
         answers = []
         for _ in range(2):
             try:
@@ -71,6 +72,81 @@ def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
+
+
+def written(content: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(content)
+
+
+def edited(change: Callable[[dict[str, Any], dict[str, Any]], object]) -> Callable[[Path], object]:
+    """Change what a record says, in its file or in its result, and write it back as the JSON that it was."""
+
+    def edit(path: Path) -> None:
+        outer = json.loads(path.read_bytes())
+        record = json.loads(outer["result"])
+        change(outer, record)
+        path.write_text(json.dumps(outer | ({"result": json.dumps(record)} if "result" in outer else {})))
+
+    return edit
+
+
+def another_blob(outer: dict[str, Any], record: dict[str, Any]) -> None:
+    """Let the record refer to the blob of another step."""
+    other = Steps(Store(environment.BLOBS), Inline())(work.double, "another", Update(X | {"more": torch.ones(1)}))
+    record["value"] = flatten(other, "", {})
+
+
+def pickled(path: Path) -> None:
+    """Let the record name the pickle serializer, for a result that makes a file when it is loaded."""
+    outer = json.loads(path.read_bytes())
+    outer["metadata"]["serializer"] = PickleSerializer().model_dump(mode="json")
+    outer["result"] = PickleSerializer().dumps(Trap()).decode()
+    path.write_text(json.dumps(outer))
+
+
+class Trap:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
+        return os.mkdir, (str(TRAP),)
+
+
+TRAP = Path("unpickled").absolute()
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    (path / "inside").mkdir(parents=True)
+
+
+def bits(path: Path) -> None:
+    """Flip the lowest bit of a digit of the reference."""
+    content = bytearray(path.read_bytes())
+    place = content.index(b"ref") + 12
+    content[place] = ord("1") if content[place] == ord("0") else ord("0")
+    path.write_bytes(content)
+
+
+RECORDS: dict[str, Callable[[Path], object]] = {
+    "record cut off": written(b'{"metadata": {"stor'),
+    "record empty": written(b""),
+    "record of something else": written(b'{"value": 3}'),
+    "record is a list": written(b"[]"),
+    "record is not text": written(b"\xff\xfe\x00"),
+    "record is nested too deep": written(b"[" * 100_000),
+    "record is a folder": folder,
+    "record has another digit": bits,
+    "record of another blob": edited(another_blob),
+    "record has another time": edited(lambda outer, record: record.update(wall=1e9)),
+    "record without a result": edited(lambda outer, record: outer.pop("result")),
+    "record without a value": edited(lambda outer, record: record.pop("value")),
+    "record without a time": edited(lambda outer, record: record.pop("wall")),
+    "record with more": edited(lambda outer, record: record.update(more=1)),
+    "record with another type": edited(lambda outer, record: record.update(value=3)),
+    "record without a seal": edited(lambda outer, record: record.pop("seal")),
+    "record names pickle": pickled,
+    "record names a decoder": edited(
+        lambda outer, record: outer["metadata"]["serializer"].update(object_decoder="os.mkdir")
+    ),
+}
 
 
 def caught(fn: Callable[[], object]) -> list[str]:
@@ -143,9 +219,9 @@ def find() -> dict[str, Any]:
         found["flipped"] = probe.blob(flip, work.double, "flipped")
         found["emptied"] = probe.blob(lambda path: os.truncate(path, 0), work.double, "emptied")
         found["inside"] = probe.blob(flip, work.spread, "inside")
-        found["record cut off"] = probe.record(b'{"metadata": {"stor', "record cut off")
-        found["record empty"] = probe.record(b"", "record empty")
-        found["record of something else"] = probe.record(b'{"value": 3}', "record of something else")
+        for harm, spoil in RECORDS.items():
+            found[harm] = probe.record(spoil, harm)
+        found["unpickled"] = TRAP.exists()
 
         mixed, _ = probe.ask(work.spread, "mixed", X)
         again, cached = probe.ask(work.spread, "mixed", X)

@@ -1,0 +1,58 @@
+"""The records of steps: the file that Prefect writes for each key, with the references of the step's result.
+
+A run believes what a record says of a step, so a record carries a seal: a digest of what it says and of its key. What
+is not whole is removed before Prefect reads it, and the step is computed again. Prefect would load a record through
+whichever serializer the record itself names, pickle among them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from prefect.serializers import JSONSerializer
+
+SERIALIZER = JSONSerializer().model_dump(mode="json")
+FIELDS = {"value", "wall", "cpu", "seal"}
+
+
+def sealed(key: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a step's record with its seal."""
+    return {**record, "seal": _seal(key, record)}
+
+
+def _seal(key: str, record: Mapping[str, Any]) -> str:
+    said = {name: record[name] for name in sorted(FIELDS - {"seal"})}
+    return blake2b(json.dumps([key, said], sort_keys=True).encode(), digest_size=20).hexdigest()
+
+
+def discard_damaged(path: Path) -> None:
+    """Remove what lies in the place of a step's record unless it is a whole record of the step; it is named by its key.
+
+    A folder in its place goes with all that it holds.
+    """
+    try:
+        if is_whole(path.name, path.read_bytes()):
+            return
+        path.unlink()
+    except FileNotFoundError:
+        return
+    except IsADirectoryError:
+        shutil.rmtree(path)
+
+
+def is_whole(key: str, content: bytes) -> bool:
+    """Tell whether a file holds a record of the step with this key, as it was written."""
+    try:
+        outer = json.loads(content)
+        metadata = outer["metadata"]
+        if set(outer) != {"metadata", "result"} or metadata["serializer"] != SERIALIZER or metadata["expiration"]:
+            return False
+        record = json.loads(outer["result"])
+        return set(record) == FIELDS and bool(record["seal"] == _seal(key, record))
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return False
