@@ -105,14 +105,14 @@ def source(value: Value, root: Path) -> str:
 
 
 def claim_counts(root: Path) -> dict[str, str]:
-    """Return study -> the counts of verdicts on its claims, with a link to each of the CSV files that has some."""
+    """Return study -> the counts of verdicts on its claims in each of the CSV files, with its name and a link."""
     found: dict[str, list[str]] = {}
     for path in sorted((root / "docs" / "results").glob("*-claims.csv")):
         rows = pd.read_csv(path, keep_default_na=False)
         for study, verdicts in rows.groupby("study", sort=False)["verdict"]:
             counts = [(sum(verdicts == word), said) for word, said in CLAIM_WORDS.items()]
             words = ", ".join(f"{count} {said}" for count, said in counts if count)
-            found.setdefault(str(study), []).append(f"[{words}](results/{path.name})")
+            found.setdefault(str(study), []).append(f"{words} ([{path.stem}](results/{path.name}))")
     return {study: "; ".join(links) for study, links in found.items()}
 
 

@@ -151,12 +151,13 @@ def test_a_figure_has_its_reason_its_study_and_its_sources(family: str, figure: 
     """What the reader refuses cannot be here; this is what it does not know: files, and modules of commands."""
     printed = [value for _, value in Paper(figures=[figure]).printed]
     assert all(source(value, ROOT) for value in printed if value.source)
-    assert all(value.source for value in printed if value.ours is not None), "a number without its source"
+    assert all(value.source for value in printed if isinstance(value.ours, float)), "a number without its source"
     words = shlex.split(figure.command.partition("#")[0])
     if "-m" in words:
         assert find_spec(words[words.index("-m") + 1])
     if figure.study and "flows.federate" in words:
-        assert any(figure.study in word for word in words), "the command runs another study"
+        named = [word.partition("=")[2] for word in words if re.match(r"(run\.)?stud(y|ies)=", word)]
+        assert figure.study in (named[0] if named else PARAMS["run"]["studies"][0]), "the command runs another study"
 
 
 CHECK = """
