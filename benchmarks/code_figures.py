@@ -6,8 +6,8 @@ with Dirichlet shares, alpha 1, and train the paper's MLP (784-400-200-100-10, A
 different initialisations).
 
 Seconds are measured here and not reported by methods, since a step's result may hold nothing that differs from run to
-run. One thread; a call stops at the cap. Writes docs/results/code-fig6-mnist.csv, with the excess of cost that Definition
-1 limits, and docs/pictures/code-fig6-mnist.png and code-fig7-mnist.png.
+run. One thread; a call stops at the cap. Writes docs/results/code-fig6-mnist.csv, with the excess of cost (that
+Definition 1 limits), and docs/pictures/code-fig6-mnist.png and code-fig7-mnist.png.
 """
 
 from __future__ import annotations
