@@ -6,13 +6,14 @@ with Dirichlet shares, alpha 1, and train the paper's MLP (784-400-200-100-10, A
 different initialisations).
 
 Seconds are measured here and not reported by methods, since a step's result may hold nothing that differs from run to
-run. One thread; every call is timed once, and stops at the cap. Writes docs/results/code-fig6-mnist.csv, with the
-excess of cost (Definition 1), and docs/pictures/code-fig6-mnist.png and code-fig7-mnist.png.
+run. One thread; a call stops at the cap. Writes docs/results/code-fig6-mnist.csv, with the excess of cost (that
+Definition 1 limits), and docs/pictures/code-fig6-mnist.png and code-fig7-mnist.png.
 """
 
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -32,6 +33,8 @@ LAMBDAS = (0.1, 0.05, 0.01)
 EPSILONS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 SHOWN = (0.1, 0.01, 0.001)
 """The lambdas of Fig. 7."""
+REPEATS = 9
+"""Calls whose median is taken; one after a first that took over a second."""
 TRAINING = {"optimiser": "adam", "lr": 0.001, "batch": 64, "epochs": 10, "init": "per_device"}
 
 
@@ -48,12 +51,19 @@ def problem(root: str) -> Tensor:
 
 
 def timed(C: Tensor, reg: float, tol: float, cap: int) -> tuple[Plan, float]:
-    """Run Algorithm 2; return the plan and the seconds that it took (without those of the least cost)."""
+    """Run Algorithm 2; return the plan and the median of its seconds, less those of the least cost for `excess`."""
+    found, first = clock(C, "sinkhorn", reg, tol, cap)
+    again = () if first > 1 else range(REPEATS - 1)
+    seconds = statistics.median([first, *(clock(C, "sinkhorn", reg, tol, cap)[1] for _ in again)])
+    least = statistics.median(clock(C, "exact", reg, tol, cap)[1] for _ in range(REPEATS))
+    return found, seconds - least
+
+
+def clock(C: Tensor, solver: str, reg: float, tol: float, cap: int) -> tuple[Plan, float]:
+    """Solve the problem once; return the plan and the seconds."""
     even, begin = uniform(len(C)), time.perf_counter()
-    found = solve(C, even, even, solver="sinkhorn", reg=reg, tol=tol, max_iterations=cap)
-    middle = time.perf_counter()
-    solve(C, even, even, solver="exact", reg=reg, tol=tol, max_iterations=cap)  # as often as above: for `excess`
-    return found, 2 * middle - begin - time.perf_counter()
+    plan = solve(C, even, even, solver=solver, reg=reg, tol=tol, max_iterations=cap)
+    return plan, time.perf_counter() - begin
 
 
 def figure_6(table: pd.DataFrame) -> Figure:
@@ -75,6 +85,7 @@ def main() -> None:
     root = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("FEDCORE_DATA", "datasets")
     cap = int(sys.argv[2]) if len(sys.argv) > 2 else 100_000
     C, rows = problem(root), []
+    clock(C, "exact", 1.0, 1e-7, 1)  # imports POT
     print(f"costs: {C.min():.3g} to {C.max():.3g}")
     for reg in LAMBDAS:
         for tol in EPSILONS:
