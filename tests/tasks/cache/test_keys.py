@@ -393,7 +393,7 @@ def test_editing_the_training_retrains_everyone_and_nothing_else(found: dict[str
     """What is combined after it depends on what was trained, by its digest, not on how."""
     expected = {name for name in found[""] if name.split(" ")[-1] in ("train", "stretch")}
     pairs = {f"{name} local 2" for name in TRANSFERS if f"{name} receive 3" in found[""]}
-    assert len(pairs) == 5, "those that train a classifier for each pair of devices"
+    assert len(pairs) == 6, "those that train a classifier for each pair of devices"
     others = {"fedasa local 1", "fada local 2"} | {f"{name} receive {first}" for name, first in ALIGNED.items()}
     assert moved(found, "fedcore/local.py:plain_step") == expected | pairs | others
     assert moved(found, "fedcore/local.py:#") == set()
