@@ -25,7 +25,7 @@ from fedcore.nets import NETS
 from fedcore.partition import PARTITIONS
 from fedcore.partition.tables import training_numbers
 from fedcore.results import reports, tidy
-from fedcore.results.claims import Claim, Gate, Points, closed, judge, verdict_table
+from fedcore.results.claims import Claim, Gate, Points, judge_all, verdict_table
 from fedcore.results.summary import NO_SECONDS, summarise
 from fedcore.rounds import Execute, Round, deployments
 from fedcore.rounds import run as rounds
@@ -266,8 +266,7 @@ def compare(
     table = pd.concat([result.table for result in results], ignore_index=True)
     controls = frozenset(recipe.label for recipe in chosen if getattr(recipe.build, "control", False))
     points: Points = {SETTING: {}}
-    shut = closed(gates, table, points)
-    verdicts = verdict_table((STUDY, judge(rule, table, points, shut)) for rule in rules)
+    verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points))
     return Comparison(results, verdicts, table, summarise(table, NO_SECONDS, controls))
 
 

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-FOLDERS = "benchmarks|claims|docs|examples|fedcore|flows|studies|tasks|tests"
+FOLDERS = "benchmarks|claims|docs|examples|fedcore|flows|papers|studies|tasks|tests"
 """A path that begins with one of them is a file or folder of the project."""
 
 

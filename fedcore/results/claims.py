@@ -28,13 +28,13 @@ nor the number of settings hides a change that all problems share. The key must 
 tolerance, not the partition.
 
 **Gates.** A claim is tested only where the experiment is valid: every :class:`Gate` of its study must hold there, by
-its mean over seeds (:func:`closed`). A gate without values is closed.
+its mean over seeds (:func:`closed`), and for a claim with `at` after that round too. A gate without values is closed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
@@ -253,15 +253,27 @@ def judge(claim: Claim, table: pd.DataFrame, points: Points, closed: Mapping[str
     return Verdict(claim, tuple(evidence), reasons)
 
 
-def closed(gates: Iterable[Gate], table: pd.DataFrame, points: Points) -> dict[str, str]:
+def judge_all(
+    claims: Iterable[Claim], gates: Collection[Gate], table: pd.DataFrame, points: Points
+) -> Iterator[Verdict]:
+    """Test the claims of one study, each where all gates hold: in the end and, for a claim with `at`, at that round."""
+    shut: dict[int | None, dict[str, str]] = {None: closed(gates, table, points)}
+    for claim in claims:
+        if claim.at not in shut:
+            shut[claim.at] = closed(gates, table, points, claim.at) | shut[None]
+        yield judge(claim, table, points, shut[claim.at])
+
+
+def closed(gates: Iterable[Gate], table: pd.DataFrame, points: Points, at: int | None = None) -> dict[str, str]:
     """Return the settings in which no claim can be tested, each with the reason: a gate that fails there.
 
-    A gate fails in a setting if its rule fails for the means over seeds, or if any seed has no value for it.
+    A gate fails in a setting if its rule fails for the means over seeds, or if any seed has no value for it. at: the
+    round whose values count, as for a claim.
     """
     found: dict[str, str] = {}
     for gate in gates:
         rule, seen = gate.parts, set()
-        for setting, _, difference in _places(rule, gate.of, gate.where, table, points):
+        for setting, _, difference in _places(rule, gate.of, gate.where, table, points, at):
             values = difference.astype(float).dropna()
             if {*table.loc[table["setting"] == setting, "seed"]} <= {*values.index}:
                 seen.add(setting)

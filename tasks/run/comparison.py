@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedcore.results.claims import closed, judge, verdict_table
+from fedcore.results.claims import judge_all, verdict_table
 from fedcore.results.figures import accuracy_along, png
 from fedcore.results.summary import NO_SECONDS, by_group, summarise
 from fedcore.results.tidy import choose, transfer_seconds
@@ -75,11 +75,10 @@ def compare(
     summary = summarise(table, frame, given | tuned)
     points = grid(results)
     verdicts = [
-        (study, judge(claim, rows, points[study], shut))
+        (study, verdict)
         for study in studies
         for rows in [table[table["study"] == study]]
-        for shut in [closed(chosen[study].valid, rows, points[study])]
-        for claim in chosen[study].claims
+        for verdict in judge_all(chosen[study].claims, chosen[study].valid, rows, points[study])
     ]
     grids = {
         study: png(accuracy_along(summary[summary["study"] == study], points[study], key))

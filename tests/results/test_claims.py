@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from fedcore.results.claims import Claim, Gate, closed, judge, verdict_table
+from fedcore.results.claims import Claim, Gate, closed, judge, judge_all, verdict_table
 from fedcore.types import InputError
 
 POINTS = {
@@ -375,6 +375,15 @@ def test_no_claim_of_a_study_at_chance_is_tested(rule):
     (row,) = verdict_table([("s", verdict)]).to_dict("records")
     assert row["verdict"] == "not tested"
     assert row["numbers"] == verdict.numbers
+
+
+def test_a_claim_of_an_early_round_needs_a_gate_that_holds_by_then():
+    rows = course(a=[[0.1, 0.9]], b=[[0.05, 0.5]])
+    claims = [Claim("said", "a > b", at=at) for at in (1, 2, None)]
+    early, late, end = judge_all(claims, [Gate("a > 0.3", "at chance")], rows, {"one": {}})
+    assert (early.word, late.word, end.word) == ("not tested", "holds", "holds")
+    assert early.numbers.startswith("at chance (a = 0.1")
+    assert judge(claims[0], rows, {"one": {}}).word == "holds"
 
 
 def test_a_gate_that_holds_changes_nothing():
