@@ -28,6 +28,7 @@ LIMIT = 3600
 """Seconds that a test may wait for its scenario, which may wait for others: a guard against hanging, no more."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items += _tests_of_scenarios(items)
     for item in items:
