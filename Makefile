@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run check test ui clean style quick-tests all-tests
+.PHONY: run check test ui clean style quick-tests pipeline-tests library-tests
 .DELETE_ON_ERROR:
 
 run: .venv/run
@@ -22,7 +22,7 @@ check: .venv/test
 	@$(MAKE) --no-print-directory --jobs 2 style quick-tests
 
 test: .venv/test
-	@$(MAKE) --no-print-directory --jobs 2 style all-tests
+	@$(MAKE) --no-print-directory --jobs 3 style pipeline-tests library-tests
 
 style:
 	$(BIN)/ruff check $(CODE)
@@ -33,8 +33,11 @@ style:
 quick-tests:
 	$(BIN)/pytest -m 'not slow' --ignore tests/pipeline --numprocesses 2 --dist worksteal
 
-all-tests:
-	$(BIN)/pytest --numprocesses 2 --dist loadgroup
+pipeline-tests:
+	$(BIN)/pytest tests/pipeline
+
+library-tests:
+	$(BIN)/pytest --ignore tests/pipeline
 
 ui: .venv/run
 	@$(BIN)/python -m flows.ui

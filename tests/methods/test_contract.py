@@ -33,7 +33,7 @@ UNTRAINED = {"majority"}
 """Controls that train nothing and draw nothing."""
 
 
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in METHODS])
+@pytest.fixture(params=METHODS)
 def row(request):
     return ROWS[request.param]
 

@@ -28,12 +28,9 @@ LIMIT = 3600
 """Seconds that a test may wait for its scenario, which may wait for others: a guard against hanging, no more."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items += _tests_of_scenarios(items)
     for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("pipeline"))  # one process starts the scenarios and waits for them
         if _served(item):
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.timeout(LIMIT))
