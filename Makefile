@@ -37,7 +37,7 @@ pipeline-tests:
 	$(BIN)/pytest tests/pipeline
 
 library-tests:
-	$(BIN)/pytest --ignore tests/pipeline
+	$(BIN)/pytest --ignore tests/pipeline --numprocesses 2 --dist worksteal
 
 ui: .venv/run
 	@$(BIN)/python -m flows.ui
