@@ -162,8 +162,9 @@ def test_sources_targets_and_energies_are_st_lfs_and_every_link_is_there(seed):
 def test_psi_fada_draws_the_sources_of_rnd_psi_also_without_labels():
     unlabelled = 0
     rnd = {name: GIVEN[name] for name in ("nets", "training", "common", "powers", "rates", "bits", "costs", "combine")}
+    rnd["sources"] = "all"
     for seed in range(4):
-        built = psi_fada()
+        built = psi_fada(sources="all")
         one = last(built, half(), seed)
         psi, alpha = one.state.server["psi"], one.state.server["alpha"]
         its = last(method("rnd_psi", **rnd), half(), seed).state.server
