@@ -25,9 +25,16 @@ class Step(NamedTuple):
 
 
 def convolutions(before: int, *steps: Step, relu: type[nn.Module] = nn.ReLU, linear: bool = False) -> nn.Sequential:
-    """Return conv1, norm1, relu1, conv2, ..., reluL. linear: omit the last ReLU."""
+    """Return conv1, norm1, relu1, conv2, ..., reluL. linear: omit the last ReLU.
+
+    A 1 x 1 convolution with a stride becomes a pool of single points and a convolution of stride 1. The result is the
+    same, but oneDNN's gradient of the strided one writes beyond its buffer where channels are innermost and fewer than
+    a vector holds (its issue 6035).
+    """
     layers: dict[str, nn.Module] = {}
     for i, (after, kernel, stride, groups) in enumerate(steps, start=1):
+        if kernel == 1 and stride > 1:
+            layers[f"pool{i}"], stride = nn.AvgPool2d(1, stride), 1
         layers[f"conv{i}"] = nn.Conv2d(before, after, kernel, stride, kernel // 2, groups=groups, bias=False)
         layers |= {f"norm{i}": nn.BatchNorm2d(after), f"relu{i}": relu(inplace=True)}
         before = after
