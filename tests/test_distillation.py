@@ -65,6 +65,7 @@ def test_sums_and_counts_by_hand():
     assert A.extra[COUNTS].tolist() == [2, 1, 0]
 
 
+@pytest.mark.slow
 def test_soft_targets_of_three_classes_by_hand():
     """Label 0: three examples, two of them A's. Label 1: A's alone. Label 2: nobody's, the old row stays."""
     old = rows([9, 9, 9], [9, 9, 9], [7, 8, 9])

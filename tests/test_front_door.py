@@ -103,6 +103,7 @@ def test_models_of_a_federation_of_ones_own_predict():
         assert (deployed.predict(device.data.test.x) == device.data.test.y.numpy()).mean() == expected
 
 
+@pytest.mark.slow
 def test_each_seed_divides_and_trains_anew(fed: Any):
     found = fc.compare([fc.local_only(training=QUICK)], fed, seeds=[0, 1])
     one = fc.run(fc.local_only(training=QUICK), fed, seed=1)
@@ -115,6 +116,7 @@ def test_each_seed_divides_and_trains_anew(fed: Any):
 # tables
 
 
+@pytest.mark.slow
 def test_a_comparison_ranks_methods_and_judges_claims(fed: Any):
     rows = [fc.local_only(training=QUICK), fc.fedavg(rounds=2, label="avg", training=QUICK), fc.best_local()]
     found = fc.compare(rows, fed, seeds=range(2), claims=["avg > local_only", fc.Claim("?", "avg > 2")])
@@ -126,6 +128,7 @@ def test_a_comparison_ranks_methods_and_judges_claims(fed: Any):
     assert [(one.recipe.label, one.seed) for one in found.results] == [(r.label, s) for s in range(2) for r in rows]
 
 
+@pytest.mark.slow
 def test_a_comparison_of_models_at_chance_tests_no_claim(fed: Any):
     """With next to no learning rate, training moves nothing; with one that learns, the same gate is open."""
     gate = fc.Gate("local_only - majority > 0.1", "local models are at chance")
@@ -138,6 +141,7 @@ def test_a_comparison_of_models_at_chance_tests_no_claim(fed: Any):
             assert found.claims["numbers"].str.startswith("local models are at chance (local_only - majority = ").all()
 
 
+@pytest.mark.slow
 def test_progress_is_shown_where_it_is_asked_for(fed: Any, capsys: pytest.CaptureFixture[str]):
     recipe = fc.fedavg(rounds=2, training=QUICK)
     fc.run(recipe, fed)

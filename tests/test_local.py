@@ -79,6 +79,7 @@ def plainly(net, training, step_id=AT, count=10):
     return dict(module.state_dict())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", NETS.values(), ids=NETS)
 @pytest.mark.parametrize(
     "training",

@@ -59,6 +59,7 @@ def test_table_iii_is_met_to_its_two_digits(example):
     assert round(LOSSES["table3"](logits, y).item(), 2) == total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_one_reading_of_table_iii_meets_both_examples(example):
     """Soft labels of four classes in steps of .25 %: the cross-entropy as printed, then the nearest loss."""

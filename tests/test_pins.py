@@ -54,6 +54,7 @@ def test_constraints_allow_what_the_project_asks_for():
         assert requirement.specifier.contains(exact[name]), requirement
 
 
+@pytest.mark.slow
 def test_what_is_installed_is_what_is_pinned():
     exact = pinned()
     names = {re.sub(r"[-_.]+", "-", d.metadata["Name"]).lower(): Version(d.version) for d in metadata.distributions()}

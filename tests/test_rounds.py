@@ -107,6 +107,7 @@ def test_evaluation_every_so_many_rounds_of_a_stage_and_at_the_end(every, evalua
     assert [i for i, one in enumerate(played) if one.scores is not None] == evaluated
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", [fedavg(4, 0.5, common=False), COUNTING, code_ot(3)], ids=["sampled", "own", "shots"]
 )
@@ -169,6 +170,7 @@ def test_a_new_device_changes_nobody_elses_draws():
 # Memory and messages
 
 
+@pytest.mark.slow
 def test_device_memory_lasts_and_is_left_alone_between_participations():
     played = list(run(plays((Stage(tally, gather, 12, 0.3),)), federation("abcdefghij"), 0, Inline()))
     seen, before = dict.fromkeys("abcdefghij", 0), {}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class RecordWriter:
-    """Writes runs in order, in another process; opened once per flow.
+    """Writes runs in order, in another process, which starts with the first call: a flow that is refused has none.
 
     An error in that process is raised by the next call, or at the end of the block.
     """
@@ -61,7 +61,6 @@ class RecordWriter:
             written.result()
 
     def __enter__(self) -> RecordWriter:
-        self._submit(open_record)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -81,14 +80,10 @@ class RecordWriter:
 # In the other process
 
 
-def open_record() -> None:
-    """Import MLflow and open the record before the first run is written."""
-    environment.prepare()
-    record()
-
-
 def warm_up() -> None:
-    from tasks.record import runs  # MLflow is imported where runs are written
+    """Open the record, and prepare the process to write a run."""
+    record()
+    from tasks.record import runs
 
     runs.warm_up()
 
@@ -104,6 +99,7 @@ def set_champion(alias: str, config: str) -> None:
 @cache
 def record() -> Record:
     """Return the record; opens it once."""
-    from tasks.record import runs
+    environment.prepare()
+    from tasks.record import runs  # MLflow is imported where runs are written
 
     return runs.Record()

@@ -119,6 +119,7 @@ def inputs(shape: tuple[int, ...]) -> Tensor:
     return torch.randn(20, *shape, generator=torch.Generator().manual_seed(9))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [NEWTON, EXACT, NEWTON | {"p": 2}], ids=["newton", "exact", "squared"])
 @pytest.mark.parametrize("name", NETS)
 def test_shuffled_network_fuses_back_to_itself(name: str, options: Options) -> None:

@@ -63,6 +63,7 @@ def same(found: Tensor, wanted: Tensor) -> None:
     torch.testing.assert_close(found / scale, wanted / scale, rtol=0, atol=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [False, True], ids=["running", "batch"])
 @pytest.mark.parametrize("case", NARROW)
 def test_shuffling_along_the_table_leaves_the_function(case: str, training: bool) -> None:

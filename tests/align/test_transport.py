@@ -78,6 +78,7 @@ def test_exact_plan_costs_what_pot_and_the_hungarian_method_say(p: int) -> None:
     assert (run("exact", C, 1.0).plan * C).sum().item() == pytest.approx(C.numpy()[rows, columns].mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reg", [0.3, 0.1, 0.05])
 def test_excess_over_the_least_cost_depends_on_lambda_not_epsilon(reg: float) -> None:
     """Definition 1 allows epsilon; the entropic plan costs up to lambda log n more than the least (eqs. 6 and 7)."""

@@ -359,6 +359,7 @@ def test_places_can_be_chosen(tmp_path):
 # download
 
 
+@pytest.mark.slow
 def test_missing_files_are_fetched(tmp_path, monkeypatch):
     everything(tmp_path / "served")
     kept = mat(tmp_path / "here", 105, extra=np.ones((1, 1))).read_bytes()
@@ -372,6 +373,7 @@ def test_missing_files_are_fetched(tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_a_download_that_fails_is_refused_and_leaves_nothing_behind(tmp_path, monkeypatch):
     (tmp_path / "served").mkdir()
     (tmp_path / "served" / "97.mat").write_text("<html>moved</html>")
@@ -466,6 +468,7 @@ def peak(spectrum: np.ndarray, order: float) -> float:
     return near / np.median(spectrum[round(0.9 * line) : round(1.1 * line)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("part", "order"), [("outer", 3.585), ("inner", 5.415), ("ball", 4.714)])
 def test_defects_hit_at_their_multiple_of_the_shafts_speed(envelopes, part, order):
     for size in (7, 14, 21):

@@ -87,6 +87,7 @@ def test_the_python2_pickle_of_these_tests_is_one():
     assert held["fine_labels"] == labels["fine_labels"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [binary, pickled, lambda root, name: pickled(root, name, python3)])
 @pytest.mark.parametrize(
     ("name", "settings", "kind", "classes"),

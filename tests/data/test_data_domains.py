@@ -159,6 +159,7 @@ def test_embedded_domains_share_no_digit():
     assert data.train.y.tolist() == everyone.y[[*first, *second, *left]].tolist()
 
 
+@pytest.mark.slow
 def test_embedded_domains_depend_on_their_seed_only():
     together = load("domains", root="nowhere", download=False, domains=EMBEDDED)
     for k, name in enumerate(EMBEDDED):

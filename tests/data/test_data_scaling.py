@@ -46,6 +46,7 @@ def test_mnist_is_shifted_and_divided_by_the_published_constants(tmp_path):
         assert other.y.tolist() == one.y.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings"),
     [

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from every_method import ROWS
 from federations import ADAM, NETS, SGD, bits, device_of, federation
 from simulated_device import KIND, DeviceTensor, MixedDevices, SimulatedDevice
 from torch import Tensor, nn
@@ -23,11 +23,7 @@ from fedcore.methods import METHODS, method
 from fedcore.rounds import run
 from fedcore.types import Data, Message, Net, Splits, StepId, Update, generator
 from tasks.cache.keys import key
-from tasks.config.params import read
-from tasks.config.studies import grid_points
 
-PARAMS = read(Path(__file__).parents[2])
-ROWS = {row.name: row for row in grid_points(PARAMS, "code", "small", {}, list(METHODS))[0].methods}
 FED = federation("abcd")
 
 
@@ -65,9 +61,7 @@ def holds(value: Any) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_is_the_same_on_it(name: str):
-    row = ROWS[name]
-    settings = {**row.settings, **{name: 2 for name in ("rounds", "pair_rounds") if name in row.settings}}
-    built = replace(row, training={**row.training, "epochs": 1}, settings=settings).build(NETS)
+    built = ROWS[name].build(NETS)
     execute = OnIt()
     plain, moved_ = list(run(built, FED, 1, Inline())), list(run(built, FED, 1, execute))
     assert execute.done > 0
@@ -118,6 +112,7 @@ def test_initial_weights_dropout_and_orders_are_drawn_as_on_the_cpu(net: Net, se
     assert seeds == [step_id.generator("accelerator").initial_seed()]
 
 
+@pytest.mark.slow
 def test_a_score_is_the_same_on_it():
     sent = Message(nets.init(NETS["a"], generator(1)))
     args = (received_model, {}, sent, dict(FED.devices), FED.test)

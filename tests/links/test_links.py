@@ -45,6 +45,7 @@ def feasible(answer: Solution) -> None:
     assert not alpha[psi == 1].any()  # a target sends nothing
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(n=st.integers(1, 8), seed=SEEDS)
 def test_exact_is_brute_force_over_all_psi(n: int, seed: int) -> None:
@@ -56,10 +57,10 @@ def test_exact_is_brute_force_over_all_psi(n: int, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [6, 7, 8])
+@pytest.mark.parametrize("n", [6, 8])
 def test_algorithm_2_against_every_choice_of_sources(n: int) -> None:
     """It finds the sources of the optimum on ST-LF's bounds, and its links cost at most a fifth more; not elsewhere."""
-    for seed in range(3):
+    for seed in range(2):
         problem = links.random(n, seed)
         best = min(cheapest(problem, psi) for psi in every_psi(n))
         found, repaired = (solve(problem, solver=solver) for solver in ("successive", "repaired"))
@@ -74,7 +75,7 @@ def test_algorithm_2_against_every_choice_of_sources(n: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phi_e", [0.01, 1.0, 10.0])
+@pytest.mark.parametrize("phi_e", [1.0, 10.0])
 def test_the_trace_ends_at_the_true_objective(phi_e: float) -> None:
     """A closed link pays next to nothing. With a floor of alpha at eps_E it would pay half: 234 for 81 at phi_E = 1."""
     answer = solve(links.random(10, 0, phi_e=phi_e), solver="successive")
@@ -94,7 +95,7 @@ def test_no_mixture_of_sources_beats_the_best_single_one_even_with_noise(n: int,
 
 
 @pytest.mark.slow
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=5, deadline=None, derandomize=True)
 @given(n=st.integers(1, 8), seed=SEEDS, noisy=st.booleans())
 def test_every_answer_is_feasible_and_the_penalised_objective_never_rises(n: int, seed: int, noisy: bool) -> None:
     problem = links.random(n, seed, phi_e=10.0 ** (seed % 4 - 2), noisy=noisy and n > 1)
@@ -129,6 +130,7 @@ def test_free_sources_make_everyone_a_source(solver: str) -> None:
     assert answer.objective == answer.gap == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["successive", "repaired", "exact"])
 def test_free_targets_and_links_leave_only_the_source_with_the_least_bound(solver: str) -> None:
     problem = replace(links.random(8, 0), phi_t=0.0, phi_e=0.0)
@@ -137,6 +139,7 @@ def test_free_targets_and_links_leave_only_the_source_with_the_least_bound(solve
     assert answer.objective == pytest.approx(problem.source.min())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["successive", "exact"])
 def test_free_target_errors_do_not_make_everyone_a_target(solver: str) -> None:
     """The paper says that phi_T = 0 does; with (13) and links from sources only someone must send."""
@@ -190,6 +193,7 @@ def test_uniform_divergence_gives_every_target_all_sources_alike() -> None:
     np.testing.assert_allclose(answer.alpha[:5, 5:], 0.2, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["successive", "exact"])
 def test_a_device_near_all_others_is_their_only_source(solver: str) -> None:
     """Fig. 5, second column."""

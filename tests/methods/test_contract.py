@@ -4,10 +4,10 @@ import math
 import pickle
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
+from every_method import ROWS
 from federations import NET, NETS, SGD, bits, federation, workers
 
 from fedcore import nets
@@ -20,12 +20,8 @@ from fedcore.results.figures import drawings, png
 from fedcore.rounds import begin, receive, run
 from fedcore.types import InputError, Report
 from tasks.cache.keys import key
-from tasks.config.params import read
-from tasks.config.studies import grid_points
 
-PARAMS = read(Path(__file__).parents[2])
 CONTROLS = {name for name in METHODS if is_control(name)}
-ROWS = {row.name: row for row in grid_points(PARAMS, "code", "small", {}, list(METHODS))[0].methods}
 FED = federation("abcd")
 DRAWN = {"fedgen": {"alpha": 0.0}}
 """What turns off that devices draw more than their minibatches: FedGen's generated examples."""
@@ -95,6 +91,7 @@ class Watched(Inline):
         return result
 
 
+@pytest.mark.slow
 def test_nothing_that_goes_in_is_changed(row):
     built = row.build(NETS)
     start = begin(built, FED, 0, Watched())

@@ -46,6 +46,7 @@ NORMED = Net(normed)
 # Threshold 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
 @pytest.mark.parametrize(
     "training",

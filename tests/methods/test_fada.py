@@ -99,6 +99,7 @@ def test_with_weight_zero_a_copy_is_the_source_trained_further():
         torch.testing.assert_close(models(built, one)[name].members[0], params)
 
 
+@pytest.mark.slow
 def test_from_the_targets_model_it_is_descent_of_the_sources_mean_loss():
     """Weight 0, even attention, one step on all examples: each round is one step, as FedAvg's would be."""
     built, fed = fada(start="target", weight=0.0, sharpness=0.0, steps=1, batch=100, rounds=4), half()
@@ -112,6 +113,7 @@ def test_from_the_targets_model_it_is_descent_of_the_sources_mean_loss():
         assert bits(models(built, one)[name]) == bits(Model((alone[name].params,)))
 
 
+@pytest.mark.slow
 def test_with_one_source_and_weight_zero_the_start_of_copies_is_irrelevant():
     fed = half(unknown="bcd")
     found = [last(fada(start=way, weight=0.0), fed, 3) for way in ("own", "target")]
@@ -119,6 +121,7 @@ def test_with_one_source_and_weight_zero_the_start_of_copies_is_irrelevant():
     assert found[0].up["b"] < found[1].up["b"]  # targets send their model
 
 
+@pytest.mark.slow
 def test_the_adversaries_change_the_targets_and_not_the_sources():
     built, fed = fada(), half()
     with_them, without = last(built, fed, 3), last(fada(weight=0.0), fed, 3)
@@ -140,6 +143,7 @@ def test_where_everyone_is_a_source_it_is_local_training():
 # links
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_sources_targets_and_energies_are_st_lfs_and_every_link_is_there(seed):
     one, other = last(fada(), half(), seed), last(method("st_lf", **GIVEN), half(), seed)
@@ -178,6 +182,7 @@ def test_psi_fada_draws_the_sources_of_rnd_psi_also_without_labels():
     assert not any(isinstance(stage, PairStage) for stage in built.stages)
 
 
+@pytest.mark.slow
 def test_weights_follow_how_far_each_sources_gap_fell_between_two_turns():
     """Dynamic attention of the last turn, worked out from what targets remember."""
     heard = [(memory, sent) for unit, memory, sent in aligned(fada(sharpness=3.0)) if unit == "c" and sent.extra]
@@ -191,6 +196,7 @@ def test_weights_follow_how_far_each_sources_gap_fell_between_two_turns():
     assert weights[-1].tolist() != [0.5, 0.5]
 
 
+@pytest.mark.slow
 def test_the_order_of_devices_does_not_matter():
     fed, order = half(), "cabd"
     moved = replace(fed, devices={name: fed.devices[name] for name in order})
@@ -201,6 +207,7 @@ def test_the_order_of_devices_does_not_matter():
         torch.testing.assert_close(models(fada(), one)[name].members, models(fada(), two)[name].members)
 
 
+@pytest.mark.slow
 def test_names_that_begin_like_others_and_have_strokes_are_told_apart():
     fed, new = half(), dict(zip("abcd", ("b/c", "x", "y", "y/0"), strict=True))
     named = replace(fed, devices={new[k]: replace(there, name=new[k]) for k, there in fed.devices.items()})
@@ -216,6 +223,7 @@ def test_names_that_begin_like_others_and_have_strokes_are_told_apart():
 # what travels
 
 
+@pytest.mark.slow
 def test_updates_hold_features_weights_and_models_but_no_examples():
     hidden, steps = 4, aligned(fada())
     assert len(steps) == 4 * (2 * ALIGNED["rounds"] + 2)
@@ -232,6 +240,7 @@ def test_updates_hold_features_weights_and_models_but_no_examples():
             assert leaves in (set(), {"features", "model"})
 
 
+@pytest.mark.slow
 def test_the_server_ends_without_features_and_with_empty_messages():
     one = last(fada(), half(), 1)
     assert not [leaf for leaf in one.state.server if leaf.startswith(("features", "identifier", "model"))]

@@ -52,6 +52,7 @@ def test_each_device_gets_the_mean_of_the_others_by_hand():
     torch.testing.assert_close(report.matrices["soft_targets"], likelihoods(everyones, 1.0).float())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("common", [True, False])
 def test_without_soft_targets_it_is_local_training(common):
     built, start = fd(gamma=0.0, common=common, training=ADAM), nets.init(NET, generator(2, "init"))

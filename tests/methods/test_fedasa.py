@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from math import inf
 
 import pytest
@@ -92,6 +92,7 @@ def everyone_at_full_depth(**changes):
     return rounds[-1].state
 
 
+@pytest.mark.slow
 def test_with_everyone_at_depth_m_it_is_fedavg_of_stem_and_cells():
     state, fed, shared = everyone_at_full_depth(), signals(), leaves_up_to(NET, M)
     memory, params = {name: {} for name in "abc"}, dict.fromkeys("abc", nets.init(NET, generator(2, "init")))
@@ -121,6 +122,7 @@ def test_alone_it_is_local_only(common):
     assert bits(mine) == bits(two.state.memories["b"])
 
 
+@pytest.mark.slow
 def test_what_is_private_is_untouched_by_the_server_and_never_sent():
     execute = Recorder()
     rounds = list(run(fedasa(), signals(), 1, execute))
@@ -149,6 +151,7 @@ def test_the_initial_models_private_leaves_reach_nobody_a_second_time():
 # Alignment (8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", range(M + 1))
 def test_from_a_common_start_the_depth_is_the_auxiliary_models(cell):
     rounds = play(fedasa(cell=cell, distance="unit_norm", training=GENTLE), signals(), 5)
@@ -212,6 +215,7 @@ def test_depths_are_reported_with_the_distances_that_are_finite():
     assert told.matrices == {"distance/a": apart["a"], "distance/b/1": apart["b/1"]}
 
 
+@pytest.mark.slow
 def test_the_depth_is_found_again_in_every_alignment_round_and_kept_after():
     rounds = list(run(fedasa(rounds=4, alignment_rounds=2), signals(), 1, Inline()))
     assert [one.turn.stage for one in rounds] == [0, 0, 1, 1]
@@ -257,6 +261,7 @@ def relabelled(k):
     return Data(SERVER.x, y)
 
 
+@pytest.mark.slow
 def test_held_out_examples_measure_the_auxiliary_model_and_train_nothing():
     lesson = taught()
     held = [k for k in range(20) if bits(taught(data=relabelled(k)).params) == bits(lesson.params)]
@@ -286,19 +291,25 @@ def test_the_auxiliary_model_is_trained_by_adam_from_its_start(source):
     assert bits(state.messages["a"].params) == bits(common)
 
 
+@cache
+def lessons():
+    """Forty models, each trained for its number of steps alone."""
+    return [taught(steps=steps) for steps in range(1, 41)]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [0.0, 0.4, 0.6, 0.9, 1.0])
 def test_training_ends_at_the_target_with_the_nearest_model(target):
-    """No model on the way to the first one at the target is nearer, each trained for its number of steps alone."""
+    """No model on the way to the first one at the target is nearer."""
     start = nets.init(NET, generator(3, "init"))
     first = accuracy(start, NET, SERVER)
-    lessons = [taught(steps=steps) for steps in range(1, 41)]
-    there = [k for k, lesson in enumerate(lessons) if lesson.accuracy >= target]
+    there = [k for k, lesson in enumerate(lessons()) if lesson.accuracy >= target]
     found = taught(steps=40, target=target)
-    way = lessons[: there[0] + 1 if there else 40]
+    way = lessons()[: there[0] + 1 if there else 40]
     assert abs(found.accuracy - target) <= min(abs(lesson.accuracy - target) for lesson in way)
     assert found.steps <= len(way)
     if 0 < found.steps < len(way):
-        assert bits(found.params) == bits(lessons[found.steps - 1].params)
+        assert bits(found.params) == bits(lessons()[found.steps - 1].params)
     elif found.steps == 0:
         assert bits(found.params) == bits(start)
     assert target or found.accuracy <= max(first, 0.5)
@@ -325,6 +336,7 @@ def test_the_auxiliary_models_accuracy_is_reported_for_every_device():
     assert devices([one.report for one in rounds])["auxiliary"] == dict.fromkeys("abc", number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_auxiliary_model_has_the_papers_accuracy(seed):
     """Between 75 and 80 %, on a simulated rig: location A alone, clean windows."""
@@ -349,6 +361,7 @@ def on_bearings(name, seed, *, width, lr, **settings):
     return taught(start, server, net=net, training=training, target=0.7812, steps=500, seed=seed)
 
 
+@pytest.mark.slow
 def test_a_shorter_auxiliary_model():
     short = shorten(NET, 1)
     assert [*parts(short)] == ["stem", "cell1", "head"]
@@ -441,6 +454,7 @@ def test_other_nets():
     assert alignment(play(built, tables(net=even), 1)) == dict.fromkeys("abc", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["printed", "table3"])
 def test_other_losses_train_all_of_it(loss):
     plain, other = (last(fedasa(training=replace(ADAM, loss=name)), signals(), 1).state for name in ("ce", loss))
@@ -455,6 +469,7 @@ def test_a_rate_of_its_own_for_what_is_private():
         assert torch.allclose(state.memories["a"][leaf], start[leaf]) == (leaf in PRIVATE)
 
 
+@pytest.mark.slow
 def test_the_order_of_devices_does_not_matter():
     fed = signals()
     turned = replace(fed, devices=dict(reversed(fed.devices.items())))

@@ -40,6 +40,7 @@ def built(name: str, fed: Federation, rounds: int, **memory: object) -> Method:
     return method(name, nets=fed.public.nets, training=ONCE, common=True, rounds=rounds, **memory)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", SENT)
 def test_bytes_are_shared_parameters_times_four(row):
     """Up in each round what is shared, down at first the whole common model, then what is shared, and so at the end."""
@@ -51,6 +52,7 @@ def test_bytes_are_shared_parameters_times_four(row):
     assert two.down == dict.fromkeys("ab", 4 * 2 * shared)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", range(5))
 def test_fedasa_sends_from_the_stem_to_all_cells_and_never_the_head(cell):
     """10.46 K to 59.87 K parameters: all cells while depths are found, those found after; 81.49 % less than all."""
@@ -65,6 +67,7 @@ def test_fedasa_sends_from_the_stem_to_all_cells_and_never_the_head(cell):
     assert round(100 * (1 - max(one.up.values()) / (4 * ALL)), 2) == 81.49
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", range(5))
 def test_fedasa_under_a_budget_sends_no_more_in_any_round(depth):
     fed, budget = signals("ab", WHOLE, (1, 512)), 4 * (STEM + depth * CELL)
@@ -118,6 +121,7 @@ def test_baselines_learn_the_digits(net, row):
     assert sum(rounds[-1].scores[d]["test"]["accuracy"] for d in fed.devices) / 4 > 0.5
 
 
+@pytest.mark.slow
 def test_random_depths_on_the_digits():
     fed = digits("cnn")
     rounds = list(run(built("fixed_depth", fed, 2, depth="random", personal_lr=None), fed, 3, Inline()))

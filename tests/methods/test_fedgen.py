@@ -114,6 +114,7 @@ def test_the_generator_learns_by_its_objective_with_pytorchs_adam():
     torch.testing.assert_close(flat.params(), dict(module.state_dict()), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_generators_loss_falls_and_its_optimiser_goes_on():
     rounds = list(run(fedgen(rounds=12, steps=20), FED, 0, Inline()))
     losses = [one.report.series["distillation"]["generator_loss"] for one in rounds]

@@ -15,6 +15,7 @@ GIVEN = {"nets": NETS, "training": SGD, "common": True, "rounds": 3, "fraction":
 fedprox = partial(method, "fedprox", **GIVEN, mu=0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [SGD, ADAM, replace(ADAM, moments="kept")], ids=["sgd", "adam", "kept"])
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 def test_without_a_pull_it_is_fedavg(training, fraction):

@@ -22,6 +22,7 @@ GIVEN = {"nets": NETS, "training": ADAM, "common": True, "rounds": 2, "personal_
 fixed_depth = partial(method, "fixed_depth", **GIVEN)
 
 
+@pytest.mark.slow
 def test_uplink_bytes_are_shared_parameters_times_four():
     fed = signals("ab", WHOLE, (1, 512))
     for depth, count in enumerate([10_464, 22_816, 35_168, 47_520, 59_872]):
@@ -31,6 +32,7 @@ def test_uplink_bytes_are_shared_parameters_times_four():
     assert once.up == {"a": 0, "b": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", range(4))
 def test_a_plain_loop(depth):
     fed, shared = signals(), leaves_up_to(NET, depth)
@@ -51,6 +53,7 @@ def test_a_plain_loop(depth):
         assert bits(built.deploy(state.memories[name], state.messages[name]).members[0]) == bits(params[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("common", [True, False])
 @pytest.mark.parametrize("moments", ["fresh", "kept"])
 def test_with_nothing_shared_it_is_local_only(common, moments):
@@ -67,6 +70,7 @@ def test_with_nothing_shared_it_is_local_only(common, moments):
     assert alone.scores["a"] == many.scores["a"]
 
 
+@pytest.mark.slow
 def test_a_rate_of_its_own_where_nothing_is_shared():
     one = last(fixed_depth(depth=None, personal_lr=0.003), signals(), 3)
     two = last(fixed_depth(depth=None, training=replace(ADAM, lr=0.003)), signals(), 3)
@@ -84,6 +88,7 @@ def test_random_depths_are_drawn_by_seed_and_name():
             assert [*one.state.messages[name].params] == [*leaves_up_to(NET, depths[name])]
 
 
+@pytest.mark.slow
 def test_the_order_of_devices_does_not_matter():
     fed = signals()
     turned = replace(fed, devices=dict(reversed(fed.devices.items())))

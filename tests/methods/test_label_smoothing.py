@@ -21,6 +21,7 @@ GIVEN = {"nets": NETS, "training": SGD, "common": True, "rounds": 4, "fraction":
 label_smoothing = partial(method, "label_smoothing", **GIVEN, ratio="threshold", threshold=0.6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 @pytest.mark.parametrize("training", [SGD, ADAM, replace(ADAM, moments="kept")], ids=["sgd", "adam", "kept"])
 @pytest.mark.parametrize("common", [True, False])

@@ -67,6 +67,7 @@ def by_a_plain_loop(fed, seed, turns, training):
     return x, c, memory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "training", [SGD, replace(SGD, weight_decay=0.05), replace(SGD, schedule="linear")], ids=["sgd", "decay", "linear"]
 )

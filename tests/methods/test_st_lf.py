@@ -296,6 +296,7 @@ def unsolved():
     protocol.solve_cached.cache_clear()
 
 
+@pytest.mark.slow
 def test_rows_that_pose_the_same_program_have_it_solved_once(unsolved, monkeypatch):
     posed, solve = [], protocol.solve
     monkeypatch.setattr(protocol, "solve", lambda problem, **how: posed.append(problem) or solve(problem, **how))
@@ -402,6 +403,7 @@ def test_targets_measure_how_often_their_sources_disagree():
     assert found.devices["noise"]["d"] == {"noise": 0.0, "theorem_2": 1.0}
 
 
+@pytest.mark.slow
 def test_measured_noise_is_in_the_last_report_and_needs_outputs():
     built = st_lf(combine="outputs", disagreement="measured", solver="successive")
     rounds = list(run(built, half(), 3, Inline()))

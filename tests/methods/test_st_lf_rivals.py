@@ -102,6 +102,7 @@ def test_there_is_always_a_source_and_half_are_targets_if_matched():
     assert random_halves(np.ones(1), draws(0)).sum() == 0
 
 
+@pytest.mark.slow
 def test_devices_without_labels_are_targets_unless_all_may_send():
     may = np.array([1.0, 0, 1, 1, 0])
     drawn = np.stack([random_roles(may, draws(seed)) for seed in range(400)])
@@ -155,6 +156,7 @@ def told(built):
     return [one.report for one in run(built, half(), 2, Inline())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WITH_PSI)
 def test_sources_targets_and_energies_are_st_lfs(name):
     mine, its = (matrices(told(method(what, **GIVEN))) for what in (name, "st_lf"))
@@ -195,6 +197,7 @@ def test_the_ceiling_is_the_best_single_source_of_each_target():
     feasible(psi.numpy(), one.state.server["alpha"].numpy())
 
 
+@pytest.mark.slow
 def test_with_one_source_weights_do_not_matter():
     """Rnd-alpha, FedAvg's weights, AvgD and the control are ST-LF where one device alone has labels."""
     fed = half(unknown="bcd")

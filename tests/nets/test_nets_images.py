@@ -86,6 +86,7 @@ def test_a_table_names_every_axis(case):
     assert net.build()(images(shape)).shape == (4, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", NARROW)
 def test_steps_lower_the_loss(case):
     net, shape = narrow(case)
@@ -122,6 +123,7 @@ def test_channels_innermost_are_a_matter_of_speed_alone(case):
         torch.testing.assert_close(flat.slopes[name] / scale, leaf.grad / scale, rtol=0, atol=5e-3, msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", NARROW)
 def test_predictions_do_not_depend_on_how_many_are_made_at_a_time(case):
     net, shape = narrow(case)

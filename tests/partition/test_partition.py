@@ -23,6 +23,7 @@ def everything(made: Partition) -> np.ndarray:
 # every way, any settings
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     name=st.sampled_from(sorted(PARTITIONS)),

@@ -104,6 +104,7 @@ def test_a_class_whose_labels_nobody_knows_is_refused():
         )
 
 
+@pytest.mark.slow
 def test_what_is_hidden_is_drawn_again_where_a_class_would_have_no_label():
     """Each of five classes lies on two devices of ten, half of them unlabelled: 220 of 252 draws lose a class."""
     owners = [f"{label}{i // 5 % 2}" for i, label in enumerate(LABELS)]

@@ -103,6 +103,7 @@ def test_a_partition_survives_its_table(tmp_path, name):
 # the picture
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("devices", "classes"), [(4, 2), (32, 20)])
 def test_who_holds_what(tmp_path, devices, classes):
     labels = np.arange(1600) % classes

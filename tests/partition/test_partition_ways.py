@@ -40,6 +40,7 @@ def held(labels: Index, made: dict[str, Index]) -> np.ndarray:
 # every way
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(
     name=st.sampled_from(sorted(PARTITIONS)),

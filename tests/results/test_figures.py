@@ -41,6 +41,7 @@ def test_every_picture_names_every_method_and_is_drawn(methods: list[str], devic
         assert picture.get_figwidth() < 14
 
 
+@pytest.mark.slow
 def test_comparison_is_sorted_by_rank_with_the_controls_below():
     table = frame(rows({"poor": [[0.2, 0.2]], "good": [[0.9, 0.7]], "simple": [[0.95, 0.95]]}, shared=0.6))
     picture = figures.comparison(summary_of(table, "simple"))
@@ -59,6 +60,7 @@ def test_comparison_without_own_test_data_has_one_panel():
     assert [panel.get_title(loc="left") for panel in figures.comparison(summary_of(table)).axes] == ["shared test"]
 
 
+@pytest.mark.slow
 def test_a_method_that_sends_nothing_stands_at_zero_on_a_logarithmic_axis():
     summary = summary_of(drawn(TWO, 4))
     panel = figures.accuracy_by_traffic(summary).axes[0]
@@ -86,6 +88,7 @@ def test_per_device_shows_one_seed_the_best_method_first():
     figures.png(first)
 
 
+@pytest.mark.slow
 def test_heat_map_holds_the_matrix():
     matrix = np.arange(6.0).reshape(2, 3)
     picture = figures.heat_map(matrix, "links")
@@ -94,6 +97,7 @@ def test_heat_map_holds_the_matrix():
     figures.png(figures.heat_map([[1.0]], "one"))
 
 
+@pytest.mark.slow
 def test_transport_keeps_a_lone_match_visible():
     order = np.random.default_rng(0).permutation(400)
     plans = {"device/fc1": np.eye(400)[order] / 400, "device/fc2": np.full((3, 5), 1 / 15), "none": np.zeros((2, 2))}
@@ -131,6 +135,7 @@ GRID = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_along_a_key_draws_a_panel_for_each_combination_of_the_others():
     table = pd.concat([drawn(TWO, 3, setting=setting) for setting in GRID])
     summary = summary_of(table, "together")
@@ -161,6 +166,7 @@ def test_along_sets_of_places_without_a_shared_test_set():
     assert {"locations", "accuracy on own test data"} <= set(texts(picture))
 
 
+@pytest.mark.slow
 def test_curves_of_several_settings_have_a_panel_each():
     table = pd.concat([drawn(TWO, 3, rounds=3, setting=setting) for setting in ("b", "a", "c", "d")])
     picture = figures.curves(curves(table))
@@ -190,6 +196,7 @@ def test_similarity_puts_groups_together_and_writes_few_values():
     figures.png(picture)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1.0, 0.0, 1000.0])
 def test_alignment_frames_the_cell_that_was_found(scale: float):
     found = {
@@ -217,6 +224,7 @@ def test_features_have_a_colour_for_each_class_and_a_marker_for_each_group():
     figures.png(picture)
 
 
+@pytest.mark.slow
 def test_soft_targets_are_drawn_over_rounds_beside_their_numbers():
     tables = {"dfl": {2**i: np.eye(3) * i / 10 for i in range(8)}, "fd": {1: np.eye(3)}}
     courses = {

@@ -185,6 +185,7 @@ def runs(draw: st.DrawFn) -> dict[str, pd.DataFrame]:
     return {f"m{i}": pd.DataFrame(draw(grid)) for i in range(draw(st.integers(1, 6)))}
 
 
+@pytest.mark.slow
 @steady
 @given(runs())
 def test_ranks_follow_the_means_and_ties_are_with_the_leader(runs: dict[str, pd.DataFrame]):
@@ -200,12 +201,14 @@ def test_ranks_follow_the_means_and_ties_are_with_the_leader(runs: dict[str, pd.
         assert places[name] == order.index(leader) + 1 <= position
 
 
+@pytest.mark.slow
 @steady
 @given(runs())
 def test_ranks_do_not_depend_on_the_order_of_methods_seeds_and_devices(runs: dict[str, pd.DataFrame]):
     assert ranks({name: runs[name].iloc[::-1, ::-1] for name in reversed(runs)}) == ranks(runs)
 
 
+@pytest.mark.slow
 @steady
 @given(runs())
 def test_a_method_ties_with_its_twin(runs: dict[str, pd.DataFrame]):

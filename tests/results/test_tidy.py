@@ -38,6 +38,7 @@ def sent(rows: pd.DataFrame) -> pd.Series:
     return up.set_index(["stage", "round", "device"])["value"]
 
 
+@pytest.mark.slow
 def test_fedasa_sends_four_bytes_for_each_parameter_that_it_shares():
     rows = table("fedasa", **FEDASA)
     up = sent(rows)
@@ -51,6 +52,7 @@ def test_fedasa_sends_four_bytes_for_each_parameter_that_it_shares():
         assert distances.index(min(distances)) == aligned[device, "depth"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings", "shared"),
     [

@@ -34,8 +34,8 @@ def refused(*_: object) -> None:
 
 @pytest.fixture
 def orders(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A writer that opens no record."""
-    monkeypatch.setattr(writer, "open_record", begun)
+    """A writer that needs no record."""
+    monkeypatch.setattr(writer, "warm_up", begun)
     monkeypatch.setattr(writer, "save", noted)
     return monkeypatch
 
@@ -81,6 +81,7 @@ def test_the_writer_shows_its_progress_at_the_end(orders: pytest.MonkeyPatch, tm
 
     orders.setattr(writer, "progress", watched)
     with RecordWriter() as book:
+        book.warm_up()
         for word in "abc":
             book.save(tmp_path / "written", word, "study")
     *counts, said = seen
@@ -114,9 +115,9 @@ def test_a_failed_write_ends_the_flow_at_the_next_call(orders: pytest.MonkeyPatc
 
 @pytest.mark.slow
 def test_a_record_that_cannot_be_opened_ends_the_flow(orders: pytest.MonkeyPatch) -> None:
-    orders.setattr(writer, "open_record", refused)
-    with pytest.raises(OSError, match=FULL), RecordWriter():
-        pass
+    orders.setattr(writer, "warm_up", refused)
+    with pytest.raises(OSError, match=FULL), RecordWriter() as book:
+        book.warm_up()
 
 
 @pytest.mark.slow
@@ -130,7 +131,7 @@ def test_an_error_of_the_flow_is_raised_and_the_current_run_completed(
         with RecordWriter() as book:
             for word in "abcdef":
                 book.save(place, word, "study")
-            book._pending[1].result()  # the first of them: begin goes before
+            book._pending[0].result()
             raise ValueError("the body's own")
 
     with pytest.raises(ValueError, match="the body's own"):

@@ -52,6 +52,7 @@ def page() -> str:
     return html(table, found, {"study": "Who is best?"}, given)
 
 
+@pytest.mark.slow
 def test_the_page_needs_nothing_else(page: str):
     tags = Page(page).tags
     for tag, attributes in tags:
@@ -88,6 +89,7 @@ def test_the_same_input_gives_the_same_page():
 # names
 
 
+@pytest.mark.slow
 def test_names_are_escaped():
     table = add_links(frame(rows({WICKED: [[0.5, 0.6]]}, setting=WICKED)), {WICKED: LINKS["a"][:1]})
     table = table.assign(study=WICKED, dataset=WICKED, device="<i>" + table["device"])
@@ -110,6 +112,7 @@ def test_names_are_escaped():
     assert sum(WICKED in alt for alt in alts) == 2  # the given picture, and the comparison, which says the verdict
 
 
+@pytest.mark.slow
 def test_without_a_question_the_study_is_named_and_escaped():
     table = frame(rows({"a": [[0.5, 0.6]]})).assign(study=WICKED)
     text = html(table, summary(table), {}, {})
@@ -153,6 +156,7 @@ def test_the_page_shows_each_claim_of_a_study_with_verdict_and_numbers():
     assert html(table, found, {"study": "Who?"}, {}) == html(table, found, {"study": "Who?"}, {}, claims()[:0], {})
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_the_paper_prints_and_its_conditions():
     table = frame(rows({"a": [[0.5, 0.6]]}))
     value = Value(what=WICKED, paper=0.9505, ours=0.93, spread=0.01, seeds=3)
@@ -176,6 +180,7 @@ def test_the_page_shows_what_the_paper_prints_and_its_conditions():
     assert html(table, summary(table), {}, {}, papers={"other": paper}) == html(table, summary(table), {}, {})
 
 
+@pytest.mark.slow
 def test_each_of_many_settings_has_a_table_and_the_given_pictures_only():
     table = sweep(4)
     given = {("study", "devices=1"): {"Who holds what": figures.png(figures.heat_map([[1.0]], "x"))}}

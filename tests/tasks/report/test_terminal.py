@@ -18,6 +18,7 @@ def printed(found: pd.DataFrame, width: int) -> str:
     return out.getvalue()
 
 
+@pytest.mark.slow
 def test_the_terminal_table_fits_100_columns():
     text = printed(comparison()[1], 100)
     assert max(map(len, text.splitlines())) <= 100
@@ -27,6 +28,7 @@ def test_the_terminal_table_fits_100_columns():
     assert "\x1b" not in text
 
 
+@pytest.mark.slow
 def test_a_narrow_terminal_drops_columns_not_digits():
     text = printed(comparison()[1], 80)
     assert max(map(len, text.splitlines())) <= 80
@@ -43,6 +45,7 @@ def test_ties_and_unknown_seconds():
     assert "seconds" not in text
 
 
+@pytest.mark.slow
 def test_without_a_console_it_prints_plain_text(capsys: pytest.CaptureFixture[str]):
     print_summary(comparison()[1])
     assert "local_only" in capsys.readouterr().out

@@ -1,0 +1,23 @@
+"""Every method of the registry with its settings, but few rounds and epochs: tests play each several times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from fedcore.methods import METHODS
+from tasks.config.params import read
+from tasks.config.settings import MethodSettings
+from tasks.config.studies import grid_points
+
+EPOCHS = 2
+FEWER = {"rounds": 2, "pair_rounds": 2, "pair_iterations": 2, "steps": 5, "identifier_steps": 5}
+
+
+def shortened(row: MethodSettings) -> MethodSettings:
+    fewer = {name: count for name, count in FEWER.items() if name in row.settings}
+    return replace(row, training={**row.training, "epochs": EPOCHS}, settings={**row.settings, **fewer})
+
+
+PARAMS = read(Path(__file__).parents[1])
+ROWS = {row.name: shortened(row) for row in grid_points(PARAMS, "code", "small", {}, list(METHODS))[0].methods}
