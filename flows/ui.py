@@ -1,4 +1,4 @@
-"""Serve Prefect's and MLflow's pages on this machine only, until Ctrl-C.
+"""Serve Prefect's and MLflow's pages on this machine only, until Ctrl-C; docs/safety.md says who may use them.
 
 python -m flows.ui
 """
@@ -21,11 +21,13 @@ def main() -> None:
         command = [
             sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
             "--backend-store-uri", environment.TRACKING, "--default-artifact-root", environment.ARTIFACTS.as_uri(),
+            "--no-serve-artifacts", "--allowed-hosts", f"127.0.0.1:{port},localhost:{port}",
         ]  # fmt: skip
         with (environment.STATE / "mlflow.log").open("ab") as log:
             mlflow = subprocess.Popen(command, env=os.environ, stdout=log, stderr=log)
         page = f"http://127.0.0.1:{port}/#/experiments/{runs.Record().experiment}/runs"
-        print(f"Prefect  {url.removesuffix('/api')}\nMLflow   {page}\nCtrl-C ends both", flush=True)
+        ours = f"   password: {server.password()}" if server.running() == url else ""
+        print(f"Prefect  {url.removesuffix('/api')}{ours}\nMLflow   {page}\nCtrl-C ends both", flush=True)
         try:
             mlflow.wait()
         except KeyboardInterrupt:

@@ -13,8 +13,8 @@ from typing import Any
 
 import psutil
 
-from tasks.cache.store import write_whole
 from tasks.config import environment
+from tasks.config.state import write_whole
 
 JOURNAL = environment.STATE / "journal.jsonl"
 FLOWS = environment.STATE / "flows"

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
@@ -24,6 +22,7 @@ from safetensors.torch import save
 from fedcore.data import Dataset
 from fedcore.partition import Partition
 from fedcore.types import Data, Message, Model, Report, Splits, Update
+from tasks.config.state import write_whole
 
 CLASSES: dict[str, type] = {c.__name__: c for c in (Data, Dataset, Message, Model, Partition, Report, Splits, Update)}
 HEADER = "fedcore"
@@ -135,21 +134,6 @@ def digest_of(content: bytes) -> str:
 def _digest_at(path: Path, mtime_ns: int, size: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file atomically: if the process is killed, the file is complete or does not exist."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def is_blob(value: Any) -> bool:

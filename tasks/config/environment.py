@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import sys
 from pathlib import Path
 
 HOME = Path(os.environ.get("FEDCORE_HOME") or Path.cwd()).resolve()
@@ -56,4 +57,7 @@ def prepare() -> None:
     atexit.register(gc.freeze)
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
-    STATE.mkdir(parents=True, exist_ok=True)
+    try:
+        STATE.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        sys.exit(f"fedcore: {STATE}: no folder for the cache ({error.strerror})")

@@ -1,16 +1,19 @@
 """One Prefect server for a whole run.
 
 The first command that needs it starts it in the background. It keeps running for a while, so that the stages of a
-`dvc repro` share one server, and stops when it is no longer used. It listens on loopback only.
+`dvc repro` share one server, and stops when it is no longer used. A flow that finds it gone starts it again. It listens
+on loopback only and wants a password (docs/safety.md): whoever may speak to it can run commands.
 
     python -m tasks.prefect.server start | stop | keep
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -20,18 +23,24 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from http.client import HTTPException
+from urllib.parse import urlsplit
 
 import psutil
 from filelock import FileLock
 
 from tasks.config import environment
+from tasks.config.state import set_aside, write_whole
 
 STATE = environment.STATE / "server.json"
+PASSWORD = environment.STATE / "password"
 LEASE = environment.STATE / "server.lease"
+LOCK = environment.STATE / "server.lock"
 LOG = environment.STATE / "server.log"
 IDLE = 300.0
 """Seconds without use after which the server stops."""
-BEAT = 5.0
+BEAT = 2.0
+RESTARTS = 3
 
 
 def ensure() -> str:
@@ -43,32 +52,64 @@ def ensure() -> str:
     if url := os.environ.get("PREFECT_API_URL"):
         return url
     touch()
-    with FileLock(environment.STATE / "server.lock"):
-        url = running()
-        if url is None:
-            url = _start()
-    os.environ["PREFECT_API_URL"] = url
+    with FileLock(LOCK):
+        url = running() or _restart()
+    os.environ |= {"PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": password()}
     return url
 
 
+def password() -> str:
+    """Return the password of this project's server, a random one made on first use: user name, colon, secret."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if found := PASSWORD.read_text("ascii").strip():
+            return found
+    if PASSWORD.is_dir():
+        set_aside(PASSWORD, "is no file")
+    write_whole(PASSWORD, f"fedcore:{secrets.token_urlsafe(24)}\n".encode())
+    return password()
+
+
 def running() -> str | None:
-    """Return the address of this project's server if it answers."""
+    """Return the address of this project's server if it answers, and will stop when it is no longer used."""
+    url, pid = _last()
+    return url if pid and psutil.pid_exists(pid) and answers(url) else None
+
+
+def _last() -> tuple[str, int]:
+    """Return the address and the process id of the server last started; "" and 0 if that is not known.
+
+    The password is sent to this address, so it must be one on loopback.
+    """
     try:
-        url = str(json.loads(STATE.read_text())["url"])
-    except (OSError, ValueError, KeyError):
-        return None
-    return url if _healthy(url) else None
+        said = json.loads(STATE.read_text())
+        url, pid = said["url"], said["pid"]
+        parts = urlsplit(url)
+        known = parts.scheme == "http" and parts.hostname == "127.0.0.1" and parts.port and type(pid) is int
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        known = False
+    return (url, pid) if known else ("", 0)
 
 
 @contextlib.contextmanager
 def lease() -> Iterator[str]:
-    """Keep the server alive while the body runs; yields its address."""
+    """Keep the server alive while the body runs; yields its address.
+
+    A server of this project that is gone is started again, at most RESTARTS times. If that fails, or someone has
+    stopped it, this process ends at once: Prefect would ask for it again for minutes, in hundreds of lines.
+    """
+    ours = "PREFECT_API_URL" not in os.environ
     url = ensure()
     done = threading.Event()
 
     def beat() -> None:
+        left = RESTARTS
         while not done.wait(BEAT):
             touch()
+            if ours and not listens(url):
+                left -= 1
+                reason = "is gone again and again" if left < 0 else _revive(url)
+                if reason and not done.is_set():
+                    _leave(reason)
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
@@ -80,78 +121,126 @@ def lease() -> Iterator[str]:
         touch()
 
 
+def listens(url: str) -> bool:
+    """Tell whether anything listens at an address on loopback, however busy it is."""
+    try:
+        socket.create_connection(("127.0.0.1", urlsplit(url).port or 0), timeout=BEAT).close()
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _revive(url: str) -> str:
+    """Start the server again at its address; returns the reason if that is impossible."""
+    with FileLock(LOCK):
+        if running() == url:  # another process was faster
+            return ""
+        if not STATE.exists():
+            return "was stopped"
+        try:
+            there = _restart()
+        except (RuntimeError, OSError) as error:
+            return f"is gone and cannot be started again ({error})"
+    return "" if there == url else "is gone, and its port is taken"
+
+
+def _leave(reason: str) -> None:
+    show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""
+    advice = "finished steps are kept, run the same command to continue"
+    sys.stderr.write(f"{show_cursor}fedcore: the Prefect server {reason}; {advice}\n")
+    sys.stderr.flush()
+    os._exit(1)
+
+
 def touch() -> None:
     LEASE.touch()
 
 
 def stop() -> None:
-    """Stop this project's server, if it runs."""
-    try:
-        pid = int(json.loads(STATE.read_text())["pid"])
-    except (OSError, ValueError, KeyError):
-        return
-    # The id may belong to another process by now.
-    with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.TimeoutExpired):
-        process = psutil.Process(pid)
-        if "tasks.prefect.server" in process.cmdline():
+    """Stop this project's server, if it runs; flows that use it end."""
+    with FileLock(LOCK):
+        _stop()
+
+
+def _stop() -> None:
+    _, pid = _last()
+    running = _processes(pid)
+    for process in running:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             process.terminate()
-            process.wait(15)
-    STATE.unlink(missing_ok=True)
+    for process in psutil.wait_procs(running, 15)[1]:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            process.kill()
+    if STATE.is_dir():
+        set_aside(STATE, "is no file")
+    else:
+        STATE.unlink(missing_ok=True)
 
 
-def _start() -> str:
-    port = _port()
+def _processes(leader: int) -> list[psutil.Process]:
+    """Return the processes of a server: those in the group of its first one, which may be gone, by their commands."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]) if leader > 0 else ():
+        with contextlib.suppress(OSError):
+            words = process.info["cmdline"] or ()
+            if os.getpgid(process.pid) == leader and ("tasks.prefect.server" in words or "prefect" in words):
+                found.append(process)
+    return found
+
+
+def _restart() -> str:
+    """Start the server, at the address of the last one if possible; ends one that does not answer to the password."""
+    port, secret = urlsplit(_last()[0]).port or 0, password()
+    _stop()
+    try:
+        port = free_port(port)
+    except OSError:
+        port = free_port()
     url = f"http://127.0.0.1:{port}/api"
     # In its own session, so that Ctrl-C in a run does not stop a server that other runs use.
     with LOG.open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "tasks.prefect.server", "_watch", str(port)],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=environment.HOME,
+            env={**os.environ, "PREFECT_API_AUTH_STRING": secret},
         )  # fmt: skip
+    # A flow that is killed meanwhile leaves a server that the next one finds.
+    write_whole(STATE, json.dumps({"url": url, "pid": process.pid}).encode())
+    _write_profile({"PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": secret})
     limit = time.monotonic() + 120
-    while not _healthy(url):
+    while not answers(url):
         if process.poll() is not None or time.monotonic() > limit:
             raise RuntimeError(f"the Prefect server did not start; see {LOG.relative_to(environment.HOME)}")
         time.sleep(0.1)
-    STATE.write_text(json.dumps({"url": url, "pid": process.pid}))
-    _write_profile(url)
     return url
 
 
-def _write_profile(url: str) -> None:
+def _write_profile(settings: dict[str, str]) -> None:
     """Make the prefect command use this server in the project's folder (prefect.toml names the file)."""
-    environment.PREFECT.mkdir(parents=True, exist_ok=True)
-    text = f'active = "fedcore"\n\n[profiles.fedcore]\nPREFECT_API_URL = "{url}"\n'
-    (environment.PREFECT / "profiles.toml").write_text(text)
-
-
-def _port() -> int:
-    """Return the last server's port if it is free, else any free port."""
-    try:
-        return free_port(_last_port())
-    except OSError:
-        return free_port()
+    lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
+    text = "\n".join(['active = "fedcore"', "", "[profiles.fedcore]", *lines, ""])
+    write_whole(environment.PREFECT / "profiles.toml", text.encode())
 
 
 def free_port(wanted: int = 0) -> int:
     """Return a free port on loopback. Raises OSError if `wanted` is in use."""
     with socket.socket() as probe:
+        # A port whose last server was killed has connections that time out; a server can listen there all the same.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("127.0.0.1", wanted))
         return int(probe.getsockname()[1])
 
 
-def _last_port() -> int:
+def answers(url: str) -> bool:
+    """Tell whether a Prefect API answers there, and to this project's password."""
+    token = base64.b64encode(password().encode()).decode()
+    request = urllib.request.Request(f"{url}/admin/version", headers={"Authorization": f"Basic {token}"})
     try:
-        return int(json.loads(STATE.read_text())["url"].split(":")[2].split("/")[0])
-    except (OSError, ValueError, KeyError, IndexError):
-        return 0
-
-
-def _healthy(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
+        with urllib.request.urlopen(request, timeout=2) as answer:
+            return isinstance(json.loads(answer.read(1000)), str)
+    except (OSError, HTTPException, ValueError):
         return False
 
 
@@ -159,7 +248,12 @@ def _watch(port: int) -> None:
     """Run the server until the lease has not been touched for IDLE seconds."""
     environment.prepare()
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    server = subprocess.Popen(command, env={**os.environ, "PREFECT_API_URL": f"http://127.0.0.1:{port}/api"})
+    settings = {
+        "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
+        "PREFECT_SERVER_API_AUTH_STRING": os.environ["PREFECT_API_AUTH_STRING"],
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://127.0.0.1:{port},http://localhost:{port}",
+    }
+    server = subprocess.Popen(command, env={**os.environ, **settings})
     signal.signal(signal.SIGTERM, lambda *_: server.terminate())
     while server.poll() is None:
         time.sleep(1)
@@ -179,7 +273,7 @@ def main(words: list[str]) -> None:
             stop()
         case ["keep"]:
             with lease() as url:
-                print(url, flush=True)
+                print(f"{url}\nits page asks for a password: cat {PASSWORD}", flush=True)
                 threading.Event().wait()
         case ["_watch", port]:
             _watch(int(port))

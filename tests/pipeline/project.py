@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -96,16 +97,23 @@ class Seen:
 
 @dataclass
 class Project:
-    """api: the Prefect server to use; None: the folder's own, as a user without settings has it."""
+    """api: the Prefect server to use; None: the folder's own, as a user without settings has it. password: of `api`."""
 
     folder: Path
     api: str | None = None
     sources: Path | None = None
+    password: str | None = None
     started: list[subprocess.Popen[str]] = field(default_factory=list)
     read: int = 0
 
     @classmethod
-    def copy(cls, folder: Path, api: str | None = None, change: Callable[[dict[str, Any]], None] = small) -> Project:
+    def copy(
+        cls,
+        folder: Path,
+        api: str | None = None,
+        change: Callable[[dict[str, Any]], None] = small,
+        password: str | None = None,
+    ) -> Project:
         """Copy the project as it is now, with its parameters changed."""
         for name in SOURCES:
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -127,7 +135,7 @@ class Project:
         params = read_params(ROOT)
         change(params)
         write_params(folder, params)
-        return cls(folder, api)
+        return cls(folder, api, password=password)
 
     def environment(self, **more: str) -> dict[str, str]:
         """The caller's environment without its settings of Prefect, MLflow and the project."""
@@ -140,6 +148,7 @@ class Project:
             "COLUMNS": "200",
             **{f"GIT_{who}_{what}": "a@b.c" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
             **({"PREFECT_API_URL": self.api} if self.api else {}),
+            **({"PREFECT_API_AUTH_STRING": self.password} if self.password else {}),
             **more,
         }
 
@@ -207,7 +216,9 @@ class Project:
     def ask(self, what: str, body: Mapping[str, Any] | None = None) -> Any:
         """Ask the Prefect server."""
         content = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.api}/{what}", content, {"Content-Type": "application/json"})
+        token = base64.b64encode((self.password or "").encode()).decode()
+        headers = {"Content-Type": "application/json", "Authorization": f"Basic {token}"}
+        request = urllib.request.Request(f"{self.api}/{what}", content, headers)
         with urllib.request.urlopen(request, timeout=LIMIT) as answer:
             return json.load(answer)
 

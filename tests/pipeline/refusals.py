@@ -267,7 +267,7 @@ def ask(project: Project) -> dict[str, Said]:
         mine = {name: case for name, case in cases.items() if case["late"] == late}
         answers |= type_all(project, mine, FEDCORE_HOME=str(project.folder), PREFECT_API_URL=api)
     for name in TYPED:
-        here = Project(Path(cases[name]["folder"]), project.api, project.folder)
+        here = Project(Path(cases[name]["folder"]), project.api, project.folder, project.password)
         words = CASES[name].words.split()
         answers[f"typed: {name}"] = here.run(
             "python", "-m", CASES[name].module, *words, code=None, FEDCORE_HOME=str(project.folder)

@@ -32,7 +32,7 @@ class Place:
     projects: list[Project] = field(default_factory=list)
 
     def copy(self, name: str) -> Project:
-        return self.join(Project.copy(self.folder / name, self.host.api))
+        return self.join(Project.copy(self.folder / name, self.host.api, password=self.host.password))
 
     def join(self, project: Project) -> Project:
         self.projects.append(project)
@@ -128,7 +128,7 @@ def interrupt(database: Path, method: str) -> None:
 
 def cloned(place: Place, origin: Project) -> Clone:
     origin.run("git", "clone", "--quiet", str(origin.folder), str(place.folder / "clone"))
-    clone = place.join(Project(place.folder / "clone", origin.api))
+    clone = place.join(Project(place.folder / "clone", origin.api, password=origin.password))
     pulled = clone.look(clone.run("dvc", "pull"))
     again = clone.look(clone.run("dvc", "repro"))
     table(clone.folder / "data" / "mine.csv", 0)
@@ -509,7 +509,7 @@ def serve(host: Project) -> list[str]:
     """Start the host's server by two concurrent commands; returns the addresses that they print."""
     keepers = [host.start("python", "-m", "tasks.prefect.server", "keep") for _ in range(2)]
     answers = [str(keeper.stdout and keeper.stdout.readline()).strip() for keeper in keepers]
-    host.api = answers[0]
+    host.api, host.password = answers[0], (host.folder / ".fedcore" / "password").read_text().strip()
     return answers
 
 

@@ -25,7 +25,8 @@ from safetensors.torch import load_file, save_file
 from fedcore.data import Dataset
 from fedcore.partition import Partition
 from fedcore.types import Data, Message, Model, Report, Splits, Update
-from tasks.cache.store import CLASSES, DamagedBlob, Store, digest_of, flatten, refs, unflatten, write_whole
+from tasks.cache.store import CLASSES, DamagedBlob, Store, digest_of, flatten, refs, unflatten
+from tasks.config.state import write_whole
 
 # values of every kind
 
