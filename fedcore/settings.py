@@ -41,7 +41,9 @@ def check(model: type[M], where: str, values: Any) -> M:
     if not isinstance(values, Mapping):
         raise InputError(f"{where} = {values!r}: must be a section with keys {', '.join(model.model_fields)}")
     try:
-        return model.model_validate(dict(values), strict=False)
+        found = model.model_validate(dict(values), strict=False)
+        refuse_other_kinds(where, values, found)
+        return found
     except ValidationError as error:
         errors = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")  # a typo also misses its key
         first, place = errors[0], errors[0]["loc"]
@@ -60,6 +62,26 @@ def check(model: type[M], where: str, values: Any) -> M:
                 raise InputError(f"{unknown(key, model.model_fields)}{more}") from None
         said = said.removeprefix("Value error, ")
         raise InputError(f"{key} = {first['input']!r}: {said[0].lower()}{said[1:]}{more}") from None
+
+
+def refuse_other_kinds(key: str, given: Any, taken: Any) -> None:
+    """Refuse a text or a truth value that was taken as a number, such as '1' or true, and a number as a truth value.
+
+    given, taken: a value before and after validation.
+    """
+    if isinstance(given, Mapping) and isinstance(taken, Mapping | BaseModel):
+        values = taken if isinstance(taken, Mapping) else taken.__dict__
+        for name in given.keys() & values.keys():
+            refuse_other_kinds(f"{key}.{name}", given[name], values[name])
+    elif isinstance(given, list | tuple) and isinstance(taken, list | tuple) and len(given) == len(taken):
+        for number, (before, after) in enumerate(zip(given, taken, strict=True)):
+            refuse_other_kinds(f"{key}.{number}", before, after)
+    elif isinstance(taken, bool) and not isinstance(given, bool):
+        raise InputError(f"{key} = {given!r}: must be true or false")
+    elif type(taken) in (int, float) and isinstance(given, bool | str):
+        raise InputError(f"{key} = {given!r}: must be a number")
+    elif type(taken) is int and abs(taken) >= 2**63:
+        raise InputError(f"{key} = {given!r}: must be a number below 2^63")
 
 
 def check_method(

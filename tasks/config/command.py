@@ -1,15 +1,36 @@
-"""How a command reports bad input: one line on stderr and exit code 2. Imports nothing slow."""
+"""How a command ends: what a user must know stands in one line on stderr. Imports nothing slow.
+
+Exit codes: 0; 1 if the run cannot go on for a reason outside of it (run it again); 2 for bad input; 128 and the
+number of the signal that stopped it, 130 for Ctrl-C. An error that is nobody's fault but the code's has its traceback.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+CONTINUE = "finished steps are kept, run the same command to continue"
+
+
+class Failed(RuntimeError):
+    """The run cannot go on, for a reason outside of it, in one line; what is finished is kept."""
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asks this process to end."""
+
+    def __init__(self, number: int = signal.SIGINT) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 @contextmanager
 def report_bad_input() -> Iterator[None]:
-    """Report an InputError in one line and exit with code 2."""
+    """Report in one line why a command ended early, and exit with its code."""
+    _stop_on_signals()
     try:
         yield
     except ValueError as error:
@@ -17,8 +38,34 @@ def report_bad_input() -> Iterator[None]:
 
         if not isinstance(error, InputError):
             raise
-        sys.stderr.write(f"fedcore: {error}\n")
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.stderr.write("fedcore: stopped; finished steps are kept, run the same command to continue\n")
-        sys.exit(130)
+        _leave(2, str(error))
+    except Failed as error:
+        _leave(1, str(error))
+    except KeyboardInterrupt as stopped:
+        _leave(128 + getattr(stopped, "number", signal.SIGINT), f"stopped; {CONTINUE}")
+
+
+def _leave(code: int, line: str) -> None:
+    sys.stderr.write(f"fedcore: {line}\n")
+    sys.exit(code)
+
+
+def _stop_on_signals() -> None:
+    """Let the signals that end a process raise Stopped, so that workers and marks are left behind by none.
+
+    A second signal ends the process at once. One that is ignored, as under nohup, stays ignored.
+    """
+
+    def stop(number: int, frame: object) -> None:
+        for other in signals:
+            signal.signal(other, lambda number, frame: os._exit(128 + number))
+        raise Stopped(number)
+
+    with suppress(ValueError):  # not in the main thread
+        signals = [
+            number
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler)
+        ]
+        for number in signals:
+            signal.signal(number, stop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -21,6 +22,10 @@ Seeds = Annotated[list[Annotated[int, Ge(0)]], Field(min_length=1)]
 
 EVERY = "run.every"
 """The only setting of section run that a study may change."""
+
+
+POINTS = 2000
+"""The most settings of a study: each takes a row of the record, and of every table and page."""
 
 
 class Study(Section):
@@ -128,7 +133,12 @@ def grid_points(
         builder(name)  # a wrong name is reported before the settings that no method of this name takes
     custom = {name.rpartition(":")[2]: name for name in names if ":" in name}
     settings_of_points = []
-    for values in itertools.product(*(_axis(key, values, changes) for key, values in size.grid.items())):
+    axes = [_axis(key, values, changes) for key, values in size.grid.items()]
+    if (count := math.prod(map(len, axes))) > POINTS:
+        raise InputError(
+            f"studies.{study_name}.sizes.{size_name}.grid: has {count} settings, at most {POINTS} are allowed"
+        )
+    for values in itertools.product(*axes):
         point = {key: word for key, word, _ in values}
         at_point = {key: value for _, _, settings in values for key, value in settings.items()}
         for key in [*size.set, *at_point]:

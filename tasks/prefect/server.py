@@ -30,6 +30,7 @@ import psutil
 from filelock import FileLock
 
 from tasks.config import environment
+from tasks.config.command import CONTINUE, Failed
 from tasks.config.state import set_aside, write_whole
 
 STATE = environment.STATE / "server.json"
@@ -46,7 +47,7 @@ RESTARTS = 3
 def ensure() -> str:
     """Return the address of a running Prefect API; starts a server if necessary.
 
-    If the user has set PREFECT_API_URL, that server is used. Raises RuntimeError if no server can be started.
+    If the user has set PREFECT_API_URL, that server is used. Raises Failed if no server can be started.
     """
     environment.prepare()
     if url := os.environ.get("PREFECT_API_URL"):
@@ -141,15 +142,14 @@ def _revive(url: str) -> str:
             return "was stopped"
         try:
             there = _restart()
-        except (RuntimeError, OSError) as error:
+        except (Failed, OSError) as error:
             return f"is gone and cannot be started again ({error})"
     return "" if there == url else "is gone, and its port is taken"
 
 
 def _leave(reason: str) -> None:
     show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""
-    advice = "finished steps are kept, run the same command to continue"
-    sys.stderr.write(f"{show_cursor}fedcore: the Prefect server {reason}; {advice}\n")
+    sys.stderr.write(f"{show_cursor}fedcore: the Prefect server {reason}; {CONTINUE}\n")
     sys.stderr.flush()
     os._exit(1)
 
@@ -212,7 +212,7 @@ def _restart() -> str:
     limit = time.monotonic() + 120
     while not answers(url):
         if process.poll() is not None or time.monotonic() > limit:
-            raise RuntimeError(f"the Prefect server did not start; see {LOG.relative_to(environment.HOME)}")
+            raise Failed(f"the Prefect server did not start; see {LOG.relative_to(environment.HOME)}")
         time.sleep(0.1)
     return url
 

@@ -11,20 +11,23 @@ from uuid import UUID
 
 from prefect import get_client, get_run_logger, runtime
 from prefect.context import refresh_global_settings_context
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import ObjectNotFound, TerminationSignal
 from prefect.states import Crashed
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedcore.execute.accelerator import find_accelerator
-from fedcore.execute.workers import Workers
+from fedcore.execute.workers import WorkerDied, Workers
 from fedcore.types import InputError
 from tasks.cache import journal
 from tasks.cache.journal import Step
 from tasks.cache.store import Store
 from tasks.config import environment
+from tasks.config.command import Failed
 from tasks.prefect import server
 from tasks.prefect.steps import Steps
+
+KNOWN = (InputError, Failed, WorkerDied, KeyboardInterrupt, TerminationSignal)
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -34,18 +37,26 @@ def prefect_server() -> Iterator[None]:
     """Run the body with a Prefect server."""
     with server.lease():
         refresh_global_settings_context()
-        quiet = _HideInputErrors()
-        for name in ("prefect.flow_runs", "prefect.task_runs"):
-            logging.getLogger(name).addFilter(quiet)
+        hide_known_errors()
         yield
 
 
-class _HideInputErrors(logging.Filter):
-    """Hides Prefect's messages about an InputError from the terminal, which shows its one line."""
+def hide_known_errors() -> None:
+    """Hide Prefect's lines about errors of which the terminal shows one line (tasks.config.command).
 
+    Those about a server that does not answer go too: it is started again meanwhile, or the flow ends.
+    """
+    known = _HideKnownErrors()
+    for name in ("prefect.flow_runs", "prefect.task_runs"):
+        logging.getLogger(name).addFilter(known)
+
+
+class _HideKnownErrors(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        return not isinstance(error, InputError) and "an exception InputError: " not in record.getMessage()
+        said = record.getMessage()
+        # The state repeats the error that was shown or hidden before it.
+        return not isinstance(error, KNOWN) and not said.startswith(("Finished in state", "Crash detected!"))
 
 
 class Session:

@@ -18,6 +18,7 @@ from tasks.cache.journal import Step
 from tasks.cache.keys import Digest
 from tasks.cache.store import DamagedBlob, Ref, Store, refs, unflatten
 from tasks.config import environment
+from tasks.config.command import CONTINUE, Failed
 from tasks.prefect.records import discard_damaged, sealed
 
 
@@ -114,13 +115,13 @@ class Steps:
         results: dict[Any, Any] = {}
         steps: dict[Any, Step] = {}
         for unit in _in_order_of_completion(calls, futures):
-            record = futures[unit].result() if unit in futures else self._records[keys[unit]]
+            record = _result(kind, unit, futures[unit]) if unit in futures else self._records[keys[unit]]
             try:
                 value = self._read_whole(record, needed)
             except DamagedBlob:
                 # The cache refers to a missing or damaged blob: compute the step again and replace its record.
                 jobs[unit].ran = False
-                record = self._submit(kind, unit, keys[unit], jobs[unit], refresh=True).result()
+                record = _result(kind, unit, self._submit(kind, unit, keys[unit], jobs[unit], refresh=True))
                 value = self._read_whole(record, needed)
             self._records[keys[unit]] = record
             steps[unit] = Step(
@@ -179,6 +180,19 @@ _JOBS: dict[int, _Job] = {}
 _NUMBERS = count()
 
 
+RETRIES = 2
+"""How often a step is tried again after its worker died."""
+
+
+def _result(kind: str, unit: Any, future: PrefectFuture[Any]) -> Any:
+    """Wait for a step's record; raises its error, or Failed if its worker died each time."""
+    try:
+        return future.result()
+    except WorkerDied as died:
+        word = f"{kind} {_label(unit)}".strip()
+        raise Failed(f"{word}: {died}, {RETRIES + 1} times; {CONTINUE}") from None
+
+
 def _forget(number: int) -> None:
     del _JOBS[number]
 
@@ -189,7 +203,7 @@ def _forget(number: int) -> None:
     result_storage=environment.STEPS,
     result_serializer="json",
     cache_result_in_memory=False,
-    retries=2,
+    retries=RETRIES,
     retry_condition_fn=lambda task, run, state: _should_retry(state),
 )
 def cached_step(key: str, number: int) -> dict[str, Any]:

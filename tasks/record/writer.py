@@ -7,7 +7,9 @@ process has a lower priority than the workers and uses the time in which they wa
 
 from __future__ import annotations
 
+import sqlite3
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from functools import cache
@@ -16,13 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import track as progress
 
-from fedcore.execute.workers import Workers
+from fedcore.execute.workers import WorkerDied, Workers
 from tasks.cache.store import Store
 from tasks.config import environment
+from tasks.config.command import CONTINUE, Failed
 from tasks.record.result import Result
 
 if TYPE_CHECKING:
     from tasks.record.runs import Record
+
+
+PATIENCE = 120.0
+"""Seconds to wait for a database that another program locks."""
 
 
 class RecordWriter:
@@ -53,7 +60,17 @@ class RecordWriter:
 
     def _submit(self, fn: Callable[..., None], *args: Any) -> None:
         self._check()
-        self._pending.append(self._thread.submit(self._process.call, fn, *args))
+        self._pending.append(self._thread.submit(self._write, fn, *args))
+
+    def _write(self, fn: Callable[..., None], *args: Any) -> None:
+        """Call a function in the process; once more in a new one if it was killed, since to write again is harmless."""
+        try:
+            self._process.call(fn, *args)
+        except WorkerDied:
+            try:
+                self._process.call(fn, *args)
+            except WorkerDied as died:
+                raise Failed(f"the record in MLflow: {died}, twice; {CONTINUE}") from None
 
     def _check(self) -> None:
         for written in [one for one in self._pending if one.done()]:
@@ -82,18 +99,58 @@ class RecordWriter:
 
 def warm_up() -> None:
     """Open the record, and prepare the process to write a run."""
-    record()
+    _with_patience(record)
     from tasks.record import runs
 
     runs.warm_up()
 
 
 def save(store: Store, result: Result, title: str) -> None:
-    record().save(store, result, title)
+    def write() -> None:
+        with record().lock:  # an equal flow beside this one finds the run complete
+            record().save(store, result, title)
+
+    _with_patience(write)
 
 
 def set_champion(alias: str, config: str) -> None:
-    record().set_champion(alias, config)
+    _with_patience(lambda: record().set_champion(alias, config))
+
+
+def _with_patience(write: Callable[[], Any]) -> None:
+    """Write to the record; while another program locks its database, again and again, at most PATIENCE seconds.
+
+    Raises Failed if the database stays locked or cannot be used.
+    """
+    end, told = time.monotonic() + PATIENCE, False
+    while True:
+        try:
+            write()
+        except Exception as error:
+            fault = database_fault(error)
+            if fault is None:
+                raise
+            locked = "locked" in fault
+            if not locked:
+                advice = "set it aside, e.g. with mv mlflow.db mlflow.db.old; the next run writes the record again"
+                raise Failed(f"the record in MLflow: {fault}; {advice}") from None
+            if time.monotonic() > end:
+                raise Failed(f"the record in MLflow: {fault} by another program; {CONTINUE}") from None
+            if not told:
+                told = True
+                sys.stderr.write(f"fedcore: waiting up to {PATIENCE:.0f} s for the record in MLflow: {fault}\n")
+            time.sleep(1)
+        else:
+            return
+
+
+def database_fault(error: BaseException | None) -> str | None:
+    """Return the words of the database if it is the cause of an error: it is locked, damaged, full, ..."""
+    while error is not None:
+        if isinstance(error, sqlite3.Error):
+            return str(error)
+        error = error.__cause__ or error.__context__
+    return None
 
 
 @cache

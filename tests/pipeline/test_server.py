@@ -113,7 +113,8 @@ def test_the_pages_open_for_their_user_alone(host: Project):
     try:
         prefect, mlflow = ui.stdout.readline().split(), ui.stdout.readline().split()
         assert prefect[1:] == [str(host.api).removesuffix("/api"), "password:", host.password]
-        page, found = mlflow[1].partition("/#/")[0], f"{mlflow[1].partition('/#/')[0]}/api/2.0/mlflow/experiments/search"
+        page = mlflow[1].partition("/#/")[0]
+        found = f"{page}/api/2.0/mlflow/experiments/search"
         wait("MLflow's page", lambda: answering(f"{page}/health"))
         body = {"max_results": 1}
         assert status(found, {"Content-Type": "application/json"}, body) == 200

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from asked import PARAMS, ROOT, ask, points, refusal
+from asked import PARAMS, ROOT, ask, copied, points, refusal
 from dvc.utils.hydra import apply_overrides
 
 from fedcore.methods import METHODS
 from tasks.config.params import REQUIRED, change, parse, read
+
+BOMB = [f"{b}: &{b} [{','.join(10 * [f'*{a}'])}]" for a, b in pairwise("abcdefghi")]
+"""Each line ten times the one before."""
 
 
 def project(folder: Path, **files: str | bytes) -> Path:
@@ -189,6 +193,61 @@ def test_a_wrong_shared_setting_is_refused(params: dict[str, Any]):
 )
 def test_a_file_that_is_no_parameter_file_is_refused(tmp_path: Path, content: bytes, says: str):
     assert says in refusal(read, project(tmp_path, params=content))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("run: &a\n  size: *a\n", "an alias refers to what contains it"),
+        ("run: " + "[" * 100_000, "nested more than 50 deep"),
+        ("run: " + "[" * 40 + "a: " * 60, "not YAML"),
+        ("\n".join(["a: &a [1,1,1,1,1,1,1,1,1,1]", *BOMB]), "more than 100000 values"),
+        ("run: 1999-99-99\n", "month"),
+        ("? [1]\n: 2\n", "not YAML"),
+        ("run: !!python/object/apply:os.getpid []\n", "python/object"),
+        ("run: \0", "not YAML"),
+    ],
+)
+def test_yaml_that_would_hang_or_break_is_refused(tmp_path: Path, content: str, says: str):
+    assert says in refusal(read, project(tmp_path, params=content))
+
+
+def test_a_folder_in_the_place_of_the_parameters_is_refused(tmp_path: Path):
+    (project(tmp_path) / "params.yaml").unlink()
+    (tmp_path / "params.yaml").mkdir()
+    assert "params.yaml: cannot be read (Is a directory)" in refusal(read, tmp_path)
+
+
+def test_numbers_are_those_of_json():
+    """YAML 1.1 reads 010 as 8, 1:30 as 90 and 0x10 as 16."""
+    words = ("010", "0x10", "0b1", "0o7", "1_0", "1:30", "1:30.5", "1e")
+    assert parse([f"a.{word}={word}" for word in words]) == {f"a.{word}": word for word in words}
+    numbers = {"1e-07": 1e-7, "-.5E3": -500.0, "5.": 5.0, "+3": 3, "-0": 0, "1.0e+20": 1e20, ".inf": float("inf")}
+    assert parse([f"{word}={word}" for word in numbers]) == numbers
+    assert type(parse(["a=3"])["a"]) is int
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"st_lf__phi_s": False}, "st_lf.phi_s = False: must be a number"),
+        ({"training__steps": True}, "training.steps = True: must be a number"),
+        ({"code_ot__max_iterations": "1"}, "code_ot.max_iterations = '1': must be a number"),
+        ({"net__widths": [16, True]}, "net.widths.1 = True: must be a number"),
+        ({"training__lr": float("inf")}, "training.lr = inf: input should be a finite number"),
+        ({"federation__devices": 2**63}, "must be a number below 2^63"),
+        ({"data__name": "mnist", "data__download": "no"}, "data.download = 'no': must be true or false"),
+    ],
+)
+def test_a_value_of_another_kind_is_not_taken(changes: dict[str, Any], says: str):
+    methods: dict[str, Any] = {"st_lf": {}, "code_ot": {}, "fedavg": {}}
+    assert says in refusal(points, ask(copied(), methods), **changes)
+
+
+def test_a_grid_of_a_million_points_is_refused_at_once():
+    grid = {f"training.{key}": list(range(1, 101)) for key in ("epochs", "batch", "lr")}
+    said = refusal(points, ask(copied(), {"lmf": {}}, grid=grid))
+    assert said == "studies.asked.sizes.small.grid: has 1000000 settings, at most 2000 are allowed"
 
 
 def test_a_missing_file_is_refused(tmp_path: Path):
