@@ -43,6 +43,10 @@ class WorkerDied(RuntimeError):
     """A worker process ended during a step, for instance because it ran out of memory."""
 
 
+class WorkersClosed(RuntimeError):
+    """A step was to run after the end of its workers, since the run was stopped."""
+
+
 class Inline:
     """Runs steps in this process, one after another."""
 
@@ -93,7 +97,7 @@ class Workers:
         place = self._idle.get()
         try:
             if self._closed:
-                raise RuntimeError("the workers are closed")
+                raise WorkersClosed("the workers are closed")
             packed = self._shelf.pack(("call", fn, args))
             if place is None:
                 place = self._start()

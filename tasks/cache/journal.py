@@ -6,6 +6,8 @@ There is also a mark for each flow that is running.
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,14 +50,23 @@ def append(line: Line) -> None:
 
 
 def read() -> list[Line]:
-    """Return the journal's lines, except one that a killed process left incomplete."""
+    """Return the journal's lines, except those that are damaged, as one that a killed process left incomplete."""
+    content = JOURNAL.read_bytes() if JOURNAL.exists() else b""
     found = []
-    for line in JOURNAL.read_text().splitlines() if JOURNAL.exists() else ():
+    for line in content.splitlines():
         try:
-            found.append(json.loads(line))
-        except ValueError:
+            found.append(_check(json.loads(line)))
+        except (ValueError, TypeError, LookupError, RecursionError):
             continue
     return found
+
+
+def _check(line: Any) -> Line:
+    """Return a line if it has all that is read of one; raises ValueError, TypeError or LookupError otherwise."""
+    checked: Line = {**line, "time": float(line["time"]), "key": str(line["key"])}
+    if not all(isinstance(digest, str) for digest in line.get("blobs", ())):
+        raise ValueError("blobs are named by digests")
+    return checked
 
 
 def replace(lines: list[Line]) -> None:
@@ -69,12 +80,27 @@ def _to_text(line: Line) -> str:
 
 def marks() -> list[Path]:
     """Return the marks of the flow runs that are running or were killed."""
-    return [*FLOWS.iterdir()] if FLOWS.is_dir() else []
+    return [mark for mark in FLOWS.iterdir() if not mark.name.startswith(".")] if FLOWS.is_dir() else []
+
+
+def write_mark(flow_run: str) -> Path:
+    """Mark a flow run as running in this process."""
+    mark = FLOWS / flow_run
+    write_whole(mark, str(os.getpid()).encode())
+    return mark
 
 
 def alive(mark: Path) -> bool:
-    """Tell whether the process of a flow run's mark is alive."""
+    """Tell whether the process of a flow run's mark is alive. A mark that is damaged, or gone by now, has none."""
     try:
-        return psutil.pid_exists(int(mark.read_text() or 0))
-    except FileNotFoundError:  # its flow has just ended
+        return psutil.pid_exists(int(mark.read_bytes()))
+    except (OSError, ValueError, OverflowError):
         return False
+
+
+def remove_mark(mark: Path) -> None:
+    """Remove a mark, or whatever lies in its place."""
+    if mark.is_dir():
+        shutil.rmtree(mark)
+    else:
+        mark.unlink(missing_ok=True)

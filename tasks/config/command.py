@@ -30,9 +30,9 @@ class Stopped(KeyboardInterrupt):
 @contextmanager
 def report_bad_input() -> Iterator[None]:
     """Report in one line why a command ended early, and exit with its code."""
-    _stop_on_signals()
     try:
-        yield
+        with _stop_on_signals():
+            yield
     except ValueError as error:
         from fedcore.types import InputError
 
@@ -50,22 +50,26 @@ def _leave(code: int, line: str) -> None:
     sys.exit(code)
 
 
-def _stop_on_signals() -> None:
-    """Let the signals that end a process raise Stopped, so that workers and marks are left behind by none.
+@contextmanager
+def _stop_on_signals() -> Iterator[None]:
+    """Let the signals that end a process raise Stopped, so that it leaves neither workers nor marks behind.
 
     A second signal ends the process at once. One that is ignored, as under nohup, stays ignored.
     """
 
     def stop(number: int, frame: object) -> None:
-        for other in signals:
+        for other in before:
             signal.signal(other, lambda number, frame: os._exit(128 + number))
         raise Stopped(number)
 
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     with suppress(ValueError):  # not in the main thread
-        signals = [
-            number
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler)
-        ]
-        for number in signals:
-            signal.signal(number, stop)
+        for number, handler in before.items():
+            if handler is not signal.SIG_IGN:
+                signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):
+            for number, handler in before.items():
+                signal.signal(number, handler)

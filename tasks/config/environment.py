@@ -12,6 +12,8 @@ import os
 import sys
 from pathlib import Path
 
+from tasks.config.state import set_aside
+
 HOME = Path(os.environ.get("FEDCORE_HOME") or Path.cwd()).resolve()
 STATE = HOME / ".fedcore"
 BLOBS = STATE / "blobs"
@@ -19,6 +21,12 @@ STEPS = STATE / "steps"
 PREFECT = STATE / "prefect"
 TRACKING = f"sqlite:///{HOME / 'mlflow.db'}"
 ARTIFACTS = HOME / "mlruns"
+
+FILES = (
+    "journal.jsonl", "password", "server.json", "server.lease", "server.lock", "server.log", "mlflow.lock", "mlflow.log"
+)  # fmt: skip
+FOLDERS = ("blobs", "flows", "prefect", "steps")
+"""What there may be in STATE."""
 
 DEFAULTS = {
     "PREFECT_HOME": str(PREFECT),
@@ -61,3 +69,9 @@ def prepare() -> None:
         STATE.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         sys.exit(f"fedcore: {STATE}: no folder for the cache ({error.strerror})")
+    for name in FILES:
+        if (STATE / name).is_dir():
+            set_aside(STATE / name, "is a folder, not a file")
+    for name in FOLDERS:
+        if (STATE / name).exists() and not (STATE / name).is_dir():
+            set_aside(STATE / name, "is a file, not a folder")

@@ -14,7 +14,14 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file atomically, for its owner only: if the process is killed, it is complete or does not exist."""
+    """Write a file atomically, for its owner only: if the process is killed, it is complete or does not exist.
+
+    A file in the place of its folder, or a folder in its own, is set aside.
+    """
+    if path.parent.exists() and not path.parent.is_dir():
+        set_aside(path.parent, "is a file, not a folder")
+    if path.is_dir():
+        set_aside(path, "is a folder, not a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
     try:

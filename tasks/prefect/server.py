@@ -31,7 +31,7 @@ from filelock import FileLock
 
 from tasks.config import environment
 from tasks.config.command import CONTINUE, Failed
-from tasks.config.state import set_aside, write_whole
+from tasks.config.state import write_whole
 
 STATE = environment.STATE / "server.json"
 PASSWORD = environment.STATE / "password"
@@ -64,8 +64,6 @@ def password() -> str:
     with contextlib.suppress(OSError, UnicodeDecodeError):
         if found := PASSWORD.read_text("ascii").strip():
             return found
-    if PASSWORD.is_dir():
-        set_aside(PASSWORD, "is no file")
     write_whole(PASSWORD, f"fedcore:{secrets.token_urlsafe(24)}\n".encode())
     return password()
 
@@ -173,10 +171,7 @@ def _stop() -> None:
     for process in psutil.wait_procs(running, 15)[1]:
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             process.kill()
-    if STATE.is_dir():
-        set_aside(STATE, "is no file")
-    else:
-        STATE.unlink(missing_ok=True)
+    STATE.unlink(missing_ok=True)
 
 
 def _processes(leader: int) -> list[psutil.Process]:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedcore.execute.accelerator import find_accelerator
-from fedcore.execute.workers import WorkerDied, Workers
+from fedcore.execute.workers import WorkerDied, Workers, WorkersClosed
 from fedcore.types import InputError
 from tasks.cache import journal
 from tasks.cache.journal import Step
@@ -27,7 +27,7 @@ from tasks.config.command import Failed
 from tasks.prefect import server
 from tasks.prefect.steps import Steps
 
-KNOWN = (InputError, Failed, WorkerDied, KeyboardInterrupt, TerminationSignal)
+KNOWN = (InputError, Failed, WorkerDied, WorkersClosed, KeyboardInterrupt, TerminationSignal)
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -120,14 +120,12 @@ class Session:
 @contextmanager
 def mark_running(flow_run: str) -> Iterator[None]:
     """Mark a flow run as running; mark those whose process was killed as crashed in Prefect."""
-    journal.FLOWS.mkdir(parents=True, exist_ok=True)
     for mark in journal.marks():
         if not journal.alive(mark):
-            with get_client(sync_client=True) as client, suppress(ObjectNotFound):
+            with get_client(sync_client=True) as client, suppress(ObjectNotFound, ValueError):
                 client.set_flow_run_state(UUID(mark.name), Crashed(message="its process ended"), force=True)
-            mark.unlink(missing_ok=True)
-    mark = journal.FLOWS / flow_run
-    mark.write_text(str(os.getpid()))
+            journal.remove_mark(mark)
+    mark = journal.write_mark(flow_run)
     try:
         yield
     finally:
