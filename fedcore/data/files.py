@@ -82,7 +82,7 @@ def idx(root: Path, file: Path, dimensions: int, kind: int = 8) -> NDArray[Any]:
     """Return the values of one idx file, read-only, with so many dimensions and the type `kind` of KINDS."""
     try:
         raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, MemoryError) as error:
         raise damaged_file(root, file, f"cannot be read ({one_line(error)})") from error
     start = 4 + 4 * dimensions
     if raw[:4] != bytes((0, 0, kind, dimensions)) or len(raw) < start:
@@ -96,6 +96,8 @@ def idx(root: Path, file: Path, dimensions: int, kind: int = 8) -> NDArray[Any]:
     needed = start + math.prod(shape) * item.itemsize
     if len(raw) != needed:
         raise damaged_file(root, file, f"has {len(raw)} bytes where its header {shape} needs {needed}")
+    if not math.prod(shape):  # numpy refuses an empty array whose other dimensions are too large
+        raise damaged_file(root, file, f"is empty: its header says {shape}")
     return np.frombuffer(raw, item, offset=start).reshape(shape)
 
 

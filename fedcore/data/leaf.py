@@ -57,7 +57,7 @@ def read(file: Path) -> dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]]
         if sorted(users) != sorted(held):
             raise ValueError("its users are not those of user_data")
         return {user: examples(user, held[user]["x"], held[user]["y"]) for user in users}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError, MemoryError) as error:
         why = f"no {error}" if isinstance(error, KeyError) else one_line(error)
         raise InputError(f"data.path = {file}: is not as LEAF writes FEMNIST ({why}); make it again") from error
 

@@ -16,6 +16,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from pandas.api.types import is_numeric_dtype
+from pyarrow import types
 from pyarrow.parquet import ParquetFile
 
 from fedcore.data import Dataset, unknown_value
@@ -121,10 +122,16 @@ def read_csv(file: Path) -> pd.DataFrame:
 
 
 def read_parquet(file: Path) -> pd.DataFrame:
-    """Read a Parquet file and check its strings now rather than at their first use."""
+    """Read a Parquet file and check its strings now rather than at their first use.
+
+    Columns of lists, structs or bytes are left out: they hold neither numbers nor names.
+    """
     rows = ParquetFile(file).read()
     rows.validate(full=True)
-    frame: pd.DataFrame = rows.to_pandas()
+    if twice := {name for name in rows.column_names if rows.column_names.count(name) > 1}:
+        raise ValueError(f"{len(rows.column_names)} columns, two of them named {min(twice)!r}")
+    unread = [f.name for f in rows.schema if types.is_nested(f.type) or "binary" in str(f.type)]
+    frame: pd.DataFrame = rows.drop_columns(unread).to_pandas()
     return frame
 
 

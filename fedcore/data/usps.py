@@ -47,7 +47,7 @@ def read(root: Path, file: Path) -> Data:
     try:
         text = bz2.decompress(file.read_bytes())
         values, labels = load_svmlight_file(BytesIO(text), n_features=SIDE * SIDE, zero_based=False)
-    except (OSError, EOFError, ValueError, IndexError) as error:
+    except (OSError, EOFError, ValueError, IndexError, OverflowError, MemoryError) as error:
         raise damaged_file(root, file, f"cannot be read ({one_line(error)})") from error
     if (np.diff(values.indptr) != SIDE * SIDE).any():
         raise damaged_file(root, file, f"has a line without all {SIDE * SIDE} pixels")
@@ -55,4 +55,6 @@ def read(root: Path, file: Path) -> Data:
     if not (np.abs(v) <= 1).all():
         raise damaged_file(root, file, "has a value outside [-1, 1]")
     pixels = ((v + 1) / 2 * 255).astype(np.uint8).reshape(-1, 1, SIDE, SIDE)
+    if not (np.abs(labels) <= 10).all():  # nor is it infinite or no number
+        raise damaged_file(root, file, "has a label that is not 1 to 10")
     return labelled_images(root, file, pixels, labels.astype(np.int64), 10, first=1)
