@@ -14,7 +14,7 @@ from importlib import metadata
 from typing import Any
 
 import pytest
-from project import Project, end, wait
+from project import Project, wait
 from scenarios import Repro
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
@@ -108,7 +108,8 @@ def test_only_the_owner_may_read_the_password(host: Project):
 
 
 def test_the_pages_open_for_their_user_alone(host: Project):
-    ui = Project(host.folder).start("python", "-m", "flows.ui")
+    here = Project(host.folder)
+    ui = here.start("python", "-m", "flows.ui")
     assert ui.stdout is not None
     try:
         prefect, mlflow = ui.stdout.readline().split(), ui.stdout.readline().split()
@@ -122,7 +123,7 @@ def test_the_pages_open_for_their_user_alone(host: Project):
             assert status(found, {"Content-Type": "application/json", **headers}, body) == 403
         assert status(page, {"Host": "evil.example"}) == 403
     finally:
-        end(ui)
+        here.stop()
 
 
 def answering(url: str) -> bool:
