@@ -10,12 +10,15 @@ import subprocess
 import sys
 
 from tasks.config import environment
+from tasks.config.command import report_bad_input
 from tasks.prefect import server
 from tasks.record import runs
+from tasks.record.writer import with_patience
 
 
 def main() -> None:
     environment.prepare()
+    experiment = with_patience(runs.Record).experiment
     with server.lease() as url:
         port = server.free_port()
         command = [
@@ -25,15 +28,18 @@ def main() -> None:
         ]  # fmt: skip
         with (environment.STATE / "mlflow.log").open("ab") as log:
             mlflow = subprocess.Popen(command, env=os.environ, stdout=log, stderr=log)
-        page = f"http://127.0.0.1:{port}/#/experiments/{runs.Record().experiment}/runs"
+        page = f"http://127.0.0.1:{port}/#/experiments/{experiment}/runs"
         ours = f"   password: {server.password()}" if server.running() == url else ""
         print(f"Prefect  {url.removesuffix('/api')}{ours}\nMLflow   {page}\nCtrl-C ends both", flush=True)
         try:
             mlflow.wait()
         except KeyboardInterrupt:
+            pass
+        finally:
             mlflow.terminate()
             mlflow.wait()
 
 
 if __name__ == "__main__":
-    main()
+    with report_bad_input():
+        main()

@@ -109,6 +109,7 @@ def lease() -> Iterator[str]:
                 reason = "is gone again and again" if left < 0 else _revive(url)
                 if reason and not done.is_set():
                     _leave(reason)
+                sys.stderr.write("fedcore: the Prefect server was gone; it was started again\n")
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()

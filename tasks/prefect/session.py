@@ -29,6 +29,9 @@ from tasks.prefect.steps import Steps
 
 KNOWN = (InputError, Failed, WorkerDied, WorkersClosed, KeyboardInterrupt, TerminationSignal)
 
+REPEATED = ("Finished in state", "Crash detected!", "Unable to connect to", "Service 'EventsWorker' failed")
+"""Beginnings of lines that repeat an error, or that a server which is started again makes void."""
+
 console = Console(highlight=False, soft_wrap=True)
 
 
@@ -47,16 +50,14 @@ def hide_known_errors() -> None:
     Those about a server that does not answer go too: it is started again meanwhile, or the flow ends.
     """
     known = _HideKnownErrors()
-    for name in ("prefect.flow_runs", "prefect.task_runs"):
-        logging.getLogger(name).addFilter(known)
+    for name in ("flow_runs", "task_runs", "events.clients", "_internal.concurrency"):
+        logging.getLogger(f"prefect.{name}").addFilter(known)
 
 
 class _HideKnownErrors(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        said = record.getMessage()
-        # The state repeats the error that was shown or hidden before it.
-        return not isinstance(error, KNOWN) and not said.startswith(("Finished in state", "Crash detected!"))
+        return not isinstance(error, KNOWN) and not record.getMessage().startswith(REPEATED)
 
 
 class Session:

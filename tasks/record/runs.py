@@ -11,8 +11,10 @@ import io
 import json
 import math
 import re
+import sqlite3
 import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ from fedcore.results.summary import curves, groups
 from fedcore.types import Model, Net, Params, Report
 from tasks.cache.store import Store, digest_of
 from tasks.config import environment
+from tasks.record.leftovers import forget_model
 from tasks.record.result import Result
 from tasks.report import pictures
 
@@ -68,14 +71,29 @@ def create_database(uri: str) -> None:
 
     MLflow creates it by dozens of migrations; a database whose migrations were interrupted cannot be opened again.
     """
-    kind, _, place = uri.partition("sqlite:///")
-    path = Path(place)
-    if kind or not place or path.exists():
+    path = _file(uri)
+    if path is None or path.exists():
         return
     part = path.with_name(f"{path.name}.part")
     part.unlink(missing_ok=True)
     MlflowClient(f"sqlite:///{part}")
     part.replace(path)
+
+
+def check_database(uri: str) -> None:
+    """Raise sqlite3.DatabaseError if MLflow's database is a damaged file; MLflow would try it again for minutes."""
+    path = _file(uri)
+    if path is not None:
+        with closing(sqlite3.connect(path)) as database:
+            ((verdict, *_),) = database.execute("pragma quick_check(1)")
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(f"database disk image is malformed ({verdict.splitlines()[-1]})")
+
+
+def _file(uri: str) -> Path | None:
+    """Return the file of a database; None if it is no file."""
+    kind, _, place = uri.partition("sqlite:///")
+    return None if kind or not place else Path(place)
 
 
 class Record:
@@ -85,6 +103,7 @@ class Record:
         self.lock = FileLock(environment.STATE / "mlflow.lock")
         with self.lock:
             create_database(mlflow.get_tracking_uri())
+            check_database(mlflow.get_tracking_uri())
             self.client = MlflowClient()
             found = self.client.get_experiment_by_name(EXPERIMENT)
             self.experiment = found.experiment_id if found else self._create()
@@ -202,7 +221,7 @@ class Record:
         for logged in self.client.search_logged_models([self.experiment], f"source_run_id = '{where}'"):
             if str(logged.status) == "READY":
                 return str(logged.model_id)
-            self.client.delete_logged_model(logged.model_id)
+            forget_model(self.client, logged)
         with mlflow.start_run(run_id=where):
             info = mlflow.pytorch.log_model(
                 **_export_arguments(net, model, shape, classes), name="global",

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from functools import cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.progress import track as progress
 
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 PATIENCE = 120.0
 """Seconds to wait for a database that another program locks."""
+
+ASIDE = "set mlflow.db aside, e.g. rename it; the next run writes the record again"
+
+T = TypeVar("T")
 
 
 class RecordWriter:
@@ -99,7 +103,7 @@ class RecordWriter:
 
 def warm_up() -> None:
     """Open the record, and prepare the process to write a run."""
-    _with_patience(record)
+    with_patience(record)
     from tasks.record import runs
 
     runs.warm_up()
@@ -110,38 +114,33 @@ def save(store: Store, result: Result, title: str) -> None:
         with record().lock:  # an equal flow beside this one finds the run complete
             record().save(store, result, title)
 
-    _with_patience(write)
+    with_patience(write)
 
 
 def set_champion(alias: str, config: str) -> None:
-    _with_patience(lambda: record().set_champion(alias, config))
+    with_patience(lambda: record().set_champion(alias, config))
 
 
-def _with_patience(write: Callable[[], Any]) -> None:
-    """Write to the record; while another program locks its database, again and again, at most PATIENCE seconds.
+def with_patience(use: Callable[[], T]) -> T:
+    """Use the record; while another program locks its database, try again and again, at most PATIENCE seconds.
 
     Raises Failed if the database stays locked or cannot be used.
     """
     end, told = time.monotonic() + PATIENCE, False
     while True:
         try:
-            write()
+            return use()
         except Exception as error:
             fault = database_fault(error)
             if fault is None:
                 raise
-            locked = "locked" in fault
-            if not locked:
-                advice = "set it aside, e.g. with mv mlflow.db mlflow.db.old; the next run writes the record again"
-                raise Failed(f"the record in MLflow: {fault}; {advice}") from None
-            if time.monotonic() > end:
-                raise Failed(f"the record in MLflow: {fault} by another program; {CONTINUE}") from None
-            if not told:
-                told = True
-                sys.stderr.write(f"fedcore: waiting up to {PATIENCE:.0f} s for the record in MLflow: {fault}\n")
-            time.sleep(1)
-        else:
-            return
+            if "locked" not in fault or time.monotonic() > end:
+                damaged = "malformed" in fault or "not a database" in fault
+                raise Failed(f"the record in MLflow: {fault}; {ASIDE if damaged else CONTINUE}") from None
+        if not told:
+            told = True
+            sys.stderr.write(f"fedcore: waiting up to {PATIENCE:.0f} s for the record in MLflow: {fault}\n")
+        time.sleep(1)
 
 
 def database_fault(error: BaseException | None) -> str | None:

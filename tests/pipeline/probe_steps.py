@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -117,6 +118,11 @@ def folder(path: Path) -> None:
     (path / "inside").mkdir(parents=True)
 
 
+def file_in_the_place_of(path: Path) -> None:
+    shutil.rmtree(path)
+    path.write_text("text")
+
+
 def bits(path: Path) -> None:
     """Flip the lowest bit of a digit of the reference."""
     content = bytearray(path.read_bytes())
@@ -219,6 +225,10 @@ def find() -> dict[str, Any]:
         found["flipped"] = probe.blob(flip, work.double, "flipped")
         found["emptied"] = probe.blob(lambda path: os.truncate(path, 0), work.double, "emptied")
         found["inside"] = probe.blob(flip, work.spread, "inside")
+        found["a folder"] = probe.blob(folder, work.double, "a folder")
+        found["its folder a file"] = probe.blob(lambda path: file_in_the_place_of(path.parent), work.double, "a file")
+        found["killed"] = caught(lambda: probe.ask(work.die, "killed"))
+        found["killed ran"] = work.said("killed")
         for harm, spoil in RECORDS.items():
             found[harm] = probe.record(spoil, harm)
         found["unpickled"] = TRAP.exists()

@@ -23,7 +23,9 @@ def test_a_step_that_several_methods_share_is_one_task(found: dict[str, Any]):
     assert found["again"] == {"tasks": 2, "cached": [False, True, False], "same": True, "ran": 2}
 
 
-@pytest.mark.parametrize("harm", ["missing", "truncated", "flipped", "emptied", "inside"])
+@pytest.mark.parametrize(
+    "harm", ["missing", "truncated", "flipped", "emptied", "inside", "a folder", "its folder a file"]
+)
 def test_a_damaged_blob_is_rebuilt(found: dict[str, Any], harm: str):
     """Once; the next run finds it again. "inside": the blob is one of several in a result."""
     assert found[harm] == {"cached": [False, True], "same": [True, True], "whole": True, "ran": 2}
@@ -68,6 +70,15 @@ def test_an_error_of_a_step_is_raised_without_a_retry(found: dict[str, Any]):
 
 def test_a_step_whose_worker_died_is_tried_again(found: dict[str, Any]):
     assert found["died"] == [[1.0, 1.0], False, 2]
+
+
+def test_a_step_whose_worker_dies_each_time_is_named_in_one_line(found: dict[str, Any]):
+    kind, line = found["killed"]
+    assert kind == "Failed"
+    assert line.startswith("die: a worker was ended by SIGKILL (out of memory?) while it ran ")
+    assert line.endswith(", 3 times; finished steps are kept, run the same command to continue")
+    assert "\n" not in line
+    assert found["killed ran"] == 3
 
 
 def test_a_step_in_the_flows_process_uses_the_workers(found: dict[str, Any]):

@@ -8,8 +8,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import pytest
+import torch
 
+from fedcore import nets
+from fedcore.types import Model
+from tasks.config import environment
 from tasks.record import runs
 
 
@@ -44,6 +49,23 @@ def test_an_existing_database_is_unchanged(tmp_path: Path) -> None:
     assert path.read_bytes() == b"the user's"
 
 
+def test_a_damaged_database_is_noticed_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "record.db"
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("create table runs (name text)")
+        database.executemany("insert into runs values (?)", [("x" * 100,)] * 1000)
+    runs.check_database(f"sqlite:///{path}")
+    whole = path.read_bytes()
+    for content in (whole[: len(whole) // 2], b"text" * 1000, whole[:5000] + b"\0" * (len(whole) - 5000)):
+        path.write_bytes(content)
+        with pytest.raises(sqlite3.DatabaseError):
+            runs.check_database(f"sqlite:///{path}")
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(sqlite3.OperationalError, match="unable to open"):
+        runs.check_database(f"sqlite:///{path}")
+
+
 @pytest.mark.parametrize("uri", ["http://127.0.0.1:5000", "postgresql://record"])
 def test_a_server_that_the_user_names_is_not_touched(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "MlflowClient", lambda uri: pytest.fail(f"{uri} was opened"))
@@ -60,3 +82,37 @@ def test_warming_up_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.chdir(tmp_path / "here")
     runs.warm_up()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # MLflow's own
+def test_a_model_whose_logging_was_killed_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As many models, outputs and files as if it had been logged at once; a kill runs no handler of MLflow's."""
+    database = tmp_path / "record.db"
+    monkeypatch.setattr(environment, "STATE", tmp_path)
+    monkeypatch.setattr(environment, "ARTIFACTS", tmp_path / "files")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
+    record = runs.Record()
+    run = record.open("configuration", "name", {}, None)
+    net = nets.net("mlp", shape=(1,), classes=2, widths=[1])
+    model = Model((nets.init(net, torch.Generator()),))
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(mlflow.pytorch, "save_model", killed)
+        with pytest.raises(KeyboardInterrupt):
+            record.model(run, net, model, (1,), ["a", "b"])
+    assert counted(database) == {"logged_models": 1, "inputs": 1}
+    logged = record.model(run, net, model, (1,), ["a", "b"])
+    assert counted(database) == {"logged_models": 1, "inputs": 1}
+    assert [path.name for path in tmp_path.glob("files/models/*")] == [logged]
+    assert record.model(run, net, model, (1,), ["a", "b"]) == logged
+
+
+def counted(database: Path) -> dict[str, int]:
+    with closing(sqlite3.connect(database)) as db:
+        return {
+            table: db.execute(f"select count(*) from {table}").fetchone()[0] for table in ("logged_models", "inputs")
+        }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sqlite3
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks.config.command import CONTINUE, Failed
 from tasks.record import writer
 from tasks.record.writer import RecordWriter
 
@@ -139,3 +142,96 @@ def test_an_error_of_the_flow_is_raised_and_the_current_run_completed(
     written = [words[1] for words in lines(place)]
     assert written == list("abcdef")[: len(written)]
     assert 1 <= len(written) < 6
+
+
+def killed(times: int, place: Path, words: str, title: str) -> None:
+    """Write, and end as if killed, the first times."""
+    noted(place, words, title)
+    if len(lines(place)) <= times:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_writer_that_is_killed_writes_again(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    orders.setattr(writer, "save", partial(killed, 1))
+    place = tmp_path / "written"
+    with RecordWriter() as book:
+        for word in "ab":
+            book.save(place, word, "study")
+    assert [words[1] for words in lines(place)] == ["a", "a", "b"]
+
+
+@pytest.mark.slow
+def test_a_writer_that_is_killed_twice_ends_the_flow_in_one_line(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    orders.setattr(writer, "save", partial(killed, 9))
+    with pytest.raises(Failed) as failed, RecordWriter() as book:
+        book.save(tmp_path / "written", "a", "study")
+    line = str(failed.value)
+    assert line.startswith("the record in MLflow: a worker was ended by SIGKILL")
+    assert line.endswith(f", twice; {CONTINUE}")
+    assert "\n" not in line
+    assert len(lines(tmp_path / "written")) == 2
+
+
+# a database that cannot be used
+
+
+class Database:
+    """Fails so many times with an error of the database, as SQLAlchemy and MLflow pass it on."""
+
+    def __init__(self, words: str, times: int) -> None:
+        self.words, self.left = words, times
+
+    def write(self) -> None:
+        if self.left:
+            self.left -= 1
+            try:
+                raise sqlite3.OperationalError(self.words)
+            except sqlite3.Error as error:
+                raise RuntimeError("a page of SQL") from error
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock that only waiting moves."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    return now
+
+
+def test_a_locked_record_is_waited_for(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    database = Database("database is locked", 60)
+    writer.with_patience(database.write)
+    assert database.left == 0
+    assert clock == [60]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "fedcore: waiting up to 120 s for the record in MLflow: database is locked"
+
+
+def test_a_record_that_stays_locked_is_one_line(clock: list[float]) -> None:
+    with pytest.raises(Failed) as failed:
+        writer.with_patience(Database("database is locked", 1000).write)
+    assert str(failed.value) == f"the record in MLflow: database is locked; {CONTINUE}"
+    assert clock[0] <= writer.PATIENCE + 2
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("file is not a database", writer.ASIDE),
+        ("database disk image is malformed", writer.ASIDE),
+        ("database or disk is full", CONTINUE),
+        ("unable to open database file", CONTINUE),
+    ],
+)
+def test_a_record_that_cannot_be_used_is_one_line(clock: list[float], words: str, advice: str) -> None:
+    with pytest.raises(Failed) as failed:
+        writer.with_patience(Database(words, 1).write)
+    assert str(failed.value) == f"the record in MLflow: {words}; {advice}"
+    assert clock == [0]
+
+
+def test_another_error_is_raised_as_it_is() -> None:
+    with pytest.raises(OSError, match=FULL):
+        writer.with_patience(refused)

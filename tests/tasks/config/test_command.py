@@ -1,0 +1,88 @@
+"""How a command ends early: one line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from project import ROOT
+
+from fedcore.types import InputError
+from tasks.config.command import CONTINUE, Failed, Stopped, report_bad_input
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (InputError("lr = -1: must be above 0"), 2, "lr = -1: must be above 0"),
+        (Failed("the worker died; " + CONTINUE), 1, f"the worker died; {CONTINUE}"),
+        (KeyboardInterrupt(), 130, f"stopped; {CONTINUE}"),
+        (Stopped(signal.SIGTERM), 143, f"stopped; {CONTINUE}"),
+    ],
+)
+def test_an_early_end_is_one_line(capsys: pytest.CaptureFixture[str], error: BaseException, code: int, line: str):
+    with pytest.raises(SystemExit) as left, report_bad_input():
+        raise error
+    assert left.value.code == code
+    assert capsys.readouterr() == ("", f"fedcore: {line}\n")
+
+
+def test_an_error_of_the_code_keeps_its_traceback():
+    with pytest.raises(ValueError, match="shape"), report_bad_input():
+        raise ValueError("shape")
+
+
+def test_signals_are_as_before_after_the_command():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    with report_bad_input():
+        assert signal.getsignal(signal.SIGTERM) not in before
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+PROGRAM = """
+import signal, time
+from tasks.config.command import report_bad_input
+with report_bad_input():
+    try:
+        print("ready", flush=True)
+        time.sleep(600)
+    finally:
+        print("tidied", flush=True)
+        {after}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("after", ["pass", "time.sleep(600)"])
+def test_a_signal_ends_a_command_tidily_and_a_second_one_at_once(number: signal.Signals, after: str):
+    command = [sys.executable, "-c", PROGRAM.format(after=after)]
+    with subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.stdout.readline() == "tidied\n"
+        if after != "pass":
+            process.send_signal(number)
+        _, said = process.communicate(timeout=600)
+    assert process.returncode == 128 + number
+    assert said == ("" if after != "pass" else f"fedcore: stopped; {CONTINUE}\n")
+
+
+@pytest.mark.slow
+def test_a_signal_that_was_ignored_stays_ignored():
+    """nohup starts a command with SIGHUP ignored."""
+    program = (
+        "import os, signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "from tasks.config.command import report_bad_input\n"
+        "with report_bad_input():\n    os.kill(os.getpid(), signal.SIGHUP); print('on')"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert (said.returncode, said.stdout, said.stderr) == (0, "on\n", "")
