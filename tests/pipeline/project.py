@@ -26,7 +26,9 @@ SOURCES = ("fedcore", "flows", "tasks")
 LIMIT = 1200.0
 """Seconds after which a command or any other wait counts as hanging, far more than a slow machine needs."""
 FOREIGN = ("PREFECT_", "MLFLOW_", "FEDCORE_", "DVC_", "GIT_")
-TABLES = {"runs": "runs", "points": "metrics", "versions": "model_versions", "models": "logged_models"}
+TABLES = {
+    "runs": "runs", "points": "metrics", "versions": "model_versions", "models": "logged_models", "inputs": "inputs"
+}  # fmt: skip
 
 METHODS: dict[str, dict[str, Any]] = {
     "local_only": {},
@@ -212,6 +214,10 @@ class Project:
                 if Path(os.readlink(entry / "cwd")) == self.folder:
                     found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         return found
+
+    def server(self) -> int:
+        """Return the process id of the project's own Prefect server, which leads its group."""
+        return int(json.loads((self.folder / ".fedcore" / "server.json").read_text())["pid"])
 
     def ask(self, what: str, body: Mapping[str, Any] | None = None) -> Any:
         """Ask the Prefect server."""

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import sqlite3
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
@@ -17,10 +18,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import psutil
 import refusals
 import yaml
 from PIL import Image
-from project import ROOT, Project, Said, Seen, digests, end, read_params, small, wait, write_params
+from project import LIMIT, ROOT, Project, Said, Seen, digests, end, read_params, small, wait, write_params
 
 
 @dataclass
@@ -204,6 +206,76 @@ def kill(project: Project, words: Sequence[str], when: Callable[[Counter[str]], 
     left = project.processes()
     end(flow)
     return Kill(seen, left, mark.name)
+
+
+# what a flow consists of is killed, or it is asked to end, or has a twin
+
+
+@dataclass(frozen=True)
+class Hurt:
+    """calm: an undisturbed flow. twins: two such flows at once in one folder. healed: one whose server, one worker and
+    the record's process were killed in its middle. ended: a flow after SIGTERM. left: the processes then left, but for
+    the server. alone: a flow whose server was stopped. again: the flow of `alone` once more, to its end.
+    """
+
+    calm: Seen
+    twins: Seen
+    healed: Seen
+    ended: Said
+    left: list[str]
+    alone: Said
+    again: Seen
+    same: bool
+
+
+def hurt(place: Place) -> Hurt:
+    undisturbed, paired = place.copy("calm"), place.copy("twins")
+    calm = undisturbed.look(undisturbed.federate(*SLOW))
+    pair = [paired.start("python", "-m", "flows.federate", *SLOW, log=place.folder / f"twin{i}.log") for i in range(2)]
+    assert [flow.wait() for flow in pair] == [0, 0]
+    twins = paired.look()
+
+    project = place.join(Project.copy(place.folder / "hurt"))  # with a server of its own
+    try:
+        flow = in_the_middle(project, *SLOW)
+        parts = wait("a worker and the record's process", lambda: parts_of(flow))
+        for process in parts:
+            process.kill()
+        os.killpg(project.server(), signal.SIGKILL)
+        healed = project.look(said_by(flow))
+        flow = in_the_middle(project, *SLOW, "seed=1")
+        flow.terminate()
+        ended = said_by(flow)
+        left = [command for command in project.processes().values() if "prefect" not in command]
+        flow = in_the_middle(project, *SLOW, "seed=2")
+        project.run("python", "-m", "tasks.prefect.server", "stop")
+        alone = said_by(flow)
+        again = project.look(project.federate(*SLOW, "seed=2"))
+    finally:
+        project.run("python", "-m", "tasks.prefect.server", "stop")
+    runs = [{p: d for p, d in digests(one.folder / "runs").items() if "table.parquet" in p or "models.json" in p}
+            for one in (undisturbed, paired, project)]  # fmt: skip
+    same = bool(runs[0]) and runs[0] == runs[1] and runs[0].items() <= runs[2].items()
+    return Hurt(calm, twins, healed, ended, left, alone, again, same)
+
+
+def in_the_middle(project: Project, *words: str) -> subprocess.Popen[str]:
+    """Start a flow and wait until it has trained a device."""
+    project.look()
+    flow = project.start("python", "-m", "flows.federate", *words)
+    wait("a trained device", lambda: any(s["step"] == "train" for s in project.journal()[project.read :]), every=0.01)
+    return flow
+
+
+def parts_of(flow: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Return a worker of a flow and the process that writes its record, once there are both."""
+    parts = {process.nice(): process for process in psutil.Process(flow.pid).children()}
+    return list(parts.values()) if len(parts) == 2 else []
+
+
+def said_by(flow: subprocess.Popen[str]) -> Said:
+    out, err = flow.communicate(timeout=LIMIT)
+    return Said(flow.returncode, out, err)
 
 
 # kill -9 in the middle of 200 rounds
@@ -531,7 +603,7 @@ def probed(place: Place) -> dict[str, Any]:
 
 
 SCENARIOS: dict[str, Callable[[Place], Any]] = {
-    "repro": repro, "deployed": deployed, "tables": tables, "refused": refused, "killed": killed, "long": long,
-    "sampled": sampled, "own": own, "probed": probed,
+    "repro": repro, "deployed": deployed, "tables": tables, "refused": refused, "killed": killed, "hurt": hurt,
+    "long": long, "sampled": sampled, "own": own, "probed": probed,
 }  # fmt: skip
 """Scenarios in the order of their start, the longest first."""
