@@ -269,7 +269,8 @@ def in_the_middle(project: Project, *words: str) -> subprocess.Popen[str]:
 
 def parts_of(flow: subprocess.Popen[str]) -> list[psutil.Process]:
     """Return a worker of a flow and the process that writes its record, once there are both."""
-    parts = {process.nice(): process for process in psutil.Process(flow.pid).children()}
+    processes = sorted(psutil.Process(flow.pid).children(recursive=True), key=psutil.Process.create_time)
+    parts = {process.nice(): process for process in processes}  # the template is older than its workers
     return list(parts.values()) if len(parts) == 2 else []
 
 
