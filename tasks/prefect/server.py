@@ -13,6 +13,7 @@ import base64
 import contextlib
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -62,7 +63,8 @@ def ensure() -> str:
 def password() -> str:
     """Return the password of this project's server, a random one made on first use: user name, colon, secret."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        if found := PASSWORD.read_text("ascii").strip():
+        found = PASSWORD.read_text("ascii").strip()
+        if re.fullmatch(r"fedcore:[\w-]{20,}", found):
             return found
     write_whole(PASSWORD, f"fedcore:{secrets.token_urlsafe(24)}\n".encode())
     return password()
@@ -83,7 +85,9 @@ def _last() -> tuple[str, int]:
         said = json.loads(STATE.read_text())
         url, pid = said["url"], said["pid"]
         parts = urlsplit(url)
-        known = parts.scheme == "http" and parts.hostname == "127.0.0.1" and parts.port and type(pid) is int
+        known = (
+            (parts.scheme, parts.hostname, type(pid)) == ("http", "127.0.0.1", int) and parts.port and 0 < pid < 2**31
+        )
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         known = False
     return (url, pid) if known else ("", 0)
@@ -159,8 +163,9 @@ def touch() -> None:
 
 def stop() -> None:
     """Stop this project's server, if it runs; flows that use it end."""
-    with FileLock(LOCK):
-        _stop()
+    if STATE.exists():
+        with FileLock(LOCK):
+            _stop()
 
 
 def _stop() -> None:
@@ -208,7 +213,8 @@ def _restart() -> str:
     limit = time.monotonic() + 120
     while not answers(url):
         if process.poll() is not None or time.monotonic() > limit:
-            raise Failed(f"the Prefect server did not start; see {LOG.relative_to(environment.HOME)}")
+            log, pages = LOG.relative_to(environment.HOME), environment.PREFECT.relative_to(environment.HOME)
+            raise Failed(f"the Prefect server did not start; see {log}, or rename {pages}, which holds only its pages")
         time.sleep(0.1)
     return url
 
