@@ -211,6 +211,11 @@ def kill(project: Project, words: Sequence[str], when: Callable[[Counter[str]], 
 # what a flow consists of is killed, or it is asked to end, or has a twin
 
 
+WORK = (
+    "federation.devices=6", "training.batch=4", "training.epochs=60", "methods=[local_only,fedavg_3]", "run.workers=2",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Hurt:
     """calm: an undisturbed flow. twins: two such flows at once in one folder. healed: one whose server, one worker and
@@ -230,27 +235,27 @@ class Hurt:
 
 def hurt(place: Place) -> Hurt:
     undisturbed, paired = place.copy("calm"), place.copy("twins")
-    calm = undisturbed.look(undisturbed.federate(*SLOW))
-    pair = [paired.start("python", "-m", "flows.federate", *SLOW, log=place.folder / f"twin{i}.log") for i in range(2)]
+    calm = undisturbed.look(undisturbed.federate(*WORK))
+    pair = [paired.start("python", "-m", "flows.federate", *WORK, log=place.folder / f"twin{i}.log") for i in range(2)]
     assert [flow.wait() for flow in pair] == [0, 0]
     twins = paired.look()
 
     project = place.join(Project.copy(place.folder / "hurt"))  # with a server of its own
     try:
-        flow = in_the_middle(project, *SLOW)
+        flow = in_the_middle(project, *WORK)
         parts = wait("a worker and the record's process", lambda: parts_of(flow))
         for process in parts:
             process.kill()
         os.killpg(project.server(), signal.SIGKILL)
         healed = project.look(said_by(flow))
-        flow = in_the_middle(project, *SLOW, "seed=1")
+        flow = in_the_middle(project, *WORK, "seed=1")
         flow.terminate()
         ended = said_by(flow)
         left = [command for command in project.processes().values() if "prefect" not in command]
-        flow = in_the_middle(project, *SLOW, "seed=2")
+        flow = in_the_middle(project, *WORK, "seed=2")
         project.run("python", "-m", "tasks.prefect.server", "stop")
         alone = said_by(flow)
-        again = project.look(project.federate(*SLOW, "seed=2"))
+        again = project.look(project.federate(*WORK, "seed=2"))
     finally:
         project.run("python", "-m", "tasks.prefect.server", "stop")
     runs = [{p: d for p, d in digests(one.folder / "runs").items() if "table.parquet" in p or "models.json" in p}
@@ -263,12 +268,18 @@ def in_the_middle(project: Project, *words: str) -> subprocess.Popen[str]:
     """Start a flow and wait until it has trained a device."""
     project.look()
     flow = project.start("python", "-m", "flows.federate", *words)
-    wait("a trained device", lambda: any(s["step"] == "train" for s in project.journal()[project.read :]), every=0.01)
+
+    def trained() -> bool:
+        assert flow.poll() is None, f"ended too early: {flow.communicate()}"
+        return any(step["step"] == "train" for step in project.journal()[project.read :])
+
+    wait("a trained device", trained, every=0.01)
     return flow
 
 
 def parts_of(flow: subprocess.Popen[str]) -> list[psutil.Process]:
     """Return a worker of a flow and the process that writes its record, once there are both."""
+    assert flow.poll() is None, f"ended too early: {flow.communicate()}"
     processes = sorted(psutil.Process(flow.pid).children(recursive=True), key=psutil.Process.create_time)
     parts = {process.nice(): process for process in processes}  # the template is older than its workers
     return list(parts.values()) if len(parts) == 2 else []
