@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from federations import NET, data, model
 
+from fedcore.evaluate import outputs
+from fedcore.types import Model
 from tasks.record import runs
 
 
@@ -60,3 +64,21 @@ def test_warming_up_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.chdir(tmp_path / "here")
     runs.warm_up()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_an_exported_model_says_what_the_model_says() -> None:
+    """Nested members, weights by class, a power and a head, for a batch of another size than the example's."""
+    one, two, three = (model("exported", i) for i in range(3))
+    head = {"weight": torch.arange(18.0).reshape(3, 6) / 9, "bias": torch.zeros(3)}
+    by_class = Model((one, two), ((0.5, 0.0, 1.0), (0.5, 1.0, 0.0)))
+    for deployed in (
+        Model((one,)),
+        Model((one, two), (0.0, 1.0)),
+        Model((three, Model((by_class,), ((0.1, 2.0, 1.0),), 2.0)), (0.3, 0.7)),
+        Model((one, two), by_class.weights, head=head),
+    ):
+        program = torch.export.export(
+            runs.Deployed(NET, deployed).eval(), (torch.zeros(2, 4),), dynamic_shapes=({0: torch.export.Dim("batch")},)
+        )
+        x = data(7).x
+        torch.testing.assert_close(program.module()(x), outputs(deployed, NET, x))
