@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedcore.mixing import add, mean
 from fedcore.nets import init, key
-from fedcore.types import InputError, Message, Model, Params, Public, generator, step_word
+from fedcore.types import InputError, Message, Model, Params, Public, Weights, generator, step_word
 
 MODEL = "model/"
 """Prefix of the leaves in the server's memory that hold the model it sent."""
@@ -49,12 +49,17 @@ def pack_models(models: Sequence[Params], weights: Tensor) -> Params:
 
 def unpack_models(leaves: Params) -> Model:
     """Undo `pack_models`."""
-    weights = leaves[WEIGHTS].tolist()
+    weights = leaves[WEIGHTS]
     members = tuple(
         {name.removeprefix(f"{k}/"): leaf for name, leaf in leaves.items() if name.startswith(f"{k}/")}
         for k in range(len(weights))
     )
-    return Model(members, tuple(tuple(row) if isinstance(row, list) else row for row in weights))
+    return Model(members, to_weights(weights))
+
+
+def to_weights(weights: Tensor) -> Weights:
+    """Return a tensor of weights, (M,) or (M, K), as plain numbers."""
+    return tuple(tuple(row) if isinstance(row, list) else row for row in weights.tolist())
 
 
 @step_word("begin")
