@@ -1,8 +1,8 @@
 """An ensemble: every device gets all models, and they vote.
 
 One exchange; the price is paid downwards and at every prediction: M models are sent to each device, which runs all of
-them. Weighting each vote by what its device has seen of the class is FedOV's concern (Diao et al. 2023) by other means:
-there devices learn an "unknown" answer, here they send the counts of their labels. See :mod:`fedcore.ensembles`.
+them. Each vote is weighted by what its device has seen of the class, for which FedOV (ICLR 2023) lets devices learn an
+"unknown" answer; here they send the counts of their labels. See :mod:`fedcore.ensembles` and docs/one_round.md.
 """
 
 from __future__ import annotations

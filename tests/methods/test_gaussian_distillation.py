@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+import signals
 import torch
 from federations import NBYTES, NET, NETS, SGD, bits, device_of, federation, last, model
 
@@ -142,3 +143,15 @@ def test_recommended_is_the_personal_row_bit_by_bit():
     one, two = last(method("recommended", **same), FED, 2), last(distillation(personal=True), FED, 2)
     assert bits(one.state) == bits(two.state)
     assert one.scores == two.scores
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ensemble", "stack", "recommended"])
+def test_signals_are_examples_like_any_others(name):
+    """Of shape (1, 32), for a convolutional net with cells; draws have that shape."""
+    fed = signals.federation()
+    settings = {key: value for key, value in FEW.items() if name == "recommended"}
+    one = last(method(name, nets=fed.public.nets, training=SGD, common=False, **settings), fed)
+    assert all(0 <= score["shared"]["accuracy"] <= 1 for score in one.scores.values())
+    if name == "recommended":
+        assert {leaf: tuple(x.shape) for leaf, x in one.state.messages["a"].params.items()} == nets.shapes(signals.NET)
