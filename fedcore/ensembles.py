@@ -40,7 +40,7 @@ SHARES = torch.arange(11) / 10
 # steps of devices
 
 
-@step_word("send")
+@step_word("offer")
 def send_model(
     memory: Params, message: Message, device: Device, step_id: StepId, *, personal: bool
 ) -> tuple[Params, Update]:
