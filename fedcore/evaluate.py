@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import nll_loss
+from torch.nn.functional import linear, nll_loss
 
 from fedcore.local import predict
-from fedcore.types import Data, Deploy, Device, Handle, Message, Model, Net, Params, Scores, Splits, step_word
+from fedcore.types import Data, Deploy, Device, Handle, Message, Model, Net, Params, Scores, Splits, Weights, step_word
 
 BATCH = 1024
 
 
 def outputs(model: Model, net: Net, x: Tensor) -> Tensor:
-    """Return log-probabilities (N, K): log sum_j w_j softmax(net(theta_j, x)).
+    """Return a model's log-probabilities (N, K) for examples (N, *shape)."""
+    logits = [
+        outputs(member, net, x) if isinstance(member, Model) else predict(member, net, x, BATCH)
+        for member in model.members
+    ]
+    return combine(logits, model.weights, model.power, model.head)
+
+
+def combine(logits: Sequence[Tensor], weights: Weights, power: float = 1.0, head: Params | None = None) -> Tensor:
+    """Return the log-probabilities (N, K) of M members' logits (N, K), as :class:`fedcore.types.Model` defines them.
 
     A single member's are exact log-softmax, so that its loss does not saturate.
     """
-    members = [predict(member, net, x, BATCH).log_softmax(1) for member in model.members]
-    if len(members) == 1:
-        return members[0]
-    weights = torch.tensor(model.weights, dtype=members[0].dtype).log()
-    return torch.logsumexp(torch.stack(members) + weights[:, None, None], dim=0)
+    if head is not None:
+        return linear(torch.cat([*logits], 1), head["weight"], head["bias"]).log_softmax(1)
+    members = [z.log_softmax(1) for z in logits]
+    share = torch.tensor(weights, dtype=members[0].dtype).log()
+    if share.ndim == 1 and power == 1:
+        return members[0] if len(members) == 1 else torch.logsumexp(torch.stack(members) + share[:, None, None], dim=0)
+    by_class = share[:, None, :] if share.ndim == 2 else share[:, None, None]
+    return torch.logsumexp(power * torch.stack(members) + by_class, dim=0).log_softmax(1)
 
 
 def metrics(log_probabilities: Tensor, y: Tensor) -> dict[str, float]:

@@ -8,10 +8,13 @@ from torch import Tensor
 
 from fedcore.mixing import add, mean
 from fedcore.nets import init, key
-from fedcore.types import InputError, Message, Model, Params, Public, generator, step_word
+from fedcore.types import InputError, Message, Model, Params, Public, Weights, generator, step_word
 
 MODEL = "model/"
 """Prefix of the leaves in the server's memory that hold the model it sent."""
+
+WEIGHTS = "weights"
+"""The leaf of a message of several models that holds their weights, (M,) or (M, K)."""
 
 
 def to_everyone(names: Iterable[str], message: Message) -> dict[str, Message]:
@@ -36,6 +39,27 @@ def initial_messages(public: Public, seed: int, *, common: bool) -> tuple[Params
 def received_model(memory: Params, message: Message) -> Model:
     """Run the model that the server sent."""
     return Model((message.params,))
+
+
+def pack_models(models: Sequence[Params], weights: Tensor) -> Params:
+    """Return the leaves of several models and their weights, to be sent in one message."""
+    leaves = {f"{k}/{name}": leaf for k, model in enumerate(models) for name, leaf in model.items()}
+    return leaves | {WEIGHTS: weights}
+
+
+def unpack_models(leaves: Params) -> Model:
+    """Undo `pack_models`."""
+    weights = leaves[WEIGHTS]
+    members = tuple(
+        {name.removeprefix(f"{k}/"): leaf for name, leaf in leaves.items() if name.startswith(f"{k}/")}
+        for k in range(len(weights))
+    )
+    return Model(members, to_weights(weights))
+
+
+def to_weights(weights: Tensor) -> Weights:
+    """Return a tensor of weights, (M,) or (M, K), as plain numbers."""
+    return tuple(tuple(row) if isinstance(row, list) else row for row in weights.tolist())
 
 
 @step_word("begin")

@@ -135,10 +135,15 @@ def to_memories(updates: Mapping[str, Update]) -> dict[str, Params]:
 
 
 def finish(method: Method, fed: Federation, execute: Execute, last: Round) -> Round:
-    """Return the last turn with the final models sent to everyone (where a server was involved) and evaluated."""
+    """Return the last turn with the final models sent to everyone (where a server was involved) and evaluated.
+
+    A last stage that sends nothing began with the final messages; only devices that took no part still get theirs.
+    """
     down = dict(last.down)
     if any(stage.combine is not None for stage in method.stages):
-        for name in down:
+        began = method.stages[-1].combine is None
+        have = {name for unit in last.turn.units for name in members(unit)} if began else set()
+        for name in down.keys() - have:
             down[name] += last.state.messages[name].nbytes
     return replace(last, down=down, scores=measure(method, fed, last.state, execute))
 

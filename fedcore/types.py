@@ -39,6 +39,9 @@ Amount: TypeAlias = Annotated[float, Ge(0)]
 Depth: TypeAlias = Annotated[int, Ge(0)]
 """Types of settings: a builder's annotations are checked before anything runs."""
 
+Weights: TypeAlias = tuple[float, ...] | tuple[tuple[float, ...], ...]
+"""Weights of a model's members: (M,), or (M, K) if a member counts more for some classes than for others."""
+
 Axes: TypeAlias = dict[str, tuple[str | None, ...]]
 """Which axis of which leaf carries which permutation, e.g. {"fc2.weight": ("h2", "h1"), "fc2.bias": ("h2",)}.
 
@@ -213,14 +216,30 @@ class Report:
 
 @dataclass(frozen=True)
 class Model:
-    """A deployed model: the weighted mean of its members' class probabilities (one member: that model)."""
+    r"""A deployed model: its members' class probabilities combined (one member: that model).
 
-    members: tuple[Params, ...]
-    weights: tuple[float, ...] = (1.0,)
+    p_c(x) = sum_i w_i p_ic(x)            weights by member, (M,), on the simplex
+    p_c(x) ~ sum_i w_ic p_ic(x)^power     weights by member and class, (M, K), or a power; normalised over the classes
+
+    members: leaves of a net, or models. head: a linear layer on the members' logits side by side, "weight" (K, M K) and
+    "bias" (K,), which takes the place of the mean: p = softmax(head(z_1, ..., z_M)).
+    """
+
+    members: tuple[Params | Model, ...]
+    weights: Weights = (1.0,)
+    power: float = field(default=1.0, metadata={"optional": True})
+    head: Params | None = field(default=None, metadata={"optional": True})
 
     def __post_init__(self) -> None:
         if len(self.members) != len(self.weights):
             raise ValueError(f"{len(self.members)} members have {len(self.weights)} weights")
+
+    @property
+    def params(self) -> tuple[Params, ...]:
+        """The leaves of every net that the model runs."""
+        return tuple(
+            params for member in self.members for params in (member.params if isinstance(member, Model) else (member,))
+        )
 
 
 def step_word(word: str) -> Callable[[Function], Function]:

@@ -91,6 +91,33 @@ def test_all_weight_on_one_member_is_that_member():
     assert evaluate(Model((model(0), model(1)), (0.0, 1.0)), NET, examples) == pytest.approx(lone)
 
 
+def test_weights_by_class_and_a_power_are_normalised():
+    x = data(40).x
+    table = ((0.5, 0.0, 1.0), (0.25, 0.0, 2.0), (0.25, 1.0, 0.0))
+    for power in (1.0, 2.0):
+        by_hand = np.einsum("mk,mnk->nk", np.array(table), probabilities(THREE.members, x) ** power)
+        found = outputs(Model(THREE.members, table, power), NET, x).exp()
+        expected = by_hand / by_hand.sum(1, keepdims=True)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    sharp = outputs(Model((model(1),), power=2.0), NET, x)
+    torch.testing.assert_close(sharp, (2 * outputs(Model((model(1),)), NET, x)).log_softmax(1))
+
+
+def test_members_may_be_models():
+    x, own = data(40).x, model(5)
+    nested = Model((own, THREE), (0.4, 0.6))
+    flat = Model((own, *THREE.members), (0.4, 0.3, 0.18, 0.12))
+    torch.testing.assert_close(outputs(nested, NET, x), outputs(flat, NET, x))
+    assert [*map(id, nested.params)] == [*map(id, flat.members)]
+
+
+def test_a_head_takes_the_place_of_the_mean():
+    x, weight = data(40).x, torch.randn(3, 9, generator=torch.Generator().manual_seed(0))
+    z = torch.cat([predict(member, NET, x, 40) for member in THREE.members], 1)
+    found = outputs(Model(THREE.members, THREE.weights, head={"weight": weight, "bias": torch.ones(3)}), NET, x)
+    torch.testing.assert_close(found, (z @ weight.T + 1).log_softmax(1))
+
+
 def test_images_are_scaled_before_they_are_scored():
     x = torch.randint(0, 256, (9, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     y = torch.arange(9) % 3

@@ -38,7 +38,7 @@ from fedcore.links.energy import check_costs, draw_energy
 from fedcore.links.problem import Array
 from fedcore.links.programs import Solver
 from fedcore.local import Training, accuracy, predict, train
-from fedcore.messages import initial_messages, to_everyone
+from fedcore.messages import WEIGHTS, initial_messages, pack_models, to_everyone, unpack_models
 from fedcore.mixing import by_size, mean
 from fedcore.nets import require_equal
 from fedcore.types import (
@@ -82,9 +82,9 @@ Stages: TypeAlias = tuple[Stage | PairStage, ...]
 
 FIGURES = ("fedcore.links.figures:links", "fedcore.links.figures:energy")
 
-REPORT, SENDS, WEIGHTS, DIFFER = "report", "sends", "weights", "differ"
-"""Leaves: the devices' reports (N, 3); whether a device is to send; the weights of a target's members (M,); how often
-each two of them disagree (M, M)."""
+REPORT, SENDS, DIFFER = "report", "sends", "differ"
+"""Leaves: the devices' reports (N, 3); whether a device is to send; how often each two of a target's members disagree
+(M, M)."""
 
 PSI, ALPHA, ENERGY = "psi", "alpha", "energy"
 """Leaves of the server's memory: 0 for a source (N,); weights of links and their energies (N, N)."""
@@ -253,18 +253,13 @@ def offer(memory: Params, message: Message, device: Device, step_id: StepId) -> 
 def deploy(memory: Params, message: Message) -> Model:
     """Run the models received over links; without any the device's own model, and before training the initial one."""
     if WEIGHTS in message.extra:
-        weights = tuple(message.extra[WEIGHTS].tolist())
-        return Model(tuple(_member(message.extra, k) for k in range(len(weights))), weights)
+        return unpack_models(message.extra)
     return Model((model_leaves(memory) or message.params,))
 
 
 def model_leaves(memory: Params) -> Params:
     """Return the device's model: the leaves of its memory without a slash, which no leaf of a net has."""
     return {name: leaf for name, leaf in memory.items() if "/" not in name}
-
-
-def _member(extra: Params, k: int) -> Params:
-    return {name.removeprefix(f"{k}/"): leaf for name, leaf in extra.items() if name.startswith(f"{k}/")}
 
 
 def compare_members(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
@@ -275,7 +270,7 @@ def compare_members(memory: Params, message: Message, device: Device, step_id: S
     if WEIGHTS not in message.extra:
         return memory, Update(extra={DIFFER: torch.zeros(1, 1, dtype=torch.float64)})
     parts = [part.inputs() for part in (device.data.train, device.data.val, device.data.unlabelled) if len(part)]
-    members = deploy(memory, message).members
+    members = deploy(memory, message).params
     says = torch.stack([predict(member, device.net, torch.cat(parts), SCORING_BATCH).argmax(1) for member in members])
     return memory, Update(extra={DIFFER: (says[:, None] != says).double().mean(2)})
 
@@ -455,14 +450,8 @@ def send_models(
         models, weights = [updates[names[i]].params for i in sources], alpha[sources, j]
         if how == "parameters" and sources:
             models, weights = [mean(models, weights)], torch.ones(1, dtype=torch.float64)
-        messages[name] = pack_models(models, weights) if sources else Message()
+        messages[name] = Message(extra=pack_models(models, weights)) if sources else Message()
     return server, messages, report_traffic(server, updates, names)
-
-
-def pack_models(models: Sequence[Params], weights: torch.Tensor) -> Message:
-    """Return a message of several models and their weights."""
-    leaves = {f"{k}/{name}": leaf for k, model in enumerate(models) for name, leaf in model.items()}
-    return Message(extra=leaves | {WEIGHTS: weights})
 
 
 def add_noise(

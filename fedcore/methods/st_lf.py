@@ -36,7 +36,6 @@ from fedcore.links.protocol import (
     ALPHA,
     BOUNDS,
     PSI,
-    WEIGHTS,
     Bound,
     Choose,
     Disagreement,
@@ -56,6 +55,7 @@ from fedcore.links.protocol import (
     send_models,
 )
 from fedcore.local import Training, accuracy
+from fedcore.messages import WEIGHTS
 from fedcore.types import (
     Depth,
     Device,
@@ -257,7 +257,7 @@ def examine(memory: Params, message: Message, device: Device, step_id: StepId) -
     """A target sends the accuracy of each received model on its test data, (M,), a source its model."""
     if WEIGHTS not in message.extra:
         return memory, Update(memory)
-    right = [accuracy(member, device.net, device.data.test) for member in deploy(memory, message).members]
+    right = [accuracy(member, device.net, device.data.test) for member in deploy(memory, message).params]
     return memory, Update(extra={"right": torch.tensor(right, dtype=torch.float64)})
 
 

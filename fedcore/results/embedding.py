@@ -34,11 +34,11 @@ def embed(
     found, labels, owners = [], [], []
     for i, (name, device) in enumerate(devices.items()):
         require_comparable(device.net)
-        if len(models[name].members) > 1:
+        if len(models[name].params) > 1:
             raise InputError("features: a device runs several models, which have no features in common")
         depth = depth_of(device.net, messages[name].params)
         test = Data(device.data.test.x[::step], device.data.test.y[::step])
-        found += [shared(device, models[name].members[0], depth if depth >= 0 else max_depth(device.net), test)]
+        found += [shared(device, models[name].params[0], depth if depth >= 0 else max_depth(device.net), test)]
         labels.append(test.y)
         owners.append(torch.full_like(test.y, i))
     if len({x.shape[1] for x in found if len(x)}) > 1:

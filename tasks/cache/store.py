@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -183,7 +183,8 @@ def flatten(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, Ref):
         return {"ref": [value.digest, value.nbytes]}
     if type(value) in CLASSES.values():
-        parts = {f.name: flatten(getattr(value, f.name), f"{name}/{f.name}", tensors) for f in fields(value)}
+        held = {f.name: getattr(value, f.name) for f in fields(value) if not _is_left_out(f, value)}
+        parts = {key: flatten(part, f"{name}/{key}", tensors) for key, part in held.items()}
         return {"class": type(value).__name__, "fields": parts}
     if isinstance(value, dict):
         return {"dict": [[flatten(k, "", tensors), flatten(v, f"{name}/{k}", tensors)] for k, v in value.items()]}
@@ -194,6 +195,12 @@ def flatten(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return {"plain": value}
     raise TypeError(f"a step cannot return {type(value).__name__}")
+
+
+def _is_left_out(of: Field[Any], value: Any) -> bool:
+    """Tell whether a field is optional and has its default: the digests of most values do not depend on it."""
+    default: bool = of.metadata.get("optional", False) and getattr(value, of.name) == of.default
+    return default
 
 
 def unflatten(shape: Any, tensors: dict[str, torch.Tensor]) -> Any:

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from fedcore import data as sources
 from fedcore import nets
+from fedcore.evaluate import combine
 from fedcore.results import figures, reports, tidy
 from fedcore.results.figures import png
 from fedcore.results.summary import curves, groups
@@ -52,12 +53,13 @@ class Deployed(torch.nn.Module):
 
     def __init__(self, net: Net, model: Model) -> None:
         super().__init__()
-        self.members = torch.nn.ModuleList(_module(net, params) for params in model.members)
-        self.log_weights = [math.log(weight) for weight in model.weights]
+        self.members = torch.nn.ModuleList(
+            Deployed(net, member) if isinstance(member, Model) else _module(net, member) for member in model.members
+        )
+        self.how = (model.weights, model.power, model.head)
 
     def forward(self, x: Tensor) -> Tensor:
-        parts = [member(x).log_softmax(1) + w for member, w in zip(self.members, self.log_weights, strict=True)]
-        return parts[0] if len(parts) == 1 else torch.logsumexp(torch.stack(parts), 0)
+        return combine([member(x) for member in self.members], *self.how)
 
 
 def _module(net: Net, params: Params) -> torch.nn.Module:

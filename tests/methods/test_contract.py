@@ -11,7 +11,7 @@ from every_method import ROWS
 from federations import NET, NETS, SGD, bits, federation, workers
 
 from fedcore import nets
-from fedcore.evaluate import evaluate
+from fedcore.evaluate import evaluate, outputs
 from fedcore.execute.workers import Inline
 from fedcore.links.protocol import SENDS
 from fedcore.local import Training, train
@@ -62,7 +62,7 @@ def test_same_seed_same_bits_other_seed_other_bits(row):
 def models(built, one):
     """What each device runs in the end."""
     return {
-        name: built.deploy(one.state.memories.get(name) or {}, one.state.messages[name]).members for name in FED.devices
+        name: built.deploy(one.state.memories.get(name) or {}, one.state.messages[name]).params for name in FED.devices
     }
 
 
@@ -72,10 +72,10 @@ def test_what_is_deployed_fits_its_net_is_finite_and_is_what_was_scored(row):
     assert list(one.scores) == list(FED.devices)
     for name, there in FED.devices.items():
         deployed = built.deploy(one.state.memories.get(name) or {}, one.state.messages[name])
-        for params in deployed.members:
+        for params in deployed.params:
             assert {leaf: tuple(x.shape) for leaf, x in params.items()} == nets.shapes(NET)
             assert all(x.dtype == torch.float32 and bool(x.isfinite().all()) for x in params.values())
-        assert sum(deployed.weights) == pytest.approx(1)
+        torch.testing.assert_close(outputs(deployed, NET, FED.test.x).exp().sum(1), torch.ones(len(FED.test)))
         for split, examples in (("val", there.data.val), ("test", there.data.test), ("shared", FED.test)):
             assert one.scores[name][split] == evaluate(deployed, NET, examples)
             assert all(math.isfinite(value) for value in one.scores[name][split].values())

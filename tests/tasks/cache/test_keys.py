@@ -334,6 +334,9 @@ TRANSFERS = {
 """Methods of several stages: who trains first, then reports, then sends."""
 ALIGNED = {"fada": 3, "psi_fada": 2}
 """The same, and the stage from which on devices train and average again, the server training identifiers."""
+VOTING = {"ensemble", "gaussian_distillation", "recommended", "stack"}
+"""Methods whose devices keep what they train in a first stage and send it in the second."""
+DISTILLED = {"gaussian_distillation receive 1", "recommended receive 1"}
 FUSED = {"lmf receive 0", "lmf stretch", "code_ot receive 0", "code_ot stretch"}
 
 
@@ -353,7 +356,8 @@ def moved(found: dict[str, Any], edit: str) -> set[str]:
 def test_keys_are_the_same_in_every_process(found: dict[str, Any]):
     assert found["again"] == found[""]
     assert {f"{name} {step}" for name in METHODS for step in ("train", "score", "deploy", "stretch")} <= {*found[""]}
-    assert {f"{name} receive 0" for name in {*METHODS} - TRANSFERS - {*ALIGNED, "local_only"}} <= {*found[""]}
+    assert {f"{name} receive 0" for name in {*METHODS} - TRANSFERS - VOTING - {*ALIGNED, "local_only"}} <= {*found[""]}
+    assert {f"{name} {step}" for name in VOTING for step in ("local 1", "receive 1")} <= {*found[""]}
     assert {f"{name} {step}" for name in (*TRANSFERS, *ALIGNED) for step in ("local 1", "receive 1", "receive 2")} <= {
         *found[""]
     }
@@ -396,7 +400,7 @@ def test_editing_the_training_retrains_everyone_and_nothing_else(found: dict[str
     pairs = {f"{name} local 2" for name in TRANSFERS if f"{name} receive 3" in found[""]}
     assert len(pairs) == 6, "those that train a classifier for each pair of devices"
     others = {"fedasa local 1", "fada local 2"} | {f"{name} receive {first}" for name, first in ALIGNED.items()}
-    assert moved(found, "fedcore/local.py:plain_step") == expected | pairs | others
+    assert moved(found, "fedcore/local.py:plain_step") == expected | pairs | others | DISTILLED
     assert moved(found, "fedcore/local.py:#") == set()
 
 

@@ -68,6 +68,15 @@ told = st.dictionaries(names, st.dictionaries(names, numbers, max_size=2), max_s
 reports = st.builds(
     Report, told, st.dictionaries(names, told, max_size=2), params, st.dictionaries(names, names, max_size=2)
 )
+finite = st.floats(allow_nan=False)
+models = st.recursive(
+    st.builds(Model, st.tuples(params), st.tuples(numbers)),
+    lambda inner: st.builds(
+        Model, st.tuples(params, inner), st.tuples(numbers, numbers) | st.tuples(st.tuples(finite), st.tuples(finite)),
+        finite, st.none() | params,
+    ),
+    max_leaves=3,
+)  # fmt: skip
 blobs = st.one_of(
     data,
     reports,
@@ -75,8 +84,7 @@ blobs = st.one_of(
     splits,
     st.builds(Message, params, params),
     st.builds(Update, params, params, counts, numbers),
-    st.builds(Model, st.tuples(params), st.tuples(numbers))
-    | st.builds(Model, st.tuples(params, params), st.tuples(numbers, numbers)),
+    models,
     st.builds(Dataset, data, st.none() | data, st.lists(names, max_size=3).map(tuple), optional_names, optional_names),
     st.builds(Partition, st.dictionaries(names, st.dictionaries(st.sampled_from("abc"), indices)), indices),
     st.dictionaries(names, tensors(), min_size=1, max_size=3),

@@ -11,8 +11,10 @@ from typing import Any
 import mlflow
 import pytest
 import torch
+from federations import NET, data, model
 
 from fedcore import nets
+from fedcore.evaluate import outputs
 from fedcore.types import Model
 from tasks.config import environment
 from tasks.record import runs
@@ -116,3 +118,21 @@ def counted(database: Path) -> dict[str, int]:
         return {
             table: db.execute(f"select count(*) from {table}").fetchone()[0] for table in ("logged_models", "inputs")
         }
+
+
+def test_an_exported_model_says_what_the_model_says() -> None:
+    """Nested members, weights by class, a power and a head, for a batch of another size than the example's."""
+    one, two, three = (model("exported", i) for i in range(3))
+    head = {"weight": torch.arange(18.0).reshape(3, 6) / 9, "bias": torch.zeros(3)}
+    by_class = Model((one, two), ((0.5, 0.0, 1.0), (0.5, 1.0, 0.0)))
+    for deployed in (
+        Model((one,)),
+        Model((one, two), (0.0, 1.0)),
+        Model((three, Model((by_class,), ((0.1, 2.0, 1.0),), 2.0)), (0.3, 0.7)),
+        Model((one, two), by_class.weights, head=head),
+    ):
+        program = torch.export.export(
+            runs.Deployed(NET, deployed).eval(), (torch.zeros(2, 4),), dynamic_shapes=({0: torch.export.Dim("batch")},)
+        )
+        x = data(7).x
+        torch.testing.assert_close(program.module()(x), outputs(deployed, NET, x))

@@ -1,0 +1,57 @@
+"""An ensemble: every device gets all models, and they vote.
+
+One exchange; the price is paid downwards and at every prediction: M models are sent to each device, which runs all of
+them. Each vote is weighted by what its device has seen of the class, for which FedOV (ICLR 2023) lets devices learn an
+"unknown" answer; here they send the counts of their labels. See :mod:`fedcore.ensembles` and docs/one_round.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from fedcore.ensembles import (
+    COUNTS,
+    Voting,
+    deploy_ensemble,
+    deploy_personal,
+    gather_counts,
+    pack_ensemble,
+    personalise,
+    send_model,
+)
+from fedcore.local import Training, train
+from fedcore.messages import initial_messages, to_everyone
+from fedcore.nets import require_equal
+from fedcore.types import Message, Method, Net, Params, Stage, Turn, Update
+
+
+def ensemble(
+    *, nets: Mapping[str, Net], training: Training, common: bool, weights: Voting = "counts", personal: bool = False
+) -> Method:
+    """Build the ensemble.
+
+    weights: of the votes: "counts" (for each class, by the devices' examples of it), "size" (by all their examples),
+    "even", or "entropy" (of their labels). personal: each device corrects the answer by its own labels' frequencies and
+    mixes it with its own model's, as is best on its validation examples.
+    """
+    require_equal(nets)
+    stages = (
+        Stage(partial(train, training=training), None),
+        Stage(partial(send_model, personal=personal), partial(send_all, weights=weights, personal=personal)),
+    )
+    begin = partial(initial_messages, common=common)
+    if not personal:
+        return Method(begin, stages, deploy_ensemble)
+    last = Stage(partial(personalise, common=deploy_ensemble), None)
+    return Method(begin, (*stages, last), partial(deploy_personal, common=deploy_ensemble))
+
+
+def send_all(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, weights: Voting, personal: bool
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send everyone all models and their weights."""
+    extra = pack_ensemble(updates, turn, weights)
+    if personal:
+        extra[COUNTS] = gather_counts(updates, turn).sum(0)
+    return server, to_everyone(turn.names, Message(extra=extra))

@@ -1,0 +1,128 @@
+r"""Stacking: a ridge regression on the logits of all models (Wolpert 1992), from sums that devices send.
+
+    z(x) = (z_1(x), ..., z_M(x))                      the logits of the M models side by side, M K numbers
+    G = sum (z, 1)'(z, 1), B = sum (z, 1)' onehot(y)  over all devices' examples, (M K + 1, M K + 1) and (M K + 1, K)
+    (A, b) = (G + lambda I)^-1 B                      lambda: `reg` times the mean diagonal; none for the intercept b
+
+The first exchange is the ensemble's. In a second, tiny one each device sends its sums, half of G as it is symmetric,
+and gets A and b. Sums are of validation examples, which no model has trained on: on its own training examples a model
+is always right, and the ridge would believe it. A class has the score z A + b, of which the softmax is the answer: good
+for choosing a class, poor as a probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from fedcore.ensembles import deploy_ensemble, pack_ensemble, send_model
+from fedcore.local import SCORING_BATCH, Training, predict, train
+from fedcore.messages import initial_messages, to_everyone, unpack_models
+from fedcore.nets import require_equal
+from fedcore.types import (
+    Device,
+    InputError,
+    Message,
+    Method,
+    Model,
+    Net,
+    Params,
+    Positive,
+    Stage,
+    StepId,
+    Turn,
+    Update,
+    step_word,
+)
+
+Examples: TypeAlias = Literal["validation", "training"]
+
+GRAM, CROSS, HEAD = "stack/gram", "stack/cross", "stack/head/"
+"""Leaves of an update: the upper triangle of G, row by row, and B, float64. Prefix of the leaves of a linear head."""
+
+
+def stack(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    examples: Examples = "validation",
+    reg: Positive = 1e-3,
+) -> Method:
+    """Build stacking. examples: whose sums devices send. reg: lambda as a factor of the mean diagonal of G."""
+    require_equal(nets)
+    stages = (
+        Stage(partial(train, training=training), None),
+        Stage(partial(send_model, personal=False), send_all),
+        Stage(partial(send_sums, examples=examples), partial(solve, examples=examples, reg=reg)),
+    )
+    return Method(partial(initial_messages, common=common), stages, deploy_stack)
+
+
+@step_word("send")
+def send_all(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
+    """Send everyone all models; until the head comes they vote as an ensemble."""
+    return server, to_everyone(turn.names, Message(extra=pack_ensemble(updates, turn, "counts")))
+
+
+@step_word("sum")
+def send_sums(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, examples: Examples
+) -> tuple[Params, Update]:
+    """Send G and B of the device's examples; store the models received."""
+    data = device.data.val if examples == "validation" else device.data.train
+    members = unpack_models(message.extra).params
+    x = data.inputs() if len(data) else device.data.test.inputs(slice(0, 0))
+    logits = [predict(member, device.net, x, SCORING_BATCH).double() for member in members]
+    z = torch.cat([*logits, torch.ones(len(x), 1, dtype=torch.float64)], 1)
+    upper = torch.triu_indices(z.shape[1], z.shape[1])
+    sums = {GRAM: (z.T @ z)[upper[0], upper[1]], CROSS: z.T @ one_hot(data.y, logits[0].shape[1]).double()}
+    return message.extra, Update(extra=sums, size=len(data))
+
+
+def solve(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, examples: Examples, reg: float
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send everyone the head that the sums of all devices give; raises InputError if no device has an example."""
+    if not any(update.size for update in updates.values()):
+        raise InputError(f"stack.examples = {examples}: no device has any; set federation.val, or examples: training")
+    gram, cross = (sum_over(updates, turn, name) for name in (GRAM, CROSS))
+    weight, bias = ridge(full_matrix(gram, len(cross)), cross, reg)
+    head = {f"{HEAD}weight": weight.T.float(), f"{HEAD}bias": bias.float()}
+    return server, to_everyone(turn.names, Message(extra=head))
+
+
+def sum_over(updates: Mapping[str, Update], turn: Turn, name: str) -> Tensor:
+    """Return the sum of the devices' leaves of that name, in the order of their names."""
+    return torch.stack([updates[device].extra[name] for device in turn.names]).sum(0)
+
+
+def full_matrix(upper: Tensor, size: int) -> Tensor:
+    """Return the symmetric matrix (P, P) of an upper triangle, row by row."""
+    full = torch.zeros(size, size, dtype=upper.dtype)
+    rows, columns = torch.triu_indices(size, size)
+    full[rows, columns] = upper
+    full[columns, rows] = upper
+    return full
+
+
+def ridge(gram: Tensor, cross: Tensor, reg: float) -> tuple[Tensor, Tensor]:
+    """Return the coefficients (P, K) and the intercept (K,) from G (P + 1, P + 1) and B (P + 1, K), the ones last."""
+    penalty = torch.full((len(gram),), reg * float(gram.diagonal()[:-1].mean()), dtype=gram.dtype)
+    penalty[-1] = 0
+    solution = torch.linalg.solve(gram + penalty.diag(), cross)
+    return solution[:-1], solution[-1]
+
+
+def deploy_stack(memory: Params, message: Message) -> Model:
+    """Run all models below the head; before it came the ensemble, or the device's own model."""
+    head = {name.removeprefix(HEAD): leaf for name, leaf in message.extra.items() if name.startswith(HEAD)}
+    if not head:
+        return deploy_ensemble(memory, message)
+    voters = unpack_models(memory)
+    return Model(voters.members, voters.weights, head=head)

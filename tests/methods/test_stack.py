@@ -1,0 +1,87 @@
+"""Stacking: the ridge of scikit-learn on all examples together, whatever device holds them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from federations import ADAM, NBYTES, NET, NETS, SGD, bits, federation, last, trained
+from sklearn.linear_model import Ridge
+
+from fedcore.evaluate import outputs
+from fedcore.execute.workers import Inline
+from fedcore.local import predict
+from fedcore.methods import method
+from fedcore.methods.stack import full_matrix, ridge
+from fedcore.rounds import run
+from fedcore.types import Data, InputError
+
+stack = partial(method, "stack", nets=NETS, training=SGD, common=False)
+FED = federation()
+
+
+def scores_by_scikit_learn(fed, training, seed, reg, split):
+    """Return the ridge's scores of the shared test set, fitted on that split of all devices."""
+    models = [update.params for update in trained(fed, training, seed).values()]
+
+    def logits(x):
+        return np.concatenate([predict(params, NET, x, 99).double().numpy() for params in models], 1)
+
+    parts = [getattr(there.data, split) for there in fed.devices.values()]
+    z = np.concatenate([logits(part.x) for part in parts])
+    alpha = reg * np.square(z).sum(0).mean()
+    y = np.eye(3)[np.concatenate([part.y.numpy() for part in parts])]
+    return Ridge(alpha=alpha, solver="cholesky").fit(z, y).predict(logits(fed.test.x))
+
+
+@pytest.mark.parametrize("names", ["a", "abc"])
+@pytest.mark.parametrize(("examples", "split"), [("validation", "val"), ("training", "train")])
+def test_it_is_scikit_learns_ridge_on_all_examples_together(names, examples, split):
+    fed, built = federation(names), stack(training=ADAM, examples=examples, reg=0.01)
+    one = last(built, fed, 2)
+    found = built.deploy(one.state.memories["a"], one.state.messages["a"])
+    scores = torch.from_numpy(scores_by_scikit_learn(fed, ADAM, 2, 0.01, split))
+    expected = scores.log_softmax(1)
+    torch.testing.assert_close(outputs(found, NET, fed.test.x).double(), expected, rtol=1e-3, atol=1e-3)
+    assert one.scores["a"]["shared"]["accuracy"] == (scores.argmax(1) == fed.test.y).double().mean()
+
+
+def test_the_intercept_has_no_penalty():
+    z = torch.randn(30, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    y = torch.full((30, 1), 5.0, dtype=torch.float64)
+    rows = torch.cat([z, torch.ones(30, 1)], 1)
+    weight, bias = ridge(rows.T @ rows, rows.T @ y, 1e6)
+    torch.testing.assert_close(weight, torch.zeros(2, 1, dtype=torch.float64), rtol=0, atol=1e-4)
+    torch.testing.assert_close(bias, torch.tensor([5.0], dtype=torch.float64), rtol=1e-4, atol=1e-4)
+
+
+def test_half_of_a_symmetric_matrix_is_enough():
+    whole = torch.tensor([[1.0, 2, 3], [2, 4, 5], [3, 5, 6]])
+    assert torch.equal(full_matrix(torch.tensor([1.0, 2, 3, 4, 5, 6]), 3), whole)
+
+
+def test_before_the_second_exchange_it_is_the_ensemble():
+    voted = [*run(method("ensemble", nets=NETS, training=SGD, common=False), FED, 1, Inline())]
+    first, second, third = run(stack(), FED, 1, Inline())
+    assert (first.scores, second.scores) == (voted[0].scores, voted[1].scores)
+    assert second.up == voted[1].up
+    half = 10 * 11 // 2
+    assert third.up == dict.fromkeys("abc", 8 * (half + 10 * 3))
+    assert third.down == dict.fromkeys("abc", 3 * NBYTES + 9 * 4 + 4 * (9 * 3 + 3))
+    assert bits(third.state.memories["a"]) == bits(third.state.memories["b"])
+
+
+def test_devices_without_examples_add_nothing():
+    none = Data(FED.devices["b"].data.val.x[:0], FED.devices["b"].data.val.y[:0])
+    blind = replace(FED.devices["b"], data=replace(FED.devices["b"].data, val=none))
+    *_, one = run(stack(), replace(FED, devices=FED.devices | {"b": blind}), 1, Inline())
+    assert one.scores["b"]["shared"] == one.scores["a"]["shared"]
+    devices = {
+        name: replace(there, data=replace(there.data, val=Data(there.data.val.x[:0], there.data.val.y[:0])))
+        for name, there in FED.devices.items()
+    }
+    with pytest.raises(InputError, match=r"^stack\.examples = validation: no device has any; set federation\.val, or"):
+        last(stack(), replace(FED, devices=devices))
