@@ -19,9 +19,11 @@ BATCH = 1024
 def outputs(model: Model, net: Net, x: Tensor) -> Tensor:
     """Return log-probabilities (N, K): log sum_j w_j softmax(net(theta_j, x)).
 
+    net: the device's, for a model that has none of its own.
+
     A single member's are exact log-softmax, so that its loss does not saturate.
     """
-    members = [predict(member, net, x, BATCH).log_softmax(1) for member in model.members]
+    members = [predict(member, model.net or net, x, BATCH).log_softmax(1) for member in model.members]
     if len(members) == 1:
         return members[0]
     weights = torch.tensor(model.weights, dtype=members[0].dtype).log()

@@ -213,10 +213,14 @@ class Report:
 
 @dataclass(frozen=True)
 class Model:
-    """A deployed model: the weighted mean of its members' class probabilities (one member: that model)."""
+    """A deployed model: the weighted mean of its members' class probabilities (one member: that model).
+
+    net: the net that the members run on where it is not the device's own.
+    """
 
     members: tuple[Params, ...]
     weights: tuple[float, ...] = (1.0,)
+    net: Net | None = None
 
     def __post_init__(self) -> None:
         if len(self.members) != len(self.weights):

@@ -11,7 +11,7 @@ from tasks.config.settings import MethodSettings
 from tasks.config.studies import grid_points
 
 EPOCHS = 2
-FEWER = {"rounds": 2, "pair_rounds": 2, "pair_iterations": 2, "steps": 5, "identifier_steps": 5}
+FEWER = {"rounds": 2, "pair_rounds": 2, "pair_iterations": 2, "steps": 5, "identifier_steps": 5, "features": 8}
 
 
 def shortened(row: MethodSettings) -> MethodSettings:

@@ -49,7 +49,7 @@ class Deployed(torch.nn.Module):
 
     def __init__(self, net: Net, model: Model) -> None:
         super().__init__()
-        self.members = torch.nn.ModuleList(_module(net, params) for params in model.members)
+        self.members = torch.nn.ModuleList(_module(model.net or net, params) for params in model.members)
         self.log_weights = [math.log(weight) for weight in model.weights]
 
     def forward(self, x: Tensor) -> Tensor:

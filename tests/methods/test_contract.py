@@ -73,7 +73,7 @@ def test_what_is_deployed_fits_its_net_is_finite_and_is_what_was_scored(row):
     for name, there in FED.devices.items():
         deployed = built.deploy(one.state.memories.get(name) or {}, one.state.messages[name])
         for params in deployed.members:
-            assert {leaf: tuple(x.shape) for leaf, x in params.items()} == nets.shapes(NET)
+            assert {leaf: tuple(x.shape) for leaf, x in params.items()} == nets.shapes(deployed.net or NET)
             assert all(x.dtype == torch.float32 and bool(x.isfinite().all()) for x in params.values())
         assert sum(deployed.weights) == pytest.approx(1)
         for split, examples in (("val", there.data.val), ("test", there.data.test), ("shared", FED.test)):
