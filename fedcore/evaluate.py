@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import nll_loss
 
 from fedcore.local import predict
+from fedcore.nets.inputs import multiplications
 from fedcore.types import Data, Deploy, Device, Handle, Message, Model, Net, Params, Scores, Splits, step_word
 
 BATCH = 1024
@@ -56,6 +57,15 @@ def evaluate(model: Model, net: Net, data: Data) -> dict[str, float]:
     return metrics(outputs(model, net, data.inputs()), data.y)
 
 
+def cost(model: Model, net: Net, shape: tuple[int, ...] | None) -> dict[str, float]:
+    """Return how many nets the model runs for an example of `shape`, and the multiplications in all of them.
+
+    Without a shape the multiplications are nan.
+    """
+    each = math.nan if shape is None else multiplications(model.net or net, shape)
+    return {"nets_run": float(len(model.members)), "macs": float(len(model.members) * each)}
+
+
 def drop_training_data(device: Device) -> Device:
     """Return the device without its training examples, which scoring does not need and should not transfer.
 
@@ -71,16 +81,19 @@ def drop_training_data(device: Device) -> Device:
 def score(deploy: Deploy, memory: Params, message: Message, devices: Mapping[str, Device], shared: Data) -> Scores:
     """Score one deployed model on the shared test set and on the val and test splits of the devices that run it.
 
-    The devices must have equal nets, as they run the same model.
+    The devices must have equal nets, as they run the same model. "inference" is its cost, see :func:`cost`.
     """
     model = deploy(memory, message)
     net = next(iter(devices.values())).net
     on_shared = evaluate(model, net, shared)
+    examples = (shared, *(part for device in devices.values() for part in (device.data.val, device.data.test)))
+    shapes = [tuple(part.x.shape[1:]) for part in examples if len(part)]
     return {
         name: {
             "val": evaluate(model, net, device.data.val),
             "test": evaluate(model, net, device.data.test),
             "shared": on_shared,
+            "inference": cost(model, net, shapes[0] if shapes else None),
         }
         for name, device in devices.items()
     }

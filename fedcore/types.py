@@ -28,7 +28,7 @@ Numbers: TypeAlias = Mapping[str, Mapping[str, float]]
 """device -> metric -> value"""
 
 Scores: TypeAlias = dict[str, dict[str, dict[str, float]]]
-"""device -> split ("val", "test", "shared") -> metric -> value"""
+"""device -> split ("val", "test", "shared"; "inference" for the model's cost) -> metric -> value"""
 
 Count: TypeAlias = Annotated[int, Ge(1)]
 Positive: TypeAlias = Annotated[float, Gt(0)]

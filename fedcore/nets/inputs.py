@@ -1,7 +1,12 @@
-"""Inputs of a module's linear and convolutional layers, as rows that each layer multiplies by its weights."""
+"""Inputs of a module's linear and convolutional layers, as rows that each layer multiplies by its weights.
+
+And how many multiplications that takes.
+"""
 
 from __future__ import annotations
 
+import functools
+import pickle
 from collections.abc import Callable
 from functools import partial
 
@@ -9,7 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedcore.nets import key
 from fedcore.nets.mlp import MLP
+from fedcore.nets.randomness import use_generator
+from fedcore.types import Net
 
 
 def linear_layers(module: nn.Module) -> dict[str, nn.Linear | nn.Conv1d | nn.Conv2d]:
@@ -66,3 +74,27 @@ def patches(layer: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
     if len(kernel) == 1:
         x, kernel, stride, dilation = x.unsqueeze(2), (1, *kernel), (1, *stride), (1, *dilation)
     return F.unfold(x, kernel, dilation, 0, stride).transpose(1, 2).flatten(0, 1)
+
+
+def multiplications(net: Net, shape: tuple[int, ...]) -> int:
+    """Return the multiplications of the linear and convolutional layers for one example of `shape`."""
+    return _multiplications(key(net), shape)
+
+
+@functools.lru_cache(maxsize=256)
+def _multiplications(net: bytes, shape: tuple[int, ...]) -> int:
+    with use_generator(torch.Generator()):
+        module = pickle.loads(net)().eval()
+    if isinstance(module, MLP):  # calls no layer of its own
+        return sum(layer.weight.numel() for layer in linear_layers(module).values())
+    counts: list[int] = []
+
+    def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        counts.append(output.numel() * layer.weight[0].numel())  # type: ignore[operator, union-attr, index]
+
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d):
+            layer.register_forward_hook(count)
+    with torch.no_grad():
+        module(torch.zeros(1, *shape))
+    return sum(counts)

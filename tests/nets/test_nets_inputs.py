@@ -3,9 +3,10 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedcore import nets
-from fedcore.nets.inputs import layer_inputs, linear_layers, patches
+from fedcore.nets.inputs import layer_inputs, linear_layers, multiplications, patches
 
 CONVOLUTIONS = {
     "plain": (nn.Conv2d(3, 5, 3), (2, 3, 8, 9)),
@@ -47,3 +48,22 @@ def test_every_layer_is_found_and_its_inputs_give_the_last_layers_outputs(name, 
 def test_convolutions_in_groups_and_with_other_borders_are_left_out():
     module = nn.Sequential(nn.Conv2d(4, 4, 3, groups=4), nn.Conv2d(4, 2, 3, padding_mode="circular", padding=1))
     assert linear_layers(module) == {}
+
+
+SHAPES = {"resnet20": (3, 32, 32), "mobilenet_v2": (3, 32, 32), "mcmahan_cnn": (1, 28, 28), "cells": (1, 512)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mlp", *SHAPES])
+def test_multiplications_are_those_that_pytorch_counts(name):
+    """Also of a depthwise convolution, in MobileNet. PyTorch counts two operations for each."""
+    shape = SHAPES.get(name, (1, 28, 28))
+    net = nets.net(name, shape=shape, classes=10)
+    with torch.enable_grad(), FlopCounterMode(display=False) as counter:
+        net.build().eval()(torch.zeros(1, *shape))
+    assert multiplications(net, shape) == counter.get_total_flops() / 2
+
+
+def test_multiplications_of_a_perceptron_are_its_weights():
+    net = nets.net("mlp", shape=(4,), classes=3, widths=[5, 4])
+    assert multiplications(net, (4,)) == 4 * 5 + 5 * 4 + 4 * 3
