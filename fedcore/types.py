@@ -292,6 +292,12 @@ class Local(Protocol):
     ) -> tuple[Params, Update]: ...
 
 
+class Attach(Protocol):
+    """Adds to a device's update after its local step, in a step of its own, and leaves its memory as it is."""
+
+    def __call__(self, update: Update, device: Device, step_id: StepId, /) -> Update: ...
+
+
 class PairLocal(Protocol):
     """A step of two devices. The returned memory is dropped; the update counts as the first device's traffic."""
 
@@ -351,12 +357,16 @@ class Stage:
 
     local and combine are functions with their settings bound (functools.partial). The pipeline needs module-level ones,
     so that a step can be named and keyed by the source it reaches; a script or a notebook may use any.
+
+    attach: adds to what each device sends. Methods with one local step, whose devices send different things beside
+    the model, share its result.
     """
 
     local: Local
     combine: Combine | None
     rounds: int = field(default=1, metadata={"digest": False})  # a round does not depend on how many follow
     fraction: float = 1.0
+    attach: Attach | None = None
 
 
 @dataclass(frozen=True)

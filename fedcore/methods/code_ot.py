@@ -10,13 +10,13 @@ from functools import partial
 from typing import Literal, TypeAlias
 
 from fedcore.align.fusion import Options, code
-from fedcore.align.ranking import Exam, begin, rank_ascending
+from fedcore.align.ranking import Exam, begin, rank_ascending, train_for_exam
 from fedcore.align.report import FIGURES, report
 from fedcore.align.transport import Solver
 from fedcore.align.widths import common_axes, fit_widths
-from fedcore.local import Training, train
+from fedcore.local import Training
 from fedcore.messages import received_model
-from fedcore.types import Axes, Count, Message, Method, Net, Params, Positive, Report, Stage, Turn, Update
+from fedcore.types import Axes, Count, Message, Method, Net, Params, Positive, Report, Turn, Update
 
 Order: TypeAlias = Literal["ascending", "descending"]
 
@@ -28,7 +28,7 @@ def code_ot(
     common: bool,
     shots: Count = 1,
     order: Order = "ascending",
-    exam: Exam = "validation",
+    exam: Exam = "classes",
     solver: Solver = "newton",
     reg: Positive = 0.01,
     tol: Positive = 1e-7,
@@ -44,9 +44,8 @@ def code_ot(
     """
     options = Options(solver=solver, reg=reg, tol=tol, max_iterations=max_iterations, p=p)
     combine = partial(fuse, nets=nets, axes=common_axes(nets), order=order, options=options)
-    local = partial(train, training=training)
     # The first shot is a stage of its own: its training is the one that every one-shot method shares.
-    stages = (Stage(local, combine), Stage(local, combine, shots - 1))
+    stages = tuple(train_for_exam(training, combine, exam, rounds) for rounds in (1, shots - 1))
     return Method(partial(begin, common=common, exam=exam), stages[: 1 + (shots > 1)], received_model, figures=FIGURES)
 
 

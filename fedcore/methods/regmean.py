@@ -43,6 +43,7 @@ from fedcore.types import (
     StepId,
     Turn,
     Update,
+    step_word,
 )
 
 Grams: TypeAlias = dict[str, Tensor]
@@ -79,22 +80,15 @@ def regmean(
         )
     axes = common_axes(nets) if align == "exact" else None
     combine = partial(merge, net=next(iter(nets.values())), axes=axes, share=share, damping=damping)
-    return Method(
-        partial(initial_messages, common=common), (Stage(partial(train_and_sum, training=training), combine),),
-        received_model,
-    )  # fmt: skip
+    stage = Stage(partial(train, training=training), combine, attach=add_grams)
+    return Method(partial(initial_messages, common=common), (stage,), received_model)
 
 
-def train_and_sum(
-    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training
-) -> tuple[Params, Update]:
-    """Train; send the model and the Gram matrices of its layers' inputs.
-
-    One step, since in two stages a common initial model would count as sent twice.
-    """
-    memory, update = train(memory, message, device, step_id, training=training)
+@step_word("sum")
+def add_grams(update: Update, device: Device, step_id: StepId) -> Update:
+    """Add the Gram matrices of the inputs of the model's layers."""
     grams = input_grams(device, update.params)
-    return memory, replace(update, extra={f"{GRAM}{name}": closed.triangle(g).float() for name, g in grams.items()})
+    return replace(update, extra={f"{GRAM}{name}": closed.triangle(gram).float() for name, gram in grams.items()})
 
 
 def input_grams(device: Device, params: Params) -> Grams:
