@@ -33,9 +33,9 @@ def begin(public: Public, seed: int, *, common: bool, exam: Exam) -> tuple[Param
     return (server | {"exam/x": public.test.x, "exam/y": public.test.y} if exam == "test" else server), messages
 
 
-def train_for_exam(training: Training, combine: Combine, exam: Exam, rounds: int = 1) -> Stage:
-    """Return the stage in which devices train and send what the exam needs beside their model."""
-    return Stage(partial(train, training=training), combine, rounds, attach=mark if exam == "classes" else None)
+def train_for_exam(training: Training, combine: Combine, exam: Exam) -> Stage:
+    """Return the stage of one round in which devices train and send what the exam needs beside their model."""
+    return Stage(partial(train, training=training), combine, attach=mark if exam == "classes" else None)
 
 
 @step_word("examine")

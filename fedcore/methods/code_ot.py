@@ -6,6 +6,7 @@ Departures from the paper are listed in fedcore.align.fusion, fedcore.align.tran
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -45,7 +46,8 @@ def code_ot(
     options = Options(solver=solver, reg=reg, tol=tol, max_iterations=max_iterations, p=p)
     combine = partial(fuse, nets=nets, axes=common_axes(nets), order=order, options=options)
     # The first shot is a stage of its own: its training is the one that every one-shot method shares.
-    stages = tuple(train_for_exam(training, combine, exam, rounds) for rounds in (1, shots - 1))
+    first = train_for_exam(training, combine, exam)
+    stages = (first, replace(first, rounds=shots - 1))
     return Method(partial(begin, common=common, exam=exam), stages[: 1 + (shots > 1)], received_model, figures=FIGURES)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -33,7 +34,8 @@ def lmf(
     """Build LMF: all models aligned to the most accurate one and averaged evenly. Settings as in code_ot."""
     options = Options(solver=solver, reg=reg, tol=tol, max_iterations=max_iterations, p=p)
     combine = partial(fuse, nets=nets, axes=common_axes(nets), options=options)
-    stages = tuple(train_for_exam(training, combine, exam, rounds) for rounds in (1, shots - 1))
+    first = train_for_exam(training, combine, exam)
+    stages = (first, replace(first, rounds=shots - 1))
     return Method(partial(begin, common=common, exam=exam), stages[: 1 + (shots > 1)], received_model, figures=FIGURES)
 
 
