@@ -18,7 +18,7 @@ from fedcore.local import Training, train
 from fedcore.methods import METHODS, is_control, method
 from fedcore.results.figures import drawings, png
 from fedcore.rounds import begin, receive, run
-from fedcore.types import InputError, Report
+from fedcore.types import InputError, Report, Stage
 from tasks.cache.keys import key
 
 CONTROLS = {name for name in METHODS if is_control(name)}
@@ -201,6 +201,7 @@ def test_a_steps_key_is_the_same_in_another_process(row):
     start = begin(built, FED, 0, Inline())
     there = FED.devices["a"]
     steps = [stage.local for stage in built.stages] + [stage.combine for stage in built.stages if stage.combine]
+    steps += [stage.attach for stage in built.stages if isinstance(stage, Stage) and stage.attach]
     calls = [(built.begin, NET), *((step,) for step in steps), (built.deploy, start.messages["a"])]
     calls.append((built.stages[0].local, {}, start.messages["a"], there))
     keys = [key(*call) for call in calls]
