@@ -20,12 +20,14 @@ import torch
 from torch import Tensor
 
 from fedcore import closed
+from fedcore.local import SCORING_BATCH
 from fedcore.nets.features import net as features_net
 from fedcore.sums import from_integers, gaussian_noise, mask, to_integers
 from fedcore.types import (
     Amount,
     Chance,
     Count,
+    Data,
     Device,
     InputError,
     Message,
@@ -97,7 +99,7 @@ def _check(features: int, rank: int | None, sums: str, clip: float | None, epsil
         raise InputError(f"analytic.rank = {rank}: must be at most features + 1 = {features + 1}")
     if rank is not None and (sums == "masked" or epsilon is not None):
         raise InputError(
-            f"analytic.rank = {rank}: sketches cannot be masked or noised; leave rank, or sums and epsilon"
+            f"analytic.rank = {rank}: sketches cannot be masked or noised; leave out rank, or sums and epsilon"
         )
 
 
@@ -114,8 +116,7 @@ def noise_of(epsilon: float | None, delta: float, clip: float | None, devices: i
 
 def begin(public: Public, seed: int) -> tuple[Params, Mapping[str, Message]]:
     """Tell every device the seed, the numbers of an example and the classes."""
-    inputs = public.test.x[:1].numel() if len(public.test) else public.test.x.shape[1:].numel()
-    plan = {PLAN: torch.tensor([seed, inputs, public.classes])}
+    plan = {PLAN: torch.tensor([seed, public.test.x.shape[1:].numel(), public.classes])}
     return plan, dict.fromkeys(public.names, Message(extra=plan))
 
 
@@ -142,31 +143,34 @@ def send_sums(
         )
     if rank is not None and 0 < len(data) < rank:
         raise InputError(f"analytic.rank = {rank}: {device.name} has {len(data)} examples, must be at most {len(data)}")
-    weights = closed.random_weights(inputs, features, seed)
-    gram = torch.zeros(features + 1, features + 1, dtype=torch.float64)
-    targets = torch.zeros(features + 1, classes, dtype=torch.float64)
-    for start in range(0, len(data), 1024):
-        part = slice(start, start + 1024)
+    gram, targets = add_examples(data, closed.random_weights(inputs, features, seed), classes, clip)
+    if rank is None:
+        leaves = {GRAM: closed.triangle(gram), TARGETS: targets}
+    else:
+        leaves = {**dict(zip((AXES, RESIDUAL), closed.sketch(gram, rank), strict=True)), TARGETS: targets}
+    if noise:
+        draws = step_id.generator("noise")
+        for name, leaf in leaves.items():
+            leaves[name] = leaf + noise * torch.randn(leaf.shape, dtype=leaf.dtype, generator=draws)
+    for name, leaf in leaves.items():
+        if partners:
+            leaves[name] = mask(to_integers(leaf, device.name, len(partners)), name, device.name, partners, seed)
+        else:
+            leaves[name] = leaf.to(getattr(torch, precision))
+    return {}, Update(extra=leaves)
+
+
+def add_examples(data: Data, weights: Tensor, classes: int, clip: float | None) -> tuple[Tensor, Tensor]:
+    """Return G (F + 1, F + 1) and B (F + 1, K) of some examples."""
+    size = len(weights) + 1
+    gram, targets = torch.zeros(size, size, dtype=torch.float64), torch.zeros(size, classes, dtype=torch.float64)
+    for start in range(0, len(data), SCORING_BATCH):
+        part = slice(start, start + SCORING_BATCH)
         phi = closed.random_features(data.inputs(part), weights)
         phi = phi if clip is None else closed.clip_rows(phi, clip)
         gram += phi.T @ phi
         targets += closed.class_sums(phi, data.y[part], classes)
-    if rank is not None:
-        axes, residual = closed.sketch(gram, rank)
-        leaves = {AXES: axes, RESIDUAL: residual, TARGETS: targets}
-    else:
-        leaves = {GRAM: closed.triangle(gram), TARGETS: targets}
-    if noise:
-        draws = step_id.generator("noise")
-        leaves = {
-            name: leaf + noise * torch.randn(leaf.shape, dtype=leaf.dtype, generator=draws)
-            for name, leaf in leaves.items()
-        }
-    if partners:
-        whole = {name: to_integers(leaf, device.name, len(partners)) for name, leaf in leaves.items()}
-        masked = {name: mask(leaf, name, device.name, partners, seed) for name, leaf in whole.items()}
-        return {}, Update(extra=masked)
-    return {}, Update(extra={name: leaf.to(getattr(torch, precision)) for name, leaf in leaves.items()})
+    return gram, targets
 
 
 @step_word("solve")
