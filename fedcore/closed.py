@@ -7,6 +7,7 @@ All sums and solutions are float64.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -23,7 +24,7 @@ about the precision of the sums, relative to the largest of them."""
 def random_weights(inputs: int, features: int, seed: int) -> Tensor:
     """Return W' (F, D) float32, each number from N(0, 2 / D) (He et al. 2015); drawn from the seed alone."""
     draws = generator(seed, "features")
-    return torch.randn(features, inputs, generator=draws) * (2 / inputs) ** 0.5
+    return torch.randn(features, inputs, generator=draws) * math.sqrt(2 / inputs)
 
 
 def random_features(x: Tensor, weights: Tensor) -> Tensor:
@@ -38,7 +39,8 @@ def append_one(x: Tensor) -> Tensor:
 
 def clip_rows(phi: Tensor, bound: float) -> Tensor:
     """Shorten each row to a length of at most `bound`; a shorter one stays as it is."""
-    return phi * (bound / phi.norm(dim=1, keepdim=True)).clamp_max(1)
+    lengths: Tensor = torch.linalg.vector_norm(phi, dim=1, keepdim=True)
+    return phi * (bound / lengths).clamp_max(1)
 
 
 def class_sums(phi: Tensor, y: Tensor, classes: int) -> Tensor:

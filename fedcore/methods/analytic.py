@@ -12,6 +12,7 @@ The devices run a net of their own kind, D -> F -> K, whatever `net` says.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Literal
@@ -83,7 +84,7 @@ def analytic(
         partners=tuple(sorted(nets)) if sums == "masked" else (),
     )  # fmt: skip
     # Noise moves eigenvalues by up to twice its deviation times the square root of their number (Wigner's semicircle).
-    spread = 2 * noise * len(nets) ** 0.5 * (features + 1) ** 0.5
+    spread = 2 * noise * math.sqrt(len(nets) * (features + 1))
     return Method(begin, (Stage(local, partial(fit_output, features=features, reg=reg, spread=spread)),), deploy)
 
 
@@ -111,7 +112,7 @@ def noise_of(epsilon: float | None, delta: float, clip: float | None, devices: i
     """
     if epsilon is None or clip is None:
         return 0.0
-    return gaussian_noise(epsilon, delta, (clip**4 + clip**2) ** 0.5) / devices**0.5
+    return gaussian_noise(epsilon, delta, math.sqrt(clip**4 + clip**2)) / math.sqrt(devices)
 
 
 def begin(public: Public, seed: int) -> tuple[Params, Mapping[str, Message]]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fedcore.nets import key
 from fedcore.nets.mlp import MLP
 from fedcore.nets.randomness import use_generator
-from fedcore.types import Net
+from fedcore.types import Net, Params
 
 
 def linear_layers(module: nn.Module) -> dict[str, nn.Linear | nn.Conv1d | nn.Conv2d]:
@@ -29,7 +29,7 @@ def linear_layers(module: nn.Module) -> dict[str, nn.Linear | nn.Conv1d | nn.Con
     for name, layer in module.named_modules():
         plain = isinstance(layer, nn.Conv1d | nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros"
         if isinstance(layer, nn.Linear) or plain:
-            found[name] = layer  # type: ignore[assignment]
+            found[name] = layer
     return found
 
 
@@ -41,7 +41,7 @@ def layer_inputs(module: nn.Module, x: Tensor, use: Callable[[str, Tensor], None
     layers = linear_layers(module)
     with torch.no_grad():
         if isinstance(module, MLP):  # calls no layer of its own
-            leaves = dict(module.named_parameters())
+            leaves: Params = dict(module.named_parameters())
             for name, rows in zip(module.layers, module.activations(leaves, x), strict=False):
                 use(name, rows)
             return
@@ -90,7 +90,7 @@ def _multiplications(net: bytes, shape: tuple[int, ...]) -> int:
     counts: list[int] = []
 
     def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        counts.append(output.numel() * layer.weight[0].numel())  # type: ignore[operator, union-attr, index]
+        counts.append(output.numel() * layer.weight[0].numel())  # type: ignore[index]
 
     for layer in module.modules():
         if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d):

@@ -261,7 +261,7 @@ def build_arguments(net: Net) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def net_at(place: str, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Net:
     """Undo `place_of` and `build_arguments`; a file cannot name any other function than one that builds a net."""
     module, _, name = place.partition(":")
-    build = getattr(import_module(module), name, None) if module in NETS else None
+    build: Any = getattr(import_module(module), name, None) if module in NETS else None
     if getattr(build, "__module__", None) != module:
         raise ValueError(f"not a net of the library: {place}")
     return Net(partial(build, *arguments[0], **arguments[1]))
