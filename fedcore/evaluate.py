@@ -11,13 +11,18 @@ from torch import Tensor
 from torch.nn.functional import linear, nll_loss
 
 from fedcore.local import predict
+from fedcore.nets.inputs import multiplications
 from fedcore.types import Data, Deploy, Device, Handle, Message, Model, Net, Params, Scores, Splits, Weights, step_word
 
 BATCH = 1024
 
 
 def outputs(model: Model, net: Net, x: Tensor) -> Tensor:
-    """Return a model's log-probabilities (N, K) for examples (N, *shape)."""
+    """Return a model's log-probabilities (N, K) for examples (N, *shape).
+
+    net: the device's, for a model that has none of its own.
+    """
+    net = model.net or net
     logits = [
         outputs(member, net, x) if isinstance(member, Model) else predict(member, net, x, BATCH)
         for member in model.members
@@ -66,6 +71,18 @@ def evaluate(model: Model, net: Net, data: Data) -> dict[str, float]:
     return metrics(outputs(model, net, data.inputs()), data.y)
 
 
+def cost(model: Model, net: Net, shape: tuple[int, ...] | None) -> dict[str, float]:
+    """Return how many nets the model runs for an example of `shape`, and the multiplications in all of them.
+
+    Without a shape the multiplications are nan.
+    """
+    net = model.net or net
+    single = {"nets_run": 1.0, "macs": math.nan if shape is None else float(multiplications(net, shape))}
+    parts = [cost(member, net, shape) if isinstance(member, Model) else single for member in model.members]
+    head = {"macs": 0.0 if model.head is None else float(model.head["weight"].numel())}
+    return {metric: sum(part[metric] for part in parts) + head.get(metric, 0.0) for metric in single}
+
+
 def drop_training_data(device: Device) -> Device:
     """Return the device without its training examples, which scoring does not need and should not transfer.
 
@@ -81,16 +98,19 @@ def drop_training_data(device: Device) -> Device:
 def score(deploy: Deploy, memory: Params, message: Message, devices: Mapping[str, Device], shared: Data) -> Scores:
     """Score one deployed model on the shared test set and on the val and test splits of the devices that run it.
 
-    The devices must have equal nets, as they run the same model.
+    The devices must have equal nets, as they run the same model. "inference" is its cost, see :func:`cost`.
     """
     model = deploy(memory, message)
     net = next(iter(devices.values())).net
     on_shared = evaluate(model, net, shared)
+    examples = (shared, *(part for device in devices.values() for part in (device.data.val, device.data.test)))
+    shapes = [tuple(part.x.shape[1:]) for part in examples if len(part)]
     return {
         name: {
             "val": evaluate(model, net, device.data.val),
             "test": evaluate(model, net, device.data.test),
             "shared": on_shared,
+            "inference": cost(model, net, shapes[0] if shapes else None),
         }
         for name, device in devices.items()
     }

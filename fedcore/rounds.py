@@ -110,6 +110,9 @@ def play(method: Method, fed: Federation, seed: int, execute: Execute, state: St
     turn = take_turn(stage, state, fed, seed)
     out = execute.map(stage.local, {unit: (*inputs(unit, state, fed), turn.step_id(unit)) for unit in turn.units})
     updates: dict[Any, Update | Handle] = {unit: update for unit, (_, update) in out.items()}
+    if isinstance(stage, Stage) and stage.attach is not None:
+        calls = {name: (update, fed.devices[name], turn.step_id(name)) for name, update in updates.items()}
+        updates = execute.map(stage.attach, calls)
     present = {name for unit in turn.units for name in members(unit)}
     up = dict.fromkeys(turn.names, 0)
     down = {name: state.messages[name].nbytes if name in present else 0 for name in turn.names}

@@ -28,7 +28,7 @@ Numbers: TypeAlias = Mapping[str, Mapping[str, float]]
 """device -> metric -> value"""
 
 Scores: TypeAlias = dict[str, dict[str, dict[str, float]]]
-"""device -> split ("val", "test", "shared") -> metric -> value"""
+"""device -> split ("val", "test", "shared"; "inference" for the model's cost) -> metric -> value"""
 
 Count: TypeAlias = Annotated[int, Ge(1)]
 Positive: TypeAlias = Annotated[float, Gt(0)]
@@ -222,13 +222,15 @@ class Model:
     p_c(x) ~ sum_i w_ic p_ic(x)^power     weights by member and class, (M, K), or a power; normalised over the classes
 
     members: leaves of a net, or models. head: a linear layer on the members' logits side by side, "weight" (K, M K) and
-    "bias" (K,), which takes the place of the mean: p = softmax(head(z_1, ..., z_M)).
+    "bias" (K,), which takes the place of the mean: p = softmax(head(z_1, ..., z_M)). net: what the members run on where
+    it is not the device's own.
     """
 
     members: tuple[Params | Model, ...]
     weights: Weights = (1.0,)
     power: float = field(default=1.0, metadata={"optional": True})
     head: Params | None = field(default=None, metadata={"optional": True})
+    net: Net | None = field(default=None, metadata={"optional": True})
 
     def __post_init__(self) -> None:
         if len(self.members) != len(self.weights):
@@ -307,6 +309,12 @@ class Local(Protocol):
     ) -> tuple[Params, Update]: ...
 
 
+class Attach(Protocol):
+    """Adds to a device's update after its local step, in a step of its own, and leaves its memory as it is."""
+
+    def __call__(self, update: Update, device: Device, step_id: StepId, /) -> Update: ...
+
+
 class PairLocal(Protocol):
     """A step of two devices. The returned memory is dropped; the update counts as the first device's traffic."""
 
@@ -366,12 +374,16 @@ class Stage:
 
     local and combine are functions with their settings bound (functools.partial). The pipeline needs module-level ones,
     so that a step can be named and keyed by the source it reaches; a script or a notebook may use any.
+
+    attach: adds to what each device sends. Methods with one local step, whose devices send different things beside
+    the model, share its result.
     """
 
     local: Local
     combine: Combine | None
     rounds: int = field(default=1, metadata={"digest": False})  # a round does not depend on how many follow
     fraction: float = 1.0
+    attach: Attach | None = None
 
 
 @dataclass(frozen=True)

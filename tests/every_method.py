@@ -13,7 +13,7 @@ from tasks.config.studies import grid_points
 EPOCHS = 2
 FEWER = {
     "rounds": 2, "pair_rounds": 2, "pair_iterations": 2, "steps": 5, "identifier_steps": 5, "draws": 50, "minimum": 2,
-    "epochs": 2,
+    "epochs": 2, "features": 8,
 }  # fmt: skip
 
 

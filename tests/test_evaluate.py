@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score, log_loss
 
-from fedcore.evaluate import BATCH, drop_training_data, evaluate, metrics, outputs, score
+from fedcore import nets
+from fedcore.evaluate import BATCH, cost, drop_training_data, evaluate, metrics, outputs, score
 from fedcore.local import predict
 from fedcore.messages import received_model
+from fedcore.nets.features import net as features_net
 from fedcore.types import Data, Message, Model
 
 Stored = namedtuple("Stored", "digest nbytes")
@@ -139,7 +141,7 @@ def test_a_model_is_scored_on_its_devices_own_splits_and_the_shared_set():
     devices = {"a": fed.devices["a"], "b": replace(device, data=replace(device.data, val=data(0)))}
     found = score(received_model, {}, Message(model()), devices, fed.test)
     assert list(found) == ["a", "b"]
-    assert all(list(splits) == ["val", "test", "shared"] for splits in found.values())
+    assert all(list(splits) == ["val", "test", "shared", "inference"] for splits in found.values())
     deployed = Model((model(),))
     assert found["a"]["val"] == evaluate(deployed, NET, devices["a"].data.val)
     assert found["b"]["test"] == evaluate(deployed, NET, devices["b"].data.test)
@@ -157,3 +159,19 @@ def test_scores_need_no_training_examples():
     assert score(*how, devices, fed.test) == score(*how, fed.devices, fed.test)
     stored = replace(fed.devices["a"], data=Stored("digest", 8))
     assert drop_training_data(stored) is stored
+
+
+def test_a_models_cost_is_that_of_all_nets_it_runs():
+    weights = 4 * 5 + 5 * 4 + 4 * 3
+    assert cost(Model((model(),)), NET, (4,)) == {"nets_run": 1.0, "macs": weights}
+    assert cost(THREE, NET, (4,)) == {"nets_run": 3.0, "macs": 3 * weights}
+    assert cost(Model((model(),), net=features_net(4, 7, 3)), NET, (4,)) == {"nets_run": 1.0, "macs": 4 * 7 + 7 * 3}
+    assert math.isnan(cost(THREE, NET, None)["macs"])
+
+
+def test_a_model_with_a_net_of_its_own_runs_on_it():
+    net = features_net(4, 7, 3)
+    params = nets.init(net, torch.Generator().manual_seed(1))
+    x = data(6).x
+    by_hand = (x @ params["features.weight"].T).relu() @ params["output.weight"].T + params["output.bias"]
+    torch.testing.assert_close(outputs(Model((params,), net=net), NET, x), by_hand.log_softmax(1))

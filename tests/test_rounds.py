@@ -441,3 +441,29 @@ def test_an_exam_set_stays_with_the_server_and_is_no_traffic():
     one = last(plays((Stage(tally, quiet),), begin, fixed), federation())
     assert one.state.server["exam/x"].nbytes > 0
     assert one.down == each(0)
+
+
+def doubled(update, device, step_id):
+    """Adds the sum of the device's labels and of the update's first bias, drawn at its own step."""
+    labels = device.data.train.y.sum().float()
+    draw = torch.rand(1, generator=step_id.generator("attach"))
+    return replace(update, extra={"added": torch.stack([labels, update.params["fc1.bias"].sum()]), "draw": draw})
+
+
+def test_what_is_attached_travels_with_the_update_of_the_same_turn():
+    fed = federation()
+    seen = {}
+
+    def keep(server, updates, turn):
+        seen.update(updates)
+        return server, {}
+
+    attached = plays((Stage(partial(train, training=SGD), keep, attach=doubled),))
+    one = last(attached, fed)
+    assert set(one.up.values()) == {NBYTES + 8 + 4}
+    assert set(one.down.values()) == {2 * NBYTES}  # the initial model, and at the end the last message again
+    for name, device in fed.devices.items():
+        assert seen[name].extra["added"][0] == device.data.train.y.sum()
+        assert seen[name].extra["added"][1] == seen[name].params["fc1.bias"].sum()
+    assert len({float(update.extra["draw"]) for update in seen.values()}) == 3
+    assert bits(last(attached, fed)) == bits(one)

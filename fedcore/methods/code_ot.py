@@ -6,17 +6,18 @@ Departures from the paper are listed in fedcore.align.fusion, fedcore.align.tran
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeAlias
 
 from fedcore.align.fusion import Options, code
-from fedcore.align.ranking import Exam, begin, rank_ascending
+from fedcore.align.ranking import Exam, begin, rank_ascending, train_for_exam
 from fedcore.align.report import FIGURES, report
 from fedcore.align.transport import Solver
 from fedcore.align.widths import common_axes, fit_widths
-from fedcore.local import Training, train
+from fedcore.local import Training
 from fedcore.messages import received_model
-from fedcore.types import Axes, Count, Message, Method, Net, Params, Positive, Report, Stage, Turn, Update
+from fedcore.types import Axes, Count, Message, Method, Net, Params, Positive, Report, Turn, Update
 
 Order: TypeAlias = Literal["ascending", "descending"]
 
@@ -28,7 +29,7 @@ def code_ot(
     common: bool,
     shots: Count = 1,
     order: Order = "ascending",
-    exam: Exam = "validation",
+    exam: Exam = "classes",
     solver: Solver = "newton",
     reg: Positive = 0.01,
     tol: Positive = 1e-7,
@@ -44,9 +45,9 @@ def code_ot(
     """
     options = Options(solver=solver, reg=reg, tol=tol, max_iterations=max_iterations, p=p)
     combine = partial(fuse, nets=nets, axes=common_axes(nets), order=order, options=options)
-    local = partial(train, training=training)
     # The first shot is a stage of its own: its training is the one that every one-shot method shares.
-    stages = (Stage(local, combine), Stage(local, combine, shots - 1))
+    first = train_for_exam(training, combine, exam)
+    stages = (first, replace(first, rounds=shots - 1))
     return Method(partial(begin, common=common, exam=exam), stages[: 1 + (shots > 1)], received_model, figures=FIGURES)
 
 

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from fedcore.align.ranking import Exam, begin, rank_ascending
+from fedcore.align.ranking import Exam, begin, rank_ascending, train_for_exam
 from fedcore.builders import control
-from fedcore.local import Training, train
+from fedcore.local import Training
 from fedcore.messages import received_model, to_everyone
 from fedcore.nets import require_equal
-from fedcore.types import Message, Method, Net, Params, Stage, Turn, Update
+from fedcore.types import Message, Method, Net, Params, Turn, Update
 
 
 @control
-def half_best(*, nets: Mapping[str, Net], training: Training, common: bool, exam: Exam = "validation") -> Method:
+def half_best(*, nets: Mapping[str, Net], training: Training, common: bool, exam: Exam = "classes") -> Method:
     """Build the control. exam: what models are ranked by."""
     require_equal(nets)
-    stage = Stage(partial(train, training=training), partial(halve, nets=nets))
+    stage = train_for_exam(training, partial(halve, nets=nets), exam)
     return Method(partial(begin, common=common, exam=exam), (stage,), received_model)
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
 from fedcore.align import fusion
 from fedcore.align.fusion import Options
-from fedcore.align.ranking import Exam, begin, rank_ascending
+from fedcore.align.ranking import Exam, begin, rank_ascending, train_for_exam
 from fedcore.align.report import FIGURES, report
 from fedcore.align.transport import Solver
 from fedcore.align.widths import common_axes, fit_widths
-from fedcore.local import Training, train
+from fedcore.local import Training
 from fedcore.messages import received_model
-from fedcore.types import Axes, Count, Message, Method, Net, Params, Positive, Report, Stage, Turn, Update
+from fedcore.types import Axes, Count, Message, Method, Net, Params, Positive, Report, Turn, Update
 
 
 def lmf(
@@ -23,7 +24,7 @@ def lmf(
     training: Training,
     common: bool,
     shots: Count = 1,
-    exam: Exam = "validation",
+    exam: Exam = "classes",
     solver: Solver = "newton",
     reg: Positive = 0.01,
     tol: Positive = 1e-7,
@@ -33,8 +34,8 @@ def lmf(
     """Build LMF: all models aligned to the most accurate one and averaged evenly. Settings as in code_ot."""
     options = Options(solver=solver, reg=reg, tol=tol, max_iterations=max_iterations, p=p)
     combine = partial(fuse, nets=nets, axes=common_axes(nets), options=options)
-    local = partial(train, training=training)
-    stages = (Stage(local, combine), Stage(local, combine, shots - 1))
+    first = train_for_exam(training, combine, exam)
+    stages = (first, replace(first, rounds=shots - 1))
     return Method(partial(begin, common=common, exam=exam), stages[: 1 + (shots > 1)], received_model, figures=FIGURES)
 
 

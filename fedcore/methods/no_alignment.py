@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from functools import partial
 
 from fedcore.align.fusion import fold_without_alignment
-from fedcore.align.ranking import Exam, begin, rank_ascending
+from fedcore.align.ranking import Exam, begin, rank_ascending, train_for_exam
 from fedcore.builders import control
-from fedcore.local import Training, train
+from fedcore.local import Training
 from fedcore.messages import received_model, to_everyone
 from fedcore.nets import require_equal
-from fedcore.types import Message, Method, Net, Params, Stage, Turn, Update
+from fedcore.types import Message, Method, Net, Params, Turn, Update
 
 
 @control
-def no_alignment(*, nets: Mapping[str, Net], training: Training, common: bool, exam: Exam = "validation") -> Method:
+def no_alignment(*, nets: Mapping[str, Net], training: Training, common: bool, exam: Exam = "classes") -> Method:
     """Build the control. exam: what models are ranked by."""
     require_equal(nets)
-    stage = Stage(partial(train, training=training), partial(fold, nets=nets))
+    stage = train_for_exam(training, partial(fold, nets=nets), exam)
     return Method(partial(begin, common=common, exam=exam), (stage,), received_model)
 
 

@@ -36,6 +36,8 @@ def embed(
         require_comparable(device.net)
         if len(models[name].params) > 1:
             raise InputError("features: a device runs several models, which have no features in common")
+        if models[name].net is not None:
+            raise InputError("features: a device runs a net that is not its own, and has no part that is shared")
         depth = depth_of(device.net, messages[name].params)
         test = Data(device.data.test.x[::step], device.data.test.y[::step])
         found += [shared(device, models[name].params[0], depth if depth >= 0 else max_depth(device.net), test)]

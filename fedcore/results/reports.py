@@ -29,9 +29,12 @@ def devices(reports: Sequence[Report]) -> dict[str, Numbers]:
 
 
 def final_numbers(method: Method, reports: Sequence[Report], scores: Scores | None) -> Mapping[str, Numbers]:
-    """Return the devices' final numbers, completed by the method's review of the last scores."""
+    """Return the devices' final numbers, completed by the method's review of the last scores, and the models' cost."""
     found = devices(reports)
-    return found if method.review is None or scores is None else method.review(found, scores)
+    if scores is None:
+        return found
+    reviewed = found if method.review is None else method.review(found, scores)
+    return {**reviewed, "inference": {name: splits["inference"] for name, splits in scores.items()}}
 
 
 def matrices(reports: Sequence[Report]) -> Params:

@@ -16,10 +16,11 @@ SCORED = ("val", *SPLITS)
 """The splits with scores; the others hold bytes and the server's reports."""
 LESS = frozenset(
     {"loss", "largest_share", "similarity_other", "iterations", "violation", "bound", "excess"}
-    | {"bytes_up", "bytes_down", "seconds"}
+    | {"bytes_up", "bytes_down", "seconds", "nets_run", "macs"}
 )
 """Metrics of which less is better; the worst device has the largest value."""
 PART = ["mean", "std_devices", "std_seeds", "worst", "macro_f1", "loss", "loss_std_devices", "rank", "gap", "spread"]
+COST = ("nets_run", "macs")
 COLUMNS = [
     *ROW,
     "control",
@@ -28,6 +29,7 @@ COLUMNS = [
     *(f"{split}_{part}" for split in SPLITS for part in PART),
     "bytes_up",
     "bytes_down",
+    *COST,
     "wall",
     "cpu",
     "rounds",
@@ -58,12 +60,14 @@ def summarise(table: pd.DataFrame, seconds: pd.DataFrame, controls: frozenset[st
 
     primary: the split that decides `rank`: `test` if every method has it in every seed, else `shared`.
     control: a row that the methods must beat; it is no candidate and has no rank, but a gap.
-    bytes_up, bytes_down: of all devices and rounds, mean over seeds. wall, cpu: seconds of all steps, mean over seeds,
-    nan if unknown (`seconds` may be empty). rounds: number of rounds of all stages.
+    bytes_up, bytes_down: of all devices and rounds, mean over seeds. nets_run, macs: nets that a device runs for an
+    example, and the multiplications in their linear and convolutional layers, means over devices and seeds. wall, cpu:
+    seconds of all steps, mean over seeds, nan if unknown (`seconds` may be empty). rounds: number of rounds of all
+    stages.
     """
     scores = last_round(table)
     accuracy = scores[scores["metric"] == "accuracy"]
-    rows = _traffic(table).join(_counts(table)).join(_seconds(seconds, table))
+    rows = _traffic(table).join(_cost(table)).join(_counts(table)).join(_seconds(seconds, table))
     for split in SPLITS:
         rows = rows.join(_accuracy(accuracy[accuracy["split"] == split], split))
         for metric in ("macro_f1", "loss"):
@@ -121,6 +125,13 @@ def _traffic(table: pd.DataFrame) -> pd.DataFrame:
         sent = table[(table["split"] == "traffic") & (table["metric"] == way)]
         rows = rows.join(sent.groupby(RUN)["value"].sum().groupby(ROW).mean().rename(way))
     return rows
+
+
+def _cost(table: pd.DataFrame) -> pd.DataFrame:
+    """Return each row's cost of an answer, indexed by ROW; nan where it is not known."""
+    of = table[table["split"] == "inference"]
+    means = {name: of[of["metric"] == name].groupby(RUN)["value"].mean().groupby(ROW).mean() for name in COST}
+    return pd.DataFrame(means, index=pd.MultiIndex.from_frame(table[ROW].drop_duplicates()))
 
 
 def _counts(table: pd.DataFrame) -> pd.DataFrame:

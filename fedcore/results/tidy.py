@@ -42,7 +42,8 @@ def rows(
             found += [(*place, device, "traffic", metric, float(count)) for device, count in sent.items()]
         for device, splits in (one.scores or {}).items():
             for split, metrics in splits.items():
-                found += [(*place, device, split, metric, value) for metric, value in metrics.items()]
+                if split in SCORED:
+                    found += [(*place, device, split, metric, value) for metric, value in metrics.items()]
             for topic, numbers in report.series.items():
                 found += [(*place, device, topic, metric, value) for metric, value in numbers.items()]
     for split, devices in beside.items():

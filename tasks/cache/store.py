@@ -10,7 +10,8 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
-from functools import cache
+from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,13 @@ from safetensors.torch import save
 
 from fedcore.data import Dataset
 from fedcore.partition import Partition
-from fedcore.types import Data, Message, Model, Report, Splits, Update
+from fedcore.types import Data, Message, Model, Net, Report, Splits, Update
 from tasks.config.state import write_whole
 
 CLASSES: dict[str, type] = {c.__name__: c for c in (Data, Dataset, Message, Model, Partition, Report, Splits, Update)}
 HEADER = "fedcore"
+NETS = tuple(f"fedcore.nets.{module}" for module in ("cells", "cnn", "features", "mlp", "residual", "vgg"))
+"""The modules whose functions build nets that a stored model may run on."""
 
 
 class DamagedBlob(Exception):
@@ -186,6 +189,8 @@ def flatten(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
         held = {f.name: getattr(value, f.name) for f in fields(value) if not _is_left_out(f, value)}
         parts = {key: flatten(part, f"{name}/{key}", tensors) for key, part in held.items()}
         return {"class": type(value).__name__, "fields": parts}
+    if isinstance(value, Net):
+        return {"net": [place_of(value), flatten(build_arguments(value), name, tensors)]}
     if isinstance(value, dict):
         return {"dict": [[flatten(k, "", tensors), flatten(v, f"{name}/{k}", tensors)] for k, v in value.items()]}
     if isinstance(value, tuple):
@@ -215,6 +220,8 @@ def unflatten(shape: Any, tensors: dict[str, torch.Tensor]) -> Any:
             return Ref(*body)
         case "class":
             return CLASSES[body](**{name: unflatten(part, tensors) for name, part in rest[0][1].items()})
+        case "net":
+            return net_at(body[0], unflatten(body[1], tensors))
         case "dict":
             return {unflatten(k, tensors): unflatten(v, tensors) for k, v in body}
         case "tuple":
@@ -224,3 +231,25 @@ def unflatten(shape: Any, tensors: dict[str, torch.Tensor]) -> Any:
         case "plain":
             return body
     raise ValueError(f"not a stored value: {kind}")
+
+
+def place_of(net: Net) -> str:
+    """Return the place of the function that builds a net, "module:function"; raises TypeError outside of `NETS`."""
+    build = net.build.func if isinstance(net.build, partial) else net.build
+    if build.__module__ not in NETS:
+        raise TypeError(f"a stored model cannot run on a net of {build.__module__}, only of {', '.join(NETS)}")
+    return f"{build.__module__}:{build.__qualname__}"
+
+
+def build_arguments(net: Net) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments that are bound to the function that builds a net."""
+    return (net.build.args, net.build.keywords) if isinstance(net.build, partial) else ((), {})
+
+
+def net_at(place: str, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Net:
+    """Undo `place_of` and `build_arguments`; a file cannot name any other function than one that builds a net."""
+    module, _, name = place.partition(":")
+    build: Any = getattr(import_module(module), name, None) if module in NETS else None
+    if getattr(build, "__module__", None) != module:
+        raise ValueError(f"not a net of the library: {place}")
+    return Net(partial(build, *arguments[0], **arguments[1]))

@@ -53,6 +53,7 @@ class Deployed(torch.nn.Module):
 
     def __init__(self, net: Net, model: Model) -> None:
         super().__init__()
+        net = model.net or net
         self.members = torch.nn.ModuleList(
             Deployed(net, member) if isinstance(member, Model) else _module(net, member) for member in model.members
         )

@@ -108,6 +108,11 @@ def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
         heads["bytes_round"] = "up per device\nand round"
         for line, sent in zip(lines, rows["bytes_up"] / rows["n_devices"] / rows["rounds"], strict=True):
             line["bytes_round"] = Cell(format_bytes(sent))
+    if rows["macs"].max() > rows["macs"].min():
+        for cost, word in {"nets_run": "nets\nrun", "macs": "multiplications\nper example"}.items():
+            heads[cost] = word
+            for line, value in zip(lines, rows[cost], strict=True):
+                line[cost] = Cell("-" if pd.isna(value) else f"{value:,.0f}")
     for clock, word in {"wall": "seconds", "cpu": "seconds\nof CPU"}.items():
         if rows[clock].notna().any():
             heads[clock] = word

@@ -18,7 +18,7 @@ from fedcore.local import Training, train
 from fedcore.methods import METHODS, is_control, method
 from fedcore.results.figures import drawings, png
 from fedcore.rounds import begin, receive, run
-from fedcore.types import InputError, Report
+from fedcore.types import InputError, Report, Stage
 from tasks.cache.keys import key
 
 CONTROLS = {name for name in METHODS if is_control(name)}
@@ -73,7 +73,7 @@ def test_what_is_deployed_fits_its_net_is_finite_and_is_what_was_scored(row):
     for name, there in FED.devices.items():
         deployed = built.deploy(one.state.memories.get(name) or {}, one.state.messages[name])
         for params in deployed.params:
-            assert {leaf: tuple(x.shape) for leaf, x in params.items()} == nets.shapes(NET)
+            assert {leaf: tuple(x.shape) for leaf, x in params.items()} == nets.shapes(deployed.net or NET)
             assert all(x.dtype == torch.float32 and bool(x.isfinite().all()) for x in params.values())
         torch.testing.assert_close(outputs(deployed, NET, FED.test.x).exp().sum(1), torch.ones(len(FED.test)))
         for split, examples in (("val", there.data.val), ("test", there.data.test), ("shared", FED.test)):
@@ -201,6 +201,7 @@ def test_a_steps_key_is_the_same_in_another_process(row):
     start = begin(built, FED, 0, Inline())
     there = FED.devices["a"]
     steps = [stage.local for stage in built.stages] + [stage.combine for stage in built.stages if stage.combine]
+    steps += [stage.attach for stage in built.stages if isinstance(stage, Stage) and stage.attach]
     calls = [(built.begin, NET), *((step,) for step in steps), (built.deploy, start.messages["a"])]
     calls.append((built.stages[0].local, {}, start.messages["a"], there))
     keys = [key(*call) for call in calls]

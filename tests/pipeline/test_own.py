@@ -50,7 +50,8 @@ def test_the_users_module_is_trained_and_aligned(own: Own):
     table = pd.read_parquet(found(own) / "code-0" / "table.parquet")
     sent = table[(table["method"] == "code_ot") & (table["metric"] == "bytes_up")]["value"]
     leaves = 8 * 3 * 9 + 8 + 16 * 8 * 16 + 16 + 3 * 16 + 3
-    assert sent.tolist() == [4 * leaves] * DEVICES
+    marks = 8 * 2 * 3  # for each class, how many examples of it the device's model was asked, and got right
+    assert sent.tolist() == [4 * leaves + marks] * DEVICES
     solved = table[(table["method"] == "code_ot") & (table["split"] == "transport")]
     assert set(solved["metric"]) == {"iterations", "violation", "bound", "partners"}
     assert solved["device"].nunique() == DEVICES - 1

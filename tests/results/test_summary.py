@@ -226,3 +226,17 @@ def test_readable(nbytes: float, words: str):
 
 def test_listed():
     assert [join_words("a"), join_words("ab"), join_words("abc")] == ["a", "a and b", "a, b and c"]
+
+
+def test_the_cost_of_an_answer_is_the_mean_over_devices_and_seeds():
+    table = frame(rows(ACCURACY))
+    last = table[table["split"] == "val"].drop_duplicates(["method", "seed", "device"])
+    devices = last["device"].map({"d00": 1.0, "d01": 4.0})
+    nets, macs = (
+        last.assign(split="inference", metric=name, value=value)
+        for name, value in (("nets_run", devices), ("macs", 10 * devices + last["seed"]))
+    )
+    summary = by_method(summarise(pd.concat([table, nets, macs]), NO_SECONDS, frozenset()))
+    assert summary.loc["a", "nets_run"] == 2.5
+    assert summary.loc["a", "macs"] == 25.5
+    assert by_method(summarise(table, NO_SECONDS, frozenset()))["macs"].isna().all()

@@ -337,7 +337,9 @@ ALIGNED = {"fada": 3, "psi_fada": 2}
 VOTING = {"ensemble", "gaussian_distillation", "recommended", "stack"}
 """Methods whose devices keep what they train in a first stage and send it in the second."""
 DISTILLED = {"gaussian_distillation receive 1", "recommended receive 1"}
-FUSED = {"lmf receive 0", "lmf stretch", "code_ot receive 0", "code_ot stretch"}
+FUSED = {f"{name} {step}" for name in ("lmf", "code_ot", "regmean") for step in ("receive 0", "stretch")}
+UNTRAINED = ("analytic", "majority")
+"""Methods that train nothing on devices."""
 
 
 @pytest.fixture(scope="module")
@@ -384,8 +386,9 @@ def test_editing_the_fusion_retrains_nobody(found: dict[str, Any]):
 
 @pytest.mark.slow
 def test_editing_the_average_affects_only_averaging_methods(found: dict[str, Any]):
-    averaging = {f"{name} receive 0" for name in ("fedavg", *IN_ROUNDS) if name != "fd"} | {"fedasa receive 1"}
-    played = {f"{name} stretch" for name in ("fedavg", *IN_ROUNDS, *TRANSFERS, *ALIGNED) if name != "fd"}
+    averaging = {f"{name} receive 0" for name in ("fedavg", "regmean", *IN_ROUNDS) if name != "fd"}
+    averaging.add("fedasa receive 1")
+    played = {f"{name} stretch" for name in ("fedavg", "regmean", *IN_ROUNDS, *TRANSFERS, *ALIGNED) if name != "fd"}
     sending = {max(step for step in found[""] if step.startswith(f"{name} receive")) for name in TRANSFERS}
     sending.add("best_source receive 3")  # of all models, before the last one of the best
     hearing = {f"{name} local {k}" for name, first in ALIGNED.items() for k in (first, first + 1)}
@@ -396,7 +399,7 @@ def test_editing_the_average_affects_only_averaging_methods(found: dict[str, Any
 def test_editing_the_training_retrains_everyone_and_nothing_else(found: dict[str, Any]):
     """What is combined after it depends on what was trained, by its digest, not on how."""
     trained = {name for name in found[""] if name.split(" ")[-1] in ("train", "stretch")}
-    expected = trained - {"majority train", "majority stretch"}  # it counts labels
+    expected = trained - {f"{name} {step}" for name in UNTRAINED for step in ("train", "stretch")}
     pairs = {f"{name} local 2" for name in TRANSFERS if f"{name} receive 3" in found[""]}
     assert len(pairs) == 6, "those that train a classifier for each pair of devices"
     others = {"fedasa local 1", "fada local 2"} | {f"{name} receive {first}" for name, first in ALIGNED.items()}
@@ -414,7 +417,7 @@ def test_editing_the_evaluation_repeats_only_evaluation(found: dict[str, Any]):
 @pytest.mark.slow
 def test_one_shot_methods_share_their_training(found: dict[str, Any]):
     """With the same message and device, training is one step for all of them."""
-    trained = {found[""][f"{name} train"] for name in METHODS if name not in (*IN_ROUNDS, "majority")}
+    trained = {found[""][f"{name} train"] for name in METHODS if name not in (*IN_ROUNDS, *UNTRAINED)}
     assert len(trained) == 1
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,12 @@ from hypothesis import strategies as st
 from project import ROOT
 from safetensors.torch import load_file, save_file
 
+from fedcore import nets
 from fedcore.data import Dataset
+from fedcore.nets.features import net as features_net
 from fedcore.partition import Partition
-from fedcore.types import Data, Message, Model, Report, Splits, Update
-from tasks.cache.store import CLASSES, DamagedBlob, Store, digest_of, flatten, refs, unflatten
+from fedcore.types import Data, Message, Model, Net, Report, Splits, Update
+from tasks.cache.store import CLASSES, DamagedBlob, Store, digest_of, flatten, net_at, refs, unflatten
 from tasks.config.state import write_whole
 
 # values of every kind
@@ -161,6 +164,21 @@ def test_different_values_have_different_names(tmp_path_factory: pytest.TempPath
 
 def test_every_class_of_the_library_that_travels_is_known():
     assert set(CLASSES) == {"Data", "Dataset", "Message", "Model", "Partition", "Report", "Splits", "Update"}
+
+
+def test_a_stored_model_may_have_a_net_of_the_library(tmp_path: Path):
+    store, params = Store(tmp_path), {"w": torch.ones(2)}
+    for net in (features_net(4, 5, 3), nets.net("cnn", shape=(1, 8, 8), classes=3)):
+        found = store.get(store.put(Model((params,), net=net)))
+        assert nets.key(found.net) == nets.key(net)
+        assert nets.shapes(found.net) == nets.shapes(net)
+    tensors: dict[str, torch.Tensor] = {}
+    assert "net" not in json.dumps(flatten(Model((params,)), "", tensors))
+    with pytest.raises(TypeError, match=r"^a stored model cannot run on a net of torch.nn.modules.linear, only of "):
+        store.put(Model((params,), net=Net(partial(torch.nn.Linear, 2, 2))))
+    for place in ("os:system", "fedcore.nets.mlp:math", "fedcore.nets.custom:custom", "fedcore.nets.mlp:nothing"):
+        with pytest.raises(ValueError, match=f"^not a net of the library: {place}$"):
+            net_at(place, ((), {}))
 
 
 def test_values_that_share_memory(tmp_path: Path):

@@ -1,0 +1,130 @@
+r"""Linear models in closed form, from sums over examples that devices can add up: ridge regression and RegMean.
+
+For inputs phi (N, F) and targets Y (N, K), the sums G = phi' phi and B = phi' Y of several devices add to those of
+all their examples. Therefore the solution of (G + lambda I) M = B does not depend on how examples are divided.
+All sums and solutions are float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from fedcore.types import InputError, generator
+
+SINGULAR = 1e-7
+"""Ratio of the least to the largest pivot of a Cholesky factor below which its matrix counts as singular: its square is
+about the precision of the sums, relative to the largest of them."""
+
+
+def random_weights(inputs: int, features: int, seed: int) -> Tensor:
+    """Return W' (F, D) float32, each number from N(0, 2 / D) (He et al. 2015); drawn from the seed alone."""
+    draws = generator(seed, "features")
+    return torch.randn(features, inputs, generator=draws) * math.sqrt(2 / inputs)
+
+
+def random_features(x: Tensor, weights: Tensor) -> Tensor:
+    """Return phi = [relu(x W), 1], (N, F + 1) float64, of examples x (N, *shape)."""
+    return append_one((x.flatten(1).double() @ weights.double().T).relu_())
+
+
+def append_one(x: Tensor) -> Tensor:
+    """Return (x, 1): (N, D) -> (N, D + 1)."""
+    return torch.cat([x, x.new_ones(len(x), 1)], 1)
+
+
+def clip_rows(phi: Tensor, bound: float) -> Tensor:
+    """Shorten each row to a length of at most `bound`; a shorter one stays as it is."""
+    lengths: Tensor = torch.linalg.vector_norm(phi, dim=1, keepdim=True)
+    return phi * (bound / lengths).clamp_max(1)
+
+
+def class_sums(phi: Tensor, y: Tensor, classes: int) -> Tensor:
+    """Return B = phi' Y, (F, K), with Y the one-hot labels y (N,)."""
+    return phi.T @ one_hot(y, classes).to(phi.dtype)
+
+
+def triangle(matrix: Tensor) -> Tensor:
+    """Return the entries of a symmetric matrix (F, F) on and above its diagonal, (F (F + 1) / 2,)."""
+    rows, columns = torch.triu_indices(*matrix.shape)
+    return matrix[rows, columns]
+
+
+def from_triangle(entries: Tensor, size: int) -> Tensor:
+    """Undo `triangle`: return the symmetric matrix (F, F)."""
+    rows, columns = torch.triu_indices(size, size)
+    matrix = entries.new_zeros(size, size)
+    matrix[rows, columns] = entries
+    matrix[columns, rows] = entries
+    return matrix
+
+
+def sketch(gram: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    r"""Return the r largest axes V S of a Gram matrix (F, F), (F, r), and the rest of its diagonal, (F,).
+
+    G ~ (V S) (V S)' + diag(residual)
+
+    The diagonal, and with rank F all of G, comes back exactly.
+    """
+    from scipy.linalg import eigh
+
+    size = len(gram)
+    values, vectors = map(torch.from_numpy, eigh(gram.cpu().numpy(), subset_by_index=[size - rank, size - 1]))
+    axes = vectors * values.clamp_min(0).sqrt()
+    return axes.to(gram), (gram.diagonal() - axes.to(gram).square().sum(1)).clamp_min(0)
+
+
+def from_sketch(axes: Tensor, residual: Tensor) -> Tensor:
+    """Undo `sketch`, as far as it can be."""
+    return axes.double() @ axes.double().T + residual.double().diag()
+
+
+def solve(gram: Tensor, targets: Tensor) -> Tensor | None:
+    """Return M with gram M = targets, (F, K); None if gram (F, F) is not positive definite."""
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    pivots = factor.diagonal()
+    if failed or pivots.min() < SINGULAR * pivots.max():
+        return None
+    return torch.cholesky_solve(targets, factor)
+
+
+def ridge(gram: Tensor, targets: Tensor, reg: float, extra: float = 0.0) -> Tensor | None:
+    r"""Return M = (G + lambda I)^-1 B, (F, K); None if that does not determine it.
+
+    lambda = reg * (mean of G's diagonal) + extra
+    """
+    shift = reg * gram.diagonal().mean() + extra
+    return solve(gram + shift * torch.eye(len(gram), dtype=gram.dtype), targets)
+
+
+def damped(gram: Tensor, share: float, damping: float) -> Tensor:
+    r"""Return a G + (1 - a) diag(G) + d mean(diag(G)) I.
+
+    share: a, of the entries beside the diagonal (Jin et al. 2023, Section 3.4). damping: d.
+    """
+    diagonal = gram.diagonal()
+    return share * gram + ((1 - share) * diagonal + damping * diagonal.mean()).diag()
+
+
+def regression_mean(weights: Sequence[Tensor], grams: Sequence[Tensor]) -> Tensor | None:
+    r"""Return the linear layer nearest to all devices' layers on their own inputs (Jin et al. 2023, eq. 2).
+
+    W = (sum_i W_i G_i) (sum_i G_i)^-1
+
+    weights: of each device (m, F). grams: sums over its inputs, (F, F). It minimises
+    sum_i ||(W - W_i) X_i'||^2 for G_i = X_i' X_i. None if the inputs do not determine it.
+    """
+    total = torch.stack(list(grams)).sum(0)
+    targets = torch.stack([gram @ weight.double().T for weight, gram in zip(weights, grams, strict=True)]).sum(0)
+    found = solve(total, targets)
+    return None if found is None else found.T
+
+
+def require_sums(name: str, found: Tensor, shape: tuple[int, ...], leaf: str) -> None:
+    """Raise InputError, naming the device, for sums of another shape."""
+    if tuple(found.shape) != shape:
+        raise InputError(f"update of {name}: {leaf} has shape {tuple(found.shape)}, must be {shape}")

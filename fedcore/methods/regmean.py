@@ -1,0 +1,191 @@
+r"""RegMean (Jin et al. 2023, "Dataless Knowledge Fusion by Merging Weights of Language Models"), one shot.
+
+Every linear layer becomes the one nearest to all devices' layers on their own inputs:
+
+    W = (sum_i W_i G_i) (sum_i G_i)^-1,   G_i = damped sum of a a' over device i's examples,  a = (input, 1)
+
+Devices send these sums beside their models; everything else (norms, convolutions in groups) is averaged by size, as in
+the paper. Departures: the bias belongs to its layer, as the weight of a constant input; a convolution is a linear layer
+on the patches under its kernel; a small multiple of the identity keeps the sum invertible where an input is always 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fedcore import closed
+from fedcore.align.fusion import Options, carry
+from fedcore.align.fusion import align as align_units
+from fedcore.align.widths import common_axes
+from fedcore.builders import trains
+from fedcore.local import IMAGE_BATCH, SCORING_BATCH, Training, load, train
+from fedcore.messages import initial_messages, received_model, to_everyone
+from fedcore.mixing import by_size, mean
+from fedcore.nets import require_equal
+from fedcore.nets.inputs import layer_inputs, linear_layers
+from fedcore.types import (
+    Amount,
+    Axes,
+    Device,
+    InputError,
+    Message,
+    Method,
+    Net,
+    Params,
+    Share,
+    Stage,
+    StepId,
+    Turn,
+    Update,
+    step_word,
+)
+
+Grams: TypeAlias = dict[str, Tensor]
+"""layer -> the sum of a a' over a device's examples, (D + 1, D + 1) float64."""
+
+GRAM = "gram/"
+"""Prefix of the leaves of an update that hold the upper triangles of its Gram matrices, by layer."""
+
+MATCHING = Options(solver="exact", reg=1.0, tol=1e-7, max_iterations=1, p=1)
+"""Units are matched one to one, so that the sums over inputs can be moved with them."""
+
+
+@trains(init="common")
+def regmean(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    share: Share = 0.9,
+    damping: Amount = 1e-3,
+    align: Literal["none", "exact"] = "none",
+) -> Method:
+    """Build RegMean.
+
+    share: factor of the entries of G beside its diagonal, 0.9 in the paper; 0 weights each input by itself. damping:
+    multiple of the identity that is added to each G, relative to the mean of its diagonal. align: "exact" first brings
+    every model's units into the order of those of the device with the most examples, which models that do not start
+    from a common one need; "none" leaves them.
+    """
+    require_equal(nets)
+    if align == "none" and not common:
+        raise InputError(
+            "training.init = per_device: regmean averages layers unit by unit; use common, or regmean.align: exact"
+        )
+    axes = common_axes(nets) if align == "exact" else None
+    combine = partial(merge, net=next(iter(nets.values())), axes=axes, share=share, damping=damping)
+    stage = Stage(partial(train, training=training), combine, attach=add_grams)
+    return Method(partial(initial_messages, common=common), (stage,), received_model)
+
+
+@step_word("sum")
+def add_grams(update: Update, device: Device, step_id: StepId) -> Update:
+    """Add the Gram matrices of the inputs of the model's layers."""
+    grams = input_grams(device, update.params)
+    return replace(update, extra={f"{GRAM}{name}": closed.triangle(gram).float() for name, gram in grams.items()})
+
+
+def input_grams(device: Device, params: Params) -> Grams:
+    """Return the Gram matrices of the inputs of each layer of a model on the device's training examples."""
+    module, data = load(device.net, params).eval(), device.data.train
+    sizes = {name: inputs_of(params, name) for name in linear_layers(module)}
+    grams = {name: torch.zeros(size, size, dtype=torch.float64) for name, size in sizes.items()}
+
+    def add(name: str, rows: Tensor) -> None:
+        a = closed.append_one(rows) if f"{name}.bias" in params else rows
+        grams[name] += a.T @ a
+
+    batch = IMAGE_BATCH if any(leaf.dim() > 2 for leaf in params.values()) else SCORING_BATCH
+    for start in range(0, len(data), batch):
+        layer_inputs(module, data.inputs(slice(start, start + batch)), add)
+    return grams
+
+
+def merge(
+    server: Params,
+    updates: Mapping[str, Update],
+    turn: Turn,
+    *,
+    net: Net,
+    axes: Axes | None,
+    share: float,
+    damping: float,
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send everyone the mean of the models, in which each linear layer is replaced by its regression mean."""
+    names = sorted(updates)
+    models = [updates[name].params for name in names]
+    sizes = [updates[name].size for name in names]
+    layers = [*linear_layers(load(net, models[0]))]
+    grams = [unpack(name, updates[name], layers) for name in names]
+    if axes is not None:
+        reference = models[sizes.index(max(sizes))]
+        moved = [move(model, of, reference, axes) for model, of in zip(models, grams, strict=True)]
+        models, grams = [model for model, _ in moved], [of for _, of in moved]
+    merged = mean(models, by_size(sizes))
+    for layer in layers:
+        if not any(bool(of[layer].any()) for of in grams):
+            continue  # nobody has an example that passes this layer: the mean stays
+        weights = [matrix(model, layer) for model in models]
+        found = closed.regression_mean(weights, [closed.damped(of[layer], share, damping) for of in grams])
+        if found is None:
+            raise InputError(
+                f"regmean.damping = {damping}: the inputs of layer {layer} do not determine its weights; set more"
+            )
+        merged |= to_layer(found, merged, layer)
+    return server, to_everyone(turn.names, Message(merged))
+
+
+def inputs_of(params: Params, layer: str) -> int:
+    """Return the length of a."""
+    return params[f"{layer}.weight"][0].numel() + (f"{layer}.bias" in params)
+
+
+def unpack(name: str, update: Update, layers: Sequence[str]) -> Grams:
+    """Return a device's Gram matrices; raises InputError, naming it, for one of another size."""
+    grams: Grams = {}
+    for layer in layers:
+        size, leaf = inputs_of(update.params, layer), f"{GRAM}{layer}"
+        entries = update.extra.get(leaf, torch.empty(0))
+        closed.require_sums(name, entries, (size * (size + 1) // 2,), leaf)
+        grams[layer] = closed.from_triangle(entries.double(), size)
+    return grams
+
+
+def matrix(params: Params, layer: str) -> Tensor:
+    """Return a layer's weights with its bias as the last column, (m, D + 1)."""
+    weight = params[f"{layer}.weight"].flatten(1)
+    bias = params.get(f"{layer}.bias")
+    return weight if bias is None else torch.cat([weight, bias[:, None]], 1)
+
+
+def to_layer(found: Tensor, params: Params, layer: str) -> Params:
+    """Undo `matrix`: return the layer's leaves in the shapes and the precision of those in `params`."""
+    weight, bias = f"{layer}.weight", f"{layer}.bias"
+    leaves = {weight: found[:, : params[weight][0].numel()].reshape(params[weight].shape)}
+    if bias in params:
+        leaves[bias] = found[:, -1]
+    return {name: leaf.to(params[name].dtype).contiguous() for name, leaf in leaves.items()}
+
+
+def move(model: Params, grams: Grams, reference: Params, axes: Axes) -> tuple[Params, Grams]:
+    """Return a model in the units of the reference, and its Gram matrices in the same order of inputs."""
+    aligned, plans = align_units(model, reference, axes, **MATCHING)
+    moved: Grams = {}
+    for layer, gram in grams.items():
+        leaf = f"{layer}.weight"
+        shape = model[leaf].shape[1:]
+        order = torch.eye(len(gram), dtype=torch.float64)
+        inputs = order[: shape.numel(), : shape.numel()].reshape(-1, *shape)
+        for axis, label in enumerate(axes[leaf][1:], start=1):
+            if label is not None:
+                plan = plans[label].plan
+                inputs = carry(inputs, axis, len(plan) * plan)
+        order[: shape.numel(), : shape.numel()] = inputs.flatten(1)
+        moved[layer] = order.T @ gram @ order
+    return aligned, moved

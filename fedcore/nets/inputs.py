@@ -1,0 +1,100 @@
+"""Inputs of a module's linear and convolutional layers, as rows that each layer multiplies by its weights.
+
+And how many multiplications that takes.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedcore.nets import key
+from fedcore.nets.mlp import MLP
+from fedcore.nets.randomness import use_generator
+from fedcore.types import Net, Params
+
+
+def linear_layers(module: nn.Module) -> dict[str, nn.Linear | nn.Conv1d | nn.Conv2d]:
+    """Return name -> layer, of all that multiply rows of inputs by one matrix.
+
+    Convolutions in groups are left out, as they use a matrix per group; so are those that pad with other than zeros.
+    """
+    found: dict[str, nn.Linear | nn.Conv1d | nn.Conv2d] = {}
+    for name, layer in module.named_modules():
+        plain = isinstance(layer, nn.Conv1d | nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros"
+        if isinstance(layer, nn.Linear) or plain:
+            found[name] = layer
+    return found
+
+
+def layer_inputs(module: nn.Module, x: Tensor, use: Callable[[str, Tensor], None]) -> None:
+    """Pass examples x (B, *shape) through the module and call `use(name, rows)` with each layer's inputs, (R, D).
+
+    A layer's output is rows @ weight.reshape(m, D)' + bias; a convolution has a row for each place of its kernel.
+    """
+    layers = linear_layers(module)
+    with torch.no_grad():
+        if isinstance(module, MLP):  # calls no layer of its own
+            leaves: Params = dict(module.named_parameters())
+            for name, rows in zip(module.layers, module.activations(leaves, x), strict=False):
+                use(name, rows)
+            return
+        hooks = [
+            layer.register_forward_pre_hook(partial(_hand_over, name=name, use=use)) for name, layer in layers.items()
+        ]
+        try:
+            module(x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _hand_over(layer: nn.Module, inputs: tuple[Tensor, ...], *, name: str, use: Callable[[str, Tensor], None]) -> None:
+    x = inputs[0].detach()
+    use(name, x.flatten(0, -2) if isinstance(layer, nn.Linear) else patches(layer, x))  # type: ignore[arg-type]
+
+
+def patches(layer: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
+    """Return the inputs of a convolution at each place of its kernel: (B, C, *sides) -> (R, C * kernel)."""
+    kernel, stride, dilation = layer.kernel_size, layer.stride, layer.dilation
+    edges: list[int] = []
+    for axis in reversed(range(len(kernel))):
+        if isinstance(layer.padding, str):
+            total = dilation[axis] * (kernel[axis] - 1) * (layer.padding == "same")
+            edges += [total // 2, total - total // 2]
+        else:
+            edges += [int(layer.padding[axis])] * 2
+    x = F.pad(x, edges)
+    if len(kernel) == 1:
+        x, kernel, stride, dilation = x.unsqueeze(2), (1, *kernel), (1, *stride), (1, *dilation)
+    return F.unfold(x, kernel, dilation, 0, stride).transpose(1, 2).flatten(0, 1)
+
+
+def multiplications(net: Net, shape: tuple[int, ...]) -> int:
+    """Return the multiplications of the linear and convolutional layers for one example of `shape`."""
+    return _multiplications(key(net), shape)
+
+
+@functools.lru_cache(maxsize=256)
+def _multiplications(net: bytes, shape: tuple[int, ...]) -> int:
+    with use_generator(torch.Generator()):
+        module = pickle.loads(net)().eval()
+    if isinstance(module, MLP):  # calls no layer of its own
+        return sum(layer.weight.numel() for layer in linear_layers(module).values())
+    counts: list[int] = []
+
+    def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        counts.append(output.numel() * layer.weight[0].numel())  # type: ignore[index]
+
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d):
+            layer.register_forward_hook(count)
+    with torch.no_grad():
+        module(torch.zeros(1, *shape))
+    return sum(counts)

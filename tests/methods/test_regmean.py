@@ -1,0 +1,182 @@
+"""RegMean, against least squares on all examples and against models that it must return."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from federations import NBYTES, NET, NETS, SGD, data, federation, last, model, shuffled
+
+from fedcore import closed, nets
+from fedcore.methods import method
+from fedcore.methods.regmean import GRAM, input_grams, move
+from fedcore.nets.inputs import linear_layers
+from fedcore.types import Data, Device, InputError, Splits, Turn, Update
+
+regmean = partial(method, "regmean", nets=NETS, training=SGD, common=True)
+fedavg = partial(method, "fedavg", nets=NETS, training=SGD, common=True)
+LINEAR = nets.net("mlp", shape=(4,), classes=3, widths=[])
+IMAGES = nets.net("cnn", shape=(1, 6, 6), classes=3, maps=[2, 3], hidden=[4])
+
+
+def device(name, net=NET, count=8):
+    shape = (4,) if net in (NET, LINEAR) else (1, 6, 6)
+    x = torch.rand(count, *shape, generator=torch.Generator().manual_seed(ord(name)))
+    examples = Data(x, torch.arange(count) % 3)
+    return Device(name, net, Splits(examples, examples, examples))
+
+
+def update(name, params, net=NET, count=8):
+    grams = input_grams(device(name, net, count), params)
+    return Update(params, {f"{GRAM}{layer}": closed.triangle(g).float() for layer, g in grams.items()}, count)
+
+
+def merged(built, given):
+    """What the server sends after these updates."""
+    names = tuple(given)
+    _, messages = built.stages[0].combine({}, given, Turn(0, 0, 0, names, names))
+    return messages[names[0]].params
+
+
+@pytest.mark.parametrize("net", [NET, IMAGES], ids=["mlp", "cnn"])
+@pytest.mark.parametrize("align", ["none", "exact"])
+def test_equal_models_are_a_fixed_point(net, align):
+    params = model(net=net)
+    given = {name: update(name, params, net, 8 + 3 * ord(name) % 7) for name in "abc"}
+    found = merged(regmean(nets=dict.fromkeys("abc", net), align=align), given)
+    torch.testing.assert_close(found, params, rtol=1e-4, atol=1e-5)
+
+
+def test_linear_models_fitted_by_least_squares_merge_into_the_pooled_fit():
+    """No damping, all of G: the merged layer is NumPy's least squares on the examples of all devices."""
+    given, inputs, targets = {}, [], []
+    for name, count in (("a", 9), ("b", 14), ("c", 40)):
+        x = device(name, LINEAR, count).data.train.x
+        y = torch.randn(count, 3, generator=torch.Generator().manual_seed(count))
+        a = closed.append_one(x).double()
+        whole = torch.linalg.lstsq(a, y.double()).solution
+        params = {"fc1.weight": whole[:-1].T.float().contiguous(), "fc1.bias": whole[-1].float()}
+        given[name] = update(name, params, LINEAR, count)
+        inputs.append(a)
+        targets.append(y)
+    found = merged(regmean(nets=dict.fromkeys("abc", LINEAR), share=1.0, damping=0.0), given)
+    pooled = np.linalg.lstsq(torch.cat(inputs).numpy(), torch.cat(targets).numpy(), rcond=None)[0]
+    np.testing.assert_allclose(found["fc1.weight"].numpy(), pooled[:-1].T, rtol=2e-3, atol=2e-4)
+    np.testing.assert_allclose(found["fc1.bias"].numpy(), pooled[-1], rtol=2e-3, atol=2e-4)
+
+
+def test_a_lone_device_keeps_its_model():
+    fed = federation("a")
+    alone = last(fedavg(), fed).state.messages["a"].params
+    torch.testing.assert_close(last(regmean(), fed).state.messages["a"].params, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_with_equal_inputs_it_is_the_even_mean():
+    """All devices see the same examples and the layer's inputs are the same: the mean of the layers."""
+    models = [model(k, net=LINEAR) for k in range(3)]
+    one = update("a", models[0], LINEAR)
+    given = {name: replace(one, params=params) for name, params in zip("abc", models, strict=True)}
+    found = merged(regmean(nets=dict.fromkeys("abc", LINEAR)), given)
+    for leaf, x in found.items():
+        torch.testing.assert_close(x, torch.stack([params[leaf] for params in models]).mean(0), rtol=1e-4, atol=1e-5)
+
+
+def test_without_off_diagonal_each_input_is_weighted_by_its_own_sum_of_squares():
+    given = {name: update(name, model(name, net=LINEAR), LINEAR) for name in "ab"}
+    found = merged(regmean(nets=dict.fromkeys("ab", LINEAR), share=0.0, damping=0.0), given)
+    squares = [device(name, LINEAR).data.train.x.square().sum(0) for name in "ab"]
+    weights = [given[name].params["fc1.weight"] for name in "ab"]
+    by_hand = (weights[0] * squares[0] + weights[1] * squares[1]) / (squares[0] + squares[1])
+    torch.testing.assert_close(found["fc1.weight"], by_hand, rtol=1e-4, atol=1e-5)
+
+
+def test_an_input_that_one_device_never_sees_comes_from_the_other():
+    x = torch.rand(20, 4, generator=torch.Generator().manual_seed(0))
+    given = {}
+    for name, blind in {"a": 0, "b": 1}.items():
+        masked = x.clone()
+        masked[:, blind] = 0
+        there = replace(device(name, LINEAR), data=Splits(Data(masked, torch.zeros(20).long()), data(0), data(0)))
+        params = model(name, net=LINEAR)
+        grams = input_grams(there, params)
+        given[name] = Update(params, {f"{GRAM}{k}": closed.triangle(g).float() for k, g in grams.items()}, 20)
+    found = merged(regmean(nets=dict.fromkeys("ab", LINEAR), share=0.0, damping=1e-6), given)["fc1.weight"]
+    torch.testing.assert_close(found[:, 0], given["b"].params["fc1.weight"][:, 0], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found[:, 1], given["a"].params["fc1.weight"][:, 1], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("net", [NET, IMAGES], ids=["mlp", "cnn"])
+def test_a_moved_gram_matrix_is_that_of_the_moved_model(net):
+    params = model("one", net=net)
+    there, mixed = device("a", net), shuffled(params, net, 3)
+    moved, grams = move(mixed, input_grams(there, mixed), params, net.table)
+    torch.testing.assert_close(moved, params, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(grams, input_grams(there, params), rtol=1e-4, atol=1e-4)
+
+
+def test_aligned_shuffled_models_merge_into_the_function_that_they_share():
+    params = model("one")
+    given = {name: update(name, shuffled(params, NET, k), NET, 8 + k) for k, name in enumerate("abc")}
+    found = merged(regmean(common=False, align="exact"), given)
+    torch.testing.assert_close(found, given["c"].params, rtol=1e-3, atol=1e-4)
+
+
+def test_the_sums_travel_with_the_model():
+    one = last(regmean(), federation("ab"))
+    triangles = sum(size * (size + 1) // 2 for size in (5, 6, 5))
+    assert set(one.up.values()) == {NBYTES + 4 * triangles}
+    assert set(one.down.values()) == {2 * NBYTES}
+
+
+def test_devices_without_examples_have_no_weight_and_layers_without_any_keep_the_mean():
+    given = {name: update(name, model(name)) for name in "ab"}
+    empty = update("c", model("c"), NET, 0)
+    torch.testing.assert_close(merged(regmean(), {**given, "c": empty}), merged(regmean(), given))
+    nobody = {name: update(name, model(name), NET, 0) for name in "ab"}
+    torch.testing.assert_close(merged(regmean(), nobody), merged(fedavg(), nobody))
+
+
+class Mixed(torch.nn.Module):
+    """A linear layer without a bias, a norm, and a convolution in groups."""
+
+    def __init__(self):
+        super().__init__()
+        self.grouped = torch.nn.Conv1d(4, 4, 1, groups=2)
+        self.norm = torch.nn.BatchNorm1d(4)
+        self.out = torch.nn.Linear(4, 3, bias=False)
+
+    def forward(self, x):
+        return self.out(self.norm(self.grouped(x.unsqueeze(2)).squeeze(2)))
+
+
+def test_leaves_of_other_layers_are_averaged_by_size():
+    net = replace(NET, build=Mixed, axes=None)
+    given = {}
+    for name, count in (("a", 6), ("b", 18)):
+        there = replace(device(name, NET, count), net=net)
+        params = model(name, net=net)
+        grams = input_grams(there, params)
+        assert list(grams) == ["out"]
+        assert grams["out"].shape == (4, 4)
+        given[name] = Update(params, {f"{GRAM}{k}": closed.triangle(g).float() for k, g in grams.items()}, count)
+    found = merged(regmean(nets=dict.fromkeys("ab", net)), given)
+    plain = merged(fedavg(nets=dict.fromkeys("ab", net)), given)
+    assert {name for name in found if torch.equal(found[name], plain[name])} == set(found) - {"out.weight"}
+    assert list(linear_layers(Mixed())) == ["out"]
+
+
+def test_what_cannot_be_merged_is_refused_in_one_line():
+    with pytest.raises(
+        InputError, match=r"^training.init = per_device: regmean .*; use common, or regmean.align: exact$"
+    ):
+        regmean(common=False)
+    one = update("a", model())
+    wrong = replace(one, extra={**one.extra, f"{GRAM}fc2": torch.zeros(3)})
+    with pytest.raises(InputError, match=r"^update of b: gram/fc2 has shape \(3,\), must be \(21,\)$"):
+        merged(regmean(), {"a": one, "b": wrong})
+    few = {"a": update("a", model(net=LINEAR), LINEAR, 2)}
+    with pytest.raises(InputError, match=r"^regmean.damping = 0.0: the inputs of layer fc1 do not determine"):
+        merged(regmean(nets={"a": LINEAR}, share=1.0, damping=0.0), few)
+    with pytest.raises(InputError, match="no table of axes"):
+        regmean(nets={"a": replace(NET, axes=None)}, align="exact")

@@ -1,0 +1,89 @@
+"""Closed forms, against NumPy's least squares and scikit-learn's ridge."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+
+from fedcore import closed
+from fedcore.types import InputError, generator
+
+
+def numbers(*shape, word="x"):
+    return torch.randn(*shape, dtype=torch.float64, generator=generator("closed", word, shape))
+
+
+def test_ridge_is_scikit_learns():
+    x, y = numbers(30, 6), numbers(30, 2, word="y")
+    gram = x.T @ x
+    found = closed.ridge(gram, x.T @ y, reg=0.3, extra=0.2)
+    model = Ridge(alpha=float(0.3 * gram.diagonal().mean() + 0.2), fit_intercept=False).fit(x.numpy(), y.numpy())
+    torch.testing.assert_close(found.T, torch.from_numpy(model.coef_), rtol=1e-10, atol=1e-12)
+
+
+def test_an_undetermined_system_has_no_solution():
+    x = numbers(5, 6)
+    assert closed.ridge(x.T @ x, x.T @ numbers(5, 2), reg=0.0) is None
+    assert closed.ridge(-(x.T @ x), x.T @ numbers(5, 2), reg=0.0) is None
+
+
+def test_the_triangle_of_a_symmetric_matrix_holds_it():
+    x = numbers(7, 5)
+    gram = x.T @ x
+    assert closed.triangle(gram).shape == (15,)
+    assert torch.equal(closed.from_triangle(closed.triangle(gram), 5), gram)
+
+
+def test_a_sketch_keeps_the_diagonal_and_is_the_nearest_of_its_rank():
+    """Without the diagonal's rest it is the truncated singular value decomposition of the examples, by NumPy."""
+    x = numbers(40, 9)
+    gram = x.T @ x
+    axes, residual = closed.sketch(gram, 3)
+    assert axes.shape == (9, 3)
+    assert bool((residual >= 0).all())
+    u, s, v = np.linalg.svd(x.numpy(), full_matrices=False)
+    cut = torch.from_numpy((u[:, :3] * s[:3]) @ v[:3])
+    torch.testing.assert_close(axes @ axes.T, cut.T @ cut)
+    torch.testing.assert_close(closed.from_sketch(axes, residual).diagonal(), gram.diagonal())
+
+
+def test_a_sketch_of_the_rank_of_the_examples_is_lossless():
+    x = numbers(4, 9)
+    torch.testing.assert_close(closed.from_sketch(*closed.sketch(x.T @ x, 4)), x.T @ x)
+
+
+def test_clipping_shortens_long_rows_alone():
+    rows = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
+    torch.testing.assert_close(closed.clip_rows(rows, 2.0), torch.tensor([[1.2, 1.6], [0.3, 0.4], [0.0, 0.0]]))
+
+
+def test_random_weights_have_the_stated_variance_and_depend_on_the_seed():
+    weights = closed.random_weights(200, 500, 3)
+    assert weights.shape == (500, 200)
+    assert weights.var().item() == pytest.approx(2 / 200, rel=0.02)
+    assert torch.equal(weights, closed.random_weights(200, 500, 3))
+    assert not torch.equal(weights, closed.random_weights(200, 500, 4))
+
+
+def test_regression_mean_of_least_squares_is_the_pooled_solution():
+    parts = [(numbers(count, 4, word=str(count)), numbers(count, 3, word=f"y{count}")) for count in (5, 9, 20)]
+    weights = [torch.linalg.lstsq(x, y).solution.T for x, y in parts]
+    found = closed.regression_mean(weights, [x.T @ x for x, _ in parts])
+    x, y = (torch.cat(both).numpy() for both in zip(*parts, strict=True))
+    np.testing.assert_allclose(found.T.numpy(), np.linalg.lstsq(x, y, rcond=None)[0], rtol=1e-9)
+
+
+def test_regression_mean_of_one_weight_is_that_weight():
+    weight = numbers(3, 4)
+    grams = [closed.damped(x.T @ x, 0.9, 1e-3) for x in (numbers(2, 4), numbers(7, 4))]
+    torch.testing.assert_close(closed.regression_mean([weight, weight], grams), weight)
+
+
+def test_damping_by_hand():
+    gram = torch.tensor([[2.0, 1.0], [1.0, 4.0]])
+    torch.testing.assert_close(closed.damped(gram, 0.5, 0.1), torch.tensor([[2.3, 0.5], [0.5, 4.3]]))
+
+
+def test_sums_of_another_shape_name_the_device():
+    with pytest.raises(InputError, match=r"^update of b: gram has shape \(2,\), must be \(3,\)$"):
+        closed.require_sums("b", torch.zeros(2), (3,), "gram")
