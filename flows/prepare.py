@@ -1,9 +1,16 @@
-"""Read the datasets of a run's studies, and divide them among devices.
+"""Show your own data before a run; read the datasets of a run's studies, and divide them among devices.
 
-python -m flows.prepare data        -> pipeline/data/STUDY
-python -m flows.prepare partition   -> pipeline/partition/STUDY
+    python -m flows.prepare preview [study=NAME] [section.key=value ...]     computes and writes nothing
+    python -m flows.prepare data                                             -> pipeline/data/STUDY
+    python -m flows.prepare partition                                        -> pipeline/partition/STUDY
 
-One process serves all studies, since its start takes longer than the work for a study.
+    python -m flows.prepare preview data.name=table data.path=data/machines.csv data.label=fault data.device=machine
+
+A preview takes the arguments of flows.federate. It says which columns are used and which are left out and why, how many
+cells are missing, how the scales differ, and which device holds how many examples of which class.
+
+data and partition are stages of `dvc repro`. One process serves all studies, since its start takes longer than the work
+for a study.
 """
 
 from __future__ import annotations
@@ -15,10 +22,22 @@ from tasks.config import environment
 
 environment.prepare()
 
+from tasks.config.command import report_bad_input, show_help
+
+if __name__ == "__main__":
+    show_help(__doc__)
+    if sys.argv[1:2] == ["preview"]:  # before the imports below, which take seconds
+        with report_bad_input():
+            from tasks.config.request import ask, plan_jobs
+            from tasks.report.preview import print_preview
+
+            job = plan_jobs(ask(sys.argv[2:]))[1][0]
+            print_preview(job.settings[0], job.seed, tolerant=True)
+            sys.exit()
+
 from prefect import flow
 
 from fedcore.types import InputError
-from tasks.config.command import report_bad_input
 from tasks.config.params import read as read_params
 from tasks.config.settings import Setting
 from tasks.config.studies import Run, grid_points, run_section
@@ -67,7 +86,7 @@ def main(words: list[str]) -> None:
             case ["partition"]:
                 chosen = partition
             case _:
-                raise InputError("usage: python -m flows.prepare data|partition")
+                raise InputError("usage: python -m flows.prepare preview|data|partition; --help explains them")
         plan_settings()
         with prefect_server():
             chosen()

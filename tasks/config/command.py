@@ -1,10 +1,17 @@
-"""How a command reports bad input: one line on stderr and exit code 2. Imports nothing slow."""
+"""A command's help, and how it reports bad input: one line on stderr and exit code 2. Imports nothing slow."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+
+def show_help(text: str | None) -> None:
+    """Print a command's help and exit, if it was asked for."""
+    if {"-h", "--help", "help"} & {*sys.argv[1:]}:
+        sys.stdout.write(f"{(text or '').strip()}\n")
+        sys.exit(0)
 
 
 @contextmanager
