@@ -24,20 +24,26 @@ environment.prepare()
 
 from tasks.config.command import report_bad_input, show_help
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # before the imports below, which take seconds
     show_help(__doc__)
-    if sys.argv[1:2] == ["preview"]:  # before the imports below, which take seconds
-        with report_bad_input():
-            from tasks.config.request import ask, plan_jobs
-            from tasks.report.preview import print_preview
+    with report_bad_input():
+        match sys.argv[1:]:
+            case ["data"] | ["partition"]:
+                pass
+            case ["preview", *given]:
+                from tasks.config.request import ask, plan_jobs
+                from tasks.report.preview import print_preview
 
-            job = plan_jobs(ask(sys.argv[2:]))[1][0]
-            print_preview(job.settings[0], job.seed, tolerant=True)
-            sys.exit()
+                job = plan_jobs(ask(given))[1][0]
+                print_preview(job.settings[0], job.seed, tolerant=True)
+                sys.exit()
+            case _:
+                from fedcore.types import InputError
+
+                raise InputError("usage: python -m flows.prepare preview|data|partition; --help explains them")
 
 from prefect import flow
 
-from fedcore.types import InputError
 from tasks.config.params import read as read_params
 from tasks.config.settings import Setting
 from tasks.config.studies import Run, grid_points, run_section
@@ -78,19 +84,12 @@ def plan_settings() -> tuple[Run, list[tuple[str, Setting]]]:
     return run, [(study, one) for study in run.studies for one in grid_points(params, study, run.size, {})]
 
 
-def main(words: list[str]) -> None:
+def main(chosen: str) -> None:
     with report_bad_input():
-        match words:
-            case ["data"]:
-                chosen = data
-            case ["partition"]:
-                chosen = partition
-            case _:
-                raise InputError("usage: python -m flows.prepare preview|data|partition; --help explains them")
         plan_settings()
         with prefect_server():
-            chosen()
+            {"data": data, "partition": partition}[chosen]()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1])

@@ -14,6 +14,14 @@ def show_help(text: str | None) -> None:
         sys.exit(0)
 
 
+def no_words(usage: str) -> None:
+    """Refuse the arguments of a command that takes none, or none of these."""
+    if sys.argv[1:]:
+        from fedcore.types import InputError
+
+        raise InputError(f"{' '.join(sys.argv[1:])}: unknown; usage: python -m flows.{usage}")
+
+
 @contextmanager
 def report_bad_input() -> Iterator[None]:
     """Report an InputError in one line and exit with code 2."""

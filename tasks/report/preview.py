@@ -22,7 +22,7 @@ from tasks.config.request import Job
 from tasks.config.settings import Setting
 from tasks.report.terminal import standard
 
-COLUMNS, LEFT, DEVICES, CLASSES = 13, 3, 10, 6
+COLUMNS, LEFT, DEVICES, CLASSES = 13, 3, 8, 6
 """The most columns, columns left out, devices and classes that are shown, so that a preview has at most 40 lines."""
 
 
@@ -37,7 +37,9 @@ def print_preview(setting: Setting, seed: int, tolerant: bool = False, console: 
     dataset = load(setting.data["name"], **{**settings, **({"missing": "median"} if refusing else {})})
     way = {"name" if key == "partition" else key: value for key, value in setting.federation.items() if key != "scale"}
     divided = partition(dataset, seed=seed, **way)
-    console.print(Text(_heading(setting, dataset, divided), style="bold"))
+    where = str(setting.data.get("path", setting.data["name"]))
+    console.print(Text(where, style="bold"), no_wrap=True, overflow="ellipsis")
+    console.print(Text(_contents(dataset, divided)))
     schema = schema_of(dataset)
     if schema.columns:
         console.print(_columns(dataset))
@@ -61,7 +63,8 @@ def show_own(jobs: Iterable[Job]) -> None:
             break
 
 
-def _heading(setting: Setting, dataset: Dataset, divided: Partition) -> str:
+def _contents(dataset: Dataset, divided: Partition) -> str:
+    """Return how much of everything there is."""
     schema = schema_of(dataset)
     if schema.columns:
         taken = len(schema.columns) + len(schema.left_out)
@@ -70,7 +73,7 @@ def _heading(setting: Setting, dataset: Dataset, divided: Partition) -> str:
         what = f"{' x '.join(map(str, schema.shape))} numbers each"
     label = "" if schema.label is None else f" of {schema.label}"
     return (
-        f"{setting.data.get('path', setting.data['name'])}: {len(dataset.train):,} examples, {what}, "
+        f"{len(dataset.train):,} examples, {what}, "
         f"{len(dataset.classes)} classes{label}, {len(divided.devices)} devices, "
         f"{len(divided.shared) if dataset.test is None else len(dataset.test):,} shared test examples"
     )
