@@ -29,9 +29,15 @@ environment.prepare()
 
 from tasks.config.command import report_bad_input, show_help
 
-if __name__ == "__main__":  # bad input is refused before the imports below, which take seconds
+if __name__ == "__main__":
     show_help(__doc__)
-    with report_bad_input():
+
+from fedcore.execute.template import open_template
+from fedcore.execute.workers import serve
+
+if __name__ == "__main__":
+    open_template(serve)  # before the imports that follow start threads
+    with report_bad_input():  # before those that take seconds
         from tasks.config.request import ask, plan_jobs
         from tasks.report.preview import show_own
 
