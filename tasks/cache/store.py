@@ -21,11 +21,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from fedcore.data import Dataset
+from fedcore.data.schema import Column, Fit, Schema
 from fedcore.partition import Partition
 from fedcore.types import Data, Message, Model, Net, Report, Splits, Update
 from tasks.config.state import write_whole
 
-CLASSES: dict[str, type] = {c.__name__: c for c in (Data, Dataset, Message, Model, Partition, Report, Splits, Update)}
+CLASSES: dict[str, type] = {
+    c.__name__: c
+    for c in (Column, Data, Dataset, Fit, Message, Model, Partition, Report, Schema, Splits, Update)
+}  # fmt: skip
 HEADER = "fedcore"
 NETS = tuple(f"fedcore.nets.{module}" for module in ("cells", "cnn", "features", "mlp", "residual", "vgg"))
 """The modules whose functions build nets that a stored model may run on."""

@@ -1,4 +1,4 @@
-"""How a command ends: what a user must know stands in one line on stderr. Imports nothing slow.
+"""A command's help, and how it ends: what a user must know stands in one line on stderr. Imports nothing slow.
 
 Exit codes: 0; 1 if the run cannot go on for a reason outside of it (run it again); 2 for bad input; 128 and the
 number of the signal that stopped it, 130 for Ctrl-C. An error that is nobody's fault but the code's has its traceback.
@@ -25,6 +25,21 @@ class Stopped(KeyboardInterrupt):
     def __init__(self, number: int = signal.SIGINT) -> None:
         super().__init__(number)
         self.number = number
+
+
+def show_help(text: str | None) -> None:
+    """Print a command's help and exit, if it was asked for."""
+    if {"-h", "--help", "help"} & {*sys.argv[1:]}:
+        sys.stdout.write(f"{(text or '').strip()}\n")
+        sys.exit(0)
+
+
+def no_words(usage: str) -> None:
+    """Refuse the arguments of a command that takes none, or none of these."""
+    if sys.argv[1:]:
+        from fedcore.types import InputError
+
+        raise InputError(f"{' '.join(sys.argv[1:])}: unknown; usage: python -m flows.{usage}")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from fedcore.types import InputError
 from tasks.config.files import CLAIMS, GROUPS, INDEX, PAGE, PICTURES, RUNS, SECONDS, SUMMARY, TABLE
 from tasks.config.papers import Paper, Papers, of_study
 from tasks.config.settings import slug
-from tasks.config.studies import Study, find_study
+from tasks.config.studies import Study, find_study, title_for
 from tasks.report.page import html
 from tasks.report.plots import Plots, draw
 from tasks.report.tables import csv
@@ -89,7 +89,10 @@ def compare(
         table,
         summary,
         by_group(table),
-        {study: chosen[study].title for study in studies},
+        {
+            str(study): title_for(chosen[str(study)].title, rows.groupby("setting")["device"].nunique())
+            for study, rows in table.groupby("study", sort=False)
+        },
         pictures,
         verdict_table(verdicts),
         grids,

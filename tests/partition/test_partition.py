@@ -9,7 +9,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from partitions import DOMAINS, FROM_DATA, LABELS, OWNERS, SETTINGS, dataset, equal, refusal
 
-from fedcore.data import load
+from fedcore.data import Dataset, load
 from fedcore.partition import PARTITIONS, Partition, check_labels, partition, splits
 from fedcore.partition.tables import from_frame, to_frame
 from fedcore.types import Data, InputError
@@ -393,3 +393,25 @@ def test_digits_on_sixteen_devices(alpha):
     assert len(shared) == 359
     assert sum(len(own.train) + len(own.val) + len(own.test) for own in held.values()) == 1797 - 359
     assert min(len(own.train) for own in held.values()) >= 7
+
+
+def test_auto_takes_the_devices_of_the_data_or_draws_them():
+    plain = load("digits")
+    owned = dataclasses.replace(plain, device=tuple(f"site {i % 3}" for i in range(len(plain.train))))
+    for data, named in ((plain, "dirichlet"), (owned, "by_device")):
+        found, wanted = (partition(data, name=name, devices=5, seed=1) for name in ("auto", named))
+        assert list(found.devices) == list(wanted.devices)
+        for who, own in found.devices.items():
+            assert all(np.array_equal(own[part], wanted.devices[who][part]) for part in own)
+        assert np.array_equal(found.shared, wanted.shared)
+
+
+@pytest.mark.parametrize("name", ["by_device", "iid"])
+def test_pixels_that_nothing_prepares_stay_bytes(name: str):
+    """A quarter of the memory, on devices and in the shared test set."""
+    pixels = torch.arange(60 * 4, dtype=torch.uint8).reshape(60, 1, 2, 2)
+    data = Dataset(Data(pixels, torch.arange(60) % 2), None, ("a", "b"), tuple(f"d{i % 3}" for i in range(60)))
+    made = partition(data, name=name, devices=3, seed=0)
+    held, shared = splits(data, made)
+    assert {own.train.x.dtype for own in held.values()} == {shared.x.dtype} == {torch.uint8}
+    assert torch.equal(shared.x, pixels[made.shared])
