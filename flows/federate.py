@@ -35,7 +35,7 @@ from tasks.config.studies import EVERY, Seeds, find_study, grid_points, run_sect
 from tasks.prefect.session import Session, open_session, prefect_server
 from tasks.record.result import PreparedData, Result, digest
 from tasks.record.writer import RecordWriter
-from tasks.report.terminal import print_claims, print_summary
+from tasks.report.terminal import print_answers, print_claims, print_summary
 from tasks.run import comparison, partitions, play
 
 PIPELINE = Path("pipeline")
@@ -153,6 +153,7 @@ def write_comparison(
     comparison.write(made, folder, folder)
     for alias, config in comparison.champions(places).items():
         writer.set_champion(alias, config)
+    print_answers(made.answers)
     print_summary(made.summary)
     print_claims(made.claims)
     print(f"page: {folder / PAGE}   record: make ui")

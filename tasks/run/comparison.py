@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedcore.results.answer import Answer, Place, answers
 from fedcore.results.claims import judge_all, verdict_table
 from fedcore.results.figures import accuracy_along, png
 from fedcore.results.summary import NO_SECONDS, by_group, summarise
@@ -19,7 +20,7 @@ from fedcore.types import InputError
 from tasks.config.files import CLAIMS, GROUPS, INDEX, PAGE, PICTURES, RUNS, SECONDS, SUMMARY, TABLE
 from tasks.config.papers import Paper, Papers, of_study
 from tasks.config.settings import slug
-from tasks.config.studies import Study, find_study
+from tasks.config.studies import Study, find_study, run_section
 from tasks.report.page import html
 from tasks.report.plots import Plots, draw
 from tasks.report.tables import csv
@@ -29,7 +30,7 @@ from tasks.report.tables import csv
 class Comparison:
     """The tables and pictures of a comparison. groups: the summary by group of devices. pictures: those that the runs
     drew, by study and setting. along: each study's accuracy over its grid. plots: those of the tables. papers: each
-    study's conditions and figures.
+    study's conditions and figures. answers: what to do in each setting.
     """
 
     table: pd.DataFrame
@@ -41,6 +42,7 @@ class Comparison:
     along: dict[str, bytes]
     plots: Plots
     papers: dict[str, Paper]
+    answers: dict[Place, Answer]
 
 
 def compare(
@@ -73,6 +75,7 @@ def compare(
     given = controls(results)
     tuned = {label for one in chosen.values() for label, rows in one.tuned.items() if given.issuperset(rows)}
     summary = summarise(table, frame, given | tuned)
+    matters = run_section(params).matters
     points = grid(results)
     verdicts = [
         (study, verdict)
@@ -95,6 +98,7 @@ def compare(
         grids,
         draw(table, summary),
         {study: paper for study in studies if (paper := of_study(papers or {}, study))},
+        answers(table, given | tuned, matters),
     )
 
 
@@ -142,7 +146,7 @@ def write(found: Comparison, versioned: Path, unversioned: Path) -> None:
         (unversioned / GROUPS).unlink(missing_ok=True)
     whole = html(
         found.table, found.summary, found.questions, found.pictures, found.claims, found.along, found.groups,
-        found.plots, found.papers,
+        found.plots, found.papers, found.answers,
     )  # fmt: skip
     (unversioned / PAGE).write_text(whole)
 
