@@ -13,6 +13,7 @@ import pandas as pd
 from fedcore import nets, partition
 from fedcore.builders import describe, settings_of
 from fedcore.data import Dataset
+from fedcore.data.schema import Schema
 from fedcore.execute.workers import one_thread
 from fedcore.nets.custom import custom
 from fedcore.partition import PARTITIONS, Partition
@@ -113,10 +114,13 @@ class DividedDataset:
         return counts(self.dataset, self.partition(seed))
 
     def scale_like(self, data: Data, device: str, seed: int = 0) -> Data:
-        """Return examples as they were loaded, scaled as a device scales its own."""
-        if self.scale == "none":
-            return data
-        return partition.standardise(data, *partition.moments(self.dataset, self.partition(seed))[device])
+        """Return examples as they were loaded, prepared as a device prepares its own."""
+        return partition.prepare(data, self.schema(seed).devices[device])
+
+    def schema(self, seed: int = 0) -> Schema:
+        """Return how examples are prepared, see :mod:`fedcore.data.schema`."""
+        trains = partition.training(self.partition(seed))
+        return partition.fitted(self.dataset, trains, self.scale)
 
     def _divided(self, seed: int) -> tuple[Partition, Federation]:
         if seed not in self._last:

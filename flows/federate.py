@@ -120,6 +120,7 @@ def write_stage_outputs(jobs: list[Job], results_by_job: list[list[Result]], ses
         folder, seed = PIPELINE / "federate" / job.study / job.name, f"seed-{job.seed}"
         play.save(results, folder)
         play.save_pictures(session.store, results, folder)
+        play.save_schemas(session.store, results, folder)
         metrics, curves = (PIPELINE / kind / job.study for kind in ("metrics", "curves"))
         play.save_metrics(results, metrics / f"{seed}.json", curves / f"{seed}.csv")
         play.save_seconds(results, SECONDS / job.name)
@@ -142,6 +143,7 @@ def write_comparison(
         play.save_metrics(results, places[-1] / METRICS, places[-1] / CURVES)
         play.save_seconds(results, places[-1])
         play.save_pictures(session.store, results, places[-1])
+        play.save_schemas(session.store, results, places[-1])
     pictures = []
     for result in {
         (r.setting.study, r.setting.name): r for results in reversed(results_by_job) for r in results

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
 from inspect import signature
 from typing import Any
 
+from fedcore.data.schema import Schema
 from fedcore.types import Data, InputError
 
 DATASETS: dict[str, str] = {
@@ -40,6 +41,7 @@ class Dataset:
     split: "train", "val" or "test" for each example of `train`, if the source fixes it.
     domain: the domain of each example of `train` (N names), if the dataset combines several.
     server: examples that only the server holds.
+    schema: how a user's own rows or pictures became `train`; its x has nan where the schema's `missing` fills cells.
     """
 
     train: Data
@@ -49,6 +51,7 @@ class Dataset:
     split: tuple[str, ...] | None = None
     domain: tuple[str, ...] | None = None
     server: Data | None = None
+    schema: Schema | None = field(default=None, metadata={"sparse": True})
 
 
 def load(name: str, **settings: Any) -> Dataset:
@@ -64,6 +67,12 @@ def load(name: str, **settings: Any) -> Dataset:
         raise InputError(f"data.name = {name!r}: {error}; its settings are: {takes}") from None
     dataset: Dataset = loader(**settings)
     return dataset
+
+
+def schema_of(dataset: Dataset) -> Schema:
+    """Return a dataset's schema; one of arrays if its loader gives none."""
+    x = dataset.train.x
+    return dataset.schema or Schema(tuple(x.shape[1:]), str(x.dtype).removeprefix("torch."), dataset.classes)
 
 
 def unknown_value(key: str, value: object, allowed: Iterable[str]) -> InputError:

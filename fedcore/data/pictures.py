@@ -15,6 +15,7 @@ from PIL import Image, ImageOps
 from fedcore.data import Dataset
 from fedcore.data.files import one_line
 from fedcore.data.pixels import Scaling, scale, side
+from fedcore.data.schema import Schema
 from fedcore.types import Data, InputError
 
 TYPES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -38,15 +39,16 @@ def image_folder(path: str | Path, size: int = 32, gray: bool = False, scaling: 
             "each of at least 2 classes is needed"
         )
     train = squares(classes, names, wanted, gray)
+    schema = Schema(tuple(train.x.shape[1:]), "uint8", names)
     if not paired:
-        return scale(Dataset(train, None, names), scaling)
+        return scale(Dataset(train, None, names, schema=schema), scaling)
     tested = subfolders(path / "test")
     for folder in tested:
         if folder.name not in names:
             raise InputError(f"data.path = {folder}: no such class in {path / 'train'}; it has: {', '.join(names)}")
     if not tested:
         raise InputError(f"data.path = {path / 'test'}: no folder of a class; remove it, or give it those of train")
-    return scale(Dataset(train, squares(tested, names, wanted, gray), names), scaling)
+    return scale(Dataset(train, squares(tested, names, wanted, gray), names, schema=schema), scaling)
 
 
 def subfolders(path: Path) -> list[Path]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcore.data import Dataset, unknown_value
+from fedcore.data.schema import Fit
 from fedcore.types import Data, InputError
 
 Picture: TypeAlias = NDArray[np.uint8]
@@ -80,7 +81,8 @@ def scale(dataset: Dataset, scaling: str, known: Moments | None = None) -> Datas
         raise unknown_value("data.scaling", scaling, get_args(Scaling))
     if scaling == "none":
         return dataset
-    mean, std = (torch.tensor(of).reshape(-1, 1, 1) for of in known or moments(dataset))
+    found = known or moments(dataset)
+    mean, std = (torch.tensor(of).reshape(-1, 1, 1) for of in found)
 
     def standardise(part: Data) -> Data:
         return Data((part.inputs() - mean) / std, part.y)
@@ -90,6 +92,7 @@ def scale(dataset: Dataset, scaling: str, known: Moments | None = None) -> Datas
         train=standardise(dataset.train),
         test=None if dataset.test is None else standardise(dataset.test),
         server=None if dataset.server is None else standardise(dataset.server),
+        schema=None if dataset.schema is None else replace(dataset.schema, channels=Fit((), *map(tuple, found))),
     )
 
 

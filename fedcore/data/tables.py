@@ -1,27 +1,40 @@
 """A user's table: a CSV or Parquet file with one example per row, or a folder with one file per device.
 
-Features are unscaled, so that a device's examples depend on its own rows only; :func:`fedcore.partition.splits` can
-scale each device by its training examples.
+Inputs are as in the file, so that a device's examples depend on its own rows only: texts become an input for each
+category, and a missing number stays nan. :func:`fedcore.partition.splits` fills and scales each device's inputs by its
+own training examples.
 """
 
 from __future__ import annotations
 
-import math
+import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from pandas.api.types import is_numeric_dtype
+from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_dtype, is_timedelta64_dtype
 from pyarrow.parquet import ParquetFile
 
 from fedcore.data import Dataset, unknown_value
-from fedcore.types import Data, InputError
+from fedcore.data.encoding import cell_error, cells, check_complete, numbers, words
+from fedcore.data.schema import Column, Missing, Schema
+from fedcore.types import Count, Data, InputError
 
 SPLITS = ("train", "val", "test")
+
+TIME = re.compile(
+    r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})([T ]+\d{1,2}:\d{2}.*)?|\d{1,2}:\d{2}(:.*)?"
+)
+"""A date, a date with a time, or a time of day."""
+
+FEW_CLASSES, FEW_ROWS = 20, 10
+"""A label with more than FEW_CLASSES values and fewer than FEW_ROWS rows for each on average has no classes."""
 
 
 def table(
@@ -30,16 +43,30 @@ def table(
     device: str | None = None,
     split: str | None = None,
     features: Sequence[str] | None = None,
+    ignore: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    categories: Count = 20,
+    missing: Missing = "refuse",
 ) -> Dataset:
     """Read a table, x (N, F) float32.
 
     path: one file, or a folder with a file per device, named by the file's stem (`device` is then refused). label: a
     column of strings or numbers; classes are the sorted distinct values, numbers by size. split: a column of "train",
-    "val" and "test". features: the columns to use, in order; None: all columns of numbers except these three.
+    "val" and "test". features: the columns to learn from, in order; None: all except these three and `ignore`.
+    categorical: columns whose numbers are names, such as a type or a postal code.
 
-    Raises InputError for a feature that is not a finite number in every row. Messages count rows from 1, after the
-    header.
+    A column of numbers is one input, and so is one of booleans, as 0 and 1. One of texts is an input for each of its
+    sorted distinct values, 1 where the text is that one; a missing text has zeros only. A column is left out, which the
+    schema says, if it has one value in all rows, or more than `categories` texts. Rows marked test do not count here.
+
+    missing: "refuse" rows with a missing cell; "drop" those rows; "median" leaves missing numbers nan, to be filled
+    with the median of the device's training examples.
+
+    Raises InputError for a column of dates or times, for a cell that is not a finite number in a column of numbers, and
+    for a label that is a quantity. Messages count rows from 1, after the header.
     """
+    if missing not in get_args(Missing):
+        raise unknown_value("data.missing", missing, get_args(Missing))
     path = Path(path)
     folder = path.is_dir()
     if folder and device is not None:
@@ -47,56 +74,157 @@ def table(
             f"data.device = {device!r}: data.path = {path} is a folder with a file per device; leave one out"
         )
     frames = {file: read(file) for file in (per_device(path) if folder else [path])}
-    chosen = columns(frames, [name for name in (label, device, split) if name is not None], features)
+    special = [name for name in (label, device, split) if name is not None]
+    asked = names(frames, special, features, ignore, categorical)
+    marks = {} if split is None else {file: split_marks(file, frame, split) for file, frame in frames.items()}
+    shown = {
+        file: frame[[mark != "test" for mark in marks[file]]] if marks else frame for file, frame in frames.items()
+    }
+    found = {name: inspect(shown, name, name in categorical, categories) for name in asked}
+    left_out = {name: one for name, one in found.items() if isinstance(one, str)}
+    columns = [one for one in found.values() if isinstance(one, Column)]
+    if features is not None and left_out:
+        name, why = next(iter(left_out.items()))
+        raise InputError(f"data.features = {list(features)}: {name!r} cannot be learnt from: {why}; leave it out")
+    if not columns:
+        reasons = "".join(f"; {name!r}: {why}" for name, why in left_out.items())
+        raise InputError(f"data.path = {path}: no column to learn from except {', '.join(special)}{reasons}")
+    if missing == "refuse":
+        refuse_missing(frames, columns)
+    inputs, kept = [], []
+    for file, frame in frames.items():
+        with naming(file):
+            inputs.append(cells(frame, columns))
+        whole = frame[[one.name for one in columns]].notna().all(axis=1).to_numpy()
+        kept.append(whole if missing == "drop" else np.full(len(frame), True))
+    keep = np.concatenate(kept)
+    x = torch.cat(inputs)[torch.from_numpy(keep)]
 
     def all_rows(name: str) -> NDArray[np.str_]:
         return np.concatenate([texts(file, frame, name) for file, frame in frames.items()])
 
-    labels = all_rows(label)
-    classes, y = np.unique(labels, return_inverse=True)
-    if len(y) < 2 or len(classes) < 2:
-        raise InputError(
-            f"data.path = {path}: {len(y)} rows and {len(classes)} different labels in column {label!r}; "
-            "at least 2 of each are needed"
-        )
-    order = np.array(sorted(range(len(classes)), key=by_size(classes.tolist())))
-    owners = [file.stem for file, frame in frames.items() for _ in range(len(frame))] if folder else None
+    labels = all_rows(label)[keep]
+    classes = check_classes(path, label, labels)
+    owners = np.repeat([file.stem for file in frames], list(map(len, kept))) if folder else None
     if device is not None:
-        owners = all_rows(device).tolist()
-    marks = None
-    if split is not None:
-        marks = [mark for file, frame in frames.items() for mark in split_marks(file, frame, split)]
-    x = np.concatenate([values(file, frame, chosen) for file, frame in frames.items()])
+        owners = all_rows(device)
+    if owners is not None and (gone := sorted({*owners.tolist()} - {*owners[keep].tolist()})):
+        raise InputError(f"data.missing = 'drop': every row of device {gone[0]!r} has a missing cell; use median")
     return Dataset(
-        train=Data(torch.from_numpy(x), torch.from_numpy(np.argsort(order)[y])),
+        train=Data(x, torch.from_numpy(pd.Index(classes).get_indexer(pd.Index(labels)).astype(np.int64))),
         test=None,
-        classes=tuple(classes[order].tolist()),
-        device=None if owners is None else tuple(owners),
-        split=None if marks is None else tuple(marks),
+        classes=classes,
+        device=None if owners is None else tuple(owners[keep].tolist()),
+        split=None if split is None else tuple(all_rows(split)[keep].tolist()),
+        schema=Schema(
+            tuple(x.shape[1:]), "float32", classes, tuple(columns), label, device, missing, left_out, len(keep) - len(x)
+        ),
     )
 
 
-def columns(
-    frames: Mapping[Path, pd.DataFrame], special: Sequence[str], features: Sequence[str] | None
-) -> Sequence[str]:
-    """Return the feature columns, after a check that every file has them and the special ones."""
+def names(
+    frames: Mapping[Path, pd.DataFrame],
+    special: Sequence[str],
+    features: Sequence[str] | None,
+    ignore: Sequence[str],
+    categorical: Sequence[str],
+) -> list[str]:
+    """Return the names of the columns to look at, after a check that every file has them and all others."""
     first, frame = next(iter(frames.items()))
-    chosen = numeric(frame, special) if features is None else list(features)
+    for key, given in (("features", features or ()), ("ignore", ignore), ("categorical", categorical)):
+        for name in given:
+            if list(given).count(name) > 1 or (name in special and key != "ignore"):
+                raise InputError(
+                    f"data.{key} = {list(given)}: {name!r} is there twice, or is also the label, device or split"
+                )
+    if both := [name for name in ignore if name in special or name in (features or ())]:
+        raise InputError(f"data.ignore = {list(ignore)}: {both[0]!r} is also in use; leave it out of one")
+    if len({*special}) < len(special):
+        raise InputError(f"data.label, data.device, data.split = {', '.join(special)}: must be different columns")
+    chosen = [str(name) for name in frame if name not in {*special, *ignore}] if features is None else list(features)
     for file, frame in frames.items():
-        for name in [*special, *chosen]:
+        for name in [*special, *chosen, *ignore, *categorical]:
             if name not in frame:
                 raise InputError(f"data.path = {file}: no column {name!r}; it has: {', '.join(map(str, frame))}")
-        extra = sorted(set(numeric(frame, special)) - set(chosen)) if features is None else []
-        if extra:
+        extra = [name for name in map(str, frame) if name not in {*special, *chosen, *ignore}]
+        if extra and features is None:
             raise InputError(f"data.path = {file}: column {extra[0]!r} is not in {first}; choose with data.features")
-    if not chosen:
-        raise InputError(f"data.features = {features}: {first} has no column of numbers except {', '.join(special)}")
-    for name in [*special, *chosen]:
-        if [*special, *chosen].count(name) > 1:
-            raise InputError(
-                f"data.features = {chosen}: {name!r} is there twice, or is also the label, device or split"
-            )
     return chosen
+
+
+def inspect(frames: Mapping[Path, pd.DataFrame], name: str, named: bool, categories: int) -> Column | str:
+    """Return how to learn from a column, or why it is left out.
+
+    named: its numbers are names. Raises InputError for dates and times, and for a word among numbers.
+    """
+    parts = [frame[name] for frame in frames.values()]
+    refuse_times(frames, name)
+    distinct = sorted({*np.concatenate([words(frame, name) for frame in frames.values()]).tolist()} - {""})
+    if len(distinct) < 2:
+        return f"the same value in every row: {distinct[0]!r}" if distinct else "no value in any row"
+    if not named and all(
+        is_bool_dtype(part.dtype) or all(isinstance(cell, bool) for cell in part.dropna()) for part in parts
+    ):
+        return Column(name, "boolean")
+    numeric = any(is_numeric_dtype(part.dtype) and part.notna().any() for part in parts)
+    if not named and (numeric or any(np.isfinite(numbers(part)).any() for part in parts)):
+        return Column(name, "number")
+    if len(distinct) > categories:
+        return f"{len(distinct):,} different texts, more than data.categories = {categories}"
+    return Column(name, "text", in_order(distinct))
+
+
+def refuse_times(frames: Mapping[Path, pd.DataFrame], name: str) -> None:
+    """Raise InputError for a column of dates or times."""
+    for file, frame in frames.items():
+        given = frame[name].dropna()
+        typed = is_datetime64_any_dtype(given.dtype) or is_timedelta64_dtype(given.dtype)
+        written = (
+            len(given) and not is_numeric_dtype(given.dtype) and all(map(TIME.fullmatch, map(str, given.unique())))
+        )
+        if typed or written:
+            raise InputError(
+                f"data.path = {file}: column {name!r} holds times ({str(given.iloc[0])[:30]!r}), which no net can use; "
+                f"leave it out with data.ignore=[{name}], or replace it by numbers, such as the hour"
+            )
+
+
+def refuse_missing(frames: Mapping[Path, pd.DataFrame], columns: Sequence[Column]) -> None:
+    """Raise InputError, which counts all missing cells, for the first one."""
+    gaps = {column.name: sum(int(frame[column.name].isna().sum()) for frame in frames.values()) for column in columns}
+    several = {name: count for name, count in gaps.items() if count}
+    advice = (
+        f" ({sum(several.values()):,} in {len(several)} columns); set data.missing=median or data.missing=drop, or "
+        "fill them in"
+    )
+    for file, frame in frames.items():
+        with naming(file):
+            check_complete(frame, columns, advice)
+
+
+def check_classes(path: Path, label: str, labels: NDArray[np.str_]) -> tuple[str, ...]:
+    """Return the classes, sorted. Raises InputError for fewer than two, and for a label without classes."""
+    found = np.unique(labels).tolist()
+    if len(labels) < 2 or len(found) < 2:
+        raise InputError(
+            f"data.path = {path}: {len(labels)} rows and {len(found)} different labels in column {label!r}; "
+            "at least 2 of each are needed"
+        )
+    if len(found) > FEW_CLASSES and len(labels) < FEW_ROWS * len(found):
+        advice = "regression is not supported: put it into classes" if amounts(found) else "choose a column of classes"
+        raise InputError(
+            f"data.label = {label!r}: {len(found):,} different values in {len(labels):,} rows of {path}; {advice}"
+        )
+    return in_order(found)
+
+
+@contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Name a file in an InputError about its rows."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"data.path = {file}: {error}") from None
 
 
 def per_device(folder: Path) -> list[Path]:
@@ -149,59 +277,35 @@ def read(file: Path) -> pd.DataFrame:
     return frame
 
 
-def numeric(frame: pd.DataFrame, special: Sequence[str]) -> list[str]:
-    """Return the columns, except the special ones, with a number in any row or of a numeric type."""
-    names = [str(name) for name in frame if name not in special]
-    return [n for n in names if is_numeric_dtype(frame[n].dtype) or bool(np.isfinite(numbers(frame[n])).any())]
-
-
-def numbers(column: pd.Series) -> NDArray[np.float32]:
-    """Return a column as float32, nan for cells that are not numbers."""
-    if not is_numeric_dtype(column.dtype):
-        column = pd.to_numeric(column.astype("string"), errors="coerce")
-    with np.errstate(over="ignore"):  # values too large become inf, refused below
-        return column.to_numpy(np.float64, na_value=np.nan).astype(np.float32)
-
-
-def values(file: Path, frame: pd.DataFrame, features: Sequence[str]) -> NDArray[np.float32]:
-    """Return a file's features (N, F). Raises InputError for a value that is not finite."""
-    x = np.stack([numbers(frame[name]) for name in features], axis=1)
-    for row, column in np.argwhere(~np.isfinite(x)).tolist():
-        raise cell_error(file, frame, features[column], row, "a finite number; correct it or choose data.features")
-    return x
-
-
 def texts(file: Path, frame: pd.DataFrame, name: str) -> NDArray[np.str_]:
-    """Return a column of names as strings; whole numbers have no decimal point, so that 3 and 3.0 are the same."""
-    codes, found = pd.factorize(frame[name])
-    named = [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in found]
-    bad = (codes < 0) | np.isin(codes, [k for k, v in enumerate(found) if isinstance(v, float) and math.isinf(v)])
-    for row in np.flatnonzero(bad).tolist():
-        raise cell_error(file, frame, name, row, "a name or a number; fill it in or remove the row")
-    return np.array(named, dtype=np.str_)[codes]
+    """Return a column of names as strings, none of which may be missing."""
+    found = words(frame, name)
+    with naming(file):
+        for row in np.flatnonzero(np.isin(found, ["", "inf", "-inf"])).tolist():
+            raise cell_error(frame, name, row, "a name or a number; fill it in or remove the row")
+    return found
 
 
 def split_marks(file: Path, frame: pd.DataFrame, name: str) -> list[str]:
     """Return a file's split column. Raises InputError for a value that is not in SPLITS."""
     found: list[str] = texts(file, frame, name).tolist()
-    for row, mark in enumerate(found):
-        if mark not in SPLITS:
-            raise cell_error(file, frame, name, row, f"one of {', '.join(SPLITS)}")
+    with naming(file):
+        for row, mark in enumerate(found):
+            if mark not in SPLITS:
+                raise cell_error(frame, name, row, f"one of {', '.join(SPLITS)}")
     return found
 
 
-def cell_error(file: Path, frame: pd.DataFrame, name: str, row: int, wanted: str) -> InputError:
-    """Return the error for one cell; `row` counts from 0, the message from 1."""
-    cell = str(frame[name].iloc[row])[:40]
-    return InputError(f"data.path = {file}: column {name!r}, row {row + 1}: {cell!r} is not {wanted}")
+def in_order(found: Sequence[str]) -> tuple[str, ...]:
+    """Return names in order: by value if all are numbers, else as strings."""
+    values = amounts(found)
+    return tuple(sorted(found) if values is None else [name for _, name in sorted(zip(values, found, strict=True))])
 
 
-def by_size(classes: Sequence[str]) -> Callable[[int], tuple[float, str]]:
-    """Return the sort key of class numbers: by value if all classes are numbers, else as strings."""
+def amounts(found: Sequence[str]) -> list[float] | None:
+    """Return the values of names that are all finite numbers, else None."""
     try:
-        sizes = [float(name) for name in classes]
+        values = [float(name) for name in found]
     except ValueError:
-        sizes = [math.nan]
-    if not np.isfinite(sizes).all():
-        sizes = [0.0] * len(classes)
-    return lambda k: (sizes[k], classes[k])
+        return None
+    return values if np.isfinite(values).all() else None

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcore.data import Dataset, unknown_value
+from fedcore.data.schema import Fit, Schema, fit_tensors
+from fedcore.partition.fitting import fitted, prepare
 from fedcore.partition.ways import (
     PARTITIONS,
     Index,
@@ -49,14 +51,14 @@ __all__ = [
     "dirichlet_capped",
     "draws",
     "few_classes",
+    "fitted",
     "iid",
     "label_skew",
-    "moments",
     "partition",
+    "prepare",
     "quantity_skew",
     "server_examples",
     "splits",
-    "standardise",
     "training",
 ]
 
@@ -368,41 +370,32 @@ def check_labels(dataset: Dataset, partition: Partition) -> None:
 def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple[dict[str, Splits], Data]:
     """Return each device's examples, copied, and the shared test set.
 
-    scale "none": as loaded. "device": every feature is standardised, (x - mean) / std over the device's training
-    examples, with or without label. Shared test examples are scaled as on the device they come from; without one (an
-    official test set, or a partition other than by_device or by_domain), by mean and std over all training examples.
+    Each device's inputs are prepared with numbers of its own training examples, see
+    :func:`fedcore.partition.fitting.fitted`, which also explains `scale`. Shared test examples are prepared as on the
+    device they come from; without one (an official test set, or a partition other than by_device or by_domain), with
+    numbers of all training examples.
     """
-    if scale not in ("none", "device"):
-        raise unknown_value("data.scale", scale, ("none", "device"))
+    trains = training(partition)
+    schema = fitted(dataset, trains, scale)
     held = {
-        who: {part: _take(dataset.train, own[part], known=part != "unlabelled") for part in PARTS}
+        who: {
+            part: prepare(_take(dataset.train, own[part], part != "unlabelled"), schema.devices[who]) for part in PARTS
+        }
         for who, own in partition.devices.items()
     }
     shared = dataset.test
     if shared is None or len(partition.shared):
         shared = _take(dataset.train if shared is None else shared, partition.shared)
-    if scale == "device":
-        shared = standardise(shared, *_shared_moments(dataset, partition, held))
-        for who, own in held.items():
-            moments = _moments(own["train"], own["unlabelled"])
-            held[who] = {part: standardise(data, *moments) for part, data in own.items()}
-    return {who: Splits(**own) for who, own in held.items()}, shared
+    return {who: Splits(**own) for who, own in held.items()}, prepare(shared, _shared_fit(dataset, partition, schema))
 
 
 def server_examples(dataset: Dataset, scale: str = "none") -> Data:
     """Return the server's examples, scaled as on a device; empty if the dataset has none."""
-    own = dataset.server if dataset.server is not None else _take(dataset.train, np.array([], dtype=np.int64))
-    return standardise(own, *_moments(own)) if scale == "device" and len(own) else own
-
-
-def moments(dataset: Dataset, partition: Partition) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return device -> mean and standard deviation of each feature, (1, *shape), as `splits` uses them."""
-    return {who: _moments(_take(dataset.train, index)) for who, index in training(partition).items()}
-
-
-def standardise(data: Data, mean: Tensor, std: Tensor) -> Data:
-    """Return examples as (x - mean) / std, float32."""
-    return Data(((data.inputs().double() - mean) / std).float(), data.y)
+    own = dataset.server
+    if own is None or not len(own):
+        return _take(dataset.train, np.array([], dtype=np.int64)) if own is None else own
+    alone = Dataset(own, None, dataset.classes)
+    return prepare(own, fitted(alone, {"server": np.arange(len(own))}, scale).devices["server"])
 
 
 def _take(data: Data, index: Index, known: bool = True) -> Data:
@@ -411,26 +404,17 @@ def _take(data: Data, index: Index, known: bool = True) -> Data:
     return Data(data.x[chosen], data.y[chosen] if known else torch.full((len(index),), -1))
 
 
-def _moments(*parts: Data) -> tuple[Tensor, Tensor]:
-    """Return each feature's mean and standard deviation, (1, *shape) float64; 1 in place of a deviation of 0."""
-    x = torch.cat([data.inputs() for data in parts]).double()
-    constant = x.amax(0) == x.amin(0)
-    return x.mean(0, keepdim=True), x.std(0, correction=0, keepdim=True).masked_fill_(constant, 1.0)
-
-
-def _shared_moments(
-    dataset: Dataset, partition: Partition, held: Mapping[str, Mapping[str, Data]]
-) -> tuple[Tensor, Tensor]:
-    """Return the shared test set's mean and standard deviation, per example (N, *shape) or (1, *shape)."""
+def _shared_fit(dataset: Dataset, partition: Partition, schema: Schema) -> Fit | tuple[Tensor, Tensor, Tensor]:
+    """Return the numbers that prepare the shared test set: of all examples, or of each, (N, *shape)."""
     trains = training(partition)
     for givers in (dataset.device, dataset.domain) if dataset.test is None else ():
         if givers is not None and all(givers[index[0]] == who for who, index in trains.items()):
-            own = (_moments(own["train"], own["unlabelled"]) for own in held.values())
-            mean, std = (torch.cat(m) for m in zip(*own, strict=True))
+            own = [fit_tensors(schema.devices[who], schema.shape) for who in trains]
             place = {who: i for i, who in enumerate(trains)}
             given = [place[givers[i]] for i in partition.shared]
-            return mean[given], std[given]
-    return _moments(_take(dataset.train, np.concatenate(list(trains.values()))))
+            fill, mean, std = (each[given] if each.numel() else each for each in map(torch.cat, zip(*own, strict=True)))
+            return fill, mean, std
+    return schema.shared
 
 
 def training(partition: Partition) -> dict[str, Index]:

@@ -22,10 +22,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from fedcore.data import Dataset
+from fedcore.data.schema import Column, Fit, Schema
 from fedcore.partition import Partition
 from fedcore.types import Data, Message, Model, Report, Splits, Update
 
-CLASSES: dict[str, type] = {c.__name__: c for c in (Data, Dataset, Message, Model, Partition, Report, Splits, Update)}
+CLASSES: dict[str, type] = {
+    c.__name__: c
+    for c in (Column, Data, Dataset, Fit, Message, Model, Partition, Report, Schema, Splits, Update)
+}  # fmt: skip
 HEADER = "fedcore"
 
 
@@ -199,7 +203,11 @@ def flatten(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, Ref):
         return {"ref": [value.digest, value.nbytes]}
     if type(value) in CLASSES.values():
-        parts = {f.name: flatten(getattr(value, f.name), f"{name}/{f.name}", tensors) for f in fields(value)}
+        parts = {
+            f.name: flatten(part, f"{name}/{f.name}", tensors)
+            for f in fields(value)
+            if (part := getattr(value, f.name)) is not None or "sparse" not in f.metadata
+        }
         return {"class": type(value).__name__, "fields": parts}
     if isinstance(value, dict):
         return {"dict": [[flatten(k, "", tensors), flatten(v, f"{name}/{k}", tensors)] for k, v in value.items()]}

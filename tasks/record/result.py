@@ -10,11 +10,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedcore.data.schema import Schema
 from fedcore.methods import is_control
+from fedcore.partition import fitted, training
 from fedcore.results import tidy
 from fedcore.types import Federation, Report
 from tasks.cache.journal import Step
-from tasks.cache.store import Ref, digest_of
+from tasks.cache.store import Ref, Store, digest_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,6 +77,11 @@ class Result:
         last = tidy.final(self.table)
         values = last[(last["split"] == "val") & (last["metric"] == "accuracy")]["value"].dropna()
         return float(values.mean()) if len(values) else None
+
+    def schema(self, store: Store) -> Schema:
+        """Return how each device prepared its examples."""
+        dataset, made = store.get((self.prepared.dataset, self.prepared.partition))
+        return fitted(dataset, training(made), self.setting.federation["scale"])
 
     @property
     def name(self) -> str:

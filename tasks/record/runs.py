@@ -30,12 +30,15 @@ from torch import Tensor
 
 from fedcore import data as sources
 from fedcore import nets
+from fedcore.data.encoding import to_json
+from fedcore.data.schema import Schema as DataSchema
 from fedcore.results import figures, reports, tidy
 from fedcore.results.figures import png
 from fedcore.results.summary import curves, groups
 from fedcore.types import Model, Net, Params, Report
 from tasks.cache.store import Store, digest_of
 from tasks.config import environment
+from tasks.config.files import SCHEMA
 from tasks.record.result import Result
 from tasks.report import pictures
 
@@ -118,6 +121,7 @@ class Record:
             dataset=(setting.data["name"], result.prepared.dataset.digest, profile), turn_reports=result.reports,
             drawings=_pictures(store, result),
             models={} if result.shared is not None else {d: store.path(ref) for d, ref in result.models.items()},
+            schema=result.schema(store),
         )  # fmt: skip
         self.close(run, result.digest)
 
@@ -165,8 +169,9 @@ class Record:
         turn_reports: Sequence[Report],
         drawings: Mapping[str, pictures.Picture],
         models: Mapping[str, Path],
+        schema: DataSchema | None = None,
     ) -> None:
-        """Write a run's parameters, metrics, dataset, reports, pictures and models; a second call changes nothing."""
+        """Write a run's parameters, metrics, dataset, schema, reports, pictures, models; again, it changes nothing."""
         where = run.info.run_id
         self.client.log_batch(where, params=[Param(key, _shorten(value)) for key, value in params.items()])
         start = run.info.start_time
@@ -189,6 +194,7 @@ class Record:
         for first in range(0, len(metrics), BATCH):
             self.client.log_batch(where, metrics=metrics[first : first + BATCH])
         files |= {f"pictures/{name}.png": picture() for name, picture in drawings.items()}
+        files |= {SCHEMA: to_json(schema).encode()} if schema else {}
         files |= {f"devices/{_safe_name(device)}.safetensors": path.read_bytes() for device, path in models.items()}
         self._artifacts(where, files)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from fedcore.data.encoding import to_json
 from fedcore.results import reports, tidy
 from fedcore.results.embedding import embed
 from fedcore.rounds import State, deployments
@@ -16,7 +17,7 @@ from fedcore.types import Federation, InputError, Method, Report
 from tasks.cache.journal import Step
 from tasks.cache.keys import Digest
 from tasks.cache.store import Ref, Store
-from tasks.config.files import INDEX, MODELS, PICTURES, RUNS, SECONDS, TABLE
+from tasks.config.files import INDEX, MODELS, PICTURES, RUNS, SCHEMA, SECONDS, TABLE
 from tasks.config.settings import MethodSettings, Setting
 from tasks.prefect.session import Session
 from tasks.prefect.steps import word_of
@@ -100,6 +101,17 @@ def save(results: Sequence[Result], folder: Path) -> None:
         for r in results
     ]  # fmt: skip
     (folder / RUNS).write_text(json.dumps(runs, indent=1) + "\n")
+
+
+def save_schemas(store: Store, results: Iterable[Result], folder: Path) -> None:
+    """Write how the devices prepared a user's own data: setting -> schema."""
+    found = {
+        name: json.loads(to_json(result.schema(store)))
+        for name, result in {result.setting.name: result for result in results}.items()
+        if store.get(result.prepared.dataset).schema is not None
+    }
+    if found:
+        (folder / SCHEMA).write_text(json.dumps(found, indent=1) + "\n")
 
 
 def save_metrics(results: Sequence[Result], metrics: Path, curves: Path) -> None:

@@ -1,0 +1,167 @@
+"""From a data frame or an array to the inputs of a net, by a schema; and schemas as JSON.
+
+Cells become float32 numbers, nan where one is missing; a text becomes an input for each of its categories, 1 where it
+is that one and 0 elsewhere, so that a missing or unknown text has zeros only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
+
+from fedcore.data.schema import Column, Fit, Schema, fit_inputs, fit_tensors
+from fedcore.types import Data, InputError
+
+WORDS = {"True": 1.0, "False": 0.0}
+"""Of a column of booleans, besides 1 and 0."""
+
+
+def encode(rows: pd.DataFrame | NDArray[Any], schema: Schema, device: str | None = None) -> Tensor:
+    """Return the inputs (N, *shape) float32 exactly as a net was trained on them.
+
+    rows: a frame with the schema's columns (any others are ignored), or an array (N, *shape) of the schema's dtype.
+    device: prepares the rows as that device prepared its own; None: as for an example of no device.
+
+    Raises InputError for an unknown device, a column that is not there, a cell of another kind or a missing one that
+    nothing fills, and for an array of another shape or dtype. An unknown text is not refused, see `unknown_texts`.
+    """
+    if device is not None and device not in schema.devices:
+        raise InputError(f"device = {device!r}: no such device; the model knows: {', '.join(schema.devices) or 'none'}")
+    fit = schema.shared if device is None else schema.devices[device]
+    if not schema.columns:
+        return fit_inputs(_pixels(np.asarray(rows), schema), fit)
+    if not isinstance(rows, pd.DataFrame):
+        raise InputError(f"rows: {type(rows).__name__} has no column names; give a data frame with {_list(schema)}")
+    for column in schema.columns:
+        if column.name not in rows:
+            raise InputError(f"column {column.name!r} is not there; the model needs {_list(schema)}")
+    x = cells(rows, schema.columns)
+    if not fit.fill:
+        check_complete(rows, schema.columns, "; the model was trained on complete rows and cannot fill it")
+    return fit_inputs(x, fit)
+
+
+def unknown_texts(rows: pd.DataFrame, schema: Schema) -> list[str]:
+    """Return a line for each column with texts that are no category of the schema: they count as none of them."""
+    lines = []
+    for column in schema.columns:
+        if column.kind == "text":
+            found = words(rows, column.name)
+            strange = pd.Series(found[(found != "") & ~np.isin(found, column.categories)])
+            if len(strange):
+                named = ", ".join(repr(word) for word in strange.unique()[:3])
+                lines.append(f"column {column.name!r}: {len(strange)} rows have {named}, unknown in training")
+    return lines
+
+
+def to_json(schema: Schema) -> str:
+    """Return a schema as JSON."""
+    return TypeAdapter(Schema).dump_json(schema, indent=1).decode()
+
+
+def from_json(text: str | bytes, where: str = "schema.json") -> Schema:
+    """Return the schema of a text by :func:`to_json`; raises InputError, which names the file, for another text."""
+    try:
+        return TypeAdapter(Schema).validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{where}: not a schema: {'.'.join(map(str, first['loc']))} {first['msg']}") from None
+
+
+# cells
+
+
+def cells(rows: pd.DataFrame, columns: Iterable[Column]) -> Tensor:
+    """Return a frame's cells as inputs (N, F) float32; nan where a number is missing.
+
+    Raises InputError for a cell of another kind and for a number that is not finite.
+    """
+    parts = []
+    for column in columns:
+        if column.kind == "text":
+            _check_text(rows, column)
+            parts.append(words(rows, column.name)[:, None] == np.array(column.categories, dtype=np.str_))
+        else:
+            parts.append(finite(rows, column)[:, None])
+    return torch.from_numpy(np.concatenate(parts, axis=1, dtype=np.float32, casting="unsafe"))
+
+
+def check_complete(rows: pd.DataFrame, columns: Iterable[Column], advice: str) -> None:
+    """Raise InputError, which ends in `advice`, for the first missing cell of these columns."""
+    for column in columns:
+        gaps = np.flatnonzero(rows[column.name].isna())
+        if len(gaps):
+            raise InputError(f"column {column.name!r}, row {gaps[0] + 1}: the cell is missing{advice}")
+
+
+def finite(rows: pd.DataFrame, column: Column) -> NDArray[np.float32]:
+    """Return a column of numbers or booleans, nan for a missing cell; raises InputError for any other cell."""
+    given = rows[column.name]
+    found = numbers(given)
+    if column.kind == "boolean" and not is_numeric_dtype(given.dtype):
+        found = given.astype("string").map(WORDS).to_numpy(np.float64, na_value=np.nan).astype(np.float32)
+    wrong = ~np.isfinite(found) & given.notna().to_numpy()
+    wanted = "a finite number"
+    if column.kind == "boolean":
+        wrong |= np.isfinite(found) & (found != 0) & (found != 1)
+        wanted = "True or False"
+    for row in np.flatnonzero(wrong).tolist():
+        raise cell_error(rows, column.name, row, wanted)
+    return found
+
+
+def numbers(column: pd.Series) -> NDArray[np.float32]:
+    """Return a column as float32, nan for cells that are not numbers, inf for those too large."""
+    if not is_numeric_dtype(column.dtype):
+        column = pd.to_numeric(column.astype("string"), errors="coerce")
+    with np.errstate(over="ignore"):
+        return column.to_numpy(np.float64, na_value=np.nan).astype(np.float32)
+
+
+def words(rows: pd.DataFrame, name: str) -> NDArray[np.str_]:
+    """Return a column as strings, "" where a cell is missing; whole numbers have no decimal point: 3 equals 3.0."""
+    codes, found = pd.factorize(rows[name])
+    named = [str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in found]
+    return np.array([*named, ""], dtype=np.str_)[codes]  # code -1 is a missing cell
+
+
+def cell_error(rows: pd.DataFrame, name: str, row: int, wanted: str) -> InputError:
+    """Return the error for one cell; `row` counts from 0, the message from 1."""
+    cell = " ".join(str(rows[name].iloc[row])[:40].split())
+    return InputError(f"column {name!r}, row {row + 1}: {cell!r} is not {wanted}")
+
+
+def _check_text(rows: pd.DataFrame, column: Column) -> None:
+    """Refuse numbers where every category is a word: the columns were swapped."""
+    given = rows[column.name]
+    numeric = is_numeric_dtype(given.dtype) and not is_bool_dtype(given.dtype) and given.notna().any()
+    if numeric and not any(math.isfinite(number) for number in numbers(pd.Series(column.categories))):
+        shown = ", ".join(map(repr, column.categories[:3]))
+        raise InputError(f"column {column.name!r} has numbers; the model was trained on texts such as {shown}")
+
+
+def _pixels(x: NDArray[Any], schema: Schema) -> Tensor:
+    """Return an array's inputs as they are loaded: pixels divided by 255, channels standardised."""
+    if x.shape[1:] != schema.shape or str(x.dtype) != schema.dtype:
+        wanted = f"(N, {', '.join(map(str, schema.shape))}) {schema.dtype}"
+        raise InputError(f"array of {x.shape} {x.dtype}: the model needs {wanted}")
+    inputs = Data(torch.from_numpy(np.ascontiguousarray(x)), torch.empty(0)).inputs()
+    if not torch.isfinite(inputs).all():
+        raise InputError("array: some values are not finite numbers")
+    if schema.channels == Fit():
+        return inputs
+    _, mean, std = fit_tensors(schema.channels, (-1, 1, 1))
+    return (inputs - mean[0].float()) / std[0].float()
+
+
+def _list(schema: Schema) -> str:
+    return ", ".join(column.name for column in schema.columns)

@@ -1,0 +1,100 @@
+"""A schema: how a row of a table, or an array, becomes the input of a net. Plain values, stored as JSON.
+
+:mod:`fedcore.data.encoding` applies a schema to a data frame. Nothing here needs pandas, which workers do not load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+Kind: TypeAlias = Literal["number", "boolean", "text"]
+Missing: TypeAlias = Literal["refuse", "median", "drop"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column to learn from. categories: of a text, in the order of its inputs; one input is 1, the others 0."""
+
+    name: str
+    kind: Kind
+    categories: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the column's inputs."""
+        return tuple(f"{self.name}={word}" for word in self.categories) if self.kind == "text" else (self.name,)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Numbers fitted on training examples, flat in the order of the inputs. Each is empty if it is not used.
+
+    fill: replaces a missing value. mean, std: an input becomes (x - mean) / std, after it was filled.
+    """
+
+    fill: tuple[float, ...] = ()
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What a dataset's examples look like, and how a device prepares them.
+
+    shape, dtype: of an example as it is loaded: "float32", or "uint8" for pixels, which are divided by 255.
+    classes: the names of the labels, classes[k] for y == k. columns: of a table, in the order of their inputs; none for
+    arrays. label, device: a table's columns. missing: what is done about a missing cell. left_out: column -> why it is
+    not learnt from. dropped: rows left out because a cell was missing. channels: mean and std of each channel of images
+    that were standardised when they were loaded.
+
+    devices: device -> the numbers fitted on its training examples; shared: those for an example of no device. They are
+    fitted by :func:`fedcore.partition.fitting.fitted`; a dataset's own schema has none.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    classes: tuple[str, ...]
+    columns: tuple[Column, ...] = ()
+    label: str | None = None
+    device: str | None = None
+    missing: Missing = "refuse"
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    dropped: int = 0
+    channels: Fit = Fit()
+    devices: Mapping[str, Fit] = field(default_factory=dict)
+    shared: Fit = Fit()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of a table's inputs, (F,)."""
+        return tuple(name for column in self.columns for name in column.inputs)
+
+    @property
+    def numeric(self) -> Tensor:
+        """Which of a table's inputs are numbers, (F,) bool: only these are filled and scaled."""
+        return torch.tensor([column.kind != "text" for column in self.columns for _ in column.inputs])
+
+
+def fit_inputs(x: Tensor, fits: Fit | tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    """Return inputs (N, *shape) float32 with missing values filled, then scaled as (x - mean) / std.
+
+    fits: of all examples, or fill, mean and std as tensors of (1, *shape) or (N, *shape); an empty one is not used.
+    """
+    fill, mean, std = fits if isinstance(fits, tuple) else fit_tensors(fits, x.shape[1:])
+    if fill.numel():
+        x = torch.where(x.isnan(), fill.float(), x)
+    return ((x.double() - mean) / std).float() if mean.numel() else x
+
+
+def fit_tensors(fit: Fit, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return fill, mean and std as tensors (1, *shape) float64, or (0,)."""
+    fill, mean, std = (
+        torch.tensor(values, dtype=torch.float64).reshape(1, *shape) if values else torch.empty(0)
+        for values in (fit.fill, fit.mean, fit.std)
+    )
+    return fill, mean, std
