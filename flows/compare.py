@@ -39,9 +39,10 @@ def folders() -> tuple[list[Path], list[Path], list[Path]]:
 
 
 def write() -> None:
-    """Write the comparison and set the champions' aliases."""
+    """Write the comparison, and propose the models that it recommends."""
     from tasks.config.papers import read_papers
     from tasks.config.params import read
+    from tasks.config.studies import run_section
     from tasks.record.writer import RecordWriter
     from tasks.run import comparison
 
@@ -49,9 +50,11 @@ def write() -> None:
     results, seconds, divisions = folders()
     with RecordWriter() as writer:
         made = comparison.compare(params, results, seconds, divisions, read_papers(params["studies"]))
-        for alias, config in comparison.champions(results).items():
-            writer.set_champion(alias, config)
+        writer.propose(comparison.proposals(results, made.answers))
         comparison.write(made, PIPELINE / "compare", RESULTS)
+        sizes = dict.fromkeys(made.questions, run_section(params).size)
+        comparison.describe(made, sizes, writer, RESULTS / PAGE)
+    print(*writer.proposed, sep="\n")
 
 
 def show() -> None:

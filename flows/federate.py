@@ -19,7 +19,7 @@ from tasks.config import environment
 
 environment.prepare()
 
-from prefect import flow
+from prefect import flow, runtime
 from pydantic import BaseModel, ConfigDict
 
 from fedcore.settings import check
@@ -32,6 +32,7 @@ from tasks.config.params import change, read
 from tasks.config.params import parse as parse_words
 from tasks.config.settings import Setting
 from tasks.config.studies import EVERY, Seeds, find_study, grid_points, run_section
+from tasks.prefect.artifacts import publish
 from tasks.prefect.session import Session, open_session, prefect_server
 from tasks.record.result import PreparedData, Result, digest
 from tasks.record.writer import RecordWriter
@@ -61,6 +62,7 @@ class Request(BaseModel):
     methods: list[str] = []
     changes: dict[str, Any] = {}
     prepared: bool = False
+    promote: bool = False
 
 
 class Job(BaseModel):
@@ -80,7 +82,18 @@ class Job(BaseModel):
         return f"{self.study}-{self.seed}"
 
 
-@flow(name="federate", persist_result=False)
+def name_run() -> str:
+    """Return a flow run's name: its studies, size and seeds."""
+    request = Request.model_validate(runtime.flow_run.parameters["request"])
+    section = run_section(change(read(), {k: v for k, v in request.changes.items() if k.startswith("run.")}))
+    seeds = sorted(request.seeds or section.seeds)
+    whole = seeds == list(range(seeds[0], seeds[-1] + 1))
+    shown = f"{seeds[0]} to {seeds[-1]}" if whole and len(seeds) > 2 else ", ".join(map(str, seeds))
+    studies = " + ".join(request.studies or section.studies)
+    return f"{studies}, {request.size or section.size}, seed{'s' * (len(seeds) > 1)} {shown}"
+
+
+@flow(name="federate", flow_run_name=name_run, persist_result=False)
 def run(request: Request) -> None:
     """Run every job of a request; outside of `dvc repro` also compare them."""
     params, jobs = plan_jobs(request)
@@ -108,10 +121,16 @@ def run(request: Request) -> None:
                         results_by_job[-1].append(result)
                         session.print_line(play.summary_line(result))
             session.print_line(play.tally(session.steps.done))
+        everything = [result for results in results_by_job for result in results]
+        summary, answers = comparison.answer_results(params, everything)
+        for study, text in comparison.notes(summary, answers).items():
+            publish(study, text)
+        print_answers(answers)
         if request.prepared:
             write_stage_outputs(jobs, results_by_job, session)
         else:
-            write_comparison(params, papers, jobs, results_by_job, session, writer)
+            write_comparison(params, papers, jobs, results_by_job, session, writer, request.promote)
+    print(*writer.proposed, sep="\n")
 
 
 def write_stage_outputs(jobs: list[Job], results_by_job: list[list[Result]], session: Session) -> None:
@@ -133,8 +152,9 @@ def write_comparison(
     results_by_job: list[list[Result]],
     session: Session,
     writer: RecordWriter,
+    promote: bool,
 ) -> None:
-    """Write, compare and print the results of a run outside of `dvc repro`."""
+    """Write, compare and print the results of a run outside of `dvc repro`, and propose models."""
     folder = Path("runs") / digest(result for results in results_by_job for result in results)
     places = []
     for job, results in zip(jobs, results_by_job, strict=True):
@@ -153,9 +173,8 @@ def write_comparison(
         pictures.append(place / "who.png")
     made = comparison.compare(params, places, places, pictures, papers)
     comparison.write(made, folder, folder)
-    for alias, config in comparison.champions(places).items():
-        writer.set_champion(alias, config)
-    print_answers(made.answers)
+    comparison.describe(made, {job.study: job.size for job in jobs}, writer, folder / PAGE)
+    writer.propose(comparison.proposals(places, made.answers), promote)
     print_summary(made.summary)
     print_claims(made.claims)
     print(f"page: {folder / PAGE}   record: make ui")

@@ -26,7 +26,7 @@ from typing import TypeAlias
 
 import pandas as pd
 
-from fedcore.results.summary import PLACE, RUN, format_bytes, join_words, last_round
+from fedcore.results.summary import PLACE, format_bytes, join_words, last_round
 
 MATTERS = 0.01
 """The least difference in accuracy that matters, a fraction, unless a user sets another."""
@@ -131,6 +131,11 @@ class Answer:
         return self.own or self.new or Advice(Action.UNSURE, reason="there is no test data")
 
     @property
+    def recommended(self) -> str | None:
+        """The row to use, None where nothing can be said."""
+        return None if self.advice.action is Action.UNSURE else self.advice.method
+
+    @property
     def headline(self) -> str:
         """The answer in a few words."""
         return headline(self.advice)
@@ -159,15 +164,16 @@ def answer(table: pd.DataFrame, controls: frozenset[str], matters: float = MATTE
     accuracy = scores[scores["metric"] == "accuracy"]
     up, down = (_traffic(table, way) for way in ("bytes_up", "bytes_down"))
     tested, shared = (_runs(accuracy[accuracy["split"] == split]) for split in ("test", "shared"))
-    alone = frozenset(name for name, sent in up.items() if not sent) - controls
-    own, new = (_advise(runs, alone & {*runs}, controls, up + down, matters) if runs else None
+    alone = frozenset(name for name in up if not up[name]) - controls
+    sent = {name: up[name] + down[name] for name in up}
+    own, new = (_advise(runs, alone & {*runs}, controls, sent, matters) if runs else None
                 for runs in (tested, shared))  # fmt: skip
     chosen = own or new
     row = (chosen.method if chosen.action is Action.USE else chosen.best) if chosen else None
     changes = None
     if own is not None and row is not None and alone & {*tested}:
         changes = _changes(tested[row], tested[_best(tested, alone & {*tested})], matters)
-    return Answer(matters, own, new, changes, float(up.get(row, 0.0)), float(down.get(row, 0.0)))
+    return Answer(matters, own, new, changes, up.get(row or "", 0.0), down.get(row or "", 0.0))
 
 
 def tally(found: Iterable[Answer]) -> str:
@@ -291,10 +297,11 @@ def _runs(accuracy: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {name: run for name, run in runs.items() if run.notna().any(axis=None)}
 
 
-def _traffic(table: pd.DataFrame, way: str) -> pd.Series:
+def _traffic(table: pd.DataFrame, way: str) -> dict[str, float]:
     """Return the bytes of each row in one direction, of all rounds, mean over devices and seeds."""
     rows = table[(table["split"] == "traffic") & (table["metric"] == way)]
-    return rows.groupby([*RUN, "device"])["value"].sum().groupby("method").mean()
+    devices = rows.groupby(["method", "seed", "device"], as_index=False)["value"].sum()
+    return {str(name): float(part.mean()) for name, part in devices.groupby("method")["value"]}
 
 
 def _changes(run: pd.DataFrame, alone: pd.DataFrame, matters: float) -> Devices:

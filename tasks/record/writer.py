@@ -8,7 +8,7 @@ process has a lower priority than the workers and uses the time in which they wa
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from functools import cache
 from types import TracebackType
@@ -34,7 +34,8 @@ class RecordWriter:
     def __init__(self) -> None:
         self._process = Workers(1, nice=15)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fedcore-record")
-        self._pending: list[Future[None]] = []
+        self._pending: list[Future[list[str] | None]] = []
+        self.proposed: list[str] = []
         self._ready = False
 
     def warm_up(self) -> None:
@@ -47,18 +48,25 @@ class RecordWriter:
         """Write a method's result to its run, unless the run has it."""
         self._submit(save, store, result, title)
 
-    def set_champion(self, alias: str, config: str) -> None:
-        """Point an alias to the version of a configuration's run."""
-        self._submit(set_champion, alias, config)
+    def describe(self, *study: Any) -> None:
+        """Write a comparison to its study's run, see :meth:`tasks.record.runs.Record.describe`."""
+        self._submit(describe, *study)
 
-    def _submit(self, fn: Callable[..., None], *args: Any) -> None:
+    def propose(self, configs: Sequence[str], promote: bool = False) -> None:
+        """Propose the versions of configurations' runs, see :meth:`tasks.record.runs.Record.propose`.
+
+        `proposed` has the lines about them after the block.
+        """
+        self._submit(propose, configs, promote)
+
+    def _submit(self, fn: Callable[..., list[str] | None], *args: Any) -> None:
         self._check()
         self._pending.append(self._thread.submit(self._process.call, fn, *args))
 
     def _check(self) -> None:
         for written in [one for one in self._pending if one.done()]:
             self._pending.remove(written)
-            written.result()
+            self.proposed += written.result() or []
 
     def __enter__(self) -> RecordWriter:
         return self
@@ -92,8 +100,12 @@ def save(store: Store, result: Result, title: str) -> None:
     record().save(store, result, title)
 
 
-def set_champion(alias: str, config: str) -> None:
-    record().set_champion(alias, config)
+def describe(*study: Any) -> None:
+    record().describe(*study)
+
+
+def propose(configs: Sequence[str], promote: bool) -> list[str]:
+    return record().propose(configs, promote)
 
 
 @cache
