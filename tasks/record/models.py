@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import metadata
@@ -113,3 +114,12 @@ def signature(schema: Schema) -> ModelSignature:
 
 LOADER = serving.__name__
 """The module whose `_load_pyfunc` MLflow calls with the folder."""
+
+FOLDER = "models"
+"""The folder's name."""
+
+
+def load(place: Path) -> serving.ServedModels:
+    """Return the models that MLflow has logged at a place; a net of the user's own may come from the code there."""
+    sys.path.append(str(place / "code"))
+    return serving.load(place / "data" / FOLDER)

@@ -9,6 +9,7 @@ Only :func:`promote` sets the alias `champion`; the version before stays as `pre
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,9 @@ from mlflow.exceptions import MlflowException
 
 from fedcore.results.answer import points
 from fedcore.results.summary import SPLITS, is_tie
+from fedcore.serving import ServedModels
 from fedcore.types import InputError
+from tasks.record import models
 from tasks.record.metrics import DEVICES, read_device_table
 
 FAMILY = "fedcore-"
@@ -134,3 +137,18 @@ def find(client: MlflowClient, task: str, word: str) -> ModelVersion:
         aliases = client.get_registered_model(name).aliases
         shown = ", ".join(f"{one} (version {number})" for one, number in sorted(aliases.items())) or "no alias"
         raise InputError(f"version = {word!r}: {name} has no such version; it has {shown}") from None
+
+
+def load(client: MlflowClient, asked: str | None) -> ServedModels:
+    """Return the models of a version. asked: "task", "task@alias" or "task/number"; None: the only task's champion."""
+    known = [name.removeprefix(FAMILY) for name in names(client)]
+    if asked is None and len(known) != 1:
+        raise InputError(f"model: must be one of {', '.join(known) or 'none; run python -m flows.federate'}")
+    task, _, word = re.split("([@/])", f"{asked or known[0]}@", maxsplit=1)
+    try:
+        version = find(client, task, word.removesuffix("@") or CHAMPION)
+    except InputError as error:
+        advice = "" if word.removesuffix("@") else f"; promote one: python -m flows.promote {task}"
+        raise InputError(f"{error}{advice if task in known else ''}") from None
+    place = mlflow.artifacts.download_artifacts(f"models:/{version.name}/{version.version}")
+    return models.load(Path(place))

@@ -273,10 +273,10 @@ def _log_arguments(
     devices: Mapping[str, int],
 ) -> dict[str, Any]:
     """Write models, see :func:`tasks.record.models.write`; returns MLflow's arguments to log or save them."""
-    models.write(folder / "data", schema, sections, found, devices)
+    models.write(folder / models.FOLDER, schema, sections, found, devices)
     places, needed = models.write_code(folder / "code", sections)
     return {
-        "loader_module": models.LOADER, "data_path": str(folder / "data"), "code_paths": places,
+        "loader_module": models.LOADER, "data_path": str(folder / models.FOLDER), "code_paths": places,
         "signature": models.signature(schema), "pip_requirements": needed,
         "metadata": {"classes": list(schema.classes)},
     }  # fmt: skip
