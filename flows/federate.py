@@ -19,6 +19,12 @@ from tasks.config import environment
 
 environment.prepare()
 
+from fedcore.execute.template import open_template
+from fedcore.execute.workers import serve
+
+if __name__ == "__main__":
+    open_template(serve)  # before the imports that follow start threads
+
 from prefect import flow, runtime
 from pydantic import BaseModel, ConfigDict
 

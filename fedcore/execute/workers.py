@@ -1,6 +1,7 @@
 """Executors of steps: in this process (`Inline`) or in persistent workers (`Workers`). Both give the same bits.
 
-A worker is a new Python process with one thread for PyTorch and BLAS. One socket connects it to this process; when this
+A worker is a process with one thread for PyTorch and BLAS, forked from this process's template where it has opened one
+(:mod:`fedcore.execute.template`), else a new Python process. One socket connects it to this process; when this
 process ends in any way, the socket closes and the worker exits. Values are pickled, except for their tensors, which are
 in a block of shared memory that the receiver maps without a copy. Blocks have no name: they are passed as open files
 and vanish with the last process that maps them. Large `Data` goes into shared memory once, for all workers, and each
@@ -30,6 +31,7 @@ from typing import Any, TypeVar
 import torch
 
 from fedcore.execute.packing import Channel, Packed, PackedData, Parcel
+from fedcore.execute.template import MEMORY, fork_worker
 from fedcore.execute.threads import one_thread as one_thread
 from fedcore.pickling import dumps
 from fedcore.types import Data, Device, Handle
@@ -173,17 +175,8 @@ class _Worker:
 
     def __init__(self, nice: int) -> None:
         ours, theirs = socket.socketpair()
-        start = json.dumps([theirs.fileno(), sys.path])
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, start],
-                env={**_MEMORY, **os.environ, **dict.fromkeys(_THREADS, "1")},
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                process_group=0,  # only this process handles Ctrl-C
-            )
-        if nice:  # before its threads start, which inherit it
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, os.getpriority(os.PRIO_PROCESS, 0) + nice)
+            self._process = fork_worker(theirs, nice) or _start_python(theirs, nice)
         self._line = Channel(ours)
         self._known: set[int] = set()
         self.alive = True
@@ -223,16 +216,26 @@ class _Worker:
         return f"left with exit code {code}"
 
 
+def _start_python(connection: socket.socket, nice: int) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _START, json.dumps([connection.fileno(), sys.path])],
+        env={**_MEMORY, **os.environ, **dict.fromkeys(_THREADS, "1")},
+        stdin=subprocess.DEVNULL,
+        pass_fds=[connection.fileno()],
+        process_group=0,  # only this process handles Ctrl-C
+    )
+    if nice:  # before its threads start, which inherit it
+        os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + nice)
+    return process
+
+
 _START = (
     "import gc, json, sys; gc.disable(); descriptor, sys.path[:] = json.loads(sys.argv[1]); "
     "from fedcore.execute.workers import serve; gc.freeze(); gc.enable(); serve(descriptor)"
 )
 """Imported objects live to the end: collecting garbage among them again and again took a fifth of the imports."""
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(256 << 20)}
-"""Thresholds below which glibc keeps freed memory. By default a worker returns its activations after every minibatch
-and gets new pages to be zeroed: a fifth of a step of VGG-11 or MobileNetV2, up to a quarter for DFL's CNN, depending on
-earlier allocations. Values in the environment take precedence."""
+_MEMORY = {variable: str(value) for variable, (_, value) in MEMORY.items()}
 
 
 def _name(fn: object) -> str:
