@@ -94,7 +94,11 @@ def write_papers() -> None:
 
 
 if __name__ == "__main__":
-    from tasks.config.command import report_bad_input
+    from tasks.config.command import no_words, report_bad_input, show_help
 
+    show_help(__doc__)
     with report_bad_input():
-        {"show": show, "papers": write_papers}.get(" ".join(sys.argv[1:]), write)()
+        chosen = {"show": show, "papers": write_papers}.get(" ".join(sys.argv[1:]))
+        if chosen is None:
+            no_words("compare [show | papers]")
+        (chosen or write)()

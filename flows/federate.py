@@ -1,8 +1,15 @@
 """Train, combine and evaluate: every method of a study, on one federation per setting and seed.
 
-    python -m flows.federate [studies=[...] size=... seeds=[...] method=...] [section.key=value ...]
+    python -m flows.federate [study=NAME] [size=NAME] [seed=N] [method=NAME] [section.key=value ...]
 
-A command that names no studies runs the first one of run.studies.
+    python -m flows.federate study=dfl                         a study of studies/, all seeds of params.yaml
+    python -m flows.federate method=code_ot seed=0             one method of a study, or any method by its name
+    python -m flows.federate federation.devices=8 training.epochs=5
+    python -m flows.federate data.name=table data.path=data/machines.csv data.label=fault data.device=machine
+
+studies=[a,b], seeds=[0,1] and methods=[a,b] name several. Without a study it runs `mine` on data of your own (data.name
+is table or image_folder), and otherwise the first one of run.studies. params.yaml lists the settings; docs/data.md,
+docs/nets.md and docs/pipeline.md explain them. A preview of your own data: python -m flows.prepare preview --help.
 
 The same flow runs under `dvc repro` (stage federate: one study, on the outputs of earlier stages) and as a Prefect
 deployment.
@@ -12,6 +19,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,23 +29,29 @@ environment.prepare()
 
 from fedcore.execute.template import open_template
 from fedcore.execute.workers import serve
+from tasks.config.command import report_bad_input, show_help
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # bad input is refused before the imports below, which take seconds
+    show_help(__doc__)
     open_template(serve)  # before the imports that follow start threads
+    with report_bad_input():
+        from tasks.config.request import ask, plan_jobs
+        from tasks.report.preview import show_own
+
+        asked = ask(sys.argv[1:])
+        if not asked.prepared:
+            show_own(plan_jobs(asked)[1])
 
 from prefect import flow, runtime
-from pydantic import BaseModel, ConfigDict
 
-from fedcore.settings import check
-from fedcore.types import Federation
+from fedcore.types import Federation, InputError
 from tasks.cache.store import Ref
-from tasks.config.command import report_bad_input
 from tasks.config.files import CURVES, METRICS, PAGE
 from tasks.config.papers import Papers, read_papers
 from tasks.config.params import change, read
-from tasks.config.params import parse as parse_words
-from tasks.config.settings import Setting
-from tasks.config.studies import EVERY, Seeds, find_study, grid_points, run_section
+from tasks.config.request import Job, Request, parse, plan_jobs
+from tasks.config.settings import MethodSettings, Setting
+from tasks.config.studies import run_section, title_for
 from tasks.prefect.artifacts import publish
 from tasks.prefect.session import Session, open_session, prefect_server
 from tasks.record.result import PreparedData, Result, digest
@@ -45,47 +59,13 @@ from tasks.record.writer import RecordWriter
 from tasks.report.terminal import print_answers, print_claims, print_summary
 from tasks.run import comparison, partitions, play
 
+__all__ = ["Job", "Request", "parse", "plan_jobs", "run"]
+
 PIPELINE = Path("pipeline")
 SECONDS = Path("runs") / "seconds"
 
 Sources: TypeAlias = dict[str, Ref]
 """Section data of a setting -> the dataset."""
-
-
-class Request(BaseModel):
-    """The studies, seeds and methods to run, and changed settings; params.yaml has the defaults.
-
-    studies, size, seeds: of section run. methods: labels of the study or names of methods. changes: dotted keys of
-    params.yaml and their values. prepared: take data and partition from the pipeline's earlier stages and write to its
-    outputs, for `dvc repro`.
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    studies: list[str] | None = None
-    size: str | None = None
-    seeds: Seeds | None = None
-    methods: list[str] = []
-    changes: dict[str, Any] = {}
-    prepared: bool = False
-    promote: bool = False
-
-
-class Job(BaseModel):
-    """One study and seed, on all of the study's settings. show: further pictures, for the first seed only."""
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-
-    study: str
-    title: str
-    size: str
-    seed: int
-    settings: list[Setting]
-    show: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return f"{self.study}-{self.seed}"
 
 
 def name_run() -> str:
@@ -109,8 +89,12 @@ def run(request: Request) -> None:
         with open_session("federate", run_settings.workers, run_settings.accelerator, writer.warm_up) as session:
             # All data are read and all methods built first, so that bad input is reported before any training.
             sources: Sources = {}
+            rows_left_out = LeftOut(session)
             ready = [
-                [(setting, *prepare(session, setting, job.seed, request, sources)) for setting in job.settings]
+                [
+                    rows_left_out.drop(job, setting, *prepare(session, setting, job.seed, request, sources))
+                    for setting in job.settings
+                ]
                 for job in jobs
             ]
             session.expect_steps(
@@ -120,12 +104,18 @@ def run(request: Request) -> None:
                 results_by_job.append([])
                 for setting, prepared, fed in points:
                     for row in setting.methods:
-                        result = play.run_method(
-                            session, setting, prepared, fed, row, job.seed, job.size, setting.every, job.show
-                        )
-                        writer.save(session.store, result, job.title)
+                        try:
+                            result = play.run_method(
+                                session, setting, prepared, fed, row, job.seed, job.size, setting.every, job.show
+                            )
+                        except InputError as refused:
+                            rows_left_out.add(job, row, refused)
+                            continue
+                        writer.save(session.store, result, title_for(job.title, [len(fed.devices)]))
                         results_by_job[-1].append(result)
                         session.print_line(play.summary_line(result))
+                if not results_by_job[-1]:
+                    raise InputError(f"study {job.study}: no method allows these data; the reasons are above")
             session.print_line(play.tally(session.steps.done))
         everything = [result for results in results_by_job for result in results]
         summary, answers = comparison.answer_results(params, everything)
@@ -137,6 +127,36 @@ def run(request: Request) -> None:
         else:
             write_comparison(params, papers, jobs, results_by_job, session, writer, request.promote)
     print(*writer.proposed, sep="\n")
+
+
+class LeftOut:
+    """The rows of an optional study whose methods refuse the data; the reason is printed once for all seeds."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.said: set[tuple[str, str]] = set()
+
+    def add(self, job: Job, row: MethodSettings, refused: InputError) -> None:
+        """Print why a row is left out; raises the error again if the study needs all of its rows."""
+        if not job.optional:
+            raise refused
+        if (job.study, row.label) not in self.said:
+            self.said.add((job.study, row.label))
+            self.session.print_line(f"  {row.label} is left out: {str(refused).removesuffix(f' (row {row.label})')}")
+
+    def drop(
+        self, job: Job, setting: Setting, prepared: PreparedData, fed: Federation
+    ) -> tuple[Setting, PreparedData, Federation]:
+        """Return a setting without the rows that cannot be built for these devices' nets."""
+        kept = []
+        for row in setting.methods:
+            try:
+                row.build(fed.public.nets)
+            except InputError as refused:
+                self.add(job, row, refused)
+            else:
+                kept.append(row)
+        return replace(setting, methods=tuple(kept)), prepared, fed
 
 
 def write_stage_outputs(jobs: list[Job], results_by_job: list[list[Result]], session: Session) -> None:
@@ -211,45 +231,10 @@ def read_stages(session: Session, setting: Setting, seed: int) -> PreparedData:
     return PreparedData(dataset, partitions.import_partition(session.store, folder))
 
 
-def plan_jobs(request: Request) -> tuple[dict[str, Any], list[Job]]:
-    """Return the parameters and the jobs; raises InputError before anything is computed."""
-    # Sections run and studies come first; the other changes apply to each point of a study's grid.
-    mine = {key: value for key, value in request.changes.items() if key.partition(".")[0] in ("run", "studies")}
-    changes = {key: value for key, value in request.changes.items() if key not in mine or key == EVERY}
-    params = change(read(), mine)
-    run_settings = run_section(params)
-    size = request.size or run_settings.size
-    jobs = []
-    for name in request.studies or run_settings.studies:
-        study = find_study(params, name)
-        points = grid_points(params, name, size, changes, request.methods)
-        seeds = request.seeds or run_settings.seeds
-        first = min(run_settings.seeds if request.prepared else seeds)
-        for seed in seeds:
-            show = tuple(study.show) if seed == first else ()
-            jobs.append(Job(study=name, title=study.title, size=size, seed=seed, settings=points, show=show))
-    return params, jobs
-
-
-def parse(words: list[str]) -> Request:
-    """Parse the arguments of the command line."""
-    given = parse_words(words)
-    asked = {key: given.pop(key) for key in list(given) if key in Request.model_fields and key != "changes"}
-    for one, many in (("study", "studies"), ("seed", "seeds"), ("method", "methods")):
-        if one in given:
-            asked[many] = [given.pop(one)]
-    return check(Request, "request", {**asked, "changes": given})
-
-
-def main(words: list[str]) -> None:
-    with report_bad_input():
-        request = parse(words)
-        if request.studies is None and "run.studies" not in request.changes:
-            request.studies = run_section(read()).studies[:1]
-        plan_jobs(request)
-        with prefect_server():
-            run(request)
+def main(request: Request) -> None:
+    with report_bad_input(), prefect_server():
+        run(request)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(asked)

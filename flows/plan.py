@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tasks.config.command import report_bad_input
+from tasks.config.command import no_words, report_bad_input, show_help
 
 PLAN = Path("pipeline") / "plan"
 
@@ -40,5 +40,7 @@ def save(stage: str, study: str, plan: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    show_help(__doc__)
     with report_bad_input():
+        no_words("plan")
         write()

@@ -1,9 +1,16 @@
-"""Read the datasets of a run's studies, and divide them among devices.
+"""Show your own data before a run; read the datasets of a run's studies, and divide them among devices.
 
-python -m flows.prepare data        -> pipeline/data/STUDY
-python -m flows.prepare partition   -> pipeline/partition/STUDY
+    python -m flows.prepare preview [study=NAME] [section.key=value ...]     computes and writes nothing
+    python -m flows.prepare data                                             -> pipeline/data/STUDY
+    python -m flows.prepare partition                                        -> pipeline/partition/STUDY
 
-One process serves all studies, since its start takes longer than the work for a study.
+    python -m flows.prepare preview data.name=table data.path=data/machines.csv data.label=fault data.device=machine
+
+A preview takes the arguments of flows.federate. It says which columns are used and which are left out and why, how many
+cells are missing, how the scales differ, and which device holds how many examples of which class.
+
+data and partition are stages of `dvc repro`. One process serves all studies, since its start takes longer than the work
+for a study.
 """
 
 from __future__ import annotations
@@ -15,10 +22,28 @@ from tasks.config import environment
 
 environment.prepare()
 
+from tasks.config.command import report_bad_input, show_help
+
+if __name__ == "__main__":  # before the imports below, which take seconds
+    show_help(__doc__)
+    with report_bad_input():
+        match sys.argv[1:]:
+            case ["data"] | ["partition"]:
+                pass
+            case ["preview", *given]:
+                from tasks.config.request import ask, plan_jobs
+                from tasks.report.preview import print_preview
+
+                job = plan_jobs(ask(given))[1][0]
+                print_preview(job.settings[0], job.seed, tolerant=True)
+                sys.exit()
+            case _:
+                from fedcore.types import InputError
+
+                raise InputError("usage: python -m flows.prepare preview|data|partition; --help explains them")
+
 from prefect import flow
 
-from fedcore.types import InputError
-from tasks.config.command import report_bad_input
 from tasks.config.params import read as read_params
 from tasks.config.settings import Setting
 from tasks.config.studies import Run, grid_points, run_section
@@ -59,19 +84,12 @@ def plan_settings() -> tuple[Run, list[tuple[str, Setting]]]:
     return run, [(study, one) for study in run.studies for one in grid_points(params, study, run.size, {})]
 
 
-def main(words: list[str]) -> None:
+def main(chosen: str) -> None:
     with report_bad_input():
-        match words:
-            case ["data"]:
-                chosen = data
-            case ["partition"]:
-                chosen = partition
-            case _:
-                raise InputError("usage: python -m flows.prepare data|partition")
         plan_settings()
         with prefect_server():
-            chosen()
+            {"data": data, "partition": partition}[chosen]()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1])

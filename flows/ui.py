@@ -10,6 +10,13 @@ import subprocess
 import sys
 
 from tasks.config import environment
+from tasks.config.command import no_words, report_bad_input, show_help
+
+if __name__ == "__main__":  # before the imports below, which take seconds
+    show_help(__doc__)
+    with report_bad_input():
+        no_words("ui")
+
 from tasks.prefect import server
 from tasks.record import runs
 

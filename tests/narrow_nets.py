@@ -24,6 +24,7 @@ NARROW: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     "resnet20 with bottlenecks": ("resnet20", (1, 16, 16), {"width": 0.25, "bottleneck": True}),
     "mobilenet_v2": ("mobilenet_v2", (1, 16, 16), {"width": 0.125}),
     "cells": ("cells", (1, 64), {"width": 0.125, "cells": 2}),
+    "auto": ("auto", (1, 4, 4), {"widths": [7, 5]}),
 }
 """Every registered net, made narrow so that tests are fast."""
 

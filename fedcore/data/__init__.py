@@ -30,6 +30,9 @@ DATASETS: dict[str, str] = {
 }
 """name -> "module:function", imported on first use."""
 
+OWN = ("image_folder", "table")
+"""The datasets that a user brings."""
+
 
 @dataclass(frozen=True)
 class Dataset:

@@ -76,6 +76,12 @@ def table(
     frames = {file: read(file) for file in (per_device(path) if folder else [path])}
     special = [name for name in (label, device, split) if name is not None]
     asked = names(frames, special, features, ignore, categorical)
+
+    def all_rows(name: str) -> NDArray[np.str_]:
+        return np.concatenate([texts(file, frame, name) for file, frame in frames.items()])
+
+    labels = all_rows(label)
+    check_classes(path, label, labels)
     marks = {} if split is None else {file: split_marks(file, frame, split) for file, frame in frames.items()}
     shown = {
         file: frame[[mark != "test" for mark in marks[file]]] if marks else frame for file, frame in frames.items()
@@ -93,17 +99,13 @@ def table(
         refuse_missing(frames, columns)
     inputs, kept = [], []
     for file, frame in frames.items():
-        with naming(file):
+        with naming(file, "; correct it, or name the column in data.ignore or data.categorical"):
             inputs.append(cells(frame, columns))
         whole = frame[[one.name for one in columns]].notna().all(axis=1).to_numpy()
         kept.append(whole if missing == "drop" else np.full(len(frame), True))
     keep = np.concatenate(kept)
     x = torch.cat(inputs)[torch.from_numpy(keep)]
-
-    def all_rows(name: str) -> NDArray[np.str_]:
-        return np.concatenate([texts(file, frame, name) for file, frame in frames.items()])
-
-    labels = all_rows(label)[keep]
+    labels = labels[keep]
     classes = check_classes(path, label, labels)
     owners = np.repeat([file.stem for file in frames], list(map(len, kept))) if folder else None
     if device is not None:
@@ -219,12 +221,12 @@ def check_classes(path: Path, label: str, labels: NDArray[np.str_]) -> tuple[str
 
 
 @contextmanager
-def naming(file: Path) -> Iterator[None]:
-    """Name a file in an InputError about its rows."""
+def naming(file: Path, advice: str = "") -> Iterator[None]:
+    """Name a file, and what to do, in an InputError about its rows."""
     try:
         yield
     except InputError as error:
-        raise InputError(f"data.path = {file}: {error}") from None
+        raise InputError(f"data.path = {file}: {error}{advice}") from None
 
 
 def per_device(folder: Path) -> list[Path]:

@@ -39,6 +39,7 @@ from fedcore.partition.ways import (
 from fedcore.types import Count, Data, Fraction, InputError, Positive, Splits
 
 __all__ = [
+    "AUTO",
     "PARTITIONS",
     "PARTS",
     "Index",
@@ -69,6 +70,7 @@ PARTS = ("train", "val", "test", "unlabelled")
 REDRAWS = 100
 FROM_DATA = ("by_device", "by_domain")
 EVERYONE = "everyone"
+AUTO = "auto"
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,10 +107,11 @@ def partition(
 ) -> Partition:
     """Divide a dataset among devices, and each device's examples into train, val, test and unlabelled.
 
-    name: a function of PARTITIONS, which uses some of devices, alpha, min_size, share and classes. min_size: minimum
-    examples of a device, all parts together. val, test: fractions of a device's examples. shared_test: fraction of all
-    examples held out first, if there is no official test set; it does not depend on devices or alpha. With by_device,
-    by_domain or split domains it is a fraction of each device or domain.
+    name: a function of PARTITIONS, which uses some of devices, alpha, min_size, share and classes; or "auto", which is
+    by_device if the data name devices, else dirichlet. min_size: minimum examples of a device, all parts together. val,
+    test: fractions of a device's examples. shared_test: fraction of all examples held out first, if there is no
+    official test set; it does not depend on devices or alpha. With by_device, by_domain or split domains it is a
+    fraction of each device or domain.
 
     domains: "mixed" ignores them. "split" assigns devices to the domains in turn, by name, while a domain has min_size
     examples for one more, and divides each domain among its devices, "<domain>-00", "<domain>-01", ... examples:
@@ -129,8 +132,10 @@ def partition(
 
     Raises InputError for invalid settings and for a class without a labelled training example.
     """
+    if name == AUTO:
+        name = "dirichlet" if dataset.device is None else "by_device"
     if name not in PARTITIONS:
-        raise unknown_value("federation.partition", name, PARTITIONS)
+        raise unknown_value("federation.partition", name, [*PARTITIONS, AUTO])
     if domains not in ("mixed", "split"):
         raise unknown_value("federation.domains", domains, ("mixed", "split"))
     fractions = {"val": val, "test": test, "shared_test": shared_test, "unlabelled": unlabelled}

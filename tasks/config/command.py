@@ -1,10 +1,25 @@
-"""How a command reports bad input: one line on stderr and exit code 2. Imports nothing slow."""
+"""A command's help, and how it reports bad input: one line on stderr and exit code 2. Imports nothing slow."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+
+def show_help(text: str | None) -> None:
+    """Print a command's help and exit, if it was asked for."""
+    if {"-h", "--help", "help"} & {*sys.argv[1:]}:
+        sys.stdout.write(f"{(text or '').strip()}\n")
+        sys.exit(0)
+
+
+def no_words(usage: str) -> None:
+    """Refuse the arguments of a command that takes none, or none of these."""
+    if sys.argv[1:]:
+        from fedcore.types import InputError
+
+        raise InputError(f"{' '.join(sys.argv[1:])}: unknown; usage: python -m flows.{usage}")
 
 
 @contextmanager

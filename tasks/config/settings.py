@@ -18,7 +18,7 @@ from fedcore.local import Training
 from fedcore.methods import builder
 from fedcore.methods import method as build_method
 from fedcore.nets import NETS, maker
-from fedcore.partition import PARTITIONS, partition
+from fedcore.partition import AUTO, PARTITIONS, partition
 from fedcore.settings import Section, check, check_method, model, settings_for
 from fedcore.types import InputError, Method, Net
 from tasks.config.params import FROM_DATA, FROM_RUN, SHARED, loaders, makers, shared_settings
@@ -138,9 +138,10 @@ def _federation(section: Mapping[str, Any]) -> dict[str, Any]:
     settings = {"partition": signature(partition).parameters["name"].default, **section}
     scale = check(Scale, "federation", {key: settings.pop(key) for key in ("scale",) if key in settings}).scale
     name = settings.pop("partition")
-    if name not in PARTITIONS:
+    allowed = (*PARTITIONS, AUTO)
+    if name not in allowed:
         raise InputError(
-            f"federation.partition = {name!r}: allowed: {', '.join(PARTITIONS)}{suggestion(str(name), PARTITIONS)}"
+            f"federation.partition = {name!r}: allowed: {', '.join(allowed)}{suggestion(str(name), allowed)}"
         )
     complete = check(model(partition, FROM_RUN), "federation", settings).model_dump()
     return {"partition": name, **complete, "scale": scale}

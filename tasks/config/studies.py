@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
@@ -31,7 +31,10 @@ class Study(Section):
     tuned: further rows: label -> rows of `methods`, of which the best on validation data stands under the label in each
     setting and seed. link: bytes per second of a device's link, for the seconds of a transfer.
     claims: a paper's statements, as rules. valid: what must hold for them to be tested. along: the grid key along which
-    the page draws accuracy. show: further pictures of every setting, for the first seed (docs/pipeline.md).
+    the page draws accuracy. show: further pictures of every setting, for the first seed (docs/pipeline.md). optional: a
+    row whose method refuses the data or the net is left out, with the reason; otherwise it ends the run.
+
+    The title's word {devices} stands for their number.
     """
 
     title: str
@@ -42,6 +45,7 @@ class Study(Section):
     claims: list[Claim] = Field(default_factory=list)
     valid: list[Gate] = Field(default_factory=list)
     along: str | None = None
+    optional: bool = False
     show: list[Literal["transport", "similarity", "alignment", "features", "soft_targets", "links"]] = Field(
         default_factory=list
     )
@@ -73,6 +77,12 @@ class Run(Section):
 
 
 Study.model_rebuild()
+
+
+def title_for(title: str, devices: Iterable[int]) -> str:
+    """Return a study's title with the number of devices, one for each setting, such as 12 or 4 to 16."""
+    least, most = min(found := {*devices}), max(found)
+    return title.replace("{devices}", str(least) if least == most else f"{least} to {most}")
 
 
 def run_section(params: Mapping[str, Any]) -> Run:

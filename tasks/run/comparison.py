@@ -19,7 +19,7 @@ from fedcore.types import InputError
 from tasks.config.files import CLAIMS, GROUPS, INDEX, PAGE, PICTURES, RUNS, SECONDS, SUMMARY, TABLE
 from tasks.config.papers import Paper, Papers, of_study
 from tasks.config.settings import slug
-from tasks.config.studies import Study, find_study, run_section
+from tasks.config.studies import Study, find_study, run_section, title_for
 from tasks.record.result import Result
 from tasks.record.writer import RecordWriter
 from tasks.report.answers import markdown, study_answers
@@ -99,7 +99,10 @@ def compare(
         table,
         summary,
         by_group(table),
-        {study: chosen[study].title for study in studies},
+        {
+            str(study): title_for(chosen[str(study)].title, rows.groupby("setting")["device"].nunique())
+            for study, rows in table.groupby("study", sort=False)
+        },
         pictures,
         verdict_table(verdicts),
         grids,

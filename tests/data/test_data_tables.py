@@ -89,11 +89,42 @@ REFUSED = {
     "missing label column": ("a,y\n1,0\n2,1\n", {"label": "z"}, ["no column 'z'", "a, y"]),
     "missing feature column": ("a,y\n1,0\n2,1\n", {"features": ["a", "c"]}, ["no column 'c'"]),
     "missing device column": ("a,y\n1,0\n2,1\n", {"device": "d"}, ["no column 'd'"]),
-    "nan in a feature": ("a,b,y\n1,1,0\n2,,1\n", {}, ["column 'b', row 2", "'nan'"]),
+    "nan in a feature": (
+        "a,b,y\n1,1,0\n2,,1\n3,,1\n4,2,1\n",
+        {},
+        ["column 'b', row 2", "missing (2 in 1 columns)", "data.missing=median or data.missing=drop"],
+    ),
     "inf in a feature": ("a,y\n1,0\n-inf,1\n", {}, ["column 'a', row 2", "-inf"]),
     "too large for float32": ("a,y\n1,0\n1e300,1\n", {}, ["column 'a', row 2"]),
-    "a word among numbers": ("a,b,y\n1,1,0\n2,oops,1\n", {}, ["column 'b', row 2", "'oops'", "data.features"]),
-    "a column of words": ("a,b,y\n1,x,0\n2,z,1\n", {"features": ["b"]}, ["column 'b', row 1", "'x'"]),
+    "a word among numbers": (
+        "a,b,y\n1,1,0\n2,oops,1\n",
+        {},
+        ["column 'b', row 2", "'oops'", "data.ignore or data.categorical"],
+    ),
+    "a feature of one value": ("a,b,y\n1,x,0\n2,x,1\n", {"features": ["a", "b"]}, ["'b'", "the same value"]),
+    "a feature of too many texts": (
+        "a,b,y\n1,x,0\n2,z,1\n3,w,1\n",
+        {"features": ["b"], "categories": 2},
+        ["'b'", "3 different texts, more than data.categories = 2"],
+    ),
+    "dates": ("a,t,y\n1,2024-01-31,0\n2,2024-02-01,1\n", {}, ["column 't' holds times", "data.ignore=[t]"]),
+    "dates and times": ("a,t,y\n1,31.1.2024 10:00,0\n2,,1\n", {"features": ["t"]}, ["column 't' holds times"]),
+    "times of day": ("a,t,y\n1,10:00,0\n2,09:30:01,1\n", {}, ["column 't' holds times"]),
+    "an amount as label": (
+        "a,y\n" + "".join(f"{i},{i / 7}\n" for i in range(60)),
+        {},
+        ["data.label = 'y'", "60 different values in 60 rows", "regression is not supported"],
+    ),
+    "a name as label": (
+        "a,y\n" + "".join(f"{i},n{i % 30}\n" for i in range(60)),
+        {},
+        ["data.label = 'y'", "30 different values in 60 rows", "choose a column of classes"],
+    ),
+    "a boolean with a word": ("a,b,y\n1,True,0\n2,maybe,1\n3,1,1\n", {}, ["column 'b', row 1", "'True'"]),
+    "an ignored column that is not there": ("a,y\n1,0\n2,1\n", {"ignore": ["t"]}, ["no column 't'"]),
+    "an ignored label": ("a,y\n1,0\n2,1\n", {"ignore": ["y"]}, ["data.ignore", "'y' is also in use"]),
+    "label and split the same": ("a,y\n1,train\n2,test\n", {"split": "y"}, ["must be different columns"]),
+    "an unknown way with gaps": ("a,y\n1,0\n2,1\n", {"missing": "mean"}, ["data.missing = 'mean'", "median, drop"]),
     "nan in the label": ("a,y\n1,0\n2,1\n3,\n", {}, ["column 'y', row 3"]),
     "inf in the label": ("a,y\n1,0\n2,inf\n", {}, ["column 'y', row 2"]),
     "nan in the device": ("a,d,y\n1,,0\n2,q,1\n", {"device": "d"}, ["column 'd', row 1"]),
@@ -106,7 +137,7 @@ REFUSED = {
     "header only": ("a,y\n", {}, ["no rows"]),
     "one row": ("a,y\n1,0\n", {}, ["1 rows"]),
     "one class": ("a,y\n1,0\n2,0\n", {}, ["1 different label", "'y'"]),
-    "no feature": ("y,z\n0,p\n1,q\n", {}, ["no column of numbers"]),
+    "no feature": ("y,z\n0,p\n1,p\n", {}, ["no column to learn from except y", "'z': the same value"]),
     "label as feature": ("a,y\n1,0\n2,1\n", {"features": ["a", "y"]}, ["'y' is there twice"]),
     "row too long": ("a,y\n1,0\n2,1,7\n", {}, ["cannot be read"]),
     "all rows too long": ("a,y\n1,0,5\n2,1,7\n", {}, ["cannot be read"]),
@@ -119,7 +150,7 @@ def test_table_refused(tmp_path, case):
     content, settings, said = REFUSED[case]
     (tmp_path / "t.csv").write_text(content)
     line = refusal("table", path=tmp_path / "t.csv", **{"label": "y", **settings})
-    assert line.startswith((f"data.path = {tmp_path / 't.csv'}: ", "data.features = "))
+    assert line.startswith((f"data.path = {tmp_path / 't.csv'}: ", "data."))
     for words in said:
         assert words in line
 
@@ -155,3 +186,78 @@ def test_table_folder_refused(tmp_path):
     assert "two files are named 'a'" in refusal("table", path=folder, label="kind")
     (folder / "a.parquet").rename(folder / "notes.txt")
     assert "notes.txt" in refusal("table", path=folder, label="kind")
+
+
+MIXED = pd.DataFrame(
+    {
+        "heat": [20.0, None, 22.5, 30.0, 21.0, 19.0],
+        "model": ["B", "A", "A", None, "C", "B"],
+        "on": [True, False, None, True, True, False],
+        "plant": [3, 10, 3, 10, 3, 3],
+        "batch": ["p1", "p2", "p3", "p4", "p5", "p6"],
+        "unit": ["C"] * 6,
+        "spare": [None] * 6,
+        "y": ["ok", "bad"] * 3,
+    }
+)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_texts_and_booleans_become_inputs_and_useless_columns_stay_out(tmp_path, suffix):
+    file = written(MIXED, tmp_path / f"t{suffix}")
+    data = load("table", path=file, label="y", categorical=["plant"], categories=5, missing="median")
+    assert data.schema is not None
+    assert data.schema.inputs == ("heat", "model=A", "model=B", "model=C", "on", "plant=3", "plant=10")
+    gap = float("nan")
+    expected = [
+        [20, 0, 1, 0, 1, 1, 0],
+        [gap, 1, 0, 0, 0, 0, 1],
+        [22.5, 1, 0, 0, gap, 1, 0],
+        [30, 0, 0, 0, 1, 0, 1],
+        [21, 0, 0, 1, 1, 1, 0],
+        [19, 0, 1, 0, 0, 1, 0],
+    ]
+    torch.testing.assert_close(data.train.x, torch.tensor(expected), rtol=0, atol=0, equal_nan=True)
+    assert {name: why.partition(",")[0] for name, why in data.schema.left_out.items()} == {
+        "batch": "6 different texts",
+        "unit": "the same value in every row: 'C'",
+        "spare": "no value in any row",
+    }
+
+
+def test_rows_with_gaps_are_dropped_if_asked(tmp_path):
+    file = written(MIXED, tmp_path / "t.csv")
+    data = load("table", path=file, label="y", ignore=["batch"], missing="drop")
+    assert data.schema is not None
+    assert data.schema.dropped == 3
+    assert data.train.x[:, 0].tolist() == [20, 21, 19]
+    assert data.train.y.tolist() == [1, 1, 0]
+
+
+def test_a_device_without_a_whole_row_is_not_dropped_silently(tmp_path):
+    line = refusal("table", path=written(MIXED, tmp_path / "t.csv"), label="y", device="plant", missing="drop")
+    assert "every row of device '10' has a missing cell" in line
+
+
+def test_rows_marked_test_decide_nothing_about_the_columns(tmp_path):
+    """A category, and a column's only other value, that stand in test rows alone."""
+    rows = ROWS.assign(
+        a=[1.0, 1.0, 2.0, 1.0], size=["s", "l", "xl", "s"], part=["train", "train", "test", "train"], b=[1, 2, 3, 4]
+    )
+    data = load("table", path=written(rows, tmp_path / "t.csv"), label="kind", split="part", ignore=["who"])
+    assert data.schema is not None
+    assert data.schema.inputs == ("b", "size=l", "size=s")
+    assert data.train.x.tolist() == [[1, 0, 1], [2, 1, 0], [3, 0, 0], [4, 0, 1]]
+
+
+def test_a_file_without_a_single_value_of_a_column_is_no_other_kind(tmp_path):
+    written(ROWS.assign(b=None), tmp_path / "d" / "a.csv")
+    written(ROWS, tmp_path / "d" / "b.csv")
+    data = load("table", path=tmp_path / "d", label="kind", features=["a", "b"], missing="median")
+    assert data.train.x[:4, 1].isnan().all()
+    assert data.train.x[4:, 1].tolist() == [1, 2, 3, 4]
+
+
+def test_many_classes_with_enough_rows_are_classes(tmp_path):
+    rows = pd.DataFrame({"a": range(620), "y": [i % 62 for i in range(620)]})
+    assert len(load("table", path=written(rows, tmp_path / "t.csv"), label="y").classes) == 62

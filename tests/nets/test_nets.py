@@ -144,3 +144,21 @@ def test_init_is_the_same_from_many_threads():
 def test_nets_with_equal_settings_have_equal_keys():
     assert nets.key(perceptron([5])) == nets.key(perceptron([5])) != nets.key(perceptron([6]))
     assert nets.key(Net(partial(normed))) != nets.key(Net(normed))
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "settings"),
+    [
+        ((12,), "mlp", {"widths": [7, 5]}),
+        ((3, 16, 20), "cnn", {}),
+        ((2, 256), "cells", {}),
+        ((1, 4, 4), "mlp", {"widths": [7, 5]}),
+        ((2, 20), "mlp", {"widths": [7, 5]}),
+    ],
+)
+def test_a_net_is_chosen_by_the_shape_of_an_example(shape, name, settings):
+    """The very same net, so that it shares the cached steps of the one that is named."""
+    found = nets.net("auto", shape=shape, classes=3, widths=[7, 5])
+    named = nets.net(name, shape=shape, classes=3, **settings)
+    assert nets.key(found) == nets.key(named)
+    assert found.axes == named.axes

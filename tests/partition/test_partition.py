@@ -393,3 +393,14 @@ def test_digits_on_sixteen_devices(alpha):
     assert len(shared) == 359
     assert sum(len(own.train) + len(own.val) + len(own.test) for own in held.values()) == 1797 - 359
     assert min(len(own.train) for own in held.values()) >= 7
+
+
+def test_auto_takes_the_devices_of_the_data_or_draws_them():
+    plain = load("digits")
+    owned = dataclasses.replace(plain, device=tuple(f"site {i % 3}" for i in range(len(plain.train))))
+    for data, named in ((plain, "dirichlet"), (owned, "by_device")):
+        found, wanted = (partition(data, name=name, devices=5, seed=1) for name in ("auto", named))
+        assert list(found.devices) == list(wanted.devices)
+        for who, own in found.devices.items():
+            assert all(np.array_equal(own[part], wanted.devices[who][part]) for part in own)
+        assert np.array_equal(found.shared, wanted.shared)

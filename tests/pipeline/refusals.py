@@ -215,7 +215,7 @@ CASES: dict[str, Case] = {
     "no labelled device": late(
         "method=st_lf federation.devices=4 federation.unlabelled=0.9", "federation.unlabelled = 0.9", "4 devices"
     ),
-    "a device without data": late(
+    "a device without data": federate(
         "data.name=table data.path=devices data.label=y federation.partition=by_device method=st_lf",
         "devices/b.csv",
         "no rows",
@@ -228,12 +228,14 @@ CASES: dict[str, Case] = {
     "data that are cut off": late(
         "data.name=mnist data.root=sets data.download=false", "t10k-images-idx3-ubyte", "bytes", **MNIST
     ),
-    "a table that is not there": late("data.name=table data.path=t.csv data.label=y", "data.path", "t.csv", "no such"),
+    "a table that is not there": federate(
+        "data.name=table data.path=t.csv data.label=y", "data.path", "t.csv", "no such"
+    ),
     "a table without a label": federate("data.name=table data.path=t.csv", "data.label", "must be set"),
-    "a label column that is not there": late(TABLE + "data.label=z", "'z'", "u, v, y, part", **{"t.csv": csv()}),
-    "a cell without a number": late(TABLE, "'u'", "row 33", "finite", **{"t.csv": csv(",0.5,a,train")}),
-    "a table that is no text": late(TABLE, "t.csv", "cannot be read", **{"t.csv": bytes(range(128, 256)) * 9}),
-    "a label that no device has": late(
+    "a label column that is not there": federate(TABLE + "data.label=z", "'z'", "u, v, y, part", **{"t.csv": csv()}),
+    "a cell without a number": federate(TABLE, "'u'", "row 33", "missing", **{"t.csv": csv(",0.5,a,train")}),
+    "a table that is no text": federate(TABLE, "t.csv", "cannot be read", **{"t.csv": bytes(range(128, 256)) * 9}),
+    "a label that no device has": federate(
         TABLE + "data.split=part federation.val=0", "label 'c'", **{"t.csv": csv("4,0.5,c,test")}
     ),
     "a rate that no training survives": late("method=lmf training.lr=1.0e+38", "not finite", "learning rate"),

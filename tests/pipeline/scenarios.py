@@ -305,7 +305,7 @@ class Tables:
 
 
 BY_DEVICE = (
-    "data.name=table", "data.path=devices", "data.label=y", "federation.partition=by_device", "seeds=[3]",
+    "study=code", "data.name=table", "data.path=devices", "data.label=y", "federation.partition=by_device", "seeds=[3]",
     "methods=[local_only,lmf,st_lf]",
 )  # fmt: skip
 
@@ -329,6 +329,49 @@ def table(path: Path, seed: int, rows: int = 60) -> None:
     )
     path.parent.mkdir(exist_ok=True)
     frame.to_csv(path, index=False)
+
+
+# a user's own table, as it is
+
+
+@dataclass(frozen=True)
+class Mine:
+    """preview: of a table that was not prepared for the project. run: the default study on it. csv: the table."""
+
+    project: Project
+    csv: Path
+    preview: Seen
+    run: Seen
+
+
+MACHINES = (
+    "data.name=table", "data.path=data/machines.csv", "data.label=fault", "data.device=site", "data.missing=median",
+    "federation.scale=device",
+)  # fmt: skip
+
+
+def mine(place: Place) -> Mine:
+    project = place.copy("mine")
+    csv = project.folder / "data" / "machines.csv"
+    machines().to_csv(csv, index=False)
+    preview = project.look(project.run("python", "-m", "flows.prepare", "preview", *MACHINES))
+    run = project.look(project.federate(*MACHINES, "methods=[local_only,fedavg,fedasa,majority]", "fedavg.rounds=3"))
+    return Mine(project, csv, preview, run)
+
+
+def machines(rows: int = 50) -> pd.DataFrame:
+    """Return rows of six sites: 12 numbers of unequal scale, a text, 5 % missing cells, a label of strings."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 6 * rows)
+    x = rng.normal(0, 1, (len(y), 12)) + 2 * np.eye(3, 12)[y]
+    frame = pd.DataFrame(x * 10.0 ** np.arange(-3, 9).clip(-3, 3), columns=[f"sensor {i}" for i in range(12)])
+    frame["model"] = np.where(rng.random(len(y)) < 0.5, np.array(["A1", "B2", "C3"])[y], "A1")
+    frame = frame.mask(rng.random(frame.shape) < 0.05)
+    return frame.assign(
+        unit="C",
+        site=np.repeat([f"plant {name}" for name in "ABCDEF"], rows),
+        fault=np.array(["leak", "none", "worn"])[y],
+    )
 
 
 # bad input
@@ -379,7 +422,9 @@ class Own:
     methods: Seen
 
 
-PICTURES = ("data.name=image_folder", "data.path=data/shapes", "data.size=16", "federation.min_size=4")
+PICTURES = (
+    "study=code", "data.name=image_folder", "data.path=data/shapes", "data.size=16", "federation.min_size=4",
+)  # fmt: skip
 MODULE = "net.name=mynets:Small"
 TYPED = (
     "methods=[own_method:median,fedavg,throwaway]", "median.rounds=2", "fedavg.rounds=2", "throwaway.rounds=3",
@@ -531,7 +576,7 @@ def probed(place: Place) -> dict[str, Any]:
 
 
 SCENARIOS: dict[str, Callable[[Place], Any]] = {
-    "repro": repro, "deployed": deployed, "tables": tables, "refused": refused, "killed": killed, "long": long,
-    "sampled": sampled, "own": own, "probed": probed,
+    "repro": repro, "deployed": deployed, "tables": tables, "mine": mine, "refused": refused, "killed": killed,
+    "long": long, "sampled": sampled, "own": own, "probed": probed,
 }  # fmt: skip
 """Scenarios in the order of their start, the longest first."""

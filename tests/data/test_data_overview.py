@@ -1,0 +1,51 @@
+"""An overview says what is in a table, by pandas's own count."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fedcore.data import Dataset, load
+from fedcore.data.overview import columns, spans
+from fedcore.types import Data
+
+
+@pytest.fixture
+def rows() -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame(
+        {
+            "narrow": rng.random(50) / 100,
+            "wide": rng.normal(0, 900, 50),
+            "kind": rng.choice(["a", "b"], 50),
+            "on": rng.random(50) < 0.5,
+            "y": np.arange(50) % 2,
+        }
+    )
+    frame.loc[::9, "wide"] = np.nan
+    frame.loc[::7, "kind"] = None
+    return frame
+
+
+def test_columns_count_what_pandas_counts(rows: pd.DataFrame, tmp_path: Path):
+    rows.to_parquet(tmp_path / "t.parquet")
+    data = load("table", path=tmp_path / "t.parquet", label="y", missing="median")
+    found = columns(data).set_index("column")
+    features = rows.drop(columns="y")
+    assert found["missing"].to_dict() == features.isna().sum().to_dict()
+    assert found["values"].to_dict() == features.nunique().to_dict()
+    assert found["inputs"].to_dict() == {"narrow": 1, "wide": 1, "kind": 2, "on": 1}
+    numbers = features[["narrow", "wide"]]
+    np.testing.assert_allclose(found.loc[["narrow", "wide"], "low"], numbers.min(), rtol=1e-6)
+    np.testing.assert_allclose(found.loc[["narrow", "wide"], "high"], numbers.max(), rtol=1e-6)
+    assert spans(data) == pytest.approx(sorted((numbers.max() - numbers.min()).tolist()), rel=1e-6)
+
+
+def test_arrays_have_no_columns_and_no_spans():
+    data = Dataset(Data(torch.zeros(4, 1, 3, 3), torch.tensor([0, 1, 0, 1])), None, ("a", "b"))
+    assert columns(data).empty
+    assert spans(data) is None

@@ -1,0 +1,118 @@
+"""Requests: what a command asks for, and what it needs to know that."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from asked import PARAMS, ROOT
+
+from fedcore.data import DATASETS, OWN
+from fedcore.methods import METHODS
+from tasks.config.request import ask, plan_jobs
+from tasks.config.studies import find_study, title_for
+
+
+@pytest.mark.parametrize(
+    ("words", "studies"),
+    [
+        ([], ["code"]),
+        (["data.name=table"], ["mine"]),
+        (["data.name=image_folder", "method=fedavg"], ["mine"]),
+        (["data.name=mnist"], ["code"]),
+        (["data.name=table", "study=dfl"], ["dfl"]),
+        (["data.name=table", "run.studies=[dfl]"], None),
+    ],
+)
+def test_a_command_without_a_study_has_one_that_fits_the_data(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], studies: list[str] | None
+):
+    monkeypatch.chdir(ROOT)
+    assert ask(words).studies == studies
+
+
+def test_params_yaml_may_name_ones_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text().replace("name: digits", "name: table"))
+    (tmp_path / "studies").symlink_to(ROOT / "studies")
+    monkeypatch.chdir(tmp_path)
+    assert ask([]).studies == ["mine"]
+
+
+def test_the_study_of_ones_own_data_has_every_method():
+    rows = find_study(PARAMS, "mine").methods
+    assert {str(row.get("method", label)) for label, row in rows.items()} == {*METHODS}
+    assert {*OWN} <= {*DATASETS}
+
+
+def test_the_study_of_ones_own_data_takes_net_and_devices_from_them(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    words = ["data.name=table", "data.path=t.csv", "data.label=y"]
+    (_, jobs), (_, typed) = plan_jobs(ask(words)), plan_jobs(ask([*words, "federation.partition=iid", "net.name=mlp"]))
+    assert [job.optional for job in jobs] == [True] * 3
+    assert jobs[0].settings[0].federation["partition"] == "auto"
+    assert jobs[0].settings[0].net["name"] == "auto"
+    assert typed[0].settings[0].federation["partition"] == "iid"
+    assert typed[0].settings[0].net["name"] == "mlp"
+
+
+def test_a_title_has_the_number_of_devices():
+    assert title_for("{devices} devices?", [6]) == "6 devices?"
+    assert title_for("{devices} devices?", [16, 4, 8]) == "4 to 16 devices?"
+    assert title_for("Which {methods}?", [4]) == "Which {methods}?"
+
+
+ASK = """
+import json, runpy, sys
+module, *words = sys.argv[1:]
+sys.argv = [module, *words]
+try:
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+except SystemExit as leaving:
+    code = leaving.code
+print(json.dumps([code, sorted({"prefect", "mlflow", "torch"} & {*sys.modules})]), file=sys.stderr)
+"""
+
+
+def typed(folder: Path, *words: str) -> tuple[str, str, int, list[str]]:
+    """Return what a command says on both streams, its exit code, and which slow packages it has imported."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "FEDCORE_HOME": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, *words], capture_output=True, text=True, cwd=ROOT, env=environment, check=True
+    )
+    *said, last = done.stderr.splitlines()
+    code, imported = json.loads(last)
+    return done.stdout, "\n".join(said), code, imported
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "flows").glob("[a-z]*.py")))
+def test_every_command_has_help_at_once(tmp_path: Path, name: str):
+    out, err, code, imported = typed(tmp_path, f"flows.{name}", "--help")
+    assert (err, code, imported) == ("", 0, [])
+    assert f"python -m flows.{name}" in out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["flows.federate", "federation.devises=4"], "did you mean devices?"),
+        (["flows.federate", "data.name=table", "data.path=none.csv", "data.label=y"], "no such file"),
+        (["flows.prepare", "preview", "data.nme=table"], "did you mean name?"),
+        (["flows.prepare", "date"], "usage: python -m flows.prepare preview|data|partition"),
+        (["flows.compare", "shwo"], "shwo: unknown"),
+        (["flows.plan", "all"], "all: unknown"),
+        (["flows.ui", "now"], "now: unknown"),
+    ],
+)
+def test_a_wrong_command_is_refused_without_waiting_for_prefect(tmp_path: Path, words: list[str], said: str):
+    out, err, code, imported = typed(tmp_path, *words)
+    assert (out, code) == ("", 2)
+    assert err.startswith("fedcore: ")
+    assert said in err
+    assert "\n" not in err
+    assert not {"prefect", "mlflow"} & {*imported}
