@@ -18,7 +18,7 @@ if __name__ == "__main__":  # before the imports below, which take seconds
         no_words("ui")
 
 from tasks.prefect import server
-from tasks.record import runs
+from tasks.record import runs, views
 
 
 def main() -> None:
@@ -31,8 +31,11 @@ def main() -> None:
         ]  # fmt: skip
         with (environment.STATE / "mlflow.log").open("ab") as log:
             mlflow = subprocess.Popen(command, env=os.environ, stdout=log, stderr=log)
-        page = f"http://127.0.0.1:{port}/#/experiments/{runs.Record().experiment}/runs"
-        print(f"Prefect  {url.removesuffix('/api')}\nMLflow   {page}\nCtrl-C ends both", flush=True)
+        record, page = runs.Record(), f"http://127.0.0.1:{port}/"
+        shown = [("Prefect", url.removesuffix("/api")), ("MLflow", f"{page}#/experiments/{record.experiment}/runs")]
+        shown += [(words, page + place) for words, place in views.links(record.client, record.experiment)]
+        width = max(len(words) for words, _ in shown)
+        print(*(f"{words:<{width}}  {place}" for words, place in shown), "Ctrl-C ends both", sep="\n", flush=True)
         try:
             mlflow.wait()
         except KeyboardInterrupt:

@@ -11,10 +11,11 @@ import io
 import json
 import math
 import re
+import sqlite3
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,8 @@ from tasks.report import pictures
 
 EXPERIMENT = "fedcore"
 BATCH = 1000
+MODE = {"mlflow.experimentKind": "custom_model_development"}
+"""Opens the experiment's page on its runs, in MLflow's mode for training models."""
 
 
 def create_database(uri: str) -> None:
@@ -65,6 +68,32 @@ def create_database(uri: str) -> None:
     part.replace(path)
 
 
+PLACES = {
+    "experiments": "artifact_location", "runs": "artifact_uri", "logged_models": "artifact_location",
+    "model_versions": "storage_location",
+}  # fmt: skip
+"""Where MLflow's database holds places of artifacts: table -> column."""
+
+
+def relocate(uri: str, artifacts: Path) -> None:
+    """Point a database to the artifacts beside it, after the project's folder was moved or copied.
+
+    MLflow stores absolute places. Those in the project are in a folder of `artifacts`' name; others stay.
+    """
+    kind, _, place = uri.partition("sqlite:///")
+    if kind or not Path(place).is_file():
+        return
+    with closing(sqlite3.connect(place)) as database, database:
+        query = "select artifact_location from experiments where name = ?"
+        found = database.execute(query, [EXPERIMENT]).fetchone()
+        if found is None or found[0] == artifacts.as_uri() or not found[0].endswith(f"/{artifacts.name}"):
+            return
+        old, new = found[0], artifacts.as_uri()
+        for table, column in PLACES.items():
+            change = f"update {table} set {column} = ? || substr({column}, ?) where {column} = ? or {column} like ?"
+            database.execute(change, [new, len(old) + 1, old, f"{old}/%"])
+
+
 class Record:
     """Writes runs (of a flow: `tasks.record.writer`)."""
 
@@ -72,12 +101,14 @@ class Record:
         self.lock = FileLock(environment.STATE / "mlflow.lock")
         with self.lock:
             create_database(mlflow.get_tracking_uri())
+            relocate(mlflow.get_tracking_uri(), environment.ARTIFACTS)
             self.client = MlflowClient()
             found = self.client.get_experiment_by_name(EXPERIMENT)
             self.experiment = found.experiment_id if found else self._create()
 
     def _create(self) -> str:
-        return str(self.client.create_experiment(EXPERIMENT, artifact_location=environment.ARTIFACTS.as_uri()))
+        place = environment.ARTIFACTS.as_uri()
+        return str(self.client.create_experiment(EXPERIMENT, artifact_location=place, tags=MODE))
 
     def save(self, store: Store, result: Result, title: str) -> None:
         """Write a method's result to its run, unless the run has it."""

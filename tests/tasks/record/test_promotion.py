@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +16,6 @@ from tasks.record.metrics import DEVICES, device_table
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own
 
 Make = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    import mlflow
-
-    folder = tmp_path_factory.mktemp("record")
-    before = mlflow.get_tracking_uri()
-    mlflow.set_tracking_uri(f"sqlite:///{folder / 'mlflow.db'}")
-    made = mlflow.MlflowClient()
-    made.create_experiment("fedcore", artifact_location=(folder / "runs").as_uri())
-    yield made
-    mlflow.set_tracking_uri(before)
 
 
 @pytest.fixture
