@@ -32,11 +32,11 @@ def links(client: MlflowClient, experiment: str) -> Iterator[tuple[str, str]]:
         yield f"{name} ({size}): methods", f"#/experiments/{experiment}/runs?viewStateShareKey={quote(key)}"
         runs = client.search_runs([experiment], query, max_results=1000)
         if pair := best_and_alone(runs):
-            chosen = quote(json.dumps([run.info.run_id for run in pair]))
+            chosen, here = (quote(json.dumps(ids)) for ids in ([run.info.run_id for run in pair], [experiment]))
             shown = " and ".join(run.data.tags["fedcore.method"] for run in pair)
             yield (
                 f"{name} ({size}): {shown}",
-                f"#/compare-runs?runs={chosen}&experiments={quote(json.dumps([experiment]))}",
+                f"#/compare-runs?runs={chosen}&experiments={here}",
             )
     for name in promotion.names(client):
         champion = promotion.alias(client, name, promotion.CHAMPION)
