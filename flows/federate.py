@@ -27,12 +27,13 @@ from tasks.config import environment
 
 environment.prepare()
 
-from fedcore.execute.template import open_template
-from fedcore.execute.workers import serve
 from tasks.config.command import report_bad_input, show_help
 
 if __name__ == "__main__":  # bad input is refused before the imports below, which take seconds
     show_help(__doc__)
+    from fedcore.execute.template import open_template
+    from fedcore.execute.workers import serve
+
     open_template(serve)  # before the imports that follow start threads
     with report_bad_input():
         from tasks.config.request import ask, plan_jobs

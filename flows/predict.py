@@ -5,6 +5,9 @@
     python -m flows.predict pictures/ --model shapes@previous            a folder of pictures; another version
     python -m flows.predict new.npy --model digits/3                     an array (N, *shape)
 
+--device: whose model predicts and whose scales prepare the rows. --model: the name of a dataset as `flows.promote`
+shows it, for its champion; with @ALIAS or /NUMBER another version. It may be left out if there is one dataset.
+
 A table has the columns of the training data; if it has that of the devices, each row is its device's.
 """
 
@@ -35,15 +38,11 @@ class Words(argparse.ArgumentParser):
 
 
 def main(words: list[str]) -> None:
-    parser = Words("python -m flows.predict", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "rows", type=Path, help="a .csv or .parquet table, pictures or a folder of them, or a .npy array"
-    )
-    parser.add_argument("--device", help="whose model predicts, and whose scales prepare the rows")
-    parser.add_argument("--out", type=Path, help="the CSV file to write")
-    parser.add_argument(
-        "--model", help="of which dataset, as flows.promote shows them: NAME, NAME@ALIAS or NAME/NUMBER"
-    )
+    parser = Words("python -m flows.predict", add_help=False)
+    parser.add_argument("rows", type=Path)
+    parser.add_argument("--device")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--model")
     given = parser.parse_args(words)
     from fedcore.data.encoding import unknown_texts
     from tasks.record import promotion
@@ -84,7 +83,8 @@ def read(path: Path, schema: Schema) -> tuple[Any, pd.Index]:
 
 
 if __name__ == "__main__":
-    from tasks.config.command import report_bad_input
+    from tasks.config.command import report_bad_input, show_help
 
+    show_help(__doc__)
     with report_bad_input():
         main(sys.argv[1:])

@@ -56,7 +56,8 @@ def summary(client: MlflowClient, name: str) -> str:
 
 
 if __name__ == "__main__":
-    from tasks.config.command import report_bad_input
+    from tasks.config.command import report_bad_input, show_help
 
+    show_help(__doc__)
     with report_bad_input():
         main(sys.argv[1:])

@@ -48,7 +48,7 @@ def test_groups_have_their_mean_accuracy():
     found = points(grouped(frame(rows({"a": [[0.2, 0.4, 0.9]]})), {"d00": "A", "d01": "A", "d02": "B"}))
     assert found["accuracy_in_A", 1] == pytest.approx(0.3)
     assert found["accuracy_in_B", 1] == pytest.approx(0.9)
-    assert found["topic/data.in_A", 1] == pytest.approx(1)
+    assert found["topic/data.in_A", 1] == pytest.approx(2 / 3)
 
 
 def test_the_numbers_of_devices_are_a_table_of_the_last_round():
