@@ -10,3 +10,4 @@ print(result.models["device-03"].predict(fed.dataset.train.x[:10]))
 
 found = fc.compare([fc.local_only(), fc.fedavg(rounds=10), fc.code_ot()], fed, seeds=range(3))
 print(found.summary[["method", "rank", "test_mean", "test_worst", "shared_mean", "bytes_up"]])
+print(found.answer)  # what to do, and why

@@ -28,6 +28,7 @@ from fedcore.nets import NETS
 from fedcore.partition import PARTITIONS
 from fedcore.partition.tables import training_numbers
 from fedcore.results import reports, tidy
+from fedcore.results.answer import MATTERS, Answer, answer
 from fedcore.results.claims import Claim, Gate, Points, judge_all, verdict_table
 from fedcore.results.summary import NO_SECONDS, summarise
 from fedcore.rounds import Execute, Round, deployments
@@ -207,12 +208,16 @@ def _federation(fed: DividedDataset | Federation, seed: int) -> Federation:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The results of several methods. results: method by method for each seed. claims: a row for each claim."""
+    """The results of several methods. results: method by method for each seed. claims: a row for each claim.
+
+    answer: what to do, and why; print it.
+    """
 
     results: tuple[Result, ...]
     claims: pd.DataFrame
     table: pd.DataFrame
     summary: pd.DataFrame
+    answer: Answer
 
 
 def run(
@@ -239,6 +244,7 @@ def compare(
     *,
     claims: Iterable[Claim | str] = (),
     valid: Iterable[Gate] = (),
+    matters: float = MATTERS,
     workers: int | None = None,
     every: int = 1,
     progress: bool | None = None,
@@ -246,7 +252,7 @@ def compare(
     """Run several methods with each seed; see :func:`run`.
 
     claims: rules to be judged, e.g. "code_ot > fedavg" (:mod:`fedcore.results.claims`); each needs two seeds.
-    valid: what must hold for them to be tested.
+    valid: what must hold for them to be tested. matters: the least difference in accuracy that matters to the answer.
     Raises InputError where two methods have one label.
     """
     chosen = list(recipes)
@@ -272,6 +278,8 @@ def compare(
     ]:
         if missing := labels - {recipe.label for recipe in chosen}:
             raise InputError(f"compare.{key}: {text!r} names {sorted(missing)[0]!r}, which is not compared")
+    if not 0 < matters < 1:
+        raise InputError(f"compare.matters = {matters!r}: must be a fraction, above 0 and below 1")
     for key, count in {"every": every, "workers": 1 if workers is None else workers}.items():
         if count < 1:
             raise InputError(f"{key} = {count!r}: must be at least 1")
@@ -285,7 +293,8 @@ def compare(
     controls = frozenset(recipe.label for recipe in chosen if getattr(recipe.build, "control", False))
     points: Points = {SETTING: {}}
     verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points))
-    return Comparison(results, verdicts, table, summarise(table, NO_SECONDS, controls))
+    summary = summarise(table, NO_SECONDS, controls)
+    return Comparison(results, verdicts, table, summary, answer(table, controls, matters))
 
 
 def _run_one(

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from tasks.config import environment
-from tasks.config.files import CLAIMS, PAGE, SUMMARY
+from tasks.config.files import CLAIMS, PAGE, SUMMARY, TABLE
 
 environment.prepare()
 
@@ -39,9 +39,10 @@ def folders() -> tuple[list[Path], list[Path], list[Path]]:
 
 
 def write() -> None:
-    """Write the comparison and set the champions' aliases."""
+    """Write the comparison, and propose the models that it recommends."""
     from tasks.config.papers import read_papers
     from tasks.config.params import read
+    from tasks.config.studies import run_section
     from tasks.record.writer import RecordWriter
     from tasks.run import comparison
 
@@ -49,27 +50,35 @@ def write() -> None:
     results, seconds, divisions = folders()
     with RecordWriter() as writer:
         made = comparison.compare(params, results, seconds, divisions, read_papers(params["studies"]))
-        for alias, config in comparison.champions(results).items():
-            writer.set_champion(alias, config)
+        writer.propose(comparison.proposals(results, made.answers))
         comparison.write(made, PIPELINE / "compare", RESULTS)
+        sizes = dict.fromkeys(made.questions, run_section(params).size)
+        comparison.describe(made, sizes, writer, RESULTS / PAGE)
+    print(*writer.proposed, sep="\n")
 
 
 def show() -> None:
     """Print the summary; writes it first if it is missing (a fresh clone has no files with seconds)."""
     import pandas as pd
 
-    from tasks.report.terminal import print_claims, print_summary
+    from fedcore.results.answer import answers
+    from tasks.config.params import read
+    from tasks.config.studies import run_section
+    from tasks.report.terminal import print_answers, print_claims, print_summary
 
+    params = read()
     if not (RESULTS / SUMMARY).is_file():
         from tasks.config.papers import read_papers
-        from tasks.config.params import read
         from tasks.run import comparison
 
-        params = read()
         made = comparison.compare(params, *folders(), read_papers(params["studies"]))
         comparison.write(made, PIPELINE / "compare", RESULTS)
     ranks = dict.fromkeys(("rank", "test_rank", "shared_rank"), "Int64")
-    print_summary(pd.read_csv(RESULTS / SUMMARY, dtype=ranks))
+    summary = pd.read_csv(RESULTS / SUMMARY, dtype=ranks)
+    table = pd.read_parquet(PIPELINE / "compare" / TABLE)
+    controls = frozenset(summary["method"][summary["control"]])
+    print_answers(answers(table, controls, run_section(params).matters))
+    print_summary(summary)
     print_claims(pd.read_csv(PIPELINE / "compare" / CLAIMS))
     print(f"page: {RESULTS / PAGE}   record: make ui")
 

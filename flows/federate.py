@@ -29,15 +29,13 @@ environment.prepare()
 
 from tasks.config.command import report_bad_input, show_help
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # bad input is refused before the imports below, which take seconds
     show_help(__doc__)
+    from fedcore.execute.template import open_template
+    from fedcore.execute.workers import serve
 
-from fedcore.execute.template import open_template
-from fedcore.execute.workers import serve
-
-if __name__ == "__main__":
     open_template(serve)  # before the imports that follow start threads
-    with report_bad_input():  # before those that take seconds
+    with report_bad_input():
         from tasks.config.request import ask, plan_jobs
 
         asked = ask(sys.argv[1:])
@@ -47,19 +45,21 @@ if __name__ == "__main__":
 
             show_own(planned)
 
-from prefect import flow
+from prefect import flow, runtime
 
 from fedcore.types import Federation, InputError
 from tasks.cache.store import Ref
 from tasks.config.files import CURVES, METRICS, PAGE
 from tasks.config.papers import Papers, read_papers
+from tasks.config.params import change, read
 from tasks.config.request import Job, Request, parse, plan_jobs
 from tasks.config.settings import MethodSettings, Setting
 from tasks.config.studies import run_section, title_for
+from tasks.prefect.artifacts import publish
 from tasks.prefect.session import Session, open_session, prefect_server
 from tasks.record.result import PreparedData, Result, digest
 from tasks.record.writer import RecordWriter
-from tasks.report.terminal import print_claims, print_summary
+from tasks.report.terminal import print_answers, print_claims, print_summary
 from tasks.run import comparison, partitions, play
 
 __all__ = ["Job", "Request", "parse", "plan_jobs", "run"]
@@ -71,7 +71,18 @@ Sources: TypeAlias = dict[str, Ref]
 """Section data of a setting -> the dataset."""
 
 
-@flow(name="federate", persist_result=False)
+def name_run() -> str:
+    """Return a flow run's name: its studies, size and seeds."""
+    request = Request.model_validate(runtime.flow_run.parameters["request"])
+    section = run_section(change(read(), {k: v for k, v in request.changes.items() if k.startswith("run.")}))
+    seeds = sorted(request.seeds or section.seeds)
+    whole = seeds == list(range(seeds[0], seeds[-1] + 1))
+    shown = f"{seeds[0]} to {seeds[-1]}" if whole and len(seeds) > 2 else ", ".join(map(str, seeds))
+    studies = " + ".join(request.studies or section.studies)
+    return f"{studies}, {request.size or section.size}, seed{'s' * (len(seeds) > 1)} {shown}"
+
+
+@flow(name="federate", flow_run_name=name_run, persist_result=False)
 def run(request: Request) -> None:
     """Run every job of a request; outside of `dvc repro` also compare them."""
     params, jobs = plan_jobs(request)
@@ -109,10 +120,16 @@ def run(request: Request) -> None:
                 if not results_by_job[-1]:
                     raise InputError(f"study {job.study}: no method allows these data; the reasons are above")
             session.print_line(play.tally(session.steps.done))
+        everything = [result for results in results_by_job for result in results]
+        summary, answers = comparison.answer_results(params, everything)
+        for study, text in comparison.notes(summary, answers).items():
+            publish(study, text)
+        print_answers(answers)
         if request.prepared:
             write_stage_outputs(jobs, results_by_job, session)
         else:
-            write_comparison(params, papers, jobs, results_by_job, session, writer)
+            write_comparison(params, papers, jobs, results_by_job, session, writer, request.promote)
+    print(*writer.proposed, sep="\n")
 
 
 class LeftOut:
@@ -164,8 +181,9 @@ def write_comparison(
     results_by_job: list[list[Result]],
     session: Session,
     writer: RecordWriter,
+    promote: bool,
 ) -> None:
-    """Write, compare and print the results of a run outside of `dvc repro`."""
+    """Write, compare and print the results of a run outside of `dvc repro`, and propose models."""
     folder = Path("runs") / digest(result for results in results_by_job for result in results)
     places = []
     for job, results in zip(jobs, results_by_job, strict=True):
@@ -184,8 +202,8 @@ def write_comparison(
         pictures.append(place / "who.png")
     made = comparison.compare(params, places, places, pictures, papers)
     comparison.write(made, folder, folder)
-    for alias, config in comparison.champions(places).items():
-        writer.set_champion(alias, config)
+    comparison.describe(made, {job.study: job.size for job in jobs}, writer, folder / PAGE)
+    writer.propose(comparison.proposals(places, made.answers), promote)
     print_summary(made.summary)
     print_claims(made.claims)
     print(f"page: {folder / PAGE}   record: make ui")

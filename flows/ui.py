@@ -18,13 +18,13 @@ if __name__ == "__main__":  # before the imports below, which take seconds
         no_words("ui")
 
 from tasks.prefect import server
-from tasks.record import runs
+from tasks.record import runs, views
 from tasks.record.writer import with_patience
 
 
 def main() -> None:
     environment.prepare()
-    experiment = with_patience(runs.Record).experiment
+    record = with_patience(runs.Record)
     with server.lease() as url:
         port = server.free_port()
         command = [
@@ -34,9 +34,13 @@ def main() -> None:
         ]  # fmt: skip
         with (environment.STATE / "mlflow.log").open("ab") as log:
             mlflow = subprocess.Popen(command, env=os.environ, stdout=log, stderr=log)
-        page = f"http://127.0.0.1:{port}/#/experiments/{experiment}/runs"
-        ours = f"   password: {server.password()}" if server.running() == url else ""
-        print(f"Prefect  {url.removesuffix('/api')}{ours}\nMLflow   {page}\nCtrl-C ends both", flush=True)
+        page = f"http://127.0.0.1:{port}/"
+        shown = [("Prefect", url.removesuffix("/api")), ("MLflow", f"{page}#/experiments/{record.experiment}/runs")]
+        if server.running() == url:
+            shown.insert(1, ("its password", server.password()))
+        shown += [(words, page + place) for words, place in views.links(record.client, record.experiment)]
+        width = max(len(words) for words, _ in shown)
+        print(*(f"{words:<{width}}  {place}" for words, place in shown), "Ctrl-C ends both", sep="\n", flush=True)
         try:
             mlflow.wait()
         except KeyboardInterrupt:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from fedcore.data import Dataset
@@ -65,11 +66,15 @@ def squares(folders: Iterable[Path], classes: tuple[str, ...], size: int, gray: 
         files = pictures(folder.iterdir())
         if not files:
             raise InputError(f"data.path = {folder}: no picture ({', '.join(TYPES)}); add some, or remove the folder")
-        for file in files:
-            square = ImageOps.fit(picture("data.path", file), (size, size), Image.Resampling.BILINEAR)
-            x.append(np.asarray(square.convert("L" if gray else "RGB")).reshape(size, size, -1))
+        x += [square(file, size, gray) for file in files]
         y += [classes.index(folder.name)] * len(files)
-    return Data(torch.from_numpy(np.stack(x).transpose(0, 3, 1, 2).copy()), torch.tensor(y))
+    return Data(torch.from_numpy(np.stack(x)), torch.tensor(y))
+
+
+def square(file: Path, size: int, gray: bool) -> NDArray[np.uint8]:
+    """Read one picture as a square, (1 or 3, size, size)."""
+    whole = ImageOps.fit(picture("data.path", file), (size, size), Image.Resampling.BILINEAR)
+    return np.asarray(whole.convert("L" if gray else "RGB")).reshape(size, size, -1).transpose(2, 0, 1)
 
 
 def pictures(files: Iterable[Path]) -> list[Path]:

@@ -21,9 +21,9 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
@@ -32,6 +32,7 @@ import torch
 
 from fedcore.execute.packing import Channel, Packed, PackedData, Parcel
 from fedcore.execute.template import MEMORY, fork_worker
+from fedcore.execute.threads import one_thread as one_thread
 from fedcore.pickling import dumps
 from fedcore.types import Data, Device, Handle
 
@@ -162,22 +163,6 @@ class Workers:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute as a worker does: in one thread, with denormal numbers flushed to zero.
-
-    More threads would hardly speed up a server's sums, and are much slower when other processes use the cores.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
-        torch.set_num_threads(threads)
 
 
 def examples(value: object) -> int:

@@ -272,7 +272,11 @@ def standings(summary: pd.DataFrame, split: str | None = None) -> list[str]:
 
 
 def verdict(summary: pd.DataFrame) -> list[str]:
-    """Answer which way of combining serves the devices of one setting best: a sentence for each split."""
+    """Say which way of combining serves the devices of one setting best: a sentence for each split.
+
+    A tie is not called equal, and a method that has no rival is not called the best: what to do about it is
+    :mod:`fedcore.results.answer`.
+    """
     sentences = []
     whom = "the device" if summary["n_devices"].max() == 1 else f"the {summary['n_devices'].max()} devices"
     for split, where in {"test": "their own", "shared": "the shared"}.items():
@@ -282,7 +286,9 @@ def verdict(summary: pd.DataFrame) -> list[str]:
         scores = " to ".join(dict.fromkeys(f"{best[f'{split}_mean'].agg(end):.1%}" for end in ("min", "max")))
         verb, tie = ("serves", "") if len(best) == 1 else ("serve", ", tied within the spread")
         sentence = f"On {where} test data {join_words(best['method'])} {verb} {whom} best{tie}: {scores} right"
-        for mark, how in {"↑": "better", "≈": "as good"}.items():
+        if summary[f"{split}_rank"].count() == 1:
+            sentence = f"On {where} test data {best['method'].iloc[0]}, the only method, is {scores} right"
+        for mark, how in {"↑": "better", "≈": "within the spread of it"}.items():
             words = zip(summary["method"], standings(summary, split), strict=True)
             rivals = [name for name, word in words if word == f"control {mark}"]
             if rivals:

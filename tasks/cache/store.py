@@ -10,8 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
-from functools import cache, partial
-from importlib import import_module
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from safetensors.torch import save
 
 from fedcore.data import Dataset
 from fedcore.data.schema import Column, Fit, Schema
+from fedcore.nets.places import build_arguments, net_at, place_of
 from fedcore.partition import Partition
 from fedcore.types import Data, Message, Model, Net, Report, Splits, Update
 from tasks.config.state import write_whole
@@ -31,8 +31,6 @@ CLASSES: dict[str, type] = {
     for c in (Column, Data, Dataset, Fit, Message, Model, Partition, Report, Schema, Splits, Update)
 }  # fmt: skip
 HEADER = "fedcore"
-NETS = tuple(f"fedcore.nets.{module}" for module in ("cells", "cnn", "features", "mlp", "residual", "vgg"))
-"""The modules whose functions build nets that a stored model may run on."""
 
 
 class DamagedBlob(Exception):
@@ -235,25 +233,3 @@ def unflatten(shape: Any, tensors: dict[str, torch.Tensor]) -> Any:
         case "plain":
             return body
     raise ValueError(f"not a stored value: {kind}")
-
-
-def place_of(net: Net) -> str:
-    """Return the place of the function that builds a net, "module:function"; raises TypeError outside of `NETS`."""
-    build = net.build.func if isinstance(net.build, partial) else net.build
-    if build.__module__ not in NETS:
-        raise TypeError(f"a stored model cannot run on a net of {build.__module__}, only of {', '.join(NETS)}")
-    return f"{build.__module__}:{build.__qualname__}"
-
-
-def build_arguments(net: Net) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments that are bound to the function that builds a net."""
-    return (net.build.args, net.build.keywords) if isinstance(net.build, partial) else ((), {})
-
-
-def net_at(place: str, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Net:
-    """Undo `place_of` and `build_arguments`; a file cannot name any other function than one that builds a net."""
-    module, _, name = place.partition(":")
-    build: Any = getattr(import_module(module), name, None) if module in NETS else None
-    if getattr(build, "__module__", None) != module:
-        raise ValueError(f"not a net of the library: {place}")
-    return Net(partial(build, *arguments[0], **arguments[1]))

@@ -22,7 +22,8 @@ class Request(BaseModel):
 
     studies, size, seeds: of section run. methods: labels of the study or names of methods. changes: dotted keys of
     params.yaml and their values. prepared: take data and partition from the pipeline's earlier stages and write to its
-    outputs, for `dvc repro`.
+    outputs, for `dvc repro`. promote: make the model that the run proposes the champion, if it is better than the
+    present one or there is none (tasks/record/promotion.py).
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -33,6 +34,7 @@ class Request(BaseModel):
     methods: list[str] = []
     changes: dict[str, Any] = {}
     prepared: bool = False
+    promote: bool = False
 
 
 class Job(BaseModel):

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from inspect import Parameter, signature
+from pathlib import Path
 from typing import Any, Literal
 
 from fedcore.builders import CONTEXT, suggestion
@@ -67,6 +68,17 @@ class Setting:
     @property
     def slug(self) -> str:
         return slug(self.name)
+
+    @property
+    def nets(self) -> list[dict[str, Any]]:
+        """The settings of the nets that devices have in turn."""
+        return [{key: value for key, value in self.net.items() if key != "variants"}, *self.net.get("variants", ())]
+
+    @property
+    def task(self) -> str:
+        """A name for what is predicted: the dataset, or the name of the user's own file or folder, and the label."""
+        parts = [Path(self.data["path"]).stem if "path" in self.data else self.data["name"], self.data.get("label")]
+        return re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, parts)))
 
     @property
     def content(self) -> dict[str, Any]:

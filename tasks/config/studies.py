@@ -12,9 +12,10 @@ from pydantic import Field
 
 from fedcore.builders import suggestion
 from fedcore.methods import builder
+from fedcore.results.answer import MATTERS
 from fedcore.results.claims import DEVICES, Claim, Gate
 from fedcore.settings import Section, check
-from fedcore.types import InputError, Positive
+from fedcore.types import Chance, InputError, Positive
 from tasks.config.params import change
 from tasks.config.settings import Setting, resolve
 
@@ -66,7 +67,10 @@ class Size(Section):
 
 
 class Run(Section):
-    """The studies, size, seeds and resources of a run that names no others."""
+    """The studies, size, seeds and resources of a run that names no others.
+
+    matters: the least difference in accuracy that matters to the answer, a fraction.
+    """
 
     studies: Annotated[list[str], Field(min_length=1)]
     size: str
@@ -74,6 +78,7 @@ class Run(Section):
     every: Annotated[int, Ge(1)] = 1
     workers: Annotated[int, Ge(1)] | None = None
     accelerator: Literal["auto", "none"] = "auto"
+    matters: Chance = MATTERS
 
 
 Study.model_rebuild()

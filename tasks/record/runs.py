@@ -13,8 +13,9 @@ import math
 import re
 import sqlite3
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import closing
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,50 +27,31 @@ import torch
 from filelock import FileLock
 from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run
-from mlflow.models import ModelSignature
-from mlflow.types import Schema, TensorSpec
-from torch import Tensor
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
+from mlflow.utils.time import get_current_time_millis
 
 from fedcore import data as sources
 from fedcore import nets
 from fedcore.data.encoding import to_json
 from fedcore.data.schema import Schema as DataSchema
-from fedcore.evaluate import combine
 from fedcore.results import figures, reports, tidy
 from fedcore.results.figures import png
-from fedcore.results.summary import curves, groups
-from fedcore.types import Model, Net, Params, Report
-from tasks.cache.store import Store, digest_of
+from fedcore.results.summary import curves
+from fedcore.types import Model, Report
+from tasks.cache.store import Store
 from tasks.config import environment
-from tasks.config.files import SCHEMA
+from tasks.config.files import SCHEMA, TABLE
+from tasks.record import models, promotion
 from tasks.record.leftovers import forget_model
+from tasks.record.metrics import DEVICES, device_table, metrics, safe_name
 from tasks.record.result import Result
 from tasks.report import pictures
 
 EXPERIMENT = "fedcore"
-REGISTERED = "fedcore-global"
 BATCH = 1000
-
-
-class Deployed(torch.nn.Module):
-    """A deployed model as a module of its own: x (B, *shape) float32 -> log-probabilities (B, K)."""
-
-    def __init__(self, net: Net, model: Model) -> None:
-        super().__init__()
-        net = model.net or net
-        self.members = torch.nn.ModuleList(
-            Deployed(net, member) if isinstance(member, Model) else _module(net, member) for member in model.members
-        )
-        self.how = (model.weights, model.power, model.head)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return combine([member(x) for member in self.members], *self.how)
-
-
-def _module(net: Net, params: Params) -> torch.nn.Module:
-    module = net.build()
-    module.load_state_dict(params)
-    return module.eval()
+MODE = {"mlflow.experimentKind": "custom_model_development"}
+"""Opens the experiment's page on its runs, in MLflow's mode for training models."""
 
 
 def create_database(uri: str) -> None:
@@ -102,6 +84,32 @@ def _file(uri: str) -> Path | None:
     return None if kind or not place else Path(place)
 
 
+PLACES = {
+    "experiments": "artifact_location", "runs": "artifact_uri", "logged_models": "artifact_location",
+    "model_versions": "storage_location",
+}  # fmt: skip
+"""Where MLflow's database holds places of artifacts: table -> column."""
+
+
+def relocate(uri: str, artifacts: Path) -> None:
+    """Point a database to the artifacts beside it, after the project's folder was moved or copied.
+
+    MLflow stores absolute places. Those in the project are in a folder of `artifacts`' name; others stay.
+    """
+    kind, _, place = uri.partition("sqlite:///")
+    if kind or not Path(place).is_file():
+        return
+    with closing(sqlite3.connect(place)) as database, database:
+        query = "select artifact_location from experiments where name = ?"
+        found = database.execute(query, [EXPERIMENT]).fetchone()
+        if found is None or found[0] == artifacts.as_uri() or not found[0].endswith(f"/{artifacts.name}"):
+            return
+        old, new = found[0], artifacts.as_uri()
+        for table, column in PLACES.items():
+            change = f"update {table} set {column} = ? || substr({column}, ?) where {column} = ? or {column} like ?"
+            database.execute(change, [new, len(old) + 1, old, f"{old}/%"])
+
+
 class Record:
     """Writes runs (of a flow: `tasks.record.writer`)."""
 
@@ -110,12 +118,14 @@ class Record:
         with self.lock:
             create_database(mlflow.get_tracking_uri())
             check_database(mlflow.get_tracking_uri())
+            relocate(mlflow.get_tracking_uri(), environment.ARTIFACTS)
             self.client = MlflowClient()
             found = self.client.get_experiment_by_name(EXPERIMENT)
             self.experiment = found.experiment_id if found else self._create()
 
     def _create(self) -> str:
-        return str(self.client.create_experiment(EXPERIMENT, artifact_location=environment.ARTIFACTS.as_uri()))
+        place = environment.ARTIFACTS.as_uri()
+        return str(self.client.create_experiment(EXPERIMENT, artifact_location=place, tags=MODE))
 
     def save(self, store: Store, result: Result, title: str) -> None:
         """Write a method's result to its run, unless the run has it."""
@@ -126,24 +136,20 @@ class Record:
             "fedcore.kind": "control" if result.control else "method", "fedcore.study": setting.study,
             "fedcore.setting": setting.name, "fedcore.size": result.size, "fedcore.method": result.row.label,
             "fedcore.seed": str(result.seed), "fedcore.dataset": setting.data["name"],
-            "fedcore.partition": result.prepared.partition.digest,
+            "fedcore.data": result.prepared.dataset.digest, "fedcore.partition": result.prepared.partition.digest,
         }  # fmt: skip
         run = self.open(result.config, result.name, tags, self.parent(setting.study, result.size, title))
+        schema = result.schema(store)
+        # The models are logged first, since MLflow copies the metrics that their run already has to them one by one.
+        model = self.model(run, store, result, schema)
+        if not result.control:
+            self.register(run, model, result.setting.task, tags)
         held: sources.Dataset = store.get(result.prepared.dataset)
-        shape, classes = tuple(held.train.x.shape[1:]), list(held.classes)
-        # The model is logged first, since MLflow copies the metrics that its run already has to it one by one.
-        if result.shared is not None:
-            net = next(iter(result.fed.devices.values())).net
-            model = self.model(run, net, store.get(result.shared), shape, classes)
-            if not result.control:
-                self.register(run, model, tags)
-        profile = {"examples": len(held.train), "classes": classes, "shape": list(shape)}
+        profile = {"examples": len(held.train), "classes": list(held.classes), "shape": list(schema.shape)}
         self.write(
             run, params=_params(result), table=result.table, seconds=result.seconds,
             dataset=(setting.data["name"], result.prepared.dataset.digest, profile), turn_reports=result.reports,
-            drawings=_pictures(store, result),
-            models={} if result.shared is not None else {d: store.path(ref) for d, ref in result.models.items()},
-            schema=result.schema(store),
+            drawings=_pictures(store, result), schema=schema,
         )  # fmt: skip
         self.close(run, result.digest)
 
@@ -190,71 +196,98 @@ class Record:
         dataset: tuple[str, str, Mapping[str, Any]],
         turn_reports: Sequence[Report],
         drawings: Mapping[str, pictures.Picture],
-        models: Mapping[str, Path],
         schema: DataSchema | None = None,
     ) -> None:
-        """Write a run's parameters, metrics, dataset, schema, reports, pictures, models; again, it changes nothing."""
+        """Write a run's parameters, metrics, tables, dataset, schema, reports, pictures; again, it changes nothing."""
         where = run.info.run_id
         self.client.log_batch(where, params=[Param(key, _shorten(value)) for key, value in params.items()])
         start = run.info.start_time
         courses = reports.series(turn_reports)
-        metrics = list(_metrics(table, seconds, start, courses))
+        points = list(metrics(table, seconds, start))
         name, digest, profile = dataset
         entity = Dataset(
             name, digest[:36], "code", json.dumps({"tags": {"fedcore.dataset": name}}), None, json.dumps(profile)
         )
         self.client.log_inputs(where, [DatasetInput(entity, [InputTag("mlflow.data.context", "federation")])])
-        words = {f"words/{_safe_name(name)}.txt": text for one in turn_reports for name, text in one.words.items()}
+        words = {f"words/{safe_name(name)}.txt": text for one in turn_reports for name, text in one.words.items()}
         files = {path: text.encode() for path, text in words.items()}
         arrays = {metric: torch.tensor(course) for numbers in courses.values() for metric, course in numbers.items()}
         for name, leaf in {**reports.matrices(turn_reports), **arrays}.items():
-            path = "/".join(_safe_name(part) for part in name.split("/"))
+            path = "/".join(safe_name(part) for part in name.split("/"))
             files[f"arrays/{path}.npy"] = _npy(leaf.numpy())
             if leaf.ndim == 1:
-                key = path.replace("/", ".")
-                metrics += [Metric(key, x, start + i, i) for i, x in enumerate(leaf.tolist()) if math.isfinite(x)]
-        for first in range(0, len(metrics), BATCH):
-            self.client.log_batch(where, metrics=metrics[first : first + BATCH])
+                key = f"topic/{path.replace('/', '.')}"
+                points += [Metric(key, x, start + i, i) for i, x in enumerate(leaf.tolist()) if math.isfinite(x)]
+        for first in range(0, len(points), BATCH):
+            self.client.log_batch(where, metrics=points[first : first + BATCH])
+        files |= {DEVICES: device_table(table), TABLE: _parquet(table)}
         files |= {f"pictures/{name}.png": picture() for name, picture in drawings.items()}
         files |= {SCHEMA: to_json(schema).encode()} if schema else {}
-        files |= {f"devices/{_safe_name(device)}.safetensors": path.read_bytes() for device, path in models.items()}
         self._artifacts(where, files)
+        self.client.set_tag(where, MLFLOW_LOGGED_ARTIFACTS, json.dumps([{"path": DEVICES, "type": "table"}]))
 
     def close(self, run: Run, result: str) -> None:
         self.client.set_tag(run.info.run_id, "fedcore.result", result)
         self.client.set_terminated(run.info.run_id, "FINISHED")
 
-    def model(self, run: Run, net: Net, model: Model, shape: tuple[int, ...], classes: list[str]) -> str:
-        """Log the model that all devices run, once per run; returns its id."""
+    def model(self, run: Run, store: Store, result: Result, schema: DataSchema) -> str:
+        """Log the models that the devices of a run deploy, once per run; returns their id."""
         where = run.info.run_id
         for logged in self.client.search_logged_models([self.experiment], f"source_run_id = '{where}'"):
             if str(logged.status) == "READY":
                 return str(logged.model_id)
             forget_model(self.client, logged)
-        with mlflow.start_run(run_id=where):
-            info = mlflow.pytorch.log_model(
-                **_export_arguments(net, model, shape, classes), name="global",
-                validate_serving_input=False,  # it would load each model again
-            )  # fmt: skip
+        sections = result.setting.nets
+        runs = {name: (result.models[name], i % len(sections)) for i, name in enumerate(result.fed.devices)}
+        distinct = list(dict.fromkeys(runs.values()))
+        found = [(store.get(ref), net) for ref, net in distinct]
+        devices = {name: distinct.index(what) for name, what in runs.items()}
+        with tempfile.TemporaryDirectory() as folder, _quiet(), mlflow.start_run(run_id=where):
+            what = _log_arguments(Path(folder), schema, sections, found, devices)
+            info = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", result.row.label), **what)
         return str(info.model_id)
 
-    def register(self, run: Run, model_id: str, tags: Mapping[str, str]) -> None:
-        """Register a run's global model, once."""
+    def register(self, run: Run, model_id: str, task: str, tags: Mapping[str, str]) -> None:
+        """Register a run's models, once."""
+        name = promotion.registered(task)
         with self.lock:
             if self.client.search_model_versions(f"run_id = '{run.info.run_id}'"):
                 return
-            if not self.client.search_registered_models(f"name = '{REGISTERED}'"):
-                self.client.create_registered_model(REGISTERED, description="Models that all devices of a run share")
+            if not self.client.search_registered_models(f"name = '{name}'"):
+                self.client.create_registered_model(name, description="The models that the devices of a run deploy")
             self.client.create_model_version(
-                REGISTERED, f"models:/{model_id}", run.info.run_id, tags=dict(tags), model_id=model_id
+                name, f"models:/{model_id}", run.info.run_id, tags=dict(tags), model_id=model_id
             )
 
-    def set_champion(self, alias: str, config: str) -> None:
-        """Point an alias to the version of a configuration's run."""
-        run = self.find(config)
-        versions = self.client.search_model_versions(f"run_id = '{run.info.run_id}'") if run else []
-        if versions:
-            self.client.set_registered_model_alias(REGISTERED, alias, versions[0].version)
+    def propose(self, configs: Sequence[str], promote: bool) -> list[str]:
+        """Propose the versions of configurations' runs, the first one for each registered model; returns a line each.
+
+        See :mod:`tasks.record.promotion`.
+        """
+        found: dict[str, ModelVersion] = {}
+        for config in configs:
+            if run := self.find(config):
+                for version in self.client.search_model_versions(f"run_id = '{run.info.run_id}'"):
+                    found.setdefault(version.name, version)
+        with self.lock:
+            return [promotion.propose(self.client, version, promote) for version in found.values()]
+
+    def describe(
+        self, study: str, size: str, title: str, note: str, numbers: Mapping[str, float], files: Mapping[str, bytes]
+    ) -> None:
+        """Write a comparison to its study's run: the answer, headline numbers of each row, the page and pictures.
+
+        The run describes the last comparison. numbers: metric -> value.
+        """
+        where = self.parent(study, size, title)
+        self.client.set_tag(where, "mlflow.note.content", f"{title}\n\n{note}")
+        known = self.client.get_run(where).data.metrics
+        now = get_current_time_millis()
+        named = {"/".join(map(safe_name, key.split("/"))): value for key, value in numbers.items()}
+        points = [Metric(key, value, now, 0) for key, value in named.items() if known.get(key) != value]
+        for first in range(0, len(points), BATCH):
+            self.client.log_batch(where, metrics=points[first : first + BATCH])
+        self._artifacts(where, files)
 
     def _artifacts(self, run_id: str, files: Mapping[str, bytes]) -> None:
         """Log files in one call, since MLflow looks up the run for each. files: path in the run -> content."""
@@ -267,22 +300,42 @@ class Record:
 
 
 def warm_up() -> None:
-    """Export a small model and discard it; the first export takes seconds for imports."""
-    net = nets.net("mlp", shape=(1,), classes=2, widths=[1])
-    model = Model((nets.init(net, torch.Generator()),))
-    with tempfile.TemporaryDirectory() as folder:
-        mlflow.pytorch.save_model(**_export_arguments(net, model, (1,), ["a", "b"]), path=f"{folder}/model")
+    """Save a small model and discard it; the first one takes seconds for imports."""
+    model = Model((nets.init(nets.net("mlp", shape=(1,), classes=2, widths=[1]), torch.Generator()),))
+    with tempfile.TemporaryDirectory() as folder, _quiet():
+        what = _log_arguments(
+            Path(folder) / "files",
+            DataSchema((1,), "float32", ("a", "b")),
+            [{"name": "mlp", "widths": [1]}],
+            [(model, 0)],
+            {"a": 0},
+        )
+        mlflow.pyfunc.save_model(path=f"{folder}/model", **what)
 
 
-def _export_arguments(net: Net, model: Model, shape: tuple[int, ...], classes: list[str]) -> dict[str, Any]:
-    """Return MLflow's arguments to log or save a model."""
-    inputs = Schema([TensorSpec(np.dtype(np.float32), (-1, *shape))])
-    outputs = Schema([TensorSpec(np.dtype(np.float32), (-1, len(classes)))])
+def _log_arguments(
+    folder: Path,
+    schema: DataSchema,
+    sections: Sequence[Mapping[str, Any]],
+    found: Sequence[tuple[Model, int]],
+    devices: Mapping[str, int],
+) -> dict[str, Any]:
+    """Write models, see :func:`tasks.record.models.write`; returns MLflow's arguments to log or save them."""
+    models.write(folder / models.FOLDER, schema, sections, found, devices)
+    places, needed = models.write_code(folder / "code", sections)
     return {
-        "pytorch_model": Deployed(net, model).eval(), "signature": ModelSignature(inputs, outputs),
-        "input_example": np.zeros((2, *shape), np.float32), "pip_requirements": ["torch"],
-        "metadata": {"classes": classes},
+        "loader_module": models.LOADER, "data_path": str(folder / models.FOLDER), "code_paths": places,
+        "signature": models.signature(schema), "pip_requirements": needed,
+        "metadata": {"classes": list(schema.classes)},
     }  # fmt: skip
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide MLflow's advice to give an example of the input, which would be private."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*input example", category=UserWarning)
+        yield
 
 
 def _params(result: Result) -> dict[str, Any]:
@@ -308,52 +361,15 @@ def _pictures(store: Store, result: Result) -> dict[str, pictures.Picture]:
     return made
 
 
-def _safe_name(name: str) -> str:
-    """Return a name that MLflow accepts; a name that had to change ends in a digest, so that names stay distinct."""
-    plain = re.sub(r"^[.]+|[^A-Za-z0-9_. :-]", "_", name)[:100]
-    return plain if plain == name else f"{plain}-{digest_of(name.encode())[:6]}"
-
-
 def _shorten(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 500 else text[:497] + "..."
 
 
-def _metrics(
-    table: pd.DataFrame, seconds: pd.DataFrame, start: int, shared_topics: Collection[str]
-) -> Iterable[Metric]:
-    """Yield every value per round and device, their mean, worst and spread over devices, and the seconds by step.
-
-    If devices are in several groups, also the mean score of each group, e.g. test.accuracy.in_A.
-
-    Values of single devices have the prefix "devices/"; splits in `shared_topics` have none. A device without traffic
-    in a round has no point for it. Steps count the turns from 1. Times are the run's start plus the step, so that
-    writing twice gives one point.
-    """
-    turns = {
-        turn: number for number, turn in enumerate(sorted(set(zip(table["stage"], table["round"], strict=True))), 1)
-    }
-    members = groups(table).drop_duplicates("device").set_index("device")["group"]
-    known = table[table["value"].notna()]
-    for (stage, number, split, metric), part in known.groupby(["stage", "round", "split", "metric"], sort=True):
-        step = turns[stage, number]
-        values = part["value"]
-        named = {
-            f"devices/{split}.{_safe_name(str(metric))}.{_safe_name(device)}": value
-            for device, value in zip(part["device"], values, strict=True)
-            if split not in shared_topics and (value or split != "traffic")
-        }
-        if split == "traffic":
-            named |= {f"{metric}": values.sum()}
-        else:
-            found = tidy.over_devices(part, members)
-            named |= {f"{split}.{_safe_name(str(metric))}": found.pop("mean")}
-            named |= {f"{split}.{_safe_name(str(metric))}.{_safe_name(word)}": value for word, value in found.items()}
-        for name, value in named.items():
-            yield Metric(name, float(value), start + step, step)
-    for kind, wall, cpu in zip(seconds["kind"], seconds["wall"], seconds["cpu"], strict=True):
-        yield Metric(f"seconds.{kind}.wall", float(wall), start, 0)
-        yield Metric(f"seconds.{kind}.cpu", float(cpu), start, 0)
+def _parquet(table: pd.DataFrame) -> bytes:
+    out = io.BytesIO()
+    table.to_parquet(out, index=False)
+    return out.getvalue()
 
 
 def _npy(array: np.ndarray) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from functools import cache
 from types import TracebackType
@@ -45,7 +45,8 @@ class RecordWriter:
     def __init__(self) -> None:
         self._process = Workers(1, nice=15)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fedcore-record")
-        self._pending: list[Future[None]] = []
+        self._pending: list[Future[list[str] | None]] = []
+        self.proposed: list[str] = []
         self._ready = False
 
     def warm_up(self) -> None:
@@ -58,28 +59,35 @@ class RecordWriter:
         """Write a method's result to its run, unless the run has it."""
         self._submit(save, store, result, title)
 
-    def set_champion(self, alias: str, config: str) -> None:
-        """Point an alias to the version of a configuration's run."""
-        self._submit(set_champion, alias, config)
+    def describe(self, *study: Any) -> None:
+        """Write a comparison to its study's run, see :meth:`tasks.record.runs.Record.describe`."""
+        self._submit(describe, *study)
 
-    def _submit(self, fn: Callable[..., None], *args: Any) -> None:
+    def propose(self, configs: Sequence[str], promote: bool = False) -> None:
+        """Propose the versions of configurations' runs, see :meth:`tasks.record.runs.Record.propose`.
+
+        `proposed` has the lines about them after the block.
+        """
+        self._submit(propose, configs, promote)
+
+    def _submit(self, fn: Callable[..., list[str] | None], *args: Any) -> None:
         self._check()
         self._pending.append(self._thread.submit(self._write, fn, *args))
 
-    def _write(self, fn: Callable[..., None], *args: Any) -> None:
+    def _write(self, fn: Callable[..., T], *args: Any) -> T:
         """Call a function in the process; once more in a new one if it was killed, since to write again is harmless."""
         try:
-            self._process.call(fn, *args)
+            return self._process.call(fn, *args)
         except WorkerDied:
             try:
-                self._process.call(fn, *args)
+                return self._process.call(fn, *args)
             except WorkerDied as died:
                 raise Failed(f"the record in MLflow: {died}, twice; {CONTINUE}") from None
 
     def _check(self) -> None:
         for written in [one for one in self._pending if one.done()]:
             self._pending.remove(written)
-            written.result()
+            self.proposed += written.result() or []
 
     def __enter__(self) -> RecordWriter:
         return self
@@ -117,8 +125,12 @@ def save(store: Store, result: Result, title: str) -> None:
     with_patience(write)
 
 
-def set_champion(alias: str, config: str) -> None:
-    with_patience(lambda: record().set_champion(alias, config))
+def describe(*study: Any) -> None:
+    with_patience(lambda: record().describe(*study))
+
+
+def propose(configs: Sequence[str], promote: bool) -> list[str]:
+    return with_patience(lambda: record().propose(configs, promote))
 
 
 def with_patience(use: Callable[[], T]) -> T:

@@ -12,8 +12,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from fedcore.results import figures
+from fedcore.results.answer import Answer, Place
 from fedcore.results.summary import verdict
 from tasks.config.papers import Paper, Papers
+from tasks.report.answers import study_answers
 from tasks.report.papers import CONDITION_HEADS, VALUE_HEADS, condition_cells, value_cells
 from tasks.report.plots import Plots, draw
 from tasks.report.tables import FEW, Cell, Line, Table, domain_table, link_table, places, score_table
@@ -85,6 +87,7 @@ def html(
     groups: pd.DataFrame | None = None,
     plots: Plots | None = None,
     papers: Papers | None = None,
+    answers: Mapping[Place, Answer] | None = None,
 ) -> str:
     """Return the page: each study with its question and claims, each setting with its tables and pictures.
 
@@ -92,8 +95,9 @@ def html(
     study -> its question. pictures: further pictures of a setting, e.g. of its partition. claims: columns study, says,
     rule, of, where, verdict, numbers. along: study -> a picture of all its settings. groups: as
     :func:`fedcore.results.summary.by_group` returns them. plots: those of :func:`draw` for the same tables, if they
-    are already drawn. papers: study -> the conditions and figures of its paper. A study with more than FEW settings has
-    tables for each, but only the pictures in `pictures`. Equal input gives an equal page.
+    are already drawn. papers: study -> the conditions and figures of its paper. answers: of each setting, in a box on
+    top. A study with more than FEW settings has tables for each, but only the pictures in `pictures`. Equal input gives
+    an equal page.
     """
     plots = plots or draw(table, summary)
     many = summary.groupby("study")["setting"].nunique() > FEW
@@ -135,7 +139,8 @@ def html(
                 [picture(*pair) for pair in shown.items()],
             )
         )
-    return TEMPLATES.get_template("page.html.jinja").render(title=TITLE, studies=list(studies.values()))
+    boxes = [box for mine in study_answers(answers or {}).values() for box in mine]
+    return TEMPLATES.get_template("page.html.jinja").render(title=TITLE, studies=list(studies.values()), answers=boxes)
 
 
 def printed_tables(paper: Paper) -> list[Table]:

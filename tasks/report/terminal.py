@@ -1,16 +1,20 @@
-"""Summary and claims in the terminal."""
+"""Answers, summary and claims in the terminal."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 
 import pandas as pd
 from rich import box
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from fedcore.results.answer import Answer, Place
 from fedcore.results.summary import SPLITS, verdict
+from tasks.report.answers import study_answers
 from tasks.report.tables import FEW, cells, notes, number, places
 
 VERDICTS = {"holds": "bold", "does not hold": "bold", "not tested": ""}
@@ -27,6 +31,17 @@ def print_summary(summary: pd.DataFrame, console: Console | None = None) -> None
     console = console or standard()
     for _, rows in summary.groupby("study", sort=False):
         (_print_settings if rows["setting"].nunique() <= FEW else _print_grid)(rows, console)
+
+
+def print_answers(found: Mapping[Place, Answer], console: Console | None = None) -> None:
+    """Print what to do in each setting, and why; for a study with more than FEW settings how often."""
+    console = console or standard()
+    for boxes in study_answers(found).values():
+        for one in boxes:
+            console.print(Text(f"{one.title}: {one.headline}", style="bold"))
+            for sentence in one.sentences:
+                console.print(Padding(Text(sentence), (0, 0, 0, 2)))
+    console.print()
 
 
 def print_claims(claims: pd.DataFrame, console: Console | None = None) -> None:

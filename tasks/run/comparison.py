@@ -1,9 +1,8 @@
-"""Combine many results: the tidy table, the summary, the page, and the alias of the best model."""
+"""Combine many results: the tidy table, the summary, the answers, the page, and the models to propose."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedcore.results.answer import Answer, Place, answers
 from fedcore.results.claims import judge_all, verdict_table
 from fedcore.results.figures import accuracy_along, png
 from fedcore.results.summary import NO_SECONDS, by_group, summarise
@@ -19,17 +19,29 @@ from fedcore.types import InputError
 from tasks.config.files import CLAIMS, GROUPS, INDEX, PAGE, PICTURES, RUNS, SECONDS, SUMMARY, TABLE
 from tasks.config.papers import Paper, Papers, of_study
 from tasks.config.settings import slug
-from tasks.config.studies import Study, find_study, title_for
+from tasks.config.studies import Study, find_study, run_section, title_for
+from tasks.record.result import Result
+from tasks.record.writer import RecordWriter
+from tasks.report.answers import markdown, study_answers
 from tasks.report.page import html
 from tasks.report.plots import Plots, draw
-from tasks.report.tables import csv
+from tasks.report.tables import FEW, Table, csv, places, score_table
+
+HEADLINE = {
+    "accuracy": "test_mean",
+    "accuracy_worst": "test_worst",
+    "shared_accuracy": "shared_mean",
+    "bytes_up": "bytes_up",
+    "bytes_down": "bytes_down",
+}
+"""The metrics of each row in its study's run -> columns of the summary."""
 
 
 @dataclass(frozen=True)
 class Comparison:
     """The tables and pictures of a comparison. groups: the summary by group of devices. pictures: those that the runs
     drew, by study and setting. along: each study's accuracy over its grid. plots: those of the tables. papers: each
-    study's conditions and figures.
+    study's conditions and figures. answers: what to do in each setting.
     """
 
     table: pd.DataFrame
@@ -41,6 +53,7 @@ class Comparison:
     along: dict[str, bytes]
     plots: Plots
     papers: dict[str, Paper]
+    answers: dict[Place, Answer]
 
 
 def compare(
@@ -53,9 +66,7 @@ def compare(
     """Compare results that are in some folders. divisions: pictures of partitions."""
     for missing in (path for folder in results if not (path := folder / TABLE).is_file()):
         raise InputError(f"{missing}: no such file; make it with: dvc repro")
-    table = pd.concat([pd.read_parquet(folder / TABLE) for folder in results], ignore_index=True)
-    chosen = {study: find_study(params, study) for study in table["study"].unique()}
-    table = pd.concat([table, *derived(table, chosen)], ignore_index=True)
+    chosen, table = complete(params, [pd.read_parquet(folder / TABLE) for folder in results])
     spent = [pd.read_csv(folder / SECONDS) for folder in seconds if (folder / SECONDS).is_file()]
     frame = pd.concat(spent, ignore_index=True) if spent else NO_SECONDS
     studies = list(chosen)
@@ -70,9 +81,8 @@ def compare(
             for setting, file, caption in zip(index["setting"], index["file"], index["caption"], strict=True):
                 place = (folder.name.rpartition("-")[0], setting)
                 pictures.setdefault(place, {})[caption] = (folder / PICTURES / file).read_bytes()
-    given = controls(results)
-    tuned = {label for one in chosen.values() for label, rows in one.tuned.items() if given.issuperset(rows)}
-    summary = summarise(table, frame, given | tuned)
+    never = controls(results) | tuned_controls(chosen, controls(results))
+    summary = summarise(table, frame, never)
     points = grid(results)
     verdicts = [
         (study, verdict)
@@ -98,6 +108,30 @@ def compare(
         grids,
         draw(table, summary),
         {study: paper for study in studies if (paper := of_study(papers or {}, study))},
+        answers(table, never, run_section(params).matters),
+    )
+
+
+def answer_results(params: Mapping[str, Any], results: Iterable[Result]) -> tuple[pd.DataFrame, dict[Place, Answer]]:
+    """Return the summary, without seconds, and the answers of results that are not yet in folders."""
+    found = list(results)
+    chosen, table = complete(params, [result.table for result in found])
+    given = frozenset(result.row.label for result in found if result.control)
+    never = given | tuned_controls(chosen, given)
+    return summarise(table, NO_SECONDS, never), answers(table, never, run_section(params).matters)
+
+
+def complete(params: Mapping[str, Any], tables: Sequence[pd.DataFrame]) -> tuple[dict[str, Study], pd.DataFrame]:
+    """Return the studies of some tables, and one table of all that they hold and that the studies derive from it."""
+    table = pd.concat(tables, ignore_index=True)
+    chosen = {study: find_study(params, study) for study in table["study"].unique()}
+    return chosen, pd.concat([table, *derived(table, chosen)], ignore_index=True)
+
+
+def tuned_controls(studies: Mapping[str, Study], controls: frozenset[str]) -> frozenset[str]:
+    """Return the tuned labels whose rows are controls only."""
+    return frozenset(
+        label for one in studies.values() for label, rows in one.tuned.items() if controls.issuperset(rows)
     )
 
 
@@ -145,23 +179,69 @@ def write(found: Comparison, versioned: Path, unversioned: Path) -> None:
         (unversioned / GROUPS).unlink(missing_ok=True)
     whole = html(
         found.table, found.summary, found.questions, found.pictures, found.claims, found.along, found.groups,
-        found.plots, found.papers,
+        found.plots, found.papers, found.answers,
     )  # fmt: skip
     (unversioned / PAGE).write_text(whole)
 
 
-def champions(results: Iterable[Path]) -> dict[str, str]:
-    """Return the runs with the best models on validation data: alias -> configuration digest.
+def notes(summary: pd.DataFrame, found: Mapping[Place, Answer]) -> dict[str, str]:
+    """Return each study's answer in Markdown, with its tables; those of more than FEW settings are left out."""
+    boxes = study_answers(found)
+    return {
+        str(study): markdown(boxes[str(study)], tables_of(rows)) for study, rows in summary.groupby("study", sort=False)
+    }
 
-    The best run of a setting has the highest mean accuracy over the devices' validation splits, among runs with one
-    model for all devices; controls are excluded, and the shared test set is not used. The first study's first setting
-    has the alias `champion`, others `champion-<study>-<setting>`. A setting without validation examples has none.
+
+def describe(found: Comparison, sizes: Mapping[str, str], writer: RecordWriter, page: Path) -> None:
+    """Write each study to its run in the record: the answer, its tables, headline numbers, the page and pictures."""
+    texts = notes(found.summary, found.answers)
+    for study, rows in found.summary.groupby("study", sort=False):
+        name = str(study)
+        drawn = {f"{setting}.png": png for (of, setting), png in found.plots.comparisons.items() if of == name}
+        files = {f"pictures/{slug(file)}": png for file, png in drawn.items()} | {PAGE: page.read_bytes()}
+        writer.describe(name, sizes[name], found.questions[name], texts[name], headline_numbers(rows), files)
+
+
+def tables_of(summary: pd.DataFrame) -> dict[str, Table]:
+    """Return the tables of one study by their titles; none for more than FEW settings."""
+    found = {f"{setting} ({dataset})": score_table(rows) for (_, dataset, setting), rows in places(summary)}
+    return found if len(found) <= FEW else {}
+
+
+def headline_numbers(summary: pd.DataFrame) -> dict[str, float]:
+    """Return the numbers of each row of one study: metric/row -> value; in several settings metric/setting/row."""
+    several = len(summary["setting"].unique()) > 1
+    return {
+        "/".join([metric, *([row["setting"]] if several else []), row["method"]]): float(row[column])
+        for _, row in summary.iterrows()
+        for metric, column in HEADLINE.items()
+        if pd.notna(row[column])
+    }
+
+
+def proposals(results: Iterable[Path], answers: Mapping[Place, Answer]) -> list[str]:
+    """Return the configurations of the runs to propose as champions, one for each study and setting, in their order.
+
+    It is the row that the answer recommends, or if nothing can be said the one with the best mean accuracy over seeds
+    on the devices' validation data, with the first seed. Controls are never proposed, and nothing is without a score.
     """
-    best: dict[tuple[str, str], tuple[float, str]] = {}
+    found: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
     for folder in results:
         for run in json.loads((folder / RUNS).read_text()):
-            place = best.setdefault((run["study"], run["setting"]), (-1.0, ""))
-            if run["candidate"] and run["validation"] is not None and run["validation"] > place[0]:
-                best[run["study"], run["setting"]] = (run["validation"], run["config"])
-    names = ["champion", *(re.sub(r"[^A-Za-z0-9]+", "-", f"champion-{s}-{t}") for s, t in list(best)[1:])]
-    return {name: config for name, (_, config) in zip(names, best.values(), strict=True) if config}
+            if not run["control"]:
+                mine = found.setdefault((run["study"], run["setting"]), {})
+                mine.setdefault(run["method"], []).append(run)
+    recommended = {(study, setting): one.recommended for (study, _, setting), one in answers.items()}
+    chosen = []
+    for place, rows in found.items():
+        scores = {name: _mean([run["validation"] for run in runs]) for name, runs in rows.items()}
+        known = [name for name, score in scores.items() if score is not None]
+        name = recommended.get(place) or max(known, key=lambda name: scores[name] or 0.0, default=None)
+        if name in rows:
+            chosen.append(min(rows[name], key=lambda run: run["seed"])["config"])
+    return chosen
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None

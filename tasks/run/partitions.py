@@ -90,10 +90,6 @@ def build_federation(steps: Steps, setting: Setting, prepared: PreparedData) -> 
     scaled = partial(distribute, scale=setting.federation["scale"])
     devices_data, shared, servers_data = steps.run_inline(scaled, prepared.dataset, prepared.partition, start=True)
     card = steps.run_inline(describe, prepared.dataset)
-    first = {key: value for key, value in setting.net.items() if key != "variants"}
-    nets = [
-        net(shape=card["shape"], classes=len(card["classes"]), **one)
-        for one in (first, *setting.net.get("variants", ()))
-    ]
+    nets = [net(shape=card["shape"], classes=len(card["classes"]), **one) for one in setting.nets]
     devices = {name: Device(name, nets[i % len(nets)], devices_data[name]) for i, name in enumerate(devices_data)}
     return Federation(devices, shared, len(card["classes"]), servers_data)

@@ -420,12 +420,20 @@ def table(path: Path, seed: int, rows: int = 60) -> None:
 
 @dataclass(frozen=True)
 class Mine:
-    """preview: of a table that was not prepared for the project. run: the default study on it. csv: the table."""
+    """preview: of a table that was not prepared for the project. run: the default study on it. csv: the table.
+
+    promoted: after the proposed model was promoted. new: the test rows of all sites, without a label; labels: what the
+    champion predicts of them. shifted: what was said to the same rows with a column renamed.
+    """
 
     project: Project
     csv: Path
     preview: Seen
     run: Seen
+    promoted: Said
+    new: pd.DataFrame
+    labels: pd.DataFrame
+    shifted: Said
 
 
 MACHINES = (
@@ -440,7 +448,16 @@ def mine(place: Place) -> Mine:
     machines().to_csv(csv, index=False)
     preview = project.look(project.run("python", "-m", "flows.prepare", "preview", *MACHINES))
     run = project.look(project.federate(*MACHINES, "methods=[local_only,fedavg,fedasa,majority]", "fedavg.rounds=3"))
-    return Mine(project, csv, preview, run)
+    promoted = project.run("python", "-m", "flows.promote", "machines-fault")
+    (index,) = project.folder.glob("runs/*/partition/mine/base/seed-0/index.parquet")
+    parts = pd.read_parquet(index)
+    new = pd.read_csv(csv).iloc[parts[parts["split"] == "test"]["index"]]
+    new.drop(columns="fault").to_csv(project.folder / "new.csv", index=False)
+    new.rename(columns={"sensor 3": "sensor_3"}).to_csv(project.folder / "shifted.csv", index=False)
+    predict = ("python", "-m", "flows.predict")
+    project.run(*predict, "new.csv", "--out", "labels.csv")
+    shifted = project.run(*predict, "shifted.csv", code=2)
+    return Mine(project, csv, preview, run, promoted, new, pd.read_csv(project.folder / "labels.csv"), shifted)
 
 
 def machines(rows: int = 50) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from contextlib import closing
 from functools import cache
@@ -111,6 +112,28 @@ def test_a_schema_and_a_model_predict_the_test_rows_as_they_were_scored(mine: Mi
             for site, here in shared.groupby("site")
         ]
         assert np.concatenate(right).mean() == last[SITES[0], "shared"]
+
+
+def test_the_champion_predicts_the_test_rows_exactly_as_it_was_scored(mine: Mine):
+    """By `flows.promote` and `flows.predict`, from a CSV file with rows of all sites."""
+    (label,) = re.findall(r"fedcore-machines-fault version \d+ \((\w+), seed 0\)", mine.promoted.out)
+    assert "promoted: models:/fedcore-machines-fault@champion" in mine.promoted.out
+    assert len(mine.labels) == len(mine.new)
+    table = pd.read_parquet(results(mine) / "mine-0" / "table.parquet")
+    last = table[(table["method"] == label) & (table["metric"] == "accuracy") & (table["split"] == "test")]
+    scored = last.groupby("device")["value"].last()
+    classes = np.array(found(mine).classes)
+    for site in SITES:
+        here = (mine.new["site"] == site).to_numpy()
+        said = mine.labels["label"].to_numpy()[here]
+        assert list(said) == list(classes[predicted(mine, label, site, mine.new[here])])
+        assert (said == mine.new["fault"].to_numpy()[here]).mean() == scored[site]
+    assert mine.labels["probability"].between(1 / 3, 1).all()
+
+
+def test_a_shifted_column_name_is_refused_by_name(mine: Mine):
+    (line,) = mine.shifted.err.splitlines()
+    assert line.startswith("fedcore: column 'sensor 3' is not there; the model needs ")
 
 
 def test_every_run_of_the_record_has_the_schema(mine: Mine):

@@ -89,10 +89,17 @@ def test_controls_have_no_rank_and_are_told_apart_from_the_best_method():
     assert summary["rank"].isna().to_list() == [False, True, True]
     assert standings(summary) == ["1", "control ↑", "control ≈"]
     assert verdict(summary) == [
-        "On their own test data c serves the 2 devices best: 60.0% right; "
-        "the control a is better; the control b is as good.",
-        "On the shared test data c serves the 2 devices best: 50.0% right; the controls a and b are as good.",
+        "On their own test data c, the only method, is 60.0% right; "
+        "the control a is better; the control b is within the spread of it.",
+        "On the shared test data c, the only method, is 50.0% right; the controls a and b are within the spread of it.",
     ]
+
+
+def test_the_best_of_several_methods_serves_the_devices_best():
+    summary = summarise(frame(rows(ACCURACY)), NO_SECONDS, frozenset({"b"}))
+    assert verdict(summary)[0] == (
+        "On their own test data a serves the 2 devices best: 70.0% right; the control b is within the spread of it."
+    )
 
 
 def test_shared_decides_where_a_method_has_no_own_test_score():

@@ -27,9 +27,10 @@ from fedcore import nets
 from fedcore.data import Dataset
 from fedcore.data.schema import Column, Fit, Schema
 from fedcore.nets.features import net as features_net
+from fedcore.nets.places import net_at
 from fedcore.partition import Partition
 from fedcore.types import Data, Message, Model, Net, Report, Splits, Update
-from tasks.cache.store import CLASSES, DamagedBlob, Store, digest_of, flatten, net_at, refs, unflatten
+from tasks.cache.store import CLASSES, DamagedBlob, Store, digest_of, flatten, refs, unflatten
 from tasks.config.state import write_whole
 
 # values of every kind

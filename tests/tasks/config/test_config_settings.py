@@ -33,6 +33,7 @@ WRONG: dict[str, list[Any]] = {
     "run.every": [0, "often", 1.5, None],
     "run.workers": [0, -1, "two"],
     "run.accelerator": ["cuda", "nane", None, True],
+    "run.matters": [0, 1, -0.1, "little", None],
     "data.name": ["minst", 3, None],
     "data.download": ["perhaps"],
     "federation.partition": ["dirichle", None],

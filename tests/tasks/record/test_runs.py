@@ -74,6 +74,32 @@ def test_a_server_that_the_user_names_is_not_touched(uri: str, monkeypatch: pyte
     runs.create_database(uri)
 
 
+def places(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as database:
+        return [
+            place
+            for table, column in runs.PLACES.items()
+            for (place,) in database.execute(f"select {column} from {table} order by rowid")
+        ]
+
+
+def test_a_copied_folder_shows_its_own_artifacts(tmp_path: Path) -> None:
+    """Places in the project's folder move with it; a place elsewhere stays, and so does a record that did not move."""
+    old, new = tmp_path / "old" / "mlruns", tmp_path / "new" / "mlruns"
+    path = tmp_path / "record.db"
+    with closing(sqlite3.connect(path)) as database, database:
+        for table, column in runs.PLACES.items():
+            database.execute(f"create table {table} (name text, {column} text)")
+            database.executemany(
+                f"insert into {table} values (?, ?)",
+                [("fedcore", old.as_uri()), ("inside", f"{old.as_uri()}/1/artifacts"), ("other", "s3://store/mlruns")],
+            )
+    for artifacts in (old, new, new):
+        runs.relocate(f"sqlite:///{path}", artifacts)
+        here = [artifacts.as_uri(), f"{artifacts.as_uri()}/1/artifacts", "s3://store/mlruns"]
+        assert places(path) == here * len(runs.PLACES)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's own
 def test_warming_up_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

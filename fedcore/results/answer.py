@@ -1,0 +1,394 @@
+"""The answer to a comparison: what to do, by how much it pays, for whom, at what cost, and how sure that is.
+
+The rule, for the devices on their own test data and for a new device on the shared test set:
+
+1. A row that is no control and whose devices send nothing trains alone; the other rows that are no controls combine.
+   Controls are never recommended.
+2. The gain of a row is its accuracy minus that of another, after the last round, mean over devices, seed by seed. Its
+   spread is the standard deviation over seeds. With fewer than two common seeds the answer is "cannot say".
+3. The best row that combines has the highest mean. With its gain g on the best row that trains alone, spread s and the
+   difference m that matters:  g > s and g >= m: use it.  |g| + s <= m: no difference that matters.  g + s < m: train
+   alone.  Otherwise: cannot say.
+4. Another row is as good as the best if their difference plus its spread is at most m. Of those that rule 3 would also
+   recommend, the one with the least traffic is recommended. A row within the spread alone is "not told apart".
+5. If the recommended row does not exceed always guessing by more than the spread, the models have learnt nothing, and
+   the answer is "cannot say". If a control exceeds it so, the answer says it.
+6. A device is helped or hurt if its accuracy, mean over seeds, differs from training alone by at least m.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+import pandas as pd
+
+from fedcore.results.summary import PLACE, format_bytes, join_words, last_round
+
+MATTERS = 0.01
+"""The least difference in accuracy that matters, a fraction, unless a user sets another."""
+
+GUESS = "majority"
+"""The label of the control that always guesses the commonest label."""
+
+Place: TypeAlias = tuple[str, str, str]
+"""study, dataset, setting"""
+
+Runs: TypeAlias = Mapping[str, pd.DataFrame]
+"""method -> accuracy, seeds x devices"""
+
+
+class Action(StrEnum):
+    """What to do."""
+
+    USE = "use"
+    ALONE = "train alone"
+    SAME = "no difference"
+    UNSURE = "cannot say"
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A difference in accuracy, paired over seeds, as fractions: mean, standard deviation and least over seeds."""
+
+    mean: float
+    spread: float
+    least: float
+    seeds: int
+
+    @property
+    def sure(self) -> bool:
+        """Whether it is above zero by more than the spread."""
+        return self.mean > self.spread + 1e-12
+
+    def within(self, matters: float) -> bool:
+        """Whether it is so small, spread included, that it does not matter."""
+        return abs(self.mean) + self.spread <= matters + 1e-12
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The answer on one test set.
+
+    method: the recommended row; where nothing can be said, the best one if there is any. accuracy: its own, that of
+    training alone and of always guessing, means over devices and seeds. gain: of the best combining row (with USE: of
+    the recommended one) on training alone; over_guess: of the recommended row on always guessing; None: unknown.
+    equal: rows that are as good as the recommended one, apart: those within the spread that may differ by what matters.
+    better_controls: controls above it by more than the spread. reason: why nothing can be said.
+    """
+
+    action: Action
+    method: str | None = None
+    accuracy: float | None = None
+    best: str | None = None
+    gain: Gain | None = None
+    over_guess: Gain | None = None
+    equal: tuple[str, ...] = ()
+    not_told_apart: tuple[str, ...] = ()
+    better_controls: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Changes of single devices against training alone, means over seeds, as fractions.
+
+    helped, hurt: the number of devices that gain or lose at least what matters, of `count`. lowest: the device that
+    changes least, or loses most. worst, worst_alone: the lowest accuracy of a device, mean over seeds.
+    """
+
+    count: int
+    helped: int
+    hurt: int
+    lowest: str
+    lowest_change: float
+    worst: float
+    worst_alone: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer for one setting.
+
+    own: for its devices, on their own test data; None if they have none. new: for a new device, on the shared test set;
+    None without one. devices: what the recommended (otherwise the best combining) row does to single devices. up, down:
+    bytes that a device sends and receives in total with that row, mean over devices and seeds.
+    """
+
+    matters: float
+    own: Advice | None
+    new: Advice | None
+    devices: Devices | None = None
+    up: float = 0.0
+    down: float = 0.0
+
+    @property
+    def advice(self) -> Advice:
+        """The advice that decides: for the devices, or if they have no test data for a new device."""
+        return self.own or self.new or Advice(Action.UNSURE, reason="there is no test data")
+
+    @property
+    def recommended(self) -> str | None:
+        """The row to use, None where nothing can be said."""
+        return None if self.advice.action is Action.UNSURE else self.advice.method
+
+    @property
+    def headline(self) -> str:
+        """The answer in a few words."""
+        return headline(self.advice)
+
+    @property
+    def sentences(self) -> list[str]:
+        """The answer in sentences: what to do and why, for whom and at what cost, and for a new device."""
+        return [*_sentences(self)]
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+
+def answers(table: pd.DataFrame, controls: frozenset[str], matters: float = MATTERS) -> dict[Place, Answer]:
+    """Return the answer for each setting of a tidy table. controls: labels that are never recommended."""
+    found = {}
+    for key, rows in table.groupby(PLACE, sort=False):
+        study, dataset, setting = map(str, key)
+        found[study, dataset, setting] = answer(rows, controls, matters)
+    return found
+
+
+def answer(table: pd.DataFrame, controls: frozenset[str], matters: float = MATTERS) -> Answer:
+    """Return the answer for the one setting of a tidy table. matters: the least difference that matters, a fraction."""
+    scores = last_round(table)
+    accuracy = scores[scores["metric"] == "accuracy"]
+    up, down = (_traffic(table, way) for way in ("bytes_up", "bytes_down"))
+    tested, shared = (_runs(accuracy[accuracy["split"] == split]) for split in ("test", "shared"))
+    alone = frozenset(name for name in up if not up[name]) - controls
+    sent = {name: up[name] + down[name] for name in up}
+    own, new = (_advise(runs, alone & {*runs}, controls, sent, matters) if runs else None
+                for runs in (tested, shared))  # fmt: skip
+    chosen = own or new
+    row = (chosen.method if chosen.action is Action.USE else chosen.best) if chosen else None
+    changes = None
+    if own is not None and row is not None and alone & {*tested}:
+        changes = _changes(tested[row], tested[_best(tested, alone & {*tested})], matters)
+    return Answer(matters, own, new, changes, up.get(row or "", 0.0), down.get(row or "", 0.0))
+
+
+def tally(found: Iterable[Answer]) -> str:
+    """Return how often each answer is given: "Use code_ot in 5 of 8 settings, train alone in 3."."""
+    counts = Counter(headline(one.advice) for one in found)
+    (first, number), *others = counts.most_common()
+    rest = "".join(f", {words[0].lower()}{words[1:]} in {count}" for words, count in others)
+    return f"{first} in {number} of {counts.total()} settings{rest}."
+
+
+def headline(advice: Advice) -> str:
+    """Return an advice in a few words."""
+    match advice.action:
+        case Action.USE:
+            return f"Use {advice.method}"
+        case Action.ALONE:
+            return "Train alone"
+        case Action.SAME:
+            return "No difference that matters"
+        case _:
+            return "Cannot say"
+
+
+def points(difference: float) -> str:
+    """Return a difference of accuracies in percentage points, with its sign: +4.3."""
+    return f"{100 * difference + 0.0:+.1f}"
+
+
+# the rule
+
+
+def _advise(
+    runs: Runs, alone: frozenset[str], controls: frozenset[str], traffic: Mapping[str, float], matters: float
+) -> Advice:
+    """Apply the rule on one test set. alone: rows that train alone. traffic: bytes of each row."""
+    combining = [name for name in runs if name not in alone | controls]
+    if not combining:
+        return Advice(Action.UNSURE, reason="no row combines models")
+    best = _best(runs, combining)
+    if not alone:
+        return Advice(
+            Action.UNSURE, best, _mean(runs[best]), best, reason="no row trains alone; add one, such as local_only"
+        )
+    reference = runs[_best(runs, alone)]
+    gain = gain_of(runs[best], reference)
+    if gain is None:
+        return Advice(
+            Action.UNSURE, best, _mean(runs[best]), best,
+            reason="there is only one seed, and two are the least",
+        )  # fmt: skip
+    action = decide(gain, matters)
+    method = _best(runs, alone)
+    if action is Action.USE:
+        as_good = [name for name in combining if _is_as_good(runs[name], runs[best], matters)]
+        worthy = [name for name in as_good if decide(gain_of(runs[name], reference), matters) is Action.USE]
+        method = min([best, *worthy], key=lambda name: (traffic[name], name != best, name))
+        gain = gain_of(runs[method], reference)
+    elif action is Action.UNSURE:
+        method = best
+    rivals = [name for name in combining if name != method]
+    equal = tuple(name for name in rivals if _is_as_good(runs[name], runs[method], matters))
+    over_guess = gain_of(runs[method], runs[GUESS]) if GUESS in runs and GUESS in controls else None
+    reason = ""
+    if over_guess is not None and not over_guess.sure:
+        action, reason = Action.UNSURE, f"{method} is not above always guessing, so the models have learnt nothing"
+    return Advice(
+        action, method, _mean(runs[method]), best, gain, over_guess, equal,
+        tuple(name for name in rivals if name not in equal and _is_not_told_apart(runs[name], runs[method])),
+        tuple(name for name in runs if name in controls and _exceeds(runs[name], runs[method])),
+        reason,
+    )  # fmt: skip
+
+
+def decide(gain: Gain | None, matters: float) -> Action:
+    """Return what the gain of combining on training alone calls for: the module's rule 3."""
+    if gain is None:
+        return Action.UNSURE
+    if gain.sure and gain.mean >= matters - 1e-12:
+        return Action.USE
+    if gain.within(matters):
+        return Action.SAME
+    return Action.ALONE if gain.mean + gain.spread < matters else Action.UNSURE
+
+
+def gain_of(run: pd.DataFrame, other: pd.DataFrame) -> Gain | None:
+    """Return the gain of a run on another, seeds x devices; None without two common seeds."""
+    common = (run.mean(axis=1) - other.mean(axis=1)).dropna()
+    if len(common) < 2:
+        return None
+    return Gain(float(common.mean()), float(common.std()), float(common.min()), len(common))
+
+
+def _is_as_good(run: pd.DataFrame, best: pd.DataFrame, matters: float) -> bool:
+    gain = gain_of(run, best)
+    return gain is not None and gain.within(matters)
+
+
+def _is_not_told_apart(run: pd.DataFrame, best: pd.DataFrame) -> bool:
+    gain = gain_of(run, best)
+    return gain is None or abs(gain.mean) <= gain.spread + 1e-12
+
+
+def _exceeds(run: pd.DataFrame, best: pd.DataFrame) -> bool:
+    gain = gain_of(run, best)
+    return gain is not None and gain.sure
+
+
+def _best(runs: Runs, names: Iterable[str]) -> str:
+    """Return the row with the highest mean accuracy; of equal ones the first by name."""
+    return min(names, key=lambda name: (-round(_mean(runs[name]), 12), name))
+
+
+def _mean(run: pd.DataFrame) -> float:
+    return float(run.mean(axis=1).mean())
+
+
+def _runs(accuracy: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return each row's accuracies on one split, seeds x devices; rows without any value are left out."""
+    values = accuracy.set_index(["method", "seed", "device"])["value"].unstack()  # noqa: PD010
+    runs = {str(name): values.loc[name] for name in values.index.unique("method")}
+    return {name: run for name, run in runs.items() if run.notna().any(axis=None)}
+
+
+def _traffic(table: pd.DataFrame, way: str) -> dict[str, float]:
+    """Return the bytes of each row in one direction, of all rounds, mean over devices and seeds."""
+    rows = table[(table["split"] == "traffic") & (table["metric"] == way)]
+    devices = rows.groupby(["method", "seed", "device"], as_index=False)["value"].sum()
+    return {str(name): float(part.mean()) for name, part in devices.groupby("method")["value"]}
+
+
+def _changes(run: pd.DataFrame, alone: pd.DataFrame, matters: float) -> Devices:
+    """Return what a row does to single devices."""
+    change = (run - alone).mean().dropna()
+    lowest = str(change.idxmin())
+    return Devices(
+        len(change), int((change >= matters - 1e-12).sum()), int((change <= -matters + 1e-12).sum()), lowest,
+        float(change[lowest]), float(run.min(axis=1).mean()), float(alone.min(axis=1).mean()),
+    )  # fmt: skip
+
+
+# the words
+
+
+def _sentences(found: Answer) -> Iterator[str]:
+    own, new = found.own, found.new
+    first = found.advice
+    yield _decision(first, found.matters, "training alone" if own else "one device's model")
+    if found.devices is not None and first.gain is not None and first.action in (Action.USE, Action.UNSURE):
+        yield _whom(first.method if first.action is Action.USE else first.best, found.devices, found.matters)
+    if first.action is Action.USE:
+        yield f"Each device sends {format_bytes(found.up)} and receives {format_bytes(found.down)} in total."
+        yield from _rivals(first, found.matters)
+    if own is not None and new is not None and not (own.reason and own.reason == new.reason):
+        words = _decision(new, found.matters, "one device's model")
+        yield f"For a new device (shared test data): {words[0].lower()}{words[1:]}"
+
+
+def _decision(advice: Advice, matters: float, alone: str) -> str:
+    """Return the advice with the numbers that decide. alone: what is compared with, in words."""
+    if advice.reason or advice.gain is None:
+        return f"Cannot say: {advice.reason}."
+    gain, right, matter = advice.gain, f"{advice.accuracy:.1%} right", _amount(matters)
+    size = f"{points(gain.mean)} ± {100 * gain.spread:.1f} points"
+    seeds = f"{gain.seeds} seeds"
+    guess = (
+        f"{points(advice.over_guess.mean)} ± {100 * advice.over_guess.spread:.1f} against always guessing"
+        if advice.over_guess
+        else ""
+    )
+    match advice.action:
+        case Action.USE:
+            also = f", {guess}" if guess else ""
+            return (
+                f"Use {advice.method}: {right}, {size} against {alone}{also} "
+                f"({seeds}; in each at least {points(gain.least)} against {alone})."
+            )
+        case Action.ALONE:
+            return (
+                f"Train alone: {right}{f' ({guess})' if guess else ''}. No way of combining gains {matter}: "
+                f"the best, {advice.best}, has {size} against {alone} ({seeds})."
+            )
+        case Action.SAME:
+            return (
+                f"No difference that matters ({matter}): the best way of combining, {advice.best}, has {size} against "
+                f"{alone}, which is {right}{f' ({guess})' if guess else ''} and needs no traffic ({seeds})."
+            )
+        case _:
+            return (
+                f"Cannot say: the best way of combining, {advice.best}, has {size} against {alone} ({seeds}), "
+                f"and {matter} would matter. More seeds or more test data would tell."
+            )
+
+
+def _whom(method: str | None, devices: Devices, matters: float) -> str:
+    """Say whom the row helps and whom it hurts."""
+    words = f"{method} helps {devices.helped or 'none'} of {devices.count} devices by at least {_amount(matters)}"
+    if not devices.hurt:
+        return f"{words} and hurts none."
+    falls = devices.worst < devices.worst_alone - matters
+    tail = f"; the worst device falls from {devices.worst_alone:.1%} to {devices.worst:.1%}" if falls else ""
+    return f"{words} and hurts {devices.hurt}, most {devices.lowest} ({points(devices.lowest_change)} points){tail}."
+
+
+def _rivals(advice: Advice, matters: float) -> Iterator[str]:
+    """Name the rows that are as good, those that cannot be told apart, and controls that are better."""
+    if advice.equal:
+        be = "is" if len(advice.equal) == 1 else "are"
+        yield f"{join_words(advice.equal)} {be} as good within {_amount(matters)}."
+    if advice.not_told_apart:
+        yield f"Not told apart from {advice.method} by these seeds: {join_words(advice.not_told_apart)}."
+    if advice.better_controls:
+        noun, be = ("control", "is") if len(advice.better_controls) == 1 else ("controls", "are")
+        yield f"Beware: the {noun} {join_words(advice.better_controls)} {be} better by more than the spread."
+
+
+def _amount(matters: float) -> str:
+    """Return the difference that matters in words."""
+    return f"{100 * matters:g} {'point' if matters == 0.01 else 'points'}"

@@ -1,0 +1,90 @@
+"""Predict the label of each row of a new table, or of new pictures, with a registered model.
+
+    python -m flows.predict new.csv                                      with the champion, to the terminal as CSV
+    python -m flows.predict new.csv --device plant_A --out labels.csv    as one device
+    python -m flows.predict pictures/ --model shapes@previous            a folder of pictures; another version
+    python -m flows.predict new.npy --model digits/3                     an array (N, *shape)
+
+--device: whose model predicts and whose scales prepare the rows. --model: the name of a dataset as `flows.promote`
+shows it, for its champion; with @ALIAS or /NUMBER another version. It may be left out if there is one dataset.
+
+A table has the columns of the training data; if it has that of the devices, each row is its device's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from tasks.config import environment
+
+environment.prepare()
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fedcore.data.schema import Schema
+
+
+class Words(argparse.ArgumentParser):
+    """Reports wrong words as other commands do."""
+
+    def error(self, message: str) -> NoReturn:
+        from fedcore.types import InputError
+
+        raise InputError(f"{message}; see python -m flows.predict --help")
+
+
+def main(words: list[str]) -> None:
+    parser = Words("python -m flows.predict", add_help=False)
+    parser.add_argument("rows", type=Path)
+    parser.add_argument("--device")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--model")
+    given = parser.parse_args(words)
+    from fedcore.data.encoding import unknown_texts
+    from tasks.record import promotion
+    from tasks.record.runs import Record
+
+    served = promotion.load(Record().client, given.model)
+    rows, index = read(given.rows, served.schema)
+    for line in unknown_texts(rows, served.schema) if served.schema.columns else ():
+        print(f"fedcore: {line}", file=sys.stderr)
+    predicted = served.predict(rows, given.device).set_index(index)
+    predicted.to_csv(given.out or sys.stdout, index=index.name is not None)
+    if given.out:
+        print(f"{len(predicted)} rows: {given.out}")
+
+
+def read(path: Path, schema: Schema) -> tuple[Any, pd.Index]:
+    """Return the examples at a path, and an index of them, which has a name if it tells more than their order."""
+    import numpy as np
+    import pandas as pd
+
+    from fedcore.data import pictures, tables
+    from fedcore.types import InputError
+
+    if schema.columns:
+        frame = tables.read(path)
+        return frame, frame.index
+    if path.suffix == ".npy":
+        try:
+            array = np.load(path, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: cannot be read as an array: {error}") from None
+        return array, pd.RangeIndex(len(array))
+    files = pictures.pictures(path.iterdir() if path.is_dir() else [path])
+    if not files:
+        raise InputError(f"{path}: no picture ({', '.join(pictures.TYPES)}) and no .npy array")
+    channels, size = schema.shape[0], schema.shape[-1]
+    return np.stack([pictures.square(f, size, channels == 1) for f in files]), pd.Index(map(str, files), name="file")
+
+
+if __name__ == "__main__":
+    from tasks.config.command import report_bad_input, show_help
+
+    show_help(__doc__)
+    with report_bad_input():
+        main(sys.argv[1:])

@@ -1,0 +1,63 @@
+"""Show the models that runs proposed, or make one the champion, which `flows.predict` uses.
+
+python -m flows.promote                        each dataset's champion and candidate, and which is better
+python -m flows.promote digits                 promotes the candidate, unless it is not better
+python -m flows.promote digits version=12      promotes any version: a number, candidate or previous
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from tasks.config import environment
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+environment.prepare()
+
+
+def main(words: list[str]) -> None:
+    from fedcore.types import InputError
+    from tasks.config.params import parse
+    from tasks.record import promotion
+    from tasks.record.runs import Record
+
+    tasks = [word for word in words if "=" not in word]
+    given = parse([word for word in words if "=" in word])
+    asked = given.pop("version", None)
+    if given:
+        raise InputError(f"{', '.join(given)}: unknown; there is version, as in version=previous")
+    if len(tasks) > 1 or (asked is not None and not tasks):
+        raise InputError("usage: python -m flows.promote [DATASET [version=NUMBER]]")
+    client = Record().client
+    if not tasks:
+        for name in promotion.names(client):
+            print(summary(client, name))
+        return
+    version = promotion.find(client, tasks[0], str(asked or promotion.CANDIDATE))
+    found = promotion.compare(client, version)
+    if asked is None and found.better in ("no", "not comparable"):
+        raise InputError(f"{found}; to promote it all the same, add version={version.version}")
+    promotion.promote(client, version)
+    print(f"{found}; promoted: models:/{version.name}@{promotion.CHAMPION}")
+
+
+def summary(client: MlflowClient, name: str) -> str:
+    """Return a registered model's champion and candidate, and which is better, as a line."""
+    from tasks.record import promotion
+
+    champion, candidate = (promotion.alias(client, name, word) for word in (promotion.CHAMPION, promotion.CANDIDATE))
+    if candidate is None:
+        return f"{name}: nothing was proposed"
+    shown = "none" if champion is None else f"version {champion.version} ({promotion.describe(champion)})"
+    return f"{name}: champion {shown}\n  {promotion.compare(client, candidate)}"
+
+
+if __name__ == "__main__":
+    from tasks.config.command import report_bad_input, show_help
+
+    show_help(__doc__)
+    with report_bad_input():
+        main(sys.argv[1:])

@@ -1,0 +1,154 @@
+"""Champions: the version of a registered model that predictions use, for each dataset and task.
+
+A run proposes a version: alias `candidate`. It is better than the champion if its accuracy exceeds the champion's on
+the same held-out data (equal digests of data and partition), by more than the standard error over devices of the
+differences by device. Otherwise it is not, and on other data the two are not comparable.
+
+Only :func:`promote` sets the alias `champion`; the version before stays as `previous`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlflow
+from mlflow import MlflowClient
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+
+from fedcore.results.answer import points
+from fedcore.results.summary import SPLITS, is_tie
+from fedcore.serving import ServedModels
+from fedcore.types import InputError
+from tasks.record import models
+from tasks.record.metrics import DEVICES, read_device_table
+
+FAMILY = "fedcore-"
+CHAMPION, CANDIDATE, PREVIOUS = "champion", "candidate", "previous"
+PROPOSAL = "fedcore.proposal"
+SAME = ("fedcore.data", "fedcore.partition")
+"""The tags of a version that name the data which its run held out."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """better: "yes", "no", "not comparable", or "" if there is no champion. why: the numbers, or the difference."""
+
+    version: ModelVersion
+    champion: ModelVersion | None
+    better: str
+    why: str
+
+    def __str__(self) -> str:
+        what = f"{self.version.name} version {self.version.version} ({describe(self.version)})"
+        if self.champion is None:
+            return f"{what}: there is no champion yet"
+        if self.champion.version == self.version.version:
+            return f"{what} is the champion"
+        return f"{what}: better than the champion, version {self.champion.version}? {self.better}; {self.why}"
+
+
+def registered(task: str) -> str:
+    """Return the name of the registered model of a dataset and task."""
+    return f"{FAMILY}{task}"
+
+
+def describe(version: ModelVersion) -> str:
+    """Return where a version comes from."""
+    return f"{version.tags.get('fedcore.method')}, seed {version.tags.get('fedcore.seed')}"
+
+
+def alias(client: MlflowClient, name: str, word: str) -> ModelVersion | None:
+    """Return the version that an alias names, or None."""
+    try:
+        return client.get_model_version_by_alias(name, word)
+    except MlflowException:
+        return None
+
+
+def propose(client: MlflowClient, version: ModelVersion, promote_better: bool) -> str:
+    """Propose a version; returns a line about it.
+
+    promote_better: also promote it, if it is better than the champion or there is none.
+    """
+    found = compare(client, version)
+    client.set_registered_model_alias(version.name, CANDIDATE, version.version)
+    client.set_model_version_tag(version.name, version.version, PROPOSAL, str(found))
+    if found.champion is not None and found.champion.version == version.version:
+        return str(found)
+    if promote_better and found.better in ("", "yes"):
+        promote(client, version)
+        return f"{found}; promoted"
+    return f"{found}; to promote it: python -m flows.promote {version.name.removeprefix(FAMILY)}"
+
+
+def compare(client: MlflowClient, version: ModelVersion) -> Proposal:
+    """Compare a version with the champion of its registered model."""
+    champion = alias(client, version.name, CHAMPION)
+    if champion is None or champion.version == version.version:
+        return Proposal(version, champion, "", "")
+    for tag in SAME:
+        if version.tags.get(tag) != champion.tags.get(tag):
+            return Proposal(version, champion, "not comparable", f"its {tag.rpartition('.')[2]} is another")
+    tables = [
+        read_device_table(Path(mlflow.artifacts.download_artifacts(f"runs:/{one.run_id}/{DEVICES}")).read_bytes())
+        for one in (version, champion)
+    ]
+    for split, where in SPLITS.items():
+        column = f"{split}.accuracy"
+        if all(column in table for table in tables):
+            change = (tables[0][column] - tables[1][column]).dropna().astype(float)
+            if len(change):
+                error = float(change.std() / len(change) ** 0.5) if len(change) > 1 else 0.0
+                better = not is_tie(float(change.mean()), error)
+                size = f"{points(float(change.mean()))} ± {100 * error:.1f} points on {where} data"
+                return Proposal(version, champion, "yes" if better else "no", f"{size} ± devices")
+    return Proposal(version, champion, "not comparable", "there are no test data")
+
+
+def promote(client: MlflowClient, version: ModelVersion) -> None:
+    """Make a version the champion; the champion before becomes `previous`."""
+    before = alias(client, version.name, CHAMPION)
+    if before is not None and before.version == version.version:
+        return
+    if before is not None:
+        client.set_registered_model_alias(version.name, PREVIOUS, before.version)
+    client.set_registered_model_alias(version.name, CHAMPION, version.version)
+
+
+def names(client: MlflowClient) -> list[str]:
+    """Return the names of the registered models of this record."""
+    found = client.search_registered_models(f"name LIKE '{FAMILY}%'", max_results=1000)
+    return sorted(one.name for one in found)
+
+
+def find(client: MlflowClient, task: str, word: str) -> ModelVersion:
+    """Return a version by its number or alias; raises InputError, which names what there is."""
+    known = names(client)
+    name = registered(task)
+    if name not in known:
+        tasks = ", ".join(one.removeprefix(FAMILY) for one in known) or "none; run python -m flows.federate"
+        raise InputError(f"model = {task!r}: not registered; there is: {tasks}")
+    try:
+        return client.get_model_version(name, word) if word.isdigit() else client.get_model_version_by_alias(name, word)
+    except MlflowException:
+        aliases = client.get_registered_model(name).aliases
+        shown = ", ".join(f"{one} (version {number})" for one, number in sorted(aliases.items())) or "no alias"
+        raise InputError(f"version = {word!r}: {name} has no such version; it has {shown}") from None
+
+
+def load(client: MlflowClient, asked: str | None) -> ServedModels:
+    """Return the models of a version. asked: "task", "task@alias" or "task/number"; None: the only task's champion."""
+    known = [name.removeprefix(FAMILY) for name in names(client)]
+    if asked is None and len(known) != 1:
+        raise InputError(f"model: must be one of {', '.join(known) or 'none; run python -m flows.federate'}")
+    task, _, word = re.split("([@/])", f"{asked or known[0]}@", maxsplit=1)
+    try:
+        version = find(client, task, word.removesuffix("@") or CHAMPION)
+    except InputError as error:
+        advice = "" if word.removesuffix("@") else f"; promote one: python -m flows.promote {task}"
+        raise InputError(f"{error}{advice if task in known else ''}") from None
+    place = mlflow.artifacts.download_artifacts(f"models:/{version.name}/{version.version}")
+    return models.load(Path(place))

@@ -1,0 +1,59 @@
+"""The answers of a comparison as boxes of text, for the terminal, the page, MLflow and Prefect."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from fedcore.results.answer import Answer, Place, tally
+from tasks.report.tables import FEW, Table
+
+SPECIAL = re.compile(r"[\\`*_{}\[\]<>#|]")
+"""Characters that mean something in Markdown."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """One setting's answer, or the count of the answers of a study with more than FEW settings."""
+
+    title: str
+    headline: str
+    sentences: tuple[str, ...] = ()
+
+
+def study_answers(found: Mapping[Place, Answer]) -> dict[str, list[Box]]:
+    """Return the boxes of each study."""
+    studies: dict[str, dict[Place, Answer]] = {}
+    for place, answer in found.items():
+        studies.setdefault(place[0], {})[place] = answer
+    return {
+        study: [Box(study, tally(mine.values()))]
+        if len(mine) > FEW
+        else [
+            Box(f"{study}: {setting} ({dataset})", answer.headline, tuple(answer.sentences))
+            for (_, dataset, setting), answer in mine.items()
+        ]
+        for study, mine in studies.items()
+    }
+
+
+def markdown(boxes: Iterable[Box], tables: Mapping[str, Table] | None = None) -> str:
+    """Return boxes, and tables by their titles below them, as Markdown."""
+    return "\n\n".join([*map(_box, boxes), *(_table(title, table) for title, table in (tables or {}).items())]) + "\n"
+
+
+def _box(box: Box) -> str:
+    lines = [f"**{_escape(box.title)}: {_escape(box.headline)}**", ""]
+    return "\n".join([*lines, *(f"- {_escape(sentence)}" for sentence in box.sentences)])
+
+
+def _table(title: str, table: Table) -> str:
+    heads = [_escape(head.replace("\n", " ")) for head in table.heads]
+    lines = [heads, ["---"] * len(heads), *([_escape(cell.text) for cell in line.cells] for line in table.lines)]
+    return "\n".join([f"### {_escape(title)}", "", *(f"| {' | '.join(line)} |" for line in lines)])
+
+
+def _escape(text: str) -> str:
+    """Return a text that Markdown shows as it is."""
+    return SPECIAL.sub(r"\\\g<0>", text)

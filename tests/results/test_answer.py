@@ -1,0 +1,213 @@
+"""The rule that says what to do, on tables made so that the answer is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tables import frame, rows
+
+from fedcore.results.answer import Action, Gain, answer, answers, decide, tally
+
+Accuracy = Sequence[Sequence[float]]
+CONTROLS = frozenset({"majority", "best_local"})
+ALONE = [[0.70, 0.60], [0.72, 0.60], [0.68, 0.60]]  # means by seed: .65, .66, .64
+GUESS = [[0.3, 0.3]] * 3
+
+
+def table(
+    methods: Mapping[str, Accuracy], up: Mapping[str, float] | None = None, shared: Mapping[str, float] | None = None
+) -> pd.DataFrame:
+    """A tidy table of one round; only local_only sends nothing, unless `up` says otherwise."""
+    sent = {name: 0.0 if name == "local_only" else 1000.0 for name in methods} | dict(up or {})
+    parts = [
+        rows({name: runs}, up=sent[name], shared=(shared or {}).get(name, math.nan)) for name, runs in methods.items()
+    ]
+    return frame(*parts)
+
+
+def plus(change: float, runs: Accuracy = ALONE) -> Accuracy:
+    return [[value + change for value in devices] for devices in runs]
+
+
+def test_a_clear_winner_is_recommended_with_its_gains_and_cost():
+    found = answer(table({"local_only": ALONE, "code": plus(0.1), "worse": plus(-0.1), "majority": GUESS}), CONTROLS)
+    own = found.own
+    assert own is not None
+    assert own.gain is not None
+    assert own.over_guess is not None
+    assert (own.action, own.method, own.accuracy) == (Action.USE, "code", pytest.approx(0.75))
+    assert (own.gain.mean, own.gain.spread, own.gain.least) == pytest.approx((0.1, 0.0, 0.1))
+    assert own.over_guess.mean == pytest.approx(0.45)
+    assert (own.equal, own.not_told_apart, own.better_controls) == ((), (), ())
+    assert found.devices is not None
+    assert (found.devices.count, found.devices.helped, found.devices.hurt) == (2, 2, 0)
+    assert (found.up, found.down) == (1000, 2000)
+    assert found.headline == "Use code"
+    assert found.sentences == [
+        "Use code: 75.0% right, +10.0 ± 0.0 points against training alone, +45.0 ± 1.0 against always guessing "
+        "(3 seeds; in each at least +10.0 against training alone).",
+        "code helps 2 of 2 devices by at least 1 point and hurts none.",
+        "Each device sends 1 kB and receives 2 kB in total.",
+    ]
+
+
+def test_a_difference_wider_than_its_spread_is_no_tie():
+    # Gains by seed: .04, .02, .03 -> .03 with spread .01.
+    found = answer(table({"local_only": ALONE, "a": [[0.74, 0.64], [0.74, 0.62], [0.71, 0.63]]}), CONTROLS).advice
+    assert found.action is Action.USE
+    assert found.gain is not None
+    assert (found.gain.mean, found.gain.spread) == pytest.approx((0.03, 0.01))
+
+
+def test_a_difference_that_does_not_matter_is_said_to_be_none():
+    found = answer(table({"local_only": ALONE, "code": plus(0.002)}), CONTROLS)
+    assert found.advice.action is Action.SAME
+    assert "No difference that matters (1 point)" in str(found)
+
+
+def test_a_tie_wider_than_what_matters_is_no_equality():
+    """Gains by seed: .08, -.06, .01 -> .01 with spread .07."""
+    wide = {"local_only": ALONE, "code": [[0.78, 0.68], [0.66, 0.54], [0.69, 0.61]]}
+    found = answer(table(wide), CONTROLS)
+    assert found.advice.action is Action.UNSURE
+    assert "as good" not in str(found)
+    assert "more seeds or more test data" in str(found).lower()
+    # The spread decides, not the mean: where differences of 10 points do not matter, the two are the same.
+    assert answer(table(wide), CONTROLS, matters=0.1).advice.action is Action.SAME
+
+
+def test_training_alone_is_recommended_where_combining_cannot_gain():
+    found = answer(table({"local_only": ALONE, "code": plus(-0.1), "lmf": plus(-0.2)}), CONTROLS)
+    assert (found.advice.action, found.advice.method, found.advice.best) == (Action.ALONE, "local_only", "code")
+    assert found.headline == "Train alone"
+
+
+def test_a_winner_that_hurts_the_worst_device_says_so():
+    hurts = [[0.95, 0.50], [0.97, 0.50], [0.93, 0.50]]
+    found = answer(table({"local_only": ALONE, "code": hurts}), CONTROLS)
+    assert found.advice.action is Action.USE
+    assert found.devices is not None
+    assert (found.devices.helped, found.devices.hurt, found.devices.lowest) == (1, 1, "d01")
+    assert found.devices.lowest_change == pytest.approx(-0.1)
+    assert (found.devices.worst_alone, found.devices.worst) == pytest.approx((0.6, 0.5))
+    assert "hurts 1, most d01 (-10.0 points); the worst device falls from 60.0% to 50.0%." in str(found)
+
+
+@pytest.mark.parametrize("seeds", [0, 1])
+def test_a_single_seed_recommends_nothing(seeds: int):
+    """Also where each of two rows has a seed that the other has not."""
+    made = table({"local_only": ALONE, "code": plus(0.2), "majority": GUESS})
+    made = made[(made["seed"] == 0) | ((made["method"] == "code") & (made["seed"] == seeds))]
+    found = answer(made, CONTROLS)
+    assert found.headline == "Cannot say"
+    assert "one seed" in str(found)
+
+
+@pytest.mark.parametrize(
+    "methods", [{"code": plus(0.2)}, {"local_only": ALONE}, {"majority": GUESS, "best_local": plus(0.2)}]
+)
+def test_one_row_alone_or_controls_alone_recommend_nothing(methods: dict[str, Accuracy]):
+    found = answer(table(methods), CONTROLS)
+    assert found.advice.action is Action.UNSURE
+    assert found.advice.reason
+    assert str(found).startswith("Cannot say: no row ")
+
+
+def test_a_control_is_never_recommended_and_named_if_it_is_better():
+    found = answer(table({"local_only": ALONE, "code": plus(0.1), "best_local": plus(0.2)}), CONTROLS)
+    assert (found.headline, found.advice.better_controls) == ("Use code", ("best_local",))
+    assert "Beware: the control best_local is better" in str(found)
+    assert answer(table({"local_only": ALONE, "best_local": plus(0.2)}), CONTROLS).headline == "Cannot say"
+
+
+def test_models_that_only_guess_recommend_nothing():
+    guessed = plus(0.1, [[0.71, 0.59], [0.70, 0.60], [0.69, 0.61]])  # .75 in each seed
+    made = {"local_only": ALONE, "code": plus(0.1), "majority": guessed}
+    found = answer(table(made), CONTROLS)
+    assert found.advice.action is Action.UNSURE
+    assert "learnt nothing" in str(found)
+
+
+def test_of_rows_that_are_as_good_the_one_with_least_traffic_is_recommended():
+    made = {"local_only": ALONE, "big": plus(0.1), "small": plus(0.097), "cheap": plus(0.08)}
+    found = answer(table(made, up={"big": 9000.0, "small": 500.0, "cheap": 1.0}), CONTROLS)
+    assert (found.advice.method, found.advice.equal, found.up) == ("small", ("big",), 500)
+    assert "big is as good within 1 point." in found.sentences
+
+
+def test_rows_within_the_spread_are_named_but_not_called_equal():
+    shaky = [[0.9, 0.8], [0.70, 0.60], [0.78, 0.70]]  # best - shaky by seed: -.1, .11, .0
+    found = answer(table({"local_only": ALONE, "code": plus(0.1), "shaky": shaky}), CONTROLS)
+    assert (found.advice.method, found.advice.equal, found.advice.not_told_apart) == ("code", (), ("shaky",))
+    assert "as good" not in str(found)
+
+
+def test_a_new_device_has_an_answer_of_its_own():
+    made = {"local_only": ALONE, "personal": plus(0.1), "common": plus(-0.1)}
+    found = answer(table(made, shared={"local_only": 0.5, "personal": 0.6, "common": 0.8}), CONTROLS)
+    assert found.own is not None
+    assert found.new is not None
+    assert (found.own.method, found.new.method) == ("personal", "common")
+    assert found.sentences[-1].startswith("For a new device (shared test data): use common: 80.0% right, +30.0")
+
+
+def test_without_own_test_data_the_shared_test_set_decides():
+    nothing = [[math.nan] * 2] * 3
+    made = table({"local_only": nothing, "code": nothing}, shared={"local_only": 0.5, "code": 0.7})
+    found = answer(made, CONTROLS)
+    assert found.own is None
+    assert found.headline == "Use code"
+    assert answer(table({"code": nothing}), CONTROLS).headline == "Cannot say"
+
+
+def test_the_last_round_counts():
+    early = frame(rows({"code": plus(0.3)}, up=10.0), rows({"code": plus(-0.3)}, at=2, up=10.0))
+    found = answer(pd.concat([early, table({"local_only": ALONE})]), CONTROLS)
+    assert found.headline == "Train alone"
+    assert found.up == 20
+
+
+def test_answers_of_many_settings_are_counted():
+    parts = [
+        frame(rows({"local_only": ALONE}, setting=s, up=0.0), rows({"code": plus(by)}, setting=s))
+        for s, by in (("x=1", 0.1), ("x=2", 0.2), ("x=3", -0.1))
+    ]
+    found = answers(pd.concat(parts), CONTROLS)
+    assert [place[2] for place in found] == ["x=1", "x=2", "x=3"]
+    assert tally(found.values()) == "Use code in 2 of 3 settings, train alone in 1."
+
+
+FRACTIONS = st.floats(0, 1)
+
+
+@given(st.floats(-1, 1), FRACTIONS, st.floats(0.001, 0.5))
+def test_the_decision_is_the_rule(mean: float, spread: float, matters: float):
+    """Each word has its condition, on an interval around the gain."""
+    found = decide(Gain(mean, spread, mean, 3), matters)
+    low, high = mean - spread, mean + spread
+    slack = 1e-9
+    if found is Action.USE:
+        assert low > -slack
+        assert mean >= matters - slack
+    elif found is Action.SAME:
+        assert -matters - slack <= low
+        assert high <= matters + slack
+    elif found is Action.ALONE:
+        assert high < matters + slack
+    else:
+        assert high >= matters - slack
+        assert low <= slack or mean <= matters + slack
+
+
+@given(st.lists(st.tuples(FRACTIONS, FRACTIONS), min_size=2, max_size=4), st.floats(0.001, 0.5))
+def test_as_good_is_never_said_where_the_spread_is_wider(pairs: list[tuple[float, float]], matters: float):
+    made = {"local_only": [[0.0]] * len(pairs), "a": [[a] for a, _ in pairs], "b": [[b] for _, b in pairs]}
+    found = answer(table(made), CONTROLS, matters).advice
+    differences = pd.Series([a - b for a, b in pairs])
+    if found.equal:
+        assert abs(differences.mean()) + differences.std() <= matters + 1e-9

@@ -1,0 +1,82 @@
+"""The answer's box in the terminal, on the page, and as Markdown."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pandas as pd
+import pytest
+from comparisons import METHODS, WICKED, comparison, sweep
+from rich.console import Console
+from tables import frame, rows
+
+from fedcore.results.answer import Answer, Place, answers
+from fedcore.results.summary import summarise
+from tasks.report.answers import markdown, study_answers
+from tasks.report.page import html
+from tasks.report.plots import Plots
+from tasks.report.tables import score_table
+from tasks.report.terminal import print_answers
+
+CONTROLS = frozenset(METHODS[-1:])
+
+
+def found(table: pd.DataFrame) -> dict[Place, Answer]:
+    return answers(table, CONTROLS)
+
+
+def printed(table: pd.DataFrame) -> str:
+    out = io.StringIO()
+    print_answers(found(table), Console(file=out, width=80))
+    return out.getvalue()
+
+
+@pytest.mark.slow
+def test_the_terminal_shows_each_settings_answer_in_80_columns():
+    table = comparison()[0]
+    text = printed(table)
+    assert max(map(len, text.splitlines())) <= 80
+    for (study, dataset, setting), answer in found(table).items():
+        assert f"{study}: {setting} ({dataset}): {answer.headline}" in text
+        for sentence in answer.sentences:
+            assert sentence in " ".join(text.split())
+
+
+@pytest.mark.slow
+def test_many_settings_are_counted_in_a_line():
+    text = printed(sweep(5))
+    assert len(text.splitlines()) == 2
+    assert re.match(r"study: .+ in \d of 5 settings", text)
+
+
+@pytest.mark.slow
+def test_the_box_stands_on_top_of_the_page():
+    table, summary = comparison()
+    given = found(table)
+    plots = Plots(dict.fromkeys(zip(summary["study"], summary["setting"], strict=True), b"a picture"), {})
+    page = html(table, summary, {}, {}, plots=plots, answers=given)
+    box = page[page.index('<div class="answer">') : page.index("<nav>")]
+    for answer in given.values():
+        assert f"<strong>{answer.headline}</strong>" in box
+        for sentence in answer.sentences:
+            assert f"<p>{sentence}</p>" in box.replace("&#39;", "'")
+    assert '<div class="answer">' not in html(table, summary, {}, {}, plots=plots)
+
+
+@pytest.mark.slow
+def test_markdown_and_page_show_names_as_they_are():
+    table = frame(
+        rows({WICKED: [[0.5], [0.5]], "a|b_c*": [[0.4], [0.4]]}, up=5.0), rows({"alone": [[0.1]] * 2}, up=0.0)
+    )
+    summary = summarise(table, pd.DataFrame(columns=["study", "setting", "method", "seed", "wall", "cpu"]), frozenset())
+    given = answers(table, frozenset())
+    text = markdown(study_answers(given)["study"], {"alpha=1": score_table(summary)})
+    assert WICKED not in text
+    assert "\\<script\\>" in text
+    line = next(line for line in text.splitlines() if "b\\_c" in line)
+    assert "a\\|b\\_c\\*" in line
+    cells = re.split(r"(?<!\\)\|", line)
+    assert len(cells) == len(re.split(r"(?<!\\)\|", next(x for x in text.splitlines() if x.startswith("| rank"))))
+    plots = Plots({("study", "alpha=1"): b"a picture"}, {})
+    assert WICKED not in html(table, summary, {}, {}, plots=plots, answers=given)
