@@ -213,8 +213,8 @@ def _restart() -> str:
     limit = time.monotonic() + 120
     while not answers(url):
         if process.poll() is not None or time.monotonic() > limit:
-            log, pages = LOG.relative_to(environment.HOME), environment.PREFECT.relative_to(environment.HOME)
-            raise Failed(f"the Prefect server did not start; see {log}, or rename {pages}, which holds only its pages")
+            noted, pages = (path.relative_to(environment.HOME) for path in (LOG, environment.PREFECT))
+            raise Failed(f"the Prefect server did not start; see {noted}, or rename {pages}, which holds its pages only")
         time.sleep(0.1)
     return url
 
