@@ -214,7 +214,9 @@ def _restart() -> str:
     while not answers(url):
         if process.poll() is not None or time.monotonic() > limit:
             noted, pages = (path.relative_to(environment.HOME) for path in (LOG, environment.PREFECT))
-            raise Failed(f"the Prefect server did not start; see {noted}, or rename {pages}, which holds its pages only")
+            raise Failed(
+                f"the Prefect server did not start; see {noted}, or rename {pages}, which holds its pages only"
+            )
         time.sleep(0.1)
     return url
 
