@@ -52,6 +52,8 @@ def ensure() -> str:
     """
     environment.prepare()
     if url := os.environ.get("PREFECT_API_URL"):
+        if os.environ["PREFECT_PROFILES_PATH"] == environment.DEFAULTS["PREFECT_PROFILES_PATH"]:
+            os.environ.setdefault("PREFECT_API_AUTH_STRING", "")  # the profile's password is for another server
         return url
     touch()
     with FileLock(LOCK):
