@@ -129,7 +129,8 @@ def test_a_server_that_the_user_names_does_not_get_this_projects_password(monkey
     for name, value in server.environment.DEFAULTS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PREFECT_API_URL", "http://192.0.2.1/api")
-    monkeypatch.delenv("PREFECT_API_AUTH_STRING", raising=False)
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", "")  # so that it is put back
+    monkeypatch.delenv("PREFECT_API_AUTH_STRING")
     assert server.ensure() == "http://192.0.2.1/api"
     assert os.environ["PREFECT_API_AUTH_STRING"] == ""
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "mine")
