@@ -227,7 +227,7 @@ def _load(text: str) -> Any:
     for event in yaml.parse(text, Loader):  # the next step would end this process
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > DEPTH:
-            raise yaml.MarkedYAMLError(problem=f"nested more than {DEPTH} deep", problem_mark=event.start_mark)
+            raise yaml.YAMLError(f"nested more than {DEPTH} deep")
     loader = Loader(text)
     node = loader.get_single_node()
     if node is None:

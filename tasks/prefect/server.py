@@ -52,6 +52,8 @@ def ensure() -> str:
     """
     environment.prepare()
     if url := os.environ.get("PREFECT_API_URL"):
+        if os.environ["PREFECT_PROFILES_PATH"] == environment.DEFAULTS["PREFECT_PROFILES_PATH"]:
+            os.environ.setdefault("PREFECT_API_AUTH_STRING", "")  # the profile's password is for another server
         return url
     touch()
     with FileLock(LOCK):
@@ -213,8 +215,10 @@ def _restart() -> str:
     limit = time.monotonic() + 120
     while not answers(url):
         if process.poll() is not None or time.monotonic() > limit:
-            log, pages = LOG.relative_to(environment.HOME), environment.PREFECT.relative_to(environment.HOME)
-            raise Failed(f"the Prefect server did not start; see {log}, or rename {pages}, which holds only its pages")
+            noted, pages = (path.relative_to(environment.HOME) for path in (LOG, environment.PREFECT))
+            raise Failed(
+                f"the Prefect server did not start; see {noted}, or rename {pages}, which holds its pages only"
+            )
         time.sleep(0.1)
     return url
 

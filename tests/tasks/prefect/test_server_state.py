@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -120,3 +121,18 @@ def test_only_a_prefect_server_that_takes_the_password_counts(state: Path, answe
         assert server.listens(url)
     assert not server.answers(url)
     assert not server.listens(url)
+
+
+def test_a_server_that_the_user_names_does_not_get_this_projects_password(monkeypatch: pytest.MonkeyPatch):
+    """Prefect takes the address from the environment and would take the password from the project's profile."""
+    monkeypatch.setattr(server.environment, "prepare", lambda: None)
+    for name, value in server.environment.DEFAULTS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PREFECT_API_URL", "http://192.0.2.1/api")
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", "")  # so that it is put back
+    monkeypatch.delenv("PREFECT_API_AUTH_STRING")
+    assert server.ensure() == "http://192.0.2.1/api"
+    assert os.environ["PREFECT_API_AUTH_STRING"] == ""
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", "mine")
+    server.ensure()
+    assert os.environ["PREFECT_API_AUTH_STRING"] == "mine"
