@@ -220,7 +220,7 @@ OTHER_OF_METHODS: dict[str, Any] = {
     "exam": "test", "solver": "exact", "p": 2, "personal_lr": 0.5, "held_out": 0.5, "constants": "printed",
     "delta": 0.5, "powers": [20.0, 21.0], "rates": [1.0, 2.0], "costs": [[0.0]], "combine": "outputs",
     "start": "target", "auxiliary_init": "devices", "target": 0.5, "sources": "all", "disagreement": "measured",
-    "hard": 0.25, "examples": "training", "personal": True,
+    "hard": 0.25, "examples": "validation", "personal": True,
 }  # fmt: skip
 REACHING = [
     key for key in leaves(SHOWN) if key.split(".")[0] in ("federation", "net", "training") and key != "net.name"
