@@ -5,9 +5,9 @@ r"""Stacking: a ridge regression on the logits of all models (Wolpert 1992), fro
     (A, b) = (G + lambda I)^-1 B                      lambda: `reg` times the mean diagonal; none for the intercept b
 
 The first exchange is the ensemble's. In a second, tiny one each device sends its sums, half of G as it is symmetric,
-and gets A and b. Sums are of validation examples, which no model has trained on: on its own training examples a model
-is always right, and the ridge would believe it. A class has the score z A + b, of which the softmax is the answer: good
-for choosing a class, poor as a probability.
+and gets A and b. Sums are of training examples. Of the M models one has seen them and is surer of them than of others,
+but they are many, and validation examples stay free to select methods. A class has the score z A + b, of which the
+softmax is the answer: good for choosing a class, poor as a probability.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def stack(
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
-    examples: Examples = "validation",
+    examples: Examples = "training",
     reg: Positive = 1e-3,
 ) -> Method:
     """Build stacking. examples: whose sums devices send. reg: lambda as a factor of the mean diagonal of G."""
@@ -90,7 +90,7 @@ def solve(
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone the head that the sums of all devices give; raises InputError if no device has an example."""
     if not any(update.size for update in updates.values()):
-        raise InputError(f"stack.examples = {examples}: no device has any; set federation.val, or examples: training")
+        raise InputError(f"stack.examples = {examples}: no device has any")
     gram, cross = (sum_over(updates, turn, name) for name in (GRAM, CROSS))
     weight, bias = ridge(full_matrix(gram, len(cross)), cross, reg)
     head = {f"{HEAD}weight": weight.T.float(), f"{HEAD}bias": bias.float()}

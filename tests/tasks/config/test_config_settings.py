@@ -230,7 +230,7 @@ OTHER_OF_METHODS: dict[str, Any] = {
     "exam": "test", "solver": "exact", "p": 2, "personal_lr": 0.5, "held_out": 0.5, "constants": "printed",
     "delta": 0.5, "powers": [20.0, 21.0], "rates": [1.0, 2.0], "costs": [[0.0]], "combine": "outputs",
     "start": "target", "auxiliary_init": "devices", "target": 0.5, "sources": "all", "disagreement": "measured",
-    "hard": 0.25, "examples": "training", "personal": True,
+    "hard": 0.25, "examples": "validation", "personal": True,
     "rank": 5, "precision": "float32", "sums": "masked", "clip": 2.0, "epsilon": 1.0, "share": 0.5, "align": "exact",
 }  # fmt: skip
 REACHING = [

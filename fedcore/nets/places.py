@@ -1,0 +1,34 @@
+"""The library's nets by the functions that build them, for files: none can name any other function."""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from fedcore.types import Net
+
+NETS = tuple(f"fedcore.nets.{module}" for module in ("cells", "cnn", "features", "mlp", "residual", "vgg"))
+"""The modules whose functions build nets that a stored model may run on."""
+
+
+def place_of(net: Net) -> str:
+    """Return the place of the function that builds a net, "module:function"; raises TypeError outside of `NETS`."""
+    build = net.build.func if isinstance(net.build, partial) else net.build
+    if build.__module__ not in NETS:
+        raise TypeError(f"a stored model cannot run on a net of {build.__module__}, only of {', '.join(NETS)}")
+    return f"{build.__module__}:{build.__qualname__}"
+
+
+def build_arguments(net: Net) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments that are bound to the function that builds a net."""
+    return (net.build.args, net.build.keywords) if isinstance(net.build, partial) else ((), {})
+
+
+def net_at(place: str, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Net:
+    """Undo `place_of` and `build_arguments`; a file cannot name any other function than one that builds a net."""
+    module, _, name = place.partition(":")
+    build: Any = getattr(import_module(module), name, None) if module in NETS else None
+    if getattr(build, "__module__", None) != module:
+        raise ValueError(f"not a net of the library: {place}")
+    return Net(partial(build, *arguments[0], **arguments[1]))
