@@ -85,7 +85,8 @@ def _print_settings(summary: pd.DataFrame, console: Console) -> None:
     """Print the table of each setting, its verdict, and a note for each sign."""
     for (study, dataset, setting), rows in places(summary):
         heads, lines = cells(rows)
-        hidden = {"shared_std_devices", "shared_worst", "cpu", "bytes_round"}
+        hidden = {"shared_std_devices", "shared_worst", "cpu", "bytes_round", "macs"}
+        hidden |= {"wall"} if rows["nets_run"].max() > 1 else {"nets_run"}
         hidden |= {"test_std_devices", "wall"} if console.width < WIDE else set()
         table = _table(f"{study}: {setting} ({dataset})")
         for name in [name for name in heads if name not in hidden]:

@@ -173,6 +173,15 @@ def test_with_noise_there_is_a_solution_and_less_noise_is_nearer():
     assert all(bool(one.isfinite()) for one in far)
 
 
+def test_many_features_and_much_noise_leave_a_solution_for_every_seed():
+    """Of few examples G has most of its eigenvalues at zero, from where noise makes them negative."""
+    fed = divided([10] * 6)
+    for seed in range(8):
+        for sums in ("plain", "masked"):
+            found = layer(fed, seed, clip=1.0, features=120, epsilon=0.5, sums=sums)
+            assert bool(found["output.weight"].isfinite().all())
+
+
 def test_zero_reg_with_fewer_examples_than_features_is_refused():
     with pytest.raises(InputError, match=r"^analytic.reg = 0.0: the devices' examples do not determine 101 weights"):
         layer(divided([30, 30]), features=100, reg=0.0)

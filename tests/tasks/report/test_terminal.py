@@ -28,6 +28,18 @@ def test_the_terminal_table_fits_100_columns():
     assert "\x1b" not in text
 
 
+@pytest.mark.parametrize("nets", [1.0, 16.0])
+def test_methods_that_cost_more_leave_the_names_and_fit(nets):
+    """The nets that a device runs are shown where they are several, multiplications on the page alone."""
+    found = comparison()[1].assign(nets_run=1.0, macs=52544.0)
+    found.loc[found.index[0], ["nets_run", "macs"]] = [nets, 1_623_144.0]
+    text = printed(found, 100)
+    assert max(map(len, text.splitlines())) <= 100
+    assert all(name in text for name in METHODS)
+    assert ("nets" in text) == (nets > 1)
+    assert "multiplications" not in text
+
+
 @pytest.mark.slow
 def test_a_narrow_terminal_drops_columns_not_digits():
     text = printed(comparison()[1], 80)
