@@ -445,9 +445,13 @@ FROM = {
 
 def unpickled(source: str) -> set[str]:
     """Return what a source calls that can run code when it reads a file, or imports from where such things are."""
-    found = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+    found, tree = set(), ast.parse(source)
+    safe = {
+        node.func for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and "allow_pickle=False" in map(ast.unparse, node.keywords)
+    }  # fmt: skip
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node not in safe:
             if node.value.id in FROM and node.attr in READERS:
                 found.add(f"{node.value.id}.{node.attr}")
         elif isinstance(node, ast.ImportFrom) and node.module in FROM | {"torch.serialization"}:
@@ -459,6 +463,7 @@ def test_the_search_for_unpickling_finds_it():
     assert unpickled("import torch\nx = torch.load('a')") == {"torch.load"}
     assert unpickled("from pickle import Unpickler") == {"pickle.Unpickler"}
     assert unpickled("import numpy as np\nnp.load(f, allow_pickle=True)") == {"np.load"}
+    assert unpickled("import numpy as np\nnp.load(f, allow_pickle=False)") == set()
     assert unpickled("import yaml\nyaml.safe_load(f)\nimport json\njson.load(f)") == set()
 
 
