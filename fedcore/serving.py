@@ -3,8 +3,8 @@
 A folder holds them in three files that no program has to trust:
 
 schema.json         columns, categories, fills and scales of each device, names of the classes (fedcore.data.encoding)
-models.json         the nets' settings; each distinct model's net and weights of its members; each device's model
-models.safetensors  the leaves, "<model>/<member>/<leaf>"
+models.json         the nets' settings; each distinct model, packed, and its net; each device's model
+models.safetensors  the leaves, "<model>/members/<member>/<leaf>"
 
 MLflow loads the folder by `_load_pyfunc`, also where neither this package nor safetensors is installed: a logged model
 has a copy of this module and of those that it imports (tasks.record.models).
@@ -15,7 +15,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedcore.builders import import_builder
 from fedcore.data.encoding import encode, from_json, words
 from fedcore.data.schema import Schema
 from fedcore.evaluate import outputs
@@ -99,15 +101,52 @@ def load(folder: Path) -> ServedModels:
     card = json.loads((folder / MODELS).read_bytes())
     leaves = read_safetensors(folder / LEAVES)
     nets = [build_net(shape=tuple(schema.shape), classes=len(schema.classes), **section) for section in card["nets"]]
-    models = []
-    for i, one in enumerate(card["models"]):
-        members: list[dict[str, Tensor]] = [{} for _ in one["weights"]]
-        for name, leaf in leaves.items():
-            which, member, path = name.split("/", 2)
-            if int(which) == i:
-                members[int(member)][path] = leaf
-        models.append((Model(tuple(members), tuple(one["weights"])), nets[one["net"]]))
-    return ServedModels(schema, tuple(models), card["devices"])
+    models = tuple((unpack(one["model"], leaves), nets[one["net"]]) for one in card["models"])
+    return ServedModels(schema, models, card["devices"])
+
+
+def pack(value: Any, name: str, leaves: dict[str, Tensor]) -> Any:
+    """Return a model as JSON, and add its tensors to `leaves` under names that begin with `name`."""
+    if isinstance(value, Tensor):
+        leaves[name] = value
+        return {"leaf": name}
+    if isinstance(value, Model):
+        return {"model": {of.name: pack(getattr(value, of.name), f"{name}/{of.name}", leaves) for of in fields(value)}}
+    if isinstance(value, Net):
+        bound = value.build if isinstance(value.build, partial) else partial(value.build)
+        place = f"{bound.func.__module__}:{bound.func.__qualname__}"
+        return {"net": place, "arguments": [pack(list(bound.args), name, leaves), pack(bound.keywords, name, leaves)]}
+    if isinstance(value, dict):
+        return {"dict": {key: pack(part, f"{name}/{key}", leaves) for key, part in value.items()}}
+    if isinstance(value, tuple):
+        return {"tuple": [pack(part, f"{name}/{i}", leaves) for i, part in enumerate(value)]}
+    if isinstance(value, list):
+        return [pack(part, f"{name}/{i}", leaves) for i, part in enumerate(value)]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"a served model cannot hold {type(value).__name__}")
+
+
+def unpack(value: Any, leaves: Mapping[str, Tensor]) -> Any:
+    """Undo :func:`pack`. A net is built by a function of this package's nets, and by no other."""
+    match value:
+        case {"leaf": str(name)}:
+            return leaves[name]
+        case {"model": parts}:
+            return Model(**{name: unpack(part, leaves) for name, part in parts.items()})
+        case {"net": str(place), "arguments": [args, keywords]}:
+            if not place.startswith(f"{build_net.__module__}."):
+                raise ValueError(f"not a net of the library: {place}")
+            build = import_builder(place, MODELS)
+            return Net(partial(build, *unpack(args, leaves), **unpack(keywords, leaves)))
+        case {"dict": parts}:
+            return {name: unpack(part, leaves) for name, part in parts.items()}
+        case {"tuple": parts}:
+            return tuple(unpack(part, leaves) for part in parts)
+        case list(parts):
+            return [unpack(part, leaves) for part in parts]
+        case _:
+            return value
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:

@@ -54,19 +54,14 @@ def write(
     """
     folder.mkdir(parents=True)
     (folder / SCHEMA).write_text(to_json(schema))
-    card = {
-        "nets": list(nets),
-        "models": [{"net": net, "weights": list(model.weights)} for model, net in models],
-        "devices": dict(devices),
-    }
-    (folder / MODELS).write_text(json.dumps(card, indent=1) + "\n")
-    leaves = {
-        f"{i}/{j}/{name}": leaf.clone(memory_format=torch.contiguous_format)
-        for i, (model, _) in enumerate(models)
-        for j, member in enumerate(model.members)
-        for name, leaf in member.items()
-    }
-    save_file(leaves, folder / LEAVES)
+    leaves: dict[str, torch.Tensor] = {}
+    packed = [{"net": net, "model": serving.pack(model, str(i), leaves)} for i, (model, net) in enumerate(models)]
+    card = {"nets": list(nets), "models": packed, "devices": dict(devices)}
+    (folder / MODELS).write_text(json.dumps(card) + "\n")
+    # The format allows no shared memory.
+    save_file(
+        {name: leaf.clone(memory_format=torch.contiguous_format) for name, leaf in leaves.items()}, folder / LEAVES
+    )
 
 
 def write_code(folder: Path, nets: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
