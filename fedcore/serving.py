@@ -3,8 +3,8 @@
 A folder holds them in three files that no program has to trust:
 
 schema.json         columns, categories, fills and scales of each device, names of the classes (fedcore.data.encoding)
-models.json         the nets' settings; each distinct model's net and how it combines its members; each device's model
-models.safetensors  the leaves, "<model>/<member>/<leaf>", of a member of a member "<model>/<member>/<member>/<leaf>"
+models.json         the nets' settings; each distinct model, packed, and its net; each device's model
+models.safetensors  the leaves, "<model>/members/<member>/<leaf>"
 
 MLflow loads the folder by `_load_pyfunc`, also where neither this package nor safetensors is installed: a logged model
 has a copy of this module and of those that it imports (tasks.record.models).
@@ -15,7 +15,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedcore.builders import import_builder
 from fedcore.data.encoding import encode, from_json, words
 from fedcore.data.schema import Schema
 from fedcore.evaluate import outputs
 from fedcore.execute.threads import one_thread
 from fedcore.nets import net as build_net
-from fedcore.nets.places import build_arguments, net_at, place_of
-from fedcore.types import InputError, Model, Net, Params
+from fedcore.types import InputError, Model, Net
 
 SCHEMA, MODELS, LEAVES = "schema.json", "models.json", "models.safetensors"
 LABEL, PROBABILITY = "label", "probability"
@@ -100,43 +101,52 @@ def load(folder: Path) -> ServedModels:
     card = json.loads((folder / MODELS).read_bytes())
     leaves = read_safetensors(folder / LEAVES)
     nets = [build_net(shape=tuple(schema.shape), classes=len(schema.classes), **section) for section in card["nets"]]
-    models = [(from_card(one["model"], str(i), leaves), nets[one["net"]]) for i, one in enumerate(card["models"])]
-    return ServedModels(schema, tuple(models), card["devices"])
+    models = tuple((unpack(one["model"], leaves), nets[one["net"]]) for one in card["models"])
+    return ServedModels(schema, models, card["devices"])
 
 
-def to_card(model: Model, place: str, leaves: dict[str, Tensor]) -> dict[str, Any]:
-    """Return a model as JSON has it, and add its leaves to `leaves` under names that begin with `place`."""
-    members: list[dict[str, Any] | None] = []
-    for j, member in enumerate(model.members):
-        if isinstance(member, Model):
-            members.append(to_card(member, f"{place}/{j}", leaves))
-        else:
-            members.append(None)
-            leaves |= _under(f"{place}/{j}", member)
-    leaves |= _under(f"{place}/head", model.head or {})
-    net = None if model.net is None else [place_of(model.net), build_arguments(model.net)]
-    return {"members": members, "weights": model.weights, "power": model.power, "net": net}
+def pack(value: Any, name: str, leaves: dict[str, Tensor]) -> Any:
+    """Return a model as JSON, and add its tensors to `leaves` under names that begin with `name`."""
+    if isinstance(value, Tensor):
+        leaves[name] = value
+        return {"leaf": name}
+    if isinstance(value, Model):
+        return {"model": {of.name: pack(getattr(value, of.name), f"{name}/{of.name}", leaves) for of in fields(value)}}
+    if isinstance(value, Net):
+        bound = value.build if isinstance(value.build, partial) else partial(value.build)
+        place = f"{bound.func.__module__}:{bound.func.__qualname__}"
+        return {"net": place, "arguments": [pack(list(bound.args), name, leaves), pack(bound.keywords, name, leaves)]}
+    if isinstance(value, dict):
+        return {"dict": {key: pack(part, f"{name}/{key}", leaves) for key, part in value.items()}}
+    if isinstance(value, tuple):
+        return {"tuple": [pack(part, f"{name}/{i}", leaves) for i, part in enumerate(value)]}
+    if isinstance(value, list):
+        return [pack(part, f"{name}/{i}", leaves) for i, part in enumerate(value)]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"a served model cannot hold {type(value).__name__}")
 
 
-def _under(place: str, params: Params) -> Params:
-    """Return the leaves under their names in a file, which takes contiguous ones that share no memory."""
-    return {f"{place}/{name}": leaf.clone(memory_format=torch.contiguous_format) for name, leaf in params.items()}
-
-
-def from_card(card: Mapping[str, Any], place: str, leaves: Params) -> Model:
-    """Undo `to_card`."""
-
-    def below(part: str) -> Params:
-        start = f"{place}/{part}/"
-        return {name.removeprefix(start): leaf for name, leaf in leaves.items() if name.startswith(start)}
-
-    members = tuple(
-        below(str(j)) if member is None else from_card(member, f"{place}/{j}", leaves)
-        for j, member in enumerate(card["members"])
-    )
-    weights = tuple(tuple(weight) if isinstance(weight, list) else weight for weight in card["weights"])
-    net = None if card["net"] is None else net_at(*card["net"])
-    return Model(members, weights, card["power"], below("head") or None, net)
+def unpack(value: Any, leaves: Mapping[str, Tensor]) -> Any:
+    """Undo :func:`pack`. A net is built by a function of this package's nets, and by no other."""
+    match value:
+        case {"leaf": str(name)}:
+            return leaves[name]
+        case {"model": parts}:
+            return Model(**{name: unpack(part, leaves) for name, part in parts.items()})
+        case {"net": str(place), "arguments": [args, keywords]}:
+            if not place.startswith(f"{build_net.__module__}."):
+                raise ValueError(f"not a net of the library: {place}")
+            build = import_builder(place, MODELS)
+            return Net(partial(build, *unpack(args, leaves), **unpack(keywords, leaves)))
+        case {"dict": parts}:
+            return {name: unpack(part, leaves) for name, part in parts.items()}
+        case {"tuple": parts}:
+            return tuple(unpack(part, leaves) for part in parts)
+        case list(parts):
+            return [unpack(part, leaves) for part in parts]
+        case _:
+            return value
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:

@@ -54,7 +54,8 @@ def write() -> None:
         comparison.write(made, PIPELINE / "compare", RESULTS)
         sizes = dict.fromkeys(made.questions, run_section(params).size)
         comparison.describe(made, sizes, writer, RESULTS / PAGE)
-    print(*writer.proposed, sep="\n")
+    for line in writer.proposed:
+        print(line)
 
 
 def show() -> None:

@@ -129,7 +129,8 @@ def run(request: Request) -> None:
             write_stage_outputs(jobs, results_by_job, session)
         else:
             write_comparison(params, papers, jobs, results_by_job, session, writer, request.promote)
-    print(*writer.proposed, sep="\n")
+    for line in writer.proposed:
+        print(line)
 
 
 class LeftOut:

@@ -37,13 +37,18 @@ class Words(argparse.ArgumentParser):
         raise InputError(f"{message}; see python -m flows.predict --help")
 
 
-def main(words: list[str]) -> None:
+def arguments(words: list[str]) -> argparse.Namespace:
+    """Parse the arguments of the command line."""
     parser = Words("python -m flows.predict", add_help=False)
     parser.add_argument("rows", type=Path)
     parser.add_argument("--device")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--model")
-    given = parser.parse_args(words)
+    return parser.parse_args(words)
+
+
+def main(words: list[str]) -> None:
+    given = arguments(words)
     from fedcore.data.encoding import unknown_texts
     from tasks.record import promotion
     from tasks.record.runs import Record

@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 environment.prepare()
 
 
-def main(words: list[str]) -> None:
+def arguments(words: list[str]) -> tuple[str | None, str | None]:
+    """Parse the arguments of the command line: the dataset and the version, None if they are not given."""
     from fedcore.types import InputError
     from tasks.config.params import parse
-    from tasks.record import promotion
-    from tasks.record.runs import Record
 
     tasks = [word for word in words if "=" not in word]
     given = parse([word for word in words if "=" in word])
@@ -31,17 +30,29 @@ def main(words: list[str]) -> None:
         raise InputError(f"{', '.join(given)}: unknown; there is version, as in version=previous")
     if len(tasks) > 1 or (asked is not None and not tasks):
         raise InputError("usage: python -m flows.promote [DATASET [version=NUMBER]]")
+    return (tasks[0] if tasks else None), (None if asked is None else str(asked))
+
+
+def main(words: list[str]) -> None:
+    task, asked = arguments(words)
+    from fedcore.types import InputError
+    from tasks.record import promotion
+    from tasks.record.runs import Record
+
     client = Record().client
-    if not tasks:
-        for name in promotion.names(client):
-            print(summary(client, name))
+    if task is None:
+        known = promotion.names(client)
+        print(*(summary(client, name) for name in known), sep="\n")
+        if not known:
+            print("no model is registered; run python -m flows.federate")
         return
-    version = promotion.find(client, tasks[0], str(asked or promotion.CANDIDATE))
+    version = promotion.find(client, task, asked or promotion.CANDIDATE)
     found = promotion.compare(client, version)
     if asked is None and found.better in ("no", "not comparable"):
         raise InputError(f"{found}; to promote it all the same, add version={version.version}")
     promotion.promote(client, version)
-    print(f"{found}; promoted: models:/{version.name}@{promotion.CHAMPION}")
+    done = "" if found.champion is not None and found.champion.version == version.version else "promoted: "
+    print(f"{found}; {done}models:/{version.name}@{promotion.CHAMPION}")
 
 
 def summary(client: MlflowClient, name: str) -> str:

@@ -70,10 +70,14 @@ def test_a_page_points_at_things_that_exist(page: Path):
 
 CHECK = """
 import json, shlex, sys
+from flows import predict, promote
 from flows.federate import parse, plan_jobs
-for page, command in json.load(sys.stdin):
+accepts = {
+    "federate": lambda words: plan_jobs(parse(words)), "predict": predict.arguments, "promote": promote.arguments
+}
+for page, flow, command in json.load(sys.stdin):
     try:
-        assert plan_jobs(parse(shlex.split(command)))
+        assert accepts[flow](shlex.split(command))
     except Exception as error:
         print(page, command, error, sep=": ")
 """
@@ -81,15 +85,20 @@ for page, command in json.load(sys.stdin):
 
 @pytest.mark.slow
 def test_the_flow_accepts_every_command_of_the_pages(tmp_path: Path):
-    """Every `python -m flows.federate ...` has known settings; the modules that it names are those of the pages."""
+    """Every `python -m flows.federate ...` has known settings; the modules that it names are those of the pages.
+
+    Commands of `flows.predict` and `flows.promote` have words that these take.
+    """
     module = "\n\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs/nets.md").read_text(), re.DOTALL))
     (tmp_path / "mynets.py").write_text(module)
     for name in ("own_method", "mymethods", "mymodule"):
         (tmp_path / f"{name}.py").write_text((ROOT / "examples/own_method.py").read_text())
     commands = [
-        (page.name, command)
+        (page.name, flow, command)
         for page in PAGES
-        for command in re.findall(r"python -m flows\.federate +([^\n`#]+)", page.read_text().replace("\\\n", " "))
+        for flow, command in re.findall(
+            r"python -m flows\.(federate|predict|promote) +([^\n`#]+)", page.read_text().replace("\\\n", " ")
+        )
         if "NAME" not in command
     ]
     assert len(commands) > 40

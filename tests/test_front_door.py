@@ -26,6 +26,7 @@ from fedcore.execute.workers import Inline, Workers
 from fedcore.methods import METHODS, builder
 from fedcore.nets import NETS
 from fedcore.partition import PARTITIONS, partition, splits
+from fedcore.results.answer import answer
 from fedcore.results.tidy import COLUMNS
 from fedcore.rounds import run as rounds
 
@@ -145,6 +146,8 @@ def test_a_comparison_ranks_methods_and_judges_claims(fed: Any):
     assert summary["control"].to_dict() == {"avg": False, "local_only": False, "best_local": True}
     assert found.claims["rule"].tolist() == ["avg > local_only", "avg > 2"]
     assert found.claims["verdict"].iloc[1] == "does not hold"
+    assert found.answer == answer(found.table, frozenset({"best_local"}))
+    assert str(found.answer).splitlines() == found.answer.sentences
     assert [(one.recipe.label, one.seed) for one in found.results] == [(r.label, s) for s in range(2) for r in rows]
 
 
@@ -277,6 +280,10 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     "claim": (
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), claims=["fedavg > lmf"]),
         "compare.claims: 'fedavg > lmf' names 'lmf', which is not compared",
+    ),
+    "matters": (
+        lambda data: fc.compare([fc.fedavg()], fc.federate(data), matters=1),
+        "matters = 1: must be a fraction",
     ),
     "every": (lambda data: fc.run(fc.fedavg(), fc.federate(data), every=0), "every = 0: must be at least 1"),
     "workers": (lambda data: fc.run(fc.fedavg(), fc.federate(data), workers=0), "workers = 0: must be at least 1"),

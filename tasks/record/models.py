@@ -27,8 +27,8 @@ import fedcore
 from fedcore import serving
 from fedcore.data.encoding import to_json
 from fedcore.data.schema import Schema
-from fedcore.serving import LABEL, LEAVES, MODELS, PROBABILITY, SCHEMA, to_card
-from fedcore.types import Model, Params
+from fedcore.serving import LABEL, LEAVES, MODELS, PROBABILITY, SCHEMA
+from fedcore.types import Model
 
 CODE = (
     "__init__.py", "types.py", "builders.py", "pickling.py", "nets", "data/__init__.py", "data/schema.py",
@@ -54,14 +54,14 @@ def write(
     """
     folder.mkdir(parents=True)
     (folder / SCHEMA).write_text(to_json(schema))
-    leaves: Params = {}
-    card = {
-        "nets": list(nets),
-        "models": [{"net": net, "model": to_card(model, str(i), leaves)} for i, (model, net) in enumerate(models)],
-        "devices": dict(devices),
-    }
-    (folder / MODELS).write_text(json.dumps(card, indent=1) + "\n")
-    save_file(leaves, folder / LEAVES)
+    leaves: dict[str, torch.Tensor] = {}
+    packed = [{"net": net, "model": serving.pack(model, str(i), leaves)} for i, (model, net) in enumerate(models)]
+    card = {"nets": list(nets), "models": packed, "devices": dict(devices)}
+    (folder / MODELS).write_text(json.dumps(card) + "\n")
+    # The format allows no shared memory.
+    save_file(
+        {name: leaf.clone(memory_format=torch.contiguous_format) for name, leaf in leaves.items()}, folder / LEAVES
+    )
 
 
 def write_code(folder: Path, nets: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:

@@ -611,7 +611,9 @@ def shapes(folder: Path) -> None:
 @dataclass(frozen=True)
 class Deployed:
     """first, second: `prefect deployment run` twice. wrong: with a wrong parameter. scheduled: after an interval
-    schedule was added. runs: all flow runs of the deployment. schedules: those of prefect.yaml, as deployed."""
+    schedule was added. runs: all flow runs of the deployment. schedules: those of prefect.yaml, as deployed. answers:
+    the artifacts of the studies' answers. aliases: of registered models, with their versions.
+    """
 
     first: Seen
     second: Seen
@@ -620,6 +622,8 @@ class Deployed:
     schedules: list[dict[str, Any]]
     runs: list[dict[str, Any]]
     log: str
+    answers: list[dict[str, Any]]
+    aliases: dict[str, int]
 
 
 def deployed(place: Place) -> Deployed:
@@ -643,7 +647,11 @@ def deployed(place: Place) -> Deployed:
             return [r for r in found if r["state_type"] not in ("SCHEDULED", "PENDING", "RUNNING")]
 
         wait("a scheduled run that has ended", lambda: [r for r in runs() if r["auto_scheduled"]], every=0.5)
-        return Deployed(first, second, wrong, here.look(), plan["schedules"], runs(), log.read_text())
+        answers = host.ask("artifacts/filter", {"artifacts": {"key": {"like_": "answer-"}}})
+        with closing(sqlite3.connect(here.folder / "mlflow.db")) as db:
+            aliases = dict(db.execute("select alias, version from registered_model_aliases").fetchall())
+        done = here.look()
+        return Deployed(first, second, wrong, done, plan["schedules"], runs(), log.read_text(), answers, aliases)
     finally:
         end(worker)
 

@@ -40,6 +40,24 @@ def test_an_activated_interval_schedule_runs(deployed: Deployed):
     assert deployed.scheduled.record == deployed.first.record
 
 
+def test_runs_are_named_by_study_size_and_seeds(deployed: Deployed):
+    assert {run["name"] for run in deployed.runs} == {"code, small, seed 0"}
+
+
+def test_each_run_leaves_the_answer_and_the_table(deployed: Deployed):
+    """Other scenarios use the same server, for the same study."""
+    mine = [one for one in deployed.answers if one["flow_run_id"] in {run["id"] for run in deployed.runs}]
+    assert {one["flow_run_id"] for one in mine} == {run["id"] for run in deployed.runs}
+    for one in mine:
+        assert (one["key"], one["type"]) == ("answer-code", "markdown")
+        assert "**code: base (digits): Cannot say**" in one["data"]
+        assert "| 1 | lmf |" in one["data"]
+
+
+def test_the_nightly_run_promotes_the_first_model(deployed: Deployed):
+    assert deployed.aliases == {"candidate": 1, "champion": 1}
+
+
 def test_every_run_completed(deployed: Deployed):
     assert {run["state_name"] for run in deployed.runs} == {"Completed"}
     assert "Traceback" not in deployed.log

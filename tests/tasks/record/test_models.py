@@ -196,3 +196,20 @@ def test_arrays_are_predicted_as_they_were_loaded(tmp_path: Path):
     with one_thread():
         known = outputs(model, net, torch.from_numpy(x) / 255)
     np.testing.assert_array_equal(found["probability"], known.amax(1).exp().numpy())
+
+
+def test_all_that_a_model_holds_is_packed():
+    """Nested tuples, lists and dicts, nothing, and a net; but no function of another package."""
+    leaves: dict[str, torch.Tensor] = {}
+    net = nets.net("cnn", shape=(1, 8, 8), classes=3)
+    value = {"a": ((1.5, 2), [None, "x"], {}), "net": net, "model": Model((member(0, 1), member(0, 2)), (0.5, 0.5))}
+    packed = json.loads(json.dumps(serving.pack(value, "0", leaves)))
+    found = serving.unpack(packed, leaves)
+    assert found["a"] == value["a"]
+    assert found["model"].weights == (0.5, 0.5)
+    assert [list(leaves) for leaves in found["model"].members] == [list(member(0, 1))] * 2
+    assert nets.shapes(found["net"]) == nets.shapes(net)
+    with pytest.raises(ValueError, match="not a net of the library: os:system"):
+        serving.unpack({"net": "os:system", "arguments": [["ls"], {"dict": {}}]}, {})
+    with pytest.raises(TypeError, match="cannot hold set"):
+        serving.pack({1}, "0", {})
