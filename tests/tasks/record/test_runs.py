@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlite3
 import tempfile
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import mlflow
 import pytest
 import torch
 from federations import NET, data, model
@@ -129,7 +129,7 @@ def test_a_model_whose_logging_was_killed_leaves_nothing(monkeypatch: pytest.Mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(mlflow.pytorch, "save_model", killed)
+        patched.setattr(import_module("mlflow.pytorch"), "save_model", killed)
         with pytest.raises(KeyboardInterrupt):
             record.model(run, net, model, (1,), ["a", "b"])
     assert counted(database) == {"logged_models": 1, "inputs": 1}
