@@ -127,7 +127,7 @@ print(model.predict(rows.drop(columns="site"), params={"device": "B"}).to_json(o
 try:
     model.predict(rows.rename(columns={"force": "forces"}))
 except Exception as error:
-    print(error)
+    print(str(error).replace("\\n", " "))
 import fedcore
 print(fedcore.__file__)
 """
@@ -151,7 +151,7 @@ def test_mlflow_loads_a_model_where_nothing_of_the_project_is(tmp_path: Path):
     call = [sys.executable, "-W", "ignore", "-c", BARE, str(tmp_path / "model"), str(tmp_path / "rows.json")]
     done = subprocess.run(call, capture_output=True, text=True, cwd=tmp_path, env={"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 4, done.stdout
+
     by_row, as_b, refused, place = done.stdout.splitlines()
     for text, known in ((by_row, served.predict(ROWS)), (as_b, served.predict(ROWS, "B"))):
         said = json.loads(text)
