@@ -34,7 +34,7 @@ COUNTS, SHARE, ODDS = "labels/counts", "personal/share", "personal/odds"
 """Leaves: labelled training examples by class (K,) int64, of a device in its update, of all devices in a message; in a
 device's memory, the share s of the common model and pi_i / pi (K,)."""
 
-SHARES = torch.arange(11) / 10
+SHARES = tuple(tenths / 10 for tenths in range(11))
 
 
 # steps of devices
@@ -77,9 +77,8 @@ def best_share(own: Tensor, other: Tensor, y: Tensor) -> float:
 
     own, other: log-probabilities (N, K); y (N,).
     """
-    mixed = [combine([own, other], (1 - s, s)) for s in SHARES.tolist()]
-    hits = torch.stack([(said.argmax(1) == y).sum() for said in mixed])
-    return float(median(SHARES[hits == hits.max()].tolist()))
+    hits = [int((combine([own, other], (1 - s, s)).argmax(1) == y).sum()) for s in SHARES]
+    return median(s for s, count in zip(SHARES, hits, strict=True) if count == max(hits))
 
 
 def prior_odds(mine: Tensor, everyones: Tensor) -> Tensor:

@@ -218,7 +218,8 @@ def test_one_training_serves_every_one_shot_method():
         if getattr(stage.local, "func", None) is train
     }
     rounds = {"label_smoothing", "dfl_diagonal"}
-    assert set(keys) >= {"lmf", "code_ot", "local_only", "fedavg", *CONTROLS - UNTRAINED - rounds}
+    voting = {"ensemble", "stack", "gaussian_distillation", "recommended"}
+    assert set(keys) >= {"lmf", "code_ot", "local_only", "fedavg", *voting, *CONTROLS - UNTRAINED - rounds}
     assert len(set(keys.values())) == 1
     longer = method("local_only", nets=NETS, training=Training(**{**vars(SGD), "epochs": 9}), common=False).stages[0]
     assert key(longer.local, {}, FED.devices["a"]) not in keys.values()
