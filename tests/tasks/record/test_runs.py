@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from fedcore import nets
+from fedcore.evaluate import outputs
+from fedcore.nets.features import net as features_net
+from fedcore.types import Model
 from tasks.record import runs
 
 
@@ -60,3 +65,12 @@ def test_warming_up_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.chdir(tmp_path / "here")
     runs.warm_up()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_recorded_model_runs_on_its_own_net_where_it_has_one() -> None:
+    net = features_net(4, 7, 3)
+    model = Model((nets.init(net, torch.Generator().manual_seed(0)),), net=net)
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
+    other = nets.net("mlp", shape=(4,), classes=3)
+    with torch.no_grad():
+        torch.testing.assert_close(runs.Deployed(other, model)(x), outputs(model, other, x))
