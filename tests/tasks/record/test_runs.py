@@ -7,15 +7,16 @@ import tempfile
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from federations import NET, data, model
 
 from fedcore import nets
-from fedcore.evaluate import outputs
+from fedcore.data.schema import Schema
 from fedcore.types import Model
+from tasks.cache.store import Store
 from tasks.config import environment
 from tasks.record import runs
 
@@ -120,23 +121,29 @@ def test_a_model_whose_logging_was_killed_leaves_nothing(monkeypatch: pytest.Mon
     monkeypatch.setattr(environment, "STATE", tmp_path)
     monkeypatch.setattr(environment, "ARTIFACTS", tmp_path / "files")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
-    record = runs.Record()
+    record, store = runs.Record(), Store(tmp_path / "blobs")
     run = record.open("configuration", "name", {}, None)
     net = nets.net("mlp", shape=(1,), classes=2, widths=[1])
-    model = Model((nets.init(net, torch.Generator()),))
+    result: Any = SimpleNamespace(
+        setting=SimpleNamespace(nets=[{"name": "mlp", "widths": [1]}]),
+        models={"one": store.put(Model((nets.init(net, torch.Generator()),)))},
+        fed=SimpleNamespace(devices={"one": None}),
+        row=SimpleNamespace(label="row"),
+    )
+    arguments = run, store, result, Schema((1,), "float32", ("a", "b"))
 
     def killed(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(import_module("mlflow.pytorch"), "save_model", killed)
+        patched.setattr(import_module("mlflow.pyfunc"), "save_model", killed)
         with pytest.raises(KeyboardInterrupt):
-            record.model(run, net, model, (1,), ["a", "b"])
+            record.model(*arguments)
     assert counted(database) == {"logged_models": 1, "inputs": 1}
-    logged = record.model(run, net, model, (1,), ["a", "b"])
+    logged = record.model(*arguments)
     assert counted(database) == {"logged_models": 1, "inputs": 1}
     assert [path.name for path in tmp_path.glob("files/models/*")] == [logged]
-    assert record.model(run, net, model, (1,), ["a", "b"]) == logged
+    assert record.model(*arguments) == logged
 
 
 def counted(database: Path) -> dict[str, int]:
@@ -144,21 +151,3 @@ def counted(database: Path) -> dict[str, int]:
         return {
             table: db.execute(f"select count(*) from {table}").fetchone()[0] for table in ("logged_models", "inputs")
         }
-
-
-def test_an_exported_model_says_what_the_model_says() -> None:
-    """Nested members, weights by class, a power and a head, for a batch of another size than the example's."""
-    one, two, three = (model("exported", i) for i in range(3))
-    head = {"weight": torch.arange(18.0).reshape(3, 6) / 9, "bias": torch.zeros(3)}
-    by_class = Model((one, two), ((0.5, 0.0, 1.0), (0.5, 1.0, 0.0)))
-    for deployed in (
-        Model((one,)),
-        Model((one, two), (0.0, 1.0)),
-        Model((three, Model((by_class,), ((0.1, 2.0, 1.0),), 2.0)), (0.3, 0.7)),
-        Model((one, two), by_class.weights, head=head),
-    ):
-        program = torch.export.export(
-            runs.Deployed(NET, deployed).eval(), (torch.zeros(2, 4),), dynamic_shapes=({0: torch.export.Dim("batch")},)
-        )
-        x = data(7).x
-        torch.testing.assert_close(program.module()(x), outputs(deployed, NET, x))
