@@ -13,8 +13,11 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from fedcore.builders import CONTEXT, describe, settings_of
+from fedcore.data import schema_of
+from fedcore.data.encoding import encode
 from fedcore.division import DividedDataset, architecture, way
 from fedcore.evaluate import outputs
 from fedcore.execute.workers import Inline, Workers, one_thread
@@ -118,19 +121,29 @@ def settings_functions() -> dict[str, Callable[[str], Callable[..., Any]]]:
 class DeployedModel:
     """The model deployed on a device.
 
-    shape: an example's. scale: scales new examples as the device scaled its own.
+    shape: an example's. scale: prepares new examples as the device prepared its own. encode: the same for the rows of a
+    data frame, by the names of its columns; None for data that are not a table.
     """
 
     model: Model
     net: Net
     shape: tuple[int, ...]
     scale: Callable[[Data], Data]
+    encode: Callable[[pd.DataFrame], Tensor] | None = None
 
-    def probabilities(self, x: ArrayLike) -> NDArray[np.float32]:
+    def probabilities(self, x: ArrayLike | pd.DataFrame) -> NDArray[np.float32]:
         """Return the probabilities of the classes, (N, K), of examples x (N, *shape) as they were loaded.
 
-        Raises InputError for examples of another shape, or that are not numbers.
+        x may be a data frame with the columns of the table that was learnt from. Raises InputError for examples of
+        another shape or that are not numbers, and for a frame that lacks a column or has a cell of another kind.
         """
+        inputs = self.encode(x) if self.encode is not None and isinstance(x, pd.DataFrame) else self._prepared(x)
+        with one_thread():
+            found: NDArray[np.float32] = outputs(self.model, self.net, inputs).exp().numpy()
+        return found
+
+    def _prepared(self, x: Any) -> Tensor:
+        """Return an array's examples as the device prepares them."""
         values = np.asarray(x)
         if values.shape[1:] != self.shape or values.dtype.kind not in "biuf":
             raise InputError(
@@ -139,12 +152,10 @@ class DeployedModel:
             )
         examples = torch.tensor(values)
         data = Data(examples if examples.dtype == torch.uint8 else examples.float(), torch.zeros(0))
-        with one_thread():
-            found: NDArray[np.float32] = outputs(self.model, self.net, self.scale(data).inputs()).exp().numpy()
-        return found
+        return self.scale(data).inputs()
 
-    def predict(self, x: ArrayLike) -> NDArray[np.int64]:
-        """Return the numbers of the most probable classes, (N,), of examples x (N, *shape)."""
+    def predict(self, x: ArrayLike | pd.DataFrame) -> NDArray[np.int64]:
+        """Return the numbers of the most probable classes, (N,), of examples x, as for `probabilities`."""
         found: NDArray[np.int64] = self.probabilities(x).argmax(1)
         return found
 
@@ -170,7 +181,9 @@ class Result:
         with one_thread():
             found = {name: deploy(*what) for names, (deploy, *what) in groups for name in names}
         return {
-            name: DeployedModel(found[name], device.net, tuple(device.data.train.x.shape[1:]), self._scale(name))
+            name: DeployedModel(
+                found[name], device.net, tuple(device.data.train.x.shape[1:]), self._scale(name), self._encode(name)
+            )
             for name, device in fed.devices.items()
         }
 
@@ -178,6 +191,11 @@ class Result:
         if isinstance(self.fed, DividedDataset):
             return partial(self.fed.scale_like, device=device, seed=self.seed)
         return _unscaled
+
+    def _encode(self, device: str) -> Callable[[pd.DataFrame], Tensor] | None:
+        if not isinstance(self.fed, DividedDataset) or not schema_of(self.fed.dataset).columns:
+            return None
+        return partial(encode, schema=self.fed.schema(self.seed), device=device)
 
 
 def _unscaled(data: Data) -> Data:

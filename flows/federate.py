@@ -37,11 +37,13 @@ if __name__ == "__main__":  # bad input is refused before the imports below, whi
     open_template(serve)  # before the imports that follow start threads
     with report_bad_input():
         from tasks.config.request import ask, plan_jobs
-        from tasks.report.preview import show_own
 
         asked = ask(sys.argv[1:])
+        planned = plan_jobs(asked)[1]
         if not asked.prepared:
-            show_own(plan_jobs(asked)[1])
+            from tasks.report.preview import show_own
+
+            show_own(planned)
 
 from prefect import flow, runtime
 

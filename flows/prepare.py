@@ -32,9 +32,10 @@ if __name__ == "__main__":  # before the imports below, which take seconds
                 pass
             case ["preview", *given]:
                 from tasks.config.request import ask, plan_jobs
-                from tasks.report.preview import print_preview
 
                 job = plan_jobs(ask(given))[1][0]
+                from tasks.report.preview import print_preview
+
                 print_preview(job.settings[0], job.seed, tolerant=True)
                 sys.exit()
             case _:

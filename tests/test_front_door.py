@@ -95,6 +95,26 @@ def test_models_predict_as_they_were_scored(digits: fc.Dataset, scale: Any):
     assert tested == accuracies(result.table, "test")
 
 
+@pytest.mark.slow
+def test_models_predict_the_rows_of_a_frame_by_the_names_of_its_columns(tmp_path: Path):
+    """Texts and gaps included; scored on the very rows that the partition held out."""
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"a": rng.normal(size=120), "kind": rng.choice(["x", "y"], 120), "who": np.arange(120) % 3})
+    rows["y"] = np.where((rows["a"] > 0) & (rows["kind"] == "x"), "yes", "no")
+    rows.loc[::11, "a"] = np.nan
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    data = fc.load("table", path=tmp_path / "t.csv", label="y", device="who", missing="median")
+    fed = fc.federate(data, fc.by_device(), scale="device", net=fc.auto(widths=[8]))
+    result = fc.run(fc.fedavg(training=QUICK), fed)
+    scored = accuracies(result.table, "test")
+    for name, own in fed.partition().devices.items():
+        held = rows.iloc[own["test"]]
+        guess = np.array(data.classes)[result.models[name].predict(held[["kind", "a"]])]
+        assert (guess == held["y"]).mean() == scored[name]
+    with pytest.raises(fc.InputError, match="column 'kind' is not there"):
+        result.models["0"].predict(rows[["a"]])
+
+
 def test_models_of_a_federation_of_ones_own_predict():
     fed = federation()
     result = fc.run(fc.fedavg(rounds=2), fed, seed=1)

@@ -412,7 +412,7 @@ def _take(data: Data, index: Index, known: bool = True) -> Data:
 def _shared_fit(dataset: Dataset, partition: Partition, schema: Schema) -> Fit | tuple[Tensor, Tensor, Tensor]:
     """Return the numbers that prepare the shared test set: of all examples, or of each, (N, *shape)."""
     trains = training(partition)
-    for givers in (dataset.device, dataset.domain) if dataset.test is None else ():
+    for givers in (dataset.device, dataset.domain) if dataset.test is None and schema.shared != Fit() else ():
         if givers is not None and all(givers[index[0]] == who for who, index in trains.items()):
             own = [fit_tensors(schema.devices[who], schema.shape) for who in trains]
             place = {who: i for i, who in enumerate(trains)}

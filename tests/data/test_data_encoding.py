@@ -102,7 +102,7 @@ def test_a_device_fits_on_its_own_training_rows_alone(made: Made):
     assert fitted(other, training(parts), "device").devices["north"] == known(made, "device").devices["north"]
 
 
-def test_a_column_that_a_device_lacks_is_filled_with_the_others_mean_median(made: Made):
+def test_a_column_that_a_device_lacks_is_filled_with_the_mean_median(made: Made):
     frame, _, parts = made
     medians, sizes = [], []
     for who in ("north", "south"):

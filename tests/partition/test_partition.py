@@ -9,7 +9,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from partitions import DOMAINS, FROM_DATA, LABELS, OWNERS, SETTINGS, dataset, equal, refusal
 
-from fedcore.data import load
+from fedcore.data import Dataset, load
 from fedcore.partition import PARTITIONS, Partition, check_labels, partition, splits
 from fedcore.partition.tables import from_frame, to_frame
 from fedcore.types import Data, InputError
@@ -378,7 +378,7 @@ def test_scaling_by_device_scales_a_common_test_set_by_everyone():
     made = partition(official, **{**SETTINGS, "name": "by_device"})
     _, shared = splits(official, made, scale="device")
     assert len(shared) == 7
-    with pytest.raises(InputError, match=r"data.scale = 'devices': did you mean 'device'"):
+    with pytest.raises(InputError, match=r"federation.scale = 'devices': did you mean 'device'"):
         splits(data, made, scale="devices")
 
 
@@ -404,3 +404,14 @@ def test_auto_takes_the_devices_of_the_data_or_draws_them():
         for who, own in found.devices.items():
             assert all(np.array_equal(own[part], wanted.devices[who][part]) for part in own)
         assert np.array_equal(found.shared, wanted.shared)
+
+
+@pytest.mark.parametrize("name", ["by_device", "iid"])
+def test_pixels_that_nothing_prepares_stay_bytes(name: str):
+    """A quarter of the memory, on devices and in the shared test set."""
+    pixels = torch.arange(60 * 4, dtype=torch.uint8).reshape(60, 1, 2, 2)
+    data = Dataset(Data(pixels, torch.arange(60) % 2), None, ("a", "b"), tuple(f"d{i % 3}" for i in range(60)))
+    made = partition(data, name=name, devices=3, seed=0)
+    held, shared = splits(data, made)
+    assert {own.train.x.dtype for own in held.values()} == {shared.x.dtype} == {torch.uint8}
+    assert torch.equal(shared.x, pixels[made.shared])

@@ -238,5 +238,5 @@ def test_an_entry_of_claims_may_hold_gates_beside_claims(tmp_path: Path):
 
 def test_the_project_has_each_section_and_study_once():
     assert set(PARAMS) - set(METHODS) == {*REQUIRED, "methods", "studies"}
-    for folder in ("studies", "claims"):
-        assert {path.stem for path in (ROOT / folder).iterdir()} == {"code", "fedasa", "dfl", "st_lf"}
+    for folder, more in (("studies", {"mine"}), ("claims", set[str]())):
+        assert {path.stem for path in (ROOT / folder).iterdir()} == {"code", "fedasa", "dfl", "st_lf"} | more
