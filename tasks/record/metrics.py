@@ -63,7 +63,8 @@ def device_table(table: pd.DataFrame) -> bytes:
     last = tidy.final(table).assign(column=table["split"] + "." + table["metric"])
     order = dict.fromkeys(last["column"])
     wide = last.pivot_table("value", "device", "column", sort=False, dropna=False)[[*order]]
-    return wide.reset_index().to_json(orient="split", index=False, double_precision=15).encode()
+    found = wide.reset_index().astype(object).where(lambda cells: cells.notna(), None)
+    return json.dumps({"columns": list(found), "data": found.to_numpy().tolist()}).encode()
 
 
 def read_device_table(content: bytes) -> pd.DataFrame:

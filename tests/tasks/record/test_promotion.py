@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ Make = Callable[..., Any]
 @pytest.fixture
 def make(client: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     """Return a function that registers a version with accuracies of devices, for a task named after the test."""
-    name = promotion.registered(request.node.name[:40].replace("[", "-").replace("]", ""))
+    name = promotion.registered(re.sub(r"\W+", "-", request.node.name))
     client.create_registered_model(name)
     experiment = client.get_experiment_by_name("fedcore").experiment_id
 
