@@ -28,7 +28,7 @@ def test_the_masked_sum_is_the_plain_sum_to_the_resolution():
     torch.testing.assert_close(found, sum(values(name) for name in NAMES), rtol=0, atol=len(NAMES) * 2.0**-33)
 
 
-def test_a_single_masked_update_tells_nothing_and_other_seeds_mask_otherwise():
+def test_a_masked_update_tells_nothing_and_seeds_mask_differently():
     """It is spread over all integers: half of them are negative, and their size is that of 2^63."""
     one, again, other = masked()["a"], masked()["a"], masked(1)["a"]
     assert torch.equal(one, again)

@@ -68,7 +68,7 @@ def squares(folders: Iterable[Path], classes: tuple[str, ...], size: int, gray: 
             raise InputError(f"data.path = {folder}: no picture ({', '.join(TYPES)}); add some, or remove the folder")
         x += [square(file, size, gray) for file in files]
         y += [classes.index(folder.name)] * len(files)
-    return Data(torch.from_numpy(np.stack(x)), torch.tensor(y))
+    return Data(torch.from_numpy(np.ascontiguousarray(np.stack(x))), torch.tensor(y))
 
 
 def square(file: Path, size: int, gray: bool) -> NDArray[np.uint8]:

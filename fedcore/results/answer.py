@@ -131,7 +131,7 @@ class Answer:
         return self.own or self.new or Advice(Action.UNSURE, reason="there is no test data")
 
     @property
-    def recommended(self) -> str | None:
+    def advised(self) -> str | None:
         """The row to use, None where nothing can be said."""
         return None if self.advice.action is Action.UNSURE else self.advice.method
 

@@ -231,12 +231,12 @@ def proposals(results: Iterable[Path], answers: Mapping[Place, Answer]) -> list[
             if not run["control"]:
                 mine = found.setdefault((run["study"], run["setting"]), {})
                 mine.setdefault(run["method"], []).append(run)
-    recommended = {(study, setting): one.recommended for (study, _, setting), one in answers.items()}
+    advised = {(study, setting): one.advised for (study, _, setting), one in answers.items()}
     chosen = []
     for place, rows in found.items():
         scores = {name: _mean([run["validation"] for run in runs]) for name, runs in rows.items()}
         known = [name for name, score in scores.items() if score is not None]
-        name = recommended.get(place) or max(known, key=lambda name: scores[name] or 0.0, default=None)
+        name = advised.get(place) or max(known, key=lambda name: scores[name] or 0.0, default=None)
         if name in rows:
             chosen.append(min(rows[name], key=lambda run: run["seed"])["config"])
     return chosen

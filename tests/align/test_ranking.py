@@ -101,7 +101,7 @@ def test_without_any_validation_example_names_decide():
     assert rank_ascending({}, {name: Update(biased(0), {MARKS: marks}) for name in "ba"}, NETS) == ["a", "b"]
 
 
-def test_marks_travel_only_for_the_exam_that_needs_them_and_training_is_the_same():
+def test_marks_travel_only_for_their_exam_and_training_is_the_same():
     stages = {exam: train_for_exam(SGD, len, exam) for exam in ("classes", "validation", "test")}
     assert [stage.attach for stage in stages.values()] == [mark, None, None]
     assert len({key(stage.local) for stage in stages.values()}) == 1

@@ -80,7 +80,7 @@ ODD = {"list": [[1, 2]] * 30, "struct": [{"a": 1}] * 30, "bytes": [b"\xff"] * 30
 @pytest.mark.parametrize("kind", ODD)
 def test_a_parquet_column_of_neither_numbers_nor_names_is_not_read(tmp_path: Path, kind: str):
     file = tmp_path / "t.parquet"
-    pq.write_table(pa.table({"u": [0.5] * 30, "odd": ODD[kind], "y": LABELS}), file)
+    pq.write_table(pa.table({"u": [i / 2 for i in range(30)], "odd": ODD[kind], "y": LABELS}), file)
     assert load("table", path=file, label="y").train.x.shape == (30, 1)
     said = refusal("table", path=file, label="odd")
     assert said == f"data.path = {file}: no column 'odd'; it has: u, y"

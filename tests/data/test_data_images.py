@@ -50,7 +50,7 @@ DAMAGE = {
     "empty": (lambda raw: b"", "no idx file"),
     "wrong magic": (lambda raw: b"\0\0\x0d" + raw[3:], "no idx file"),
     "html": (lambda raw: b"<html>404</html>", "no idx file"),
-    "no examples": (lambda raw: raw[:4] + bytes(4) + raw[8 : 4 + 4 * raw[3]], "labels for"),
+    "no examples": (lambda raw: raw[:4] + bytes(4) + raw[8 : 4 + 4 * raw[3]], "is empty"),
 }
 
 

@@ -209,7 +209,7 @@ def test_settings_that_exclude_one_another_are_refused(settings, message):
         analytic(**settings)
 
 
-def test_sums_of_another_shape_and_examples_of_another_size_name_the_device():
+def test_sums_or_examples_of_another_size_name_the_device():
     _, server, updates = sent(divided([30, 30]))
     wrong = replace(updates["b"], extra={**updates["b"].extra, TARGETS: torch.zeros(2, 3)})
     with pytest.raises(InputError, match=r"^update of b: targets has shape \(2, 3\), must be \(13, 3\)$"):

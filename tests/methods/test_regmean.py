@@ -82,7 +82,7 @@ def test_with_equal_inputs_it_is_the_even_mean():
         torch.testing.assert_close(x, torch.stack([params[leaf] for params in models]).mean(0), rtol=1e-4, atol=1e-5)
 
 
-def test_without_off_diagonal_each_input_is_weighted_by_its_own_sum_of_squares():
+def test_share_0_weighs_each_input_by_its_own_sum_of_squares():
     given = {name: update(name, model(name, net=LINEAR), LINEAR) for name in "ab"}
     found = merged(regmean(nets=dict.fromkeys("ab", LINEAR), share=0.0, damping=0.0), given)
     squares = [device(name, LINEAR).data.train.x.square().sum(0) for name in "ab"]
@@ -129,7 +129,7 @@ def test_the_sums_travel_with_the_model():
     assert set(one.down.values()) == {2 * NBYTES}
 
 
-def test_devices_without_examples_have_no_weight_and_layers_without_any_keep_the_mean():
+def test_without_examples_a_device_has_no_weight_a_layer_its_mean():
     given = {name: update(name, model(name)) for name in "ab"}
     empty = update("c", model("c"), NET, 0)
     torch.testing.assert_close(merged(regmean(), {**given, "c": empty}), merged(regmean(), given))
