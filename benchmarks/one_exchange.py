@@ -34,7 +34,7 @@ def chosen_devices(result, fed) -> dict[str, float]:
     for name, device in fed.devices.items():
         model = Update(result.models[name].model.members[0])
         marks[name] = mark(model, device, StepId(0, 0, 0, name)).extra[MARKS]
-    scores = {"classes": pd.Series(class_scores(marks)), "validation": last["val"], "ceiling": last["shared"]}
+    scores = {"classes": pd.Series(class_scores(marks)), "validation": last["val"], "test": last["shared"]}
     return {f"best device by {exam}": last["shared"][of.idxmax()] for exam, of in scores.items()}
 
 

@@ -104,14 +104,14 @@ def ridge(gram: Tensor, targets: Tensor, reg: float, extra: float = 0.0) -> Tens
 def damped(gram: Tensor, share: float, damping: float) -> Tensor:
     r"""Return a G + (1 - a) diag(G) + d mean(diag(G)) I.
 
-    share: a, of the entries beside the diagonal (Jin et al. 2023, Section 3.4). damping: d.
+    share: a, of the entries beside the diagonal, which Jin et al. (2023) scale down. damping: d.
     """
     diagonal = gram.diagonal()
     return share * gram + ((1 - share) * diagonal + damping * diagonal.mean()).diag()
 
 
 def regression_mean(weights: Sequence[Tensor], grams: Sequence[Tensor]) -> Tensor | None:
-    r"""Return the linear layer nearest to all devices' layers on their own inputs (Jin et al. 2023, eq. 2).
+    r"""Return the linear layer nearest to all devices' layers on their own inputs (Jin et al. 2023).
 
     W = (sum_i W_i G_i) (sum_i G_i)^-1
 

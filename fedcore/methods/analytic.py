@@ -83,8 +83,8 @@ def analytic(
         send_sums, features=features, rank=rank, precision=precision, clip=clip, noise=noise,
         partners=tuple(sorted(nets)) if sums == "masked" else (),
     )  # fmt: skip
-    # Noise moves an eigenvalue by about twice its deviation times the square root of their number (Wigner);
-    # half as much again keeps the smallest one clear of zero.
+    # Noise moves an eigenvalue by about twice its deviation times the square root of their number (Wigner's law); half
+    # as much again keeps the smallest one clear of zero.
     spread = 3 * noise * math.sqrt(len(nets) * (features + 1))
     return Method(begin, (Stage(local, partial(fit_output, features=features, reg=reg, spread=spread)),), deploy)
 
