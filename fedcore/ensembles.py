@@ -16,7 +16,8 @@ those that tie. Nothing more is sent than the sum of all counts, downwards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Literal, TypeAlias
 
@@ -26,13 +27,17 @@ from torch import Tensor
 from fedcore.evaluate import combine, outputs
 from fedcore.local import predict
 from fedcore.messages import WEIGHTS, pack_models, unpack_models
-from fedcore.types import Deploy, Device, Message, Model, Params, StepId, Turn, Update, step_word
+from fedcore.nets import key
+from fedcore.types import Deploy, Device, Message, Model, Net, Params, StepId, Turn, Update, step_word
 
 Voting: TypeAlias = Literal["counts", "size", "even", "entropy"]
 
 COUNTS, SHARE, ODDS = "labels/counts", "personal/share", "personal/odds"
 """Leaves: labelled training examples by class (K,) int64, of a device in its update, of all devices in a message; in a
 device's memory, the share s of the common model and pi_i / pi (K,)."""
+
+KINDS = "kinds"
+"""The leaf of a message of models whose nets differ: each one's place among the kinds of nets, (M,) int64."""
 
 SHARES = tuple(tenths / 10 for tenths in range(11))
 
@@ -108,9 +113,24 @@ def deploy_personal(memory: Params, message: Message, *, common: Deploy) -> Mode
     return personal_model(own, common(own, message), float(memory[SHARE]), memory[ODDS])
 
 
-def deploy_ensemble(memory: Params, message: Message) -> Model:
-    """Run all models received; before that the device's own, or the initial one."""
-    return unpack_models(message.extra) if WEIGHTS in message.extra else Model((memory or message.params,))
+def deploy_ensemble(memory: Params, message: Message, *, kinds: Sequence[Net] = ()) -> Model:
+    """Run all models received; before that the device's own, or the initial one. kinds: see `kinds_of`."""
+    if WEIGHTS not in message.extra:
+        return Model((memory or message.params,))
+    voters = unpack_models(message.extra)
+    if not kinds:
+        return voters
+    which = message.extra[KINDS].tolist()
+    models = (Model((params,), net=kinds[k]) for params, k in zip(voters.params, which, strict=True))
+    return replace(voters, members=tuple(models))
+
+
+def kinds_of(nets: Mapping[str, Net]) -> tuple[Net, ...]:
+    """Return the architectures in the order of their first devices; none where all are equal."""
+    kinds: dict[bytes, Net] = {}
+    for net in nets.values():
+        kinds.setdefault(key(net), net)
+    return tuple(kinds.values()) if len(kinds) > 1 else ()
 
 
 # steps of the server
@@ -155,7 +175,9 @@ def elect(updates: Mapping[str, Update], turn: Turn, voting: Voting) -> tuple[li
     return [turn.names[i] for i in votes.nonzero()[:, 0].tolist()], weights[votes]
 
 
-def pack_ensemble(updates: Mapping[str, Update], turn: Turn, voting: Voting) -> Params:
-    """Return the voters' models and their weights, for a message."""
+def pack_ensemble(updates: Mapping[str, Update], turn: Turn, voting: Voting, nets: Mapping[str, Net]) -> Params:
+    """Return the voters' models, their weights and, where nets differ, their kinds, for a message."""
     voters, weights = elect(updates, turn, voting)
-    return pack_models([updates[name].params for name in voters], weights)
+    packed = pack_models([updates[name].params for name in voters], weights)
+    keys = [key(net) for net in kinds_of(nets)]
+    return packed | ({KINDS: torch.tensor([keys.index(key(nets[name])) for name in voters])} if keys else {})

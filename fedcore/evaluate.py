@@ -22,12 +22,13 @@ def outputs(model: Model, net: Net, x: Tensor) -> Tensor:
 
     net: the device's, for a model that has none of its own.
     """
-    net = model.net or net
-    logits = [
-        outputs(member, net, x) if isinstance(member, Model) else predict(member, net, x, BATCH)
-        for member in model.members
-    ]
+    logits = [answers(member, model.net or net, x) for member in model.members]
     return combine(logits, model.weights, model.power, model.head)
+
+
+def answers(member: Params | Model, net: Net, x: Tensor) -> Tensor:
+    """Return a member's logits (N, K), which are a model's log-probabilities."""
+    return outputs(member, net, x) if isinstance(member, Model) else predict(member, net, x, BATCH)
 
 
 def combine(logits: Sequence[Tensor], weights: Weights, power: float = 1.0, head: Params | None = None) -> Tensor:

@@ -222,8 +222,8 @@ class Model:
     p_c(x) ~ sum_i w_ic p_ic(x)^power     weights by member and class, (M, K), or a power; normalised over the classes
 
     members: leaves of a net, or models. head: a linear layer on the members' logits side by side, "weight" (K, M K) and
-    "bias" (K,), which takes the place of the mean: p = softmax(head(z_1, ..., z_M)). net: what the members run on where
-    it is not the device's own.
+    "bias" (K,), which takes the place of the mean, p = softmax(head(z_1, ..., z_M)); of a model its log-probabilities.
+    net: the net that the members run on where it is not the device's own.
     """
 
     members: tuple[Params | Model, ...]

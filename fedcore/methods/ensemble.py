@@ -16,13 +16,13 @@ from fedcore.ensembles import (
     deploy_ensemble,
     deploy_personal,
     gather_counts,
+    kinds_of,
     pack_ensemble,
     personalise,
     send_model,
 )
 from fedcore.local import Training, train
 from fedcore.messages import initial_messages, to_everyone
-from fedcore.nets import require_equal
 from fedcore.types import Message, Method, Net, Params, Stage, Turn, Update
 
 
@@ -33,25 +33,31 @@ def ensemble(
 
     weights: of the votes: "counts" (for each class, by the devices' examples of it), "size" (by all their examples),
     "even", or "entropy" (of their labels). personal: each device corrects the answer by its own labels' frequencies and
-    mixes it with its own model's, as is best on its validation examples.
+    mixes it with its own model's, as is best on its validation examples. Devices' nets may differ.
     """
-    require_equal(nets)
+    deploy = partial(deploy_ensemble, kinds=kinds_of(nets))
     stages = (
         Stage(partial(train, training=training), None),
-        Stage(partial(send_model, personal=personal), partial(send_all, weights=weights, personal=personal)),
+        Stage(partial(send_model, personal=personal), partial(send_all, nets=nets, weights=weights, personal=personal)),
     )
     begin = partial(initial_messages, common=common)
     if not personal:
-        return Method(begin, stages, deploy_ensemble)
-    last = Stage(partial(personalise, common=deploy_ensemble), None)
-    return Method(begin, (*stages, last), partial(deploy_personal, common=deploy_ensemble))
+        return Method(begin, stages, deploy)
+    last = Stage(partial(personalise, common=deploy), None)
+    return Method(begin, (*stages, last), partial(deploy_personal, common=deploy))
 
 
 def send_all(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, weights: Voting, personal: bool
+    server: Params,
+    updates: Mapping[str, Update],
+    turn: Turn,
+    *,
+    nets: Mapping[str, Net],
+    weights: Voting,
+    personal: bool,
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone all models and their weights."""
-    extra = pack_ensemble(updates, turn, weights)
+    extra = pack_ensemble(updates, turn, weights, nets)
     if personal:
         extra[COUNTS] = gather_counts(updates, turn).sum(0)
     return server, to_everyone(turn.names, Message(extra=extra))

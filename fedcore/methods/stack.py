@@ -12,7 +12,8 @@ softmax is the answer: good for choosing a class, poor as a probability.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -20,10 +21,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedcore.ensembles import deploy_ensemble, pack_ensemble, send_model
-from fedcore.local import SCORING_BATCH, Training, predict, train
-from fedcore.messages import initial_messages, to_everyone, unpack_models
-from fedcore.nets import require_equal
+from fedcore.ensembles import deploy_ensemble, kinds_of, pack_ensemble, send_model
+from fedcore.evaluate import answers
+from fedcore.local import Training, train
+from fedcore.messages import initial_messages, to_everyone
 from fedcore.types import (
     Device,
     InputError,
@@ -54,31 +55,36 @@ def stack(
     examples: Examples = "training",
     reg: Positive = 1e-3,
 ) -> Method:
-    """Build stacking. examples: whose sums devices send. reg: lambda as a factor of the mean diagonal of G."""
-    require_equal(nets)
+    """Build stacking. examples: whose sums devices send. reg: lambda as a factor of the mean diagonal of G.
+
+    Devices' nets may differ; the head then sees log-probabilities in place of logits.
+    """
+    kinds = kinds_of(nets)
     stages = (
         Stage(partial(train, training=training), None),
-        Stage(partial(send_model, personal=False), send_all),
-        Stage(partial(send_sums, examples=examples), partial(solve, examples=examples, reg=reg)),
+        Stage(partial(send_model, personal=False), partial(send_all, nets=nets)),
+        Stage(partial(send_sums, kinds=kinds, examples=examples), partial(solve, examples=examples, reg=reg)),
     )
-    return Method(partial(initial_messages, common=common), stages, deploy_stack)
+    return Method(partial(initial_messages, common=common), stages, partial(deploy_stack, kinds=kinds))
 
 
 @step_word("send")
-def send_all(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
+def send_all(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, nets: Mapping[str, Net]
+) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone all models; until the head comes they vote as an ensemble."""
-    return server, to_everyone(turn.names, Message(extra=pack_ensemble(updates, turn, "counts")))
+    return server, to_everyone(turn.names, Message(extra=pack_ensemble(updates, turn, "counts", nets)))
 
 
 @step_word("sum")
 def send_sums(
-    memory: Params, message: Message, device: Device, step_id: StepId, *, examples: Examples
+    memory: Params, message: Message, device: Device, step_id: StepId, *, kinds: Sequence[Net], examples: Examples
 ) -> tuple[Params, Update]:
     """Send G and B of the device's examples; store the models received."""
     data = device.data.val if examples == "validation" else device.data.train
-    members = unpack_models(message.extra).params
+    members = deploy_ensemble({}, message, kinds=kinds).members
     x = data.inputs() if len(data) else device.data.test.inputs(slice(0, 0))
-    logits = [predict(member, device.net, x, SCORING_BATCH).double() for member in members]
+    logits = [answers(member, device.net, x).double() for member in members]
     z = torch.cat([*logits, torch.ones(len(x), 1, dtype=torch.float64)], 1)
     upper = torch.triu_indices(z.shape[1], z.shape[1])
     sums = {GRAM: (z.T @ z)[upper[0], upper[1]], CROSS: z.T @ one_hot(data.y, logits[0].shape[1]).double()}
@@ -119,10 +125,9 @@ def ridge(gram: Tensor, cross: Tensor, reg: float) -> tuple[Tensor, Tensor]:
     return solution[:-1], solution[-1]
 
 
-def deploy_stack(memory: Params, message: Message) -> Model:
+def deploy_stack(memory: Params, message: Message, *, kinds: Sequence[Net]) -> Model:
     """Run all models below the head; before it came the ensemble, or the device's own model."""
     head = {name.removeprefix(HEAD): leaf for name, leaf in message.extra.items() if name.startswith(HEAD)}
     if not head:
-        return deploy_ensemble(memory, message)
-    voters = unpack_models(memory)
-    return Model(voters.members, voters.weights, head=head)
+        return deploy_ensemble(memory, message, kinds=kinds)
+    return replace(deploy_ensemble({}, Message(extra=memory), kinds=kinds), head=head)

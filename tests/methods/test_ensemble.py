@@ -17,7 +17,7 @@ from fedcore.execute.workers import Inline
 from fedcore.local import predict
 from fedcore.methods import method
 from fedcore.rounds import run
-from fedcore.types import Data, InputError, Model, Splits
+from fedcore.types import Data, Model, Splits
 
 ensemble = partial(method, "ensemble", nets=NETS, training=SGD, common=False)
 FED = federation()
@@ -123,9 +123,25 @@ def test_traffic_is_all_models_down_and_one_model_with_its_counts_up():
     assert len({id(message) for message in one.state.messages.values()}) == 1
 
 
-def test_nets_that_differ_are_refused():
-    with pytest.raises(InputError, match=r"^net\.variants: this method combines models leaf by leaf"):
-        ensemble(nets={"a": NET, "b": nets.net("mlp", shape=(4,), classes=3, widths=[7])})
+def test_nets_that_differ_vote_like_any_others():
+    """Each member runs on its own net, on every device; traffic has a number more for each model."""
+    wide = nets.net("mlp", shape=(4,), classes=3, widths=[7])
+    fed = replace(FED, devices=FED.devices | {"b": replace(FED.devices["b"], net=wide)})
+    built = ensemble(nets=fed.public.nets)
+    one, x, n = last(built, fed, 4), fed.test.x, counts(fed)
+    models = [update.params for update in trained(fed, SGD, 4).values()]
+    said = np.stack([
+        predict(params, there.net, x, 99).softmax(1).numpy()
+        for params, there in zip(models, fed.devices.values(), strict=True)
+    ])  # fmt: skip
+    mixed = np.einsum("ik,ink->nk", n / n.sum(0), said)
+    mixed /= mixed.sum(1, keepdims=True)
+    for name, found in deployed(built, fed, one).items():
+        np.testing.assert_allclose(outputs(found, fed.devices[name].net, x).exp(), mixed, rtol=1e-5, atol=1e-7)
+    sizes = [4 * sum(leaf.numel() for leaf in params.values()) for params in models]
+    assert one.down == dict.fromkeys("abc", sum(sizes) + 9 * 4 + 3 * 8)
+    personal = last(ensemble(nets=fed.public.nets, personal=True), fed, 4)
+    assert all(0 <= score["test"]["accuracy"] <= 1 for score in personal.scores.values())
 
 
 # personal answers

@@ -11,6 +11,7 @@ import torch
 from federations import ADAM, NBYTES, NET, NETS, SGD, bits, federation, last, trained
 from sklearn.linear_model import Ridge
 
+from fedcore import nets
 from fedcore.evaluate import outputs
 from fedcore.execute.workers import Inline
 from fedcore.local import predict
@@ -85,3 +86,20 @@ def test_devices_without_examples_add_nothing():
     }
     with pytest.raises(InputError, match=r"^stack\.examples = validation: no device has any$"):
         last(stack(examples="validation"), replace(FED, devices=devices))
+
+
+def test_nets_that_differ_are_stacked_by_their_log_probabilities():
+    wide = nets.net("mlp", shape=(4,), classes=3, widths=[7])
+    fed = replace(FED, devices=FED.devices | {"b": replace(FED.devices["b"], net=wide)})
+    one = last(stack(nets=fed.public.nets, training=ADAM, reg=0.01), fed, 2)
+    parts = [(update.params, fed.devices[name].net) for name, update in trained(fed, ADAM, 2).items()]
+
+    def said(x):
+        found = [predict(params, net, x, 99).log_softmax(1).double().numpy() for params, net in parts]
+        return np.concatenate(found, 1)
+
+    z = np.concatenate([said(there.data.train.x) for there in fed.devices.values()])
+    y = np.eye(3)[np.concatenate([there.data.train.y.numpy() for there in fed.devices.values()])]
+    scores = Ridge(alpha=0.01 * np.square(z).sum(0).mean(), solver="cholesky").fit(z, y).predict(said(fed.test.x))
+    accuracy = (scores.argmax(1) == fed.test.y.numpy()).mean()
+    assert {score["shared"]["accuracy"] for score in one.scores.values()} == {accuracy}
