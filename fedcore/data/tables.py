@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import get_args
@@ -82,11 +82,10 @@ def table(
 
     labels = all_rows(label)
     check_classes(path, label, labels)
-    marks = {} if split is None else {file: split_marks(file, frame, split) for file, frame in frames.items()}
-    shown = {
-        file: frame[[mark != "test" for mark in marks[file]]] if marks else frame for file, frame in frames.items()
-    }
-    found = {name: inspect(shown, name, name in categorical, categories) for name in asked}
+    seen = frames
+    if split is not None:
+        seen = {file: frame[[m != "test" for m in split_marks(file, frame, split)]] for file, frame in frames.items()}
+    found = {name: inspect(seen, name, name in categorical, categories) for name in asked}
     left_out = {name: one for name, one in found.items() if isinstance(one, str)}
     columns = [one for one in found.values() if isinstance(one, Column)]
     if features is not None and left_out:
@@ -159,32 +158,30 @@ def inspect(frames: Mapping[Path, pd.DataFrame], name: str, named: bool, categor
 
     named: its numbers are names. Raises InputError for dates and times, and for a word among numbers.
     """
-    parts = [frame[name] for frame in frames.values()]
     refuse_times(frames, name)
-    distinct = sorted({*np.concatenate([words(frame, name) for frame in frames.values()]).tolist()} - {""})
-    if len(distinct) < 2:
-        return f"the same value in every row: {distinct[0]!r}" if distinct else "no value in any row"
-    if not named and all(
-        is_bool_dtype(part.dtype) or all(isinstance(cell, bool) for cell in part.dropna()) for part in parts
-    ):
+    parts = [part for frame in frames.values() if len(part := frame[name].dropna())]
+    if not parts:
+        return "no value in any row"
+    if pd.concat(parts).nunique() < 2:
+        return f"the same value in every row: {words(parts[0].head(1).to_frame(), name).item()!r}"
+    if not named and all(is_bool_dtype(part.dtype) or {*map(type, part)} == {bool} for part in parts):
         return Column(name, "boolean")
-    numeric = any(is_numeric_dtype(part.dtype) and part.notna().any() for part in parts)
-    if not named and (numeric or any(np.isfinite(numbers(part)).any() for part in parts)):
+    if not named and any(is_numeric_dtype(part.dtype) or np.isfinite(numbers(part)).any() for part in parts):
         return Column(name, "number")
+    distinct = in_order({*np.concatenate([words(part.to_frame(), name) for part in parts]).tolist()} - {""})
     if len(distinct) > categories:
         return f"{len(distinct):,} different texts, more than data.categories = {categories}"
-    return Column(name, "text", in_order(distinct))
+    return Column(name, "text", distinct)
 
 
 def refuse_times(frames: Mapping[Path, pd.DataFrame], name: str) -> None:
     """Raise InputError for a column of dates or times."""
     for file, frame in frames.items():
         given = frame[name].dropna()
+        if is_numeric_dtype(given.dtype) or not len(given):
+            continue
         typed = is_datetime64_any_dtype(given.dtype) or is_timedelta64_dtype(given.dtype)
-        written = (
-            len(given) and not is_numeric_dtype(given.dtype) and all(map(TIME.fullmatch, map(str, given.unique())))
-        )
-        if typed or written:
+        if typed or all(map(TIME.fullmatch, map(str, given.unique()))):
             raise InputError(
                 f"data.path = {file}: column {name!r} holds times ({str(given.iloc[0])[:30]!r}), which no net can use; "
                 f"leave it out with data.ignore=[{name}], or replace it by numbers, such as the hour"
@@ -298,13 +295,13 @@ def split_marks(file: Path, frame: pd.DataFrame, name: str) -> list[str]:
     return found
 
 
-def in_order(found: Sequence[str]) -> tuple[str, ...]:
+def in_order(found: Collection[str]) -> tuple[str, ...]:
     """Return names in order: by value if all are numbers, else as strings."""
     values = amounts(found)
     return tuple(sorted(found) if values is None else [name for _, name in sorted(zip(values, found, strict=True))])
 
 
-def amounts(found: Sequence[str]) -> list[float] | None:
+def amounts(found: Collection[str]) -> list[float] | None:
     """Return the values of names that are all finite numbers, else None."""
     try:
         values = [float(name) for name in found]

@@ -363,7 +363,7 @@ def mine(place: Place) -> Mine:
     csv = project.folder / "data" / "machines.csv"
     machines().to_csv(csv, index=False)
     preview = project.look(project.run("python", "-m", "flows.prepare", "preview", *MACHINES))
-    run = project.look(project.federate(*MACHINES, "methods=[local_only,fedavg,fedasa,majority]", "fedavg.rounds=3"))
+    run = project.look(project.federate(*MACHINES, "methods=[local_only,fedavg,fedasa,majority]", "fedavg.rounds=30"))
     promoted = project.run("python", "-m", "flows.promote", "machines-fault")
     (index,) = project.folder.glob("runs/*/partition/mine/base/seed-0/index.parquet")
     parts = pd.read_parquet(index)
