@@ -35,9 +35,9 @@ def main() -> None:
         with (environment.STATE / "mlflow.log").open("ab") as log:
             mlflow = subprocess.Popen(command, env=os.environ, stdout=log, stderr=log)
         page = f"http://127.0.0.1:{port}/"
-        shown = [("Prefect", url.removesuffix("/api")), ("MLflow", f"{page}#/experiments/{record.experiment}/runs")]
-        if server.running() == url:
-            shown.insert(1, ("its password", server.password()))
+        secret = f"   password: {server.password()}" if server.running() == url else ""
+        shown = [("Prefect", url.removesuffix("/api") + secret)]
+        shown += [("MLflow", f"{page}#/experiments/{record.experiment}/runs")]
         shown += [(words, page + place) for words, place in views.links(record.client, record.experiment)]
         width = max(len(words) for words, _ in shown)
         print(*(f"{words:<{width}}  {place}" for words, place in shown), "Ctrl-C ends both", sep="\n", flush=True)
