@@ -16,7 +16,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 run: .venv/run
 	@$(BIN)/dvc repro --quiet
-	@$(BIN)/python -m flows.compare show
+	@$(BIN)/python -m flows.compare answers
 
 check: .venv/test
 	@$(MAKE) --no-print-directory --jobs 2 style quick-tests

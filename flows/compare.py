@@ -1,13 +1,16 @@
 """Compare the results of the pipeline's runs: one table, one summary, one page.
 
 python -m flows.compare          as a stage of `dvc repro`: write the comparison
-python -m flows.compare show     print the last summary
+python -m flows.compare show     print the last answers, tables and claims
+python -m flows.compare answers  print the last answers alone
 python -m flows.compare papers   write docs/papers.md, the index of the papers' figures and tables
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tasks.config import environment
@@ -58,8 +61,11 @@ def write() -> None:
         print(line)
 
 
-def show() -> None:
-    """Print the summary; writes it first if it is missing (a fresh clone has no files with seconds)."""
+def show(details: bool = True) -> None:
+    """Print the answers and, with details, tables and claims.
+
+    Writes the summary first if it is missing (a fresh clone has no files with seconds).
+    """
     import pandas as pd
 
     from fedcore.results.answer import answers
@@ -79,9 +85,11 @@ def show() -> None:
     table = pd.read_parquet(PIPELINE / "compare" / TABLE)
     controls = frozenset(summary["method"][summary["control"]])
     print_answers(answers(table, controls, run_section(params).matters))
-    print_summary(summary)
-    print_claims(pd.read_csv(PIPELINE / "compare" / CLAIMS))
-    print(f"page: {RESULTS / PAGE}   record: make ui")
+    if details:
+        print_summary(summary)
+        print_claims(pd.read_csv(PIPELINE / "compare" / CLAIMS))
+    more = "" if details else "tables and claims: python -m flows.compare show   "
+    print(f"{more}page: {RESULTS / PAGE}   record: make ui")
 
 
 def write_papers() -> None:
@@ -99,7 +107,11 @@ if __name__ == "__main__":
 
     show_help(__doc__)
     with report_bad_input():
-        chosen = {"show": show, "papers": write_papers}.get(" ".join(sys.argv[1:]))
+        commands: dict[str, Callable[[], None]] = {
+            "": write, "show": show, "answers": partial(show, details=False), "papers": write_papers,
+        }  # fmt: skip
+        chosen = commands.get(" ".join(sys.argv[1:]))
         if chosen is None:
-            no_words("compare [show | papers]")
-        (chosen or write)()
+            no_words("compare [show | answers | papers]")
+        else:
+            chosen()

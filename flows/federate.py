@@ -116,10 +116,11 @@ def run(request: Request) -> None:
                             continue
                         writer.save(session.store, result, title_for(job.title, [len(fed.devices)]))
                         results_by_job[-1].append(result)
-                        session.print_line(play.summary_line(result))
+                        # `dvc repro` ends each study with its answer; the page has every row.
+                        session.print_line(play.summary_line(result), terminal=not request.prepared)
                 if not results_by_job[-1]:
                     raise InputError(f"study {job.study}: no method allows these data; the reasons are above")
-            session.print_line(play.tally(session.steps.done))
+            session.print_line(play.tally(session.steps.done), terminal=not request.prepared)
         everything = [result for results in results_by_job for result in results]
         summary, answers = comparison.answer_results(params, everything)
         for study, text in comparison.notes(summary, answers).items():

@@ -97,9 +97,10 @@ class Session:
         """Set the number of local steps that are done, cache hits included."""
         self._advance(done - self.done)
 
-    def print_line(self, line: str) -> None:
-        """Print a line in the terminal and in Prefect's log of the flow."""
-        self.progress.console.print(line)
+    def print_line(self, line: str, terminal: bool = True) -> None:
+        """Print a line in Prefect's log of the flow and, if wanted, in the terminal."""
+        if terminal:
+            self.progress.console.print(line)
         self.log.info(line.strip())
 
     def _advance(self, count: int) -> None:
