@@ -1,9 +1,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Path]:
+    """The place of MLflow's database during a test; none is there yet."""
+    import mlflow
+
+    before, path = mlflow.get_tracking_uri(), tmp_path / "record.db"
+    mlflow.set_tracking_uri(f"sqlite:///{path}")
+    yield path
+    mlflow.set_tracking_uri(before)
 
 
 @pytest.fixture(scope="module")

@@ -103,11 +103,10 @@ def test_a_copied_folder_shows_its_own_artifacts(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's own
-def test_warming_up_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_warming_up_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: Path) -> None:
     for name in ("temporary", "here"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'record.db'}")
     monkeypatch.chdir(tmp_path / "here")
     runs.warm_up()
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -115,12 +114,12 @@ def test_warming_up_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # MLflow's own
-def test_a_model_whose_logging_was_killed_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_model_whose_logging_was_killed_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: Path
+) -> None:
     """As many models, outputs and files as if it had been logged at once; a kill runs no handler of MLflow's."""
-    database = tmp_path / "record.db"
     monkeypatch.setattr(environment, "STATE", tmp_path)
     monkeypatch.setattr(environment, "ARTIFACTS", tmp_path / "files")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
     record, store = runs.Record(), Store(tmp_path / "blobs")
     run = record.open("configuration", "name", {}, None)
     net = nets.net("mlp", shape=(1,), classes=2, widths=[1])
