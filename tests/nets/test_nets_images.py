@@ -137,16 +137,6 @@ def test_predictions_do_not_depend_on_how_many_are_made_at_a_time(case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", NARROW)
-def test_a_net_exports_for_any_number_of_examples(case):
-    net, shape = narrow(case)
-    module = net.build().eval()
-    program = torch.export.export(module, (images(shape, 2),), dynamic_shapes=({0: torch.export.Dim("batch")},))
-    for count in (1, 5):
-        torch.testing.assert_close(program.module()(images(shape, count)), module(images(shape, count)))
-
-
-@pytest.mark.slow
 def test_training_gives_the_same_bits_in_every_process():
     examples = Data(torch.rand(20, 1, 28, 28, generator=seeded(1)), torch.arange(20) % 3)
     training = Training("adam", lr=0.01, momentum=0.0, weight_decay=0.0, schedule="constant", batch=8, epochs=2)
