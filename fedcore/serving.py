@@ -16,7 +16,6 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcore.builders import import_builder
 from fedcore.data.encoding import encode, from_json, words
 from fedcore.data.schema import Schema
 from fedcore.evaluate import outputs
 from fedcore.execute.threads import one_thread
 from fedcore.nets import net as build_net
+from fedcore.nets.places import build_arguments, net_at, place_of
 from fedcore.types import InputError, Model, Net
 
 SCHEMA, MODELS, LEAVES = "schema.json", "models.json", "models.safetensors"
@@ -113,9 +112,7 @@ def pack(value: Any, name: str, leaves: dict[str, Tensor]) -> Any:
     if isinstance(value, Model):
         return {"model": {of.name: pack(getattr(value, of.name), f"{name}/{of.name}", leaves) for of in fields(value)}}
     if isinstance(value, Net):
-        bound = value.build if isinstance(value.build, partial) else partial(value.build)
-        place = f"{bound.func.__module__}:{bound.func.__qualname__}"
-        return {"net": place, "arguments": [pack(list(bound.args), name, leaves), pack(bound.keywords, name, leaves)]}
+        return {"net": place_of(value), "arguments": pack(build_arguments(value), name, leaves)}
     if isinstance(value, dict):
         return {"dict": {key: pack(part, f"{name}/{key}", leaves) for key, part in value.items()}}
     if isinstance(value, tuple):
@@ -134,11 +131,8 @@ def unpack(value: Any, leaves: Mapping[str, Tensor]) -> Any:
             return leaves[name]
         case {"model": parts}:
             return Model(**{name: unpack(part, leaves) for name, part in parts.items()})
-        case {"net": str(place), "arguments": [args, keywords]}:
-            if not place.startswith(f"{build_net.__module__}."):
-                raise ValueError(f"not a net of the library: {place}")
-            build = import_builder(place, MODELS)
-            return Net(partial(build, *unpack(args, leaves), **unpack(keywords, leaves)))
+        case {"net": str(place), "arguments": arguments}:
+            return net_at(place, unpack(arguments, leaves))
         case {"dict": parts}:
             return {name: unpack(part, leaves) for name, part in parts.items()}
         case {"tuple": parts}:

@@ -1,8 +1,7 @@
 """The record, written by a process of its own while the flow goes on.
 
-MLflow, the export of models and the pictures take as long as the rows of a small study. In the flow's process they
-would compete with it, and PyTorch's tracer, which patches torch.nn.Module for all threads, would block every step. The
-process has a lower priority than the workers and uses the time in which they wait for each other.
+MLflow and the pictures take as long as the rows of a small study, and would compete with the flow's process. This one has
+a lower priority than the workers and uses the time in which they wait for each other.
 """
 
 from __future__ import annotations
