@@ -1,7 +1,7 @@
 """The record, written by a process of its own while the flow goes on.
 
-MLflow and the pictures take as long as the rows of a small study, and would compete with the flow's process. This one has
-a lower priority than the workers and uses the time in which they wait for each other.
+MLflow and the pictures take as long as the rows of a small study, and would compete with the flow's process. This one
+has a lower priority than the workers and uses the time in which they wait for each other.
 """
 
 from __future__ import annotations
