@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import hashlib
 import json
@@ -16,16 +17,24 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import yaml
+from nursery import Command, Nursery
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("fedcore", "flows", "tasks")
 LIMIT = 1200.0
 """Seconds after which a command or any other wait counts as hanging, far more than a slow machine needs."""
 FOREIGN = ("PREFECT_", "MLFLOW_", "FEDCORE_", "DVC_", "GIT_")
+FORKED = (
+    "flows.compare", "flows.federate", "flows.predict", "flows.prepare", "flows.promote", "flows.prune",
+    "probes", "refusals",
+)  # fmt: skip
+"""Modules that are run as forks (nursery.py); DVC and Prefect's worker start theirs themselves."""
+Process: TypeAlias = "subprocess.Popen[str] | Command"
 TABLES = {
     "runs": "runs", "points": "metrics", "versions": "model_versions", "models": "logged_models", "inputs": "inputs"
 }  # fmt: skip
@@ -105,7 +114,7 @@ class Project:
     api: str | None = None
     sources: Path | None = None
     password: str | None = None
-    started: list[subprocess.Popen[str]] = field(default_factory=list)
+    started: list[Process] = field(default_factory=list)
     read: int = 0
 
     @classmethod
@@ -154,8 +163,12 @@ class Project:
             **more,
         }
 
-    def start(self, *command: str, log: Path | None = None, **environment: str) -> subprocess.Popen[str]:
+    def start(self, *command: str, log: Path | None = None, **environment: str) -> Process:
         """Start a command, its output into a file if one is named; what it started is ended by `stop`."""
+        if command[:2] == ("python", "-m") and command[2] in FORKED:
+            forked = nursery().start(command[2], command[3:], self.folder, self.environment(**environment), log)
+            self.started.append(forked)
+            return forked
         with log.open("w") if log else nullcontext(subprocess.PIPE) as out:
             process = subprocess.Popen(
                 command, cwd=self.folder, env=self.environment(**environment), stdin=subprocess.DEVNULL, text=True,
@@ -244,7 +257,15 @@ class Project:
         self.run("git", "commit", "--quiet", "--message", what)
 
 
-def end(process: subprocess.Popen[str]) -> None:
+@cache
+def nursery() -> Nursery:
+    """Return the process from which all projects' commands are forked."""
+    made = Nursery()
+    atexit.register(made.close)
+    return made
+
+
+def end(process: Process) -> None:
     """End a process and all that it started."""
     for how in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):

@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import sqlite3
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
@@ -22,7 +21,7 @@ import psutil
 import refusals
 import yaml
 from PIL import Image
-from project import LIMIT, ROOT, Project, Said, Seen, digests, end, read_params, small, wait, write_params
+from project import LIMIT, ROOT, Process, Project, Said, Seen, digests, end, read_params, small, wait, write_params
 
 
 @dataclass
@@ -264,7 +263,7 @@ def hurt(place: Place) -> Hurt:
     return Hurt(calm, twins, healed, ended, left, alone, again, same)
 
 
-def in_the_middle(project: Project, *words: str) -> subprocess.Popen[str]:
+def in_the_middle(project: Project, *words: str) -> Process:
     """Start a flow and wait until it has trained a device."""
     project.look()
     flow = project.start("python", "-m", "flows.federate", *words)
@@ -277,7 +276,7 @@ def in_the_middle(project: Project, *words: str) -> subprocess.Popen[str]:
     return flow
 
 
-def parts_of(flow: subprocess.Popen[str]) -> list[psutil.Process]:
+def parts_of(flow: Process) -> list[psutil.Process]:
     """Return a worker of a flow and the process that writes its record, once there are both."""
     assert flow.poll() is None, f"ended too early: {flow.communicate()}"
     processes = sorted(psutil.Process(flow.pid).children(recursive=True), key=psutil.Process.create_time)
@@ -285,7 +284,7 @@ def parts_of(flow: subprocess.Popen[str]) -> list[psutil.Process]:
     return list(parts.values()) if len(parts) == 2 else []
 
 
-def said_by(flow: subprocess.Popen[str]) -> Said:
+def said_by(flow: Process) -> Said:
     out, err = flow.communicate(timeout=LIMIT)
     return Said(flow.returncode, out, err)
 

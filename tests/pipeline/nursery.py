@@ -1,0 +1,154 @@
+"""Commands as forks of one process that has imported what the project's packages import.
+
+A flow takes five to six seconds of a core to import PyTorch and others, and the tests start some fifty flows. The
+process of this file, started once, imports those packages; a command is a fork of it that goes on as `python -m MODULE`
+does: its folder, environment, `sys.path` and output are those of a new process. Nothing of the project is imported
+before, since every scenario has a copy of its own, and neither Prefect nor MLflow, which read settings as they are
+imported.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any
+
+PACKAGES = (
+    "torch", "scipy.optimize", "scipy.stats", "sklearn.preprocessing", "sklearn.linear_model", "pandas", "cvxpy", "ot",
+    "pyarrow.parquet", "matplotlib.pyplot", "PIL.Image", "rich.progress", "pydantic", "jinja2", "yaml", "psutil",
+    "safetensors.torch", "httpx", "fastapi", "sqlalchemy.orm", "sqlalchemy.ext.asyncio", "alembic",
+)  # fmt: skip
+THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""As tasks.config.environment sets them before the same imports."""
+SIZE = 1 << 17
+"""Bytes of the longest request, which holds an environment."""
+
+
+class Nursery:
+    """The process that commands are forked from; it ends with this one. Any thread may call."""
+
+    def __init__(self) -> None:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._lock = threading.Lock()
+        command = [sys.executable, __file__, str(theirs.fileno())]
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | THREADS
+        self._process = subprocess.Popen(command, env=env, pass_fds=[theirs.fileno()])
+        theirs.close()
+
+    def start(self, module: str, words: Sequence[str], cwd: Path, env: Mapping[str, str], log: Path | None) -> Command:
+        """Start `python -m module words`, its output into a file if one is named."""
+        out = log.open("w+") if log else tempfile.TemporaryFile("w+")  # noqa: SIM115  # the command's
+        err = out if log else tempfile.TemporaryFile("w+")  # noqa: SIM115
+        order = {"module": module, "words": list(words), "cwd": str(cwd), "env": dict(env)}
+        pid = self.ask(order, [out.fileno(), err.fileno()])
+        return Command(self, pid, [module, *words], out, err)
+
+    def ask(self, order: Mapping[str, Any], descriptors: Sequence[int] = ()) -> int:
+        with self._lock:
+            socket.send_fds(self._channel, [json.dumps(order).encode()], descriptors)
+            answer = self._channel.recv(SIZE)
+        if not answer:
+            raise ConnectionError("the process that commands are forked from has ended")
+        return int(answer)
+
+    def close(self) -> None:
+        self._channel.close()
+        self._process.wait()
+
+
+class Command:
+    """A running command; used as `subprocess.Popen` is."""
+
+    def __init__(self, nursery: Nursery, pid: int, args: list[str], out: IO[str], err: IO[str]) -> None:
+        self.pid, self.args = pid, args
+        self.returncode: int | None = None
+        self._nursery, self._files = nursery, (out, err)
+        self._descriptor = os.pidfd_open(pid)  # its parent collects it only when asked, so this is the one
+
+    def poll(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0.0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._descriptor], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            os.close(self._descriptor)
+            self.returncode = self._nursery.ask({"pid": self.pid})
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Return all output, as often as asked."""
+        self.wait(timeout)
+        out, err = (file.seek(0) or file.read() for file in self._files)
+        return out, "" if self._files[0] is self._files[1] else err
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+# In the process that commands are forked from
+
+
+def await_order(channel: socket.socket) -> dict[str, Any]:
+    """Fork at each order, and return it in the fork, which has its output. Ends with the process at the other end."""
+    while True:
+        request, descriptors, _, _ = socket.recv_fds(channel, SIZE, 2)
+        if not request:
+            os._exit(0)
+        order: dict[str, Any] = json.loads(request)
+        if "pid" in order:
+            answer = os.waitstatus_to_exitcode(os.waitpid(order["pid"], 0)[1])
+        else:
+            answer = os.fork()
+            if answer == 0:
+                channel.close()
+                os.setsid()
+                nothing = os.open(os.devnull, os.O_RDONLY)
+                for number, descriptor in enumerate([nothing, *descriptors]):
+                    os.dup2(descriptor, number)
+                    os.close(descriptor)
+                return order
+            for descriptor in descriptors:
+                os.close(descriptor)
+        channel.send(str(answer).encode())
+
+
+def main() -> None:
+    paths = sys.path[1:]
+    for package in PACKAGES:
+        import_module(package)
+    gc.freeze()
+    order = await_order(socket.socket(fileno=int(sys.argv[1])))
+    os.environ.clear()
+    os.environ.update(order["env"])
+    os.chdir(order["cwd"])
+    sys.path[:] = [order["cwd"], *filter(None, order["env"].get("PYTHONPATH", "").split(os.pathsep)), *paths]
+    sys.path_importer_cache.clear()
+    sys.argv = [order["module"], *order["words"]]
+    runpy._run_module_as_main(order["module"])  # type: ignore[attr-defined]  # what `python -m` itself calls
+
+
+if __name__ == "__main__":
+    main()
