@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tasks.config.request import parse, plan_jobs
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -71,38 +74,45 @@ def test_a_page_points_at_things_that_exist(page: Path):
 CHECK = """
 import json, shlex, sys
 from flows import predict, promote
-from flows.federate import parse, plan_jobs
-accepts = {
-    "federate": lambda words: plan_jobs(parse(words)), "predict": predict.arguments, "promote": promote.arguments
-}
 for page, flow, command in json.load(sys.stdin):
     try:
-        assert accepts[flow](shlex.split(command))
+        assert {"predict": predict, "promote": promote}[flow].arguments(shlex.split(command))
     except Exception as error:
         print(page, command, error, sep=": ")
 """
 
 
-@pytest.mark.slow
-def test_the_flow_accepts_every_command_of_the_pages(tmp_path: Path):
-    """Every `python -m flows.federate ...` has known settings; the modules that it names are those of the pages.
+def commands_of_flows(flows: str) -> list[tuple[str, str, str]]:
+    """Return the commands of the pages that run these flows: page, flow, words."""
+    return [
+        (page.name, flow, command)
+        for page in PAGES
+        for flow, command in re.findall(
+            rf"python -m flows\.({flows}) +([^\n`#]+)", page.read_text().replace("\\\n", " ")
+        )
+        if "NAME" not in command
+    ]
 
-    Commands of `flows.predict` and `flows.promote` have words that these take.
-    """
+
+@pytest.mark.slow
+def test_the_flow_accepts_every_command_of_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Every `python -m flows.federate ...` has known settings; the modules that it names are those of the pages."""
     module = "\n\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs/nets.md").read_text(), re.DOTALL))
     (tmp_path / "mynets.py").write_text(module)
     for name in ("own_method", "mymethods", "mymodule"):
         (tmp_path / f"{name}.py").write_text((ROOT / "examples/own_method.py").read_text())
-    commands = [
-        (page.name, flow, command)
-        for page in PAGES
-        for flow, command in re.findall(
-            r"python -m flows\.(federate|predict|promote) +([^\n`#]+)", page.read_text().replace("\\\n", " ")
-        )
-        if "NAME" not in command
-    ]
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(ROOT)
+    commands = commands_of_flows("federate")
     assert len(commands) > 40
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)]), "FEDCORE_HOME": str(tmp_path)}
+    for _, _, words in commands:
+        assert plan_jobs(parse(shlex.split(words)))
+
+
+def test_flows_accept_the_commands_of_the_pages_for_use(tmp_path: Path):
+    commands = commands_of_flows("predict|promote")
+    assert commands
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "FEDCORE_HOME": str(tmp_path)}
     call = [sys.executable, "-c", CHECK]
     done = subprocess.run(call, input=json.dumps(commands), capture_output=True, text=True, cwd=ROOT, env=env)
     assert (done.stdout, done.returncode) == ("", 0), done.stderr

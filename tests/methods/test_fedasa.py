@@ -345,7 +345,7 @@ def test_the_auxiliary_model_has_the_papers_accuracy(seed):
 
 @pytest.mark.slow
 @real
-@pytest.mark.parametrize(("seed", "noise"), [(0, 0.0), (1, 0.0), (2, 0.0), (0, 2.0)])
+@pytest.mark.parametrize(("seed", "noise"), [(0, 0.0), (1, 2.0)])
 def test_the_auxiliary_model_has_the_papers_accuracy_on_cwru(seed, noise):
     if not (REAL / "CWRU").is_dir():
         pytest.skip("FEDCORE_DATA holds no CWRU folder: published records not read")

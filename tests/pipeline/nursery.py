@@ -1,10 +1,11 @@
 """Commands as forks of one process that has imported what the project's packages import.
 
-A flow takes five to six seconds of a core to import PyTorch and others, and the tests start some fifty flows. The
-process of this file, started once, imports those packages; a command is a fork of it that goes on as `python -m MODULE`
-does: its folder, environment, `sys.path` and output are those of a new process. Nothing of the project is imported
-before, since every scenario has a copy of its own, and neither Prefect nor MLflow, which read settings as they are
-imported.
+A flow takes six seconds of a core to import PyTorch, Prefect and others, the process of its record two for MLflow, and
+the tests start some fifty flows. The process of this file, started once, imports those packages; a command is a fork of
+it that goes on as `python -m MODULE` does: its folder, environment, `sys.path` and output are those of a new process.
+Nothing of the project is imported before, since every scenario has a copy of its own.
+
+Flows that DVC or Prefect's worker start are new processes, where packages are imported with the project's settings.
 """
 
 from __future__ import annotations
@@ -29,10 +30,13 @@ from typing import IO, Any
 PACKAGES = (
     "torch", "scipy.optimize", "scipy.stats", "sklearn.preprocessing", "sklearn.linear_model", "pandas", "cvxpy", "ot",
     "pyarrow.parquet", "matplotlib.pyplot", "PIL.Image", "rich.progress", "pydantic", "jinja2", "yaml", "psutil",
-    "safetensors.torch", "httpx", "fastapi", "sqlalchemy.orm", "sqlalchemy.ext.asyncio", "alembic",
+    "safetensors.torch", "mlflow.pyfunc", "prefect.task_engine",
 )  # fmt: skip
-THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""As tasks.config.environment sets them before the same imports."""
+SETTINGS = {
+    "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING", "DO_NOT_TRACK": "1",
+}  # fmt: skip
+"""What is read as packages are imported, as tasks.config.environment sets it."""
 SIZE = 1 << 17
 """Bytes of the longest request, which holds an environment."""
 
@@ -44,8 +48,10 @@ class Nursery:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.Lock()
         command = [sys.executable, __file__, str(theirs.fileno())]
-        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | THREADS
-        self._process = subprocess.Popen(command, env=env, pass_fds=[theirs.fileno()])
+        self._folder = tempfile.TemporaryDirectory()
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | SETTINGS
+        env["PREFECT_HOME"] = self._folder.name
+        self._process = subprocess.Popen(command, env=env, cwd=self._folder.name, pass_fds=[theirs.fileno()])
         theirs.close()
 
     def start(self, module: str, words: Sequence[str], cwd: Path, env: Mapping[str, str], log: Path | None) -> Command:
@@ -67,6 +73,7 @@ class Nursery:
     def close(self) -> None:
         self._channel.close()
         self._process.wait()
+        self._folder.cleanup()
 
 
 class Command:
@@ -140,12 +147,15 @@ def main() -> None:
     for package in PACKAGES:
         import_module(package)
     gc.freeze()
+    from prefect.context import refresh_global_settings_context
+
     order = await_order(socket.socket(fileno=int(sys.argv[1])))
     os.environ.clear()
     os.environ.update(order["env"])
     os.chdir(order["cwd"])
     sys.path[:] = [order["cwd"], *filter(None, order["env"].get("PYTHONPATH", "").split(os.pathsep)), *paths]
     sys.path_importer_cache.clear()
+    refresh_global_settings_context()
     sys.argv = [order["module"], *order["words"]]
     runpy._run_module_as_main(order["module"])  # type: ignore[attr-defined]  # what `python -m` itself calls
 
