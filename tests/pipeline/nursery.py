@@ -83,6 +83,7 @@ class Command:
         self.pid, self.args = pid, args
         self.returncode: int | None = None
         self._nursery, self._files = nursery, (out, err)
+        self._output = ("", "")
         self._descriptor = os.pidfd_open(pid)  # its parent collects it only when asked, so this is the one
 
     def poll(self) -> int | None:
@@ -95,14 +96,14 @@ class Command:
             if not select.select([self._descriptor], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
             os.close(self._descriptor)
+            self._output = (_read(self._files[0]), _read(self._files[1]))
             self.returncode = self._nursery.ask({"pid": self.pid})
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """Return all output, as often as asked."""
         self.wait(timeout)
-        out, err = (file.seek(0) or file.read() for file in self._files)
-        return out, "" if self._files[0] is self._files[1] else err
+        return self._output
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
@@ -113,6 +114,15 @@ class Command:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+def _read(file: IO[str]) -> str:
+    """Return what a file holds, and close it; a file that is closed holds nothing."""
+    if file.closed:
+        return ""
+    with file:
+        file.seek(0)
+        return file.read()
 
 
 # In the process that commands are forked from
@@ -147,15 +157,12 @@ def main() -> None:
     for package in PACKAGES:
         import_module(package)
     gc.freeze()
-    from prefect.context import refresh_global_settings_context
-
     order = await_order(socket.socket(fileno=int(sys.argv[1])))
     os.environ.clear()
     os.environ.update(order["env"])
     os.chdir(order["cwd"])
     sys.path[:] = [order["cwd"], *filter(None, order["env"].get("PYTHONPATH", "").split(os.pathsep)), *paths]
     sys.path_importer_cache.clear()
-    refresh_global_settings_context()
     sys.argv = [order["module"], *order["words"]]
     runpy._run_module_as_main(order["module"])  # type: ignore[attr-defined]  # what `python -m` itself calls
 
