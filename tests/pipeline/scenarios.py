@@ -609,13 +609,12 @@ def shapes(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Deployed:
-    """first, second: `prefect deployment run` twice. wrong: with a wrong parameter. scheduled: after an interval
+    """first: `prefect deployment run`. wrong: with a wrong parameter. scheduled: after an interval
     schedule was added. runs: all flow runs of the deployment. schedules: those of prefect.yaml, as deployed. answers:
     the artifacts of the studies' answers. aliases: of registered models, with their versions.
     """
 
     first: Seen
-    second: Seen
     wrong: Said
     scheduled: Seen
     schedules: list[dict[str, Any]]
@@ -636,7 +635,6 @@ def deployed(place: Place) -> Deployed:
     try:
         run = ("prefect", "deployment", "run", "federate/nightly")
         first = here.look(here.run(*run, "--watch"))
-        second = here.look(here.run(*run, "--watch"))
         wrong = here.run(*run, "--params", '{"request": {"methodz": ["lmf"]}}', code=None)
         (plan,) = host.ask("deployments/filter", {})
         here.run("prefect", "deployment", "schedule", "create", "federate/nightly", "--interval", "20", "--accept-yes")
@@ -650,7 +648,7 @@ def deployed(place: Place) -> Deployed:
         with closing(sqlite3.connect(here.folder / "mlflow.db")) as db:
             aliases = dict(db.execute("select alias, version from registered_model_aliases").fetchall())
         done = here.look()
-        return Deployed(first, second, wrong, done, plan["schedules"], runs(), log.read_text(), answers, aliases)
+        return Deployed(first, wrong, done, plan["schedules"], runs(), log.read_text(), answers, aliases)
     finally:
         end(worker)
 

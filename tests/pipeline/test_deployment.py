@@ -14,16 +14,10 @@ def test_a_deployment_run_completes(deployed: Deployed):
     assert deployed.first.record["runs"] == 1 + 1
 
 
-def test_a_second_run_uses_the_cache(deployed: Deployed):
-    assert deployed.second.computed() == []
-    assert len(deployed.second.steps) == len(deployed.first.steps)
-    assert deployed.second.record == deployed.first.record
-
-
 def test_a_wrong_parameter_is_refused_before_a_run_exists(deployed: Deployed):
     assert deployed.wrong.code != 0
     assert "methodz" in deployed.wrong.all
-    assert len([run for run in deployed.runs if not run["auto_scheduled"]]) == 2
+    assert len([run for run in deployed.runs if not run["auto_scheduled"]]) == 1
 
 
 def test_the_nightly_schedule_is_there_and_rests(deployed: Deployed):
@@ -32,7 +26,7 @@ def test_the_nightly_schedule_is_there_and_rests(deployed: Deployed):
     assert schedule["active"] is False
 
 
-def test_an_activated_interval_schedule_runs(deployed: Deployed):
+def test_an_activated_interval_schedule_runs_from_the_cache(deployed: Deployed):
     scheduled = [run for run in deployed.runs if run["auto_scheduled"]]
     assert [run["state_name"] for run in scheduled] == ["Completed"] * len(scheduled)
     assert len(deployed.scheduled.steps) >= len(deployed.first.steps)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fedcore.execute.workers import Workers
 from tasks.config.command import CONTINUE, Failed
 from tasks.record import writer
 from tasks.record.writer import RecordWriter
@@ -43,6 +44,32 @@ def orders(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
+@pytest.fixture(scope="module")
+def process() -> Iterator[Workers]:
+    with Workers(1) as one:
+        yield one
+
+
+@pytest.fixture
+def lent(orders: pytest.MonkeyPatch, process: Workers) -> pytest.MonkeyPatch:
+    """The same, in a process that goes on: a new one takes two seconds."""
+    orders.setattr(writer, "Workers", lambda *_, **__: Lent(process))
+    return orders
+
+
+class Lent:
+    """A pool that its user does not end."""
+
+    def __init__(self, process: Workers) -> None:
+        self.call = process.call
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
 def lines(place: Path) -> list[list[str]]:
     return [line.split() for line in place.read_text().splitlines()]
 
@@ -62,9 +89,9 @@ def test_another_process_writes_runs_in_order(orders: pytest.MonkeyPatch, tmp_pa
 
 
 @pytest.mark.slow
-def test_the_writer_warms_up_once(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_writer_warms_up_once(lent: pytest.MonkeyPatch, tmp_path: Path) -> None:
     place = tmp_path / "written"
-    orders.setattr(writer, "warm_up", partial(noted, place, "ready", "."))
+    lent.setattr(writer, "warm_up", partial(noted, place, "ready", "."))
     with RecordWriter() as book:
         for word in "ab":
             book.warm_up()
@@ -73,7 +100,7 @@ def test_the_writer_warms_up_once(orders: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_the_writer_shows_its_progress_at_the_end(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_writer_shows_its_progress_at_the_end(lent: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen = []
 
     def watched(written: Iterator[Future[None]], words: str, total: int, **_: object) -> Iterator[Future[None]]:
@@ -82,7 +109,7 @@ def test_the_writer_shows_its_progress_at_the_end(orders: pytest.MonkeyPatch, tm
             yield one
         seen.append(f"{words}: {total}")
 
-    orders.setattr(writer, "progress", watched)
+    lent.setattr(writer, "progress", watched)
     with RecordWriter() as book:
         book.warm_up()
         for word in "abc":
@@ -93,15 +120,15 @@ def test_the_writer_shows_its_progress_at_the_end(orders: pytest.MonkeyPatch, tm
 
 
 @pytest.mark.slow
-def test_a_failed_write_ends_the_flow(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    orders.setattr(writer, "save", refused)
+def test_a_failed_write_ends_the_flow(lent: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lent.setattr(writer, "save", refused)
     with pytest.raises(OSError, match=FULL), RecordWriter() as book:
         book.save(tmp_path, "a", "study")
 
 
 @pytest.mark.slow
-def test_a_failed_write_ends_the_flow_at_the_next_call(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    orders.setattr(writer, "save", refused)
+def test_a_failed_write_ends_the_flow_at_the_next_call(lent: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lent.setattr(writer, "save", refused)
     reached = []
 
     def flow() -> None:
@@ -117,16 +144,14 @@ def test_a_failed_write_ends_the_flow_at_the_next_call(orders: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-def test_a_record_that_cannot_be_opened_ends_the_flow(orders: pytest.MonkeyPatch) -> None:
-    orders.setattr(writer, "warm_up", refused)
+def test_a_record_that_cannot_be_opened_ends_the_flow(lent: pytest.MonkeyPatch) -> None:
+    lent.setattr(writer, "warm_up", refused)
     with pytest.raises(OSError, match=FULL), RecordWriter() as book:
         book.warm_up()
 
 
 @pytest.mark.slow
-def test_an_error_of_the_flow_is_raised_and_the_current_run_completed(
-    orders: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_error_of_the_flow_is_raised_and_the_current_run_completed(lent: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What has not been begun is left to the run that goes on from there."""
     place = tmp_path / "written"
 
