@@ -8,8 +8,11 @@ nor PyTorch.
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
 import os
+import sys
 import threading
 import time
 import warnings
@@ -23,6 +26,7 @@ from uuid import uuid4
 
 from fedcore.execute import remote
 from fedcore.execute.accelerator import find_accelerator
+from fedcore.execute.template import MEMORY
 from fedcore.execute.threads import one_thread
 from fedcore.execute.workers import WorkerDied, WorkersClosed, examples, name_of
 from fedcore.types import InputError
@@ -376,12 +380,24 @@ def start_workers(distributed: Any, count: int) -> Any:
     """Start a scheduler in this process and `count` workers as processes on this machine, on loopback."""
     from distributed.deploy.subprocess import SubprocessWorker
 
+    class Worker(SubprocessWorker):  # type: ignore[misc]
+        async def _start(self) -> None:
+            spec = json.dumps({"cls": self.worker_class, "opts": self.worker_kwargs})
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "dask", "spec", self.scheduler, "--spec", spec,
+                env={**memory, **os.environ, **quiet, "PYTHONPATH": os.pathsep.join(sys.path)},
+                stdin=asyncio.subprocess.DEVNULL,
+                process_group=0,  # only this process handles Ctrl-C
+            )  # fmt: skip
+
+    memory = {variable: str(value) for variable, (_, value) in MEMORY.items()}
+    quiet = {"DASK_LOGGING__DISTRIBUTED": "critical"}
     scheduler = {
         "cls": distributed.Scheduler,
         "options": {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "allowed_failures": DEATHS - 1},
     }
     gpu = {"resources": GPU} if find_accelerator("auto") else {}
-    own = {"host": "127.0.0.1", "nthreads": 1, "memory_limit": 0, "dashboard": False, "silence_logs": "CRITICAL", **gpu}
-    worker = {"cls": SubprocessWorker, "options": {"worker_kwargs": own}}
+    own = {"host": "127.0.0.1", "nthreads": 1, "memory_limit": 0, "dashboard": False, **gpu}
+    worker = {"cls": Worker, "options": {"worker_kwargs": own}}
     workers = dict.fromkeys(range(count), worker)
     return distributed.SpecCluster(workers, scheduler, worker, silence_logs=logging.CRITICAL)
