@@ -98,7 +98,7 @@ class Cluster:
         what it needs; ClusterLost.
         """
         with self._turn():
-            (result,) = self._result(self._submit(fn, [args], name, accelerator), fn)
+            result: Result = self._result(self._submit(fn, [args], name, accelerator), fn)[0]
         return result
 
     def map(
@@ -380,7 +380,7 @@ def start_workers(distributed: Any, count: int) -> Any:
     """Start a scheduler in this process and `count` workers as processes on this machine, on loopback."""
     from distributed.deploy.subprocess import SubprocessWorker
 
-    class Worker(SubprocessWorker):  # type: ignore[misc]
+    class Worker(SubprocessWorker):
         async def _start(self) -> None:
             spec = json.dumps({"cls": self.worker_class, "opts": self.worker_kwargs})
             self.process = await asyncio.create_subprocess_exec(

@@ -32,6 +32,8 @@ WRONG: dict[str, list[Any]] = {
     "run.seeds": [[], [-1], ["a"], 3, [0.5]],
     "run.every": [0, "often", 1.5, None],
     "run.workers": [0, -1, "two"],
+    "run.engine": ["ray", None, True],
+    "run.cluster": ["10.0.0.5:8786", "tcp://10.0.0.5", "http://10.0.0.5:8786", 8786],
     "run.accelerator": ["cuda", "nane", None, True],
     "run.matters": [0, 1, -0.1, "little", None],
     "data.name": ["minst", 3, None],
