@@ -48,6 +48,7 @@ if __name__ == "__main__":  # bad input is refused before the imports below, whi
 from prefect import flow, runtime
 
 from fedcore.types import Federation, InputError
+from tasks.cache.shared import open_store
 from tasks.cache.store import Ref
 from tasks.config.files import CURVES, METRICS, PAGE
 from tasks.config.papers import Papers, read_papers
@@ -90,8 +91,10 @@ def run(request: Request) -> None:
     run_settings, papers = run_section(params), read_papers(params["studies"])
     results_by_job: list[list[Result]] = []
     with RecordWriter() as writer:
-        engine = choose_engine(run_settings, [setting for job in jobs for setting in job.settings], console.print)
-        with open_session("federate", engine, run_settings.accelerator, writer.warm_up) as session:
+        store = open_store(run_settings.store)
+        settings = [setting for job in jobs for setting in job.settings]
+        engine = choose_engine(run_settings, settings, store, console.print)
+        with open_session("federate", store, engine, run_settings.accelerator, writer.warm_up) as session:
             # All data are read and all methods built first, so that bad input is reported before any training.
             sources: Sources = {}
             rows_left_out = LeftOut(session)

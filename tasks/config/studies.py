@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from annotated_types import Ge
 from pydantic import AfterValidator, Field
@@ -25,6 +26,12 @@ def _check_address(address: str) -> str:
     if not re.fullmatch(r"(tcp|tls)://\S+:\d{1,5}", address):
         raise ValueError("must be the address of a Dask scheduler, such as tcp://10.0.0.5:8786 or tls://10.0.0.5:8786")
     return address
+
+
+def _check_place(place: str) -> str:
+    if not place or ("://" in place and urlsplit(place).password is not None):
+        raise ValueError("must be a folder or a URL such as s3://bucket/prefix, without a password")
+    return place
 
 
 Seeds = Annotated[list[Annotated[int, Ge(0)]], Field(min_length=1)]
@@ -80,7 +87,8 @@ class Run(Section):
     """The studies, size, seeds and resources of a run that names no others.
 
     workers: processes of this machine; None: one per core. engine: what computes steps, these processes or a Dask
-    cluster; cluster: the address of its scheduler, None for one of its own. matters: the least difference in accuracy
+    cluster; cluster: the address of its scheduler, None for one of its own. store: the folder or URL of the results of
+    steps, None for the project's state. matters: the least difference in accuracy
     that matters to the answer, a fraction.
     """
 
@@ -91,6 +99,7 @@ class Run(Section):
     workers: Annotated[int, Ge(1)] | None = None
     engine: Literal["local", "dask"] = "local"
     cluster: Address | None = None
+    store: Annotated[str, AfterValidator(_check_place)] | None = None
     accelerator: Literal["auto", "none"] = "auto"
     matters: Chance = MATTERS
 

@@ -16,21 +16,20 @@ from fedcore.execute.workers import Workers
 from tasks.cache.calls import sees
 from tasks.cache.keys import OWN_PACKAGES
 from tasks.cache.store import Store
-from tasks.config import environment
 from tasks.config.settings import Setting
 from tasks.config.studies import Run
 
 Engine: TypeAlias = Workers | Cluster
 
 
-def choose_engine(run: Run, settings: Iterable[Setting], say: Callable[[str], None]) -> Engine:
+def choose_engine(run: Run, settings: Iterable[Setting], store: Store, say: Callable[[str], None]) -> Engine:
     """Return what computes the steps of a run.
 
-    settings: those of its jobs; a cluster is sent the user's modules that they name. say: called with a line about it.
+    settings: those of its jobs; a cluster is sent the user's modules that they name. store: all workers must read it.
+    say: called with a line about the cluster.
     """
     if run.engine == "local":
         return Workers(run.workers)
-    store = Store(environment.BLOBS)
     check = partial(sees, store, store.put(torch.zeros(1))) if run.cluster else None
     return Cluster(
         run.cluster, run.workers, own=sorted(OWN_PACKAGES), modules=own_modules(settings), check=check, say=say,

@@ -23,7 +23,6 @@ from fedcore.types import InputError
 from tasks.cache import journal
 from tasks.cache.journal import Step
 from tasks.cache.store import Store
-from tasks.config import environment
 from tasks.config.command import Failed
 from tasks.prefect import server
 from tasks.prefect.engine import Engine
@@ -71,6 +70,7 @@ class Session:
     def __init__(
         self,
         flow: str,
+        store: Store,
         workers: Engine,
         progress: Progress,
         accelerator: str | None,
@@ -78,8 +78,8 @@ class Session:
     ) -> None:
         self.flow = flow
         self.on_compute = on_compute
-        self.store = Store(environment.BLOBS)
-        self.steps = Steps(self.store, workers, self._on_step, self._advance, accelerator)
+        self.store = store
+        self.steps = Steps(store, workers, self._on_step, self._advance, accelerator)
         self.progress = progress
         self.log = get_run_logger()
         self.bar = progress.add_task(flow, total=None)
@@ -138,7 +138,7 @@ def mark_running(flow_run: str) -> Iterator[None]:
 
 @contextmanager
 def open_session(
-    flow: str, engine: Engine, accelerator: str = "none", on_compute: Callable[[], None] = lambda: None
+    flow: str, store: Store, engine: Engine, accelerator: str = "none", on_compute: Callable[[], None] = lambda: None
 ) -> Iterator[Session]:
     """Open a session; worker processes of its own start with the first step that is not cached.
 
@@ -149,6 +149,6 @@ def open_session(
         TextColumn("left"), TimeRemainingColumn(),
     ]  # fmt: skip
     progress = Progress(*columns, console=console, transient=True)
-    with mark_running(str(runtime.flow_run.id)), engine, progress:
+    with mark_running(str(runtime.flow_run.id)), store.lease("flow"), engine, progress:
         found = engine.find_accelerator(accelerator) if isinstance(engine, Cluster) else find_accelerator(accelerator)
-        yield Session(flow, engine, progress, found, on_compute)
+        yield Session(flow, store, engine, progress, found, on_compute)

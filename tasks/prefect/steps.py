@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from prefect import task
 from prefect.futures import PrefectFuture, as_completed
@@ -22,6 +22,8 @@ from tasks.config import environment
 from tasks.config.command import CONTINUE, Failed
 from tasks.prefect.engine import Engine
 from tasks.prefect.records import discard_damaged, sealed
+
+Result = TypeVar("Result")
 
 
 class Steps:
@@ -60,7 +62,8 @@ class Steps:
         self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], accelerator: str | None
     ) -> dict[Any, Any]:
         def body(name: str, *args: Any) -> Any:
-            return self.workers.call(load_call_save, self.store, fn, args, name=name, accelerator=accelerator)
+            call = partial(self.workers.call, load_call_save, self.store, fn, args, name=name, accelerator=accelerator)
+            return _with_blobs(self.store, args, call)
 
         return self._map(fn, calls, body)
 
@@ -99,7 +102,7 @@ class Steps:
     def drop(self, value: Any, but: Any) -> None:
         """Delete the blobs of a value, except those of `but` and those that other steps of this run returned."""
         for ref in {*refs(value)} - {*refs(but)} - self._handed_out:
-            self.store.path(ref).unlink(missing_ok=True)
+            self.store.drop(ref)
 
     def _map(
         self,
@@ -127,6 +130,8 @@ class Steps:
                 jobs[unit].ran = False
                 record = _result(kind, unit, self._submit(kind, unit, keys[unit], jobs[unit], refresh=True))
                 value = self._read_whole(record, needed)
+            if not jobs[unit].ran:
+                self.store.offer(refs(needed(value)))
             self._records[keys[unit]] = record
             steps[unit] = Step(
                 kind, _label(unit), keys[unit], not jobs[unit].ran, record["wall"], record["cpu"],
@@ -168,10 +173,18 @@ class InMemory:
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
         placed = accelerate(fn, self.accelerator)
-        return self.workers.map(
-            load_call, {unit: (self.store, placed, args) for unit, args in calls.items()},
-            name=word_of(fn), accelerator=self.accelerator,
-        )  # fmt: skip
+        loaded = {unit: (self.store, placed, args) for unit, args in calls.items()}
+        call = partial(self.workers.map, load_call, loaded, name=word_of(fn), accelerator=self.accelerator)
+        return _with_blobs(self.store, tuple(calls.values()), call)
+
+
+def _with_blobs(store: Store, args: tuple[Any, ...], call: Callable[[], Result]) -> Result:
+    """Call, and once more if a blob was damaged in a store that others share: what is whole here goes there again."""
+    try:
+        return call()
+    except DamagedBlob:
+        store.offer(refs(args), afresh=True)
+        return call()
 
 
 class _Job:

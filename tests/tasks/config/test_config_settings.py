@@ -34,6 +34,7 @@ WRONG: dict[str, list[Any]] = {
     "run.workers": [0, -1, "two"],
     "run.engine": ["ray", None, True],
     "run.cluster": ["10.0.0.5:8786", "tcp://10.0.0.5", "http://10.0.0.5:8786", 8786],
+    "run.store": ["", "sftp://me:word@10.0.0.5/blobs", 3],
     "run.accelerator": ["cuda", "nane", None, True],
     "run.matters": [0, 1, -0.1, "little", None],
     "data.name": ["minst", 3, None],

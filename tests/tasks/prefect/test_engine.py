@@ -12,7 +12,6 @@ from fedcore.execute.cluster import Cluster
 from fedcore.execute.workers import Workers
 from tasks.cache.calls import sees
 from tasks.cache.store import Ref, Store
-from tasks.config import environment
 from tasks.config.settings import MethodSettings, Setting
 from tasks.config.studies import Run, run_section
 from tasks.prefect.engine import choose_engine, own_modules
@@ -29,20 +28,19 @@ def section(**changes: Any) -> Run:
     return run_section(params)
 
 
-def test_a_run_uses_processes_of_this_machine_unless_told():
-    engine = choose_engine(section(workers=3), [], print)
+def test_a_run_uses_processes_of_this_machine_unless_told(tmp_path: Path):
+    engine = choose_engine(section(workers=3), [], Store(tmp_path), print)
     assert isinstance(engine, Workers)
     assert engine.count == 3
 
 
-def test_a_cluster_is_where_section_run_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_cluster_is_where_section_run_says(tmp_path: Path):
     """Its workers must read the store; those of one of its own, on this machine, do."""
-    monkeypatch.setattr(environment, "BLOBS", tmp_path / "blobs")
     for address in (None, "tcp://10.0.0.5:8786"):
-        engine = choose_engine(section(engine="dask", cluster=address), [], print)
+        engine = choose_engine(section(engine="dask", cluster=address), [], Store(tmp_path), print)
         assert isinstance(engine, Cluster)
         assert engine.address == address
-    assert [*(tmp_path / "blobs").rglob("*.safetensors")]
+    assert [*tmp_path.rglob("*.safetensors")]
 
 
 def test_an_address_without_dask_is_refused():
