@@ -20,6 +20,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -189,11 +191,10 @@ class Cluster:
             if self._client is None:
                 distributed = import_distributed()
                 if self.address is None:
-                    self._ours = start_workers(distributed, self._count)
-                self._client = connect(
-                    distributed, self.address or self._ours.scheduler_address, 1 if self.address else self._count
-                )
-                if self.address is not None:
+                    self._ours = OwnWorkers(distributed, self._count)
+                    self._client = connect(distributed, self._ours.address, self._count, self._ours.security)
+                else:
+                    self._client = connect(distributed, self.address, 1)
                     self._survey()
                 if self._modules:
                     self._client.register_plugin(shipment(distributed, self._modules), name=f"fedcore-{uuid4().hex}")
@@ -361,13 +362,18 @@ def import_distributed() -> Any:
     return distributed
 
 
-def connect(distributed: Any, place: str, count: int) -> Any:
-    """Return a client of a scheduler that has at least `count` workers; raises InputError in one line otherwise."""
+def connect(distributed: Any, place: str, count: int, security: Any = None) -> Any:
+    """Return a client of a scheduler that has at least `count` workers; raises InputError in one line otherwise.
+
+    security: certificates; None: those of Dask's configuration.
+    """
     client = None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about other versions: the survey refuses those that matter
-            client = distributed.Client(place, timeout=PATIENCE, direct_to_workers=True, set_as_default=False)
+            client = distributed.Client(
+                place, timeout=PATIENCE, direct_to_workers=True, set_as_default=False, security=security
+            )
         client.wait_for_workers(count, timeout=count * PATIENCE)
     except Exception as error:
         if client is not None:
@@ -376,28 +382,56 @@ def connect(distributed: Any, place: str, count: int) -> Any:
     return client
 
 
-def start_workers(distributed: Any, count: int) -> Any:
-    """Start a scheduler in this process and `count` workers as processes on this machine, on loopback."""
-    from distributed.deploy.subprocess import SubprocessWorker
+class OwnWorkers:
+    """A scheduler in this process and `count` workers as processes on this machine, on loopback.
 
-    class Worker(SubprocessWorker):
-        async def _start(self) -> None:
-            spec = json.dumps({"cls": self.worker_class, "opts": self.worker_kwargs})
-            self.process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "dask", "spec", self.scheduler, "--spec", spec,
-                env={**memory, **os.environ, **quiet, "PYTHONPATH": os.pathsep.join(sys.path)},
-                stdin=asyncio.subprocess.DEVNULL,
-                process_group=0,  # only this process handles Ctrl-C
-            )  # fmt: skip
+    They and this process know one another by certificates made for them: other users of the machine could speak to a
+    scheduler without, and have it run what they like with the rights of this one.
+    """
 
-    memory = {variable: str(value) for variable, (_, value) in MEMORY.items()}
-    quiet = {"DASK_LOGGING__DISTRIBUTED": "critical"}
-    scheduler = {
-        "cls": distributed.Scheduler,
-        "options": {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "allowed_failures": DEATHS - 1},
-    }
-    gpu = {"resources": GPU} if find_accelerator("auto") else {}
-    own = {"host": "127.0.0.1", "nthreads": 1, "memory_limit": 0, "dashboard": False, **gpu}
-    worker = {"cls": Worker, "options": {"worker_kwargs": own}}
-    workers = dict.fromkeys(range(count), worker)
-    return distributed.SpecCluster(workers, scheduler, worker, silence_logs=logging.CRITICAL)
+    def __init__(self, distributed: Any, count: int) -> None:
+        from distributed.deploy.subprocess import SubprocessWorker
+
+        class Worker(SubprocessWorker):
+            async def _start(self) -> None:
+                spec = json.dumps({"cls": self.worker_class, "opts": self.worker_kwargs})
+                self.process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-m", "dask", "spec", self.scheduler, "--spec", spec,
+                    env={**memory, **os.environ, **settings, "PYTHONPATH": os.pathsep.join(sys.path)},
+                    stdin=asyncio.subprocess.DEVNULL,
+                    process_group=0,  # only this process handles Ctrl-C
+                )  # fmt: skip
+
+        self.security = distributed.Security.temporary()
+        self._folder = TemporaryDirectory(prefix="fedcore-")  # of mode 700
+        files = {name: Path(self._folder.name) / f"{name}.pem" for name in ("ca", "cert", "key")}
+        files["ca"].write_text(self.security.tls_ca_file)
+        files["cert"].write_text(self.security.tls_worker_cert)
+        files["key"].write_text(self.security.tls_worker_key)
+        memory = {variable: str(value) for variable, (_, value) in MEMORY.items()}
+        tls = "DASK_DISTRIBUTED__COMM__TLS__"
+        settings = {
+            "DASK_LOGGING__DISTRIBUTED": "critical",
+            f"{tls}CA_FILE": str(files["ca"]),
+            f"{tls}WORKER__CERT": str(files["cert"]),
+            f"{tls}WORKER__KEY": str(files["key"]),
+        }
+        scheduler = {
+            "cls": distributed.Scheduler,
+            "options": {
+                "host": "tls://127.0.0.1", "dashboard_address": "127.0.0.1:0", "allowed_failures": DEATHS - 1,
+                "security": self.security,
+            },
+        }  # fmt: skip
+        gpu = {"resources": GPU} if find_accelerator("auto") else {}
+        own = {"host": "127.0.0.1", "protocol": "tls", "nthreads": 1, "memory_limit": 0, "dashboard": False, **gpu}
+        worker = {"cls": Worker, "options": {"worker_kwargs": own}}
+        workers = dict.fromkeys(range(count), worker)
+        self._cluster = distributed.SpecCluster(
+            workers, scheduler, worker, security=self.security, silence_logs=logging.CRITICAL
+        )
+        self.address = self._cluster.scheduler_address
+
+    def close(self, timeout: float) -> None:
+        self._cluster.close(timeout=timeout)
+        self._folder.cleanup()

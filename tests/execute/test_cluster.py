@@ -20,6 +20,7 @@ pytest.importorskip("distributed")
 
 import dask
 import distributed
+import psutil
 
 from fedcore import nets
 from fedcore.execute import cluster as room
@@ -320,3 +321,19 @@ def test_processes_with_tls(served, certificates, tmp_path):
             engine.call(die, str(tmp_path / "always"), 99)
         assert died.value.times == os.path.getsize(tmp_path / "always") == 2  # one failure is allowed
         assert engine.call(abs, -1) == 1
+
+
+@pytest.mark.slow
+def test_workers_of_its_own(tmp_path):
+    """Another user of the machine cannot speak to them; a step that ends three of them is named; they end with it."""
+    lines = []
+    with Cluster(count=1, modules=[__name__], say=lines.append) as engine:
+        assert lines == []  # they start with the first step
+        assert engine.call(abs, -1) == 1
+        assert lines[0].startswith("dask: 1 worker, http://127.0.0.1:")
+        assert refused(engine._ours.address).startswith(f"cluster {engine._ours.address}: TLS")
+        with pytest.raises(WorkerDied) as died:
+            engine.call(die, str(tmp_path / "always"), 99)
+        assert died.value.times == os.path.getsize(tmp_path / "always") == room.DEATHS
+        left = psutil.Process(engine.call(os.getpid))
+    left.wait(60)
