@@ -53,5 +53,5 @@ clean:
 	@touch $@
 
 .venv/test: .venv/run
-	@$(PIP) --editable '.[pipeline,test]'
+	@$(PIP) --editable '.[pipeline,cluster,s3,test]'
 	@touch $@

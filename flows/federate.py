@@ -48,6 +48,7 @@ if __name__ == "__main__":  # bad input is refused before the imports below, whi
 from prefect import flow, runtime
 
 from fedcore.types import Federation, InputError
+from tasks.cache.shared import open_store
 from tasks.cache.store import Ref
 from tasks.config.files import CURVES, METRICS, PAGE
 from tasks.config.papers import Papers, read_papers
@@ -56,7 +57,8 @@ from tasks.config.request import Job, Request, parse, plan_jobs
 from tasks.config.settings import MethodSettings, Setting
 from tasks.config.studies import run_section, title_for
 from tasks.prefect.artifacts import publish
-from tasks.prefect.session import Session, open_session, prefect_server
+from tasks.prefect.engine import choose_engine
+from tasks.prefect.session import Session, console, open_session, prefect_server
 from tasks.record.result import PreparedData, Result, digest
 from tasks.record.writer import RecordWriter
 from tasks.report.terminal import print_answers, print_claims, print_summary
@@ -89,7 +91,10 @@ def run(request: Request) -> None:
     run_settings, papers = run_section(params), read_papers(params["studies"])
     results_by_job: list[list[Result]] = []
     with RecordWriter() as writer:
-        with open_session("federate", run_settings.workers, run_settings.accelerator, writer.warm_up) as session:
+        store = open_store(run_settings.store)
+        settings = [setting for job in jobs for setting in job.settings]
+        engine = choose_engine(run_settings, settings, store, console.print)
+        with open_session("federate", store, engine, run_settings.accelerator, writer.warm_up) as session:
             # All data are read and all methods built first, so that bad input is reported before any training.
             sources: Sources = {}
             rows_left_out = LeftOut(session)

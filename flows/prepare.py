@@ -45,6 +45,8 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 
 from prefect import flow
 
+from fedcore.execute.workers import Workers
+from tasks.cache.store import Store
 from tasks.config.params import read as read_params
 from tasks.config.settings import Setting
 from tasks.config.studies import Run, grid_points, run_section
@@ -58,7 +60,7 @@ PIPELINE = Path("pipeline")
 def data() -> None:
     """Read every dataset that the studies' settings name."""
     run, points = plan_settings()
-    with open_session("data", run.workers) as session:
+    with open_session("data", Store(environment.BLOBS), Workers(run.workers)) as session:
         for study, setting in points:
             save_dataset(
                 session.store, read_dataset(session.store, setting.data), PIPELINE / "data" / study / setting.dataset
@@ -69,7 +71,7 @@ def data() -> None:
 def partition() -> None:
     """Divide each setting's dataset among devices, for every seed."""
     run, points = plan_settings()
-    with open_session("partition", run.workers) as session:
+    with open_session("partition", Store(environment.BLOBS), Workers(run.workers)) as session:
         for study, setting in points:
             dataset = import_dataset(session.store, PIPELINE / "data" / study / setting.dataset)
             for seed in run.seeds:

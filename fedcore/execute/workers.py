@@ -41,7 +41,12 @@ Result = TypeVar("Result")
 
 
 class WorkerDied(RuntimeError):
-    """A worker process ended during a step, for instance because it ran out of memory."""
+    """A worker process ended during a step, for instance because it ran out of memory.
+
+    times: how many workers have ended with the step.
+    """
+
+    times = 1
 
 
 class WorkersClosed(RuntimeError):
@@ -89,11 +94,11 @@ class Workers:
         for _ in range(self.count):
             self._idle.put(None)
 
-    def call(self, fn: Callable[..., Result], *args: Any) -> Result:
+    def call(self, fn: Callable[..., Result], *args: Any, name: str = "", accelerator: str | None = None) -> Result:
         """Run one step in the next free worker and return its result.
 
-        Raises the step's exception, with the worker's traceback as a note, and WorkerDied if the process ends; a new
-        process replaces it.
+        name, accelerator: of use to a cluster only (fedcore.execute.cluster). Raises the step's exception, with the
+        worker's traceback as a note, and WorkerDied if the process ends; a new process replaces it.
         """
         place = self._idle.get()
         try:
@@ -113,9 +118,17 @@ class Workers:
         result: Result = value
         return result
 
-    def map(self, fn: Callable[..., Result], calls: Mapping[Key, tuple[Any, ...]]) -> dict[Key, Result]:
+    def map(
+        self,
+        fn: Callable[..., Result],
+        calls: Mapping[Key, tuple[Any, ...]],
+        *,
+        name: str = "",
+        accelerator: str | None = None,
+    ) -> dict[Key, Result]:
         """Run a step on each key's arguments, the largest devices first; results are in the order of the keys.
 
+        name, accelerator: as for `call`.
         Raises the error of the first call that fails and cancels those not yet started.
         """
         threads = ThreadPoolExecutor(self.count, thread_name_prefix="fedcore-workers")
@@ -197,7 +210,7 @@ class _Worker:
             self._line.send(packed)
             answer: tuple[bool, Any] = self._line.receive().open()
         except (EOFError, OSError):
-            raise WorkerDied(f"a worker {self._ending()} while it ran {_name(fn)}") from None
+            raise WorkerDied(f"a worker {self._ending()} while it ran {name_of(fn)}") from None
         except BaseException:
             self.kill()
             raise
@@ -242,7 +255,8 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _MEMORY = {variable: str(value) for variable, (_, value) in MEMORY.items()}
 
 
-def _name(fn: object) -> str:
+def name_of(fn: object) -> str:
+    """Return the place of a step's function, whatever is bound to it."""
     while isinstance(fn, partial):
         fn = fn.func
     return f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', repr(fn))}"

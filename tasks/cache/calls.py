@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tasks.cache.store import Store, flatten
+from tasks.cache.store import Ref, Store, flatten
 
 
 def load_call_save(store: Store, fn: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
@@ -24,3 +24,8 @@ def call_save(store: Store, fn: Callable[..., Any], args: tuple[Any, ...]) -> di
 def load_call(store: Store, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """Load the arguments' references and call the function."""
     return fn(*store.get(args))
+
+
+def sees(store: Store, ref: Ref) -> str:
+    """Return an empty text if this process can read the store, otherwise what is wrong."""
+    return "" if store.holds(ref) else f"cannot read the store {store.place}"

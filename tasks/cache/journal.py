@@ -61,6 +61,11 @@ def read() -> list[Line]:
     return found
 
 
+def blobs() -> set[str]:
+    """Return the digests of the blobs that the journal's steps refer to."""
+    return {digest for line in read() for digest in line.get("blobs", ())}
+
+
 def _check(line: Any) -> Line:
     """Return a line if it has all that is read of one; raises ValueError, TypeError or LookupError otherwise."""
     checked: Line = {**line, "time": float(line["time"]), "key": str(line["key"])}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -58,6 +59,11 @@ class Store:
     def path(self, ref: Ref) -> Path:
         return self.root / ref.digest[:2] / f"{ref.digest}.safetensors"
 
+    @property
+    def place(self) -> str:
+        """Return where the store is, for messages."""
+        return str(self.root)
+
     def put(self, value: Any) -> Any:
         """Store a value; returns it with references in place of tensors."""
         return self._put(value, {})
@@ -80,8 +86,7 @@ class Store:
             seen.add(place)
         content = save(tensors, {HEADER: json.dumps(shape, sort_keys=True, separators=(",", ":"))})
         ref = Ref(digest_of(content), getattr(value, "nbytes", sum(t.nbytes for t in tensors.values())))
-        if not self.holds(ref):
-            write_whole(self.path(ref), content)
+        self._keep(ref, content)
         return ref
 
     def get(self, value: Any) -> Any:
@@ -97,17 +102,32 @@ class Store:
         """Copy a blob from another folder into the store. Raises OSError, or DamagedBlob if the file is not a blob."""
         content = path.read_bytes()
         ref = Ref(digest_of(content), len(content))
-        if not self.holds(ref):
-            write_whole(self.path(ref), content)
+        self._keep(ref, content)
         try:
             with safe_open(self.path(ref), framework="pt") as file:
                 whole = HEADER in (file.metadata() or {})
         except SafetensorError:
             whole = False
         if not whole:
-            self.path(ref).unlink()
+            self.drop(ref)
             raise DamagedBlob(f"{path} is not a stored value")
         return ref
+
+    def _keep(self, ref: Ref, content: bytes) -> None:
+        """Write a blob's bytes, unless it is there."""
+        if not self.holds(ref):
+            write_whole(self.path(ref), content)
+
+    def drop(self, ref: Ref) -> None:
+        """Delete a blob."""
+        self.path(ref).unlink(missing_ok=True)
+
+    def offer(self, refs: Iterable[Ref], afresh: bool = False) -> None:
+        """Make sure that other machines find blobs (tasks.cache.shared); a folder has them already."""
+
+    def lease(self, who: str) -> AbstractContextManager[None]:
+        """Keep the store from being pruned meanwhile; a folder's flows are marked beside it (tasks.cache.journal)."""
+        return nullcontext()
 
     def _read(self, ref: Ref) -> Any:
         self.verify(ref)

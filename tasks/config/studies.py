@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from annotated_types import Ge
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from fedcore.builders import suggestion
 from fedcore.methods import builder
@@ -19,7 +21,22 @@ from fedcore.types import Chance, InputError, Positive
 from tasks.config.params import change
 from tasks.config.settings import Setting, resolve
 
+
+def _check_address(address: str) -> str:
+    if not re.fullmatch(r"(tcp|tls)://\S+:\d{1,5}", address):
+        raise ValueError("must be the address of a Dask scheduler, such as tcp://10.0.0.5:8786 or tls://10.0.0.5:8786")
+    return address
+
+
+def _check_place(place: str) -> str:
+    if not place or ("://" in place and urlsplit(place).password is not None):
+        raise ValueError("must be a folder or a URL such as s3://bucket/prefix, without a password")
+    return place
+
+
 Seeds = Annotated[list[Annotated[int, Ge(0)]], Field(min_length=1)]
+
+Address = Annotated[str, AfterValidator(_check_address)]
 
 EVERY = "run.every"
 """The only setting of section run that a study may change."""
@@ -69,7 +86,10 @@ class Size(Section):
 class Run(Section):
     """The studies, size, seeds and resources of a run that names no others.
 
-    matters: the least difference in accuracy that matters to the answer, a fraction.
+    workers: processes of this machine; None: one per core. engine: what computes steps, these processes or a Dask
+    cluster; cluster: the address of its scheduler, None for one of its own. store: the folder or URL of the results of
+    steps, None for the project's state. matters: the least difference in accuracy
+    that matters to the answer, a fraction.
     """
 
     studies: Annotated[list[str], Field(min_length=1)]
@@ -77,6 +97,9 @@ class Run(Section):
     seeds: Seeds
     every: Annotated[int, Ge(1)] = 1
     workers: Annotated[int, Ge(1)] | None = None
+    engine: Literal["local", "dask"] = "local"
+    cluster: Address | None = None
+    store: Annotated[str, AfterValidator(_check_place)] | None = None
     accelerator: Literal["auto", "none"] = "auto"
     matters: Chance = MATTERS
 
@@ -91,7 +114,11 @@ def title_for(title: str, devices: Iterable[int]) -> str:
 
 
 def run_section(params: Mapping[str, Any]) -> Run:
-    return check(Run, "run", params.get("run", {}))
+    """Return the checked section run."""
+    run = check(Run, "run", params.get("run", {}))
+    if run.cluster is not None and run.engine != "dask":
+        raise InputError(f"run.cluster = {run.cluster!r}: is for run.engine = 'dask', not {run.engine!r}")
+    return run
 
 
 def find_study(params: Mapping[str, Any], name: str) -> Study:

@@ -17,17 +17,18 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedcore.execute.accelerator import find_accelerator
-from fedcore.execute.workers import WorkerDied, Workers, WorkersClosed
+from fedcore.execute.cluster import Cluster, ClusterLost
+from fedcore.execute.workers import WorkerDied, WorkersClosed
 from fedcore.types import InputError
 from tasks.cache import journal
 from tasks.cache.journal import Step
 from tasks.cache.store import Store
-from tasks.config import environment
 from tasks.config.command import Failed
 from tasks.prefect import server
+from tasks.prefect.engine import Engine
 from tasks.prefect.steps import Steps
 
-KNOWN = (InputError, Failed, WorkerDied, WorkersClosed, KeyboardInterrupt, TerminationSignal)
+KNOWN = (InputError, Failed, WorkerDied, WorkersClosed, ClusterLost, KeyboardInterrupt, TerminationSignal)
 
 REPEATED = ("Finished in state", "Crash detected!", "Unable to connect to", "Service 'EventsWorker' failed")
 """Beginnings of lines that repeat an error, or that a server which is started again makes void."""
@@ -69,15 +70,16 @@ class Session:
     def __init__(
         self,
         flow: str,
-        workers: Workers,
+        store: Store,
+        workers: Engine,
         progress: Progress,
         accelerator: str | None,
         on_compute: Callable[[], None],
     ) -> None:
         self.flow = flow
         self.on_compute = on_compute
-        self.store = Store(environment.BLOBS)
-        self.steps = Steps(self.store, workers, self._on_step, self._advance, accelerator)
+        self.store = store
+        self.steps = Steps(store, workers, self._on_step, self._advance, accelerator)
         self.progress = progress
         self.log = get_run_logger()
         self.bar = progress.add_task(flow, total=None)
@@ -136,9 +138,9 @@ def mark_running(flow_run: str) -> Iterator[None]:
 
 @contextmanager
 def open_session(
-    flow: str, workers: int | None, accelerator: str = "none", on_compute: Callable[[], None] = lambda: None
+    flow: str, store: Store, engine: Engine, accelerator: str = "none", on_compute: Callable[[], None] = lambda: None
 ) -> Iterator[Session]:
-    """Open a session; its worker processes start with the first step that is not cached.
+    """Open a session; worker processes of its own start with the first step that is not cached.
 
     accelerator: the hardware for devices' steps, as in section run. on_compute: see `Session`.
     """
@@ -147,5 +149,6 @@ def open_session(
         TextColumn("left"), TimeRemainingColumn(),
     ]  # fmt: skip
     progress = Progress(*columns, console=console, transient=True)
-    with mark_running(str(runtime.flow_run.id)), Workers(workers) as pool, progress:
-        yield Session(flow, pool, progress, find_accelerator(accelerator), on_compute)
+    with mark_running(str(runtime.flow_run.id)), store.lease("flow"), engine, progress:
+        found = engine.find_accelerator(accelerator) if isinstance(engine, Cluster) else find_accelerator(accelerator)
+        yield Session(flow, store, engine, progress, found, on_compute)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from prefect import task
 from prefect.futures import PrefectFuture, as_completed
 
 from fedcore.execute.accelerator import accelerate, run_on
-from fedcore.execute.workers import WorkerDied, Workers
+from fedcore.execute.cluster import ClusterLost
+from fedcore.execute.workers import WorkerDied
 from fedcore.rounds import receive
 from tasks.cache.calls import call_save, load_call, load_call_save
 from tasks.cache.journal import Step
@@ -19,7 +20,10 @@ from tasks.cache.keys import Digest
 from tasks.cache.store import DamagedBlob, Ref, Store, refs, unflatten
 from tasks.config import environment
 from tasks.config.command import CONTINUE, Failed
+from tasks.prefect.engine import Engine
 from tasks.prefect.records import discard_damaged, sealed
+
+Result = TypeVar("Result")
 
 
 class Steps:
@@ -33,7 +37,7 @@ class Steps:
     def __init__(
         self,
         store: Store,
-        workers: Workers,
+        workers: Engine,
         on_step: Callable[[Step], None] = lambda step: None,
         advance: Callable[[int], None] = lambda count: None,
         accelerator: str | None = None,
@@ -49,14 +53,17 @@ class Steps:
         self._handed_out: set[Ref] = set()  # verified references that were returned
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
-        return self._run_in_workers(fn, {"": args})[""]
+        return self._run_in_workers(fn, {"": args}, None)[""]
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
-        return self._run_in_workers(accelerate(fn, self.accelerator), calls)
+        return self._run_in_workers(accelerate(fn, self.accelerator), calls, self.accelerator)
 
-    def _run_in_workers(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]]) -> dict[Any, Any]:
-        def body(*args: Any) -> Any:
-            return self.workers.call(load_call_save, self.store, fn, args)
+    def _run_in_workers(
+        self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], accelerator: str | None
+    ) -> dict[Any, Any]:
+        def body(name: str, *args: Any) -> Any:
+            call = partial(self.workers.call, load_call_save, self.store, fn, args, name=name, accelerator=accelerator)
+            return _with_blobs(self.store, args, call)
 
         return self._map(fn, calls, body)
 
@@ -66,7 +73,7 @@ class Steps:
         start: if the step has to be computed, start the workers meanwhile for the next steps.
         """
 
-        def body(*args: Any) -> Any:
+        def body(name: str, *args: Any) -> Any:
             if start:
                 self.workers.start()
             return self.workers(load_call_save, self.store, fn, args)
@@ -86,7 +93,7 @@ class Steps:
         of the result whose blobs must exist.
         """
 
-        def body(*args: Any) -> Any:
+        def body(name: str, *args: Any) -> Any:
             execute = InMemory(self.store, self.workers, self.advance, self.accelerator)
             return call_save(self.store, fn, (execute, *args, *unkeyed))
 
@@ -95,7 +102,7 @@ class Steps:
     def drop(self, value: Any, but: Any) -> None:
         """Delete the blobs of a value, except those of `but` and those that other steps of this run returned."""
         for ref in {*refs(value)} - {*refs(but)} - self._handed_out:
-            self.store.path(ref).unlink(missing_ok=True)
+            self.store.drop(ref)
 
     def _map(
         self,
@@ -106,7 +113,7 @@ class Steps:
     ) -> dict[Any, Any]:
         kind = word_of(fn, *next(iter(calls.values()), ()))
         keys = {unit: self._digest.of(("step", fn, args)) for unit, args in calls.items()}
-        jobs = {unit: _Job(partial(body, *args)) for unit, args in calls.items()}
+        jobs = {unit: _Job(partial(body, f"{kind}-{keys[unit]}", *args)) for unit, args in calls.items()}
         futures = {
             unit: self._submit(kind, unit, keys[unit], jobs[unit])
             for unit in sorted(calls, key=_heaviest_first(calls))
@@ -123,6 +130,8 @@ class Steps:
                 jobs[unit].ran = False
                 record = _result(kind, unit, self._submit(kind, unit, keys[unit], jobs[unit], refresh=True))
                 value = self._read_whole(record, needed)
+            if not jobs[unit].ran:
+                self.store.offer(refs(needed(value)))
             self._records[keys[unit]] = record
             steps[unit] = Step(
                 kind, _label(unit), keys[unit], not jobs[unit].ran, record["wall"], record["cpu"],
@@ -153,7 +162,7 @@ class Steps:
 class InMemory:
     """An `execute` for repeated rounds: workers load the devices' data, everything else stays in memory."""
 
-    def __init__(self, store: Store, workers: Workers, advance: Callable[[int], None], accelerator: str | None) -> None:
+    def __init__(self, store: Store, workers: Engine, advance: Callable[[int], None], accelerator: str | None) -> None:
         self.store = store
         self.workers = workers
         self.advance = advance
@@ -164,7 +173,18 @@ class InMemory:
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
         placed = accelerate(fn, self.accelerator)
-        return self.workers.map(load_call, {unit: (self.store, placed, args) for unit, args in calls.items()})
+        loaded = {unit: (self.store, placed, args) for unit, args in calls.items()}
+        call = partial(self.workers.map, load_call, loaded, name=word_of(fn), accelerator=self.accelerator)
+        return _with_blobs(self.store, tuple(calls.values()), call)
+
+
+def _with_blobs(store: Store, args: tuple[Any, ...], call: Callable[[], Result]) -> Result:
+    """Call, and once more if a blob was damaged in a store that others share: what is whole here goes there again."""
+    try:
+        return call()
+    except DamagedBlob:
+        store.offer(refs(args), afresh=True)
+        return call()
 
 
 class _Job:
@@ -190,7 +210,9 @@ def _result(kind: str, unit: Any, future: PrefectFuture[Any]) -> Any:
         return future.result()
     except WorkerDied as died:
         word = f"{kind} {_label(unit)}".strip()
-        raise Failed(f"{word}: {died}, {RETRIES + 1} times; {CONTINUE}") from None
+        raise Failed(f"{word}: {died}, {max(died.times, RETRIES + 1)} times; {CONTINUE}") from None
+    except ClusterLost as lost:
+        raise Failed(f"{kind} {_label(unit)}: {lost}; {CONTINUE}") from None
 
 
 def _forget(number: int) -> None:
@@ -217,11 +239,14 @@ def cached_step(key: str, number: int) -> dict[str, Any]:
 
 
 def _should_retry(state: Any) -> bool:
-    """Tell whether to try a step again: if its worker was killed, but not after an error of the step."""
+    """Tell whether to try a step again: if its worker was killed, but not after an error of the step.
+
+    Dask has tried a step again already when it says that several workers died.
+    """
     try:
         state.result()
-    except WorkerDied:
-        return True
+    except WorkerDied as died:
+        return died.times == 1
     except Exception:
         return False
     return False

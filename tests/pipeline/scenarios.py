@@ -218,13 +218,15 @@ WORK = (
 @dataclass(frozen=True)
 class Hurt:
     """calm: an undisturbed flow. twins: two such flows at once in one folder. healed: one whose server, one worker and
-    the record's process were killed in its middle. ended: a flow after SIGTERM. left: the processes then left, but for
-    the server. alone: a flow whose server was stopped. again: the flow of `alone` once more, to its end.
+    the record's process were killed in its middle. spread: one on a Dask cluster, a worker of which was killed in its
+    middle. ended: a flow after SIGTERM. left: the processes then left, but for the server. alone: a flow whose server
+    was stopped. again: the flow of `alone` once more, to its end.
     """
 
     calm: Seen
     twins: Seen
     healed: Seen
+    spread: Seen
     ended: Said
     left: list[str]
     alone: Said
@@ -233,11 +235,14 @@ class Hurt:
 
 
 def hurt(place: Place) -> Hurt:
-    undisturbed, paired = place.copy("calm"), place.copy("twins")
+    undisturbed, paired, clustered = (place.copy(name) for name in ("calm", "twins", "clustered"))
     calm = undisturbed.look(undisturbed.federate(*WORK))
     pair = [paired.start("python", "-m", "flows.federate", *WORK, log=place.folder / f"twin{i}.log") for i in range(2)]
     assert [flow.wait() for flow in pair] == [0, 0]
     twins = paired.look()
+    flow = in_the_middle(clustered, *WORK, "run.engine=dask")
+    dask_workers(flow)[0].kill()
+    spread = clustered.look(said_by(flow))
 
     project = place.join(Project.copy(place.folder / "hurt"))  # with a server of its own
     try:
@@ -258,9 +263,9 @@ def hurt(place: Place) -> Hurt:
     finally:
         project.run("python", "-m", "tasks.prefect.server", "stop")
     runs = [{p: d for p, d in digests(one.folder / "runs").items() if "table.parquet" in p or "models.json" in p}
-            for one in (undisturbed, paired, project)]  # fmt: skip
-    same = bool(runs[0]) and runs[0] == runs[1] and runs[0].items() <= runs[2].items()
-    return Hurt(calm, twins, healed, ended, left, alone, again, same)
+            for one in (undisturbed, paired, clustered, project)]  # fmt: skip
+    same = bool(runs[0]) and runs[0] == runs[1] == runs[2] and runs[0].items() <= runs[3].items()
+    return Hurt(calm, twins, healed, spread, ended, left, alone, again, same)
 
 
 def in_the_middle(project: Project, *words: str) -> Process:
@@ -282,6 +287,12 @@ def parts_of(flow: Process) -> list[psutil.Process]:
     processes = sorted(psutil.Process(flow.pid).children(recursive=True), key=psutil.Process.create_time)
     parts = {process.nice(): process for process in processes}  # the template is older than its workers
     return list(parts.values()) if len(parts) == 2 else []
+
+
+def dask_workers(flow: Process) -> list[psutil.Process]:
+    """Return the workers of a flow's own Dask cluster, each a process that its nanny starts again."""
+    processes = psutil.Process(flow.pid).children(recursive=True)
+    return [one for one in processes if "spawn_main" in " ".join(one.cmdline())]
 
 
 def said_by(flow: Process) -> Said:

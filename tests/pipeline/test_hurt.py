@@ -33,3 +33,14 @@ def test_a_flow_whose_server_is_stopped_says_one_line_and_goes_on_later(hurt: Hu
     line = f"fedcore: the Prefect server was stopped; {CONTINUE}\n"
     assert (hurt.alone.code, hurt.alone.err) == (1, line)
     assert len(hurt.again.computed("train")) < hurt.again.count("train")
+
+
+def test_a_flow_on_a_dask_cluster_outlives_a_worker(hurt: Hurt):
+    """It computes the same steps, each once, and says where the cluster is."""
+    assert hurt.spread.said is not None
+    assert (hurt.spread.said.code, hurt.spread.said.err) == (0, "")
+    assert hurt.spread.said.out.startswith("dask: 2 workers, http://127.0.0.1:")
+    keys = [step["key"] for step in hurt.spread.computed()]
+    assert len(keys) == len({*keys})
+    assert {*keys} == {step["key"] for step in hurt.calm.computed()}
+    assert hurt.spread.record == hurt.calm.record

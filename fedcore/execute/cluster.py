@@ -1,0 +1,437 @@
+"""An executor of steps on a Dask cluster: the calls of `Workers`, in workers of other machines too.
+
+A call travels as one packet: a pickle, and its tensors as one vector of bytes. A small packet goes with its task
+through the scheduler; a large one goes from this process to a worker directly, as all results come back. A worker keeps
+nothing between calls, so that a dead one costs the calls that it had and no more. The scheduler needs neither fedcore
+nor PyTorch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from fedcore.execute import remote
+from fedcore.execute.accelerator import find_accelerator
+from fedcore.execute.template import MEMORY
+from fedcore.execute.threads import one_thread
+from fedcore.execute.workers import WorkerDied, WorkersClosed, examples, name_of
+from fedcore.types import InputError
+
+Key = TypeVar("Key")
+Result = TypeVar("Result")
+
+SMALL = 1 << 16
+"""Most bytes of a packet that goes through the scheduler."""
+
+PATIENCE = 15.0
+"""Seconds in which a scheduler must answer, and its first worker be there."""
+
+ABANDONED = 60.0
+"""Seconds without a worker after which a step fails."""
+
+COUNTED = 2.0
+"""Seconds for which a number of workers is believed."""
+
+DEATHS = 3
+"""Workers that may die with a step, on workers of our own; other clusters have Dask's scheduler.allowed-failures."""
+
+GPU = {"GPU": 1}
+"""The Dask resource that a step on an accelerator takes."""
+
+
+class ClusterLost(RuntimeError):
+    """The scheduler has gone, or all workers have."""
+
+
+class Cluster:
+    """Runs steps on the workers of a Dask scheduler, or on `count` of our own on this machine (default: one per core).
+
+    address: the scheduler's, such as tcp://10.0.0.5:8786 or tls://...; certificates are those of Dask's configuration.
+    own: packages whose source every worker must have as it is here. modules: those that are sent to the workers.
+    check: called by each worker before the first step; returns what is wrong there, or an empty text. say: called with
+    a line about the cluster once it is there. Functions and arguments travel as those of `Workers` do. Any thread may
+    call. Raises InputError if there is no such cluster, or if a worker cannot do the steps of this process.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        count: int | None = None,
+        *,
+        own: Sequence[str] = ("fedcore",),
+        modules: Sequence[str] = (),
+        check: Callable[[], str] | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.address = address
+        self._count = count or len(os.sched_getaffinity(0))
+        self._own = {name: remote.source(name) for name in own}
+        self._modules, self._check, self._say = tuple(modules), check, say
+        self._connecting, self._free = threading.RLock(), threading.Condition()
+        self._client: Any = None
+        self._ours: Any = None
+        self._closed = False
+        self._running = 0
+        self._workers: tuple[float, list[str]] = (0.0, [])  # when they were counted; their addresses
+        self._asked: Counter[str] = Counter()
+
+    def call(self, fn: Callable[..., Result], *args: Any, name: str = "", accelerator: str | None = None) -> Result:
+        """Run one step on the cluster and return its result.
+
+        name: the task's key, which Dask shows without its digits. Two runs that ask for one at the same time share its
+        result. accelerator: if not None, only a worker with the resource GPU runs the step.
+        Raises the step's exception; WorkerDied if as many workers died with it as the scheduler allows, or with
+        what it needs; ClusterLost.
+        """
+        with self._turn():
+            result: Result = self._result(self._submit(fn, [args], name, accelerator), fn)[0]
+        return result
+
+    def map(
+        self,
+        fn: Callable[..., Result],
+        calls: Mapping[Key, tuple[Any, ...]],
+        *,
+        name: str = "",
+        accelerator: str | None = None,
+    ) -> dict[Key, Result]:
+        """Run a step on each key's arguments, in one task per worker; results are in the order of the keys.
+
+        name: the first word of the tasks' keys. For the rest see `call`.
+        """
+        with self._turn():
+            workers = self._addresses()
+            parts = [part for part in shares(calls, max(1, len(workers))) if part]
+            places = [workers[number : number + 1] for number in range(len(parts))]
+            futures = [
+                self._submit(fn, [calls[key] for key in part], f"{name or word(fn)}-{uuid4().hex}", accelerator, place)
+                for part, place in zip(parts, places, strict=True)
+            ]
+            try:
+                found = {
+                    key: result
+                    for part, future in zip(parts, futures, strict=True)
+                    for key, result in zip(part, self._result(future, fn), strict=True)
+                }
+            except BaseException:
+                for future in futures:
+                    future.release()
+                raise
+        return {key: found[key] for key in calls}
+
+    def __call__(self, fn: Callable[..., Result], *args: Any) -> Result:
+        """Run a function that is no device's step, in this process."""
+        with one_thread():
+            return fn(*args)
+
+    def find_accelerator(self, wanted: str) -> str | None:
+        """Return the kind of accelerator that workers have for steps, or None. wanted: "auto" or "none"."""
+        if self.address is None:
+            return find_accelerator(wanted)
+        offered = {
+            name for worker in self._connect().scheduler_info()["workers"].values() for name in worker["resources"]
+        }
+        return "cuda" if wanted == "auto" and GPU.keys() <= offered else None
+
+    def start(self) -> None:
+        """Start our own workers without waiting for them."""
+
+        def start() -> None:
+            with suppress(Exception):  # the first call says what is wrong
+                self._connect()
+
+        threading.Thread(target=start, name="fedcore-cluster", daemon=True).start()
+
+    def close(self) -> None:
+        """Leave the cluster; workers of our own end, even during a step."""
+        self._closed = True
+        with self._connecting:
+            for part in (self._client, self._ours):
+                if part is not None:
+                    with suppress(Exception):
+                        part.close(timeout=5)
+
+    def __enter__(self) -> Cluster:
+        if find_spec("distributed") is None:
+            raise InputError("Dask is not installed; install it with: pip install 'fedcore[cluster]'")
+        if self.address is not None:
+            try:
+                self._connect()
+            except BaseException:
+                self.close()
+                raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    # Connecting.
+
+    def _connect(self) -> Any:
+        """Return Dask's client; the first call connects it, or starts the workers."""
+        with self._connecting:
+            if self._closed:
+                raise WorkersClosed("the cluster is closed")
+            if self._client is None:
+                distributed = import_distributed()
+                if self.address is None:
+                    self._ours = OwnWorkers(distributed, self._count)
+                    self._client = connect(distributed, self._ours.address, self._count, self._ours.security)
+                else:
+                    self._client = connect(distributed, self.address, 1)
+                    self._survey()
+                if self._modules:
+                    self._client.register_plugin(shipment(distributed, self._modules), name=f"fedcore-{uuid4().hex}")
+                workers = len(self._client.nthreads())
+                self._say(f"dask: {workers} worker{'s' * (workers != 1)}, {self._client.dashboard_link}")
+            return self._client
+
+    def _survey(self) -> None:
+        """Refuse workers that cannot do the steps of this process as it would; raises InputError, which names them."""
+        check = None if self._check is None else remote.pack(self._check)
+        found = self._client.run(by_value("survey"), tuple(self._own), check, on_error="return")
+        expected = remote.survey(self._own, None) | {"check": ""}
+        wrong = [
+            f"worker {place}: {words}" for place, seen in found.items() for words in differences(seen, expected)
+        ] + [
+            f"worker {place}: has {threads} threads; start it with --nthreads 1"
+            for place, threads in self._client.nthreads().items()
+            if threads != 1
+        ]
+        if wrong:
+            raise InputError(f"cluster {self.address}: {'; '.join(wrong)}")
+
+    # Calling.
+
+    def _submit(
+        self, fn: object, calls: Sequence[tuple[Any, ...]], name: str, accelerator: str | None, place: Any = None
+    ) -> Any:
+        client, name = self._connect(), name or f"{word(fn)}-{uuid4().hex}"
+        with self._free:
+            self._asked[name] += 1
+            again = self._asked[name] - 1  # a key stands for its last result, which is of no use to a second call
+        packet: Any = remote.pack((fn, calls))
+        if remote.size(packet) > SMALL:
+            key = f"packet-{uuid4().hex}"
+            packet = client.scatter({key: packet}, direct=True, workers=place)[key]
+        return client.submit(
+            by_value("answer"), self._own, packet, key=f"{name}-{again}" if again else name,
+            resources=GPU if accelerator else None, pure=False,
+        )  # fmt: skip
+
+    def _result(self, future: Any, fn: object) -> list[Any]:
+        from distributed import CancelledError, KilledWorker
+
+        try:
+            self._wait(future)
+            found: list[Any] = remote.unpack(future.result())
+            return found
+        except KilledWorker as killed:
+            died = WorkerDied(f"a worker of the cluster ended while it ran {name_of(fn)}")
+            died.times = killed.allowed_failures + 1
+            raise died from None
+        except CancelledError:
+            if self._closed:
+                raise WorkersClosed("the cluster is closed") from None
+            if self._client.status != "running":
+                raise ClusterLost(f"the scheduler at {self._client.scheduler.address} has gone") from None
+            raise WorkerDied(f"a worker of the cluster ended with what {name_of(fn)} needs") from None
+        finally:
+            future.release()
+
+    def _wait(self, future: Any) -> None:
+        """Wait until a task has ended; raises ClusterLost if no worker is left to do it."""
+        done = threading.Event()
+        future.add_done_callback(lambda _: done.set())
+        last_seen = time.monotonic()
+        while not done.wait(ABANDONED / 6):
+            if self._addresses():
+                last_seen = time.monotonic()
+            elif time.monotonic() - last_seen > ABANDONED:
+                raise ClusterLost(f"the cluster {self._client.scheduler.address} has no worker left")
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait for a turn: two calls for each worker, as Dask blames a worker's death on all tasks that wait there."""
+        with self._free:
+            while self._running >= 2 * max(1, len(self._addresses())):
+                self._free.wait(COUNTED)
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._free:
+                self._running -= 1
+                self._free.notify()
+
+    def _addresses(self) -> list[str]:
+        """Return the workers' addresses, as they were at most COUNTED seconds ago."""
+        when, found = self._workers
+        if time.monotonic() > when + COUNTED:
+            found = sorted(self._connect().nthreads())
+            self._workers = time.monotonic(), found
+        return found
+
+
+def word(fn: object) -> str:
+    """Return the name of a step's function."""
+    return name_of(fn).rpartition(".")[2]
+
+
+def shares(calls: Mapping[Key, tuple[Any, ...]], count: int) -> list[list[Key]]:
+    """Divide calls into shares with about as many training examples each, the largest devices first."""
+    parts: list[list[Key]] = [[] for _ in range(count)]
+    loads = [(0, 0)] * count  # examples, calls
+    for key in sorted(calls, key=lambda key: examples(calls[key]), reverse=True):
+        least = loads.index(min(loads))
+        parts[least].append(key)
+        loads[least] = loads[least][0] + examples(calls[key]), loads[least][1] + 1
+    return parts
+
+
+def differences(seen: Mapping[str, str] | BaseException, expected: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is wrong with a worker, in words."""
+    if isinstance(seen, BaseException):
+        yield f"cannot run fedcore ({reason(seen)})"
+        return
+    for name, value in expected.items():
+        here = seen.get(name, "")
+        if name == "check":
+            yield from [here] if here else []
+        elif here != value:
+            yield f"has another {name}" if name.startswith("source") else f"has {name} {here or '(none)'}, not {value}"
+
+
+def reason(error: BaseException) -> str:
+    """Return an error and its causes in one line."""
+    words, seen = [], error
+    while seen is not None:
+        words.append(" ".join(str(seen).split()) or type(seen).__name__)
+        seen = seen.__cause__  # type: ignore[assignment]
+    return ": ".join(dict.fromkeys(words))
+
+
+def by_value(name: str) -> Callable[..., Any]:
+    """Return a call of a function of `fedcore.execute.remote` that a scheduler without fedcore can read."""
+
+    def call(*args: Any) -> Any:
+        from importlib import import_module
+
+        return getattr(import_module("fedcore.execute.remote"), name)(*args)
+
+    return call
+
+
+def shipment(distributed: Any, modules: Sequence[str]) -> Any:
+    """Return a plugin that brings modules to every worker, also to those that join later."""
+    archived = remote.archive(modules)
+
+    class Modules(distributed.WorkerPlugin):  # type: ignore[misc]
+        def setup(self, worker: Any) -> None:
+            from pathlib import Path
+
+            from fedcore.execute.remote import install
+
+            install(archived, modules, Path(worker.local_directory))
+
+    return Modules()
+
+
+def import_distributed() -> Any:
+    """Return Dask's package, with its lines on stderr off: errors say in one line what a user must know."""
+    import distributed
+
+    for name in ("distributed", "distributed.client", "tornado.application"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    return distributed
+
+
+def connect(distributed: Any, place: str, count: int, security: Any = None) -> Any:
+    """Return a client of a scheduler that has at least `count` workers; raises InputError in one line otherwise.
+
+    security: certificates; None: those of Dask's configuration.
+    """
+    client = None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about other versions: the survey refuses those that matter
+            client = distributed.Client(
+                place, timeout=PATIENCE, direct_to_workers=True, set_as_default=False, security=security
+            )
+        client.wait_for_workers(count, timeout=count * PATIENCE)
+    except Exception as error:
+        if client is not None:
+            client.close()
+        raise InputError(f"cluster {place}: {reason(error)}") from error
+    return client
+
+
+class OwnWorkers:
+    """A scheduler in this process and `count` workers as processes on this machine, on loopback.
+
+    They and this process know one another by certificates made for them: other users of the machine could speak to a
+    scheduler without, and have it run what they like with the rights of this one.
+    """
+
+    def __init__(self, distributed: Any, count: int) -> None:
+        from distributed.deploy.subprocess import SubprocessWorker
+
+        class Worker(SubprocessWorker):
+            async def _start(self) -> None:
+                spec = json.dumps({"cls": self.worker_class, "opts": self.worker_kwargs})
+                self.process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-m", "dask", "spec", self.scheduler, "--spec", spec,
+                    env={**memory, **os.environ, **settings, "PYTHONPATH": os.pathsep.join(sys.path)},
+                    stdin=asyncio.subprocess.DEVNULL,
+                    process_group=0,  # only this process handles Ctrl-C
+                )  # fmt: skip
+
+        self.security = distributed.Security.temporary()
+        self._folder = TemporaryDirectory(prefix="fedcore-")  # of mode 700
+        files = {name: Path(self._folder.name) / f"{name}.pem" for name in ("ca", "cert", "key")}
+        files["ca"].write_text(self.security.tls_ca_file)
+        files["cert"].write_text(self.security.tls_worker_cert)
+        files["key"].write_text(self.security.tls_worker_key)
+        memory = {variable: str(value) for variable, (_, value) in MEMORY.items()}
+        tls = "DASK_DISTRIBUTED__COMM__TLS__"
+        settings = {
+            "DASK_LOGGING__DISTRIBUTED": "critical",
+            f"{tls}CA_FILE": str(files["ca"]),
+            f"{tls}WORKER__CERT": str(files["cert"]),
+            f"{tls}WORKER__KEY": str(files["key"]),
+        }
+        scheduler = {
+            "cls": distributed.Scheduler,
+            "options": {
+                "host": "tls://127.0.0.1", "dashboard_address": "127.0.0.1:0", "allowed_failures": DEATHS - 1,
+                "security": self.security,
+            },
+        }  # fmt: skip
+        gpu = {"resources": GPU} if find_accelerator("auto") else {}
+        own = {"host": "127.0.0.1", "protocol": "tls", "nthreads": 1, "memory_limit": 0, "dashboard": False, **gpu}
+        worker = {"cls": Worker, "options": {"worker_kwargs": own}}
+        workers = dict.fromkeys(range(count), worker)
+        self._cluster = distributed.SpecCluster(
+            workers, scheduler, worker, security=self.security, silence_logs=logging.CRITICAL
+        )
+        self.address = self._cluster.scheduler_address
+
+    def close(self, timeout: float) -> None:
+        self._cluster.close(timeout=timeout)
+        self._folder.cleanup()

@@ -1,0 +1,238 @@
+"""A store that several machines share, at any URL that fsspec reads; the local folder is its read-through cache.
+
+A blob is put where none of its digest is, and its digest is checked whenever it is read from there: one that is damaged
+is removed and counts as missing. Credentials are those of each process's environment. Running flows have a mark in the
+store, so that nothing is pruned meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from fedcore.types import InputError
+from tasks.cache.prune import DAY, Pruned
+from tasks.cache.store import Ref, Store, digest_of
+from tasks.config import environment
+from tasks.config.command import CONTINUE, Failed
+from tasks.config.state import write_whole
+
+MARKS = "running"
+"""The folder of the marks in a store."""
+
+RENEWED = 60.0
+"""Seconds after which the mark of a running flow is written again."""
+
+LEASE = 15 * 60.0
+"""Seconds for which a mark counts: a flow that was killed leaves its own behind."""
+
+
+class StoreLost(Failed):
+    """The store does not answer."""
+
+
+def open_store(place: str | None) -> Store:
+    """Return the store at a path or URL; None: the folder in the project's state. Raises InputError."""
+    if place is None or ("://" not in place and Path(place).resolve() == environment.BLOBS):
+        return Store(environment.BLOBS)
+    store = SharedStore(place if "://" in place else Path(place).resolve().as_uri())
+    try:
+        store.open()
+    except (ImportError, ValueError, OSError, StoreLost) as error:
+        raise InputError(f"run.store = {place!r}: {' '.join(str(error).split())}") from None
+    return store
+
+
+class SharedStore(Store):
+    """The store at a URL. Each process has its own local folder, below its own FEDCORE_HOME or current folder."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(environment.BLOBS)
+        self.url = url.rstrip("/")
+
+    def __reduce__(self) -> Any:
+        return SharedStore, (self.url,)
+
+    @property
+    def place(self) -> str:
+        return self.url
+
+    def open(self) -> None:
+        """Raise ImportError, ValueError, OSError or StoreLost if the store cannot be written."""
+        with self._asked() as (files, root):
+            _put(files, f"{root}/{MARKS}/opened", b"")
+
+    def holds(self, ref: Ref) -> bool:
+        """Tell whether a blob exists and is intact, here or after it has been fetched."""
+        return super().holds(ref) or self._fetch(ref)
+
+    def offer(self, refs: Iterable[Ref], afresh: bool = False) -> None:
+        """Put the blobs that are here and not in the store, or not whole, there. afresh: look at the store again."""
+        if afresh:
+            _sizes.cache_clear()
+        with self._asked():
+            known = _sizes(self.url)
+        for ref in {*refs}:
+            if known.get(ref.digest) is None and super().holds(ref):
+                self._offer(ref, self.path(ref).read_bytes())
+            elif ref.digest in known and super().holds(ref) and known[ref.digest] != self.path(ref).stat().st_size:
+                self._remove(ref)
+                self._offer(ref, self.path(ref).read_bytes())
+
+    def drop(self, ref: Ref) -> None:
+        super().drop(ref)
+        self._remove(ref)
+
+    def _keep(self, ref: Ref, content: bytes) -> None:
+        if not super().holds(ref):
+            write_whole(self.path(ref), content)
+        self._offer(ref, content)
+
+    def _offer(self, ref: Ref, content: bytes) -> None:
+        with self._asked() as (files, root):
+            if not files.exists(_blob(root, ref)):
+                _put(files, _blob(root, ref), content)
+
+    def _remove(self, ref: Ref) -> None:
+        with self._asked() as (files, root), suppress(FileNotFoundError):
+            files.rm_file(_blob(root, ref))
+
+    def _fetch(self, ref: Ref) -> bool:
+        try:
+            with self._asked() as (files, root):
+                content = files.cat_file(_blob(root, ref))
+        except FileNotFoundError:
+            return False
+        if digest_of(content) != ref.digest:
+            self._remove(ref)
+            return False
+        write_whole(self.path(ref), content)
+        return True
+
+    @contextmanager
+    def _asked(self) -> Iterator[tuple[Any, str]]:
+        """Yield the file system and the store's path in it; its errors become StoreLost, a missing file aside."""
+        files, root = _file_system(self.url)
+        try:
+            yield files, root
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            words = " ".join(str(error).split()) or type(error).__name__
+            raise StoreLost(f"the store {self.url} does not answer ({words}); {CONTINUE}") from error
+
+    # Marks and pruning.
+
+    @contextmanager
+    def lease(self, who: str) -> Iterator[None]:
+        """Mark something as running while the body runs, `who` being flow or prune. Raises InputError, naming the
+        machine, if the store is being pruned, or for `who` = prune if a flow is running.
+        """
+        name, ended = f"{who}-{uuid4().hex}", threading.Event()
+        self._mark(name)
+        try:
+            for other, mark in self._marks().items():
+                kind = other.partition("-")[0]
+                if other != name and "prune" in (kind, who) and time.time() - mark["time"] < LEASE:
+                    doing = "being pruned" if kind == "prune" else "in use by a flow"
+                    raise InputError(
+                        f"the store {self.url} is {doing} on {mark['host']}: try again when that has ended"
+                    )
+            renewing = threading.Thread(target=self._renew, args=(name, ended), daemon=True, name="fedcore-lease")
+            renewing.start()
+            try:
+                yield
+            finally:
+                ended.set()
+                renewing.join()
+        finally:
+            with suppress(StoreLost, FileNotFoundError), self._asked() as (files, root):
+                files.rm_file(f"{root}/{MARKS}/{name}")
+
+    def _renew(self, name: str, ended: threading.Event) -> None:
+        while not ended.wait(RENEWED):
+            with suppress(StoreLost):
+                self._mark(name)
+
+    def _mark(self, name: str) -> None:
+        with self._asked() as (files, root):
+            _put(files, f"{root}/{MARKS}/{name}", json.dumps({"host": platform.node(), "time": time.time()}).encode())
+
+    def _marks(self) -> dict[str, dict[str, Any]]:
+        """Return the marks of running flows and prunings, without those that are damaged or just removed."""
+        found = {}
+        with self._asked() as (files, root):
+            for path in files.find(f"{root}/{MARKS}"):
+                with suppress(FileNotFoundError, ValueError, TypeError, LookupError):
+                    mark = json.loads(files.cat_file(path))
+                    found[path.rpartition("/")[2]] = {"host": str(mark["host"]), "time": float(mark["time"])}
+        return found
+
+    def prune(self, needed: set[str], days: float) -> Pruned:
+        """Delete the blobs that are older than that, but those needed here. Raises InputError while a flow runs."""
+        since, blobs, nbytes, left = time.time() - days * DAY, 0, 0, 0
+        with self.lease("prune"), self._asked() as (files, root):
+            for path, info in files.find(root, detail=True).items():
+                digest = _digest(path)
+                if digest is None:
+                    continue
+                if digest in needed or _modified(files, path, info) >= since:
+                    left += info["size"]
+                    continue
+                with suppress(FileNotFoundError):
+                    files.rm_file(path)
+                blobs, nbytes = blobs + 1, nbytes + info["size"]
+        return Pruned(0, blobs, nbytes, left)
+
+
+@cache
+def _file_system(url: str) -> tuple[Any, str]:
+    import fsspec
+
+    files, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+    return files, str(root).rstrip("/")
+
+
+@cache
+def _sizes(url: str) -> dict[str, int]:
+    """Return the sizes of a store's blobs by digest."""
+    files, root = _file_system(url)
+    found = files.find(root, detail=True)
+    return {digest: int(info["size"]) for path, info in found.items() if (digest := _digest(path))}
+
+
+def _blob(root: str, ref: Ref) -> str:
+    return f"{root}/{ref.digest[:2]}/{ref.digest}.safetensors"
+
+
+def _digest(path: str) -> str | None:
+    """Return the digest that names a blob's file, None for any other file."""
+    name, _, kind = path.rpartition("/")[2].rpartition(".")
+    return name if kind == "safetensors" else None
+
+
+def _put(files: Any, path: str, content: bytes) -> None:
+    if "file" in files.protocol:  # fsspec would write it in place
+        write_whole(Path(path), content)
+        return
+    try:
+        files.pipe_file(path, content)
+    except FileNotFoundError:  # no folder yet, where there are folders
+        files.makedirs(path.rpartition("/")[0], exist_ok=True)
+        files.pipe_file(path, content)
+
+
+def _modified(files: Any, path: str, info: dict[str, Any]) -> float:
+    """Return when a file was written, in seconds since 1970."""
+    when = next((info[key] for key in ("LastModified", "mtime", "created") if key in info), None)
+    when = files.modified(path) if when is None else when
+    return when.timestamp() if isinstance(when, datetime) else float(when)
