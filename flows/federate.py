@@ -47,6 +47,7 @@ if __name__ == "__main__":  # bad input is refused before the imports below, whi
 
 from prefect import flow, runtime
 
+from fedcore.rounds import require_devices
 from fedcore.types import Federation, InputError
 from tasks.cache.store import Ref
 from tasks.config.files import CURVES, METRICS, PAGE
@@ -156,7 +157,7 @@ class LeftOut:
         kept = []
         for row in setting.methods:
             try:
-                row.build(fed.public.nets)
+                require_devices(row.build(fed.public.nets), fed)
             except InputError as refused:
                 self.add(job, row, refused)
             else:

@@ -13,6 +13,7 @@ from prefect.futures import PrefectFuture, as_completed
 from fedcore.execute.accelerator import accelerate, run_on
 from fedcore.execute.workers import WorkerDied, Workers
 from fedcore.rounds import receive
+from fedcore.threats import admit
 from tasks.cache.calls import call_save, load_call, load_call_save
 from tasks.cache.journal import Step
 from tasks.cache.keys import Digest
@@ -252,7 +253,7 @@ def word_of(fn: Any, *args: Any) -> str:
     while True:
         if isinstance(fn, partial):
             fn, args = fn.func, (*fn.args, *args)
-        elif fn in (run_on, receive):
+        elif fn in (run_on, receive, admit):
             fn, args = args[0], args[1:]
         else:
             return str(getattr(fn, "word", "") or fn.__name__.partition("_")[0])
