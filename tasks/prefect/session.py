@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 from uuid import UUID
 
@@ -148,4 +148,6 @@ def open_session(
     ]  # fmt: skip
     progress = Progress(*columns, console=console, transient=True)
     with mark_running(str(runtime.flow_run.id)), Workers(workers) as pool, progress:
-        yield Session(flow, pool, progress, find_accelerator(accelerator), on_compute)
+        session = Session(flow, pool, progress, find_accelerator(accelerator), on_compute)
+        with closing(session.steps.locks):
+            yield session

@@ -8,7 +8,9 @@ from itertools import count
 from typing import Any
 
 from prefect import task
+from prefect.cache_policies import CachePolicy
 from prefect.futures import PrefectFuture, as_completed
+from prefect.transactions import IsolationLevel
 
 from fedcore.execute.accelerator import accelerate, run_on
 from fedcore.execute.workers import WorkerDied, Workers
@@ -20,7 +22,8 @@ from tasks.cache.keys import Digest
 from tasks.cache.store import DamagedBlob, Ref, Store, refs, unflatten
 from tasks.config import environment
 from tasks.config.command import CONTINUE, Failed
-from tasks.prefect.records import discard_damaged, sealed
+from tasks.prefect.locks import StepLocks
+from tasks.prefect.records import sealed
 
 
 class Steps:
@@ -45,6 +48,9 @@ class Steps:
         self.advance = advance
         self.accelerator = accelerator
         self.done: list[Step] = []
+        self.locks = StepLocks()
+        policy = BY_KEY.configure(lock_manager=self.locks, isolation_level=IsolationLevel.SERIALIZABLE)
+        self._step = cached_step.with_options(cache_policy=policy)
         self._digest = Digest()
         self._records: dict[str, Mapping[str, Any]] = {}  # a step that several methods share is one task
         self._handed_out: set[Ref] = set()  # verified references that were returned
@@ -137,8 +143,7 @@ class Steps:
     def _submit(self, kind: str, unit: Any, key: str, job: _Job, refresh: bool = False) -> PrefectFuture[Any]:
         number = next(_NUMBERS)
         _JOBS[number] = job
-        discard_damaged(environment.STEPS / key)
-        step = cached_step.with_options(name=kind, task_run_name=f"{kind} {_label(unit)}".strip())
+        step = self._step.with_options(name=kind, task_run_name=f"{kind} {_label(unit)}".strip())
         future = (step.with_options(refresh_cache=True) if refresh else step).submit(key, number)
         future.add_done_callback(lambda _: _forget(number))
         return future
@@ -198,8 +203,11 @@ def _forget(number: int) -> None:
     del _JOBS[number]
 
 
+BY_KEY = CachePolicy.from_cache_key_fn(lambda context, parameters: parameters["key"])
+
+
 @task(
-    cache_key_fn=lambda context, parameters: parameters["key"],
+    cache_policy=BY_KEY,
     persist_result=True,
     result_storage=environment.STEPS,
     result_serializer="json",
