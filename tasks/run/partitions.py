@@ -22,6 +22,7 @@ from tasks.cache.store import DamagedBlob, Ref, Store
 from tasks.config.settings import Setting
 from tasks.prefect.steps import Steps
 from tasks.record.result import PreparedData
+from tasks.report import spreadsheet
 from tasks.run.bodies import describe, distribute, divide
 
 DATASET = "dataset.safetensors"
@@ -65,7 +66,7 @@ def save_partition(store: Store, dataset: Ref, made: Ref, folder: Path) -> None:
     parts: Partition = store.get(made)
     to_frame(parts).to_parquet(folder / PARTITION, index=False)
     table = counts(held, parts)
-    table.to_csv(folder / "who.csv")
+    spreadsheet.write(table, folder / "who.csv")
     (folder / "who.png").write_bytes(png(class_counts(table)))
 
 
