@@ -24,7 +24,8 @@ TRACKING = f"sqlite:///{HOME / 'mlflow.db'}"
 ARTIFACTS = HOME / "mlruns"
 
 FILES = (
-    "journal.jsonl", "password", "server.json", "server.lease", "server.lock", "server.log", "mlflow.lock", "mlflow.log"
+    "flows.lock", "journal.jsonl", "password", "server.json", "server.lease", "server.lock", "server.log",
+    "mlflow.lock", "mlflow.log",
 )  # fmt: skip
 FOLDERS = ("blobs", "flows", "locks", "prefect", "steps")
 """What there may be in STATE."""
