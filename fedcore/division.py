@@ -19,7 +19,8 @@ from fedcore.nets.custom import custom
 from fedcore.partition import PARTITIONS, Partition
 from fedcore.partition.tables import counts
 from fedcore.settings import check, model
-from fedcore.types import Data, Device, Federation, InputError, Net
+from fedcore.threats import split_threats
+from fedcore.types import Data, Device, Federation, InputError, Net, Threats
 
 NET_CONTEXT = ("shape", "classes")
 """Arguments of a net that come from the data."""
@@ -99,6 +100,7 @@ class DividedDataset:
     nets: tuple[Net, ...]
     scale: str
     name: str
+    threats: Threats | None = None
     _last: dict[int, tuple[Partition, Federation]] = field(default_factory=dict, repr=False)
 
     def partition(self, seed: int = 0) -> Partition:
@@ -134,7 +136,7 @@ class DividedDataset:
         held, shared = partition.splits(self.dataset, made, self.scale)
         own = partition.server_examples(self.dataset, self.scale)
         devices = {name: Device(name, self.nets[i % len(self.nets)], held[name]) for i, name in enumerate(held)}
-        return made, Federation(devices, shared, len(self.dataset.classes), own)
+        return made, Federation(devices, shared, len(self.dataset.classes), own, self.threats)
 
 
 def federate(
@@ -151,7 +153,8 @@ def federate(
     way: how examples are divided, e.g. `dirichlet(0.5)`, which is the default. net: of all devices, or several that
     they have in turn; an MLP by default. scale: "device", each device standardises features by its own training
     examples. name: of the dataset in tables. The other settings are those of :func:`fedcore.partition.partition`:
-    devices, val, test, shared_test, examples, shared_examples, domains, unlabelled, hidden.
+    devices, val, test, shared_test, examples, shared_examples, domains, unlabelled, hidden; and those of
+    :class:`fedcore.types.Threats`: hostile, attack, strength, drop, deadline, bound, beyond.
 
     Raises InputError for a setting that is unknown or out of range.
     """
@@ -164,9 +167,9 @@ def federate(
         raise InputError(f"federate.{twice[0]}: is already set in {chosen.name}")
     if scale not in ("none", "device"):
         raise InputError(f"federate.scale = {scale!r}: must be none or device")
-    given = check(
-        model(partition.partition, PARTITION_CONTEXT), "federate", {**chosen.settings, **settings}
-    ).model_dump()
+    misconduct, divided = split_threats({**chosen.settings, **settings})
+    given = check(model(partition.partition, PARTITION_CONTEXT), "federate", divided).model_dump()
+    threats = Threats(**check(model(Threats), "federate", misconduct).model_dump())
     given_nets: Any = net or architecture("mlp")()
     several = [*given_nets] if isinstance(given_nets, list | tuple) else [given_nets]
     for one in several:
@@ -174,7 +177,8 @@ def federate(
             raise InputError(
                 f"federate.net = {describe(one)}: must be a net with its settings, such as mlp(64, 32) or net(MyNet)"
             )
-    return DividedDataset(dataset, chosen, given, tuple(one.of(dataset) for one in several), scale, name)
+    made = tuple(one.of(dataset) for one in several)
+    return DividedDataset(dataset, chosen, given, made, scale, name, threats or None)
 
 
 def _by_name(where: str, names: list[str], values: Sequence[Any], settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torch import Tensor
 
@@ -79,12 +79,19 @@ def from_memory(server: Params) -> Params:
     return {name.removeprefix(MODEL): leaf for name, leaf in server.items() if name.startswith(MODEL)}
 
 
-def apply_changes(server: Params, changes: Sequence[Params], weights: Tensor) -> Params:
+def apply_changes(
+    server: Params,
+    changes: Sequence[Params],
+    weights: Tensor,
+    aggregate: Callable[[Sequence[Params], Tensor], Params] = mean,
+) -> Params:
     r"""Return the model in the server's memory, moved by the weighted mean of the changes.
 
     w <- w + sum_k p_k Delta_k
+
+    aggregate: what takes the mean's place.
     """
-    return add(from_memory(server), mean(changes, weights))
+    return add(from_memory(server), aggregate(changes, weights))
 
 
 def require_common_start(name: str, common: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -63,13 +63,17 @@ def mix(members: Sequence[Params], weights: Tensor) -> list[Params]:
     return [mixed[i] for i in which.tolist()]
 
 
-def mean_of_users(members: Mapping[str, Params], sizes: Mapping[str, int]) -> Params:
+def mean_of_users(
+    members: Mapping[str, Params],
+    sizes: Mapping[str, int],
+    aggregate: Callable[[Sequence[Params], Tensor], Params] = mean,
+) -> Params:
     r"""Average each leaf over the models that have it, weighted by their examples (Deng et al. 2024, eq. 9, S(o) > 0).
 
     theta_hp(o) = sum_k N_k,o / (sum_i N_i,o) theta_k(o)
 
     members: for each device the leaves of the operators o that it used. sizes: N_k. Where all have equal leaves this
-    is `mean` of `by_size`: FedAvg.
+    is `mean` of `by_size`: FedAvg. aggregate: what takes the mean's place.
     """
     users: dict[tuple[str, ...], list[str]] = {}
     for leaf in dict.fromkeys(leaf for params in members.values() for leaf in params):
@@ -77,5 +81,5 @@ def mean_of_users(members: Mapping[str, Params], sizes: Mapping[str, int]) -> Pa
     mixed: Params = {}
     for names, leaves in users.items():
         parts = [{leaf: members[name][leaf] for leaf in leaves} for name in names]
-        mixed |= mean(parts, by_size([sizes[name] for name in names]))
+        mixed |= aggregate(parts, by_size([sizes[name] for name in names]))
     return mixed

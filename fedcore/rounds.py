@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import combinations
 from typing import Any, Protocol
 
@@ -12,6 +13,7 @@ import torch
 from fedcore.evaluate import drop_training_data, score
 from fedcore.messages import received_model
 from fedcore.nets import key, shapes
+from fedcore.threats import admit, dropouts, falsify, hostile_devices
 from fedcore.types import (
     Combine,
     Deploy,
@@ -27,6 +29,7 @@ from fedcore.types import (
     Report,
     Scores,
     Stage,
+    Threats,
     Turn,
     Unit,
     Update,
@@ -45,11 +48,15 @@ class Execute(Protocol):
 
 @dataclass(frozen=True)
 class State:
-    """All that the next round depends on. stage, round: the next turn. memories: of the devices that have one."""
+    """All that the next round depends on. stage, round: the next turn. memories: of the devices that have one.
+
+    replays: the updates that hostile devices send again, see :class:`fedcore.types.Threats`.
+    """
 
     server: Params | Handle
     messages: Mapping[str, Message | Handle]
     memories: Mapping[str, Params | Handle] = field(default_factory=dict)
+    replays: Mapping[str, Update | Handle] = field(default_factory=dict)
     stage: int = 0
     round: int = 0
 
@@ -72,7 +79,8 @@ class Round:
 
 
 def begin(method: Method, fed: Federation, seed: int, execute: Execute) -> State:
-    """Return the state before the first turn."""
+    """Return the state before the first turn. Raises InputError for threats that the method cannot be put to."""
+    require_devices(method, fed)
     server, messages = execute(method.begin, fed.public, seed)
     return State(server, messages)
 
@@ -113,6 +121,9 @@ def play(method: Method, fed: Federation, seed: int, execute: Execute, state: St
     if isinstance(stage, Stage) and stage.attach is not None:
         calls = {name: (update, fed.devices[name], turn.step_id(name)) for name, update in updates.items()}
         updates = execute.map(stage.attach, calls)
+    replays = state.replays if state.round else {}
+    if fed.threats and isinstance(stage, Stage) and stage.combine is not None:
+        updates, replays = mislead(stage, fed.threats, execute, state, turn, updates)
     present = {name for unit in turn.units for name in members(unit)}
     up = dict.fromkeys(turn.names, 0)
     down = {name: state.messages[name].nbytes if name in present else 0 for name in turn.names}
@@ -124,11 +135,44 @@ def play(method: Method, fed: Federation, seed: int, execute: Execute, state: St
     else:
         for unit, update in updates.items():
             up[members(unit)[0]] += update.nbytes
-        server, sent, report = execute(receive, stage.combine, state.server, updates, turn, fed.public.nets)
+        combine: Any = stage.combine
+        if fed.threats and isinstance(stage, Stage):
+            told: Any = {name: state.messages[name] for name in updates}
+            combine = partial(admit, combine, fed.threats, told, stage.sends)
+        server, sent, report = execute(receive, combine, state.server, updates, turn, fed.public.nets)
         messages = {**state.messages, **sent}
     memories = {name: memory for name, memory in {**state.memories, **new}.items() if memory}
-    state = State(server, messages, memories, state.stage, state.round + 1)
+    state = State(server, messages, memories, replays, state.stage, state.round + 1)
     return Round(turn, state, up, down, report=report)
+
+
+def mislead(
+    stage: Stage, threats: Threats, execute: Execute, state: State, turn: Turn, updates: Mapping[str, Update | Handle]
+) -> tuple[dict[Any, Update | Handle], Mapping[str, Update | Handle]]:
+    """Return the updates that hostile devices falsify and dropouts do not send, and those to be sent again later."""
+    hostile = [name for name in hostile_devices(threats, turn.names, turn.seed) if name in updates]
+    replays = dict(state.replays) if state.round else {}
+    false: Mapping[str, Update | Handle] = {}
+    if threats.attack == "stale":
+        replays = {name: updates[name] for name in hostile} | replays
+        false = {name: replays[name] for name in hostile}
+    elif threats.attack == "duplicate":
+        honest = [name for name in updates if name not in hostile]
+        false = {name: updates[honest[0]] for name in hostile if honest}
+    elif hostile:
+        lie = partial(falsify, threats=threats, sends=stage.sends)
+        calls = {name: (updates[name], state.messages[name], turn.step_id(name)) for name in hostile}
+        false = execute.map(lie, calls)
+    gone = dropouts(threats, turn)
+    return {name: false.get(name, update) for name, update in updates.items() if name not in gone}, replays
+
+
+def require_devices(method: Method, fed: Federation) -> None:
+    """Refuse threats to a method whose steps belong to two devices, of which either may be the hostile one."""
+    if fed.threats and any(isinstance(stage, PairStage) for stage in method.stages):
+        raise InputError(
+            "federation.hostile, drop, deadline and bound: must not be set for a method with steps of pairs"
+        )
 
 
 @step_word("keep")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import torch
 from annotated_types import Ge, Gt, Le, Lt
@@ -38,6 +38,11 @@ Share: TypeAlias = Annotated[float, Ge(0), Le(1)]
 Amount: TypeAlias = Annotated[float, Ge(0)]
 Depth: TypeAlias = Annotated[int, Ge(0)]
 """Types of settings: a builder's annotations are checked before anything runs."""
+
+Attack: TypeAlias = Literal["sign_flip", "scale", "noise", "stale", "duplicate"]
+
+Sends: TypeAlias = Literal["model", "change"]
+"""The leaves of an update: a model's, or how training changed them."""
 
 Weights: TypeAlias = tuple[float, ...] | tuple[tuple[float, ...], ...]
 """Weights of a model's members: (M,), or (M, K) if a member counts more for some classes than for others."""
@@ -150,16 +155,42 @@ class Public:
 
 
 @dataclass(frozen=True)
+class Threats:
+    """How devices misbehave, and what the server does about it, see :mod:`fedcore.threats`.
+
+    hostile: share of the devices (rounded) that send false updates. attack: sign_flip, scale and noise change the
+    update, by `strength` (1: sign_flip only turns the change around, noise is as large as the change); stale: its
+    first update of the stage, every time; duplicate: the update of the first honest device. drop: chance that a device
+    trains in a round and sends nothing. deadline: how long the server waits, in mean durations of a device's round;
+    later updates are left out. None: for all. bound: the greatest norm of an update, measured from the model that the
+    device was sent. None: any. beyond: longer updates are clipped to the bound ("clip") or left out ("refuse").
+    """
+
+    hostile: Share = 0.0
+    attack: Attack = "sign_flip"
+    strength: Positive = 10.0
+    drop: Annotated[float, Ge(0), Lt(1)] = 0.0
+    deadline: Positive | None = None
+    bound: Positive | None = None
+    beyond: Literal["clip", "refuse"] = "clip"
+
+    def __bool__(self) -> bool:
+        """Tell whether anything differs from a federation of honest and punctual devices."""
+        return bool(self.hostile or self.drop or self.deadline or self.bound)
+
+
+@dataclass(frozen=True)
 class Federation:
     """The devices in the order of their names, the shared test set and the number of classes.
 
-    server_data: training examples held by the server; most methods need none.
+    server_data: training examples held by the server; most methods need none. threats: None where nobody misbehaves.
     """
 
     devices: Mapping[str, Device]
     test: Data
     classes: int
     server_data: Data = field(default_factory=_no_data)
+    threats: Threats | None = None
 
     @property
     def public(self) -> Public:
@@ -205,13 +236,14 @@ class Report:
     series: topic -> metric -> this turn's number, the same for all devices: a row of the table for each device and
     evaluated turn, whose split is the topic. devices: topic -> device -> metric -> number: the last ones of a topic
     become rows of the table. matrices: name -> tensor of any shape, e.g. "plan/<fold>/<label>". words: name -> text;
-    "warning" is shown to the user.
+    "warning" is shown to the user. counts: like devices, but a topic's numbers are summed over the turns.
     """
 
     series: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     devices: Mapping[str, Numbers] = field(default_factory=dict)
     matrices: Params = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
+    counts: Mapping[str, Numbers] | None = field(default=None, metadata={"optional": True})
 
 
 @dataclass(frozen=True)
@@ -376,7 +408,7 @@ class Stage:
     so that a step can be named and keyed by the source it reaches; a script or a notebook may use any.
 
     attach: adds to what each device sends. Methods with one local step, whose devices send different things beside
-    the model, share its result.
+    the model, share its result. sends: whether updates hold models or changes of them.
     """
 
     local: Local
@@ -384,6 +416,7 @@ class Stage:
     rounds: int = field(default=1, metadata={"digest": False})  # a round does not depend on how many follow
     fraction: float = 1.0
     attach: Attach | None = None
+    sends: Sends = field(default="model", metadata={"digest": False})  # local says so too
 
 
 @dataclass(frozen=True)

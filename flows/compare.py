@@ -71,6 +71,7 @@ def show(details: bool = True) -> None:
     from fedcore.results.answer import answers
     from tasks.config.params import read
     from tasks.config.studies import run_section
+    from tasks.report import spreadsheet
     from tasks.report.terminal import print_answers, print_claims, print_summary
 
     params = read()
@@ -81,13 +82,13 @@ def show(details: bool = True) -> None:
         made = comparison.compare(params, *folders(), read_papers(params["studies"]))
         comparison.write(made, PIPELINE / "compare", RESULTS)
     ranks = dict.fromkeys(("rank", "test_rank", "shared_rank"), "Int64")
-    summary = pd.read_csv(RESULTS / SUMMARY, dtype=ranks)
+    summary = spreadsheet.read(RESULTS / SUMMARY, dtype=ranks)
     table = pd.read_parquet(PIPELINE / "compare" / TABLE)
     controls = frozenset(summary["method"][summary["control"]])
     print_answers(answers(table, controls, run_section(params).matters))
     if details:
         print_summary(summary)
-        print_claims(pd.read_csv(PIPELINE / "compare" / CLAIMS))
+        print_claims(spreadsheet.read(PIPELINE / "compare" / CLAIMS))
     more = "" if details else "tables and claims: python -m flows.compare show   "
     print(f"{more}page: {RESULTS / PAGE}   record: make ui")
 

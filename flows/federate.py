@@ -47,6 +47,7 @@ if __name__ == "__main__":  # bad input is refused before the imports below, whi
 
 from prefect import flow, runtime
 
+from fedcore.rounds import require_devices
 from fedcore.types import Federation, InputError
 from tasks.cache.shared import open_store
 from tasks.cache.store import Ref
@@ -161,7 +162,7 @@ class LeftOut:
         kept = []
         for row in setting.methods:
             try:
-                row.build(fed.public.nets)
+                require_devices(row.build(fed.public.nets), fed)
             except InputError as refused:
                 self.add(job, row, refused)
             else:

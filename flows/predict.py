@@ -52,13 +52,14 @@ def main(words: list[str]) -> None:
     from fedcore.data.encoding import unknown_texts
     from tasks.record import promotion
     from tasks.record.runs import Record
+    from tasks.report import spreadsheet
 
     served = promotion.load(Record().client, given.model)
     rows, index = read(given.rows, served.schema)
     for line in unknown_texts(rows, served.schema) if served.schema.columns else ():
         print(f"fedcore: {line}", file=sys.stderr)
     predicted = served.predict(rows, given.device).set_index(index)
-    predicted.to_csv(given.out or sys.stdout, index=index.name is not None)
+    spreadsheet.write(predicted, given.out or sys.stdout, index=index.name is not None)
     if given.out:
         print(f"{len(predicted)} rows: {given.out}")
 

@@ -2,6 +2,7 @@
 
 python -m flows.prune            those that were not used for 30 days
 python -m flows.prune days=7
+python -m flows.prune --dry-run  says what it would delete, and deletes nothing
 
 If run.store names a shared store, it loses the blobs that are older than that and that no run here has used since.
 """
@@ -15,6 +16,7 @@ from tasks.config import environment
 environment.prepare()
 
 DAYS = 30.0
+DRY_RUN = "--dry-run"
 
 
 def main(words: list[str]) -> None:
@@ -25,20 +27,22 @@ def main(words: list[str]) -> None:
     from tasks.config.params import change, parse, read
     from tasks.config.studies import run_section
 
-    given = parse(words)
+    dry_run = DRY_RUN in words
+    given = parse([word for word in words if word != DRY_RUN])
     days = given.pop("days", DAYS)
     typed = {key: given.pop(key) for key in ("run.store",) if key in given}
     if given:
-        raise InputError(f"{', '.join(given)}: unknown; there is days, as in days={DAYS:g}")
+        raise InputError(f"{', '.join(given)}: unknown; there are days, as in days={DAYS:g}, and {DRY_RUN}")
     if type(days) not in (int, float) or not 0 <= days < float("inf"):
         raise InputError(f"days: {days!r} is not a number from 0")
     store = open_store(run_section(change(read(), typed)).store)
-    pruned = {"": prune.prune(environment.STEPS, Store(environment.BLOBS), days)}
+    pruned = {"": prune.prune(environment.STEPS, Store(environment.BLOBS), days, dry_run)}
     if isinstance(store, SharedStore):
-        pruned[f" in {store.place}"] = store.prune(journal.blobs(), days)
+        pruned[f" in {store.place}"] = store.prune(journal.blobs(), days, dry_run)
+    done = "would prune" if dry_run else "pruned"
     for place, found in pruned.items():
         print(
-            f"pruned {found.steps} steps and {found.blobs} blobs not used for {days:g} days{place}, "
+            f"{done} {found.steps} steps and {found.blobs} blobs not used for {days:g} days{place}, "
             f"{found.nbytes / 1e6:.1f} MB; blobs of {found.left / 1e6:.1f} MB stay"
         )
 

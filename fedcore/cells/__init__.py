@@ -30,6 +30,7 @@ from fedcore.local import (
 )
 from fedcore.messages import to_everyone
 from fedcore.mixing import mean_of_users
+from fedcore.robust import MEAN, Mixing
 from fedcore.types import Data, Device, InputError, Message, Model, Net, Params, Report, StepId, Turn, Update
 
 Distance: TypeAlias = Literal["printed", "unit_norm"]
@@ -121,20 +122,24 @@ def merge_models(memory: Params, message: Message) -> Model:
     return Model((model | message.params,))
 
 
-def average(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
-    """Send every device the mean of the updates, weighted by examples."""
-    return server, to_everyone(turn.names, Message(hyper_model(updates)))
+def average(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, mixing: Mixing = MEAN
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send every device the mean of the updates, weighted by examples, or what stands in its place."""
+    return server, to_everyone(turn.names, Message(hyper_model(updates, mixing)))
 
 
-def exchange(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
+def exchange(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, mixing: Mixing = MEAN
+) -> tuple[Params, Mapping[str, Message]]:
     """Aggregate cell by cell (9) and send each device what it shares (sampling)."""
-    return server, sample_submodels(hyper_model(updates), updates)
+    return server, sample_submodels(hyper_model(updates, mixing), updates)
 
 
-def hyper_model(updates: Mapping[str, Update]) -> Params:
-    """Return all leaves of the updates, aggregated (9)."""
+def hyper_model(updates: Mapping[str, Update], mixing: Mixing = MEAN) -> Params:
+    """Return all leaves of the updates, aggregated (9), each over the devices that sent it."""
     sizes = {name: update.size for name, update in updates.items()}
-    return mean_of_users({name: update.params for name, update in updates.items()}, sizes)
+    return mean_of_users({name: update.params for name, update in updates.items()}, sizes, mixing)
 
 
 def sample_submodels(hyper: Params, updates: Mapping[str, Update]) -> dict[str, Message]:

@@ -9,6 +9,7 @@ from fedcore.cells import average
 from fedcore.local import Training, fit, flatten_net, proximal_pull, starting_params
 from fedcore.messages import initial_messages
 from fedcore.nets import require_equal
+from fedcore.robust import MEAN, Mixing
 from fedcore.types import Amount, Count, Device, Fraction, Message, Method, Model, Net, Params, Stage, StepId, Update
 
 GLOBAL = "global/"
@@ -23,13 +24,16 @@ def ditto(
     rounds: Count = 10,
     fraction: Fraction = 1.0,
     strength: Amount = 0.01,
+    robust: Mixing = MEAN,
 ) -> Method:
-    """Build Ditto. rounds, fraction: as in fedavg. strength: lambda; 0 is local training.
+    """Build Ditto. rounds, fraction, robust: as in fedavg. strength: lambda; 0 is local training.
 
     Both models are trained in each round as `training` says, on the same minibatches: twice FedAvg's work.
     """
     require_equal(nets)
-    stage = Stage(partial(train_both, training=training, strength=strength), average, rounds, fraction)
+    stage = Stage(
+        partial(train_both, training=training, strength=strength), partial(average, mixing=robust), rounds, fraction
+    )
     return Method(partial(initial_messages, common=common), (stage,), personal)
 
 

@@ -39,6 +39,7 @@ from fedcore.cells import (
 from fedcore.local import Training, accuracy, descend, flatten_net, minibatches, plain_step
 from fedcore.messages import initial_messages
 from fedcore.nets import init, require_equal, shapes, use_generator
+from fedcore.robust import MEAN, Mixing
 from fedcore.types import (
     Chance,
     Count,
@@ -92,6 +93,7 @@ def fedasa(
     distance: Distance = "printed",
     budget: Budget = None,
     personal_lr: Positive | None = None,
+    robust: Mixing = MEAN,
 ) -> Method:
     """Build FedASA. All devices take part in every round.
 
@@ -99,7 +101,7 @@ def fedasa(
     the devices' nets have. auxiliary_init: where its training starts. target: the accuracy near which it ends; None:
     only after `steps` minibatches, which it never exceeds. held_out: share of the server's examples that measure the
     accuracy. cell: l, 0 to L; None: L // 2. distance: how features are compared. budget: C_k. personal_lr: eta_h;
-    None: training's rate, which is eta_g.
+    None: training's rate, which is eta_g. robust: as in fedavg.
     """
     require_equal(nets)
     net = next(iter(nets.values()))
@@ -114,10 +116,11 @@ def fedasa(
     limits = depths_within(budget, nets)
     aligning = min(alignment_rounds, rounds)
     memory = net if cells == max_depth(net) else shorten(net, cells)
-    find = partial(align, net=net, auxiliary=memory, cell=cells // 2 if cell is None else cell, distance=distance)
+    middle = cells // 2 if cell is None else cell
+    find = partial(align, net=net, auxiliary=memory, cell=middle, distance=distance, mixing=robust)
     most = partial(train_most, limits=limits, training=training, personal_lr=personal_lr)
     same = partial(train_same, training=training, personal_lr=personal_lr)
-    stages = (Stage(most, find, aligning), Stage(same, mix, rounds - aligning))
+    stages = (Stage(most, find, aligning), Stage(same, partial(mix, mixing=robust), rounds - aligning))
     teach = partial(train_auxiliary, net=memory, training=training, target=target, steps=steps, held_out=held_out)
     begin = partial(begin_aligning, auxiliary=memory, start=auxiliary_init, teach=teach, common=common)
     return Method(begin, stages[: 1 + (rounds > aligning)], merge_models, figures=FIGURES)
@@ -270,6 +273,7 @@ def align(
     auxiliary: Net,
     cell: int,
     distance: Distance,
+    mixing: Mixing = MEAN,
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Find the alignment vector m* (8), aggregate the cells (9) and sample (lines 5-17).
 
@@ -286,17 +290,19 @@ def align(
     }
     found = report(depths, apart)
     taught = {word: server[f"{AUXILIARY}{word}"].item() for word in ("accuracy", "steps")}
-    return *aggregate(server, used), replace(
+    return *aggregate(server, used, mixing), replace(
         found, devices={**found.devices, "auxiliary": dict.fromkeys(depths, taught)}
     )
 
 
-def mix(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
+def mix(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, mixing: Mixing = MEAN
+) -> tuple[Params, Mapping[str, Message]]:
     """Aggregate and sample; alignment is over, so drop the auxiliary model."""
-    return aggregate({name: x for name, x in server.items() if not name.startswith(AUXILIARY)}, updates)
+    return aggregate({name: x for name, x in server.items() if not name.startswith(AUXILIARY)}, updates, mixing)
 
 
-def aggregate(server: Params, updates: Mapping[str, Update]) -> tuple[Params, Mapping[str, Message]]:
+def aggregate(server: Params, updates: Mapping[str, Update], mixing: Mixing) -> tuple[Params, Mapping[str, Message]]:
     """Replace the operators of the updates in the hyper-model (9), keep the others, and sample."""
-    hyper = hyper_model(updates)
+    hyper = hyper_model(updates, mixing)
     return server | {f"{HYPER}{leaf}": x for leaf, x in hyper.items()}, sample_submodels(hyper, updates)

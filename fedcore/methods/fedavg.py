@@ -22,12 +22,26 @@ from fedcore.messages import (
     to_everyone,
     to_memory,
 )
-from fedcore.mixing import by_size, evenly, mean, subtract
+from fedcore.mixing import by_size, evenly, subtract
 from fedcore.nets import require_equal
-from fedcore.types import Count, Device, Fraction, Message, Method, Net, Params, Stage, StepId, Turn, Update, step_word
+from fedcore.robust import MEAN, Mixing
+from fedcore.types import (
+    Count,
+    Device,
+    Fraction,
+    Message,
+    Method,
+    Net,
+    Params,
+    Sends,
+    Stage,
+    StepId,
+    Turn,
+    Update,
+    step_word,
+)
 
 Weights: TypeAlias = Literal["size", "even"]
-Sends: TypeAlias = Literal["model", "change"]
 
 
 def fedavg(
@@ -39,27 +53,31 @@ def fedavg(
     fraction: Fraction = 1.0,
     weights: Weights = "size",
     sends: Sends = "model",
+    robust: Mixing = MEAN,
 ) -> Method:
     """Build FedAvg.
 
     rounds: communication rounds. fraction: share of devices per round. weights: "size" (by training examples) or
     "even". sends: a device's "model", or its "change", what training added to the model that it was sent: equal
     but for rounding, and as many bytes. Methods that send changes (DFL) are compared with the latter, bit by bit.
+    robust: what stands in the mean's place to bear hostile devices, see :class:`fedcore.robust.Mixing`.
     """
     require_equal(nets)
     if sends == "model":
-        stage = Stage(partial(train, training=training), partial(average, weights=weights), rounds, fraction)
+        combine = partial(average, weights=weights, mixing=robust)
+        stage = Stage(partial(train, training=training), combine, rounds, fraction)
         return Method(partial(initial_messages, common=common), (stage,), received_model)
     require_common_start("fedavg.sends = change", common)
-    stage = Stage(partial(train_change, training=training), partial(follow, weights=weights), rounds, fraction)
+    combine = partial(follow, weights=weights, mixing=robust)
+    stage = Stage(partial(train_change, training=training), combine, rounds, fraction, sends=sends)
     return Method(begin_with_memory, (stage,), received_model)
 
 
 def average(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, weights: Weights
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, weights: Weights, mixing: Mixing
 ) -> tuple[Params, Mapping[str, Message]]:
-    """Send every device the weighted mean of the updates."""
-    model = mean([update.params for update in updates.values()], shares(updates, weights))
+    """Send every device the weighted mean of the updates, or what stands in its place."""
+    model = mixing([update.params for update in updates.values()], shares(updates, weights))
     return server, to_everyone(turn.names, Message(model))
 
 
@@ -73,10 +91,10 @@ def train_change(
 
 @step_word("average")
 def follow(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, weights: Weights
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, weights: Weights, mixing: Mixing
 ) -> tuple[Params, Mapping[str, Message]]:
     """Move the model by the weighted mean of the changes."""
-    model = apply_changes(server, [update.params for update in updates.values()], shares(updates, weights))
+    model = apply_changes(server, [update.params for update in updates.values()], shares(updates, weights), mixing)
     return to_memory(model), to_everyone(turn.names, Message(model))
 
 

@@ -9,6 +9,7 @@ from fedcore.cells import exchange, layers, merge_models, train_shared
 from fedcore.local import Training
 from fedcore.messages import initial_messages
 from fedcore.nets import require_equal
+from fedcore.robust import MEAN, Mixing
 from fedcore.types import Count, Device, InputError, Message, Method, Net, Params, Positive, Stage, StepId, Update
 
 
@@ -19,12 +20,18 @@ def fedper(
     common: bool,
     rounds: Count = 10,
     personal_lr: Positive | None = None,
+    robust: Mixing = MEAN,
 ) -> Method:
-    """Build FedPer. All devices take part in every round. personal_lr: of the last layer; None: training's."""
+    """Build FedPer. All devices take part in every round.
+
+    personal_lr: of the last layer; None: training's. robust: as in fedavg.
+    """
     require_equal(nets)
     if any(len(layers(net)) < 2 for net in nets.values()):
         raise InputError("net: fedper keeps the last layer to each device, this net has no other to share")
-    stage = Stage(partial(train_base, training=training, personal_lr=personal_lr), exchange, rounds)
+    stage = Stage(
+        partial(train_base, training=training, personal_lr=personal_lr), partial(exchange, mixing=robust), rounds
+    )
     return Method(partial(initial_messages, common=common), (stage,), merge_models)
 
 

@@ -9,6 +9,7 @@ from fedcore.cells import average
 from fedcore.local import Training, fit, flatten_net, proximal_pull, starting_params
 from fedcore.messages import initial_messages, received_model
 from fedcore.nets import require_equal
+from fedcore.robust import MEAN, Mixing
 from fedcore.types import Amount, Count, Device, Fraction, Message, Method, Net, Params, Stage, StepId, Update
 
 
@@ -20,13 +21,14 @@ def fedprox(
     rounds: Count = 10,
     fraction: Fraction = 1.0,
     mu: Amount = 0.01,
+    robust: Mixing = MEAN,
 ) -> Method:
-    """Build FedProx. rounds, fraction: as in fedavg. mu: weight of the proximal term; 0 is FedAvg weighted by size.
+    """Build FedProx. rounds, fraction, robust: as in fedavg. mu: weight of the proximal term; 0 is FedAvg by size.
 
     Departure: a device does `training.epochs` epochs; the paper lets it stop at any inexact minimum.
     """
     require_equal(nets)
-    stage = Stage(partial(train_near, training=training, mu=mu), average, rounds, fraction)
+    stage = Stage(partial(train_near, training=training, mu=mu), partial(average, mixing=robust), rounds, fraction)
     return Method(partial(initial_messages, common=common), (stage,), received_model)
 
 

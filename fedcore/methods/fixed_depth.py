@@ -16,6 +16,7 @@ from fedcore.cells import exchange, leaves_up_to, max_depth, merge_models, train
 from fedcore.local import Training
 from fedcore.messages import initial_messages
 from fedcore.nets import require_equal
+from fedcore.robust import MEAN, Mixing
 from fedcore.types import (
     Count,
     Depth,
@@ -43,12 +44,13 @@ def fixed_depth(
     rounds: Count = 10,
     depth: Choice = 1,
     personal_lr: Positive | None = None,
+    robust: Mixing = MEAN,
 ) -> Method:
     """Build it. All devices take part in every round.
 
     depth: cells that are shared besides the stem, 0 to M (of nets without cells: layers after the first, the last one
     never); null: nothing; random: drawn for each device, evenly from 0 to M. personal_lr: of the personal part; None:
-    training's.
+    training's. robust: as in fedavg.
     """
     require_equal(nets)
     for net in nets.values():
@@ -56,7 +58,11 @@ def fixed_depth(
             raise InputError(
                 f"fixed_depth.depth = {depth!r}: this net's depths are 0 to {max_depth(net)}, random and null"
             )
-    stage = Stage(partial(train_upto, training=training, depth=depth, personal_lr=personal_lr), exchange, rounds)
+    stage = Stage(
+        partial(train_upto, training=training, depth=depth, personal_lr=personal_lr),
+        partial(exchange, mixing=robust),
+        rounds,
+    )
     return Method(partial(initial_messages, common=common), (stage,), merge_models)
 
 

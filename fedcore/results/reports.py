@@ -23,9 +23,21 @@ def series(reports: Sequence[Report]) -> dict[str, dict[str, list[float]]]:
 
 
 def devices(reports: Sequence[Report]) -> dict[str, Numbers]:
-    """Return topic -> device -> metric -> number, from each topic's last turn; topics are sorted by name."""
+    """Return topic -> device -> metric -> number, of the topic's last turn, or its counts; sorted by topic."""
     last = {topic: numbers for one in reports for topic, numbers in one.devices.items()}
-    return dict(sorted(last.items()))
+    return dict(sorted({**last, **counts(reports)}.items()))
+
+
+def counts(reports: Sequence[Report]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return topic -> device -> metric -> the sum of its counts over the turns."""
+    total: dict[str, dict[str, dict[str, float]]] = {}
+    for one in reports:
+        for topic, told in (one.counts or {}).items():
+            for device, numbers in told.items():
+                mine = total.setdefault(topic, {}).setdefault(device, {})
+                for metric, count in numbers.items():
+                    mine[metric] = mine.get(metric, 0.0) + count
+    return total
 
 
 def final_numbers(method: Method, reports: Sequence[Report], scores: Scores | None) -> Mapping[str, Numbers]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from filelock import FileLock
 
 from tasks.config import environment
 from tasks.config.state import write_whole
@@ -91,8 +92,15 @@ def marks() -> list[Path]:
 def write_mark(flow_run: str) -> Path:
     """Mark a flow run as running in this process."""
     mark = FLOWS / flow_run
-    write_whole(mark, str(os.getpid()).encode())
+    with starting():
+        write_whole(mark, str(os.getpid()).encode())
     return mark
+
+
+def starting() -> FileLock:
+    """Return the lock that a flow holds when it starts, and pruning to its end: no flow starts meanwhile."""
+    FLOWS.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(FLOWS.with_suffix(".lock"), mode=0o600)
 
 
 def alive(mark: Path) -> bool:

@@ -23,16 +23,24 @@ class Pruned:
     left: int
 
 
-def prune(steps: Path, store: Store, days: float) -> Pruned:
+def prune(steps: Path, store: Store, days: float, dry_run: bool = False) -> Pruned:
     """Delete the steps that no run has used for this many days, and blobs of that age to which no other step refers.
 
     A run uses a step when it computes it or finds it in the cache; the journal has a line with the time and the blobs
     that the step refers to. Older lines are deleted too. A step has no line if its flow was killed at that moment; its
-    blobs stay until they reach that age. A run that needs a deleted step computes it again. Raises InputError while a
-    flow runs, since it may need a blob that it has not yet read.
+    blobs stay until they reach that age. A run that needs a deleted step computes it again. Registered models and the
+    outputs of DVC's stages are copies and need no blob. Raises InputError while a flow runs, since it may need a blob
+    that it has not yet read; a flow that starts meanwhile waits.
+
+    dry_run: delete nothing, and return what would be deleted.
     """
-    if any(map(journal.alive, journal.marks())):
-        raise InputError("a flow is running here: try again when it has ended")
+    with journal.starting():
+        if any(map(journal.alive, journal.marks())):
+            raise InputError("a flow is running here: try again when it has ended")
+        return _prune(steps, store, days, dry_run)
+
+
+def _prune(steps: Path, store: Store, days: float, dry_run: bool) -> Pruned:
     since = time.time() - days * DAY
     lines = journal.read()
     recent = [line for line in lines if line["time"] >= since]
@@ -42,11 +50,15 @@ def prune(steps: Path, store: Store, days: float) -> Pruned:
     unused = [record for record in records if record.name not in used and is_older(record, since)]
     orphans = [blob for blob in blobs if blob.stem not in needed and is_older(blob, since)]
     freed = sum(path.stat().st_size for path in (*unused, *orphans))
+    left = sum(blob.stat().st_size for blob in {*blobs} - {*orphans})
+    found = Pruned(len(unused), len(orphans), freed, left)
+    if dry_run:
+        return found
     for path in (*unused, *orphans):  # steps first, so that no step refers to a deleted blob if this process is killed
         path.unlink(missing_ok=True)
     if len(recent) < len(lines):
         journal.replace(recent)
-    return Pruned(len(unused), len(orphans), freed, sum(blob.stat().st_size for blob in {*blobs} - {*orphans}))
+    return found
 
 
 def is_older(path: Path, since: float) -> bool:

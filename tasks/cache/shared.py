@@ -177,8 +177,11 @@ class SharedStore(Store):
                     found[path.rpartition("/")[2]] = {"host": str(mark["host"]), "time": float(mark["time"])}
         return found
 
-    def prune(self, needed: set[str], days: float) -> Pruned:
-        """Delete the blobs that are older than that, but those needed here. Raises InputError while a flow runs."""
+    def prune(self, needed: set[str], days: float, dry_run: bool = False) -> Pruned:
+        """Delete the blobs that are older than that, but those needed here. Raises InputError while a flow runs.
+
+        dry_run: delete nothing, and return what would be deleted.
+        """
         since, blobs, nbytes, left = time.time() - days * DAY, 0, 0, 0
         with self.lease("prune"), self._asked() as (files, root):
             for path, info in files.find(root, detail=True).items():
@@ -188,8 +191,9 @@ class SharedStore(Store):
                 if digest in needed or _modified(files, path, info) >= since:
                     left += info["size"]
                     continue
-                with suppress(FileNotFoundError):
-                    files.rm_file(path)
+                if not dry_run:
+                    with suppress(FileNotFoundError):
+                        files.rm_file(path)
                 blobs, nbytes = blobs + 1, nbytes + info["size"]
         return Pruned(0, blobs, nbytes, left)
 

@@ -18,14 +18,16 @@ HOME = Path(os.environ.get("FEDCORE_HOME") or Path.cwd()).resolve()
 STATE = HOME / ".fedcore"
 BLOBS = STATE / "blobs"
 STEPS = STATE / "steps"
+LOCKS = STATE / "locks"
 PREFECT = STATE / "prefect"
 TRACKING = f"sqlite:///{HOME / 'mlflow.db'}"
 ARTIFACTS = HOME / "mlruns"
 
 FILES = (
-    "journal.jsonl", "password", "server.json", "server.lease", "server.lock", "server.log", "mlflow.lock", "mlflow.log"
+    "flows.lock", "journal.jsonl", "password", "server.json", "server.lease", "server.lock", "server.log",
+    "mlflow.lock", "mlflow.log",
 )  # fmt: skip
-FOLDERS = ("blobs", "flows", "prefect", "steps")
+FOLDERS = ("blobs", "flows", "locks", "prefect", "steps")
 """What there may be in STATE."""
 
 DEFAULTS = {

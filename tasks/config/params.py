@@ -22,7 +22,7 @@ from fedcore.methods import METHODS, builder
 from fedcore.nets import NETS, maker
 from fedcore.partition import partition
 from fedcore.settings import model, union
-from fedcore.types import InputError
+from fedcore.types import InputError, Threats
 
 REQUIRED = ("run", "data", "federation", "net", "training")
 """Sections that params.yaml must have."""
@@ -153,7 +153,7 @@ def _allowed_keys(section: tuple[str, ...], custom: Mapping[str, str]) -> Collec
         case ("net",):
             return [*union(tuple(makers().values()), FROM_DATA).model_fields, "variants"]
         case ("federation",):
-            return [*model(partition, FROM_RUN).model_fields, "partition", "scale"]
+            return [*model(partition, FROM_RUN).model_fields, "partition", "scale", *model(Threats).model_fields]
         case ("training",) | (_, "training"):
             return [*model(Training).model_fields, "init"]
         case ("methods",):

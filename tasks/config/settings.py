@@ -20,7 +20,8 @@ from fedcore.methods import method as build_method
 from fedcore.nets import NETS, maker
 from fedcore.partition import AUTO, PARTITIONS, partition
 from fedcore.settings import Section, check, check_method, model, settings_for
-from fedcore.types import InputError, Method, Net
+from fedcore.threats import split_threats
+from fedcore.types import InputError, Method, Net, Threats
 from tasks.config.params import FROM_DATA, FROM_RUN, SHARED, loaders, makers, shared_settings
 
 
@@ -73,6 +74,12 @@ class Setting:
     def nets(self) -> list[dict[str, Any]]:
         """The settings of the nets that devices have in turn."""
         return [{key: value for key, value in self.net.items() if key != "variants"}, *self.net.get("variants", ())]
+
+    @property
+    def threats(self) -> Threats | None:
+        """How devices misbehave, if they do."""
+        mine, _ = split_threats(self.federation)
+        return Threats(**mine) if mine else None
 
     @property
     def task(self) -> str:
@@ -134,8 +141,10 @@ def _data(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _federation(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of `fedcore.partition.partition`, and `scale`."""
-    settings = {"partition": signature(partition).parameters["name"].default, **section}
+    """Return the settings of `fedcore.partition.partition`, `scale`, and those of `Threats` if devices misbehave."""
+    misconduct, others = split_threats(section)
+    threats = Threats(**check(model(Threats), "federation", misconduct).model_dump())
+    settings = {"partition": signature(partition).parameters["name"].default, **others}
     scale = check(Scale, "federation", {key: settings.pop(key) for key in ("scale",) if key in settings}).scale
     name = settings.pop("partition")
     allowed = (*PARTITIONS, AUTO)
@@ -144,7 +153,7 @@ def _federation(section: Mapping[str, Any]) -> dict[str, Any]:
             f"federation.partition = {name!r}: allowed: {', '.join(allowed)}{suggestion(str(name), allowed)}"
         )
     complete = check(model(partition, FROM_RUN), "federation", settings).model_dump()
-    return {"partition": name, **complete, "scale": scale}
+    return {"partition": name, **complete, "scale": scale, **(asdict(threats) if threats else {})}
 
 
 class Scale(Section):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 from uuid import UUID
 
@@ -151,4 +151,6 @@ def open_session(
     progress = Progress(*columns, console=console, transient=True)
     with mark_running(str(runtime.flow_run.id)), store.lease("flow"), engine, progress:
         found = engine.find_accelerator(accelerator) if isinstance(engine, Cluster) else find_accelerator(accelerator)
-        yield Session(flow, store, engine, progress, found, on_compute)
+        session = Session(flow, store, engine, progress, found, on_compute)
+        with closing(session.steps.locks):
+            yield session

@@ -8,12 +8,15 @@ from itertools import count
 from typing import Any, TypeVar
 
 from prefect import task
+from prefect.cache_policies import CachePolicy
 from prefect.futures import PrefectFuture, as_completed
+from prefect.transactions import IsolationLevel
 
 from fedcore.execute.accelerator import accelerate, run_on
 from fedcore.execute.cluster import ClusterLost
 from fedcore.execute.workers import WorkerDied
 from fedcore.rounds import receive
+from fedcore.threats import admit
 from tasks.cache.calls import call_save, load_call, load_call_save
 from tasks.cache.journal import Step
 from tasks.cache.keys import Digest
@@ -21,7 +24,8 @@ from tasks.cache.store import DamagedBlob, Ref, Store, refs, unflatten
 from tasks.config import environment
 from tasks.config.command import CONTINUE, Failed
 from tasks.prefect.engine import Engine
-from tasks.prefect.records import discard_damaged, sealed
+from tasks.prefect.locks import StepLocks
+from tasks.prefect.records import sealed
 
 Result = TypeVar("Result")
 
@@ -48,6 +52,9 @@ class Steps:
         self.advance = advance
         self.accelerator = accelerator
         self.done: list[Step] = []
+        self.locks = StepLocks()
+        policy = BY_KEY.configure(lock_manager=self.locks, isolation_level=IsolationLevel.SERIALIZABLE)
+        self._step = cached_step.with_options(cache_policy=policy)
         self._digest = Digest()
         self._records: dict[str, Mapping[str, Any]] = {}  # a step that several methods share is one task
         self._handed_out: set[Ref] = set()  # verified references that were returned
@@ -145,8 +152,7 @@ class Steps:
     def _submit(self, kind: str, unit: Any, key: str, job: _Job, refresh: bool = False) -> PrefectFuture[Any]:
         number = next(_NUMBERS)
         _JOBS[number] = job
-        discard_damaged(environment.STEPS / key)
-        step = cached_step.with_options(name=kind, task_run_name=f"{kind} {_label(unit)}".strip())
+        step = self._step.with_options(name=kind, task_run_name=f"{kind} {_label(unit)}".strip())
         future = (step.with_options(refresh_cache=True) if refresh else step).submit(key, number)
         future.add_done_callback(lambda _: _forget(number))
         return future
@@ -219,8 +225,11 @@ def _forget(number: int) -> None:
     del _JOBS[number]
 
 
+BY_KEY = CachePolicy.from_cache_key_fn(lambda context, parameters: parameters["key"])
+
+
 @task(
-    cache_key_fn=lambda context, parameters: parameters["key"],
+    cache_policy=BY_KEY,
     persist_result=True,
     result_storage=environment.STEPS,
     result_serializer="json",
@@ -277,7 +286,7 @@ def word_of(fn: Any, *args: Any) -> str:
     while True:
         if isinstance(fn, partial):
             fn, args = fn.func, (*fn.args, *args)
-        elif fn in (run_on, receive):
+        elif fn in (run_on, receive, admit):
             fn, args = args[0], args[1:]
         else:
             return str(getattr(fn, "word", "") or fn.__name__.partition("_")[0])

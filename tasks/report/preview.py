@@ -18,6 +18,7 @@ from fedcore.data import OWN, Dataset, load, schema_of
 from fedcore.data.overview import SPREAD, columns, spans
 from fedcore.partition import Partition, partition
 from fedcore.partition.tables import counts
+from fedcore.threats import split_threats
 from tasks.config.request import Job
 from tasks.config.settings import Setting
 from tasks.report.terminal import standard
@@ -35,7 +36,8 @@ def print_preview(setting: Setting, seed: int, tolerant: bool = False, console: 
     settings = {key: value for key, value in setting.data.items() if key != "name"}
     refusing = tolerant and settings.get("missing") == "refuse"
     dataset = load(setting.data["name"], **{**settings, **({"missing": "median"} if refusing else {})})
-    way = {"name" if key == "partition" else key: value for key, value in setting.federation.items() if key != "scale"}
+    _, section = split_threats(setting.federation)
+    way = {"name" if key == "partition" else key: value for key, value in section.items() if key != "scale"}
     divided = partition(dataset, seed=seed, **way)
     where = str(setting.data.get("path", setting.data["name"]))
     console.print(Text(where, style="bold"), no_wrap=True, overflow="ellipsis")

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from fedcore.results.summary import PLACE, SPLITS, format_bytes, standings
+from tasks.report import spreadsheet
 
 FEW = 3
 """A study with more settings is shown in short: one table in the terminal, fewer pictures on the page."""
@@ -59,7 +60,7 @@ class Table:
 
 def csv(summary: pd.DataFrame) -> str:
     """Return the summary as CSV text; the same text for the same numbers."""
-    return summary.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    return str(spreadsheet.write(summary, index=False, float_format="%.6g", lineterminator="\n"))
 
 
 def places(table: pd.DataFrame) -> Iterator[tuple[tuple[str, str, str], pd.DataFrame]]:

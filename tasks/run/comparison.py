@@ -22,6 +22,7 @@ from tasks.config.settings import slug
 from tasks.config.studies import Study, find_study, run_section, title_for
 from tasks.record.result import Result
 from tasks.record.writer import RecordWriter
+from tasks.report import spreadsheet
 from tasks.report.answers import markdown, study_answers
 from tasks.report.page import html
 from tasks.report.plots import Plots, draw
@@ -67,7 +68,7 @@ def compare(
     for missing in (path for folder in results if not (path := folder / TABLE).is_file()):
         raise InputError(f"{missing}: no such file; make it with: dvc repro")
     chosen, table = complete(params, [pd.read_parquet(folder / TABLE) for folder in results])
-    spent = [pd.read_csv(folder / SECONDS) for folder in seconds if (folder / SECONDS).is_file()]
+    spent = [spreadsheet.read(folder / SECONDS) for folder in seconds if (folder / SECONDS).is_file()]
     frame = pd.concat(spent, ignore_index=True) if spent else NO_SECONDS
     studies = list(chosen)
     pictures: dict[tuple[str, str], dict[str, bytes]] = {}
@@ -77,7 +78,7 @@ def compare(
         pictures.setdefault(place, {})["Who holds what (first seed)."] = path.read_bytes()
     for folder in results:
         if (folder / PICTURES / INDEX).is_file():
-            index = pd.read_csv(folder / PICTURES / INDEX, dtype=str, keep_default_na=False)
+            index = spreadsheet.read(folder / PICTURES / INDEX, dtype=str, keep_default_na=False)
             for setting, file, caption in zip(index["setting"], index["file"], index["caption"], strict=True):
                 place = (folder.name.rpartition("-")[0], setting)
                 pictures.setdefault(place, {})[caption] = (folder / PICTURES / file).read_bytes()

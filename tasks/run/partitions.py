@@ -16,11 +16,13 @@ from fedcore.nets import net
 from fedcore.partition import Partition
 from fedcore.partition.tables import counts, from_frame, to_frame
 from fedcore.results.figures import class_counts, png
+from fedcore.threats import split_threats
 from fedcore.types import Device, Federation, InputError
 from tasks.cache.store import DamagedBlob, Ref, Store
 from tasks.config.settings import Setting
 from tasks.prefect.steps import Steps
 from tasks.record.result import PreparedData
+from tasks.report import spreadsheet
 from tasks.run.bodies import describe, distribute, divide
 
 DATASET = "dataset.safetensors"
@@ -64,7 +66,7 @@ def save_partition(store: Store, dataset: Ref, made: Ref, folder: Path) -> None:
     parts: Partition = store.get(made)
     to_frame(parts).to_parquet(folder / PARTITION, index=False)
     table = counts(held, parts)
-    table.to_csv(folder / "who.csv")
+    spreadsheet.write(table, folder / "who.csv")
     (folder / "who.png").write_bytes(png(class_counts(table)))
 
 
@@ -80,7 +82,8 @@ def import_partition(store: Store, folder: Path) -> Ref:
 
 def divide_dataset(steps: Steps, dataset: Ref, federation: Mapping[str, Any], seed: int) -> Ref:
     """Partition a dataset as a cached step."""
-    words = {"name" if key == "partition" else key: value for key, value in federation.items() if key != "scale"}
+    _, section = split_threats(federation)
+    words = {"name" if key == "partition" else key: value for key, value in section.items() if key != "scale"}
     made: Ref = steps.run_inline(partial(divide, federation=words, seed=seed), dataset)
     return made
 
@@ -92,4 +95,4 @@ def build_federation(steps: Steps, setting: Setting, prepared: PreparedData) -> 
     card = steps.run_inline(describe, prepared.dataset)
     nets = [net(shape=card["shape"], classes=len(card["classes"]), **one) for one in setting.nets]
     devices = {name: Device(name, nets[i % len(nets)], devices_data[name]) for i, name in enumerate(devices_data)}
-    return Federation(devices, shared, len(card["classes"]), servers_data)
+    return Federation(devices, shared, len(card["classes"]), servers_data, setting.threats)

@@ -22,7 +22,7 @@ from tasks.config.settings import MethodSettings, Setting
 from tasks.prefect.session import Session
 from tasks.prefect.steps import word_of
 from tasks.record.result import PreparedData, Result
-from tasks.report import pictures
+from tasks.report import pictures, spreadsheet
 from tasks.run.bodies import deploy
 from tasks.run.segments import count_local_steps, rounds
 
@@ -48,7 +48,7 @@ def run_method(
     words = (
         "config", setting.study, size, setting.name, row.label, row.flat(), seed, every, prepared.dataset.digest,
         prepared.partition.digest, setting.federation["scale"], fed.public.nets, method,
-        *([session.steps.accelerator] if session.steps.accelerator else []),
+        *([session.steps.accelerator] if session.steps.accelerator else []), *([fed.threats] if fed.threats else []),
     )  # fmt: skip
     place = tidy.Row(setting.study, setting.data["name"], setting.name, row.label, seed)
     data = pictures.data_numbers(session.store, prepared.dataset, prepared.partition)
@@ -120,7 +120,7 @@ def save_metrics(results: Sequence[Result], metrics: Path, curves: Path) -> None
     for path in (metrics, curves):
         path.parent.mkdir(parents=True, exist_ok=True)
     metrics.write_text(json.dumps(tidy.headline(table), indent=1) + "\n")
-    tidy.curves(table).to_csv(curves, index=False)
+    spreadsheet.write(tidy.curves(table), curves, index=False)
 
 
 def save_pictures(store: Store, results: Iterable[Result], folder: Path) -> None:
@@ -137,7 +137,7 @@ def save_pictures(store: Store, results: Iterable[Result], folder: Path) -> None
             (folder / PICTURES / path).write_bytes(picture())
             drawn.append((name, path.as_posix(), caption))
     columns = ["setting", "file", "caption"]
-    pd.DataFrame(drawn, columns=columns).to_csv(folder / PICTURES / INDEX, index=False)
+    spreadsheet.write(pd.DataFrame(drawn, columns=columns), folder / PICTURES / INDEX, index=False)
 
 
 def setting_pictures(store: Store, results: Sequence[Result]) -> Iterator[tuple[str, str, pictures.Picture]]:
@@ -158,7 +158,8 @@ def setting_pictures(store: Store, results: Sequence[Result]) -> Iterator[tuple[
 def save_seconds(results: Sequence[Result], folder: Path) -> None:
     """Write the seconds of the steps; the results do not contain them."""
     folder.mkdir(parents=True, exist_ok=True)
-    pd.concat([result.seconds for result in results], ignore_index=True).to_csv(folder / SECONDS, index=False)
+    seconds = pd.concat([result.seconds for result in results], ignore_index=True)
+    spreadsheet.write(seconds, folder / SECONDS, index=False)
 
 
 def summary_line(result: Result) -> str:

@@ -79,20 +79,21 @@ def play_segment(
         found = steps.run_nested(
             play_stretch, method, fed, seed, places[-1], every, left, unkeyed=(places,), needed=needed
         )
-    server, messages, memories = found["state"]
+    server, messages, memories, replays = found["state"]
     reports = steps.store.get(found["reports"])
     made = []
     for number, ((up, down, scores), report) in enumerate(zip(found["rounds"], reports, strict=True), 1):
         here = replace(state, round=state.round + number)
         turn = take_turn(method.stages[state.stage], replace(state, round=state.round + number - 1), fed, seed)
         made.append(Round(turn, here, up, down, scores, report))
-    made[-1] = replace(made[-1], state=replace(made[-1].state, server=server, messages=messages, memories=memories))
+    end = replace(made[-1].state, server=server, messages=messages, memories=memories, replays=replays)
+    made[-1] = replace(made[-1], state=end)
     return made
 
 
-def stored_parts(state: State) -> tuple[Any, dict[str, Any], dict[Any, Any]]:
-    """Return the stored parts of a state: the server's memory, the messages, the devices' memories."""
-    return state.server, dict(state.messages), dict(state.memories)
+def stored_parts(state: State) -> tuple[Any, dict[str, Any], dict[Any, Any], dict[str, Any]]:
+    """Return the stored parts of a state: the server's memory, messages, devices' memories, updates to be replayed."""
+    return state.server, dict(state.messages), dict(state.memories), dict(state.replays)
 
 
 @step_word("rounds")
@@ -129,12 +130,12 @@ def restore(execute: Any, method: Method, fed: Federation, seed: int, places: Se
     """
     for place in reversed(places):
         try:
-            state = State(*execute.store.get(place[:3]), *place[3:])
+            state = State(*execute.store.get(place[:-2]), *place[-2:])
         except DamagedBlob:
             if place is places[0]:
                 raise
         else:
             break
-    while state.round < places[-1][4]:
+    while state.round < places[-1][-1]:
         state = play(method, fed, seed, execute, state).state
     return state

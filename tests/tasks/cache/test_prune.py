@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,10 +13,14 @@ import pytest
 import torch
 from project import ROOT
 
+from fedcore.data import load
 from fedcore.types import InputError
+from flows import prune as commands
 from tasks.cache import journal
 from tasks.cache.prune import Pruned, prune
 from tasks.cache.store import Ref, Store
+from tasks.config import environment
+from tasks.run import partitions
 
 DAY = 86400
 
@@ -125,6 +130,54 @@ def test_nothing_is_deleted_while_a_flow_runs(cache: Path):
     assert Store(cache / "blobs").holds(lone)
     mark.write_text("999999999")  # it was killed
     assert pruned(cache, 30).blobs == 1
+
+
+def test_a_dry_run_says_what_pruning_deletes_and_deletes_nothing(cache: Path):
+    lone, kept = blob(cache, 1, 50), blob(cache, 2, 1)
+    step(cache, "unused", 50)
+    use("unused", 40, lone)
+    before = {path: path.read_bytes() for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock"}
+    would = prune(cache / "steps", Store(cache / "blobs"), 30, dry_run=True)
+    after = {path: path.read_bytes() for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock"}
+    assert before == after
+    assert would == pruned(cache, 30)
+    assert [Store(cache / "blobs").holds(ref) for ref in (lone, kept)] == [False, True]
+
+
+def test_the_command_says_so(cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(environment, "STEPS", cache / "steps")
+    monkeypatch.setattr(environment, "BLOBS", cache / "blobs")
+    blob(cache, 1, 50)
+    commands.main(["--dry-run", "days=30"])
+    commands.main(["days=30"])
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("would prune 0 steps and 1 blobs not used for 30 days, ")
+    assert second == first.replace("would prune", "pruned")
+    with pytest.raises(InputError, match="age: unknown; there are days, as in days=30, and --dry-run"):
+        commands.main(["age=3"])
+
+
+def test_the_output_of_a_stage_needs_no_blob(cache: Path):
+    """It is a copy, from which the blob comes back."""
+    store = Store(cache / "blobs")
+    ref = store.put(load("digits"))
+    partitions.save_dataset(store, ref, cache / "pipeline")
+    aged(store.path(ref), 50)
+    assert pruned(cache, 30).blobs == 1
+    assert not store.holds(ref)
+    assert partitions.import_dataset(store, cache / "pipeline").digest == ref.digest
+    assert store.holds(ref)
+
+
+def test_a_flow_that_starts_while_pruning_waits(cache: Path):
+    started: list[Path] = []
+    with journal.starting():
+        flow = threading.Thread(target=lambda: started.append(journal.write_mark("a-flow-run")))
+        flow.start()
+        flow.join(0.1)
+        assert started == []
+    flow.join(60)
+    assert [mark.name for mark in started] == ["a-flow-run"]
 
 
 def test_a_flow_that_ends_while_its_mark_is_read_is_not_alive(cache: Path):

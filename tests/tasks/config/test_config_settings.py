@@ -24,6 +24,7 @@ from fedcore.methods import METHODS, builder
 from fedcore.nets import NETS
 from fedcore.partition import partition
 from fedcore.settings import model
+from fedcore.types import Threats
 from tasks.config.params import FROM_RUN, change
 
 WRONG: dict[str, list[Any]] = {
@@ -55,6 +56,13 @@ WRONG: dict[str, list[Any]] = {
     "federation.test": [-0.1, 1],
     "federation.shared_test": [-0.1, 1],
     "federation.scale": ["global", None],
+    "federation.hostile": [-0.1, 1.1, "some", None],
+    "federation.attack": ["hack", None],
+    "federation.strength": [0, -1, "strong"],
+    "federation.drop": [-0.1, 1, "often"],
+    "federation.deadline": [0, -1, "soon"],
+    "federation.bound": [0, -1, "long"],
+    "federation.beyond": ["trim", None],
     "net.name": ["mpl", None],
     "net.widths": ["wide", 3, [0.5], None],
     "net.variants": ["wide", [3]],
@@ -114,9 +122,11 @@ WRONG_OF_METHODS: dict[str, list[Any]] = {
     "lr": [0, -1],
     "max_iterations": [0, 1.5],
     "minimum": [0, 1, 2.5],
+    "mixing": ["average", None],
     "mu": [-0.1, "a"],
     "noise": [0, 1.5],
     "order": ["up"],
+    "outliers": [-0.1, 0.5, "a"],
     "p": [0, 3, 1.5],
     "pair_batch": [0, 1.5],
     "pair_iterations": [0, 1.5],
@@ -235,6 +245,7 @@ OTHER_OF_METHODS: dict[str, Any] = {
     "start": "target", "auxiliary_init": "devices", "target": 0.5, "sources": "all", "disagreement": "measured",
     "hard": 0.25, "examples": "validation", "personal": True,
     "rank": 5, "precision": "float32", "sums": "masked", "clip": 2.0, "epsilon": 1.0, "share": 0.5, "align": "exact",
+    "mixing": "median", "outliers": 0.4,
 }  # fmt: skip
 REACHING = [
     key for key in leaves(SHOWN) if key.split(".")[0] in ("federation", "net", "training") and key != "net.name"
@@ -258,6 +269,18 @@ def test_every_key_of_the_federation_can_be_typed(params: dict[str, Any]):
     for key, parameter in signature(partition).parameters.items():
         if key not in FROM_RUN:
             assert everything(change(params, {f"federation.{key}": parameter.default}))
+    for key, field in model(Threats).model_fields.items():
+        assert everything(change(params, {f"federation.{key}": field.default}))
+
+
+def test_threats_are_settings_only_where_devices_misbehave(params: dict[str, Any]):
+    """A federation of honest devices is the same with an attack that nobody makes."""
+    (plain,) = everything(params)[1]
+    assert plain.threats is None
+    assert everything(change(params, {"federation.attack": "noise"}))[1] == [plain]
+    (drops,) = everything(change(params, {"federation.drop": 0.25}))[1]
+    assert drops.threats == Threats(drop=0.25)
+    assert drops.federation == plain.federation | asdict(Threats(drop=0.25))
 
 
 def test_the_default_parameters_are_read(params: dict[str, Any]):
