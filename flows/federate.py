@@ -152,11 +152,11 @@ class LeftOut:
     def drop(
         self, job: Job, setting: Setting, prepared: PreparedData, fed: Federation
     ) -> tuple[Setting, PreparedData, Federation]:
-        """Return a setting without the rows that cannot be built for these devices' nets."""
-        kept = []
+        """Return a setting without the rows that cannot be built for these devices' nets and data."""
+        kept, sizes = [], play.count_examples(self.session.store, prepared)
         for row in setting.methods:
             try:
-                row.build(fed.public.nets)
+                row.build(fed.public.nets, sizes)
             except InputError as refused:
                 self.add(job, row, refused)
             else:

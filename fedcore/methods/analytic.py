@@ -86,7 +86,8 @@ def analytic(
     # Noise moves an eigenvalue by about twice its deviation times the square root of their number (Wigner's law); half
     # as much again keeps the smallest one clear of zero.
     spread = 3 * noise * math.sqrt(len(nets) * (features + 1))
-    return Method(begin, (Stage(local, partial(fit_output, features=features, reg=reg, spread=spread)),), deploy)
+    stage = Stage(local, partial(fit_output, features=features, reg=reg, spread=spread))
+    return Method(begin, (stage,), deploy, check=partial(check_sizes, features=features, rank=rank, shift=reg + spread))
 
 
 def _check(features: int, rank: int | None, sums: str, clip: float | None, epsilon: float | None) -> None:
@@ -103,6 +104,23 @@ def _check(features: int, rank: int | None, sums: str, clip: float | None, epsil
         raise InputError(
             f"analytic.rank = {rank}: sketches cannot be masked or noised; leave out rank, or sums and epsilon"
         )
+
+
+def check_sizes(sizes: Mapping[str, int], *, features: int, rank: int | None, shift: float) -> None:
+    """Refuse too few examples for the rank, or for a solution. shift: above 0 where lambda is."""
+    for name, size in sizes.items():
+        require_rank(rank, name, size)
+    if not shift and sum(sizes.values()) <= features:
+        raise InputError(
+            f"analytic.reg = 0: {sum(sizes.values())} examples do not determine {features + 1} weights of a class; "
+            "set a larger reg, or fewer features"
+        )
+
+
+def require_rank(rank: int | None, name: str, size: int) -> None:
+    """Refuse a rank above a device's number of examples, unless it has none."""
+    if rank is not None and 0 < size < rank:
+        raise InputError(f"analytic.rank = {rank}: {name} has {size} examples, must be at most {size}")
 
 
 def noise_of(epsilon: float | None, delta: float, clip: float | None, devices: int) -> float:
@@ -143,8 +161,7 @@ def send_sums(
         raise InputError(
             f"analytic: {device.name} has examples of {data.x[0].numel()} numbers, the shared test set of {inputs}"
         )
-    if rank is not None and 0 < len(data) < rank:
-        raise InputError(f"analytic.rank = {rank}: {device.name} has {len(data)} examples, must be at most {len(data)}")
+    require_rank(rank, device.name, len(data))
     gram, targets = add_examples(data, closed.random_weights(inputs, features, seed), classes, clip)
     if rank is None:
         leaves = {GRAM: closed.triangle(gram), TARGETS: targets}
