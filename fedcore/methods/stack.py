@@ -109,7 +109,7 @@ def solve(
 
 
 def sum_over(updates: Mapping[str, Update], turn: Turn, leaf: str, shape: tuple[int, ...]) -> Tensor:
-    """Return the sum of the devices' leaves of that name, in their order; raises InputError for one of another shape."""
+    """Return the sum of the devices' leaves of that name, in their order; refuses one of another shape."""
     for name in turn.names:
         closed.require_sums(name, updates[name].extra.get(leaf, torch.empty(0)), shape, leaf)
     return torch.stack([updates[name].extra[leaf] for name in turn.names]).sum(0)

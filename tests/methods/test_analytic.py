@@ -198,7 +198,9 @@ def test_too_few_examples_are_refused_before_anything_runs():
     few = partial(analytic, nets=dict.fromkeys("ab", NET))
     with pytest.raises(InputError, match=r"^analytic.rank = 11: b has 10 examples, must be at most 10$"):
         few(rank=11, sizes={"a": 50, "b": 10})
-    with pytest.raises(InputError, match=r"^analytic.reg = 0: 12 examples do not determine 13 weights of a class; set a"):
+    with pytest.raises(
+        InputError, match=r"^analytic.reg = 0: 12 examples do not determine 13 weights of a class; set a"
+    ):
         few(reg=0.0, sizes={"a": 2, "b": 10})
     few(reg=0.0, sizes={"a": 3, "b": 10})
     few(reg=0.0, clip=1.0, epsilon=1.0, sizes={"a": 3, "b": 3})  # noise brings a ridge of its own
