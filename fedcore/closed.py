@@ -124,6 +124,38 @@ def regression_mean(weights: Sequence[Tensor], grams: Sequence[Tensor]) -> Tenso
     return None if found is None else found.T
 
 
+def output_sums(weights: Tensor, gram: Tensor) -> Tensor:
+    r"""Return the sums over rows a of z = W a and of its squares, and the number of rows: (3, m) float64.
+
+    weights: W (m, F). gram: sum of a a' (F, F), of which the last entry of each a is 1.
+    """
+    w = weights.double()
+    return torch.stack([w @ gram[:, -1], ((w @ gram) * w).sum(1), gram[-1, -1].expand(len(w))])
+
+
+def rescale(weights: Tensor, sums: Tensor, goal: Tensor) -> Tensor:
+    r"""Return a layer's weights (m, F), bias last, whose outputs have the goal's means and deviations.
+
+    w_k <- r_k w_k, bias_k <- r_k (bias_k - mu_k) + mu*_k,   r_k = sigma*_k / sigma_k
+
+    (Jordan et al. 2023, "REPAIR: REnormalizing Permuted Activations for Interpolation Repair", section 3). sums: of the
+    layer's outputs as it is, goal: of those to be reached, (3, m), see `output_sums`. A unit whose output is constant
+    keeps its scale.
+    """
+    (mean, deviation), (wanted, spread) = _moments(sums), _moments(goal)
+    moves = deviation > SINGULAR * (mean.abs() + deviation)
+    ratio = torch.where(moves, spread / torch.where(moves, deviation, 1.0), 1.0)
+    scaled = weights.double() * ratio[:, None]
+    scaled[:, -1] += wanted - ratio * mean
+    return scaled
+
+
+def _moments(sums: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean and the standard deviation, (m,), from sums, sums of squares and numbers, (3, m); 0 of none."""
+    total, squares, count = sums[0], sums[1], sums[2].clamp_min(1)
+    return total / count, (squares / count - (total / count).square()).clamp_min(0).sqrt()
+
+
 def require_sums(name: str, found: Tensor, shape: tuple[int, ...], leaf: str) -> None:
     """Raise InputError, naming the device, for sums of another shape."""
     if tuple(found.shape) != shape:
