@@ -5,11 +5,12 @@ FedAvg-1 with a different initialisation on each device is the CODE paper's vani
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeAlias
 
+import torch
 from torch import Tensor
 
 from fedcore.local import Training, train
@@ -23,11 +24,27 @@ from fedcore.messages import (
     to_memory,
 )
 from fedcore.mixing import by_size, evenly, mean, subtract
-from fedcore.nets import require_equal
-from fedcore.types import Count, Device, Fraction, Message, Method, Net, Params, Stage, StepId, Turn, Update, step_word
+from fedcore.nets import init, require_equal
+from fedcore.sums import from_integers, mask, to_integers
+from fedcore.types import (
+    Count,
+    Device,
+    Fraction,
+    InputError,
+    Message,
+    Method,
+    Net,
+    Params,
+    Stage,
+    StepId,
+    Turn,
+    Update,
+    step_word,
+)
 
 Weights: TypeAlias = Literal["size", "even"]
 Sends: TypeAlias = Literal["model", "change"]
+Sums: TypeAlias = Literal["plain", "masked"]
 
 
 def fedavg(
@@ -39,14 +56,25 @@ def fedavg(
     fraction: Fraction = 1.0,
     weights: Weights = "size",
     sends: Sends = "model",
+    sums: Sums = "plain",
 ) -> Method:
     """Build FedAvg.
 
     rounds: communication rounds. fraction: share of devices per round. weights: "size" (by training examples) or
     "even". sends: a device's "model", or its "change", what training added to the model that it was sent: equal
     but for rounding, and as many bytes. Methods that send changes (DFL) are compared with the latter, bit by bit.
+    sums: "masked", the server sees the sum of all models alone (:mod:`fedcore.sums`), in 8 bytes a number; it takes
+    every device in every round.
     """
     require_equal(nets)
+    if sums == "masked":
+        if fraction < 1 or sends == "change":
+            key, value = ("fraction", fraction) if fraction < 1 else ("sends", sends)
+            raise InputError(f"fedavg.{key} = {value}: masked sums are of all devices' models; leave it out, or sums")
+        hide = partial(mask_model, partners=tuple(sorted(nets)), weights=weights)
+        combine = partial(average_masked, net=next(iter(nets.values())), weights=weights)
+        stage = Stage(partial(train, training=training), combine, rounds, attach=hide)
+        return Method(partial(initial_messages, common=common), (stage,), received_model)
     if sends == "model":
         stage = Stage(partial(train, training=training), partial(average, weights=weights), rounds, fraction)
         return Method(partial(initial_messages, common=common), (stage,), received_model)
@@ -60,6 +88,33 @@ def average(
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send every device the weighted mean of the updates."""
     model = mean([update.params for update in updates.values()], shares(updates, weights))
+    return server, to_everyone(turn.names, Message(model))
+
+
+@step_word("mask")
+def mask_model(update: Update, device: Device, step_id: StepId, *, partners: Sequence[str], weights: Weights) -> Update:
+    """Replace the model by its leaves times the device's weight, n_i or 1, as masked integers."""
+    factor = update.size if weights == "size" else 1
+    turn = f"{step_id.stage}/{step_id.round}"  # a mask that is used twice hides nothing of the difference
+    masked = {}
+    for name, leaf in update.params.items():
+        numbers = to_integers(factor * leaf.double(), device.name, len(partners))
+        masked[name] = mask(numbers, f"{turn}/{name}", device.name, partners, step_id.seed)
+    return replace(update, params={}, extra=masked)
+
+
+@step_word("average")
+def average_masked(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, net: Net, weights: Weights
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send every device the weighted mean of the models, of which only the sum is known."""
+    total = sum(update.size if weights == "size" else 1 for update in updates.values())
+    model = {
+        name: (from_integers(torch.stack([update.extra[name] for update in updates.values()]).sum(0)) / total).to(
+            x.dtype
+        )
+        for name, x in init(net, turn.generator("types")).items()
+    }
     return server, to_everyone(turn.names, Message(model))
 
 
