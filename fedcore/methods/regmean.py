@@ -21,7 +21,7 @@ nets on the same examples, here the variance between devices counts as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeAlias
@@ -34,10 +34,10 @@ from fedcore.align.fusion import Options, carry
 from fedcore.align.fusion import align as align_units
 from fedcore.align.widths import common_axes
 from fedcore.builders import trains
-from fedcore.local import IMAGE_BATCH, SCORING_BATCH, Training, load, train
+from fedcore.local import Training, load, train
 from fedcore.messages import initial_messages, received_model, to_everyone
 from fedcore.mixing import by_size, mean
-from fedcore.nets import init, require_equal, shapes
+from fedcore.nets import require_equal
 from fedcore.nets.inputs import layer_inputs, linear_layers
 from fedcore.types import (
     Amount,
@@ -54,7 +54,6 @@ from fedcore.types import (
     StepId,
     Turn,
     Update,
-    generator,
     step_word,
 )
 
@@ -101,20 +100,9 @@ def regmean(
     begin = partial(initial_messages, common=common)
     if not repair:
         return Method(begin, (stage,), received_model)
-    upper = hidden_layers(net)[1:]
+    upper = closed.plain_layers(net, "regmean.repair = true")[1:-1]
     again = Stage(partial(send_outputs, layers=upper), partial(repair_layer, layers=upper), len(upper))
     return Method(begin, (stage, again), run_parts)
-
-
-def hidden_layers(net: Net) -> tuple[str, ...]:
-    """Return the names of all layers but the last; refuses a net that has other parts than layers with biases."""
-    leaves = [*shapes(net)]
-    layers = [leaf.removesuffix(".bias") for leaf in leaves if leaf.endswith(".bias")]
-    if {*leaves} != {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")} or {*layers} != {
-        *linear_layers(load(net, init(net, generator("layers"))))
-    }:
-        raise InputError("regmean.repair = true: the net must consist of linear and convolutional layers with biases")
-    return tuple(layers[:-1])
 
 
 @step_word("sum")
@@ -134,7 +122,7 @@ def input_grams(device: Device, params: Params) -> Grams:
         a = closed.append_one(rows) if f"{name}.bias" in params else rows
         grams[name] += a.T @ a
 
-    for part in batches(params, len(data)):
+    for part in closed.batches(params, len(data)):
         layer_inputs(module, data.inputs(part), add)
     return grams
 
@@ -167,23 +155,24 @@ def merge(
     for layer in layers:
         if not any(bool(of[layer].any()) for of in grams):
             continue  # nobody has an example that passes this layer: the mean stays
-        weights = [matrix(model, layer) for model in models]
+        weights = [closed.matrix(model, layer) for model in models]
         found = closed.regression_mean(weights, [closed.damped(of[layer], share, damping) for of in grams])
         if found is None:
             raise InputError(
                 f"regmean.damping = {damping}: the inputs of layer {layer} do not determine its weights; set more"
             )
-        merged |= to_layer(found, merged, layer)
+        merged |= closed.to_layer(found, merged, layer)
     if repair and len(layers) > 1:
+        both = list(zip(models, grams, strict=True))
         goals = {
-            layer: torch.stack([
-                closed.output_sums(matrix(model, layer), of[layer]) for model, of in zip(models, grams, strict=True)
-            ]).sum(0)
+            layer: torch.stack([closed.output_sums(closed.matrix(model, layer), of[layer]) for model, of in both]).sum(
+                0
+            )
             for layer in layers[:-1]
-        }  # fmt: skip
+        }
         first, *upper = layers[:-1]
-        sums = closed.output_sums(matrix(merged, first), torch.stack([of[first] for of in grams]).sum(0))
-        merged |= to_layer(closed.rescale(matrix(merged, first), sums, goals[first]), merged, first)
+        sums = closed.output_sums(closed.matrix(merged, first), torch.stack([of[first] for of in grams]).sum(0))
+        merged |= closed.to_layer(closed.rescale(closed.matrix(merged, first), sums, goals[first]), merged, first)
         server = {f"{GOAL}{layer}": goals[layer] for layer in upper}
         server |= {leaf: x for leaf, x in merged.items() if leaf.rpartition(".")[0] in upper}
     return server, to_everyone(turn.names, Message(merged))
@@ -195,7 +184,7 @@ def send_outputs(
 ) -> tuple[Params, Update]:
     """Send the sums of a layer's outputs over the device's examples. The memory is the merged net, as far as it is."""
     params, layer, data = parts(memory, message), layers[step_id.round], device.data.train
-    module, weights = load(device.net, params).eval(), matrix(params, layer).double()
+    module, weights = load(device.net, params).eval(), closed.matrix(params, layer).double()
     sums = torch.zeros(3, len(weights), dtype=torch.float64)
 
     def add(name: str, rows: Tensor) -> None:
@@ -203,7 +192,7 @@ def send_outputs(
             z = closed.append_one(rows).double() @ weights.T
             sums.add_(torch.stack([z.sum(0), z.square().sum(0), torch.full((z.shape[1],), float(len(z)))]))
 
-    for part in batches(params, len(data)):
+    for part in closed.batches(params, len(data)):
         layer_inputs(module, data.inputs(part), add)
     return params, Update(extra={OUTPUTS: sums})
 
@@ -214,11 +203,11 @@ def repair_layer(
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone a layer whose outputs have the goal's means and deviations."""
     layer = layers[turn.round]
-    weights = matrix(server, layer)
+    weights = closed.matrix(server, layer)
     for name in turn.names:
         closed.require_sums(name, updates[name].extra.get(OUTPUTS, torch.empty(0)), (3, len(weights)), OUTPUTS)
     sums = torch.stack([updates[name].extra[OUTPUTS] for name in turn.names]).sum(0)
-    found = to_layer(closed.rescale(weights, sums, server[f"{GOAL}{layer}"]), server, layer)
+    found = closed.to_layer(closed.rescale(weights, sums, server[f"{GOAL}{layer}"]), server, layer)
     return server, to_everyone(turn.names, Message(found))
 
 
@@ -230,12 +219,6 @@ def run_parts(memory: Params, message: Message) -> Model:
 def parts(memory: Params, message: Message) -> Params:
     """Return the merged net's leaves, of memory and message; a leaf with a slash is no net's."""
     return {leaf: x for leaf, x in {**memory, **message.params}.items() if "/" not in leaf}
-
-
-def batches(params: Params, count: int) -> Iterator[slice]:
-    """Yield slices of so many examples, small ones for nets with convolutions."""
-    size = IMAGE_BATCH if any(leaf.dim() > 2 for leaf in params.values()) else SCORING_BATCH
-    return (slice(start, start + size) for start in range(0, count, size))
 
 
 def inputs_of(params: Params, layer: str) -> int:
@@ -252,22 +235,6 @@ def unpack(name: str, update: Update, layers: Sequence[str]) -> Grams:
         closed.require_sums(name, entries, (size * (size + 1) // 2,), leaf)
         grams[layer] = closed.from_triangle(entries.double(), size)
     return grams
-
-
-def matrix(params: Params, layer: str) -> Tensor:
-    """Return a layer's weights with its bias as the last column, (m, D + 1)."""
-    weight = params[f"{layer}.weight"].flatten(1)
-    bias = params.get(f"{layer}.bias")
-    return weight if bias is None else torch.cat([weight, bias[:, None]], 1)
-
-
-def to_layer(found: Tensor, params: Params, layer: str) -> Params:
-    """Undo `matrix`: return the layer's leaves in the shapes and the precision of those in `params`."""
-    weight, bias = f"{layer}.weight", f"{layer}.bias"
-    leaves = {weight: found[:, : params[weight][0].numel()].reshape(params[weight].shape)}
-    if bias in params:
-        leaves[bias] = found[:, -1]
-    return {name: leaf.to(params[name].dtype).contiguous() for name, leaf in leaves.items()}
 
 
 def move(model: Params, grams: Grams, reference: Params, axes: Axes) -> tuple[Params, Grams]:
