@@ -8,13 +8,16 @@ All sums and solutions are float64.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedcore.types import InputError, generator
+from fedcore.local import IMAGE_BATCH, SCORING_BATCH, load
+from fedcore.nets import init, shapes
+from fedcore.nets.inputs import linear_layers
+from fedcore.types import InputError, Net, Params, generator
 
 SINGULAR = 1e-7
 """Ratio of the least to the largest pivot of a Cholesky factor below which its matrix counts as singular: its square is
@@ -122,6 +125,73 @@ def regression_mean(weights: Sequence[Tensor], grams: Sequence[Tensor]) -> Tenso
     targets = torch.stack([gram @ weight.double().T for weight, gram in zip(weights, grams, strict=True)]).sum(0)
     found = solve(total, targets)
     return None if found is None else found.T
+
+
+def output_sums(weights: Tensor, gram: Tensor) -> Tensor:
+    r"""Return the sums over rows a of z = W a and of its squares, and the number of rows: (3, m) float64.
+
+    weights: W (m, F). gram: sum of a a' (F, F), of which the last entry of each a is 1.
+    """
+    w = weights.double()
+    return torch.stack([w @ gram[:, -1], ((w @ gram) * w).sum(1), gram[-1, -1].expand(len(w))])
+
+
+def rescale(weights: Tensor, sums: Tensor, goal: Tensor) -> Tensor:
+    r"""Return a layer's weights (m, F), bias last, whose outputs have the goal's means and deviations.
+
+    w_k <- r_k w_k, bias_k <- r_k (bias_k - mu_k) + mu*_k,   r_k = sigma*_k / sigma_k
+
+    (Jordan et al. 2023, "REPAIR: REnormalizing Permuted Activations for Interpolation Repair", section 3). sums: of the
+    layer's outputs as it is, goal: of those to be reached, (3, m), see `output_sums`. A unit whose output is constant
+    keeps its scale.
+    """
+    (mean, deviation), (wanted, spread) = _moments(sums), _moments(goal)
+    moves = deviation > SINGULAR * (mean.abs() + deviation)
+    ratio = torch.where(moves, spread / torch.where(moves, deviation, 1.0), 1.0)
+    scaled = weights.double() * ratio[:, None]
+    scaled[:, -1] += wanted - ratio * mean
+    return scaled
+
+
+def _moments(sums: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean and the standard deviation, (m,), from sums, sums of squares and numbers, (3, m); 0 of none."""
+    total, squares, count = sums[0], sums[1], sums[2].clamp_min(1)
+    return total / count, (squares / count - (total / count).square()).clamp_min(0).sqrt()
+
+
+def matrix(params: Params, layer: str) -> Tensor:
+    """Return a layer's weights with its bias as the last column, (m, D + 1)."""
+    weight = params[f"{layer}.weight"].flatten(1)
+    bias = params.get(f"{layer}.bias")
+    return weight if bias is None else torch.cat([weight, bias[:, None]], 1)
+
+
+def to_layer(found: Tensor, params: Params, layer: str) -> Params:
+    """Undo `matrix`: return the layer's leaves in the shapes and the precision of those in `params`."""
+    weight, bias = f"{layer}.weight", f"{layer}.bias"
+    leaves = {weight: found[:, : params[weight][0].numel()].reshape(params[weight].shape)}
+    if bias in params:
+        leaves[bias] = found[:, -1]
+    return {name: leaf.to(params[name].dtype).contiguous() for name, leaf in leaves.items()}
+
+
+def batches(params: Params, count: int) -> Iterator[slice]:
+    """Yield slices of so many examples, small ones for nets with convolutions."""
+    size = IMAGE_BATCH if any(leaf.dim() > 2 for leaf in params.values()) else SCORING_BATCH
+    return (slice(start, start + size) for start in range(0, count, size))
+
+
+def plain_layers(net: Net, key: str) -> tuple[str, ...]:
+    """Return the names of a net's layers in forward order; refuses one with other parts than layers with biases.
+
+    key: the setting that needs them, for the message.
+    """
+    leaves = [*shapes(net)]
+    layers = [leaf.removesuffix(".bias") for leaf in leaves if leaf.endswith(".bias")]
+    known = linear_layers(load(net, init(net, generator("layers"))))
+    if {*leaves} != {f"{layer}.{part}" for layer in known for part in ("weight", "bias")}:
+        raise InputError(f"{key}: the net must consist of linear and convolutional layers with biases")
+    return tuple(layers)
 
 
 def require_sums(name: str, found: Tensor, shape: tuple[int, ...], leaf: str) -> None:

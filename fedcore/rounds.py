@@ -51,6 +51,7 @@ class State:
     """All that the next round depends on. stage, round: the next turn. memories: of the devices that have one.
 
     replays: the updates that hostile devices send again, see :class:`fedcore.types.Threats`.
+    delivered: devices that have taken part since their message was sent: it does not travel again.
     """
 
     server: Params | Handle
@@ -59,15 +60,16 @@ class State:
     replays: Mapping[str, Update | Handle] = field(default_factory=dict)
     stage: int = 0
     round: int = 0
+    delivered: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Round:
     """The outcome of one turn.
 
-    up, down: bytes that each device sent and received in this turn; the method's last turn includes sending everyone
-    the final model. scores: of the models deployed after this turn, or None if it was not evaluated. report: the
-    server's findings in this turn.
+    up, down: bytes that each device sent and received in this turn. A message counts once, when its device takes part;
+    the method's last turn includes those that devices still lack. scores: of the models deployed after this turn, or
+    None if it was not evaluated. report: the server's findings in this turn.
     """
 
     turn: Turn
@@ -126,8 +128,8 @@ def play(method: Method, fed: Federation, seed: int, execute: Execute, state: St
         updates, replays = mislead(stage, fed.threats, execute, state, turn, updates)
     present = {name for unit in turn.units for name in members(unit)}
     up = dict.fromkeys(turn.names, 0)
-    down = {name: state.messages[name].nbytes if name in present else 0 for name in turn.names}
-    server, messages = state.server, state.messages
+    down = {name: state.messages[name].nbytes if name in present - state.delivered else 0 for name in turn.names}
+    server, messages, delivered = state.server, state.messages, state.delivered | present
     report: Report | Handle = Report()
     new = {} if isinstance(stage, PairStage) else {name: memory for name, (memory, _) in out.items()}
     if stage.combine is None:
@@ -140,9 +142,9 @@ def play(method: Method, fed: Federation, seed: int, execute: Execute, state: St
             told: Any = {name: state.messages[name] for name in updates}
             combine = partial(admit, combine, fed.threats, told, stage.sends)
         server, sent, report = execute(receive, combine, state.server, updates, turn, fed.public.nets)
-        messages = {**state.messages, **sent}
+        messages, delivered = {**state.messages, **sent}, delivered - sent.keys()
     memories = {name: memory for name, memory in {**state.memories, **new}.items() if memory}
-    state = State(server, messages, memories, replays, state.stage, state.round + 1)
+    state = State(server, messages, memories, replays, state.stage, state.round + 1, delivered)
     return Round(turn, state, up, down, report=report)
 
 
@@ -182,15 +184,10 @@ def to_memories(updates: Mapping[str, Update]) -> dict[str, Params]:
 
 
 def finish(method: Method, fed: Federation, execute: Execute, last: Round) -> Round:
-    """Return the last turn with the final models sent to everyone (where a server was involved) and evaluated.
-
-    A last stage that sends nothing began with the final messages; only devices that took no part still get theirs.
-    """
+    """Return the last turn, evaluated, with the final messages sent to all who lack them, if a server was involved."""
     down = dict(last.down)
     if any(stage.combine is not None for stage in method.stages):
-        began = method.stages[-1].combine is None
-        have = {name for unit in last.turn.units for name in members(unit)} if began else set()
-        for name in down.keys() - have:
+        for name in down.keys() - last.state.delivered:
             down[name] += last.state.messages[name].nbytes
     return replace(last, down=down, scores=measure(method, fed, last.state, execute))
 

@@ -53,10 +53,15 @@ class Recipe:
     training: Training
     common: bool
 
-    def method(self, nets: Mapping[str, Net]) -> Method:
-        """Build the method; raises InputError, naming it, if these nets do not allow it."""
+    def method(self, nets: Mapping[str, Net], sizes: Mapping[str, int] | None = None) -> Method:
+        """Build the method; raises InputError, naming it, if these nets do not allow it.
+
+        sizes: device -> labelled training examples; with them also if these do not.
+        """
         try:
-            return build_method(self.build, nets=nets, training=self.training, common=self.common, **self.settings)
+            return build_method(
+                self.build, nets=nets, training=self.training, common=self.common, sizes=sizes, **self.settings
+            )
         except InputError as refused:
             raise InputError(f"{refused} (method {self.label})") from None
 
@@ -301,7 +306,7 @@ def _run_one(
     recipe: Recipe, fed: DividedDataset | Federation, seed: int, execute: Execute, every: int, progress: bool
 ) -> Result:
     devices = _federation(fed, seed)
-    method = recipe.method(devices.public.nets)
+    method = recipe.method(devices.public.nets, {name: len(one.data.train) for name, one in devices.devices.items()})
     turns = rounds(method, devices, seed, execute, every=every)
     played = tuple(_show_progress(turns, f"{recipe.label}, seed {seed}", method) if progress else turns)
     found = [one.report for one in played if isinstance(one.report, Report)]

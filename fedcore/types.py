@@ -397,6 +397,15 @@ class Review(Protocol):
     def __call__(self, devices: Mapping[str, Numbers], scores: Scores, /) -> Mapping[str, Numbers]: ...
 
 
+class Check(Protocol):
+    """Raises InputError for devices whose data the method cannot use; called before anything runs.
+
+    sizes: device -> its labelled training examples.
+    """
+
+    def __call__(self, sizes: Mapping[str, int], /) -> None: ...
+
+
 @dataclass(frozen=True)
 class Stage:
     """`rounds` times: local on every sampled device, then combine.
@@ -435,7 +444,7 @@ class Method:
 
     review: completes the reports' numbers of devices after the final models were tested. figures: functions that draw
     the reports, as "package.module:function", so that a worker need not import matplotlib; see
-    :mod:`fedcore.results.reports`.
+    :mod:`fedcore.results.reports`. check: refuses data that the method cannot use, before anything runs.
     """
 
     begin: Begin
@@ -443,3 +452,4 @@ class Method:
     deploy: Deploy
     review: Review | None = field(default=None, metadata={"digest": False})
     figures: tuple[str, ...] = field(default=(), metadata={"digest": False})
+    check: Check | None = field(default=None, metadata={"digest": False})

@@ -158,11 +158,11 @@ class LeftOut:
     def drop(
         self, job: Job, setting: Setting, prepared: PreparedData, fed: Federation
     ) -> tuple[Setting, PreparedData, Federation]:
-        """Return a setting without the rows that cannot be built for these devices' nets."""
-        kept = []
+        """Return a setting without the rows that cannot be built for these devices' nets and data."""
+        kept, sizes = [], play.count_examples(self.session.store, prepared)
         for row in setting.methods:
             try:
-                require_devices(row.build(fed.public.nets), fed)
+                require_devices(row.build(fed.public.nets, sizes), fed)
             except InputError as refused:
                 self.add(job, row, refused)
             else:

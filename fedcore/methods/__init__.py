@@ -46,13 +46,25 @@ def builder(name: str) -> Callable[..., Method]:
 
 
 def method(
-    name: str | Callable[..., Method], *, nets: Mapping[str, Net], training: Training, common: bool, **settings: Any
+    name: str | Callable[..., Method],
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    sizes: Mapping[str, int] | None = None,
+    **settings: Any,
 ) -> Method:
-    """Build a method. Raises InputError for an unknown name, TypeError for a wrong setting."""
+    """Build a method. Raises InputError for an unknown name, TypeError for a wrong setting.
+
+    sizes: device -> labelled training examples; with them, raises InputError if the method cannot use these data.
+    """
     build = builder(name) if isinstance(name, str) else name
     given = {"nets": nets, "training": training, "common": common}
     takes = signature(build).parameters
-    return build(**group_settings(build, settings | {key: value for key, value in given.items() if key in takes}))
+    built = build(**group_settings(build, settings | {key: value for key, value in given.items() if key in takes}))
+    if sizes is not None and built.check is not None:
+        built.check(sizes)
+    return built
 
 
 def is_control(name: str) -> bool:

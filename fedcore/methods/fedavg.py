@@ -5,11 +5,12 @@ FedAvg-1 with a different initialisation on each device is the CODE paper's vani
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeAlias
 
+import torch
 from torch import Tensor
 
 from fedcore.local import Training, train
@@ -23,12 +24,14 @@ from fedcore.messages import (
     to_memory,
 )
 from fedcore.mixing import by_size, evenly, subtract
-from fedcore.nets import require_equal
+from fedcore.nets import init, require_equal
 from fedcore.robust import MEAN, Mixing
+from fedcore.sums import from_integers, mask, to_integers
 from fedcore.types import (
     Count,
     Device,
     Fraction,
+    InputError,
     Message,
     Method,
     Net,
@@ -42,6 +45,7 @@ from fedcore.types import (
 )
 
 Weights: TypeAlias = Literal["size", "even"]
+Sums: TypeAlias = Literal["plain", "masked"]
 
 
 def fedavg(
@@ -54,6 +58,7 @@ def fedavg(
     weights: Weights = "size",
     sends: Sends = "model",
     robust: Mixing = MEAN,
+    sums: Sums = "plain",
 ) -> Method:
     """Build FedAvg.
 
@@ -61,8 +66,21 @@ def fedavg(
     "even". sends: a device's "model", or its "change", what training added to the model that it was sent: equal
     but for rounding, and as many bytes. Methods that send changes (DFL) are compared with the latter, bit by bit.
     robust: what stands in the mean's place to bear hostile devices, see :class:`fedcore.robust.Mixing`.
+    sums: "masked", the server sees the sum of all models alone (:mod:`fedcore.sums`), in 8 bytes a number; it takes
+    every device in every round.
     """
     require_equal(nets)
+    if sums == "masked":
+        asked = {"fraction": (fraction, 1.0), "sends": (sends, "model"), "robust": (robust, MEAN)}
+        for key, (value, needed) in asked.items():
+            if value != needed:
+                raise InputError(
+                    f"fedavg.{key} = {value}: masked sums are of all devices' models; leave it out, or sums"
+                )
+        hide = partial(mask_model, partners=tuple(sorted(nets)), weights=weights)
+        combine = partial(average_masked, net=next(iter(nets.values())), weights=weights)
+        stage = Stage(partial(train, training=training), combine, rounds, attach=hide)
+        return Method(partial(initial_messages, common=common), (stage,), received_model)
     if sends == "model":
         combine = partial(average, weights=weights, mixing=robust)
         stage = Stage(partial(train, training=training), combine, rounds, fraction)
@@ -78,6 +96,33 @@ def average(
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send every device the weighted mean of the updates, or what stands in its place."""
     model = mixing([update.params for update in updates.values()], shares(updates, weights))
+    return server, to_everyone(turn.names, Message(model))
+
+
+@step_word("mask")
+def mask_model(update: Update, device: Device, step_id: StepId, *, partners: Sequence[str], weights: Weights) -> Update:
+    """Replace the model by its leaves times the device's weight, n_i or 1, as masked integers."""
+    factor = update.size if weights == "size" else 1
+    turn = f"{step_id.stage}/{step_id.round}"  # a mask that is used twice hides nothing of the difference
+    masked = {}
+    for name, leaf in update.params.items():
+        numbers = to_integers(factor * leaf.double(), device.name, len(partners))
+        masked[name] = mask(numbers, f"{turn}/{name}", device.name, partners, step_id.seed)
+    return replace(update, params={}, extra=masked)
+
+
+@step_word("average")
+def average_masked(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, net: Net, weights: Weights
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send every device the weighted mean of the models, of which only the sum is known."""
+    total = sum(update.size if weights == "size" else 1 for update in updates.values())
+    model = {
+        name: (from_integers(torch.stack([update.extra[name] for update in updates.values()]).sum(0)) / total).to(
+            x.dtype
+        )
+        for name, x in init(net, turn.generator("types")).items()
+    }
     return server, to_everyone(turn.names, Message(model))
 
 

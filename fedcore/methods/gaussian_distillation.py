@@ -74,11 +74,11 @@ def gaussian_distillation(
     local = partial(send_sketch, personal=personal, rank=sketches.rank, minimum=sketches.minimum)
     server = partial(distil, nets=nets, sketches=sketches, weights=weights, personal=personal)
     stages = (Stage(partial(train, training=training), None), Stage(local, server))
-    begin = partial(initial_messages, common=common)
+    begin, check = partial(initial_messages, common=common), partial(check_sizes, minimum=sketches.minimum)
     if not personal:
-        return Method(begin, stages, deploy_distilled)
+        return Method(begin, stages, deploy_distilled, check=check)
     last = Stage(partial(personalise, common=deploy_distilled), None)
-    return Method(begin, (*stages, last), partial(deploy_personal, common=deploy_distilled))
+    return Method(begin, (*stages, last), partial(deploy_personal, common=deploy_distilled), check=check)
 
 
 def recommended(*, nets: Mapping[str, Net], training: Training, common: bool, sketches: Sketches) -> Method:
@@ -87,6 +87,12 @@ def recommended(*, nets: Mapping[str, Net], training: Training, common: bool, sk
     Settings as in gaussian_distillation.
     """
     return gaussian_distillation(nets=nets, training=training, common=common, sketches=sketches, personal=True)
+
+
+def check_sizes(sizes: Mapping[str, int], *, minimum: int) -> None:
+    """Refuse data of which no device may tell anything."""
+    if max(sizes.values()) < minimum:
+        raise InputError(f"minimum = {minimum}: no device has as many labelled examples; lower it")
 
 
 @step_word("sketch")
@@ -111,8 +117,7 @@ def distil(
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Draw examples, ask the ensemble and train a fresh net of each architecture; one Gaussian is needed."""
     known, counts = {name: read_sketch(updates[name].extra) for name in turn.names}, gather_counts(updates, turn)
-    if not any(known.values()):
-        raise InputError(f"minimum = {sketches.minimum}: no device has as many labelled examples; lower it")
+    check_sizes(dict(zip(turn.names, counts.sum(1).tolist(), strict=True)), minimum=sketches.minimum)
     x, y = draw(known, counts, sketches.draws, turn.generator("draws"))
     voters, votes = elect(updates, turn, weights)
     answers = torch.cat([

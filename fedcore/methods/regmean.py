@@ -7,6 +7,16 @@ Every linear layer becomes the one nearest to all devices' layers on their own i
 Devices send these sums beside their models; everything else (norms, convolutions in groups) is averaged by size, as in
 the paper. Departures: the bias belongs to its layer, as the weight of a constant input; a convolution is a linear layer
 on the patches under its kernel; a small multiple of the identity keeps the sum invertible where an input is always 0.
+
+**Repair.** A merged net's hidden units vary less than those of the nets it is made of. REPAIR (Jordan et al. 2023)
+rescales them, layer by layer, so that each unit's mean and deviation, before its activation, are the goal's:
+
+    w_k <- r_k w_k, bias_k <- r_k (bias_k - mu_k) + mu*_k,   r_k = sigma*_k / sigma_k
+
+The goal is what all devices' units show together, each on its own device's examples; it follows from the sums that
+were sent, z = W_i a, as does what the merged net's first layer shows. Each further hidden layer takes an exchange of
+three numbers per unit, since its inputs change with the layer below. Departure: the paper averages deviations over two
+nets on the same examples, here the variance between devices counts as well.
 """
 
 from __future__ import annotations
@@ -24,7 +34,7 @@ from fedcore.align.fusion import Options, carry
 from fedcore.align.fusion import align as align_units
 from fedcore.align.widths import common_axes
 from fedcore.builders import trains
-from fedcore.local import IMAGE_BATCH, SCORING_BATCH, Training, load, train
+from fedcore.local import Training, load, train
 from fedcore.messages import initial_messages, received_model, to_everyone
 from fedcore.mixing import by_size, mean
 from fedcore.nets import require_equal
@@ -36,6 +46,7 @@ from fedcore.types import (
     InputError,
     Message,
     Method,
+    Model,
     Net,
     Params,
     Share,
@@ -52,6 +63,10 @@ Grams: TypeAlias = dict[str, Tensor]
 GRAM = "gram/"
 """Prefix of the leaves of an update that hold the upper triangles of its Gram matrices, by layer."""
 
+OUTPUTS, GOAL = "outputs", "goal/"
+"""The leaf of an update with the sums of a layer's outputs, (3, m), see `closed.output_sums`; prefix of the leaves of
+the server's memory with the sums that the merged net's layers are to have."""
+
 MATCHING = Options(solver="exact", reg=1.0, tol=1e-7, max_iterations=1, p=1)
 """Units are matched one to one, so that the sums over inputs can be moved with them."""
 
@@ -65,23 +80,29 @@ def regmean(
     share: Share = 0.9,
     damping: Amount = 1e-3,
     align: Literal["none", "exact"] = "none",
+    repair: bool = False,
 ) -> Method:
     """Build RegMean.
 
     share: factor of the entries of G beside its diagonal, 0.9 in the paper; 0 weights each input by itself. damping:
     multiple of the identity that is added to each G, relative to the mean of its diagonal. align: "exact" first brings
     every model's units into the order of those of the device with the most examples, which models that do not start
-    from a common one need; "none" leaves them.
+    from a common one need; "none" leaves them. repair: the merged net's hidden units are rescaled, see above.
     """
     require_equal(nets)
     if align == "none" and not common:
         raise InputError(
             "training.init = per_device: regmean averages layers unit by unit; use common, or regmean.align: exact"
         )
-    axes = common_axes(nets) if align == "exact" else None
-    combine = partial(merge, net=next(iter(nets.values())), axes=axes, share=share, damping=damping)
+    net, axes = next(iter(nets.values())), common_axes(nets) if align == "exact" else None
+    combine = partial(merge, net=net, axes=axes, share=share, damping=damping, repair=repair)
     stage = Stage(partial(train, training=training), combine, attach=add_grams)
-    return Method(partial(initial_messages, common=common), (stage,), received_model)
+    begin = partial(initial_messages, common=common)
+    if not repair:
+        return Method(begin, (stage,), received_model)
+    upper = closed.plain_layers(net, "regmean.repair = true")[1:-1]
+    again = Stage(partial(send_outputs, layers=upper), partial(repair_layer, layers=upper), len(upper))
+    return Method(begin, (stage, again), run_parts)
 
 
 @step_word("sum")
@@ -101,9 +122,8 @@ def input_grams(device: Device, params: Params) -> Grams:
         a = closed.append_one(rows) if f"{name}.bias" in params else rows
         grams[name] += a.T @ a
 
-    batch = IMAGE_BATCH if any(leaf.dim() > 2 for leaf in params.values()) else SCORING_BATCH
-    for start in range(0, len(data), batch):
-        layer_inputs(module, data.inputs(slice(start, start + batch)), add)
+    for part in closed.batches(params, len(data)):
+        layer_inputs(module, data.inputs(part), add)
     return grams
 
 
@@ -116,8 +136,12 @@ def merge(
     axes: Axes | None,
     share: float,
     damping: float,
+    repair: bool,
 ) -> tuple[Params, Mapping[str, Message]]:
-    """Send everyone the mean of the models, in which each linear layer is replaced by its regression mean."""
+    """Send everyone the mean of the models, in which each linear layer is replaced by its regression mean.
+
+    repair: its first layer is rescaled; the server remembers the others that are to be, and their goals.
+    """
     names = sorted(updates)
     models = [updates[name].params for name in names]
     sizes = [updates[name].size for name in names]
@@ -131,14 +155,70 @@ def merge(
     for layer in layers:
         if not any(bool(of[layer].any()) for of in grams):
             continue  # nobody has an example that passes this layer: the mean stays
-        weights = [matrix(model, layer) for model in models]
+        weights = [closed.matrix(model, layer) for model in models]
         found = closed.regression_mean(weights, [closed.damped(of[layer], share, damping) for of in grams])
         if found is None:
             raise InputError(
                 f"regmean.damping = {damping}: the inputs of layer {layer} do not determine its weights; set more"
             )
-        merged |= to_layer(found, merged, layer)
+        merged |= closed.to_layer(found, merged, layer)
+    if repair and len(layers) > 1:
+        both = list(zip(models, grams, strict=True))
+        goals = {
+            layer: torch.stack([closed.output_sums(closed.matrix(model, layer), of[layer]) for model, of in both]).sum(
+                0
+            )
+            for layer in layers[:-1]
+        }
+        first, *upper = layers[:-1]
+        sums = closed.output_sums(closed.matrix(merged, first), torch.stack([of[first] for of in grams]).sum(0))
+        merged |= closed.to_layer(closed.rescale(closed.matrix(merged, first), sums, goals[first]), merged, first)
+        server = {f"{GOAL}{layer}": goals[layer] for layer in upper}
+        server |= {leaf: x for leaf, x in merged.items() if leaf.rpartition(".")[0] in upper}
     return server, to_everyone(turn.names, Message(merged))
+
+
+@step_word("sum")
+def send_outputs(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, layers: Sequence[str]
+) -> tuple[Params, Update]:
+    """Send the sums of a layer's outputs over the device's examples. The memory is the merged net, as far as it is."""
+    params, layer, data = parts(memory, message), layers[step_id.round], device.data.train
+    module, weights = load(device.net, params).eval(), closed.matrix(params, layer).double()
+    sums = torch.zeros(3, len(weights), dtype=torch.float64)
+
+    def add(name: str, rows: Tensor) -> None:
+        if name == layer:
+            z = closed.append_one(rows).double() @ weights.T
+            sums.add_(torch.stack([z.sum(0), z.square().sum(0), torch.full((z.shape[1],), float(len(z)))]))
+
+    for part in closed.batches(params, len(data)):
+        layer_inputs(module, data.inputs(part), add)
+    return params, Update(extra={OUTPUTS: sums})
+
+
+@step_word("rescale")
+def repair_layer(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, layers: Sequence[str]
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send everyone a layer whose outputs have the goal's means and deviations."""
+    layer = layers[turn.round]
+    weights = closed.matrix(server, layer)
+    for name in turn.names:
+        closed.require_sums(name, updates[name].extra.get(OUTPUTS, torch.empty(0)), (3, len(weights)), OUTPUTS)
+    sums = torch.stack([updates[name].extra[OUTPUTS] for name in turn.names]).sum(0)
+    found = closed.to_layer(closed.rescale(weights, sums, server[f"{GOAL}{layer}"]), server, layer)
+    return server, to_everyone(turn.names, Message(found))
+
+
+def run_parts(memory: Params, message: Message) -> Model:
+    """Run the merged net: the device's part of it, and the layer received last."""
+    return Model((parts(memory, message),))
+
+
+def parts(memory: Params, message: Message) -> Params:
+    """Return the merged net's leaves, of memory and message; a leaf with a slash is no net's."""
+    return {leaf: x for leaf, x in {**memory, **message.params}.items() if "/" not in leaf}
 
 
 def inputs_of(params: Params, layer: str) -> int:
@@ -155,22 +235,6 @@ def unpack(name: str, update: Update, layers: Sequence[str]) -> Grams:
         closed.require_sums(name, entries, (size * (size + 1) // 2,), leaf)
         grams[layer] = closed.from_triangle(entries.double(), size)
     return grams
-
-
-def matrix(params: Params, layer: str) -> Tensor:
-    """Return a layer's weights with its bias as the last column, (m, D + 1)."""
-    weight = params[f"{layer}.weight"].flatten(1)
-    bias = params.get(f"{layer}.bias")
-    return weight if bias is None else torch.cat([weight, bias[:, None]], 1)
-
-
-def to_layer(found: Tensor, params: Params, layer: str) -> Params:
-    """Undo `matrix`: return the layer's leaves in the shapes and the precision of those in `params`."""
-    weight, bias = f"{layer}.weight", f"{layer}.bias"
-    leaves = {weight: found[:, : params[weight][0].numel()].reshape(params[weight].shape)}
-    if bias in params:
-        leaves[bias] = found[:, -1]
-    return {name: leaf.to(params[name].dtype).contiguous() for name, leaf in leaves.items()}
 
 
 def move(model: Params, grams: Grams, reference: Params, axes: Axes) -> tuple[Params, Grams]:

@@ -19,12 +19,12 @@ from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
+from fedcore import closed
 from fedcore.ensembles import deploy_ensemble, kinds_of, pack_ensemble, send_model
 from fedcore.evaluate import answers
 from fedcore.local import Training, train
-from fedcore.messages import initial_messages, to_everyone
+from fedcore.messages import WEIGHTS, initial_messages, to_everyone
 from fedcore.types import (
     Device,
     InputError,
@@ -45,6 +45,9 @@ Examples: TypeAlias = Literal["validation", "training"]
 
 GRAM, CROSS, HEAD = "stack/gram", "stack/cross", "stack/head/"
 """Leaves of an update: the upper triangle of G, row by row, and B, float64. Prefix of the leaves of a linear head."""
+
+VOTERS = "stack/voters"
+"""The leaf of the server's memory that holds the numbers of models and classes, M and K."""
 
 
 def stack(
@@ -73,7 +76,8 @@ def send_all(
     server: Params, updates: Mapping[str, Update], turn: Turn, *, nets: Mapping[str, Net]
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone all models; until the head comes they vote as an ensemble."""
-    return server, to_everyone(turn.names, Message(extra=pack_ensemble(updates, turn, "counts", nets)))
+    extra = pack_ensemble(updates, turn, "counts", nets)
+    return {**server, VOTERS: torch.tensor(extra[WEIGHTS].shape)}, to_everyone(turn.names, Message(extra=extra))
 
 
 @step_word("sum")
@@ -86,8 +90,7 @@ def send_sums(
     x = data.inputs() if len(data) else device.data.test.inputs(slice(0, 0))
     logits = [answers(member, device.net, x).double() for member in members]
     z = torch.cat([*logits, torch.ones(len(x), 1, dtype=torch.float64)], 1)
-    upper = torch.triu_indices(z.shape[1], z.shape[1])
-    sums = {GRAM: (z.T @ z)[upper[0], upper[1]], CROSS: z.T @ one_hot(data.y, logits[0].shape[1]).double()}
+    sums = {GRAM: closed.triangle(z.T @ z), CROSS: closed.class_sums(z, data.y, logits[0].shape[1])}
     return message.extra, Update(extra=sums, size=len(data))
 
 
@@ -97,24 +100,19 @@ def solve(
     """Send everyone the head that the sums of all devices give; raises InputError if no device has an example."""
     if not any(update.size for update in updates.values()):
         raise InputError(f"stack.examples = {examples}: no device has any")
-    gram, cross = (sum_over(updates, turn, name) for name in (GRAM, CROSS))
-    weight, bias = ridge(full_matrix(gram, len(cross)), cross, reg)
+    models, classes = server[VOTERS].tolist()
+    size = models * classes + 1
+    gram = sum_over(updates, turn, GRAM, (size * (size + 1) // 2,))
+    weight, bias = ridge(closed.from_triangle(gram, size), sum_over(updates, turn, CROSS, (size, classes)), reg)
     head = {f"{HEAD}weight": weight.T.float(), f"{HEAD}bias": bias.float()}
     return server, to_everyone(turn.names, Message(extra=head))
 
 
-def sum_over(updates: Mapping[str, Update], turn: Turn, name: str) -> Tensor:
-    """Return the sum of the devices' leaves of that name, in the order of their names."""
-    return torch.stack([updates[device].extra[name] for device in turn.names]).sum(0)
-
-
-def full_matrix(upper: Tensor, size: int) -> Tensor:
-    """Return the symmetric matrix (P, P) of an upper triangle, row by row."""
-    full = torch.zeros(size, size, dtype=upper.dtype)
-    rows, columns = torch.triu_indices(size, size)
-    full[rows, columns] = upper
-    full[columns, rows] = upper
-    return full
+def sum_over(updates: Mapping[str, Update], turn: Turn, leaf: str, shape: tuple[int, ...]) -> Tensor:
+    """Return the sum of the devices' leaves of that name, in their order; refuses one of another shape."""
+    for name in turn.names:
+        closed.require_sums(name, updates[name].extra.get(leaf, torch.empty(0)), shape, leaf)
+    return torch.stack([updates[name].extra[leaf] for name in turn.names]).sum(0)
 
 
 def ridge(gram: Tensor, cross: Tensor, reg: float) -> tuple[Tensor, Tensor]:

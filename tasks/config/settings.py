@@ -35,11 +35,15 @@ class MethodSettings:
     training: dict[str, Any]
     settings: dict[str, Any]
 
-    def build(self, nets: Mapping[str, Net]) -> Method:
-        """Build the method. Raises InputError, which names the row, if the method does not support these nets."""
+    def build(self, nets: Mapping[str, Net], sizes: Mapping[str, int] | None = None) -> Method:
+        """Build the method. Raises InputError, which names the row, if the method does not support these nets.
+
+        sizes: device -> labelled training examples; with them also if it cannot use these data.
+        """
+        training = Training(**self.training)
         try:
             return build_method(
-                self.name, nets=nets, training=Training(**self.training), common=self.common, **self.settings
+                self.name, nets=nets, training=training, common=self.common, sizes=sizes, **self.settings
             )
         except InputError as refused:
             raise InputError(f"{refused} (row {self.label})") from None

@@ -72,6 +72,12 @@ def embed_features(
     return found
 
 
+def count_examples(store: Store, prepared: PreparedData) -> dict[str, int]:
+    """Return device -> its labelled training examples."""
+    numbers = pictures.data_numbers(store, prepared.dataset, prepared.partition)
+    return {name: int(of["examples"]) for name, of in numbers.items()}
+
+
 def count_all_steps(setting: Setting, fed: Federation) -> int:
     """Return the number of local steps of a setting's methods on a federation."""
     return sum(count_local_steps(row.build(fed.public.nets), len(fed.devices)) for row in setting.methods)

@@ -68,7 +68,7 @@ def play_segment(
     of a segment's key, so that a longer run continues a shorter one. A segment of a longer run may go too far for a
     shorter run, which then computes its own.
     """
-    state, places = starts[-1], [(*stored_parts(one), one.stage, one.round) for one in starts]
+    state, places = starts[-1], [(*stored_parts(one), one.stage, one.round, one.delivered) for one in starts]
 
     def needed(found: Any) -> Any:
         """The blobs that must exist: the reports, and the state at the end of the stage."""
@@ -86,7 +86,10 @@ def play_segment(
         here = replace(state, round=state.round + number)
         turn = take_turn(method.stages[state.stage], replace(state, round=state.round + number - 1), fed, seed)
         made.append(Round(turn, here, up, down, scores, report))
-    end = replace(made[-1].state, server=server, messages=messages, memories=memories, replays=replays)
+    end = replace(
+        made[-1].state, server=server, messages=messages, memories=memories, replays=replays,
+        delivered=frozenset(found["delivered"]),
+    )  # fmt: skip
     made[-1] = replace(made[-1], state=end)
     return made
 
@@ -120,7 +123,7 @@ def play_stretch(
         scores = measure(method, fed, state, execute) if state.round % every == 0 else None
         made.append((dict(played.up), dict(played.down), scores))
         reports.append(played.report)
-    return {"state": stored_parts(state), "rounds": made, "reports": reports}
+    return {"state": stored_parts(state), "delivered": sorted(state.delivered), "rounds": made, "reports": reports}
 
 
 def restore(execute: Any, method: Method, fed: Federation, seed: int, places: Sequence[tuple[Any, ...]]) -> State:
@@ -130,12 +133,12 @@ def restore(execute: Any, method: Method, fed: Federation, seed: int, places: Se
     """
     for place in reversed(places):
         try:
-            state = State(*execute.store.get(place[:-2]), *place[-2:])
+            state = State(*execute.store.get(place[:-3]), *place[-3:])
         except DamagedBlob:
             if place is places[0]:
                 raise
         else:
             break
-    while state.round < places[-1][-1]:
+    while state.round < places[-1][-2]:
         state = play(method, fed, seed, execute, state).state
     return state

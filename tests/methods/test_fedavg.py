@@ -3,7 +3,7 @@ from functools import partial
 
 import pytest
 import torch
-from federations import ADAM, NET, NETS, SGD, bits, constant, federation, fused, last, model, trained
+from federations import ADAM, NBYTES, NET, NETS, SGD, bits, constant, federation, fused, last, model, trained
 from torch.nn.functional import cross_entropy
 
 from fedcore import nets
@@ -11,7 +11,7 @@ from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.mixing import evenly, mean
 from fedcore.rounds import run
-from fedcore.types import Update, generator
+from fedcore.types import InputError, StepId, Update, generator
 
 GIVEN = {"nets": NETS, "training": SGD, "common": True, "rounds": 1, "fraction": 1.0, "weights": "size"}
 fedavg = partial(method, "fedavg", **GIVEN)
@@ -70,3 +70,35 @@ def test_only_those_who_took_part_are_averaged():
 
 def test_equal_models_are_a_fixed_point():
     torch.testing.assert_close(fused(fedavg(), {name: Update(model()) for name in "abc"}), model())
+
+
+@pytest.mark.parametrize("weights", ["size", "even"])
+def test_masked_sums_give_the_plain_mean(weights):
+    three = dict.fromkeys("abc", NET)
+    plain, masked = (
+        last(fedavg(nets=three, rounds=3, weights=weights, sums=sums), federation(), 2) for sums in ("plain", "masked")
+    )
+    torch.testing.assert_close(
+        masked.state.messages["a"].params, plain.state.messages["a"].params, rtol=1e-5, atol=1e-6
+    )
+    assert set(masked.up.values()) == {2 * NBYTES}
+    assert masked.down == plain.down
+
+
+def test_a_masked_model_tells_nothing_and_no_mask_is_used_twice():
+    built = fedavg(sums="masked")
+    there, sent = federation().devices["b"], Update(constant(0.0), size=5)
+    one, again, later = (
+        built.stages[0].attach(sent, there, StepId(seed, 0, number, "b")).extra
+        for seed, number in ((1, 0), (1, 0), (1, 1))
+    )
+    assert bits(one) == bits(again)
+    numbers = torch.cat([leaf.flatten() for leaf in one.values()])
+    assert numbers.double().abs().median() > 2.0**60
+    assert not any(torch.equal(leaf, later[name]) for name, leaf in one.items())
+
+
+@pytest.mark.parametrize(("key", "value"), [("fraction", 0.5), ("sends", "change")])
+def test_masked_sums_take_all_devices_models(key, value):
+    with pytest.raises(InputError, match=rf"^fedavg\.{key} = {value}: masked sums are of all devices' models"):
+        fedavg(sums="masked", **{key: value})

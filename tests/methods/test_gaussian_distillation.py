@@ -124,6 +124,9 @@ def test_a_device_with_few_examples_or_no_labels_takes_part():
 def test_too_few_examples_of_any_class_are_refused():
     with pytest.raises(InputError, match=r"^minimum = 100: no device has as many labelled examples; lower it$"):
         last(distillation(minimum=100), FED)
+    with pytest.raises(InputError, match=r"^minimum = 100: no device has as many labelled examples; lower it$"):
+        distillation(minimum=100, sizes={"a": 99, "b": 1})
+    distillation(minimum=99, sizes={"a": 99, "b": 1})
 
 
 def test_a_class_of_which_nobody_tells_is_named():

@@ -6,13 +6,16 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from federations import NBYTES, NET, NETS, SGD, data, federation, last, model, shuffled
+from federations import NBYTES, NET, NETS, SGD, data, federation, last, model, shuffled, trained
 
 from fedcore import closed, nets
+from fedcore.execute.workers import Inline
+from fedcore.local import load
 from fedcore.methods import method
 from fedcore.methods.regmean import GRAM, input_grams, move
-from fedcore.nets.inputs import linear_layers
-from fedcore.types import Data, Device, InputError, Splits, Turn, Update
+from fedcore.nets.inputs import layer_inputs, linear_layers
+from fedcore.rounds import run
+from fedcore.types import Data, Device, Federation, InputError, Splits, Turn, Update, generator
 
 regmean = partial(method, "regmean", nets=NETS, training=SGD, common=True)
 fedavg = partial(method, "fedavg", nets=NETS, training=SGD, common=True)
@@ -166,6 +169,75 @@ def test_leaves_of_other_layers_are_averaged_by_size():
     assert list(linear_layers(Mixed())) == ["out"]
 
 
+def outputs_of(params, net, x):
+    """The outputs of each hidden layer before its activation, a row for each place of a kernel, by hooks."""
+    found = {}
+    layer_inputs(load(net, params).eval(), x, lambda name, rows: found.__setitem__(name, rows))
+    return {
+        name: rows @ params[f"{name}.weight"].flatten(1).T + params[f"{name}.bias"]
+        for name, rows in [*found.items()][:-1]
+    }
+
+
+@pytest.mark.parametrize("net", [NET, IMAGES], ids=["mlp", "cnn"])
+def test_repaired_units_have_the_mean_and_deviation_of_all_devices_own_units(net):
+    devices = {name: device(name, net, 8 + 5 * k) for k, name in enumerate("abc")}
+    fed = Federation(devices, device("d", net).data.test, 3)
+    nets_of = dict.fromkeys("abc", net)
+    last_turn = last(regmean(nets=nets_of, repair=True), fed, 4)
+    start = nets.init(net, generator(4, "init"))
+    sent = {name: update.params for name, update in trained(fed, SGD, 4, start).items()}
+    own = [outputs_of(sent[name], net, there.data.train.x) for name, there in devices.items()]
+    deployed = regmean(nets=nets_of, repair=True).deploy(last_turn.state.memories["b"], last_turn.state.messages["b"])
+    (params,) = deployed.members
+    now = outputs_of(params, net, torch.cat([there.data.train.x for there in devices.values()]))
+    assert len(now) > 1
+    for layer, z in now.items():
+        goal = torch.cat([one[layer] for one in own])
+        for k in range(z.shape[1]):
+            if z[:, k].std() > 1e-6:
+                torch.testing.assert_close(z[:, k].std(), goal[:, k].std(), rtol=1e-3, atol=1e-4)
+            torch.testing.assert_close(z[:, k].mean(), goal[:, k].mean(), rtol=1e-3, atol=1e-3)
+
+
+def test_repair_leaves_a_lone_device_its_model():
+    fed = federation("a")
+    alone = last(fedavg(nets={"a": NET}), fed).state.messages["a"].params
+    built = regmean(nets={"a": NET}, repair=True)
+    state = last(built, fed).state
+    torch.testing.assert_close(
+        built.deploy(state.memories["a"], state.messages["a"]).members[0], alone, rtol=1e-3, atol=1e-4
+    )
+
+
+def test_units_that_never_vary_and_layers_without_examples_keep_their_scale():
+    weights = torch.randn(2, 4, generator=torch.Generator().manual_seed(0)).double()
+    a = closed.append_one(torch.randn(9, 3, generator=torch.Generator().manual_seed(1))).double()
+    weights[0, :3] = 0
+    sums = closed.output_sums(weights, a.T @ a)
+    torch.testing.assert_close(sums, torch.stack([(a @ weights.T).sum(0), (a @ weights.T).square().sum(0), sums[2]]))
+    goal = closed.output_sums(weights + 1, a.T @ a)
+    found = closed.rescale(weights, sums, goal)
+    assert torch.equal(found[0, :3], weights[0, :3])
+    torch.testing.assert_close(closed.output_sums(found, a.T @ a)[0], goal[0])
+    torch.testing.assert_close(closed.output_sums(found, a.T @ a)[1, 1], goal[1, 1])
+    assert torch.equal(closed.rescale(weights, torch.zeros(3, 2), torch.zeros(3, 2)), weights)
+
+
+def test_repair_takes_three_numbers_of_each_unit_above_the_first_layer():
+    built = regmean(repair=True)
+    first, second = run(built, federation(), 0, Inline())
+    hidden = NET.build().fc2.out_features
+    assert set(second.up.values()) == {8 * 3 * hidden}
+    layer = 4 * sum(leaf.numel() for name, leaf in NET.build().state_dict().items() if name.startswith("fc2"))
+    assert set(first.down.values()) == {NBYTES}
+    assert set(second.down.values()) == {NBYTES + layer}
+    assert [*second.state.server] == ["goal/fc2", "fc2.weight", "fc2.bias"]
+    wrong = {name: Update(extra={"outputs": torch.zeros(2, hidden)}) for name in "abc"}
+    with pytest.raises(InputError, match=rf"^update of a: outputs has shape \(2, {hidden}\), must be \(3, {hidden}\)$"):
+        built.stages[1].combine(first.state.server, wrong, Turn(0, 1, 0, tuple("abc"), tuple("abc")))
+
+
 def test_what_cannot_be_merged_is_refused_in_one_line():
     with pytest.raises(
         InputError, match=r"^training.init = per_device: regmean .*; use common, or regmean.align: exact$"
@@ -178,5 +250,7 @@ def test_what_cannot_be_merged_is_refused_in_one_line():
     few = {"a": update("a", model(net=LINEAR), LINEAR, 2)}
     with pytest.raises(InputError, match=r"^regmean.damping = 0.0: the inputs of layer fc1 do not determine"):
         merged(regmean(nets={"a": LINEAR}, share=1.0, damping=0.0), few)
+    with pytest.raises(InputError, match=r"^regmean.repair = true: the net must consist of linear and conv.* biases$"):
+        regmean(nets={"a": replace(NET, build=Mixed, axes=None)}, repair=True)
     with pytest.raises(InputError, match="no table of axes"):
         regmean(nets={"a": replace(NET, axes=None)}, align="exact")

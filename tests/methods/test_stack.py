@@ -16,9 +16,9 @@ from fedcore.evaluate import outputs
 from fedcore.execute.workers import Inline
 from fedcore.local import predict
 from fedcore.methods import method
-from fedcore.methods.stack import full_matrix, ridge
+from fedcore.methods.stack import CROSS, GRAM, VOTERS, ridge, solve
 from fedcore.rounds import run
-from fedcore.types import Data, InputError
+from fedcore.types import Data, InputError, Turn, Update
 
 stack = partial(method, "stack", nets=NETS, training=SGD, common=False)
 FED = federation()
@@ -59,9 +59,16 @@ def test_the_intercept_has_no_penalty():
     torch.testing.assert_close(bias, torch.tensor([5.0], dtype=torch.float64), rtol=1e-4, atol=1e-4)
 
 
-def test_half_of_a_symmetric_matrix_is_enough():
-    whole = torch.tensor([[1.0, 2, 3], [2, 4, 5], [3, 5, 6]])
-    assert torch.equal(full_matrix(torch.tensor([1.0, 2, 3, 4, 5, 6]), 3), whole)
+def test_sums_of_another_shape_name_the_device():
+    turn, server = Turn(0, 2, 0, ("a", "b"), ("a", "b")), {VOTERS: torch.tensor([2, 3])}
+    whole = Update(extra={GRAM: torch.ones(28).double(), CROSS: torch.ones(7, 3).double()})
+    for leaf, wrong, words in (
+        (CROSS, torch.ones(6, 3), r"stack/cross has shape \(6, 3\), must be \(7, 3\)"),
+        (GRAM, torch.ones(27), r"stack/gram has shape \(27,\), must be \(28,\)"),
+    ):
+        other = replace(whole, extra=whole.extra | {leaf: wrong})
+        with pytest.raises(InputError, match=f"^update of b: {words}$"):
+            solve(server, {"a": whole, "b": other}, turn, examples="training", reg=1e-3)
 
 
 def test_before_the_second_exchange_it_is_the_ensemble():

@@ -133,6 +133,7 @@ WRONG_OF_METHODS: dict[str, list[Any]] = {
     "pair_lr": [0, -1],
     "pair_rounds": [0, 1.5],
     "personal": ["maybe", 2],
+    "repair": ["maybe", 2],
     "personal_lr": [0, -1, "a"],
     "phi_d": [-0.1, "a"],
     "phi_e": [-0.1, "a"],
@@ -243,7 +244,7 @@ OTHER_OF_METHODS: dict[str, Any] = {
     "exam": "test", "solver": "exact", "p": 2, "personal_lr": 0.5, "held_out": 0.5, "constants": "printed",
     "delta": 0.5, "powers": [20.0, 21.0], "rates": [1.0, 2.0], "costs": [[0.0]], "combine": "outputs",
     "start": "target", "auxiliary_init": "devices", "target": 0.5, "sources": "all", "disagreement": "measured",
-    "hard": 0.25, "examples": "validation", "personal": True,
+    "hard": 0.25, "examples": "validation", "personal": True, "repair": True,
     "rank": 5, "precision": "float32", "sums": "masked", "clip": 2.0, "epsilon": 1.0, "share": 0.5, "align": "exact",
     "mixing": "median", "outliers": 0.4,
 }  # fmt: skip

@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from asked import PARAMS, ROOT
+from asked import PARAMS, ROOT, refusal
 
 from fedcore.data import DATASETS, OWN
 from fedcore.methods import METHODS
+from fedcore.nets import net
 from tasks.config.request import ask, plan_jobs
 from tasks.config.studies import find_study, title_for
 
@@ -57,6 +58,43 @@ def test_the_study_of_ones_own_data_takes_net_and_devices_from_them(monkeypatch:
     assert jobs[0].settings[0].net["name"] == "auto"
     assert typed[0].settings[0].federation["partition"] == "iid"
     assert typed[0].settings[0].net["name"] == "mlp"
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("analytic.rank=0", "analytic.rank = 0: input should be greater than or equal to 1"),
+        ("analytic.epsilon=0", "analytic.epsilon = 0: input should be greater than 0"),
+        ("analytic.delta=1", "analytic.delta = 1: input should be less than 1"),
+        ("ensemble.weights=foo", "ensemble.weights = 'foo': input should be 'counts', 'size', 'even' or 'entropy'"),
+        ("gaussian_distillation.hard=1.5", "gaussian_distillation.hard = 1.5: input should be less than or equal to 1"),
+        ("gaussian_distillation.minimum=1", "gaussian_distillation.minimum = 1: input should be greater than or equal"),
+        ("recommended.personal=false", "recommended.personal: no such key"),
+        ("regmean.align=ot", "regmean.align = 'ot': input should be 'none' or 'exact'"),
+        ("stack.reg=0", "stack.reg = 0: input should be greater than 0"),
+    ],
+)
+def test_a_wrong_setting_of_one_exchange_is_refused(monkeypatch: pytest.MonkeyPatch, word: str, line: str):
+    monkeypatch.chdir(ROOT)
+    assert refusal(lambda: plan_jobs(ask(["study=one_shot", word]))).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("analytic.rank=30", "analytic.rank = 30: b has 20 examples, must be at most 20 (row analytic)"),
+        ("analytic.rank=300", "analytic.rank = 300: must be at most features + 1 = 201 (row analytic)"),
+        ("analytic.reg=0", "analytic.reg = 0: 120 examples do not determine 201 weights of a class; set a larger reg"),
+        ("analytic.epsilon=1", "analytic.epsilon = 1.0: needs analytic.clip, since noise hides"),
+        ("gaussian_distillation.minimum=101", "minimum = 101: no device has as many labelled examples; lower it (row"),
+    ],
+)
+def test_data_that_a_row_cannot_use_are_refused_as_it_is_built(monkeypatch: pytest.MonkeyPatch, word: str, line: str):
+    monkeypatch.chdir(ROOT)
+    rows = plan_jobs(ask(["study=one_shot", "seed=0", "federation.alpha=1.0", word]))[1][0].settings[0].methods
+    (row,) = [row for row in rows if row.label == word.split(".")[0]]
+    nets = dict.fromkeys("ab", net("mlp", shape=(4,), classes=3, widths=[5]))
+    assert refusal(row.build, nets, {"a": 100, "b": 20}).startswith(line)
 
 
 def test_a_title_has_the_number_of_devices():
