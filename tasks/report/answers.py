@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fedcore.results.answer import Answer, Place, tally
+from fedcore.results.answer import Action, Answer, Place, points, tally
+from fedcore.results.summary import format_bytes
 from tasks.report.tables import FEW, Table
 
 SPECIAL = re.compile(r"[\\`*_{}\[\]<>#|]")
@@ -36,6 +37,22 @@ def study_answers(found: Mapping[Place, Answer]) -> dict[str, list[Box]]:
         ]
         for study, mine in studies.items()
     }
+
+
+def facts(answer: Answer) -> list[tuple[str, str]]:
+    """Return the few numbers that decide, each with what it means; none where nothing was compared."""
+    advice, devices = answer.advice, answer.devices
+    if advice.gain is None or advice.accuracy is None:
+        return []
+    use = advice.action is Action.USE
+    row = f"{advice.best}, the best that combines, " if not use else ""
+    found = [(f"{advice.accuracy:.1%}", "right" if use or advice.action is Action.UNSURE else "right when trained alone")]
+    found.append((f"{points(advice.gain.mean)} ± {100 * advice.gain.spread:.1f}", f"points {row}against training alone"))
+    if devices is not None and use:
+        found.append((f"{devices.helped} of {devices.count}", f"devices helped, {devices.hurt or 'none'} hurt"))
+    if use:
+        found.append((format_bytes(answer.up + answer.down), "sent and received by a device"))
+    return found
 
 
 def markdown(boxes: Iterable[Box], tables: Mapping[str, Table] | None = None) -> str:
