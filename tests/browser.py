@@ -35,7 +35,7 @@ class Tab:
 
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
-        self.count = 0
+        self.count = self.width = 0
         self.messages: list[str] = []
         for domain in ("Page", "Runtime", "Log"):
             self.do(f"{domain}.enable")
@@ -51,7 +51,9 @@ class Tab:
                 found: dict[str, Any] = answer["result"]
                 return found
 
-    def open(self, address: str, width: int = 1280, height: int = 900, dark: bool = False, scripts: bool = True) -> None:
+    def open(
+        self, address: str, width: int = 1280, height: int = 900, dark: bool = False, scripts: bool = True
+    ) -> None:
         """Load a page in a window of so many pixels, and wait for it."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.do("Emulation.setEmulatedMedia", features=[scheme])
@@ -61,10 +63,12 @@ class Tab:
         self.do("Page.navigate", url=address)
         while self._receive().get("method") != "Page.loadEventFired":
             pass
-        self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))")
+        if scripts:
+            self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))")
 
     def resize(self, width: int, height: int) -> None:
         """Set the size of the window in pixels."""
+        self.width = width
         self.do("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def run(self, expression: str) -> Any:
@@ -75,8 +79,7 @@ class Tab:
 
     def screenshot(self, path: Path, height: int | None = None) -> None:
         """Write the window, or the upper part of the page, as a PNG file."""
-        width = self.run("document.documentElement.clientWidth")
-        clip = {"clip": {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}} if height else {}
+        clip = {"clip": {"x": 0, "y": 0, "width": self.width, "height": height, "scale": 1}} if height else {}
         shot = self.do("Page.captureScreenshot", format="png", captureBeyondViewport=bool(height), **clip)
         path.write_bytes(base64.b64decode(shot["data"]))
 
@@ -98,8 +101,8 @@ def open_browser(program: str, folder: Path) -> Iterator[Tab]:
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip
         try:
-            port = (_wait_for(folder / "DevToolsActivePort")).split()[0]
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=SECONDS) as reply:  # noqa: S310
+            port = _wait_for(folder / "DevToolsActivePort").split()[0]
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=SECONDS) as reply:
                 address = next(one["webSocketDebuggerUrl"] for one in json.load(reply) if one["type"] == "page")
             with connect(address, max_size=None) as socket:
                 yield Tab(socket)

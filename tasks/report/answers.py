@@ -44,15 +44,16 @@ def facts(answer: Answer) -> list[tuple[str, str]]:
     advice, devices = answer.advice, answer.devices
     if advice.gain is None or advice.accuracy is None:
         return []
-    use = advice.action is Action.USE
-    row = f"{advice.best}, the best that combines, " if not use else ""
-    found = [(f"{advice.accuracy:.1%}", "right" if use or advice.action is Action.UNSURE else "right when trained alone")]
-    found.append((f"{points(advice.gain.mean)} ± {100 * advice.gain.spread:.1f}", f"points {row}against training alone"))
-    if devices is not None and use:
+    gain = f"{points(advice.gain.mean)} ± {100 * advice.gain.spread:.1f}"
+    best = f"with {advice.best}, the best way of combining"
+    if advice.action is Action.UNSURE:
+        return [(f"{advice.accuracy:.1%}", f"right {best}"), (gain, "points against training alone")]
+    if advice.action is not Action.USE:
+        return [(f"{advice.accuracy:.1%}", "right when trained alone"), (gain, f"points {best}")]
+    found = [(f"{advice.accuracy:.1%}", "right"), (gain, "points against training alone")]
+    if devices is not None:
         found.append((f"{devices.helped} of {devices.count}", f"devices helped, {devices.hurt or 'none'} hurt"))
-    if use:
-        found.append((format_bytes(answer.up + answer.down), "sent and received by a device"))
-    return found
+    return [*found, (format_bytes(answer.up + answer.down), "sent and received by a device")]
 
 
 def markdown(boxes: Iterable[Box], tables: Mapping[str, Table] | None = None) -> str:

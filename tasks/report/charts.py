@@ -90,8 +90,8 @@ def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
         f"{split}_tied": rows.groupby(f"{split}_rank")["method"].transform("size").gt(1) & rows[f"{split}_rank"].notna()
         for split in SPLITS
     }
-    found: list[dict[str, Any]] = rows.assign(sent=sent, **named, **shared).to_dict("records")
-    return found
+    found = rows.assign(sent=sent, **named, **shared).to_dict("records")
+    return [{str(name): value for name, value in row.items()} for row in found]
 
 
 def _row(row: dict[str, Any]) -> Numbers:

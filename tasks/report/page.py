@@ -48,6 +48,7 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
+TEMPLATES.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def html(
         numbers[anchor] = chart_numbers(tidy[place], rows, answers[place].matters)
         tables = [domain_table(domains[place], rows) if place in domains else None, link_table(tidy[place], rows)]
         shown = dict(pictures.get((study, setting), {}))
-        plain = {}
+        plain: dict[str, Figure | bytes] = {}
         if not many:
             shown |= {ROUNDS: plots.courses[study, setting]} if (study, setting) in plots.courses else {}
             split = "test" if rows["test_mean"].notna().any() else "shared"
@@ -203,5 +204,5 @@ def few_colours(png: bytes) -> bytes:
     """Return a PNG file with at most COLOURS colours."""
     small = io.BytesIO()
     with Image.open(io.BytesIO(png)) as image:
-        image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+        image.convert("RGB").quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(small, "png")
     return small.getvalue()

@@ -74,7 +74,7 @@ function drawTradeoff(svg, setting, split, step, picked, pick) {
 
   // The scale is logarithmic; what sends nothing stands left of it.
   const ticks = setting.ticks.length ? setting.ticks : [[1, "1 B"], [10, "10 B"]];
-  const zero = rows.some((row) => row.sent === 0) ? 0.12 * area.w : 0;
+  const zero = rows.some((row) => row.sent === 0) ? Math.max(0.12 * area.w, 64) : 0;
   const [first, last] = [Math.log10(ticks[0][0]), Math.log10(ticks[ticks.length - 1][0])];
   const x = (sent) => area.x + (sent > 0 ? zero + (area.w - zero) * (Math.log10(sent) - first) / (last - first) : zero / 2);
 
@@ -98,7 +98,7 @@ function drawTradeoff(svg, setting, split, step, picked, pick) {
   const ranks = new Set(rows.filter((row) => row[split].tied).map((row) => row[split].rank));
   for (const rank of ranks) {
     const means = rows.filter((row) => row[split].rank === rank).map((row) => row[split].mean);
-    const [top, bottom] = [y(Math.max(...means)) - 8, y(Math.min(...means)) + 8];
+    const [top, bottom] = [y(Math.max(...means)) - 5, y(Math.min(...means)) + 5];
     say(add(svg, "rect", { class: rank === 1 ? "tie first" : "tie", x: area.x, width: area.w, y: top, height: bottom - top }),
       [`tied at rank ${rank}`, "not told apart by these seeds"]);
   }
@@ -125,7 +125,8 @@ function drawTradeoff(svg, setting, split, step, picked, pick) {
     const name = row[split].mean < low ? `${row.method} ${percent(row[split].mean, 0)} ↓` : row.method;
     const must = row.method === advised || row.method === picked || row[split].front;
     const text = add(svg, "text", { class: "label " + kind(row) }, name);
-    const box = place(x(row.sent), y(row[split].mean), text.getComputedTextLength(), taken, { ...area, y: 0, x: 2, w: width - 4 }, must);
+    const at = [x(row.sent), y(row[split].mean), text.getComputedTextLength(), taken];
+    const box = place(...at, { ...area, w: width - area.x - 2 }, must) || (must && place(...at, { x: 2, y: 0, w: width - 4, h: height }, must));
     text.remove();
     if (box) { taken.push(box); labels.push([row, box, name]); }
   }
@@ -134,8 +135,8 @@ function drawTradeoff(svg, setting, split, step, picked, pick) {
     const [cx, cy, { mean, spread, worst, rank, tied }] = [x(row.sent), y(row[split].mean), row[split]];
     if (spread && mean >= low) add(group, "line", { class: "spread", x1: cx, x2: cx, y1: y(mean - spread), y2: y(Math.min(mean + spread, high)) });
     add(group, "circle", { cx, cy, r: row.method === advised ? 7.5 : 5 });
-    const place = row.control ? "a control" : `rank ${rank}${tied ? ", tied" : ""}${row[split].front ? ", on the front" : ""}`;
-    say(group, [row.method, percent(mean) + (spread === null ? "" : ` ± ${(100 * spread).toFixed(1)}`), `worst device ${percent(worst)}`, row.traffic, place]);
+    const standing = row.control ? "a control" : `rank ${rank}${tied ? ", tied" : ""}${row[split].front ? ", on the front" : ""}`;
+    say(group, [row.method, percent(mean) + (spread === null ? "" : ` ± ${(100 * spread).toFixed(1)}`), `worst device ${percent(worst)}`, row.traffic, standing]);
     group.addEventListener("click", () => pick(row.method));
     group.addEventListener("keydown", (event) => { if (event.key === "Enter") pick(row.method); });
   }
