@@ -37,7 +37,7 @@ def main() -> None:
         page = f"http://127.0.0.1:{port}/"
         secret = f"   password: {server.password()}" if server.running() == url else ""
         shown = [("Prefect", url.removesuffix("/api") + secret)]
-        shown += [("MLflow", f"{page}#/experiments/{record.experiment}/runs")]
+        shown += [("MLflow", f"{page}{views.runs_page(record.experiment)}?{views.TRAINING}")]
         shown += [(words, page + place) for words, place in views.links(record.client, record.experiment)]
         width = max(len(words) for words, _ in shown)
         print(*(f"{words:<{width}}  {place}" for words, place in shown), "Ctrl-C ends both", sep="\n", flush=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+
 import pandas as pd
+from PIL import Image
 from tables import NO_SECONDS, drawn
 
 from fedcore.results.summary import summarise
@@ -10,6 +13,13 @@ from fedcore.results.summary import summarise
 METHODS = ["local_only", "code_ot", "half_best"]
 WICKED = """<script>&"'</b>"""
 """A name that would be tags, and end an attribute, on a page that does not escape it. Short, as pictures show it."""
+
+
+def dot(colour: str = "red") -> bytes:
+    """Return a PNG file of one pixel."""
+    made = io.BytesIO()
+    Image.new("RGB", (1, 1), colour).save(made, "png")
+    return made.getvalue()
 
 
 def comparison() -> tuple[pd.DataFrame, pd.DataFrame]:

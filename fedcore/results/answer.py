@@ -14,10 +14,13 @@ The rule, for the devices on their own test data and for a new device on the sha
 5. If the recommended row does not exceed always guessing by more than the spread, the models have learnt nothing, and
    the answer is "cannot say". If a control exceeds it so, the answer says it.
 6. A device is helped or hurt if its accuracy, mean over seeds, differs from training alone by at least m.
+7. A budget leaves out the rows that combine and whose devices send and receive more in total. If none is left, the
+   devices train alone.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -158,22 +161,42 @@ def answers(table: pd.DataFrame, controls: frozenset[str], matters: float = MATT
     return found
 
 
-def answer(table: pd.DataFrame, controls: frozenset[str], matters: float = MATTERS) -> Answer:
-    """Return the answer for the one setting of a tidy table. matters: the least difference that matters, a fraction."""
-    scores = last_round(table)
-    accuracy = scores[scores["metric"] == "accuracy"]
-    up, down = (_traffic(table, way) for way in ("bytes_up", "bytes_down"))
-    tested, shared = (_runs(accuracy[accuracy["split"] == split]) for split in ("test", "shared"))
-    alone = frozenset(name for name in up if not up[name]) - controls
-    sent = {name: up[name] + down[name] for name in up}
-    own, new = (_advise(runs, alone & {*runs}, controls, sent, matters) if runs else None
-                for runs in (tested, shared))  # fmt: skip
-    chosen = own or new
-    row = (chosen.method if chosen.action is Action.USE else chosen.best) if chosen else None
-    changes = None
-    if own is not None and row is not None and alone & {*tested}:
-        changes = _changes(tested[row], tested[_best(tested, alone & {*tested})], matters)
-    return Answer(matters, own, new, changes, up.get(row or "", 0.0), down.get(row or "", 0.0))
+def answer(table: pd.DataFrame, controls: frozenset[str], matters: float = MATTERS, budget: float = math.inf) -> Answer:
+    """Return the answer for the one setting of a tidy table.
+
+    matters: the least difference that matters, a fraction. budget: the most bytes that a device may send and receive
+    in total, mean over devices and seeds.
+    """
+    return _answer(_read(table, controls), controls, matters, budget)
+
+
+def answers_by_budget(table: pd.DataFrame, controls: frozenset[str], matters: float = MATTERS) -> dict[float, Answer]:
+    """Return the answer for the one setting of a tidy table for each budget where it may change, from 0 bytes up.
+
+    Between two of these budgets the answer is that for the lower one, and from the last one on it is :func:`answer`.
+    """
+    scores = _read(table, controls)
+    budgets = sorted({0.0} | {sent for name, sent in scores.traffic.items() if name not in controls | scores.alone})
+    return {budget: _answer(scores, controls, matters, budget) for budget in budgets}
+
+
+def device_changes(
+    table: pd.DataFrame, controls: frozenset[str], matters: float = MATTERS
+) -> tuple[pd.Series, dict[str, tuple[pd.Series, Devices]]]:
+    """Return what each row of one setting does to single devices, against the best row that trains alone.
+
+    Returns the accuracy of training alone by device, named by its row, and row -> the changes by device and their
+    count: means over seeds, as fractions, on the devices' own test data. Both are empty without a row to compare with.
+    """
+    scores = _read(table, controls)
+    if not scores.alone & {*scores.tested}:
+        return pd.Series(dtype=float), {}
+    name = _best(scores.tested, scores.alone & {*scores.tested})
+    alone = scores.tested[name]
+    changes = {row: (run - alone).mean().dropna() for row, run in scores.tested.items() if row != name}
+    return alone.mean().rename(name), {
+        row: (change, _changes(scores.tested[row], alone, matters)) for row, change in changes.items() if len(change)
+    }
 
 
 def tally(found: Iterable[Answer]) -> str:
@@ -205,13 +228,60 @@ def points(difference: float) -> str:
 # the rule
 
 
+@dataclass(frozen=True)
+class _Scores:
+    """One setting's accuracies on its devices' own and on the shared test set, and the bytes of each row.
+
+    alone: the rows that train alone.
+    """
+
+    tested: Runs
+    shared: Runs
+    up: Mapping[str, float]
+    down: Mapping[str, float]
+    alone: frozenset[str]
+
+    @property
+    def traffic(self) -> dict[str, float]:
+        """The bytes that a device sends and receives with each row."""
+        return {name: self.up[name] + self.down[name] for name in self.up}
+
+
+def _read(table: pd.DataFrame, controls: frozenset[str]) -> _Scores:
+    scores = last_round(table)
+    accuracy = scores[scores["metric"] == "accuracy"]
+    up, down = (_traffic(table, way) for way in ("bytes_up", "bytes_down"))
+    tested, shared = (_runs(accuracy[accuracy["split"] == split]) for split in ("test", "shared"))
+    return _Scores(tested, shared, up, down, frozenset(name for name in up if not up[name]) - controls)
+
+
+def _answer(scores: _Scores, controls: frozenset[str], matters: float, budget: float) -> Answer:
+    tested, alone = scores.tested, scores.alone & {*scores.tested}
+    own, new = (_advise(runs, scores.alone & {*runs}, controls, scores.traffic, matters, budget) if runs else None
+                for runs in (tested, scores.shared))  # fmt: skip
+    chosen = own or new
+    row = (chosen.method if chosen.action is Action.USE else chosen.best) if chosen else None
+    changes = None
+    if own is not None and row is not None and alone:
+        changes = _changes(tested[row], tested[_best(tested, alone)], matters)
+    return Answer(matters, own, new, changes, scores.up.get(row or "", 0.0), scores.down.get(row or "", 0.0))
+
+
 def _advise(
-    runs: Runs, alone: frozenset[str], controls: frozenset[str], traffic: Mapping[str, float], matters: float
+    runs: Runs,
+    alone: frozenset[str],
+    controls: frozenset[str],
+    traffic: Mapping[str, float],
+    matters: float,
+    budget: float,
 ) -> Advice:
     """Apply the rule on one test set. alone: rows that train alone. traffic: bytes of each row."""
-    combining = [name for name in runs if name not in alone | controls]
+    every = [name for name in runs if name not in alone | controls]
+    combining = [name for name in every if traffic[name] <= budget]
+    if not combining and not (every and alone):
+        return Advice(Action.UNSURE, reason="no row fits the budget" if every else "no row combines models")
     if not combining:
-        return Advice(Action.UNSURE, reason="no row combines models")
+        return _without_rival(runs, _best(runs, alone), controls)
     best = _best(runs, combining)
     if not alone:
         return Advice(
@@ -235,16 +305,32 @@ def _advise(
         method = best
     rivals = [name for name in combining if name != method]
     equal = tuple(name for name in rivals if _is_as_good(runs[name], runs[method], matters))
-    over_guess = gain_of(runs[method], runs[GUESS]) if GUESS in runs and GUESS in controls else None
+    over_guess = _over_guess(runs, method, controls)
     reason = ""
     if over_guess is not None and not over_guess.sure:
-        action, reason = Action.UNSURE, f"{method} is not above always guessing, so the models have learnt nothing"
+        action, reason = Action.UNSURE, _nothing_learnt(method)
     return Advice(
         action, method, _mean(runs[method]), best, gain, over_guess, equal,
         tuple(name for name in rivals if name not in equal and _is_not_told_apart(runs[name], runs[method])),
         tuple(name for name in runs if name in controls and _exceeds(runs[name], runs[method])),
         reason,
     )  # fmt: skip
+
+
+def _without_rival(runs: Runs, method: str, controls: frozenset[str]) -> Advice:
+    """Return the advice to train alone where no row that combines fits the budget."""
+    over_guess = _over_guess(runs, method, controls)
+    if over_guess is not None and not over_guess.sure:
+        return Advice(Action.UNSURE, method, _mean(runs[method]), reason=_nothing_learnt(method))
+    return Advice(Action.ALONE, method, _mean(runs[method]), over_guess=over_guess)
+
+
+def _over_guess(runs: Runs, method: str, controls: frozenset[str]) -> Gain | None:
+    return gain_of(runs[method], runs[GUESS]) if GUESS in runs and GUESS in controls else None
+
+
+def _nothing_learnt(method: str) -> str:
+    return f"{method} is not above always guessing, so the models have learnt nothing"
 
 
 def decide(gain: Gain | None, matters: float) -> Action:
@@ -333,16 +419,19 @@ def _sentences(found: Answer) -> Iterator[str]:
 
 def _decision(advice: Advice, matters: float, alone: str) -> str:
     """Return the advice with the numbers that decide. alone: what is compared with, in words."""
-    if advice.reason or advice.gain is None:
-        return f"Cannot say: {advice.reason}."
-    gain, right, matter = advice.gain, f"{advice.accuracy:.1%} right", _amount(matters)
-    size = f"{points(gain.mean)} ± {100 * gain.spread:.1f} points"
-    seeds = f"{gain.seeds} seeds"
     guess = (
         f"{points(advice.over_guess.mean)} ± {100 * advice.over_guess.spread:.1f} against always guessing"
         if advice.over_guess
         else ""
     )
+    right = f"{advice.accuracy:.1%} right" if advice.accuracy is not None else ""
+    if advice.action is Action.ALONE and advice.best is None:
+        return f"Train alone: {right}{f' ({guess})' if guess else ''}. No way of combining fits the budget."
+    if advice.reason or advice.gain is None:
+        return f"Cannot say: {advice.reason}."
+    gain, matter = advice.gain, _amount(matters)
+    size = f"{points(gain.mean)} ± {100 * gain.spread:.1f} points"
+    seeds = f"{gain.seeds} seeds"
     match advice.action:
         case Action.USE:
             also = f", {guess}" if guess else ""

@@ -298,6 +298,18 @@ def verdict(summary: pd.DataFrame) -> list[str]:
     return sentences or ["No method has a score."]
 
 
+def front(summary: pd.DataFrame, split: str) -> list[str]:
+    """Return the methods of one setting that no other method matches or exceeds for fewer bytes, by rising bytes.
+
+    summary: rows of one setting. split: "test" or "shared". Controls, and rows without a value, are left out.
+    """
+    rows = summary[~summary["control"].astype(bool) & summary[f"{split}_mean"].notna()]
+    cost = (rows["bytes_up"] + rows["bytes_down"]).rename("cost")
+    order = rows.assign(cost=cost).sort_values(["cost", f"{split}_mean", "method"], ascending=[True, False, True])
+    before = order[f"{split}_mean"].cummax().shift(fill_value=-math.inf)
+    return [str(name) for name in order["method"][order[f"{split}_mean"] > before]]
+
+
 def join_words(words: Iterable[str]) -> str:
     """Join words as in a sentence: a, b and c."""
     *most, last = words

@@ -15,6 +15,8 @@ from mlflow.entities import Run
 from tasks.record import promotion
 
 VIEW = "mlflow.sharedViewState."
+TRAINING = "workflowType=machine_learning"
+"""Opens MLflow's page in its mode for training; the mode for language models is the default."""
 METRICS = ("accuracy", "accuracy_worst", "shared_accuracy", "bytes_up", "seconds")
 COLUMNS = [*(f"metrics.`{name}`" for name in METRICS), "tags.`fedcore.method`", "tags.`fedcore.setting`",
            "tags.`fedcore.seed`"]  # fmt: skip
@@ -26,22 +28,39 @@ def links(client: MlflowClient, experiment: str) -> Iterator[tuple[str, str]]:
     for study in studies:
         name, size = study.data.tags["fedcore.study"], study.data.tags["fedcore.size"]
         query = f"tags.`mlflow.parentRunId` = '{study.info.run_id}'"
-        key = f"{name}-{size}"
+        key, words = f"{name}-{size}", f"{name} ({size})"
         client.set_experiment_tag(experiment, f"{VIEW}{key}", json.dumps(view(query)))
-        yield f"{name} ({size}): answer", f"#/experiments/{experiment}/runs/{study.info.run_id}"
-        yield f"{name} ({size}): methods", f"#/experiments/{experiment}/runs?viewStateShareKey={quote(key)}"
+        yield f"{words}: answer", f"{runs_page(experiment)}/{study.info.run_id}?{TRAINING}"
+        yield f"{words}: methods", f"{runs_page(experiment)}?viewStateShareKey={quote(key)}&{TRAINING}"
         runs = client.search_runs([experiment], query, max_results=1000)
         if pair := best_and_alone(runs):
-            chosen, here = (quote(json.dumps(ids)) for ids in ([run.info.run_id for run in pair], [experiment]))
+            ids = ", ".join(f"'{run.info.run_id}'" for run in pair)
+            charts = view(f"attributes.run_id IN ({ids})") | bars()
+            client.set_experiment_tag(experiment, f"{VIEW}{key}-best", json.dumps(charts))
             shown = " and ".join(run.data.tags["fedcore.method"] for run in pair)
-            yield (
-                f"{name} ({size}): {shown}",
-                f"#/compare-runs?runs={chosen}&experiments={here}",
-            )
+            place = f"viewStateShareKey={quote(key)}-best&compareRunsMode=CHART"
+            yield f"{words}: {shown}", f"{runs_page(experiment)}?{place}&{TRAINING}"
     for name in promotion.names(client):
         champion = promotion.alias(client, name, promotion.CHAMPION)
         if champion is not None:
             yield f"champion of {name.removeprefix(promotion.FAMILY)}", f"#/models/{name}/versions/{champion.version}"
+
+
+def runs_page(experiment: str) -> str:
+    """Return the part of a link that names the runs of an experiment."""
+    return f"#/experiments/{experiment}/runs"
+
+
+def bars() -> dict[str, object]:
+    """Return the part of a view that draws a bar chart of each of METRICS."""
+    charts = [
+        {"uuid": name, "type": "BAR", "runsCountToCompare": 10, "metricSectionId": "all", "deleted": False,
+         "isGenerated": False, "metricKey": name, "displayName": name}
+        for name in METRICS
+    ]  # fmt: skip
+    section = {"uuid": "all", "name": "The best beside training alone", "display": True, "isReordered": False,
+               "deleted": False, "isGenerated": False}  # fmt: skip
+    return {"compareRunCharts": charts, "compareRunSections": [section], "autoRefreshEnabled": False}
 
 
 def view(query: str) -> dict[str, object]:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fedcore.results.answer import Answer, Place, tally
+from fedcore.results.answer import Action, Answer, Place, points, tally
+from fedcore.results.summary import format_bytes
 from tasks.report.tables import FEW, Table
 
 SPECIAL = re.compile(r"[\\`*_{}\[\]<>#|]")
@@ -36,6 +37,23 @@ def study_answers(found: Mapping[Place, Answer]) -> dict[str, list[Box]]:
         ]
         for study, mine in studies.items()
     }
+
+
+def facts(answer: Answer) -> list[tuple[str, str]]:
+    """Return the few numbers that decide, each with what it means; none where nothing was compared."""
+    advice, devices = answer.advice, answer.devices
+    if advice.gain is None or advice.accuracy is None:
+        return []
+    gain = f"{points(advice.gain.mean)} ± {100 * advice.gain.spread:.1f}"
+    best = f"with {advice.best}, the best way of combining"
+    if advice.action is Action.UNSURE:
+        return [(f"{advice.accuracy:.1%}", f"right {best}"), (gain, "points against training alone")]
+    if advice.action is not Action.USE:
+        return [(f"{advice.accuracy:.1%}", "right when trained alone"), (gain, f"points {best}")]
+    found = [(f"{advice.accuracy:.1%}", "right"), (gain, "points against training alone")]
+    if devices is not None:
+        found.append((f"{devices.helped} of {devices.count}", f"devices helped, {devices.hurt or 'none'} hurt"))
+    return [*found, (format_bytes(answer.up + answer.down), "sent and received by a device")]
 
 
 def markdown(boxes: Iterable[Box], tables: Mapping[str, Table] | None = None) -> str:

@@ -1,8 +1,15 @@
-"""The web page of a comparison: one file that holds its style and its pictures and refers to nothing else."""
+"""The web page of a comparison: one file that holds its style, script, numbers and pictures and refers to nothing else.
+
+Tables and pictures are made here; the script (templates/page.js) turns them into charts, a slider and tables that sort.
+It is our own because the page has to stay small and to run under a strict content security policy: Plotly's bundle
+alone is larger than the page may be, and Vega compiles its expressions, which the policy forbids.
+"""
 
 from __future__ import annotations
 
 import base64
+import hashlib
+import io
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -10,12 +17,14 @@ from typing import Any, TypeAlias
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
+from PIL import Image
 
 from fedcore.results import figures
-from fedcore.results.answer import Answer, Place
-from fedcore.results.summary import verdict
+from fedcore.results.answer import Answer, Place, tally
+from fedcore.results.answer import answers as find_answers
 from tasks.config.papers import Paper, Papers
-from tasks.report.answers import study_answers
+from tasks.report.answers import facts
+from tasks.report.charts import Numbers, chart_numbers
 from tasks.report.papers import CONDITION_HEADS, VALUE_HEADS, condition_cells, value_cells
 from tasks.report.plots import Plots, draw
 from tasks.report.tables import FEW, Cell, Line, Table, domain_table, link_table, places, score_table
@@ -23,6 +32,7 @@ from tasks.report.tables import FEW, Cell, Line, Table, domain_table, link_table
 Pictures: TypeAlias = Mapping[tuple[str, str], Mapping[str, Figure | bytes]]
 """(study, setting) -> caption -> a figure, or the bytes of a PNG file"""
 
+COLOURS = 64
 TITLE = "Which way of combining serves the devices best?"
 COMPARISON = "Accuracy on own test data and on the shared test set."
 ALONG = "Accuracy over the study's settings; hollow: controls."
@@ -38,39 +48,52 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
+TEMPLATES.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture on the page. data: a PNG file in base 64. alt: its alternative text."""
+    """A picture on the page. data: a PNG file in base 64."""
 
     caption: str
     data: str
-    alt: str
 
 
 @dataclass(frozen=True)
 class Section:
-    """One setting on the page. anchor: its id. comparison: None if the study has more than FEW settings."""
+    """One setting on the page.
+
+    anchor: its id, and its key among the numbers of the charts. name: its study, and where a study has several
+    settings also its own. headline, sentences, facts: its answer. scores: its table of methods. plain: pictures in
+    place of the charts. tables, pictures: further ones, folded.
+    """
 
     anchor: str
-    study: str
+    name: str
     dataset: str
-    setting: str
-    verdict: str
-    comparison: Picture | None
+    headline: str
+    sentences: list[str]
+    facts: list[tuple[str, str]]
+    scores: Table
+    plain: list[Picture]
     tables: list[Table]
     pictures: list[Picture]
 
 
 @dataclass(frozen=True)
 class Study:
-    """One study on the page. claims: columns of each claim by name. pictures: those that cover all its settings.
+    """One study on the page.
 
-    printed: the paper's values beside ours, and its conditions.
+    many: it has more than FEW settings, each of them folded. headline: how often each answer is given, if many.
+    claims: columns of each claim by name. pictures: those that cover all its settings. printed: the paper's values
+    beside ours, and its conditions.
     """
 
+    anchor: str
+    name: str
     question: str
+    many: bool
+    headline: str
     claims: list[dict[Hashable, Any]]
     pictures: list[Picture]
     printed: list[Table]
@@ -89,58 +112,71 @@ def html(
     papers: Papers | None = None,
     answers: Mapping[Place, Answer] | None = None,
 ) -> str:
-    """Return the page: each study with its question and claims, each setting with its tables and pictures.
+    """Return the page: each study with its answers, charts, tables and claims, the rest folded.
 
     table: the tidy table. summary: as :func:`fedcore.results.summary.summarise` returns it for that table. questions:
     study -> its question. pictures: further pictures of a setting, e.g. of its partition. claims: columns study, says,
     rule, of, where, verdict, numbers. along: study -> a picture of all its settings. groups: as
     :func:`fedcore.results.summary.by_group` returns them. plots: those of :func:`draw` for the same tables, if they
-    are already drawn. papers: study -> the conditions and figures of its paper. answers: of each setting, in a box on
-    top. A study with more than FEW settings has tables for each, but only the pictures in `pictures`. Equal input gives
-    an equal page.
+    are already drawn. papers: study -> the conditions and figures of its paper. answers: of each setting; by default
+    those of :func:`fedcore.results.answer.answers`. A study with more than FEW settings has charts and tables for each,
+    but only the pictures in `pictures`. Equal input gives an equal page.
     """
     plots = plots or draw(table, summary)
-    many = summary.groupby("study")["setting"].nunique() > FEW
+    answers = answers or find_answers(table, frozenset(summary["method"][summary["control"]]))
+    count = summary.groupby("study")["setting"].nunique()
     tidy = dict(places(table))
     domains = {} if groups is None else dict(places(groups))
     studies: dict[str, Study] = {}
-    for i, (place, rows) in enumerate(places(summary)):
+    numbers: dict[str, Numbers] = {}
+    for place, rows in places(summary):
         study, dataset, setting = place
+        many = bool(count[study] > FEW)
         if study not in studies:
             mine = [] if claims is None else claims[claims["study"] == study].fillna("").to_dict("records")
             whole = {ALONG: (along or {}).get(study), ROUNDS: plots.courses.get((study, ""))}
             studies[study] = Study(
+                f"study-{len(studies)}",
+                study,
                 questions.get(study, study),
+                many,
+                tally(answer for (of, *_), answer in answers.items() if of == study) if many else "",
                 mine,
                 [picture(text, png) for text, png in whole.items() if png],
                 printed_tables(papers[study]) if papers and study in papers else [],
             )
-        tables = [
-            score_table(rows),
-            domain_table(domains[place], rows) if place in domains else None,
-            link_table(tidy[place], rows),
-        ]
+        anchor = f"setting-{len(numbers)}"
+        numbers[anchor] = chart_numbers(tidy[place], rows, answers[place].matters)
+        tables = [domain_table(domains[place], rows) if place in domains else None, link_table(tidy[place], rows)]
         shown = dict(pictures.get((study, setting), {}))
-        if not many[study]:
+        plain: dict[str, Figure | bytes] = {}
+        if not many:
             shown |= {ROUNDS: plots.courses[study, setting]} if (study, setting) in plots.courses else {}
             split = "test" if rows["test_mean"].notna().any() else "shared"
-            shown |= {TRAFFIC: figures.accuracy_by_traffic(rows)}
             shown |= {DEVICES: figures.per_device(tidy[place], split=split)}
-        answer = " ".join(verdict(rows))
+            plain = {COMPARISON: plots.comparisons[study, setting], TRAFFIC: figures.accuracy_by_traffic(rows)}
         studies[study].sections.append(
             Section(
-                f"s{i}",
-                study,
+                anchor,
+                study if count[study] == 1 else f"{study}: {setting}",
                 dataset,
-                setting,
-                answer,
-                None if many[study] else picture(COMPARISON, plots.comparisons[study, setting], answer),
+                answers[place].headline,
+                answers[place].sentences,
+                facts(answers[place]),
+                score_table(rows),
+                [picture(*pair) for pair in plain.items()],
                 [found for found in tables if found],
                 [picture(*pair) for pair in shown.items()],
             )
         )
-    boxes = [box for mine in study_answers(answers or {}).values() for box in mine]
-    return TEMPLATES.get_template("page.html.jinja").render(title=TITLE, studies=list(studies.values()), answers=boxes)
+    script = str(TEMPLATES.get_template("page.js").render())
+    return TEMPLATES.get_template("page.html.jinja").render(
+        title=TITLE,
+        studies=list(studies.values()),
+        seeds=int(summary["n_seeds"].max()),
+        numbers=numbers,
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
 
 
 def printed_tables(paper: Paper) -> list[Table]:
@@ -158,7 +194,15 @@ def printed_tables(paper: Paper) -> list[Table]:
     ]
 
 
-def picture(caption: str, drawing: Figure | bytes, alt: str = "") -> Picture:
-    """Return a figure or a PNG file as a picture on the page. alt: the alternative text, by default the caption."""
+def picture(caption: str, drawing: Figure | bytes) -> Picture:
+    """Return a figure or a PNG file as a picture on the page, in COLOURS colours, which makes it a third as large."""
     png = drawing if isinstance(drawing, bytes) else figures.png(drawing)
-    return Picture(caption, base64.b64encode(png).decode(), alt or caption)
+    return Picture(caption, base64.b64encode(few_colours(png)).decode())
+
+
+def few_colours(png: bytes) -> bytes:
+    """Return a PNG file with at most COLOURS colours."""
+    small = io.BytesIO()
+    with Image.open(io.BytesIO(png)) as image:
+        image.convert("RGB").quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(small, "png")
+    return small.getvalue()

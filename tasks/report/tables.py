@@ -33,10 +33,11 @@ SUMMED = ("target", "links_out", "energy")
 
 
 class Cell(NamedTuple):
-    """The text of a cell. best: its method ranks first on the column's split."""
+    """The text of a cell. best: its method ranks first on the column's split. value: its number, to sort by."""
 
     text: str
     best: bool = False
+    value: float | None = None
 
 
 class Line(NamedTuple):
@@ -75,6 +76,11 @@ def number(value: float) -> str:
     return "-" if pd.isna(value) else f"{value:.1f}"
 
 
+def quantity(text: str, value: float) -> Cell:
+    """Return the cell of a number, which sorts by it; nan has no place in the order."""
+    return Cell(text, value=None if pd.isna(value) else float(value))
+
+
 def notes(rows: pd.DataFrame) -> tuple[str, ...]:
     """Return a sentence for each sign that occurs in the table of one setting."""
     words = "".join(standings(rows))
@@ -85,8 +91,8 @@ def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
     """Return the heads of one setting's table, by column, and its lines. Columns without any value are left out."""
     heads = {"rank": "rank", "method": "method"}
     lines = [
-        {"rank": Cell(standing), "method": Cell(str(method))}
-        for standing, method in zip(standings(rows), rows["method"], strict=True)
+        {"rank": quantity(standing, rank), "method": Cell(str(method))}
+        for standing, rank, method in zip(standings(rows), rows["rank"], rows["method"], strict=True)
     ]
     for split in [split for split in SPLITS if rows[f"{split}_mean"].notna().any()]:
         spread = rows[f"{split}_std_seeds"].notna().any()
@@ -94,31 +100,31 @@ def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
         heads[f"{split}_std_devices"] = "devices\n±"
         heads[f"{split}_worst"] = "worst\ndevice"
         for line, (_, row) in zip(lines, rows.iterrows(), strict=True):
-            mean, seeds, devices, worst = (
-                number(100 * row[f"{split}_{part}"]) for part in ("mean", "std_seeds", "std_devices", "worst")
-            )
+            mean, seeds = (number(100 * row[f"{split}_{part}"]) for part in ("mean", "std_seeds"))
             best = pd.notna(row[f"{split}_rank"]) and row[f"{split}_rank"] == 1
-            line[split] = Cell(f"{mean} ± {seeds:>4}" if seeds != "-" else mean, bool(best))
-            line[f"{split}_std_devices"] = Cell(devices)
-            line[f"{split}_worst"] = Cell(worst)
+            text = f"{mean} ± {seeds:>4}" if seeds != "-" else mean
+            line[split] = quantity(text, row[f"{split}_mean"])._replace(best=bool(best))
+            for part in ("std_devices", "worst"):
+                value = row[f"{split}_{part}"]
+                line[f"{split}_{part}"] = quantity(number(100 * value), value)
     for way, word in {"bytes_up": "up", "bytes_down": "down"}.items():
         heads[way] = f"{word} per\ndevice"
         for line, sent in zip(lines, rows[way] / rows["n_devices"], strict=True):
-            line[way] = Cell(format_bytes(sent))
+            line[way] = quantity(format_bytes(sent), sent)
     if rows["rounds"].max() > 1:
         heads["bytes_round"] = "up per device\nand round"
         for line, sent in zip(lines, rows["bytes_up"] / rows["n_devices"] / rows["rounds"], strict=True):
-            line["bytes_round"] = Cell(format_bytes(sent))
+            line["bytes_round"] = quantity(format_bytes(sent), sent)
     if rows["macs"].max() > rows["macs"].min():
         for cost, word in {"nets_run": "nets\nrun", "macs": "multiplications\nper example"}.items():
             heads[cost] = word
             for line, value in zip(lines, rows[cost], strict=True):
-                line[cost] = Cell("-" if pd.isna(value) else f"{value:,.0f}")
+                line[cost] = quantity("-" if pd.isna(value) else f"{value:,.0f}", value)
     for clock, word in {"wall": "seconds", "cpu": "seconds\nof CPU"}.items():
         if rows[clock].notna().any():
             heads[clock] = word
             for line, value in zip(lines, rows[clock], strict=True):
-                line[clock] = Cell(number(value))
+                line[clock] = quantity(number(value), value)
     return heads, lines
 
 

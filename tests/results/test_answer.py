@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import frame, rows
 
-from fedcore.results.answer import Action, Gain, answer, answers, decide, tally
+from fedcore.results.answer import Action, Gain, answer, answers, answers_by_budget, decide, device_changes, tally
 
 Accuracy = Sequence[Sequence[float]]
 CONTROLS = frozenset({"majority", "best_local"})
@@ -205,10 +205,68 @@ def test_the_decision_is_the_rule(mean: float, spread: float, matters: float):
 
 
 @pytest.mark.slow
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(FRACTIONS, FRACTIONS), min_size=2, max_size=4), st.floats(0.001, 0.5))
 def test_as_good_is_never_said_where_the_spread_is_wider(pairs: list[tuple[float, float]], matters: float):
     made = {"local_only": [[0.0]] * len(pairs), "a": [[a] for a, _ in pairs], "b": [[b] for _, b in pairs]}
     found = answer(table(made), CONTROLS, matters).advice
-    differences = pd.Series([a - b for a, b in pairs])
-    if found.equal:
+    for name in found.equal:
+        differences = pd.Series([one[0] - of[0] for one, of in zip(made[name], made[str(found.method)], strict=True)])
         assert abs(differences.mean()) + differences.std() <= matters + 1e-9
+
+
+# budgets, and single devices
+
+
+def test_a_budget_leaves_out_the_rows_that_send_more():
+    """Rows send 2,000 + 1,000 bytes or ten times as many; the dearer one is better, a control is free of the budget."""
+    sent = {"dear": 10_000.0, "cheap": 1_000.0, "majority": 0.0}
+    made = table({"local_only": ALONE, "cheap": plus(0.1), "dear": plus(0.2), "majority": GUESS}, up=sent)
+    traffic = made[made["metric"] == "bytes_down"].groupby("method")["value"].first().to_dict()
+    assert traffic == {"local_only": 0, "cheap": 2_000, "dear": 20_000, "majority": 0}
+    found = answers_by_budget(made, CONTROLS)
+    assert [*found] == [0, 3_000, 30_000]
+    assert [one.headline for one in found.values()] == ["Train alone", "Use cheap", "Use dear"]
+    assert found[0].sentences == [
+        "Train alone: 65.0% right (+35.0 ± 1.0 against always guessing). No way of combining fits the budget."
+    ]
+    assert answer(made, CONTROLS, budget=29_999) == found[3_000]
+    assert found[30_000] == answer(made, CONTROLS)
+
+
+def test_a_budget_that_nothing_fits_says_so_unless_the_models_guess():
+    made = table({"code": plus(0.1)})
+    assert str(answer(made, CONTROLS, budget=0)) == "Cannot say: no row fits the budget."
+    assert "learnt nothing" in str(
+        answer(table({"local_only": GUESS, "majority": GUESS, "code": ALONE}), CONTROLS, budget=0)
+    )
+
+
+@pytest.mark.slow
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 4), st.floats(0, 0.2)), min_size=1, max_size=4), st.integers(0, 4))
+def test_a_budget_is_a_table_without_the_dearer_rows(made_of: list[tuple[int, float]], limit: int):
+    methods = {f"m{i}": plus(gain) for i, (_, gain) in enumerate(made_of)}
+    sent = {f"m{i}": 1_000.0 * cost for i, (cost, _) in enumerate(made_of)}
+    made = table({"local_only": ALONE, "majority": GUESS} | methods, up=sent)
+    dearer = [name for name, up in sent.items() if 3 * up > 3_000 * limit]
+    left = answer(made[~made["method"].isin(dearer)], CONTROLS)
+    found = answer(made, CONTROLS, budget=3_000 * limit)
+    if len(dearer) < len(sent):
+        assert found == left
+    else:
+        assert found.headline == "Train alone"
+
+
+def test_changes_of_devices_are_those_that_the_answer_counts():
+    made = table({"local_only": ALONE, "code": [[0.75, 0.58]] * 3, "other": plus(0.1), "majority": GUESS})
+    alone, changes = device_changes(made, CONTROLS)
+    assert alone.name == "local_only"
+    assert alone.to_dict() == pytest.approx({"d00": 0.70, "d01": 0.60})
+    assert [*changes] == ["code", "majority", "other"]
+    change, counts = changes["code"]
+    assert change.to_dict() == pytest.approx({"d00": 0.05, "d01": -0.02})
+    assert (counts.count, counts.helped, counts.hurt) == (2, 1, 1)
+    assert changes["other"][1] == answer(made, CONTROLS).devices
+    alone, changes = device_changes(table({"code": ALONE}), CONTROLS)
+    assert len(alone) == len(changes) == 0

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from urllib.parse import unquote
 
 import pytest
 
 from tasks.record import promotion
-from tasks.record.views import VIEW, links
+from tasks.record.views import METRICS, TRAINING, VIEW, links
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own
 
@@ -34,13 +33,16 @@ def test_links_name_the_study_its_methods_and_the_champion(client: Any):
     client.create_registered_model(name)
     promotion.promote(client, client.create_model_version(name, "file:///nowhere", best))
     found = dict(links(client, experiment))
-    assert found["code (small): answer"] == f"#/experiments/{experiment}/runs/{study}"
-    assert found["code (small): methods"] == f"#/experiments/{experiment}/runs?viewStateShareKey=code-small"
-    compared = unquote(found["code (small): code_ot and local_only"])
-    assert json.dumps([best, alone]) in compared
-    assert json.dumps([experiment]) in compared
+    runs = f"#/experiments/{experiment}/runs"
+    assert found["code (small): answer"] == f"{runs}/{study}?{TRAINING}"
+    assert found["code (small): methods"] == f"{runs}?viewStateShareKey=code-small&{TRAINING}"
+    compared = found["code (small): code_ot and local_only"]
+    assert compared == f"{runs}?viewStateShareKey=code-small-best&compareRunsMode=CHART&{TRAINING}"
     assert found["champion of links"] == f"#/models/{name}/versions/1"
     state = json.loads(client.get_experiment(experiment).tags[f"{VIEW}code-small"])
     assert state["orderByKey"] == "metrics.`accuracy`"
     shown = client.search_runs([experiment], state["searchFilter"], order_by=["metrics.`accuracy` DESC"])
     assert [one.data.tags["fedcore.method"] for one in shown] == ["majority", "code_ot", "local_only", "lmf"]
+    charts = json.loads(client.get_experiment(experiment).tags[f"{VIEW}code-small-best"])
+    assert {one.info.run_id for one in client.search_runs([experiment], charts["searchFilter"])} == {best, alone}
+    assert [chart["metricKey"] for chart in charts["compareRunCharts"]] == [*METRICS]

@@ -1,0 +1,120 @@
+"""The numbers behind the page's charts, slider and tables: one table of plain values for each setting."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeAlias
+
+import pandas as pd
+
+from fedcore.results.answer import Action, Advice, Answer, answers_by_budget, device_changes
+from fedcore.results.summary import SPLITS, format_bytes, front
+
+Numbers: TypeAlias = dict[str, Any]
+"""What JSON can hold."""
+
+DIGITS = 5
+"""Decimals of a fraction: a thousandth of a percentage point."""
+
+
+def chart_numbers(table: pd.DataFrame, rows: pd.DataFrame, matters: float) -> Numbers:
+    """Return what the charts of one setting show.
+
+    table: the setting's part of the tidy table. rows: its summary. matters: the least difference in accuracy that
+    matters, a fraction.
+
+    splits: the test sets with values. rows: one for each method: bytes that a device sends and receives, and for each
+    split the accuracy, its spread over seeds, the worst device, the rank, whether others share it (tied), and whether
+    it is on the front of accuracy and bytes. ticks: bytes and their text. budgets: the answers from
+    :func:`fedcore.results.answer.answers_by_budget`, those of neighbours merged if they say the same. alone: the
+    accuracy of each device that trains alone, by the row `reference`; changes: that of each method minus it.
+    """
+    controls = frozenset(rows["method"][rows["control"]])
+    alone, changes = device_changes(table, controls, matters)
+    return {
+        "splits": {split: name for split, name in SPLITS.items() if rows[f"{split}_mean"].notna().any()},
+        "rows": [_row(row) for row in _records(rows)],
+        "ticks": ticks([row["sent"] for row in _records(rows)]),
+        "budgets": budget_steps(answers_by_budget(table, controls, matters)),
+        "reference": str(alone.name) if len(alone) else None,
+        "alone": {str(device): round(value, DIGITS) for device, value in alone.items()},
+        "changes": {
+            method: {
+                "devices": {str(device): round(value, DIGITS) for device, value in change.items()},
+                "helped": counts.helped,
+                "hurt": counts.hurt,
+            }
+            for method, (change, counts) in changes.items()
+        },
+    }
+
+
+def budget_steps(found: dict[float, Answer]) -> list[Numbers]:
+    """Return the answer for each range of budgets, neighbours that say the same being one.
+
+    below: the end of the range in bytes, None for the last one. text: the range in words. advised: split -> the row to
+    use, if any. shown: the row whose changes of single devices the answer counts.
+    """
+    steps: list[Numbers] = []
+    for budget, answer in found.items():
+        said = {
+            "headline": answer.headline,
+            "sentences": answer.sentences,
+            "advised": {split: _advised(advice) for split, advice in (("test", answer.own), ("shared", answer.new))},
+            "shown": answer.advice.method if answer.advice.action is Action.USE else answer.advice.best,
+        }
+        if steps and steps[-1]["said"] == said:
+            continue
+        if steps:
+            steps[-1] |= {"below": budget}
+        steps.append({"from": budget, "below": None, "said": said})
+    for step in steps:
+        low, high = format_bytes(step.pop("from")), step["below"] and format_bytes(step["below"])
+        step["text"] = f"{low} or more" if high is None else f"less than {high}" if low == "0" else f"{low} to {high}"
+    return steps
+
+
+def ticks(sent: list[float]) -> list[tuple[float, str]]:
+    """Return the powers of ten around the positive numbers of bytes, with their text; none without any."""
+    known = [value for value in sent if value > 0]
+    if not known:
+        return []
+    low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
+    return [(10.0**power, format_bytes(10.0**power)) for power in range(low, max(high, low + 1) + 1)]
+
+
+def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    sent = ((rows["bytes_up"] + rows["bytes_down"]) / rows["n_devices"]).fillna(0.0)
+    named = {f"{split}_front": rows["method"].isin(front(rows, split)) for split in SPLITS}
+    shared = {
+        f"{split}_tied": rows.groupby(f"{split}_rank")["method"].transform("size").gt(1) & rows[f"{split}_rank"].notna()
+        for split in SPLITS
+    }
+    found = rows.assign(sent=sent, **named, **shared).to_dict("records")
+    return [{str(name): value for name, value in row.items()} for row in found]
+
+
+def _row(row: dict[str, Any]) -> Numbers:
+    each = row["n_devices"]
+    return {
+        "method": row["method"],
+        "control": bool(row["control"]),
+        "sent": row["sent"],
+        "traffic": f"sends {format_bytes(row['bytes_up'] / each)}, receives {format_bytes(row['bytes_down'] / each)}",
+        **{
+            split: {
+                "mean": round(row[f"{split}_mean"], DIGITS),
+                "spread": None if pd.isna(row[f"{split}_std_seeds"]) else round(row[f"{split}_std_seeds"], DIGITS),
+                "worst": round(row[f"{split}_worst"], DIGITS),
+                "rank": None if pd.isna(row[f"{split}_rank"]) else int(row[f"{split}_rank"]),
+                "tied": bool(row[f"{split}_tied"]),
+                "front": bool(row[f"{split}_front"]),
+            }
+            for split in SPLITS
+            if pd.notna(row[f"{split}_mean"])
+        },
+    }
+
+
+def _advised(advice: Advice | None) -> str | None:
+    return None if advice is None or advice.action is Action.UNSURE else advice.method
