@@ -100,8 +100,30 @@ def test_a_step_that_is_asked_for_again_is_computed_again(cluster):
     seen = []
     for _ in range(2):
         cluster.call(lambda: seen.append(1), name="train-00ff")
-    assert len(seen) == 0  # by value: another list
-    assert cluster._asked["train-00ff"] == 2
+    assert seen == []  # by value: another list
+    assert [cluster._next("train-00ff") for _ in range(2)] == ["train-00ff-2", "train-00ff-3"]
+
+
+@pytest.mark.parametrize("losses", [1, 2, 3])
+def test_a_task_whose_worker_died_with_its_packet_is_sent_again(cluster, monkeypatch, losses):
+    """Dask cancels a task that depends on what only the dead worker had."""
+    lost, wait = [], cluster._wait
+
+    def waited(future):
+        if len(lost) < losses:
+            lost.append(future.key)
+            future.cancel(force=True)
+        wait(future)
+
+    monkeypatch.setattr(cluster, "_wait", waited)
+    x = torch.arange(20_000.0)
+    if losses < room.DEATHS:
+        assert torch.equal(cluster.map(torch.neg, {0: (x,)})[0], -x)
+    else:
+        with pytest.raises(WorkerDied, match=r"a worker of the cluster ended while it ran .*neg") as died:
+            cluster.call(torch.neg, x)
+        assert died.value.times == room.DEATHS
+    assert len({*lost}) == losses
 
 
 def test_an_error_of_a_step_is_raised_as_it_is(cluster):
