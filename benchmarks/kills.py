@@ -75,10 +75,10 @@ class Service:
                 for place, words in enumerate((scheduler, worker, worker)):
                     process = self.running[place]
                     if process is None or process.poll() is not None:
+                        command = [sys.executable, "-m", "dask", *words, "--no-dashboard"]
                         self.running[place] = subprocess.Popen(
-                            [sys.executable, "-m", "dask", *words, "--no-dashboard"], env=environment, stdout=log, stderr=log,
-                            cwd=self.project,
-                        )  # fmt: skip
+                            command, env=environment, stdout=log, stderr=log, cwd=self.project
+                        )
 
     def workers(self) -> list[psutil.Process]:
         """Return the workers' processes, which their nannies start again."""
