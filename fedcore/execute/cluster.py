@@ -370,12 +370,10 @@ def differences(seen: Mapping[str, str] | BaseException, expected: Mapping[str, 
 
 
 def reason(error: BaseException) -> str:
-    """Return an error and its causes in one line."""
-    words, seen = [], error
-    while seen is not None:
-        words.append(" ".join(str(seen).split()) or type(seen).__name__)
-        seen = seen.__cause__  # type: ignore[assignment]
-    return ": ".join(dict.fromkeys(words))
+    """Return the first cause of an error in one line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def by_value(name: str) -> Callable[..., Any]:
@@ -429,7 +427,7 @@ def connect(distributed: Any, place: str, count: int, security: Any = None) -> A
     except Exception as error:
         if client is not None:
             client.close()
-        raise InputError(f"cluster {place}: {reason(error)}") from error
+        raise InputError(f"cluster {place}: no scheduler with workers answers ({reason(error)})") from error
     return client
 
 

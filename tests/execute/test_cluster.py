@@ -215,7 +215,9 @@ def test_workers_of_several_threads_are_refused():
 
 def test_a_scheduler_that_is_not_there_is_refused_in_one_line(monkeypatch):
     monkeypatch.setattr(room, "PATIENCE", 0.2)
-    assert refused("tcp://127.0.0.1:9").startswith("cluster tcp://127.0.0.1:9: Timed out")
+    line = refused("tcp://127.0.0.1:9")
+    assert line.startswith("cluster tcp://127.0.0.1:9: no scheduler with workers answers (")
+    assert "Connection refused" in line
 
 
 def test_a_scheduler_without_workers_is_refused_in_one_line(monkeypatch):
@@ -226,7 +228,7 @@ def test_a_scheduler_without_workers_is_refused_in_one_line(monkeypatch):
 
 def test_without_certificates_tls_is_refused_in_one_line(monkeypatch):
     monkeypatch.setattr(room, "PATIENCE", 0.2)
-    assert refused("tls://127.0.0.1:9").startswith("cluster tls://127.0.0.1:9: TLS")
+    assert "answers (TLS" in refused("tls://127.0.0.1:9")
 
 
 def test_without_dask_a_cluster_says_how_to_install_it(monkeypatch):
@@ -353,7 +355,7 @@ def test_workers_of_its_own(tmp_path):
         assert lines == []  # they start with the first step
         assert engine.call(abs, -1) == 1
         assert lines[0].startswith("dask: 1 worker, http://127.0.0.1:")
-        assert refused(engine._ours.address).startswith(f"cluster {engine._ours.address}: TLS")
+        assert "answers (TLS" in refused(engine._ours.address)
         with pytest.raises(WorkerDied) as died:
             engine.call(die, str(tmp_path / "always"), 99)
         assert died.value.times == os.path.getsize(tmp_path / "always") == room.DEATHS
