@@ -73,7 +73,8 @@ import json, shlex, sys
 from flows import predict, promote
 from flows.federate import parse, plan_jobs
 accepts = {
-    "federate": lambda words: plan_jobs(parse(words)), "predict": predict.arguments, "promote": promote.arguments
+    "federate": lambda words: plan_jobs(parse([word for word in words if word != "plan"])),
+    "predict": predict.arguments, "promote": promote.arguments
 }
 for page, flow, command in json.load(sys.stdin):
     try:
