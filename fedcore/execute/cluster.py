@@ -30,7 +30,7 @@ from uuid import uuid4
 from fedcore.execute import remote
 from fedcore.execute.accelerator import find_accelerator
 from fedcore.execute.template import MEMORY
-from fedcore.execute.threads import one_thread
+from fedcore.execute.threads import cores, one_thread
 from fedcore.execute.workers import WorkerDied, WorkersClosed, examples, name_of
 from fedcore.types import InputError
 
@@ -81,7 +81,7 @@ class Cluster:
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.address = address
-        self._count = count or len(os.sched_getaffinity(0))
+        self._count = count or cores()
         self._own = {name: remote.source(name) for name in own}
         self._modules, self._check, self._say = tuple(modules), check, say
         self._connecting, self._free = threading.RLock(), threading.Condition()
