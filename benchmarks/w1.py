@@ -12,10 +12,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ from fedcore import data, nets
 from fedcore.execute.workers import Workers
 from fedcore.local import Training
 from fedcore.methods import method
-from fedcore.rounds import run
+from fedcore.rounds import Execute, run
 from fedcore.types import Data, Device, Federation, Splits
 
 DEVICES, BATCH, RATE, WIDTHS = 16, 64, 0.1, (400, 200, 100)
@@ -40,17 +41,19 @@ def images() -> Data:
     return Data(x, torch.randint(0, 10, (60_000,), generator=g))
 
 
-def fedcore_rounds(parts: list[Data], rounds: int, workers: Workers) -> Iterator[object]:
-    """Do a round at each `next`."""
+def fedcore_rounds(
+    parts: list[Data], rounds: int, execute: Execute, hold: Callable[[Splits], Any] = lambda splits: splits
+) -> Iterator[object]:
+    """Do a round at each `next`. hold: returns what a device holds, its data or a reference to them."""
     net = nets.net("mlp", shape=(1, 28, 28), classes=10, widths=WIDTHS)
     none = Data(parts[0].x[:0], parts[0].y[:0])
     names = [f"device-{i:02}" for i in range(DEVICES)]
-    devices = {name: Device(name, net, Splits(part, none, none)) for name, part in zip(names, parts, strict=True)}
+    devices = {name: Device(name, net, hold(Splits(part, none, none))) for name, part in zip(names, parts, strict=True)}
     training = Training("sgd", RATE, momentum=0.0, weight_decay=0.0, schedule="constant", batch=BATCH, epochs=1)
     # One round more than asked for: the last one is scored, which the plain loop is not.
     own = {"rounds": rounds + 1, "fraction": 1.0, "weights": "size"}
     fedavg = method("fedavg", nets=dict.fromkeys(names, net), training=training, common=True, **own)
-    return run(fedavg, Federation(devices, none, 10), 0, workers, every=rounds + 2)
+    return run(fedavg, Federation(devices, none, 10), 0, execute, every=rounds + 2)
 
 
 def plain_rounds(parts: list[Data]) -> Iterator[object]:

@@ -2,6 +2,7 @@
 
     python -m flows.federate [study=NAME] [size=NAME] [seed=N] [method=NAME] [section.key=value ...]
 
+    python -m flows.federate plan study=dfl                    what it would compute, and how long; computes nothing
     python -m flows.federate study=dfl                         a study of studies/, all seeds of params.yaml
     python -m flows.federate method=code_ot seed=0             one method of a study, or any method by its name
     python -m flows.federate federation.devices=8 training.epochs=5
@@ -38,8 +39,13 @@ if __name__ == "__main__":  # bad input is refused before the imports below, whi
     with report_bad_input():
         from tasks.config.request import ask, plan_jobs
 
-        asked = ask(sys.argv[1:])
-        planned = plan_jobs(asked)[1]
+        asked = ask([word for word in sys.argv[1:] if word != "plan"])
+        params, planned = plan_jobs(asked)
+        if "plan" in sys.argv[1:]:
+            from tasks.run.forecast import print_plan
+
+            print_plan(params, planned)
+            sys.exit()
         if not asked.prepared:
             from tasks.report.preview import show_own
 

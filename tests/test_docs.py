@@ -106,7 +106,7 @@ def test_the_flow_accepts_every_command_of_the_pages(tmp_path: Path, monkeypatch
     commands = commands_of_flows("federate")
     assert len(commands) > 40
     for _, _, words in commands:
-        assert plan_jobs(parse(shlex.split(words)))
+        assert plan_jobs(parse([word for word in shlex.split(words) if word != "plan"]))
 
 
 def test_flows_accept_the_commands_of_the_pages_for_use(tmp_path: Path):

@@ -19,6 +19,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,7 +30,7 @@ from uuid import uuid4
 from fedcore.execute import remote
 from fedcore.execute.accelerator import find_accelerator
 from fedcore.execute.template import MEMORY
-from fedcore.execute.threads import one_thread
+from fedcore.execute.threads import cores, one_thread
 from fedcore.execute.workers import WorkerDied, WorkersClosed, examples, name_of
 from fedcore.types import InputError
 
@@ -80,7 +81,7 @@ class Cluster:
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.address = address
-        self._count = count or len(os.sched_getaffinity(0))
+        self._count = count or cores()
         self._own = {name: remote.source(name) for name in own}
         self._modules, self._check, self._say = tuple(modules), check, say
         self._connecting, self._free = threading.RLock(), threading.Condition()
@@ -96,11 +97,12 @@ class Cluster:
 
         name: the task's key, which Dask shows without its digits. Two runs that ask for one at the same time share its
         result. accelerator: if not None, only a worker with the resource GPU runs the step.
-        Raises the step's exception; WorkerDied if as many workers died with it as the scheduler allows, or with
-        what it needs; ClusterLost.
+        Raises the step's exception; WorkerDied if more workers died with it than the scheduler allows; ClusterLost.
         """
         with self._turn():
-            result: Result = self._result(self._submit(fn, [args], name, accelerator), fn)[0]
+            key = self._next(name) if name else f"{word(fn)}-{uuid4().hex}"
+            task = _Task(fn, [args], key, accelerator)
+            result: Result = self._receive(task, self._send(task))[0]
         return result
 
     def map(
@@ -118,21 +120,20 @@ class Cluster:
         with self._turn():
             workers = self._addresses()
             parts = [part for part in shares(calls, max(1, len(workers))) if part]
-            places = [workers[number : number + 1] for number in range(len(parts))]
-            futures = [
-                self._submit(fn, [calls[key] for key in part], f"{name or word(fn)}-{uuid4().hex}", accelerator, place)
-                for part, place in zip(parts, places, strict=True)
+            tasks = [
+                _Task(fn, [calls[key] for key in part], f"{name or word(fn)}-{uuid4().hex}", accelerator)
+                for part in parts
             ]
+            futures = [self._send(task, workers[number : number + 1]) for number, task in enumerate(tasks)]
             try:
                 found = {
                     key: result
-                    for part, future in zip(parts, futures, strict=True)
-                    for key, result in zip(part, self._result(future, fn), strict=True)
+                    for part, task, future in zip(parts, tasks, futures, strict=True)
+                    for key, result in zip(part, self._receive(task, future), strict=True)
                 }
-            except BaseException:
+            finally:
                 for future in futures:
                     future.release()
-                raise
         return {key: found[key] for key in calls}
 
     def __call__(self, fn: Callable[..., Result], *args: Any) -> Result:
@@ -219,41 +220,55 @@ class Cluster:
 
     # Calling.
 
-    def _submit(
-        self, fn: object, calls: Sequence[tuple[Any, ...]], name: str, accelerator: str | None, place: Any = None
-    ) -> Any:
-        client, name = self._connect(), name or f"{word(fn)}-{uuid4().hex}"
+    def _next(self, name: str) -> str:
+        """Return a key for a step: its name, but another if it is asked for again, since its result was of no use."""
         with self._free:
             self._asked[name] += 1
-            again = self._asked[name] - 1  # a key stands for its last result, which is of no use to a second call
-        packet: Any = remote.pack((fn, calls))
-        if remote.size(packet) > SMALL:
-            key = f"packet-{uuid4().hex}"
-            packet = client.scatter({key: packet}, direct=True, workers=place)[key]
-        return client.submit(
-            by_value("answer"), self._own, packet, key=f"{name}-{again}" if again else name,
-            resources=GPU if accelerator else None, pure=False,
-        )  # fmt: skip
+            again = self._asked[name] - 1
+        return f"{name}-{again}" if again else name
 
-    def _result(self, future: Any, fn: object) -> list[Any]:
+    def _send(self, task: _Task, place: Sequence[str] = ()) -> Any:
+        """Return the future of a task that is sent to the cluster. place: workers for a large packet; any if empty."""
+        client, packet = self._connect(), remote.pack((task.fn, task.calls))
+        sent = packet if remote.size(packet) <= SMALL else self._scatter(packet, place)
+        with self._reached():
+            return client.submit(
+                by_value("answer"), self._own, sent, key=task.key, pure=False,
+                resources=GPU if task.accelerator else None,
+            )  # fmt: skip
+
+    def _scatter(self, packet: remote.Packet, place: Sequence[str]) -> Any:
+        """Return the future of a packet that is put at a worker; one that died unnoticed takes another try."""
+        key, left = f"packet-{uuid4().hex}", DEATHS
+        while True:
+            left -= 1
+            with self._reached():
+                try:
+                    return self._client.scatter({key: packet}, direct=True, workers=place or None)[key]
+                except OSError:
+                    if not left:
+                        raise
+            place = ()
+            time.sleep(COUNTED / 2)
+
+    def _receive(self, task: _Task, future: Any) -> list[Any]:
+        """Return a task's results; it is sent again where a worker died that had its packet."""
         from distributed import CancelledError, KilledWorker
 
-        try:
-            self._wait(future)
-            found: list[Any] = remote.unpack(future.result())
-            return found
-        except KilledWorker as killed:
-            died = WorkerDied(f"a worker of the cluster ended while it ran {name_of(fn)}")
-            died.times = killed.allowed_failures + 1
-            raise died from None
-        except CancelledError:
-            if self._closed:
-                raise WorkersClosed("the cluster is closed") from None
-            if self._client.status != "running":
-                raise ClusterLost(f"the scheduler at {self._client.scheduler.address} has gone") from None
-            raise WorkerDied(f"a worker of the cluster ended with what {name_of(fn)} needs") from None
-        finally:
-            future.release()
+        for attempt in range(DEATHS):
+            if attempt:
+                future = self._send(replace(task, key=f"{task.key}-{uuid4().hex}"))
+            try:
+                self._wait(future)
+                found: list[Any] = remote.unpack(future.result())
+                return found
+            except KilledWorker as killed:
+                raise died(task, killed.allowed_failures + 1) from None
+            except CancelledError:
+                self._refuse_if_lost()
+            finally:
+                future.release()
+        raise died(task, DEATHS)
 
     def _wait(self, future: Any) -> None:
         """Wait until a task has ended; raises ClusterLost if no worker is left to do it."""
@@ -264,7 +279,25 @@ class Cluster:
             if self._addresses():
                 last_seen = time.monotonic()
             elif time.monotonic() - last_seen > ABANDONED:
-                raise ClusterLost(f"the cluster {self._client.scheduler.address} has no worker left")
+                raise ClusterLost(f"the cluster {self._place()} has no worker left")
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        """Raise ClusterLost or WorkersClosed for an error in speaking to the scheduler that has gone."""
+        try:
+            yield
+        except Exception:
+            self._refuse_if_lost()
+            raise
+
+    def _refuse_if_lost(self) -> None:
+        if self._closed:
+            raise WorkersClosed("the cluster is closed") from None
+        if self._client.status != "running":
+            raise ClusterLost(f"the scheduler at {self._place()} has gone") from None
+
+    def _place(self) -> str:
+        return self.address or str(self._ours.address)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -284,9 +317,27 @@ class Cluster:
         """Return the workers' addresses, as they were at most COUNTED seconds ago."""
         when, found = self._workers
         if time.monotonic() > when + COUNTED:
-            found = sorted(self._connect().nthreads())
+            with self._reached():
+                found = sorted(self._connect().nthreads())
             self._workers = time.monotonic(), found
         return found
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A function with the arguments of its calls, all in one task of that key. accelerator: as for `Cluster.call`."""
+
+    fn: Callable[..., Any]
+    calls: Sequence[tuple[Any, ...]]
+    key: str
+    accelerator: str | None
+
+
+def died(task: _Task, times: int) -> WorkerDied:
+    """Return the error of a task with which so many workers died."""
+    error = WorkerDied(f"a worker of the cluster ended while it ran {name_of(task.fn)}")
+    error.times = times
+    return error
 
 
 def word(fn: object) -> str:
@@ -319,12 +370,10 @@ def differences(seen: Mapping[str, str] | BaseException, expected: Mapping[str, 
 
 
 def reason(error: BaseException) -> str:
-    """Return an error and its causes in one line."""
-    words, seen = [], error
-    while seen is not None:
-        words.append(" ".join(str(seen).split()) or type(seen).__name__)
-        seen = seen.__cause__  # type: ignore[assignment]
-    return ": ".join(dict.fromkeys(words))
+    """Return the first cause of an error in one line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def by_value(name: str) -> Callable[..., Any]:
@@ -378,7 +427,7 @@ def connect(distributed: Any, place: str, count: int, security: Any = None) -> A
     except Exception as error:
         if client is not None:
             client.close()
-        raise InputError(f"cluster {place}: {reason(error)}") from error
+        raise InputError(f"cluster {place}: no scheduler with workers answers ({reason(error)})") from error
     return client
 
 

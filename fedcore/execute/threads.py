@@ -1,11 +1,17 @@
-"""One thread per process, as a worker computes."""
+"""The cores of this machine, and one thread per process, as a worker computes."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use; where the system does not tell, of all cores."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

@@ -32,9 +32,10 @@ import torch
 
 from fedcore.execute.packing import Channel, Packed, PackedData, Parcel
 from fedcore.execute.template import MEMORY, fork_worker
+from fedcore.execute.threads import cores
 from fedcore.execute.threads import one_thread as one_thread
 from fedcore.pickling import dumps
-from fedcore.types import Data, Device, Handle
+from fedcore.types import Data, Device, Handle, InputError
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")
@@ -81,11 +82,13 @@ class Workers:
 
     Functions and arguments are pickled. Lambdas, closures and definitions of the main program or a notebook are sent by
     value: a function with the globals it refers to at every call, a class once per worker. Any thread may call.
-    nice: increment of the workers' niceness; above 0 they yield to other processes.
+    nice: increment of the workers' niceness; above 0 they yield to other processes. Raises InputError on Windows.
     """
 
     def __init__(self, count: int | None = None, nice: int = 0) -> None:
-        self.count = count or len(os.sched_getaffinity(0))
+        if not hasattr(socket, "send_fds"):
+            raise InputError("worker processes need Linux or macOS; on Windows use WSL, or no workers")
+        self.count = count or cores()
         self._nice = nice
         self._shelf = PackedData()
         self._closed = False

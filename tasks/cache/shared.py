@@ -11,17 +11,17 @@ import json
 import platform
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from fedcore.types import InputError
 from tasks.cache.prune import DAY, Pruned
-from tasks.cache.store import Ref, Store, digest_of
+from tasks.cache.store import DamagedBlob, Ref, Store, digest_of, refs
 from tasks.config import environment
 from tasks.config.command import CONTINUE, Failed
 from tasks.config.state import write_whole
@@ -34,6 +34,9 @@ RENEWED = 60.0
 
 LEASE = 15 * 60.0
 """Seconds for which a mark counts: a flow that was killed leaves its own behind."""
+
+
+Result = TypeVar("Result")
 
 
 class StoreLost(Failed):
@@ -50,6 +53,15 @@ def open_store(place: str | None) -> Store:
     except (ImportError, ValueError, OSError, StoreLost) as error:
         raise InputError(f"run.store = {place!r}: {' '.join(str(error).split())}") from None
     return store
+
+
+def with_blobs(store: Store, args: tuple[Any, ...], call: Callable[[], Result]) -> Result:
+    """Call, and once more if a blob was damaged in a store that others share: what is whole here goes there again."""
+    try:
+        return call()
+    except DamagedBlob:
+        store.offer(refs(args), afresh=True)
+        return call()
 
 
 class SharedStore(Store):
@@ -75,13 +87,13 @@ class SharedStore(Store):
         """Tell whether a blob exists and is intact, here or after it has been fetched."""
         return super().holds(ref) or self._fetch(ref)
 
-    def offer(self, refs: Iterable[Ref], afresh: bool = False) -> None:
+    def offer(self, found: Iterable[Ref], afresh: bool = False) -> None:
         """Put the blobs that are here and not in the store, or not whole, there. afresh: look at the store again."""
         if afresh:
             _sizes.cache_clear()
         with self._asked():
             known = _sizes(self.url)
-        for ref in {*refs}:
+        for ref in {*found}:
             if known.get(ref.digest) is None and super().holds(ref):
                 self._offer(ref, self.path(ref).read_bytes())
             elif ref.digest in known and super().holds(ref) and known[ref.digest] != self.path(ref).stat().st_size:

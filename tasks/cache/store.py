@@ -122,7 +122,7 @@ class Store:
         """Delete a blob."""
         self.path(ref).unlink(missing_ok=True)
 
-    def offer(self, refs: Iterable[Ref], afresh: bool = False) -> None:
+    def offer(self, found: Iterable[Ref], afresh: bool = False) -> None:
         """Make sure that other machines find blobs (tasks.cache.shared); a folder has them already."""
 
     def lease(self, who: str) -> AbstractContextManager[None]:

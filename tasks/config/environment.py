@@ -63,6 +63,8 @@ def prepare() -> None:
     The imports of torch, Prefect and MLflow create some 440,000 objects that live until the end. Searching them for
     garbage took a fifth of the import time, and at exit most of two seconds.
     """
+    if os.name == "nt":
+        sys.exit("fedcore: the pipeline needs Linux or macOS; on Windows run it in WSL")
     gc.set_threshold(50_000)
     atexit.register(gc.freeze)
     for name, value in DEFAULTS.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any
 
 from prefect import task
 from prefect.cache_policies import CachePolicy
@@ -20,14 +20,13 @@ from fedcore.threats import admit
 from tasks.cache.calls import call_save, load_call, load_call_save
 from tasks.cache.journal import Step
 from tasks.cache.keys import Digest
+from tasks.cache.shared import with_blobs
 from tasks.cache.store import DamagedBlob, Ref, Store, refs, unflatten
 from tasks.config import environment
 from tasks.config.command import CONTINUE, Failed
 from tasks.prefect.engine import Engine
 from tasks.prefect.locks import StepLocks
 from tasks.prefect.records import sealed
-
-Result = TypeVar("Result")
 
 
 class Steps:
@@ -70,7 +69,7 @@ class Steps:
     ) -> dict[Any, Any]:
         def body(name: str, *args: Any) -> Any:
             call = partial(self.workers.call, load_call_save, self.store, fn, args, name=name, accelerator=accelerator)
-            return _with_blobs(self.store, args, call)
+            return with_blobs(self.store, args, call)
 
         return self._map(fn, calls, body)
 
@@ -181,16 +180,7 @@ class InMemory:
         placed = accelerate(fn, self.accelerator)
         loaded = {unit: (self.store, placed, args) for unit, args in calls.items()}
         call = partial(self.workers.map, load_call, loaded, name=word_of(fn), accelerator=self.accelerator)
-        return _with_blobs(self.store, tuple(calls.values()), call)
-
-
-def _with_blobs(store: Store, args: tuple[Any, ...], call: Callable[[], Result]) -> Result:
-    """Call, and once more if a blob was damaged in a store that others share: what is whole here goes there again."""
-    try:
-        return call()
-    except DamagedBlob:
-        store.offer(refs(args), afresh=True)
-        return call()
+        return with_blobs(self.store, tuple(calls.values()), call)
 
 
 class _Job:

@@ -20,7 +20,7 @@ from tasks.cache.store import Ref, Store
 from tasks.config.files import INDEX, MODELS, PICTURES, RUNS, SCHEMA, SECONDS, TABLE
 from tasks.config.settings import MethodSettings, Setting
 from tasks.prefect.session import Session
-from tasks.prefect.steps import word_of
+from tasks.prefect.steps import Steps, word_of
 from tasks.record.result import PreparedData, Result
 from tasks.report import pictures, spreadsheet
 from tasks.run.bodies import deploy
@@ -42,7 +42,7 @@ def run_method(
     turn_reports: list[Report] = session.store.get([one.report for one in played])
     for warning in reports.words(turn_reports, "warning"):
         session.print_line(f"  {row.label}: {warning}")
-    models = deploy_models(session, method, fed, played[-1].state)
+    models = deploy_models(session.steps, method, fed, played[-1].state)
     plane = embed_features(session, row, fed, models, played[-1].state, seed) if "features" in show else None
     done = tuple(session.steps.done[steps_before:])
     words = (
@@ -83,10 +83,10 @@ def count_all_steps(setting: Setting, fed: Federation) -> int:
     return sum(count_local_steps(row.build(fed.public.nets), len(fed.devices)) for row in setting.methods)
 
 
-def deploy_models(session: Session, method: Method, fed: Federation, state: State) -> dict[str, Ref]:
+def deploy_models(steps: Steps, method: Method, fed: Federation, state: State) -> dict[str, Ref]:
     """Return each device's deployed model; equal models are computed once."""
     groups = deployments(method, fed, state)
-    found = session.steps.map(deploy, {names[0]: arguments for names, arguments in groups})
+    found = steps.map(deploy, {names[0]: arguments for names, arguments in groups})
     return {name: found[names[0]] for names, _ in groups for name in names}
 
 

@@ -220,7 +220,7 @@ class Hurt:
     """calm: an undisturbed flow. twins: two such flows at once in one folder. healed: one whose server, one worker and
     the record's process were killed in its middle. spread: one on a Dask cluster, a worker of which was killed in its
     middle. ended: a flow after SIGTERM. left: the processes then left, but for the server. alone: a flow whose server
-    was stopped. again: the flow of `alone` once more, to its end.
+    was stopped. again: the flow of `alone` once more, to its end. plans: what a plan says before and after `calm`.
     """
 
     calm: Seen
@@ -232,11 +232,14 @@ class Hurt:
     alone: Said
     again: Seen
     same: bool
+    plans: list[str]
 
 
 def hurt(place: Place) -> Hurt:
     undisturbed, paired, clustered = (place.copy(name) for name in ("calm", "twins", "clustered"))
+    plans = [undisturbed.federate("plan", *WORK).out]
     calm = undisturbed.look(undisturbed.federate(*WORK))
+    plans.append(undisturbed.federate("plan", *WORK).out)
     pair = [paired.start("python", "-m", "flows.federate", *WORK, log=place.folder / f"twin{i}.log") for i in range(2)]
     assert [flow.wait() for flow in pair] == [0, 0]
     twins = paired.look()
@@ -265,7 +268,7 @@ def hurt(place: Place) -> Hurt:
     runs = [{p: d for p, d in digests(one.folder / "runs").items() if "table.parquet" in p or "models.json" in p}
             for one in (undisturbed, paired, clustered, project)]  # fmt: skip
     same = bool(runs[0]) and runs[0] == runs[1] == runs[2] and runs[0].items() <= runs[3].items()
-    return Hurt(calm, twins, healed, spread, ended, left, alone, again, same)
+    return Hurt(calm, twins, healed, spread, ended, left, alone, again, same, plans)
 
 
 def in_the_middle(project: Project, *words: str) -> Process:

@@ -6,6 +6,9 @@ from scenarios import Hurt
 
 from tasks.config.command import CONTINUE
 
+PREPARED = 3
+"""Steps before the methods: partition, distribute, describe."""
+
 
 def test_a_flow_outlives_its_server_a_worker_and_the_records_process(hurt: Hurt):
     assert hurt.healed.said is not None
@@ -44,3 +47,16 @@ def test_a_flow_on_a_dask_cluster_outlives_a_worker(hurt: Hurt):
     assert len(keys) == len({*keys})
     assert {*keys} == {step["key"] for step in hurt.calm.computed()}
     assert hurt.spread.record == hurt.calm.record
+
+
+def test_a_plan_counts_the_steps_of_a_run_and_those_in_the_cache(hurt: Hurt):
+    """Before: none has a time. After: the traffic of each method as it was."""
+    steps = len({step["key"] for step in hurt.calm.steps}) - PREPARED
+    before, after = (
+        {words[0]: words[1:] for line in plan.splitlines() if (words := line.split())[:1] in (["all"], ["code"])}
+        for plan in hurt.plans
+    )
+    assert before["all"][:3] == [str(steps), "0", "0.0+"]
+    assert after["all"][:3] == [str(steps), str(steps), "0.0"]
+    assert "since none has run here: begin, deploy, evaluate, keep, rounds, train\n" in hurt.plans[0]
+    assert "+" not in hurt.plans[1]

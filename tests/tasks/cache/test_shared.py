@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,8 +19,9 @@ from asked import refusal
 
 from fedcore.types import InputError, Message
 from tasks.cache import shared
+from tasks.cache.calls import load_call_save
 from tasks.cache.prune import DAY
-from tasks.cache.shared import SharedStore, StoreLost, open_store
+from tasks.cache.shared import SharedStore, StoreLost, open_store, with_blobs
 from tasks.cache.store import DamagedBlob, Ref, Store
 from tasks.config import environment
 from tasks.config.command import CONTINUE
@@ -131,6 +133,44 @@ def test_what_the_store_has_lost_a_machine_that_has_it_gives_back(machine: Machi
     here.offer([gone, cut, Ref("0" * 40, 4)], afresh=True)
     other = machine("b")
     assert [other.holds(ref) for ref in (gone, cut, Ref("0" * 40, 4))] == [True, True, False]
+
+
+@pytest.fixture
+def elsewhere(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Return a call of a step's function on another machine; it notes that it was called."""
+
+    def call(*args: Any) -> Any:
+        calls.append(args)
+        here = environment.BLOBS
+        other = machine("elsewhere")
+        monkeypatch.setattr(environment, "BLOBS", here)
+        return load_call_save(other, double, args)
+
+    calls: list[Any] = []
+    call.calls = calls  # type: ignore[attr-defined]
+    return call
+
+
+def double(message: Message) -> Message:
+    return Message({name: 2 * leaf for name, leaf in message.params.items()})
+
+
+def test_a_step_elsewhere_is_repeated_with_the_blobs_that_it_missed(machine: Machine, elsewhere: Any):
+    here = machine("a")
+    ref = here.put(X)
+    files, place = there(here, ref)
+    files.rm_file(place)
+    record = with_blobs(here, (ref,), partial(elsewhere, ref))
+    assert len(elsewhere.calls) == 2
+    found = here.get(Ref(*record["value"]["ref"]))  # which the other machine has put there
+    torch.testing.assert_close(found.params["w"], 2 * X.params["w"], rtol=0, atol=0)
+
+
+def test_a_blob_that_no_machine_has_is_an_error(machine: Machine, elsewhere: Any):
+    missing = Ref("0" * 40, 32)
+    with pytest.raises(DamagedBlob):
+        with_blobs(machine("a"), (missing,), partial(elsewhere, missing))
+    assert len(elsewhere.calls) == 2
 
 
 def test_a_dropped_blob_is_gone_everywhere(machine: Machine):

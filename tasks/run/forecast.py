@@ -1,0 +1,214 @@
+"""What a run would compute: its steps are looked up in the cache, and none is run.
+
+The loop runs on an `execute` that finds what is cached, and stands in for the rest with references to nothing, whose
+sizes are those of models. Their keys are in no cache, so that what depends on them counts as not cached either.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property, partial
+from math import prod
+from statistics import median
+from typing import Any
+
+from fedcore.evaluate import score
+from fedcore.execute.accelerator import accelerate, find_accelerator
+from fedcore.execute.workers import Inline, Workers
+from fedcore.nets import shapes
+from fedcore.rounds import receive, to_memories
+from fedcore.types import Federation, InputError, Message, Method, Report
+from tasks.cache import journal
+from tasks.cache.journal import Step
+from tasks.cache.keys import Digest
+from tasks.cache.shared import open_store
+from tasks.cache.store import Ref, Store, refs, unflatten
+from tasks.config import environment
+from tasks.config.request import Job
+from tasks.config.studies import run_section
+from tasks.prefect.records import is_whole
+from tasks.prefect.steps import word_of
+from tasks.record.result import PreparedData
+from tasks.report.forecast import Expected, print_forecast
+from tasks.run import partitions
+from tasks.run.bodies import deploy
+from tasks.run.play import deploy_models
+from tasks.run.segments import rounds
+
+
+class History:
+    """What this project's journal says of earlier steps: seconds and bytes by kind."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._lines = [line for line in journal.read() if line.get("cached") is False and "wall" in line]
+
+    @cached_property
+    def seconds(self) -> dict[str, float]:
+        """Median seconds of a step by kind; those of rounds are of one device in one round."""
+        found: dict[str, list[float]] = defaultdict(list)
+        for line in self._lines:
+            if line["step"] != "rounds":
+                found[line["step"]].append(float(line["wall"]))
+            elif (record := look_up(line["key"])) is not None:
+                played = unflatten(record["value"], {})["rounds"]
+                turns = sum(bool(up[name] or down[name]) for up, down, _ in played for name in up)
+                found["rounds"].append(float(line["wall"]) / max(1, turns))
+        return {kind: median(walls) for kind, walls in found.items()}
+
+    @cached_property
+    def disk(self) -> dict[str, float]:
+        """Median bytes of the blobs of a step by kind."""
+        found: dict[str, list[float]] = defaultdict(list)
+        for line in self._lines:
+            paths = [self.store.path(Ref(digest, 0)) for digest in line.get("blobs", ())]
+            found[line["step"]].append(sum(path.stat().st_size for path in paths if path.is_file()))
+        return {kind: median(sizes) for kind, sizes in found.items()}
+
+
+class Lookup:
+    """Stands in for Steps (tasks.prefect.steps), and runs nothing but what takes no time.
+
+    work: kind -> how many device's rounds or steps are not cached, those of several devices at once as fractions of
+    `workers`.
+    """
+
+    def __init__(self, store: Store, workers: int, accelerator: str | None = None) -> None:
+        self.store = store
+        self.workers = workers
+        self.accelerator = accelerator
+        self.done: list[Step] = []
+        self.work: dict[str, float] = defaultdict(float)
+        self.model = 0
+        self._digest = Digest()
+
+    def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
+        return self._find(fn, "", args, 1.0, partial(self._stand_in, fn=fn, args=args))
+
+    def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
+        placed, share = accelerate(fn, self.accelerator), 1 / min(self.workers, max(1, len(calls)))
+        found = {}
+        for unit, args in calls.items():
+            found[unit] = self._find(placed, unit, args, share, partial(self._stand_in, fn=fn, args=args))
+        return found
+
+    def run_inline(self, fn: Callable[..., Any], *args: Any, start: bool = False) -> Any:
+        return self._find(fn, "", args, 1.0, lambda key: self.store.put(Inline().call(fn, *self.store.get(args))))
+
+    def run_nested(
+        self, fn: Callable[..., Any], *args: Any, unkeyed: tuple[Any, ...] = (), needed: Callable[[Any], Any]
+    ) -> Any:
+        method, fed, _, place, _, left = (*args, *unkeyed)[:6]
+        stage = method.stages[place[3]]
+        turns = left * max(1, round(stage.fraction * len(fed.devices)))
+
+        def stand_in(key: str) -> dict[str, Any]:
+            sent = dict.fromkeys(fed.devices, int(stage.fraction * self.model) if stage.combine is not None else 0)
+            state: Any = Ref(f"{key} server", self.model), dict.fromkeys(fed.devices, Ref(key, self.model)), {}
+            return {"state": state, "rounds": [(sent, sent, {})] * left, "reports": [Report()] * left}
+
+        return self._find(accelerate(fn, self.accelerator), "", args, turns, stand_in, needed)
+
+    def drop(self, value: Any, but: Any) -> None:
+        pass
+
+    def _find(
+        self,
+        fn: Any,
+        unit: Any,
+        args: tuple[Any, ...],
+        work: float,
+        stand_in: Callable[[str], Any],
+        needed: Callable[[Any], Any] = lambda value: value,
+    ) -> Any:
+        key, kind = self._digest.of(("step", fn, args)), word_of(fn, *args)
+        record = look_up(key)
+        value = None if record is None else unflatten(record["value"], {})
+        cached = record is not None and all(self.store.holds(ref) for ref in refs(needed(value)))
+        if key not in {step.key for step in self.done}:  # methods share steps
+            self.done.append(Step(kind, str(unit), key, cached, 0.0, 0.0, ()))
+            self.work[kind] += 0 if cached else work
+        return value if cached else stand_in(key)
+
+    def _stand_in(self, key: str, fn: Any, args: tuple[Any, ...]) -> Any:
+        """Return what the step of that key returns, with references to nothing, the same whenever it is asked for."""
+        one, other = Ref(key, self.model), Ref(f"{key} server", self.model)
+        if fn is receive:
+            turn = args[3]
+            return other, dict.fromkeys(turn.names, one), Report()
+        if fn is to_memories:
+            return {name: Ref(f"{key} {name}", self.model) for name in args[0]}
+        if fn is score:
+            return {name: {} for name in args[3]}
+        if fn is deploy or len(args) == 3:  # a deployed model, or an update with what is attached to it
+            return one
+        if len(args) == 2:  # the beginning: the federation without its data, and the seed
+            common = getattr(fn, "keywords", {}).get("common", True)
+            return other, dict.fromkeys(args[0].nets, one if common else self.store.put(Message({})))
+        return other, one
+
+
+def look_up(key: str) -> Mapping[str, Any] | None:
+    """Return the record of a step, None without a whole one."""
+    try:
+        content = (environment.STEPS / key).read_bytes()
+    except OSError:
+        return None
+    found: dict[str, Any] = json.loads(json.loads(content)["result"]) if is_whole(key, content) else {}
+    return found or None
+
+
+def forecast(jobs: Iterable[Job], store: Store, workers: int, accelerator: str | None) -> Iterator[Expected]:
+    """Yield what each method of the jobs would cost. It reads the data and divides them, as a preview does."""
+    history = History(store)
+    look: Any = Lookup(store, workers, accelerator)
+    sources: dict[str, Ref] = {}
+    for job in jobs:
+        for setting in job.settings:
+            source = json.dumps(setting.data, sort_keys=True)
+            if source not in sources:
+                sources[source] = partitions.read_dataset(store, setting.data)
+            divided = partitions.divide_dataset(look, sources[source], setting.federation, job.seed)
+            fed = partitions.build_federation(look, setting, PreparedData(sources[source], divided))
+            look.model = max(model_bytes(fed), 1)
+            largest = max(data.nbytes for data in refs([device.data for device in fed.devices.values()]))
+            for row in setting.methods:
+                try:
+                    method = row.build(fed.public.nets)
+                except InputError:
+                    if job.optional:
+                        continue
+                    raise
+                before, look.work = len(look.done), defaultdict(float)
+                traffic = play(method, fed, job.seed, look, setting.every)
+                steps = look.done[before:]
+                left = [step.kind for step in steps if not step.cached]
+                yield Expected(
+                    job.study, row.label, len(steps), len(steps) - len(left),
+                    sum(work * history.seconds.get(kind, 0.0) for kind, work in look.work.items()),
+                    sum(history.disk.get(kind, look.model) for kind in left), traffic,
+                    3 * look.model * len(fed.devices),  # each device's memory, message and update
+                    largest + 4 * look.model,  # its gradient and two of Adam
+                    frozenset(left) - frozenset(history.seconds),
+                )  # fmt: skip
+
+
+def play(method: Method, fed: Federation, seed: int, look: Any, every: int) -> int:
+    """Go through a method's rounds; returns the bytes that all devices send and receive."""
+    played = list(rounds(method, fed, seed, look, every))
+    deploy_models(look, method, fed, played[-1].state)
+    return sum(sum(one.up.values()) + sum(one.down.values()) for one in played)
+
+
+def model_bytes(fed: Federation) -> int:
+    """Return the bytes of the largest device's model."""
+    return max(4 * sum(map(prod, shapes(device.net).values())) for device in fed.devices.values())
+
+
+def print_plan(params: Mapping[str, Any], jobs: Iterable[Job]) -> None:
+    """Print what a run of the jobs would compute."""
+    run = run_section(params)
+    rows = forecast(jobs, open_store(run.store), Workers(run.workers).count, find_accelerator(run.accelerator))
+    print_forecast(rows)
