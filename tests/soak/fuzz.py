@@ -284,10 +284,13 @@ def imported(folder: Path, draw: Draw) -> Callable[[], object]:
     store = Store(folder / "blobs")
     path = store.path(store.put(Message({"w": torch.arange(12.0)}))).rename(folder / "out.safetensors")
     path.write_bytes(damage(path.read_bytes(), draw))
+    spoilt = path.read_bytes()
 
     def call() -> None:
         with contextlib.suppress(DamagedBlob):
-            store.import_blob(path)
+            ref = store.import_blob(path)
+            assert store.path(ref).read_bytes() == spoilt
+            store.path(ref).unlink()  # the copy that was asked for
 
     return call
 
@@ -362,7 +365,12 @@ def attempt(kind: str, seed: int, found: Found) -> None:
             for part in PROJECT:
                 copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copyfile
                 copy(ROOT / part, folder / part)
-        with contextlib.chdir(folder), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        with (
+            contextlib.chdir(folder),
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
             warnings.simplefilter("ignore")
             call = case(folder, draw)
             before, start = files(folder), time.process_time()
@@ -405,4 +413,4 @@ def run(first: int, count: int) -> Found:
 if __name__ == "__main__":
     told = Found()
     attempt(sys.argv[1], int(sys.argv[2]), told)
-    print(told)
+    sys.stdout.write(f"{told}\n")
