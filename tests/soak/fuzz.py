@@ -212,6 +212,8 @@ def cell(draw: Draw) -> str:
             "9" * 40,
             "é",
             "\x00",
+            '"a\nb"',
+            "\x1b[31m",
         ]
     )
 
@@ -219,7 +221,10 @@ def cell(draw: Draw) -> str:
 def table(folder: Path, draw: Draw) -> Callable[[], object]:
     """A CSV file of odd cells, sometimes with ragged rows."""
     width, ragged = draw.randrange(1, 6), draw.random() < 0.2
-    names = [draw.choice(["u", "v", "w", "y", "device", "part", " u", "=x", "", "ü", "u.1"]) for _ in range(width)]
+    names = [
+        draw.choice(["u", "v", "w", "y", "device", "part", " u", "=x", "", "ü", "u.1", '"u\nv"', "\x1b[2J"])
+        for _ in range(width)
+    ]
     if draw.random() < 0.8:
         names = [*dict.fromkeys([*names, "y"])]
     plain = draw.random() < 0.6
@@ -379,7 +384,7 @@ def attempt(kind: str, seed: int, found: Found) -> None:
                 found.read[kind] += 1
             except InputError as refused:
                 found.refused[kind] += 1
-                if len(str(refused).splitlines()) != 1:
+                if not str(refused).isprintable():
                     found.broken.append((kind, seed, f"not one line: {str(refused)!r}"))
             except Exception as error:
                 at = traceback.extract_tb(error.__traceback__)[-1]
