@@ -185,8 +185,27 @@ def crowd(soak: Soak, family: str, draw: random.Random) -> list[str]:
     return [wrong for flow in flows for wrong in complaints(said_by(flow), {0})]
 
 
+def replay(soak: Soak, family: str, draw: random.Random) -> list[str]:
+    """Run the flow again and again, as a schedule does that fires late: neither cache nor record grows."""
+    soak.forget()
+    wrong = complaints(said_by(soak.start(family)), {0})
+    before = stored(soak.project)
+    for _ in range(draw.randrange(2, 6)):
+        wrong += complaints(said_by(soak.start(family)), {0})
+    if (after := stored(soak.project)) != before:
+        wrong.append(f"the cache grew from {before} to {after} files and bytes")
+    return wrong
+
+
+def stored(project: Project) -> tuple[int, int]:
+    """Return the number and the bytes of the files of steps and blobs."""
+    files = [path for name in ("steps", "blobs") for path in (project.folder / ".fedcore" / name).rglob("*")]
+    sizes = [path.stat().st_size for path in files if path.is_file()]
+    return len(sizes), sum(sizes)
+
+
 TRIALS: dict[str, tuple[int, Callable[[Soak, str, random.Random], list[str]]]] = {
-    "kill": (6, kill), "spoil": (2, spoil), "full": (1, fill), "clock": (1, turn_back), "crowd": (1, crowd),
+    "kill": (6, kill), "spoil": (2, spoil), "full": (1, fill), "clock": (1, turn_back), "crowd": (1, crowd), "replay": (1, replay),
 }  # fmt: skip
 """kind -> (weight, trial)"""
 
