@@ -1,6 +1,6 @@
 # make run    the default study, end to end, and its summary        make ui     Prefect and MLflow in the browser
 # make check  style, types, import boundaries, the quick tests      make clean  forget everything that was computed
-# make test   the same with all tests
+# make test   the same with all tests                           make soak   an hour of harm at random
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run check test ui clean style quick-tests pipeline-tests library-tests
+.PHONY: run check test soak ui clean style quick-tests pipeline-tests library-tests
 .DELETE_ON_ERROR:
 
 run: .venv/run
@@ -23,6 +23,10 @@ check: .venv/test
 
 test: .venv/test
 	@$(MAKE) --no-print-directory --jobs 3 style pipeline-tests library-tests
+
+# seconds=600 seed=100: for ten minutes, other trials
+soak: .venv/test
+	PYTHONPATH=.:tests:tests/pipeline:tests/soak $(BIN)/python -m soak seconds=$(or $(seconds),3600) seed=$(or $(seed),0)
 
 style:
 	$(BIN)/ruff check $(CODE)

@@ -1,4 +1,4 @@
-"""Serve Prefect's and MLflow's pages on this machine only, until Ctrl-C; docs/safety.md says who may use them.
+"""Serve Prefect's and MLflow's pages on this machine only, until Ctrl-C; docs/security.md says who may use them.
 
 python -m flows.ui
 """

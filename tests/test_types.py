@@ -83,3 +83,11 @@ def test_a_turn_knows_where_its_units_stand_and_draws_for_itself():
     assert turn.step_id("a") == StepId(1, 2, 3, "a")
     assert drawn(turn.generator("x")) == drawn(generator(1, 2, 3, "server", "x"))
     assert drawn(turn.generator("x")) != drawn(turn.step_id("a").generator("x"))
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\r", "\x1b[2J", "\u202eb", "\x00", "tab\t"])
+def test_a_refusal_is_one_line_whatever_name_it_quotes(name):
+    line = str(InputError(f"no column {name}"))
+    assert line.isprintable()
+    assert line == f"no column {name!r}".replace("'", "")
+    assert str(InputError("größer als 1: 'ü'")) == "größer als 1: 'ü'"

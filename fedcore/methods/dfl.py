@@ -129,6 +129,7 @@ def _build(
         partial(combine, rho=rho, temperature=soft.temperature, weighting=soft.weighting),
         rounds,
         fraction,
+        sends="change",
     )
     return Method(begin, (stage,), received_model, figures=distillation.FIGURES)
 

@@ -132,9 +132,9 @@ def _data(section: Mapping[str, Any]) -> dict[str, Any]:
     """Return the loader's arguments: the settings of the section that it takes."""
     settings = {key: value for key, value in section.items() if value is not None}
     name = settings.pop("name", None)
-    if name not in DATASETS:
+    if not isinstance(name, str) or name not in DATASETS:
         raise InputError(f"data.name = {name!r}: allowed: {', '.join(DATASETS)}{suggestion(str(name), DATASETS)}")
-    loader = loaders()[str(name)]
+    loader = loaders()[name]
     parameters = signature(loader).parameters
     if "root" in parameters:
         settings.setdefault("root", os.environ.get("FEDCORE_DATA", "datasets"))
@@ -172,11 +172,11 @@ def _net(section: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError(f"net.variants = {variants!r}: must be a list of sections, e.g. [{{widths: [48, 24]}}]")
     more = [_net({**settings, **one}) for one in variants]
     name = settings.pop("name", None)
-    if name not in NETS and ":" not in str(name):
+    if not isinstance(name, str) or (name not in NETS and ":" not in name):
         raise InputError(
             f"net.name = {name!r}: allowed: {', '.join(NETS)}, package.module:Class{suggestion(str(name), NETS)}"
         )
-    complete = settings_for(maker(str(name)), "net", settings, makers().values(), FROM_DATA)
+    complete = settings_for(maker(name), "net", settings, makers().values(), FROM_DATA)
     return {"name": name, **complete, **({"variants": more} if more else {})}
 
 

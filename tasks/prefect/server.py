@@ -2,7 +2,7 @@
 
 The first command that needs it starts it in the background. It keeps running for a while, so that the stages of a
 `dvc repro` share one server, and stops when it is no longer used. A flow that finds it gone starts it again. It listens
-on loopback only and wants a password (docs/safety.md): whoever may speak to it can run commands.
+on loopback only and wants a password (docs/security.md): whoever may speak to it can run commands.
 
     python -m tasks.prefect.server start | stop | keep
 """

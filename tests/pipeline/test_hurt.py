@@ -23,6 +23,12 @@ def test_two_equal_flows_leave_the_record_of_one(hurt: Hurt):
     assert hurt.calm.record["inputs"] > hurt.calm.record["models"] > 0
 
 
+def test_of_two_equal_flows_one_computes_a_step_and_the_other_takes_it(hurt: Hurt):
+    computed = [step["key"] for step in hurt.twins.computed()]
+    assert len({*computed}) == len(computed)
+    assert {*computed} == {step["key"] for step in hurt.calm.computed()}
+
+
 def test_whatever_was_killed_the_results_are_the_same(hurt: Hurt):
     assert hurt.same
 

@@ -79,7 +79,7 @@ def test_a_strange_name_is_one_plain_file_name(name: str):
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_mlflow_has_a_plain_metric_for_a_strange_name_and_the_name_in_its_table(name: str):
+def test_a_strange_name_is_a_plain_metric_and_itself_in_mlflows_table(name: str):
     assert safe_name(name).isascii()
     assert safe_name(name).isprintable()
     assert not {*safe_name(name)} & {*"/\\<>\n"}

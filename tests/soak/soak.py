@@ -1,0 +1,284 @@
+"""Harm a flow at random for as long as wanted, and see that nothing is lost: `make soak`.
+
+    python -m soak [seconds=3600] [seed=0] [out=results/soak.csv]
+
+Every trial harms one flow, runs it again to its end, and compares it with an undisturbed one: the same digests of
+models and tables, an equal record (runs, points, versions, models, inputs), no process left, at most one line of error.
+Between two trials it tries cases of the fuzz (fuzz.py). Each trial follows from its number alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import fuzz
+import psutil
+from damaged import damage
+from project import Project, Said, digests, small
+
+FAMILIES = {
+    "averages": ["methods=[local_only,fedavg_3]"],
+    "one shot": ["methods=[code_ot,lmf,ensemble]"],
+    "soft targets": ["methods=[dfl,fd]", "methods.rounds=3", "training.init=common"],
+    "hostile": ["methods=[fedavg_3]", "federation.hostile=0.5", "federation.attack=noise", "federation.drop=0.2"],
+}
+WORDS = ["training.epochs=8", "run.workers=2"]
+PARTS = ("flow", "child", "server")
+BATCH = 250
+"""Cases of the fuzz between two trials."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished flow leaves."""
+
+    results: dict[str, str]
+    record: dict[str, int]
+
+
+@dataclass
+class Soak:
+    """A project in a folder of its own, and what an undisturbed flow of each family leaves there."""
+
+    folder: Path
+    calm: dict[str, Outcome] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.project = Project.copy(self.folder / "project", change=small)
+
+    def command(self, family: str) -> list[str]:
+        return [sys.executable, "-m", "flows.federate", *FAMILIES[family], *WORDS]
+
+    def start(self, family: str, **options: Any) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(family), cwd=self.project.folder, env=self.project.environment(), text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
+        )  # fmt: skip
+
+    def forget(self) -> None:
+        """Delete all that flows leave, but for the server."""
+        for path in ("runs", "mlruns", "mlflow.db", ".fedcore/steps", ".fedcore/blobs", ".fedcore/journal.jsonl"):
+            place = self.project.folder / path
+            if place.is_dir():
+                shutil.rmtree(place)
+            else:
+                place.unlink(missing_ok=True)
+
+    def outcome(self) -> Outcome:
+        results = {
+            path: digest
+            for path, digest in digests(self.project.folder / "runs").items()
+            if path.endswith(("table.parquet", "models.json"))
+        }
+        return Outcome(results, self.project.record())
+
+    def undisturbed(self, family: str) -> Outcome:
+        if family not in self.calm:
+            self.forget()
+            said = said_by(self.start(family))
+            if said.code:
+                raise RuntimeError(f"an undisturbed flow failed: {said.err}")
+            self.calm[family] = self.outcome()
+        return self.calm[family]
+
+
+def said_by(flow: subprocess.Popen[str]) -> Said:
+    out, err = flow.communicate(timeout=900)
+    return Said(flow.returncode, out, err)
+
+
+def complaints(said: Said, codes: set[int]) -> list[str]:
+    """Return what is wrong with how a flow ended."""
+    errors = said.err.splitlines()
+    found = [f"exit code {said.code}"] if said.code not in codes else []
+    if "Traceback" in said.all:
+        found.append(f"a traceback that ends in {errors[-1] if errors else said.out[-200:]!r}")
+    elif len(errors) > 1:
+        found.append(f"{len(errors)} lines of error, such as {errors[0]!r}")
+    return found
+
+
+# Trials: each harms, and returns what was wrong with how the harmed flow ended
+
+
+def kill(soak: Soak, family: str, draw: random.Random) -> list[str]:
+    """Kill the flow, one of its children or its server at a random moment."""
+    soak.forget()
+    part = draw.choice(PARTS)
+    flow = soak.start(family)
+    until = time.monotonic() + draw.uniform(1, 25)
+    while flow.poll() is None and time.monotonic() < until:
+        time.sleep(0.05)
+    victims = []
+    with suppress(psutil.NoSuchProcess):
+        victims = {
+            "flow": lambda: [psutil.Process(flow.pid)],
+            "child": lambda: psutil.Process(flow.pid).children(recursive=True),
+            "server": lambda: [psutil.Process(soak.project.server())],
+        }[part]()
+    if victims:
+        with suppress(psutil.NoSuchProcess):
+            draw.choice(sorted(victims, key=lambda one: one.pid)).kill()
+    return complaints(said_by(flow), {0, 1, -signal.SIGKILL})
+
+
+def spoil(soak: Soak, family: str, draw: random.Random) -> list[str]:
+    """Damage, empty or replace some files that an earlier flow left, and run it again."""
+    soak.forget()
+    said_by(soak.start(family))
+    state = soak.project.folder / ".fedcore"
+    places = [*(state / "steps").iterdir(), *(state / "blobs").glob("*/*"), state / "journal.jsonl"]
+    for path in draw.sample(sorted(places), min(len(places), draw.randrange(1, 9))):
+        match draw.randrange(4):
+            case 0:
+                path.write_bytes(damage(path.read_bytes(), draw))
+            case 1:
+                path.write_bytes(b"")
+            case 2:
+                path.unlink()
+            case _:
+                path.unlink()
+                path.mkdir()
+    return complaints(said_by(soak.start(family)), {0})
+
+
+def fill(soak: Soak, family: str, draw: random.Random) -> list[str]:
+    """Let the flow write no file beyond a random size, as on a full disk."""
+    soak.forget()
+    most = int(10 ** draw.uniform(3, 6.5))
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (most, most))
+    return complaints(said_by(soak.start(family, preexec_fn=limit)), {0, 1})
+
+
+def turn_back(soak: Soak, family: str, draw: random.Random) -> list[str]:
+    """Give what is there a date of next year, or of long ago, as after a jump of the clock."""
+    soak.forget()
+    said_by(soak.start(family))
+    moved = draw.choice([-4e8, 3e7])
+    for path in (soak.project.folder / ".fedcore").rglob("*"):
+        if path.is_file() and draw.random() < 0.5:
+            with suppress(FileNotFoundError):
+                os.utime(path, (path.stat().st_atime + moved,) * 2)
+    return complaints(said_by(soak.start(family)), {0})
+
+
+def crowd(soak: Soak, family: str, draw: random.Random) -> list[str]:
+    """Run up to four equal flows at once."""
+    soak.forget()
+    flows = [soak.start(family) for _ in range(draw.randrange(2, 5))]
+    return [wrong for flow in flows for wrong in complaints(said_by(flow), {0})]
+
+
+def replay(soak: Soak, family: str, draw: random.Random) -> list[str]:
+    """Run the flow again and again, as a schedule does that fires late: neither cache nor record grows."""
+    soak.forget()
+    wrong = complaints(said_by(soak.start(family)), {0})
+    before = stored(soak.project)
+    for _ in range(draw.randrange(2, 6)):
+        wrong += complaints(said_by(soak.start(family)), {0})
+    if (after := stored(soak.project)) != before:
+        wrong.append(f"the cache grew from {before} to {after} files and bytes")
+    return wrong
+
+
+def stored(project: Project) -> tuple[int, int]:
+    """Return the number and the bytes of the files of steps and blobs."""
+    files = [path for name in ("steps", "blobs") for path in (project.folder / ".fedcore" / name).rglob("*")]
+    sizes = [path.stat().st_size for path in files if path.is_file()]
+    return len(sizes), sum(sizes)
+
+
+TRIALS: dict[str, tuple[int, Callable[[Soak, str, random.Random], list[str]]]] = {
+    "kill": (6, kill), "spoil": (2, spoil), "full": (1, fill), "clock": (1, turn_back), "crowd": (1, crowd), "replay": (1, replay),
+}  # fmt: skip
+"""kind -> (weight, trial)"""
+
+
+def attempt(soak: Soak, kind: str, number: int) -> list[str]:
+    """Make one trial; return all that is wrong with it."""
+    draw = random.Random(f"{kind} {number}")
+    family = draw.choice(sorted(FAMILIES))
+    calm = soak.undisturbed(family)
+    wrong = TRIALS[kind][1](soak, family, draw)
+    wrong += [f"then: {one}" for one in complaints(said_by(soak.start(family)), {0})]
+    found = soak.outcome()
+    if found.results != calm.results:
+        wrong.append("other results")
+    if found.record != calm.record:
+        wrong.append(f"another record: {found.record}, not {calm.record}")
+    if left := [command for command in soak.project.processes().values() if "prefect" not in command]:
+        wrong.append(f"left behind: {left[0]}")
+    return [f"{family}: {one}" for one in wrong]
+
+
+def main(seconds: float, seed: int, out: Path) -> int:
+    """Soak; write a line for each kind of trial and of case. Returns the number of things that were wrong."""
+    kinds = [kind for kind, (weight, _) in TRIALS.items() for _ in range(weight)]
+    made: Counter[str] = Counter()
+    walls: Counter[str] = Counter()
+    wrong: dict[str, list[str]] = {}
+    cases, end = fuzz.Found(), time.monotonic() + seconds
+    with tempfile.TemporaryDirectory(prefix="soak-") as name:
+        soak = Soak(Path(name))
+        try:
+            number = seed
+            while time.monotonic() < end:
+                start = time.monotonic()
+                for kind, case in fuzz.cases(number * BATCH, BATCH):
+                    fuzz.attempt(kind, case, cases)
+                walls["fuzz"] += time.monotonic() - start  # type: ignore[assignment]
+                kind, start = random.Random(number).choice(kinds), time.monotonic()
+                if start < end:
+                    said = attempt(soak, kind, number)
+                    made[kind] += 1
+                    walls[kind] += time.monotonic() - start  # type: ignore[assignment]
+                    wrong.setdefault(kind, []).extend(f"{number}: {one}" for one in said)
+                    sys.stdout.write(f"{kind} {number}: {'; '.join(said) or 'as undisturbed'}\n")
+                    sys.stdout.flush()
+                number += 1
+        finally:
+            soak.project.stop()
+            soak.project.run(sys.executable, "-m", "tasks.prefect.server", "stop")
+    broken = [f"{kind} {case}: {what}" for kind, case, what in cases.broken]
+    rows = [(kind, made[kind], f"{seed} to {number - 1}", round(walls[kind]), len(wrong[kind]), " | ".join(wrong[kind]))
+            for kind in sorted(made)]  # fmt: skip
+    count = cases.read.total() + cases.refused.total() + len(broken)
+    rows.append(
+        (
+            "fuzz",
+            count,
+            f"{seed * BATCH} to {number * BATCH - 1}",
+            round(walls["fuzz"]),
+            len(broken),
+            " | ".join(broken),
+        )
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([("kind", "count", "seeds", "wall", "wrong", "found"), *rows])
+    sys.stdout.writelines(f"{line}\n" for line in broken)
+    return len(broken) + sum(map(len, wrong.values()))
+
+
+if __name__ == "__main__":
+    given = dict(word.split("=", 1) for word in sys.argv[1:])
+    found = main(
+        float(given.get("seconds", 3600)), int(given.get("seed", 0)), Path(given.get("out", "results/soak.csv"))
+    )
+    sys.exit(1 if found else 0)
