@@ -141,7 +141,7 @@ def rescale(weights: Tensor, sums: Tensor, goal: Tensor) -> Tensor:
 
     w_k <- r_k w_k, bias_k <- r_k (bias_k - mu_k) + mu*_k,   r_k = sigma*_k / sigma_k
 
-    (Jordan et al. 2023, "REPAIR: REnormalizing Permuted Activations for Interpolation Repair", section 3). sums: of the
+    (Jordan et al. 2023, "REPAIR: REnormalizing Permuted Activations for Interpolation Repair"). sums: of the
     layer's outputs as it is, goal: of those to be reached, (3, m), see `output_sums`. A unit whose output is constant
     keeps its scale.
     """

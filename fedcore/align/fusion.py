@@ -48,6 +48,10 @@ class Options(TypedDict):
     p: float
 
 
+ONE_TO_ONE = Options(solver="exact", reg=1.0, tol=1e-7, max_iterations=1, p=1)
+"""Each unit goes to one other, so that sums over units' outputs can be moved with them."""
+
+
 def align(
     model: Params, target: Params, axes: Axes, *, solver: str, reg: float, tol: float, max_iterations: int, p: float
 ) -> tuple[Params, dict[str, Plan]]:

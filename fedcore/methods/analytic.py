@@ -4,28 +4,24 @@ r"""One exchange of sums: ridge regression on random features, solved by the ser
 
 W (D, F) comes from a seed that all devices know, so that nothing is trained and the solution is that of all examples
 in one place, however they are divided. This is the idea of AFL (He et al. 2025, "AFL: A Single-Round Analytic Approach
-for Federated Learning with Pre-trained Models"). Departures: the features are random (Rahimi and Recht 2007) unless a
-net is given, and devices send sums instead of local solutions with the matrices that merge them.
+for Federated Learning with Pre-trained Models"). Departures: the features are random instead of a pre-trained net's
+(Rahimi and Recht 2007), and devices send sums instead of local solutions with the matrices that merge them.
 
-The devices run a net of their own kind, D -> F -> K, or the given one with a linear layer on top, whatever `net` says.
+The devices run a net of their own kind, D -> F -> K, whatever `net` says.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fedcore import closed
-from fedcore.builders import import_builder
-from fedcore.local import IMAGE_BATCH, SCORING_BATCH, predict
-from fedcore.nets import init
-from fedcore.nets.custom import custom
-from fedcore.nets.features import extended
+from fedcore.local import SCORING_BATCH
 from fedcore.nets.features import net as features_net
 from fedcore.sums import from_integers, gaussian_noise, mask, to_integers
 from fedcore.types import (
@@ -46,13 +42,12 @@ from fedcore.types import (
     StepId,
     Turn,
     Update,
-    generator,
     step_word,
 )
 
 PLAN = "plan"
-"""The leaf of a message that every device starts from: the run's seed, the numbers of an example and the classes, and
-for a given net the shape of an example, int64."""
+"""The leaf of a message that every device starts from: the run's seed, the numbers of an example and the classes, (3,)
+int64."""
 
 GRAM, TARGETS, AXES, RESIDUAL = "gram", "targets", "axes", "residual"
 """Leaves of an update: G's upper triangle, B (F + 1, K), or in place of G its sketch (F + 1, r) and (F + 1,)."""
@@ -72,7 +67,6 @@ def analytic(
     clip: Positive | None = None,
     epsilon: Positive | None = None,
     delta: Chance = 1e-5,
-    extractor: str | None = None,
 ) -> Method:
     """Build the method.
 
@@ -81,25 +75,19 @@ def analytic(
     numbers that devices send; float32 halves them. sums: "plain", or "masked", of which the server sees no device's
     part. clip: longest phi of an example; longer ones are shortened. epsilon, delta: devices add noise, with which the
     sums are (epsilon, delta)-differentially private with respect to an example; None: no noise. With masked sums each
-    adds the share that makes their total private, and trusts the others to do so. extractor: "package.module:Class", a
-    net (or a function that returns one) with `features` outputs, which take the place of the random features: trained
-    elsewhere, if its builder loads weights.
+    adds the share that makes their total private, and trusts the others to do so.
     """
     _check(features, rank, sums, clip, epsilon)
-    given = import_builder(extractor, "analytic.extractor") if extractor else None
     noise = noise_of(epsilon, delta, clip, len(nets) if sums == "masked" else 1)
     local = partial(
         send_sums, features=features, rank=rank, precision=precision, clip=clip, noise=noise,
-        partners=tuple(sorted(nets)) if sums == "masked" else (), given=given,
+        partners=tuple(sorted(nets)) if sums == "masked" else (),
     )  # fmt: skip
     # Noise moves an eigenvalue by about twice its deviation times the square root of their number (Wigner's law); half
     # as much again keeps the smallest one clear of zero.
     spread = 3 * noise * math.sqrt(len(nets) * (features + 1))
     stage = Stage(local, partial(fit_output, features=features, reg=reg, spread=spread))
-    check = partial(check_sizes, features=features, rank=rank, shift=reg + spread)
-    if given is None:
-        return Method(begin, (stage,), deploy, check=check)
-    return Method(partial(begin, shaped=True), (stage,), partial(deploy, given=given), check=check)
+    return Method(begin, (stage,), deploy, check=partial(check_sizes, features=features, rank=rank, shift=reg + spread))
 
 
 def _check(features: int, rank: int | None, sums: str, clip: float | None, epsilon: float | None) -> None:
@@ -146,10 +134,9 @@ def noise_of(epsilon: float | None, delta: float, clip: float | None, devices: i
     return gaussian_noise(epsilon, delta, math.sqrt(clip**4 + clip**2)) / math.sqrt(devices)
 
 
-def begin(public: Public, seed: int, *, shaped: bool = False) -> tuple[Params, Mapping[str, Message]]:
-    """Tell every device the seed, the numbers of an example and the classes. shaped: also the shape of an example."""
-    shape = public.test.x.shape[1:]
-    plan = {PLAN: torch.tensor([seed, shape.numel(), public.classes, *(shape if shaped else ())])}
+def begin(public: Public, seed: int) -> tuple[Params, Mapping[str, Message]]:
+    """Tell every device the seed, the numbers of an example and the classes."""
+    plan = {PLAN: torch.tensor([seed, public.test.x.shape[1:].numel(), public.classes])}
     return plan, dict.fromkeys(public.names, Message(extra=plan))
 
 
@@ -166,21 +153,16 @@ def send_sums(
     clip: float | None,
     noise: float,
     partners: Collection[str],
-    given: Callable[..., Any] | None,
 ) -> tuple[Params, Update]:
     """Send G and B of the device's labelled examples."""
-    seed, inputs, classes, *shape = message.extra[PLAN].tolist()
+    seed, inputs, classes = message.extra[PLAN].tolist()
     data = device.data.train
     if len(data) and data.x[0].numel() != inputs:
         raise InputError(
             f"analytic: {device.name} has examples of {data.x[0].numel()} numbers, the shared test set of {inputs}"
         )
     require_rank(rank, device.name, len(data))
-    if given is None:
-        represent = partial(closed.random_features, weights=closed.random_weights(inputs, features, seed))
-    else:
-        represent = partial(given_features, *given_net(given, shape, features, seed))
-    gram, targets = add_examples(data, represent, features, classes, clip)
+    gram, targets = add_examples(data, closed.random_weights(inputs, features, seed), classes, clip)
     if rank is None:
         leaves = {GRAM: closed.triangle(gram), TARGETS: targets}
     else:
@@ -197,26 +179,13 @@ def send_sums(
     return {}, Update(extra=leaves)
 
 
-def given_net(given: Callable[..., Any], shape: Sequence[int], features: int, seed: int) -> tuple[Net, Params]:
-    """Return a net with `features` outputs, and its leaves: as it builds them, drawn from the seed where they are."""
-    net = custom(given)(shape=tuple(shape), classes=features)
-    return net, init(net, generator(seed, "features"))
-
-
-def given_features(net: Net, params: Params, x: Tensor) -> Tensor:
-    """Return phi = [net(x), 1], (N, F + 1) float64."""
-    return closed.append_one(predict(params, net, x, IMAGE_BATCH).double())
-
-
-def add_examples(
-    data: Data, represent: Callable[[Tensor], Tensor], features: int, classes: int, clip: float | None
-) -> tuple[Tensor, Tensor]:
-    """Return G (F + 1, F + 1) and B (F + 1, K) of some examples. represent: x -> phi (N, F + 1)."""
-    size = features + 1
+def add_examples(data: Data, weights: Tensor, classes: int, clip: float | None) -> tuple[Tensor, Tensor]:
+    """Return G (F + 1, F + 1) and B (F + 1, K) of some examples."""
+    size = len(weights) + 1
     gram, targets = torch.zeros(size, size, dtype=torch.float64), torch.zeros(size, classes, dtype=torch.float64)
     for start in range(0, len(data), SCORING_BATCH):
         part = slice(start, start + SCORING_BATCH)
-        phi = represent(data.inputs(part))
+        phi = closed.random_features(data.inputs(part), weights)
         phi = phi if clip is None else closed.clip_rows(phi, clip)
         gram += phi.T @ phi
         targets += closed.class_sums(phi, data.y[part], classes)
@@ -267,13 +236,9 @@ def gather(updates: Mapping[str, Update], leaves: Collection[str], size: int) ->
     return total
 
 
-def deploy(memory: Params, message: Message, *, given: Callable[..., Any] | None = None) -> Model:
-    """Run the features, made again from the seed, and the output layer that the server sent."""
-    seed, inputs, classes, *shape = message.extra[PLAN].tolist()
+def deploy(memory: Params, message: Message) -> Model:
+    """Run the random layer, drawn again from the seed, and the output layer that the server sent."""
+    seed, inputs, classes = message.extra[PLAN].tolist()
     features = message.params["output.weight"].shape[1]
-    if given is None:
-        layers = {"features.weight": closed.random_weights(inputs, features, seed)}
-        return Model((layers | message.params,), net=features_net(inputs, features, classes))
-    net, params = given_net(given, shape, features, seed)
-    layers = {f"features.{name}": leaf for name, leaf in params.items()}
-    return Model((layers | message.params,), net=extended(net, features, classes))
+    layers = {"features.weight": closed.random_weights(inputs, features, seed), **message.params}
+    return Model((layers,), net=features_net(inputs, features, classes))

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from fedcore import closed
-from fedcore.align.fusion import Options, align, carry
+from fedcore.align.fusion import ONE_TO_ONE, align, carry
 from fedcore.align.widths import common_axes
 from fedcore.builders import trains
 from fedcore.local import Training, load, train
@@ -55,8 +55,6 @@ GRAM, CROSS = "gram", "cross"
 ORDER, MERGED = "order/", "merged/"
 """Prefixes of leaves: of a message, the device's unit in each place of the common order, by label, (n,) int64; of a
 device's memory, the merged net's layers."""
-
-MATCHING = Options(solver="exact", reg=1.0, tol=1e-7, max_iterations=1, p=1)
 
 
 @trains(init="common")
@@ -108,7 +106,7 @@ def match(
 
 def align_units(model: Params, target: Params, axes: Axes) -> dict[str, Tensor]:
     """Return label -> the model's unit that takes the place of each unit of the target, (n,) int64."""
-    return {label: found.plan.argmax(0) for label, found in align(model, target, axes, **MATCHING)[1].items()}
+    return {label: found.plan.argmax(0) for label, found in align(model, target, axes, **ONE_TO_ONE)[1].items()}
 
 
 def reorder(model: Params, orders: Mapping[str, Tensor], axes: Axes) -> Params:
@@ -133,7 +131,8 @@ def send_sums(
     layer, data = layers[step_id.round], device.data.train
     own, so_far = (load(device.net, params).eval() for params in (model, {**model, **merged}))
     weights = closed.matrix(model, layer).double()
-    gram, cross = (torch.zeros(weights.shape[1], size, dtype=torch.float64) for size in weights.shape[::-1])
+    outputs, size = weights.shape
+    gram, cross = torch.zeros(size, size, dtype=torch.float64), torch.zeros(size, outputs, dtype=torch.float64)
     for part in closed.batches(model, len(data)):
         a, inputs = (inputs_of(module, layer, data.inputs(part)) for module in (so_far, own))
         gram += a.T @ a

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from fedcore import closed
-from fedcore.align.fusion import Options, carry
+from fedcore.align.fusion import ONE_TO_ONE, carry
 from fedcore.align.fusion import align as align_units
 from fedcore.align.widths import common_axes
 from fedcore.builders import trains
@@ -66,9 +66,6 @@ GRAM = "gram/"
 OUTPUTS, GOAL = "outputs", "goal/"
 """The leaf of an update with the sums of a layer's outputs, (3, m), see `closed.output_sums`; prefix of the leaves of
 the server's memory with the sums that the merged net's layers are to have."""
-
-MATCHING = Options(solver="exact", reg=1.0, tol=1e-7, max_iterations=1, p=1)
-"""Units are matched one to one, so that the sums over inputs can be moved with them."""
 
 
 @trains(init="common")
@@ -239,7 +236,7 @@ def unpack(name: str, update: Update, layers: Sequence[str]) -> Grams:
 
 def move(model: Params, grams: Grams, reference: Params, axes: Axes) -> tuple[Params, Grams]:
     """Return a model in the units of the reference, and its Gram matrices in the same order of inputs."""
-    aligned, plans = align_units(model, reference, axes, **MATCHING)
+    aligned, plans = align_units(model, reference, axes, **ONE_TO_ONE)
     moved: Grams = {}
     for layer, gram in grams.items():
         leaf = f"{layer}.weight"

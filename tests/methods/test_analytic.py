@@ -207,38 +207,6 @@ def test_too_few_examples_are_refused_before_anything_runs():
     few(rank=10, sizes={"a": 0, "b": 10})
 
 
-class Squares(torch.nn.Module):
-    """A net trained elsewhere: its weights are known."""
-
-    def __init__(self, classes):
-        super().__init__()
-        self.layer = torch.nn.Linear(4, classes)
-        with torch.no_grad():
-            self.layer.weight.copy_(torch.arange(4.0 * classes).reshape(classes, 4).sin())
-
-    def forward(self, x):
-        return self.layer(x).square()
-
-
-def test_features_of_a_given_net_are_those_of_the_pooled_ridge():
-    fed, given = divided([10, 50]), {"extractor": f"{__name__}:Squares"}
-    built = analytic(nets=dict.fromkeys(fed.devices, NET), **given)
-    message = last(built, fed).state.messages["a"]
-    deployed = built.deploy({}, message)
-    features = deployed.members[0]
-    bias, weight = features["features.layer.bias"], features["features.layer.weight"]
-    assert torch.equal(weight, Squares(FEATURES).layer.weight)
-    phi = closed.append_one((POOL.x @ weight.T + bias).square()).double().numpy()
-    alpha = 1e-4 * (phi**2).sum() / phi.shape[1]
-    ridge = Ridge(alpha=alpha, fit_intercept=False, solver="svd").fit(phi, np.eye(3)[POOL.y.numpy()])
-    np.testing.assert_allclose(message.params["output.weight"].numpy(), ridge.coef_[:, :-1], rtol=1e-3, atol=1e-4)
-    shared = closed.append_one((fed.test.x @ weight.T + bias).square()).double().numpy()
-    wanted = torch.from_numpy(ridge.predict(shared)).float().log_softmax(1)
-    torch.testing.assert_close(outputs(deployed, NET, fed.test.x), wanted, rtol=1e-3, atol=1e-3)
-    with pytest.raises(InputError, match=r"^analytic.extractor: 'nowhere:Net' cannot be imported"):
-        analytic(extractor="nowhere:Net")
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
