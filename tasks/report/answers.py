@@ -56,6 +56,25 @@ def facts(answer: Answer) -> list[tuple[str, str]]:
     return [*found, (format_bytes(answer.up + answer.down), "sent and received by a device")]
 
 
+def answer_numbers(found: Mapping[Place, Answer]) -> dict[str, dict[str, float]]:
+    """Return each study's numbers for `dvc metrics`, means over its settings; those that are unknown are left out.
+
+    accuracy: of the row that the answer recommends, or if nothing can be said of the best that combines. gain: of that
+    row on training alone, or where training alone is recommended of the best that combines.
+    """
+    numbers: dict[str, dict[str, list[float]]] = {}
+    for (study, _, _), answer in found.items():
+        mine = numbers.setdefault(study, {})
+        advice = answer.advice
+        for name, value in (("accuracy", advice.accuracy), ("gain", None if advice.gain is None else advice.gain.mean)):
+            if value is not None:
+                mine.setdefault(name, []).append(value)
+    return {
+        study: {name: round(sum(values) / len(values), 6) for name, values in mine.items()}
+        for study, mine in numbers.items()
+    }
+
+
 def markdown(boxes: Iterable[Box], tables: Mapping[str, Table] | None = None) -> str:
     """Return boxes, and tables by their titles below them, as Markdown."""
     return "\n\n".join([*map(_box, boxes), *(_table(title, table) for title, table in (tables or {}).items())]) + "\n"
