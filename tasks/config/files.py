@@ -2,4 +2,4 @@
 
 TABLE, METRICS, CURVES, MODELS, RUNS = "table.parquet", "metrics.json", "curves.csv", "models.json", "runs.json"
 SECONDS, PICTURES, INDEX, SCHEMA, PLOTS = "seconds.csv", "pictures", "index.csv", "schema.json", "plots"
-SUMMARY, GROUPS, PAGE, CLAIMS = "summary.csv", "groups.csv", "report.html", "claims.csv"
+SUMMARY, GROUPS, PAGE, CLAIMS, BRIEF = "summary.csv", "groups.csv", "report.html", "claims.csv", "answers.txt"

@@ -56,6 +56,21 @@ def facts(answer: Answer) -> list[tuple[str, str]]:
     return [*found, (format_bytes(answer.up + answer.down), "sent and received by a device")]
 
 
+def brief(found: Mapping[Place, Answer]) -> str:
+    """Return a line for each setting: the answer and its facts; for a study with more than FEW settings the count."""
+    studies: dict[str, dict[str, Answer]] = {}
+    for (study, _, setting), answer in found.items():
+        studies.setdefault(study, {})[setting] = answer
+    lines = []
+    for study, mine in studies.items():
+        if len(mine) > FEW:
+            lines.append(f"{study}: {tally(mine.values())}")
+        for setting, answer in mine.items() if len(mine) <= FEW else ():
+            told = ", ".join(f"{value} {meaning}" for value, meaning in facts(answer)) or answer.advice.reason
+            lines.append(f"{study if len(mine) == 1 else f'{study}: {setting}'}: {answer.headline}: {told}")
+    return "".join(f"{line}\n" for line in lines)
+
+
 def answer_numbers(found: Mapping[Place, Answer]) -> dict[str, dict[str, float]]:
     """Return each study's numbers for `dvc metrics`, means over its settings; those that are unknown are left out.
 

@@ -16,13 +16,26 @@ from fedcore.results.figures import accuracy_along, png
 from fedcore.results.summary import NO_SECONDS, by_group, summarise
 from fedcore.results.tidy import choose, transfer_seconds
 from fedcore.types import InputError
-from tasks.config.files import CLAIMS, GROUPS, INDEX, METRICS, PAGE, PICTURES, PLOTS, RUNS, SECONDS, SUMMARY, TABLE
+from tasks.config.files import (
+    BRIEF,
+    CLAIMS,
+    GROUPS,
+    INDEX,
+    METRICS,
+    PAGE,
+    PICTURES,
+    PLOTS,
+    RUNS,
+    SECONDS,
+    SUMMARY,
+    TABLE,
+)
 from tasks.config.papers import Paper, Papers, of_study
 from tasks.config.settings import slug
 from tasks.config.studies import Study, find_study, run_section, title_for
 from tasks.record.result import Result
 from tasks.record.writer import RecordWriter
-from tasks.report.answers import answer_numbers, markdown, study_answers
+from tasks.report.answers import answer_numbers, brief, markdown, study_answers
 from tasks.report.page import html
 from tasks.report.plots import Plots, draw
 from tasks.report.tables import FEW, Table, csv, places, score_table
@@ -172,6 +185,7 @@ def write(found: Comparison, versioned: Path, unversioned: Path) -> None:
         (versioned / PLOTS / f"{slug('-'.join(filter(None, place)))}-rounds.png").write_bytes(picture)
     for study, picture in found.along.items():
         (versioned / PLOTS / f"{study}.png").write_bytes(picture)
+    (versioned / BRIEF).write_text(brief(found.answers))
     (versioned / METRICS).write_text(json.dumps(answer_numbers(found.answers), indent=1) + "\n")
     (versioned / CLAIMS).write_text(csv(found.claims))
     (unversioned / SUMMARY).write_text(csv(found.summary))

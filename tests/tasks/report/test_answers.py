@@ -13,7 +13,7 @@ from tables import frame, rows
 
 from fedcore.results.answer import Answer, Place, answers
 from fedcore.results.summary import summarise
-from tasks.report.answers import answer_numbers, facts, markdown, study_answers
+from tasks.report.answers import answer_numbers, brief, facts, markdown, study_answers
 from tasks.report.page import html
 from tasks.report.plots import Plots
 from tasks.report.tables import score_table
@@ -97,9 +97,17 @@ def test_numbers_and_facts_are_those_of_the_answer():
         ("300 B", "sent and received by a device"),
     ]  # fmt: skip
     assert second.advice.accuracy == pytest.approx(0.7)
+    assert brief(given).splitlines()[0] == (
+        "study: one: Use a: 77.5% right, +15.0 ± 0.0 points against training alone, 2 of 2 devices helped, none hurt, "
+        "300 B sent and received by a device"
+    )
+    assert brief({place: first for place in [*given][:1]}).startswith("study: Use a: 77.5% right")
+    many = {("study", "digits", str(i)): first for i in range(4)}
+    assert brief(many) == "study: Use a in 4 of 4 settings.\n"
     assert answer_numbers(given) == {"study": {"accuracy": 0.7375, "gain": 0.1125}}
     alone = answers(table[table["seed"] == 0], frozenset())
     assert [facts(one) for one in alone.values()] == [[], []]
+    assert brief(alone).splitlines()[1] == "study: two: Cannot say: there is only one seed, and two are the least"
     assert [*answer_numbers(alone)["study"]] == ["accuracy"]
 
 
