@@ -101,7 +101,7 @@ def test_numbers_and_facts_are_those_of_the_answer():
         "study: one: Use a: 77.5% right, +15.0 ± 0.0 points against training alone, 2 of 2 devices helped, none hurt, "
         "300 B sent and received by a device"
     )
-    assert brief({place: first for place in [*given][:1]}).startswith("study: Use a: 77.5% right")
+    assert brief(dict.fromkeys([*given][:1], first)).startswith("study: Use a: 77.5% right")
     many = {("study", "digits", str(i)): first for i in range(4)}
     assert brief(many) == "study: Use a in 4 of 4 settings.\n"
     assert answer_numbers(given) == {"study": {"accuracy": 0.7375, "gain": 0.1125}}
