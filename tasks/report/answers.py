@@ -25,9 +25,6 @@ class Box:
 
 def study_answers(found: Mapping[Place, Answer]) -> dict[str, list[Box]]:
     """Return the boxes of each study."""
-    studies: dict[str, dict[Place, Answer]] = {}
-    for place, answer in found.items():
-        studies.setdefault(place[0], {})[place] = answer
     return {
         study: [Box(study, tally(mine.values()))]
         if len(mine) > FEW
@@ -35,8 +32,16 @@ def study_answers(found: Mapping[Place, Answer]) -> dict[str, list[Box]]:
             Box(f"{study}: {setting} ({dataset})", answer.headline, tuple(answer.sentences))
             for (_, dataset, setting), answer in mine.items()
         ]
-        for study, mine in studies.items()
+        for study, mine in by_study(found).items()
     }
+
+
+def by_study(found: Mapping[Place, Answer]) -> dict[str, dict[Place, Answer]]:
+    """Return the answers of each study."""
+    studies: dict[str, dict[Place, Answer]] = {}
+    for place, answer in found.items():
+        studies.setdefault(place[0], {})[place] = answer
+    return studies
 
 
 def facts(answer: Answer) -> list[tuple[str, str]]:
@@ -58,14 +63,12 @@ def facts(answer: Answer) -> list[tuple[str, str]]:
 
 def brief(found: Mapping[Place, Answer]) -> str:
     """Return a line for each setting: the answer and its facts; for a study with more than FEW settings the count."""
-    studies: dict[str, dict[str, Answer]] = {}
-    for (study, _, setting), answer in found.items():
-        studies.setdefault(study, {})[setting] = answer
     lines = []
-    for study, mine in studies.items():
+    for study, mine in by_study(found).items():
         if len(mine) > FEW:
             lines.append(f"{study}: {tally(mine.values())}")
-        for setting, answer in mine.items() if len(mine) <= FEW else ():
+            continue
+        for (_, _, setting), answer in mine.items():
             told = ", ".join(f"{value} {meaning}" for value, meaning in facts(answer)) or answer.advice.reason
             lines.append(f"{study if len(mine) == 1 else f'{study}: {setting}'}: {answer.headline}: {told}")
     return "".join(f"{line}\n" for line in lines)
