@@ -2,7 +2,7 @@
 
 python -m flows.compare          as a stage of `dvc repro`: write the comparison
 python -m flows.compare show     print the last answers, tables and claims
-python -m flows.compare answers  print the last answers alone
+python -m flows.compare answers  print a line for each of the last answers
 python -m flows.compare papers   write docs/papers.md, the index of the papers' figures and tables
 """
 
@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from tasks.config import environment
-from tasks.config.files import CLAIMS, PAGE, SUMMARY, TABLE
+from tasks.config.files import BRIEF, CLAIMS, PAGE, SUMMARY, TABLE
 
 environment.prepare()
 
@@ -61,8 +60,8 @@ def write() -> None:
         print(line)
 
 
-def show(details: bool = True) -> None:
-    """Print the answers and, with details, tables and claims.
+def show() -> None:
+    """Print the last answers, tables and claims.
 
     Writes the summary first if it is missing (a fresh clone has no files with seconds).
     """
@@ -86,11 +85,20 @@ def show(details: bool = True) -> None:
     table = pd.read_parquet(PIPELINE / "compare" / TABLE)
     controls = frozenset(summary["method"][summary["control"]])
     print_answers(answers(table, controls, run_section(params).matters))
-    if details:
-        print_summary(summary)
-        print_claims(spreadsheet.read(PIPELINE / "compare" / CLAIMS))
-    more = "" if details else "tables and claims: python -m flows.compare show   "
-    print(f"{more}page: {RESULTS / PAGE}   record: make ui")
+    print_summary(summary)
+    print_claims(spreadsheet.read(PIPELINE / "compare" / CLAIMS))
+    print(f"page: {RESULTS / PAGE}   record: make ui")
+
+
+def show_brief() -> None:
+    """Print a line for each of the last answers. Imports nothing more, as every `make run` ends with it."""
+    path = PIPELINE / "compare" / BRIEF
+    if not path.is_file():
+        from fedcore.types import InputError
+
+        raise InputError(f"{path}: no such file; make it with: dvc repro")
+    print(path.read_text(), end="")
+    print(f"page: {RESULTS / PAGE}   record: make ui   in full: python -m flows.compare show")
 
 
 def write_papers() -> None:
@@ -109,7 +117,7 @@ if __name__ == "__main__":
     show_help(__doc__)
     with report_bad_input():
         commands: dict[str, Callable[[], None]] = {
-            "": write, "show": show, "answers": partial(show, details=False), "papers": write_papers,
+            "": write, "show": show, "answers": show_brief, "papers": write_papers,
         }  # fmt: skip
         chosen = commands.get(" ".join(sys.argv[1:]))
         if chosen is None:

@@ -68,7 +68,7 @@ def over_devices(rows: pd.DataFrame, groups: pd.Series) -> dict[str, float]:
 
 
 def headline(table: pd.DataFrame) -> dict[str, dict[str, float]]:
-    """Return the last round's accuracies over devices for each setting and method, for `dvc metrics`."""
+    """Return the last round's accuracies over devices for each setting and method."""
     last = final(table)
     scores = last[(last["metric"] == "accuracy") & last["value"].notna()]
     found: dict[str, dict[str, float]] = {}
@@ -119,7 +119,7 @@ def transfer_seconds(table: pd.DataFrame, rate: float) -> pd.DataFrame:
 
 
 def curves(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean accuracy over devices, for each round, for `dvc plots`."""
+    """Return the mean accuracy over devices, for each round."""
     scores = table[(table["metric"] == "accuracy") & table["value"].notna()]
     by = ["setting", "method", "seed", "stage", "round", "split"]
     return scores.groupby(by, sort=False)["value"].mean().rename("accuracy").reset_index()

@@ -1,5 +1,5 @@
 """The names of the files that a run writes. This module imports nothing else."""
 
 TABLE, METRICS, CURVES, MODELS, RUNS = "table.parquet", "metrics.json", "curves.csv", "models.json", "runs.json"
-SECONDS, PICTURES, INDEX, SCHEMA = "seconds.csv", "pictures", "index.csv", "schema.json"
-SUMMARY, GROUPS, PAGE, CLAIMS = "summary.csv", "groups.csv", "report.html", "claims.csv"
+SECONDS, PICTURES, INDEX, SCHEMA, PLOTS = "seconds.csv", "pictures", "index.csv", "schema.json", "plots"
+SUMMARY, GROUPS, PAGE, CLAIMS, BRIEF = "summary.csv", "groups.csv", "report.html", "claims.csv", "answers.txt"

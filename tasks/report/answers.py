@@ -25,9 +25,6 @@ class Box:
 
 def study_answers(found: Mapping[Place, Answer]) -> dict[str, list[Box]]:
     """Return the boxes of each study."""
-    studies: dict[str, dict[Place, Answer]] = {}
-    for place, answer in found.items():
-        studies.setdefault(place[0], {})[place] = answer
     return {
         study: [Box(study, tally(mine.values()))]
         if len(mine) > FEW
@@ -35,8 +32,16 @@ def study_answers(found: Mapping[Place, Answer]) -> dict[str, list[Box]]:
             Box(f"{study}: {setting} ({dataset})", answer.headline, tuple(answer.sentences))
             for (_, dataset, setting), answer in mine.items()
         ]
-        for study, mine in studies.items()
+        for study, mine in by_study(found).items()
     }
+
+
+def by_study(found: Mapping[Place, Answer]) -> dict[str, dict[Place, Answer]]:
+    """Return the answers of each study."""
+    studies: dict[str, dict[Place, Answer]] = {}
+    for place, answer in found.items():
+        studies.setdefault(place[0], {})[place] = answer
+    return studies
 
 
 def facts(answer: Answer) -> list[tuple[str, str]]:
@@ -54,6 +59,38 @@ def facts(answer: Answer) -> list[tuple[str, str]]:
     if devices is not None:
         found.append((f"{devices.helped} of {devices.count}", f"devices helped, {devices.hurt or 'none'} hurt"))
     return [*found, (format_bytes(answer.up + answer.down), "sent and received by a device")]
+
+
+def brief(found: Mapping[Place, Answer]) -> str:
+    """Return a line for each setting: the answer and its facts; for a study with more than FEW settings the count."""
+    lines = []
+    for study, mine in by_study(found).items():
+        if len(mine) > FEW:
+            lines.append(f"{study}: {tally(mine.values())}")
+            continue
+        for (_, _, setting), answer in mine.items():
+            told = ", ".join(f"{value} {meaning}" for value, meaning in facts(answer)) or answer.advice.reason
+            lines.append(f"{study if len(mine) == 1 else f'{study}: {setting}'}: {answer.headline}: {told}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def answer_numbers(found: Mapping[Place, Answer]) -> dict[str, dict[str, float]]:
+    """Return each study's numbers for `dvc metrics`, means over its settings; those that are unknown are left out.
+
+    accuracy: of the row that the answer recommends, or if nothing can be said of the best that combines. gain: of that
+    row on training alone, or where training alone is recommended of the best that combines.
+    """
+    numbers: dict[str, dict[str, list[float]]] = {}
+    for (study, _, _), answer in found.items():
+        mine = numbers.setdefault(study, {})
+        advice = answer.advice
+        for name, value in (("accuracy", advice.accuracy), ("gain", None if advice.gain is None else advice.gain.mean)):
+            if value is not None:
+                mine.setdefault(name, []).append(value)
+    return {
+        study: {name: round(sum(values) / len(values), 6) for name, values in mine.items()}
+        for study, mine in numbers.items()
+    }
 
 
 def markdown(boxes: Iterable[Box], tables: Mapping[str, Table] | None = None) -> str:

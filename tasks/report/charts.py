@@ -15,6 +15,8 @@ Numbers: TypeAlias = dict[str, Any]
 
 DIGITS = 5
 """Decimals of a fraction: a thousandth of a percentage point."""
+BYTES = 1
+"""Decimals of a mean number of bytes: budgets and rows are means that were taken in different orders."""
 
 
 def chart_numbers(table: pd.DataFrame, rows: pd.DataFrame, matters: float) -> Numbers:
@@ -30,11 +32,12 @@ def chart_numbers(table: pd.DataFrame, rows: pd.DataFrame, matters: float) -> Nu
     accuracy of each device that trains alone, by the row `reference`; changes: that of each method minus it.
     """
     controls = frozenset(rows["method"][rows["control"]])
+    records = _records(rows)
     alone, changes = device_changes(table, controls, matters)
     return {
         "splits": {split: name for split, name in SPLITS.items() if rows[f"{split}_mean"].notna().any()},
-        "rows": [_row(row) for row in _records(rows)],
-        "ticks": ticks([row["sent"] for row in _records(rows)]),
+        "rows": [_row(row) for row in records],
+        "ticks": ticks([row["sent"] for row in records]),
         "budgets": budget_steps(answers_by_budget(table, controls, matters)),
         "reference": str(alone.name) if len(alone) else None,
         "alone": {str(device): round(value, DIGITS) for device, value in alone.items()},
@@ -66,7 +69,7 @@ def budget_steps(found: dict[float, Answer]) -> list[Numbers]:
         if steps and steps[-1]["said"] == said:
             continue
         if steps:
-            steps[-1] |= {"below": budget}
+            steps[-1] |= {"below": round(budget, BYTES)}
         steps.append({"from": budget, "below": None, "said": said})
     for step in steps:
         low, high = format_bytes(step.pop("from")), step["below"] and format_bytes(step["below"])
@@ -91,7 +94,7 @@ def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
         for split in SPLITS
     }
     found = rows.assign(sent=sent, **named, **shared).to_dict("records")
-    return [{str(name): value for name, value in row.items()} for row in found]
+    return [{str(name): value for name, value in row.items()} | {"sent": round(row["sent"], BYTES)} for row in found]
 
 
 def _row(row: dict[str, Any]) -> Numbers:

@@ -1,8 +1,8 @@
 """The web page of a comparison: one file that holds its style, script, numbers and pictures and refers to nothing else.
 
 Tables and pictures are made here; the script (templates/page.js) turns them into charts, a slider and tables that sort.
-It is our own because the page has to stay small and to run under a strict content security policy: Plotly's bundle
-alone is larger than the page may be, and Vega compiles its expressions, which the policy forbids.
+It is our own because the page has to stay small and to run under a strict content security policy: the bundle
+of Plotly's package is larger than the page may be, and Vega compiles its expressions, which the policy forbids.
 """
 
 from __future__ import annotations

@@ -16,14 +16,27 @@ from fedcore.results.figures import accuracy_along, png
 from fedcore.results.summary import NO_SECONDS, by_group, summarise
 from fedcore.results.tidy import choose, transfer_seconds
 from fedcore.types import InputError
-from tasks.config.files import CLAIMS, GROUPS, INDEX, PAGE, PICTURES, RUNS, SECONDS, SUMMARY, TABLE
+from tasks.config.files import (
+    BRIEF,
+    CLAIMS,
+    GROUPS,
+    INDEX,
+    METRICS,
+    PAGE,
+    PICTURES,
+    PLOTS,
+    RUNS,
+    SECONDS,
+    SUMMARY,
+    TABLE,
+)
 from tasks.config.papers import Paper, Papers, of_study
 from tasks.config.settings import slug
 from tasks.config.studies import Study, find_study, run_section, title_for
 from tasks.record.result import Result
 from tasks.record.writer import RecordWriter
 from tasks.report import spreadsheet
-from tasks.report.answers import markdown, study_answers
+from tasks.report.answers import answer_numbers, brief, markdown, study_answers
 from tasks.report.page import html
 from tasks.report.plots import Plots, draw
 from tasks.report.tables import FEW, Table, csv, places, score_table
@@ -166,12 +179,15 @@ def write(found: Comparison, versioned: Path, unversioned: Path) -> None:
     versioned.mkdir(parents=True, exist_ok=True)
     unversioned.mkdir(parents=True, exist_ok=True)
     found.table.to_parquet(versioned / TABLE, index=False)
+    (versioned / PLOTS).mkdir(exist_ok=True)
     for (study, setting), picture in found.plots.comparisons.items():
-        (versioned / f"{slug(f'{study}-{setting}')}.png").write_bytes(picture)
+        (versioned / PLOTS / f"{slug(f'{study}-{setting}')}.png").write_bytes(picture)
     for place, picture in found.plots.courses.items():
-        (versioned / f"{slug('-'.join(filter(None, place)))}-rounds.png").write_bytes(picture)
+        (versioned / PLOTS / f"{slug('-'.join(filter(None, place)))}-rounds.png").write_bytes(picture)
     for study, picture in found.along.items():
-        (versioned / f"{study}.png").write_bytes(picture)
+        (versioned / PLOTS / f"{study}.png").write_bytes(picture)
+    (versioned / BRIEF).write_text(brief(found.answers))
+    (versioned / METRICS).write_text(json.dumps(answer_numbers(found.answers), indent=1) + "\n")
     (versioned / CLAIMS).write_text(csv(found.claims))
     (unversioned / SUMMARY).write_text(csv(found.summary))
     if len(found.groups):

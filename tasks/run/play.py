@@ -121,7 +121,7 @@ def save_schemas(store: Store, results: Iterable[Result], folder: Path) -> None:
 
 
 def save_metrics(results: Sequence[Result], metrics: Path, curves: Path) -> None:
-    """Write a seed's results for `dvc metrics` and `dvc plots`."""
+    """Write a seed's accuracies of the last round, and of all rounds."""
     table = pd.concat([result.table for result in results], ignore_index=True)
     for path in (metrics, curves):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from tables import frame, rows
 
 from fedcore.results.answer import Answer, Place, answers
 from fedcore.results.summary import summarise
-from tasks.report.answers import markdown, study_answers
+from tasks.report.answers import answer_numbers, brief, facts, markdown, study_answers
 from tasks.report.page import html
 from tasks.report.plots import Plots
 from tasks.report.tables import score_table
@@ -80,3 +80,42 @@ def test_markdown_and_page_show_names_as_they_are():
     assert len(cells) == len(re.split(r"(?<!\\)\|", next(x for x in text.splitlines() if x.startswith("| rank"))))
     plots = Plots({("study", "alpha=1"): dot()}, {})
     assert WICKED not in html(table, summary, {}, {}, plots=plots, answers=given)
+
+
+def test_numbers_and_facts_are_those_of_the_answer():
+    better = [[0.8, 0.7], [0.9, 0.7]]
+    table = pd.concat([
+        frame(
+            rows({"local_only": [[0.6, 0.6], [0.7, 0.6]]}, up=0.0, setting=setting), rows({"a": runs}, setting=setting)
+        )
+        for setting, runs in {"one": better, "two": [[0.7, 0.7], [0.8, 0.6]]}.items()
+    ])  # fmt: skip
+    given = answers(table, frozenset())
+    first, second = given.values()
+    assert facts(first) == [
+        ("77.5%", "right"), ("+15.0 ± 0.0", "points against training alone"), ("2 of 2", "devices helped, none hurt"),
+        ("300 B", "sent and received by a device"),
+    ]  # fmt: skip
+    assert second.advice.accuracy == pytest.approx(0.7)
+    assert brief(given).splitlines()[0] == (
+        "study: one: Use a: 77.5% right, +15.0 ± 0.0 points against training alone, 2 of 2 devices helped, none hurt, "
+        "300 B sent and received by a device"
+    )
+    assert brief(dict.fromkeys([*given][:1], first)).startswith("study: Use a: 77.5% right")
+    many = {("study", "digits", str(i)): first for i in range(4)}
+    assert brief(many) == "study: Use a in 4 of 4 settings.\n"
+    assert answer_numbers(given) == {"study": {"accuracy": 0.7375, "gain": 0.1125}}
+    alone = answers(table[table["seed"] == 0], frozenset())
+    assert [facts(one) for one in alone.values()] == [[], []]
+    assert brief(alone).splitlines()[1] == "study: two: Cannot say: there is only one seed, and two are the least"
+    assert [*answer_numbers(alone)["study"]] == ["accuracy"]
+
+
+def test_facts_of_an_answer_that_recommends_no_method_name_the_best_one():
+    runs = {"a": [[0.5], [0.5]], "b": [[0.2], [0.2]]}
+    table = frame(rows(runs), rows({"local_only": [[0.6], [0.7]]}, up=0.0))
+    (alone,) = answers(table, frozenset()).values()
+    assert alone.headline == "Train alone"
+    assert facts(alone) == [
+        ("65.0%", "right when trained alone"), ("-15.0 ± 7.1", "points with a, the best way of combining"),
+    ]  # fmt: skip
