@@ -118,7 +118,7 @@ class Cluster:
         name: the first word of the tasks' keys. For the rest see `call`.
         """
         with self._turn():
-            workers = self._addresses()
+            workers = self._addresses(0.0)
             parts = [part for part in shares(calls, max(1, len(workers))) if part]
             tasks = [
                 _Task(fn, [calls[key] for key in part], f"{name or word(fn)}-{uuid4().hex}", accelerator)
@@ -313,10 +313,10 @@ class Cluster:
                 self._running -= 1
                 self._free.notify()
 
-    def _addresses(self) -> list[str]:
-        """Return the workers' addresses, as they were at most COUNTED seconds ago."""
+    def _addresses(self, age: float = COUNTED) -> list[str]:
+        """Return the workers' addresses, as they were at most so many seconds ago."""
         when, found = self._workers
-        if time.monotonic() > when + COUNTED:
+        if time.monotonic() > when + age:
             with self._reached():
                 found = sorted(self._connect().nthreads())
             self._workers = time.monotonic(), found

@@ -12,6 +12,7 @@ from prefect.futures import PrefectFuture, as_completed
 
 from fedcore.execute.accelerator import accelerate, run_on
 from fedcore.execute.cluster import ClusterLost
+from fedcore.execute.remote import WrongWorker
 from fedcore.execute.workers import WorkerDied
 from fedcore.rounds import receive
 from tasks.cache.calls import call_save, load_call, load_call_save
@@ -196,13 +197,13 @@ RETRIES = 2
 
 def _result(kind: str, unit: Any, future: PrefectFuture[Any]) -> Any:
     """Wait for a step's record; raises its error, or Failed if its worker died each time."""
+    word = f"{kind} {_label(unit)}".strip()
     try:
         return future.result()
     except WorkerDied as died:
-        word = f"{kind} {_label(unit)}".strip()
         raise Failed(f"{word}: {died}, {max(died.times, RETRIES + 1)} times; {CONTINUE}") from None
-    except ClusterLost as lost:
-        raise Failed(f"{kind} {_label(unit)}: {lost}; {CONTINUE}") from None
+    except (ClusterLost, WrongWorker) as lost:
+        raise Failed(f"{word}: {lost}; {CONTINUE}") from None
 
 
 def _forget(number: int) -> None:
