@@ -206,7 +206,11 @@ class Cluster:
     def _survey(self) -> None:
         """Refuse workers that cannot do the steps of this process as it would; raises InputError, which names them."""
         check = None if self._check is None else remote.pack(self._check)
-        found = self._client.run(by_value("survey"), tuple(self._own), check, on_error="return")
+        for _ in range(DEATHS):
+            found = self._client.run(by_value("survey"), tuple(self._own), check, on_error="return")
+            if not any(isinstance(seen, OSError) for seen in found.values()):
+                break
+            time.sleep(COUNTED)  # a worker has just ended; another takes its place
         expected = remote.survey(self._own, None) | {"check": ""}
         wrong = [
             f"worker {place}: {words}" for place, seen in found.items() for words in differences(seen, expected)

@@ -117,7 +117,7 @@ class Session:
             "blobs": step.blobs,
         })  # fmt: skip
         if step.kind in self.local_steps:
-            self._advance(1)
+            self._advance(step.calls)
         if not step.cached:
             self.on_compute()
 
