@@ -268,8 +268,8 @@ class Cluster:
                 return found
             except KilledWorker as killed:
                 raise died(task, killed.allowed_failures + 1) from None
-            except CancelledError:
-                self._refuse_if_lost()
+            except CancelledError as error:
+                self._refuse_if_lost(getattr(error, "reason", "") == "scheduler-connection-lost")
             finally:
                 future.release()
         raise died(task, DEATHS)
@@ -294,10 +294,11 @@ class Cluster:
             self._refuse_if_lost()
             raise
 
-    def _refuse_if_lost(self) -> None:
+    def _refuse_if_lost(self, lost: bool = False) -> None:
+        """Raise WorkersClosed or ClusterLost. lost: the scheduler was lost, though there may be a new one by now."""
         if self._closed:
             raise WorkersClosed("the cluster is closed") from None
-        if self._client.status != "running":
+        if lost or self._client.status != "running":
             raise ClusterLost(f"the scheduler at {self._place()} has gone") from None
 
     def _place(self) -> str:
