@@ -121,6 +121,7 @@ def main(place: str, workers: int = 20, schedulers: int = 5) -> None:
                 elif killed["schedulers"] < schedulers and found and "dask:" in (folder / "flow.log").read_text():
                     service.running[0].kill()
                     killed["schedulers"] += 1
+                    flow.wait()
             ends.append(flow.returncode)
             last = (folder / "flow.log").read_text().strip().splitlines()[-1]
             print(f"exit code {flow.returncode}: {last}", flush=True)

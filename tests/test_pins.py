@@ -11,6 +11,8 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 from project import ROOT
 
+from fedcore.execute.remote import PACKAGES
+
 CONSTRAINTS = (ROOT / "constraints.txt").read_text()
 PIPELINE = [
     Requirement(line)
@@ -52,6 +54,13 @@ def test_constraints_allow_what_the_project_asks_for():
         name = re.sub(r"[-_.]+", "-", requirement.name).lower()
         assert name in exact, name
         assert requirement.specifier.contains(exact[name]), requirement
+
+
+def test_the_workers_of_a_cluster_have_the_librarys_packages_in_common():
+    """Those that show something or count threads aside; the pipeline's steps use one more."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {Requirement(line).name for line in project["dependencies"]}
+    assert {*PACKAGES} == names - {"rich", "threadpoolctl"} | {"safetensors"}
 
 
 @pytest.mark.slow

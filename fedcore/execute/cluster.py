@@ -118,7 +118,7 @@ class Cluster:
         name: the first word of the tasks' keys. For the rest see `call`.
         """
         with self._turn():
-            workers = self._addresses()
+            workers = self._addresses(0.0)
             parts = [part for part in shares(calls, max(1, len(workers))) if part]
             tasks = [
                 _Task(fn, [calls[key] for key in part], f"{name or word(fn)}-{uuid4().hex}", accelerator)
@@ -206,7 +206,11 @@ class Cluster:
     def _survey(self) -> None:
         """Refuse workers that cannot do the steps of this process as it would; raises InputError, which names them."""
         check = None if self._check is None else remote.pack(self._check)
-        found = self._client.run(by_value("survey"), tuple(self._own), check, on_error="return")
+        for _ in range(DEATHS):
+            found = self._client.run(by_value("survey"), tuple(self._own), check, on_error="return")
+            if not any(isinstance(seen, OSError) for seen in found.values()):
+                break
+            time.sleep(COUNTED)  # a worker has just ended; another takes its place
         expected = remote.survey(self._own, None) | {"check": ""}
         wrong = [
             f"worker {place}: {words}" for place, seen in found.items() for words in differences(seen, expected)
@@ -264,8 +268,8 @@ class Cluster:
                 return found
             except KilledWorker as killed:
                 raise died(task, killed.allowed_failures + 1) from None
-            except CancelledError:
-                self._refuse_if_lost()
+            except CancelledError as error:
+                self._refuse_if_lost(getattr(error, "reason", "") == "scheduler-connection-lost")
             finally:
                 future.release()
         raise died(task, DEATHS)
@@ -290,10 +294,11 @@ class Cluster:
             self._refuse_if_lost()
             raise
 
-    def _refuse_if_lost(self) -> None:
+    def _refuse_if_lost(self, lost: bool = False) -> None:
+        """Raise WorkersClosed or ClusterLost. lost: the scheduler was lost, though there may be a new one by now."""
         if self._closed:
             raise WorkersClosed("the cluster is closed") from None
-        if self._client.status != "running":
+        if lost or self._client.status != "running":
             raise ClusterLost(f"the scheduler at {self._place()} has gone") from None
 
     def _place(self) -> str:
@@ -313,10 +318,10 @@ class Cluster:
                 self._running -= 1
                 self._free.notify()
 
-    def _addresses(self) -> list[str]:
-        """Return the workers' addresses, as they were at most COUNTED seconds ago."""
+    def _addresses(self, age: float = COUNTED) -> list[str]:
+        """Return the workers' addresses, as they were at most so many seconds ago."""
         when, found = self._workers
-        if time.monotonic() > when + COUNTED:
+        if time.monotonic() > when + age:
             with self._reached():
                 found = sorted(self._connect().nthreads())
             self._workers = time.monotonic(), found

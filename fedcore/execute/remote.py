@@ -20,7 +20,7 @@ Packet: TypeAlias = tuple[bytes, Any]
 
 PACKAGES = (
     "annotated-types", "clarabel", "cloudpickle", "cvxpy", "numpy", "pandas", "pillow", "POT", "pyarrow", "pydantic",
-    "scikit-learn", "scipy", "torch",
+    "safetensors", "scikit-learn", "scipy", "torch",
 )  # fmt: skip
 """The packages whose versions all processes of a run have in common: those that steps use."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tasks.cache.store import Ref, Store, flatten
@@ -12,6 +12,11 @@ from tasks.cache.store import Ref, Store, flatten
 def load_call_save(store: Store, fn: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
     """Load the arguments' references, call the function and store its result; returns it with the seconds it took."""
     return call_save(store, lambda *loaded: fn(*store.get(loaded)), args)
+
+
+def load_calls_save(store: Store, fn: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> dict[str, Any]:
+    """Do the same for several calls of a function, one after another; the value is the list of their results."""
+    return call_save(store, lambda: [store.put(fn(*store.get(args))) for args in calls], ())
 
 
 def call_save(store: Store, fn: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class Step:
 
     kind: its word, such as train, fuse or evaluate. cached: whether it was a cache hit. wall, cpu: the seconds that it
     took when it was computed, in this run or an earlier one. blobs: the digests of those that its result refers to.
+    calls: how many devices' steps it consists of.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class Step:
     wall: float
     cpu: float
     blobs: tuple[str, ...]
+    calls: int = 1
 
 
 def append(line: Line) -> None:

@@ -81,7 +81,9 @@ class SharedStore(Store):
     def open(self) -> None:
         """Raise ImportError, ValueError, OSError or StoreLost if the store cannot be written."""
         with self._asked() as (files, root):
-            _put(files, f"{root}/{MARKS}/opened", b"")
+            name = f"{root}/{MARKS}/opened-{uuid4().hex}"
+            _put(files, name, b"")
+            files.rm_file(name)
 
     def holds(self, ref: Ref) -> bool:
         """Tell whether a blob exists and is intact, here or after it has been fetched."""
@@ -94,10 +96,9 @@ class SharedStore(Store):
         with self._asked():
             known = _sizes(self.url)
         for ref in {*found}:
-            if known.get(ref.digest) is None and super().holds(ref):
-                self._offer(ref, self.path(ref).read_bytes())
-            elif ref.digest in known and super().holds(ref) and known[ref.digest] != self.path(ref).stat().st_size:
-                self._remove(ref)
+            if super().holds(ref) and known.get(ref.digest) != self.path(ref).stat().st_size:
+                if ref.digest in known:
+                    self._remove(ref)
                 self._offer(ref, self.path(ref).read_bytes())
 
     def drop(self, ref: Ref) -> None:

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fedcore.execute.accelerator import find_accelerator
 from fedcore.execute.cluster import Cluster, ClusterLost
+from fedcore.execute.remote import WrongWorker
 from fedcore.execute.workers import WorkerDied, WorkersClosed
 from fedcore.types import InputError
 from tasks.cache import journal
@@ -28,7 +29,7 @@ from tasks.prefect import server
 from tasks.prefect.engine import Engine
 from tasks.prefect.steps import Steps
 
-KNOWN = (InputError, Failed, WorkerDied, WorkersClosed, ClusterLost, KeyboardInterrupt, TerminationSignal)
+KNOWN = (InputError, Failed, WorkerDied, WorkersClosed, ClusterLost, WrongWorker, KeyboardInterrupt, TerminationSignal)
 
 REPEATED = ("Finished in state", "Crash detected!", "Unable to connect to", "Service 'EventsWorker' failed")
 """Beginnings of lines that repeat an error, or that a server which is started again makes void."""
@@ -116,7 +117,7 @@ class Session:
             "blobs": step.blobs,
         })  # fmt: skip
         if step.kind in self.local_steps:
-            self._advance(1)
+            self._advance(step.calls)
         if not step.cached:
             self.on_compute()
 

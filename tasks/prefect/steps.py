@@ -14,10 +14,11 @@ from prefect.transactions import IsolationLevel
 
 from fedcore.execute.accelerator import accelerate, run_on
 from fedcore.execute.cluster import ClusterLost
+from fedcore.execute.remote import WrongWorker
 from fedcore.execute.workers import WorkerDied
 from fedcore.rounds import receive
 from fedcore.threats import admit
-from tasks.cache.calls import call_save, load_call, load_call_save
+from tasks.cache.calls import call_save, load_call, load_call_save, load_calls_save
 from tasks.cache.journal import Step
 from tasks.cache.keys import Digest
 from tasks.cache.shared import with_blobs
@@ -27,6 +28,12 @@ from tasks.config.command import CONTINUE, Failed
 from tasks.prefect.engine import Engine
 from tasks.prefect.locks import StepLocks
 from tasks.prefect.records import sealed
+
+MANY = 256
+"""The most calls of a map that are a step each."""
+
+SHARD = 64
+"""Calls in a step where there are more than MANY: Prefect takes longer for a step than a small device's training."""
 
 
 class Steps:
@@ -62,16 +69,29 @@ class Steps:
         return self._run_in_workers(fn, {"": args}, None)[""]
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
-        return self._run_in_workers(accelerate(fn, self.accelerator), calls, self.accelerator)
+        """Run a step on each unit's arguments; many of them share a step (see `into_shards`)."""
+        placed = accelerate(fn, self.accelerator)
+        if len(calls) <= MANY:
+            return self._run_in_workers(placed, calls, self.accelerator)
+        shards = into_shards(calls)
+        sharded = {label: tuple(shard.values()) for label, shard in shards.items()}
+        found = self._run_in_workers(placed, sharded, self.accelerator, load_calls_save)
+        return {
+            unit: result for label, shard in shards.items() for unit, result in zip(shard, found[label], strict=True)
+        }
 
     def _run_in_workers(
-        self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], accelerator: str | None
+        self,
+        fn: Callable[..., Any],
+        calls: Mapping[Any, tuple[Any, ...]],
+        accelerator: str | None,
+        work: Callable[..., Any] = load_call_save,
     ) -> dict[Any, Any]:
         def body(name: str, *args: Any) -> Any:
-            call = partial(self.workers.call, load_call_save, self.store, fn, args, name=name, accelerator=accelerator)
+            call = partial(self.workers.call, work, self.store, fn, args, name=name, accelerator=accelerator)
             return with_blobs(self.store, args, call)
 
-        return self._map(fn, calls, body)
+        return self._map(fn, calls, body, sharded=work is load_calls_save)
 
     def run_inline(self, fn: Callable[..., Any], *args: Any, start: bool = False) -> Any:
         """Run a step in this process, since it takes less time than a worker needs to start.
@@ -116,6 +136,7 @@ class Steps:
         calls: Mapping[Any, tuple[Any, ...]],
         body: Callable[..., Any],
         needed: Callable[[Any], Any] = lambda value: value,
+        sharded: bool = False,
     ) -> dict[Any, Any]:
         kind = word_of(fn, *next(iter(calls.values()), ()))
         keys = {unit: self._digest.of(("step", fn, args)) for unit, args in calls.items()}
@@ -141,7 +162,7 @@ class Steps:
             self._records[keys[unit]] = record
             steps[unit] = Step(
                 kind, _label(unit), keys[unit], not jobs[unit].ran, record["wall"], record["cpu"],
-                tuple(sorted({ref.digest for ref in refs(value)})),
+                tuple(sorted({ref.digest for ref in refs(value)})), len(calls[unit]) if sharded else 1,
             )  # fmt: skip
             self.on_step(steps[unit])
             results[unit] = value
@@ -183,6 +204,16 @@ class InMemory:
         return with_blobs(self.store, tuple(calls.values()), call)
 
 
+def into_shards(calls: Mapping[Any, Any]) -> dict[str, dict[Any, Any]]:
+    """Divide the calls of many devices into shards of SHARD that follow one another, each a step of its own.
+
+    Its key covers its own devices, so that one that changes costs its shard.
+    """
+    units = list(calls)
+    parts = [units[start : start + SHARD] for start in range(0, len(units), SHARD)]
+    return {f"{_label(part[0])} to {_label(part[-1])}": {unit: calls[unit] for unit in part} for part in parts}
+
+
 class _Job:
     """A step's work, and whether this run has done it."""
 
@@ -202,13 +233,13 @@ RETRIES = 2
 
 def _result(kind: str, unit: Any, future: PrefectFuture[Any]) -> Any:
     """Wait for a step's record; raises its error, or Failed if its worker died each time."""
+    word = f"{kind} {_label(unit)}".strip()
     try:
         return future.result()
     except WorkerDied as died:
-        word = f"{kind} {_label(unit)}".strip()
         raise Failed(f"{word}: {died}, {max(died.times, RETRIES + 1)} times; {CONTINUE}") from None
-    except ClusterLost as lost:
-        raise Failed(f"{kind} {_label(unit)}: {lost}; {CONTINUE}") from None
+    except (ClusterLost, WrongWorker) as lost:
+        raise Failed(f"{word}: {lost}; {CONTINUE}") from None
 
 
 def _forget(number: int) -> None:

@@ -29,7 +29,7 @@ from tasks.config import environment
 from tasks.config.request import Job
 from tasks.config.studies import run_section
 from tasks.prefect.records import is_whole
-from tasks.prefect.steps import word_of
+from tasks.prefect.steps import MANY, into_shards, word_of
 from tasks.record.result import PreparedData
 from tasks.report.forecast import Expected, print_forecast
 from tasks.run import partitions
@@ -89,7 +89,13 @@ class Lookup:
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
         placed, share = accelerate(fn, self.accelerator), 1 / min(self.workers, max(1, len(calls)))
-        found = {}
+        found: dict[Any, Any] = {}
+        if len(calls) > MANY:
+            for label, shard in into_shards(calls).items():
+                nothing = partial(self._stand_ins, fn=fn, calls=shard)
+                values = self._find(placed, label, tuple(shard.values()), len(shard) * share, nothing)
+                found |= zip(shard, values, strict=True)
+            return found
         for unit, args in calls.items():
             found[unit] = self._find(placed, unit, args, share, partial(self._stand_in, fn=fn, args=args))
         return found
@@ -131,6 +137,9 @@ class Lookup:
             self.done.append(Step(kind, str(unit), key, cached, 0.0, 0.0, ()))
             self.work[kind] += 0 if cached else work
         return value if cached else stand_in(key)
+
+    def _stand_ins(self, key: str, fn: Any, calls: Mapping[Any, tuple[Any, ...]]) -> list[Any]:
+        return [self._stand_in(f"{key} {number}", fn, args) for number, args in enumerate(calls.values())]
 
     def _stand_in(self, key: str, fn: Any, args: tuple[Any, ...]) -> Any:
         """Return what the step of that key returns, with references to nothing, the same whenever it is asked for."""

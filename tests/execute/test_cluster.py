@@ -215,9 +215,7 @@ def test_workers_of_several_threads_are_refused():
 
 def test_a_scheduler_that_is_not_there_is_refused_in_one_line(monkeypatch):
     monkeypatch.setattr(room, "PATIENCE", 0.2)
-    line = refused("tcp://127.0.0.1:9")
-    assert line.startswith("cluster tcp://127.0.0.1:9: no scheduler with workers answers (")
-    assert "Connection refused" in line
+    assert refused("tcp://127.0.0.1:9").startswith("cluster tcp://127.0.0.1:9: no scheduler with workers answers (")
 
 
 def test_a_scheduler_without_workers_is_refused_in_one_line(monkeypatch):

@@ -210,6 +210,28 @@ def as_they_end(probe: Probe) -> dict[str, Any]:
     return {"seen": seen, "units": list(found), "steps": [step.unit for step in steps.done], "errors": errors}
 
 
+def in_shards(probe: Probe) -> dict[str, Any]:
+    """Run a step on nine devices as shards of four, then once more with another argument for one of them."""
+    many, shard = steps_room.MANY, steps_room.SHARD
+    calls = {f"d{i}": ("shards", Update({"w": X["w"] + i})) for i in range(9)}
+    alone = Steps(probe.store, probe.workers).map(work.double, calls)
+    steps_room.MANY, steps_room.SHARD = 8, 4
+    try:
+        runs = []
+        for changed in (calls, {**calls, "d5": ("shards", Update(X))}):
+            steps = Steps(probe.store, probe.workers)
+            found = steps.map(work.double, changed)
+            runs.append((found, [(step.unit, step.cached, step.calls, step.kind) for step in steps.done]))
+    finally:
+        steps_room.MANY, steps_room.SHARD = many, shard
+    (first, steps_of_first), (second, steps_of_second) = runs
+    return {
+        "same": [first == alone, list(first) == list(calls)],
+        "changed": [unit for unit in calls if second[unit] != first[unit]],
+        "steps": [steps_of_first, steps_of_second],
+    }
+
+
 @flow(persist_result=False)
 def find() -> dict[str, Any]:
     found: dict[str, Any] = {}
@@ -271,6 +293,7 @@ def find() -> dict[str, Any]:
         }  # fmt: skip
         found["as they end"] = as_they_end(probe)
         found["again"] = again_in_one_run(probe)
+        found["shards"] = in_shards(probe)
         bound = Steps(probe.store, pool)
         bound(partial(partial(work.double, "bound"), Update(X)))
         found["name"] = bound.done[0].kind

@@ -126,3 +126,15 @@ def test_devices_steps_on_an_accelerator_have_keys_of_their_own(found: dict[str,
     assert first == [["double", False], ["rounds", False], ["double", False]]
     assert other == [["double", False], ["rounds", False], ["double", True]]
     assert again == [["double", True], ["rounds", True], ["double", True]]
+
+
+def test_many_devices_share_steps_and_one_that_changes_costs_its_own(found: dict[str, Any]):
+    """The results are those of a step per device, to the last bit."""
+    shards = found["shards"]
+    assert shards["same"] == [True, True]
+    assert shards["changed"] == ["d5"]
+    sizes = [("d0 to d3", 4), ("d4 to d7", 4), ("d8 to d8", 1)]
+    assert shards["steps"] == [
+        [[unit, cached, size, "double"] for (unit, size), cached in zip(sizes, hits, strict=True)]
+        for hits in ([False] * 3, [True, False, True])
+    ]
