@@ -205,7 +205,8 @@ def stored(project: Project) -> tuple[int, int]:
 
 
 TRIALS: dict[str, tuple[int, Callable[[Soak, str, random.Random], list[str]]]] = {
-    "kill": (6, kill), "spoil": (2, spoil), "full": (1, fill), "clock": (1, turn_back), "crowd": (1, crowd), "replay": (1, replay),
+    "kill": (6, kill), "spoil": (2, spoil), "full": (1, fill), "clock": (1, turn_back), "crowd": (1, crowd),
+    "replay": (1, replay),
 }  # fmt: skip
 """kind -> (weight, trial)"""
 
