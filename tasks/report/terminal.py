@@ -15,6 +15,7 @@ from rich.text import Text
 from fedcore.results.answer import Answer, Place
 from fedcore.results.summary import SPLITS, verdict
 from tasks.report.answers import study_answers
+from tasks.report.console import PlainConsole
 from tasks.report.tables import FEW, cells, notes, number, places
 
 VERDICTS = {"holds": "bold", "does not hold": "bold", "not tested": ""}
@@ -58,7 +59,7 @@ def print_claims(claims: pd.DataFrame, console: Console | None = None) -> None:
 
 def standard() -> Console:
     """Return a console on standard output: as wide as the terminal, else WIDE."""
-    return Console(width=None if sys.stdout.isatty() else WIDE)
+    return PlainConsole(width=None if sys.stdout.isatty() else WIDE)
 
 
 def _print_grid(summary: pd.DataFrame, console: Console) -> None:

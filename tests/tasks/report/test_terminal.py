@@ -6,9 +6,12 @@ import pandas as pd
 import pytest
 from comparisons import METHODS, claims, comparison, summary, sweep
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 from tables import NO_SECONDS, frame, rows
 
 from fedcore.results.summary import summarise
+from tasks.report.console import PlainConsole
 from tasks.report.terminal import print_claims, print_summary
 
 
@@ -16,6 +19,19 @@ def printed(found: pd.DataFrame, width: int) -> str:
     out = io.StringIO()
     print_summary(found, Console(file=out, width=width))
     return out.getvalue()
+
+
+@pytest.mark.parametrize("name", ["a\x1b[31mb", "a\x1b]0;title\x07b", "a\u202eb", "a\rb", "a\x9bb"])
+def test_a_name_does_not_steer_the_terminal(name: str):
+    out = io.StringIO()
+    console = PlainConsole(file=out, width=60)
+    table = Table("device", name)
+    table.add_row(name, Text(name))
+    console.print(table)
+    console.print(Text(name, style="bold"))
+    console.print(name, markup=False)
+    assert all(line.isprintable() for line in out.getvalue().split("\n"))
+    assert out.getvalue().count("a") > 4
 
 
 @pytest.mark.slow
