@@ -1,8 +1,9 @@
-"""What a convolutional net learns from Gaussian draws, and whether other draws help: python -m benchmarks.draws [data
-folder [seeds]]
+"""What a convolutional net learns from Gaussian draws, and whether other draws help.
 
-Eight devices with 6,000 images of MNIST (Dirichlet, alpha .5), 15,000 draws, a CNN of 8 and 16 maps and an MLP of 200 and
-100 units. Prints accuracy on 3,000 test images.
+python -m benchmarks.draws [data folder [seeds]]
+
+Eight devices with 6,000 images of MNIST (Dirichlet, alpha .5), 15,000 draws, a CNN of 8 and 16 maps, and an MLP of 200
+and 100 units. Prints accuracy on 3,000 test images.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def measure(mnist: fc.Dataset, seed: int) -> dict[str, float]:
     }
     x, y = draw(told, counts, SKETCHES.draws, turn.generator("draws"))
     plain, _ = draw(bare, counts, SKETCHES.draws, turn.generator("draws"))  # the same draws without residual noise
-    real = [torch.cat(parts) for parts in zip(*((d.data.train.inputs(), d.data.train.y) for d in devices.values()))]
+    images = [device.data.train for device in devices.values()]
+    real = torch.cat([part.inputs() for part in images]), torch.cat([part.y for part in images])
 
     def answers(name: str, inputs: torch.Tensor) -> torch.Tensor:
         parts = torch.split(inputs, 2048)
