@@ -51,11 +51,12 @@ def facts(answer: Answer) -> list[tuple[str, str]]:
         return []
     gain = f"{points(advice.gain.mean)} ± {100 * advice.gain.spread:.1f}"
     best = f"with {advice.best}, the best way of combining"
+    against = "points against training alone" if answer.own else "points against one device's model"
     if advice.action is Action.UNSURE:
-        return [(f"{advice.accuracy:.1%}", f"right {best}"), (gain, "points against training alone")]
+        return [(f"{advice.accuracy:.1%}", f"right {best}"), (gain, against)]
     if advice.action is not Action.USE:
         return [(f"{advice.accuracy:.1%}", "right when trained alone"), (gain, f"points {best}")]
-    found = [(f"{advice.accuracy:.1%}", "right"), (gain, "points against training alone")]
+    found = [(f"{advice.accuracy:.1%}", "right"), (gain, against)]
     if devices is not None:
         found.append((f"{devices.helped} of {devices.count}", f"devices helped, {devices.hurt or 'none'} hurt"))
     return [*found, (format_bytes(answer.up + answer.down), "sent and received by a device")]
