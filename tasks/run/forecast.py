@@ -107,13 +107,13 @@ class Lookup:
         self, fn: Callable[..., Any], *args: Any, unkeyed: tuple[Any, ...] = (), needed: Callable[[Any], Any]
     ) -> Any:
         method, fed, _, place, _, left = (*args, *unkeyed)[:6]
-        stage = method.stages[place[3]]
+        stage = method.stages[place[4]]
         turns = left * max(1, round(stage.fraction * len(fed.devices)))
 
         def stand_in(key: str) -> dict[str, Any]:
             sent = dict.fromkeys(fed.devices, int(stage.fraction * self.model) if stage.combine is not None else 0)
-            state: Any = Ref(f"{key} server", self.model), dict.fromkeys(fed.devices, Ref(key, self.model)), {}
-            return {"state": state, "rounds": [(sent, sent, {})] * left, "reports": [Report()] * left}
+            state: Any = Ref(f"{key} server", self.model), dict.fromkeys(fed.devices, Ref(key, self.model)), {}, {}
+            return {"state": state, "delivered": [], "rounds": [(sent, sent, {})] * left, "reports": [Report()] * left}
 
         return self._find(accelerate(fn, self.accelerator), "", args, turns, stand_in, needed)
 
