@@ -115,7 +115,8 @@ def main(place: str, workers: int = 20, schedulers: int = 5) -> None:
             while flow.poll() is None:
                 time.sleep(draw.uniform(0.5, 3))
                 found = service.workers()
-                if killed["workers"] < workers and found:
+                due = killed["workers"] * (schedulers + 1) >= workers * (killed["schedulers"] + 1)
+                if killed["workers"] < workers and found and not due:
                     draw.choice(found).kill()
                     killed["workers"] += 1
                 elif killed["schedulers"] < schedulers and found and "dask:" in (folder / "flow.log").read_text():

@@ -23,8 +23,8 @@ JOURNAL = environment.STATE / "journal.jsonl"
 FLOWS = environment.STATE / "flows"
 
 Line = dict[str, Any]
-"""Keys: time (seconds since 1970), process, flow, step, unit, key, cached, wall and cpu (seconds), and blobs: the
-digests of those that the step's result refers to."""
+"""Keys: time (seconds since 1970), process, flow, step, unit, key, cached, wall and cpu (seconds), blobs: the digests
+of those that the step's result refers to, and calls: of how many devices' steps it consists, if of several."""
 
 
 @dataclass(frozen=True)

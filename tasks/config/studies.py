@@ -88,8 +88,8 @@ class Run(Section):
 
     workers: processes of this machine; None: one per core. engine: what computes steps, these processes or a Dask
     cluster; cluster: the address of its scheduler, None for one of its own. store: the folder or URL of the results of
-    steps, None for the project's state. matters: the least difference in accuracy
-    that matters to the answer, a fraction.
+    steps, None for the project's state. matters: the least difference in accuracy that matters to the answer, a
+    fraction.
     """
 
     studies: Annotated[list[str], Field(min_length=1)]

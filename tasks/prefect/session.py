@@ -114,7 +114,7 @@ class Session:
         journal.append({
             "process": os.getpid(), "flow": self.flow, "step": step.kind, "unit": step.unit, "key": step.key,
             "cached": step.cached, "wall": round(step.wall, 4), "cpu": round(step.cpu, 4),
-            "blobs": step.blobs,
+            "blobs": step.blobs, **({"calls": step.calls} if step.calls > 1 else {}),
         })  # fmt: skip
         if step.kind in self.local_steps:
             self._advance(step.calls)

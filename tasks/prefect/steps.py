@@ -237,7 +237,8 @@ def _result(kind: str, unit: Any, future: PrefectFuture[Any]) -> Any:
     try:
         return future.result()
     except WorkerDied as died:
-        raise Failed(f"{word}: {died}, {max(died.times, RETRIES + 1)} times; {CONTINUE}") from None
+        times = died.times if died.times > 1 else RETRIES + 1
+        raise Failed(f"{word}: {died}, {times} times; {CONTINUE}") from None
     except (ClusterLost, WrongWorker) as lost:
         raise Failed(f"{word}: {lost}; {CONTINUE}") from None
 

@@ -39,7 +39,7 @@ from tasks.run.segments import rounds
 
 
 class History:
-    """What this project's journal says of earlier steps: seconds and bytes by kind."""
+    """What this project's journal says of earlier steps: seconds and bytes of one device's, by kind."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -47,11 +47,11 @@ class History:
 
     @cached_property
     def seconds(self) -> dict[str, float]:
-        """Median seconds of a step by kind; those of rounds are of one device in one round."""
+        """Median seconds by kind; those of rounds are of one device in one round."""
         found: dict[str, list[float]] = defaultdict(list)
         for line in self._lines:
             if line["step"] != "rounds":
-                found[line["step"]].append(float(line["wall"]))
+                found[line["step"]].append(float(line["wall"]) / line.get("calls", 1))
             elif (record := look_up(line["key"])) is not None:
                 played = unflatten(record["value"], {})["rounds"]
                 turns = sum(bool(up[name] or down[name]) for up, down, _ in played for name in up)
@@ -60,11 +60,12 @@ class History:
 
     @cached_property
     def disk(self) -> dict[str, float]:
-        """Median bytes of the blobs of a step by kind."""
+        """Median bytes of blobs by kind."""
         found: dict[str, list[float]] = defaultdict(list)
         for line in self._lines:
             paths = [self.store.path(Ref(digest, 0)) for digest in line.get("blobs", ())]
-            found[line["step"]].append(sum(path.stat().st_size for path in paths if path.is_file()))
+            size = sum(path.stat().st_size for path in paths if path.is_file())
+            found[line["step"]].append(size / line.get("calls", 1))
         return {kind: median(sizes) for kind, sizes in found.items()}
 
 
@@ -93,7 +94,7 @@ class Lookup:
         if len(calls) > MANY:
             for label, shard in into_shards(calls).items():
                 nothing = partial(self._stand_ins, fn=fn, calls=shard)
-                values = self._find(placed, label, tuple(shard.values()), len(shard) * share, nothing)
+                values = self._find(placed, label, tuple(shard.values()), len(shard) * share, nothing, calls=len(shard))
                 found |= zip(shard, values, strict=True)
             return found
         for unit, args in calls.items():
@@ -128,13 +129,14 @@ class Lookup:
         work: float,
         stand_in: Callable[[str], Any],
         needed: Callable[[Any], Any] = lambda value: value,
+        calls: int = 1,
     ) -> Any:
         key, kind = self._digest.of(("step", fn, args)), word_of(fn, *args)
         record = look_up(key)
         value = None if record is None else unflatten(record["value"], {})
         cached = record is not None and all(self.store.holds(ref) for ref in refs(needed(value)))
         if key not in {step.key for step in self.done}:  # methods share steps
-            self.done.append(Step(kind, str(unit), key, cached, 0.0, 0.0, ()))
+            self.done.append(Step(kind, str(unit), key, cached, 0.0, 0.0, (), calls))
             self.work[kind] += 0 if cached else work
         return value if cached else stand_in(key)
 
@@ -193,14 +195,14 @@ def forecast(jobs: Iterable[Job], store: Store, workers: int, accelerator: str |
                 before, look.work = len(look.done), defaultdict(float)
                 traffic = play(method, fed, job.seed, look, setting.every)
                 steps = look.done[before:]
-                left = [step.kind for step in steps if not step.cached]
+                left = [step for step in steps if not step.cached]
                 yield Expected(
                     job.study, row.label, len(steps), len(steps) - len(left),
                     sum(work * history.seconds.get(kind, 0.0) for kind, work in look.work.items()),
-                    sum(history.disk.get(kind, look.model) for kind in left), traffic,
+                    sum(history.disk.get(step.kind, look.model) * step.calls for step in left), traffic,
                     3 * look.model * len(fed.devices),  # each device's memory, message and update
                     largest + 4 * look.model,  # its gradient and two of Adam
-                    frozenset(left) - frozenset(history.seconds),
+                    frozenset(step.kind for step in left) - frozenset(history.seconds),
                 )  # fmt: skip
 
 
