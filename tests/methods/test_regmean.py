@@ -180,7 +180,7 @@ def outputs_of(params, net, x):
 
 
 @pytest.mark.parametrize("net", [NET, IMAGES], ids=["mlp", "cnn"])
-def test_repaired_units_have_the_mean_and_deviation_of_all_devices_own_units(net):
+def test_repaired_units_have_the_moments_of_all_devices_own_units(net):
     devices = {name: device(name, net, 8 + 5 * k) for k, name in enumerate("abc")}
     fed = Federation(devices, device("d", net).data.test, 3)
     nets_of = dict.fromkeys("abc", net)
@@ -210,7 +210,7 @@ def test_repair_leaves_a_lone_device_its_model():
     )
 
 
-def test_units_that_never_vary_and_layers_without_examples_keep_their_scale():
+def test_units_that_never_vary_keep_their_scale_as_do_empty_layers():
     weights = torch.randn(2, 4, generator=torch.Generator().manual_seed(0)).double()
     a = closed.append_one(torch.randn(9, 3, generator=torch.Generator().manual_seed(1))).double()
     weights[0, :3] = 0
