@@ -92,7 +92,7 @@ def test_units_are_put_in_the_order_of_the_target(net):
     torch.testing.assert_close(reorder(mixed, align_units(mixed, params, net.table), net.table), params)
 
 
-def test_the_order_is_that_of_the_device_with_most_examples():
+def test_each_device_gets_the_order_of_the_one_with_most_examples():
     built, params, names = pleas(align="exact"), model("one"), ("a", "b", "c")
     mixed = {name: shuffled(params, NET, k) for k, name in enumerate(names)}
     updates = {name: Update(one, size=9 + (name == "b")) for name, one in mixed.items()}

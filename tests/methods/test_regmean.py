@@ -210,7 +210,7 @@ def test_repair_leaves_a_lone_device_its_model():
     )
 
 
-def test_constant_units_and_layers_without_examples_keep_their_scale():
+def test_units_that_never_vary_keep_their_scale_as_do_empty_layers():
     weights = torch.randn(2, 4, generator=torch.Generator().manual_seed(0)).double()
     a = closed.append_one(torch.randn(9, 3, generator=torch.Generator().manual_seed(1))).double()
     weights[0, :3] = 0
