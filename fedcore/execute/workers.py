@@ -58,7 +58,7 @@ class Inline:
     """Runs steps in this process, one after another."""
 
     def call(self, fn: Callable[..., Result], *args: Any, name: str = "", accelerator: str | None = None) -> Result:
-        """Run one step with a worker's settings of PyTorch. name, accelerator: of use to a cluster only."""
+        """Run one step with a worker's settings of PyTorch. name, accelerator: as for `Workers.call`."""
         with one_thread():
             return fn(*args)
 
@@ -70,7 +70,7 @@ class Inline:
         name: str = "",
         accelerator: str | None = None,
     ) -> dict[Key, Result]:
-        """Run a step on each key's arguments, see `call`."""
+        """Run a step on each key's arguments. name, accelerator: as for `Workers.call`."""
         return {key: self.call(fn, *args) for key, args in calls.items()}
 
     def __call__(self, fn: Callable[..., Result], *args: Any) -> Result:
