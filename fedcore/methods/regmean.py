@@ -160,19 +160,19 @@ def merge(
             )
         merged |= closed.to_layer(found, merged, layer)
     if repair and len(layers) > 1:
-        both = list(zip(models, grams, strict=True))
-        goals = {
-            layer: torch.stack([closed.output_sums(closed.matrix(model, layer), of[layer]) for model, of in both]).sum(
-                0
-            )
-            for layer in layers[:-1]
-        }
+        goals = {layer: outputs_of(models, grams, layer) for layer in layers[:-1]}
         first, *upper = layers[:-1]
         sums = closed.output_sums(closed.matrix(merged, first), torch.stack([of[first] for of in grams]).sum(0))
         merged |= closed.to_layer(closed.rescale(closed.matrix(merged, first), sums, goals[first]), merged, first)
         server = {f"{GOAL}{layer}": goals[layer] for layer in upper}
         server |= {leaf: x for leaf, x in merged.items() if leaf.rpartition(".")[0] in upper}
     return server, to_everyone(turn.names, Message(merged))
+
+
+def outputs_of(models: Sequence[Params], grams: Sequence[Grams], layer: str) -> Tensor:
+    """Return the sums of a layer's outputs in all devices' own models, (3, m), see `closed.output_sums`."""
+    sums = [closed.output_sums(closed.matrix(p, layer), of[layer]) for p, of in zip(models, grams, strict=True)]
+    return torch.stack(sums).sum(0)
 
 
 @step_word("sum")
