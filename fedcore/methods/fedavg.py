@@ -71,7 +71,7 @@ def fedavg(
     """
     require_equal(nets)
     if sums == "masked":
-        asked = {"fraction": (fraction, 1.0), "sends": (sends, "model"), "robust": (robust, MEAN)}
+        asked = {"fraction": (fraction, 1.0), "sends": (sends, "model"), "mixing": (robust.mixing, "mean")}
         for key, (value, needed) in asked.items():
             if value != needed:
                 raise InputError(

@@ -98,7 +98,7 @@ def test_a_masked_model_tells_nothing_and_no_mask_is_used_twice():
     assert not any(torch.equal(leaf, later[name]) for name, leaf in one.items())
 
 
-@pytest.mark.parametrize(("key", "value"), [("fraction", 0.5), ("sends", "change")])
+@pytest.mark.parametrize(("key", "value"), [("fraction", 0.5), ("sends", "change"), ("mixing", "median")])
 def test_masked_sums_take_all_devices_models(key, value):
     with pytest.raises(InputError, match=rf"^fedavg\.{key} = {value}: masked sums are of all devices' models"):
         fedavg(sums="masked", **{key: value})
