@@ -37,7 +37,11 @@ FAMILIES = {
     "one shot": ["methods=[code_ot,lmf,ensemble]"],
     "soft targets": ["methods=[dfl,fd]", "methods.rounds=3", "training.init=common"],
     "hostile": ["methods=[fedavg_3]", "federation.hostile=0.5", "federation.attack=noise", "federation.drop=0.2"],
-}
+    "shared cells": [
+        "study=fedasa", "methods=[fedasa,fedper]", "methods.rounds=2", "data.train=4", "fedasa.steps=10",
+    ],
+    "links": ["study=st_lf", "methods=[st_lf]", "federation.devices=4", "st_lf.pair_rounds=2"],
+}  # fmt: skip
 WORDS = ["training.epochs=8", "run.workers=2"]
 PARTS = ("flow", "child", "server")
 BATCH = 250
@@ -58,6 +62,9 @@ class Soak:
 
     folder: Path
     calm: dict[str, Outcome] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    harm: Counter[str] = field(default_factory=Counter)
+    """kind of trial -> processes killed, files damaged, flows at once or flows fired"""
 
     def __post_init__(self) -> None:
         self.project = Project.copy(self.folder / "project", change=small)
@@ -91,9 +98,11 @@ class Soak:
     def undisturbed(self, family: str) -> Outcome:
         if family not in self.calm:
             self.forget()
+            start = time.monotonic()
             said = said_by(self.start(family))
             if said.code:
                 raise RuntimeError(f"an undisturbed flow failed: {said.err}")
+            self.seconds[family] = time.monotonic() - start
             self.calm[family] = self.outcome()
         return self.calm[family]
 
@@ -117,25 +126,32 @@ def complaints(said: Said, codes: set[int]) -> list[str]:
 # Trials: each harms, and returns what was wrong with how the harmed flow ended
 
 
+def processes(soak: Soak, flow: subprocess.Popen[str], part: str) -> list[psutil.Process]:
+    """Return the processes of one part of a flow that runs, the oldest first."""
+    match part:
+        case "flow":
+            return [psutil.Process(flow.pid)]
+        case "child":
+            return sorted(psutil.Process(flow.pid).children(recursive=True), key=lambda one: one.pid)
+        case _:
+            return [psutil.Process(soak.project.server())]
+
+
 def kill(soak: Soak, family: str, draw: random.Random) -> list[str]:
-    """Kill the flow, one of its children or its server at a random moment."""
+    """Kill the flow, one of its children or its server at a random moment; start it again, and kill it again."""
     soak.forget()
-    part = draw.choice(PARTS)
-    flow = soak.start(family)
-    until = time.monotonic() + draw.uniform(1, 25)
-    while flow.poll() is None and time.monotonic() < until:
-        time.sleep(0.05)
-    victims = []
-    with suppress(psutil.NoSuchProcess):
-        victims = {
-            "flow": lambda: [psutil.Process(flow.pid)],
-            "child": lambda: psutil.Process(flow.pid).children(recursive=True),
-            "server": lambda: [psutil.Process(soak.project.server())],
-        }[part]()
-    if victims:
-        with suppress(psutil.NoSuchProcess):
-            draw.choice(sorted(victims, key=lambda one: one.pid)).kill()
-    return complaints(said_by(flow), {0, 1, -signal.SIGKILL})
+    wrong = []
+    for part in draw.choices(PARTS, k=draw.randrange(1, 5)):
+        flow = soak.start(family)
+        until = time.monotonic() + draw.uniform(0.05, 1) * soak.seconds[family]
+        while flow.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+        if flow.poll() is None:
+            with suppress(psutil.NoSuchProcess, IndexError):  # it ended at this moment, or has no child yet
+                draw.choice(processes(soak, flow, part)).kill()
+                soak.harm["kill"] += 1
+        wrong += complaints(said_by(flow), {0, 1, -signal.SIGKILL})
+    return wrong
 
 
 def spoil(soak: Soak, family: str, draw: random.Random) -> list[str]:
@@ -145,6 +161,7 @@ def spoil(soak: Soak, family: str, draw: random.Random) -> list[str]:
     state = soak.project.folder / ".fedcore"
     places = [*(state / "steps").iterdir(), *(state / "blobs").glob("*/*"), state / "journal.jsonl"]
     for path in draw.sample(sorted(places), min(len(places), draw.randrange(1, 9))):
+        soak.harm["spoil"] += 1
         match draw.randrange(4):
             case 0:
                 path.write_bytes(damage(path.read_bytes(), draw))
@@ -163,6 +180,7 @@ def fill(soak: Soak, family: str, draw: random.Random) -> list[str]:
     soak.forget()
     most = int(10 ** draw.uniform(3, 6.5))
     limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (most, most))
+    soak.harm["full"] += 1
     return complaints(said_by(soak.start(family, preexec_fn=limit)), {0, 1})
 
 
@@ -173,6 +191,7 @@ def turn_back(soak: Soak, family: str, draw: random.Random) -> list[str]:
     moved = draw.choice([-4e8, 3e7])
     for path in (soak.project.folder / ".fedcore").rglob("*"):
         if path.is_file() and draw.random() < 0.5:
+            soak.harm["clock"] += 1
             with suppress(FileNotFoundError):
                 os.utime(path, (path.stat().st_atime + moved,) * 2)
     return complaints(said_by(soak.start(family)), {0})
@@ -182,6 +201,7 @@ def crowd(soak: Soak, family: str, draw: random.Random) -> list[str]:
     """Run up to four equal flows at once."""
     soak.forget()
     flows = [soak.start(family) for _ in range(draw.randrange(2, 5))]
+    soak.harm["crowd"] += len(flows)
     return [wrong for flow in flows for wrong in complaints(said_by(flow), {0})]
 
 
@@ -191,6 +211,7 @@ def replay(soak: Soak, family: str, draw: random.Random) -> list[str]:
     wrong = complaints(said_by(soak.start(family)), {0})
     before = stored(soak.project)
     for _ in range(draw.randrange(2, 6)):
+        soak.harm["replay"] += 1
         wrong += complaints(said_by(soak.start(family)), {0})
     if (after := stored(soak.project)) != before:
         wrong.append(f"the cache grew from {before} to {after} files and bytes")
@@ -257,22 +278,17 @@ def main(seconds: float, seed: int, out: Path) -> int:
             soak.project.stop()
             soak.project.run(sys.executable, "-m", "tasks.prefect.server", "stop")
     broken = [f"{kind} {case}: {what}" for kind, case, what in cases.broken]
-    rows = [(kind, made[kind], f"{seed} to {number - 1}", round(walls[kind]), len(wrong[kind]), " | ".join(wrong[kind]))
-            for kind in sorted(made)]  # fmt: skip
-    count = cases.read.total() + cases.refused.total() + len(broken)
-    rows.append(
-        (
-            "fuzz",
-            count,
-            f"{seed * BATCH} to {number * BATCH - 1}",
-            round(walls["fuzz"]),
-            len(broken),
-            " | ".join(broken),
-        )
-    )
+    tried = cases.read.total() + cases.refused.total() + len(broken)
+    rows = [
+        *((kind, made[kind], soak.harm[kind], f"{seed} to {number - 1}", round(walls[kind]), len(wrong[kind]),
+           " | ".join(wrong[kind])) for kind in sorted(made)),
+        ("fuzz", tried, tried, f"{seed * BATCH} to {number * BATCH - 1}", round(walls["fuzz"]), len(broken),
+         " | ".join(broken)),
+    ]  # fmt: skip
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([("kind", "count", "seeds", "wall", "wrong", "found"), *rows])
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerows([("kind", "trials", "harms", "seeds", "wall", "wrong", "found"), *rows])
     sys.stdout.writelines(f"{line}\n" for line in broken)
     return len(broken) + sum(map(len, wrong.values()))
 
