@@ -113,11 +113,11 @@ def said_by(flow: subprocess.Popen[str]) -> Said:
 
 
 def complaints(said: Said, codes: set[int]) -> list[str]:
-    """Return what is wrong with how a flow ended."""
-    errors = said.err.splitlines()
+    """Return what is wrong with how a flow ended; a damaged file that it sets aside is worth a line, too."""
+    errors = [line for line in said.err.splitlines() if "; set aside as " not in line]
     found = [f"exit code {said.code}"] if said.code not in codes else []
     if "Traceback" in said.all:
-        found.append(f"a traceback that ends in {errors[-1] if errors else said.out[-200:]!r}")
+        found.append(f"a traceback that ends in {said.all.splitlines()[-1]!r}")
     elif len(errors) > 1:
         found.append(f"{len(errors)} lines of error, such as {errors[0]!r}")
     return found
