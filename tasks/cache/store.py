@@ -116,7 +116,8 @@ class Store:
     def _keep(self, ref: Ref, content: bytes) -> None:
         """Write a blob's bytes, unless it is there."""
         if not self.holds(ref):
-            write_whole(self.path(ref), content)
+            # A power cut may leave it empty; whoever reads it sees its digest, so that its step is computed again.
+            write_whole(self.path(ref), content, lasting=False)
 
     def drop(self, ref: Ref) -> None:
         """Delete a blob."""
