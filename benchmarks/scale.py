@@ -1,11 +1,11 @@
 """The pipeline on ever more devices: seconds, memory, disk, database rows and tasks, beside the library's bare loop.
 
-A made-up table with 20 rows per device, 12 features and 4 classes; every device trains a net of 1,012 parameters on 12
-of its rows. Three runs: `one_shot` (fedavg, one round), `sampled` (fedavg, 10 rounds of a tenth of the devices) and
-`alone` (local_only, where each device keeps a model that is scored and stored). Each is one command,
-`python -m flows.federate`, in a fresh folder, beside a script that calls `fedcore.run`, both with two workers and with
-the start of Python; Prefect's server is started before. Memory is the largest sum of the resident sets of all processes,
-the server's among them; pages that forked processes share count for each.
+A made-up table with 20 rows per device, 12 features and 4 classes; every device trains a net of 1,012 parameters on
+the 10 rows that validation, test and the shared test set leave. Three runs: `one_shot` (fedavg, one round), `sampled`
+(fedavg, 10 rounds of a tenth of the devices) and `alone` (local_only, where each device keeps a model that is scored
+and stored). Each is one command, `python -m flows.federate`, in a fresh folder, beside a script that calls
+`fedcore.run`, both with two workers and with the start of Python; Prefect's server is started before. Memory is the
+largest sum of the resident sets of all processes, the server's among them; pages that processes share count for each.
 
     python -m benchmarks.scale OUT [run ...] [devices ...]
     python -m benchmarks.scale draw OUT                                     a picture of OUT, beside it
