@@ -219,7 +219,7 @@ def put_in(found: Mapping[Ref, Any], value: Any) -> Any:
 
 @cache
 def _part_names(kind: type) -> tuple[str, ...]:
-    """Return the fields of a dataclass that may hold references; none of other types. Thousands of devices are asked."""
+    """Return the fields of a dataclass that may hold references; none of other types, of which there are thousands."""
     return tuple(f.name for f in fields(kind)) if is_dataclass(kind) and not issubclass(kind, Ref) else ()
 
 
