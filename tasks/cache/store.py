@@ -186,7 +186,7 @@ def rebuild(value: Any, change: Any) -> Any:
     if isinstance(value, tuple | list):
         return type(value)(change(part) for part in value)
     moved = {}
-    for name in _part_names(type(value)):
+    for name in _part_names(type(value)):  # type: ignore[arg-type]
         part = getattr(value, name)
         if (other := change(part)) is not part:
             moved[name] = other
@@ -204,7 +204,7 @@ def refs(value: Any) -> Iterator[Ref]:
         for part in value:
             yield from refs(part)
     else:
-        for name in _part_names(type(value)):
+        for name in _part_names(type(value)):  # type: ignore[arg-type]
             yield from refs(getattr(value, name))
 
 
