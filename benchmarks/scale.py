@@ -43,8 +43,15 @@ RUNS = {
 }
 DEVICES = (16, 64, 256, 1000, 4000, 10_000)
 EVERY = 10
-"""Sampling all processes 10 times in a second takes some percent of a core."""
 PAUSE = 0.1
+"""Seconds between two looks at all processes."""
+PANELS = {
+    "processor seconds": {"cpu": "the pipeline", "bare_cpu": "the bare loop"},
+    "GB of memory": {"memory": "the pipeline", "bare_memory": "the bare loop"},
+    "MB on disk": {"disk": "all files"},
+    "rows and tasks": {"prefect_rows": "Prefect", "mlflow_rows": "MLflow", "tasks": "tasks of Prefect"},
+}
+UNITS = {"GB of memory": 1e9, "MB on disk": 1e6}
 
 
 @dataclass(frozen=True)
@@ -172,8 +179,32 @@ def main(out: Path, words: Sequence[str]) -> None:
             found.to_csv(out, mode="a", header=not out.exists(), index=False)
 
 
+def draw(out: Path) -> None:
+    """Draw the columns of a file over devices: a colour for each run, a line for each column."""
+    from matplotlib.figure import Figure
+
+    from fedcore.results.figures.drawing import COLOURS, LINES, bare
+
+    table = pd.read_csv(out).drop_duplicates(["run", "devices"], keep="last").sort_values("devices")
+    figure = Figure(figsize=(10, 7), layout="constrained")
+    for panel, (title, columns) in zip(figure.subplots(2, 2).ravel(), PANELS.items(), strict=True):
+        for colour, (run, rows) in zip(COLOURS, table.groupby("run", sort=False), strict=False):
+            for line, (column, word) in zip(LINES, columns.items(), strict=False):
+                values = rows[column] / UNITS.get(title, 1)
+                panel.loglog(
+                    rows["devices"], values, line, marker="o", markersize=4, color=colour, label=f"{run}: {word}"
+                )
+        panel.set_title(title, loc="left", fontsize=10)
+        panel.set_xlabel("devices")
+        panel.legend(fontsize=7, frameon=False)
+        bare(panel)
+    figure.savefig(out.with_suffix(".png"), dpi=110, metadata={"Software": None})
+
+
 if __name__ == "__main__":
     match sys.argv[1:]:
+        case ["draw", out]:
+            draw(Path(out))
         case ["library", table, run]:
             library(Path(table), run)
         case [out, *words]:
