@@ -32,7 +32,7 @@ WORDS = (
     "methods=[local_only,fedavg_10,code_ot,lmf]",
 )  # fmt: skip
 SEED = 0
-STEPS = (3, 9)
+STEPS = (2, 6)
 """How many steps a flow has computed when its scheduler is killed: the least and the most."""
 EXACT = ("table.parquet", "models.json")
 
