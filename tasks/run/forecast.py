@@ -56,7 +56,7 @@ class History:
                 found[line["step"]].append(float(line["wall"]) / line.get("calls", 1))
             elif (record := look_up(line["key"])) is not None:
                 played = unflatten(record["value"], {})["rounds"]
-                turns = sum(bool(up[name] or down[name]) for up, down, _ in played for name in up)
+                turns = sum(len({*up, *down}) for up, down, _ in played)
                 found["rounds"].append(float(line["wall"]) / max(1, turns))
         return {kind: median(walls) for kind, walls in found.items()}
 
