@@ -22,14 +22,12 @@ import torch
 
 from benchmarks.w1 import DEVICES, fedcore_rounds, images, seconds
 from fedcore.execute.cluster import Cluster
-from fedcore.execute.workers import Workers
+from fedcore.execute.workers import Engine, Workers
 from fedcore.types import Data
 from tasks.cache.store import Store
 from tasks.prefect.steps import InMemory
 
 SLEEP = 0.5
-
-Engine = Workers | Cluster
 
 
 def timed(fn: Callable[[], object]) -> float:

@@ -1,9 +1,11 @@
 """Random kills of a Dask cluster's workers and scheduler while a study runs: the same results, no finished step twice.
 
 A scheduler and two workers with nannies run as separate processes with TLS, and a loop that starts what has ended, as a
-service manager does. A flow whose scheduler is killed ends with exit code 1, and the same command continues.
+service manager does. A flow whose scheduler is killed ends with exit code 1, and the same command continues. The
+scheduler is killed after a flow has computed some steps and while others run; a flow that ends well all the same does
+not count. The results are compared with those of own workers.
 
-    python -m benchmarks.kills FOLDER [workers] [schedulers]
+    python -m benchmarks.kills FOLDER [workers] [schedulers]        0 0: none is killed
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ WORDS = (
     "methods=[local_only,fedavg_10,code_ot,lmf]",
 )  # fmt: skip
 SEED = 0
+STEPS = (2, 6)
+"""How many steps a flow has computed when its scheduler is killed: the least and the most."""
 EXACT = ("table.parquet", "models.json")
 
 
@@ -108,21 +112,23 @@ def main(place: str, workers: int = 20, schedulers: int = 5) -> None:
         calm.federate(*WORDS)
         killed, ends = {"workers": 0, "schedulers": 0}, []
         while not ends or ends[-1] != 0:
+            enough = len(computed(hurt)) + draw.randint(*STEPS)
             flow = hurt.start(
                 "python", "-m", "flows.federate", *WORDS, "run.engine=dask", f"run.cluster={service.address}",
                 log=folder / "flow.log", DASK_CONFIG=str(folder),
             )  # fmt: skip
             while flow.poll() is None:
-                time.sleep(draw.uniform(0.5, 3))
-                found = service.workers()
                 due = killed["workers"] * (schedulers + 1) >= workers * (killed["schedulers"] + 1)
-                if killed["workers"] < workers and found and not due:
+                if killed["schedulers"] < schedulers and due:
+                    if len(computed(hurt)) >= enough:
+                        service.running[0].kill()
+                        killed["schedulers"] += flow.wait() != 0
+                    time.sleep(0.05)
+                    continue
+                time.sleep(draw.uniform(0.5, 3))
+                if killed["workers"] < workers and (found := service.workers()):
                     draw.choice(found).kill()
                     killed["workers"] += 1
-                elif killed["schedulers"] < schedulers and found and "dask:" in (folder / "flow.log").read_text():
-                    service.running[0].kill()
-                    killed["schedulers"] += 1
-                    flow.wait()
             ends.append(flow.returncode)
             last = (folder / "flow.log").read_text().strip().splitlines()[-1]
             print(f"exit code {flow.returncode}: {last}", flush=True)
@@ -130,13 +136,18 @@ def main(place: str, workers: int = 20, schedulers: int = 5) -> None:
         service.stop()
         for project in (calm, hurt):
             project.run("python", "-m", "tasks.prefect.server", "stop")
-    steps = [step["key"] for step in hurt.journal() if not step["cached"]]
+    steps = computed(hurt)
     runs = [
         {path: digest for path, digest in digests(one.folder / "runs").items() if path.endswith(EXACT)}
         for one in (calm, hurt)
     ]
     print(f"killed: {killed}; flows: {len(ends)}; steps computed: {len(steps)}, twice: {len(steps) - len({*steps})}")
     print(f"same results: {bool(runs[0]) and runs[0] == runs[1]}")
+
+
+def computed(project: Project) -> list[str]:
+    """Return the keys of the steps that were computed."""
+    return [step["key"] for step in project.journal() if not step["cached"]]
 
 
 if __name__ == "__main__":

@@ -108,9 +108,12 @@ def run(
 
 
 def next_turn(method: Method, state: State) -> State:
-    """Return the state with stage and round of the next turn; at the end, stage is the number of stages."""
+    """Return the state with stage and round of the next turn; at the end, stage is the number of stages.
+
+    An update that is sent again is one of the same stage.
+    """
     while state.stage < len(method.stages) and state.round >= method.stages[state.stage].rounds:
-        state = replace(state, stage=state.stage + 1, round=0)
+        state = replace(state, stage=state.stage + 1, round=0, replays={})
     return state
 
 
@@ -123,7 +126,7 @@ def play(method: Method, fed: Federation, seed: int, execute: Execute, state: St
     if isinstance(stage, Stage) and stage.attach is not None:
         calls = {name: (update, fed.devices[name], turn.step_id(name)) for name, update in updates.items()}
         updates = execute.map(stage.attach, calls)
-    replays = state.replays if state.round else {}
+    replays = state.replays
     if fed.threats and isinstance(stage, Stage) and stage.combine is not None:
         updates, replays = mislead(stage, fed.threats, execute, state, turn, updates)
     present = {name for unit in turn.units for name in members(unit)}
@@ -153,7 +156,7 @@ def mislead(
 ) -> tuple[dict[Any, Update | Handle], Mapping[str, Update | Handle]]:
     """Return the updates that hostile devices falsify and dropouts do not send, and those to be sent again later."""
     hostile = [name for name in hostile_devices(threats, turn.names, turn.seed) if name in updates]
-    replays = dict(state.replays) if state.round else {}
+    replays = dict(state.replays)
     false: Mapping[str, Update | Handle] = {}
     if threats.attack == "stale":
         replays = {name: updates[name] for name in hostile} | replays

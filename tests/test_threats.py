@@ -117,6 +117,15 @@ def test_a_stale_device_repeats_itself_and_a_copy_is_another_devices():
         assert bits(first[honest]) != bits(later[0][honest])
 
 
+def test_a_stale_device_repeats_an_update_of_the_same_stage():
+    fed, execute = under(Threats(hostile=0.4, attack="stale")), Sent()
+    once = fedavg(2)
+    list(run(replace(once, stages=once.stages * 2), fed, 0, execute))
+    (liar, *_) = hostile_devices(fed.threats, fed.devices, 0)
+    first, second, third, fourth = (bits(updates[liar]) for updates in execute.updates)
+    assert first == second != third == fourth
+
+
 def test_more_hostile_devices_include_the_fewer_and_seeds_draw_others():
     drawn = [hostile_devices(Threats(hostile=share), NAMES, 0) for share in (0.0, 0.1, 0.3, 0.6, 1.0)]
     assert [len(names) for names in drawn] == [0, 1, 3, 6, 10]

@@ -258,6 +258,7 @@ class Cluster:
     def _receive(self, task: _Task, future: Any) -> list[Any]:
         """Return a task's results; it is sent again where a worker died that had its packet."""
         from distributed import CancelledError, KilledWorker
+        from distributed.comm import CommClosedError
 
         for attempt in range(DEATHS):
             if attempt:
@@ -270,6 +271,8 @@ class Cluster:
                 raise died(task, killed.allowed_failures + 1) from None
             except CancelledError as error:
                 self._refuse_if_lost(getattr(error, "reason", "") == "scheduler-connection-lost")
+            except CommClosedError:  # the scheduler went when it was asked where the result is
+                self._refuse_if_lost(True)
             finally:
                 future.release()
         raise died(task, DEATHS)

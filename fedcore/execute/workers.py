@@ -26,7 +26,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 
@@ -54,11 +54,47 @@ class WorkersClosed(RuntimeError):
     """A step was to run after the end of its workers, since the run was stopped."""
 
 
+class Engine(Protocol):
+    """Runs steps: `Inline`, `Workers` or a cluster (fedcore.execute.cluster). All give the same bits."""
+
+    def call(self, fn: Callable[..., Result], *args: Any, name: str = "", accelerator: str | None = None) -> Result:
+        """Run one step and return its result, or raise its exception.
+
+        name: the step's, which a cluster shows. accelerator: if not None, a cluster runs the step on a worker that has
+        one.
+        """
+
+    def map(
+        self,
+        fn: Callable[..., Result],
+        calls: Mapping[Key, tuple[Any, ...]],
+        *,
+        name: str = "",
+        accelerator: str | None = None,
+    ) -> dict[Key, Result]:
+        """Run a step on each key's arguments; results are in the order of the keys. name, accelerator: as for `call`.
+
+        Raises the error of a call that fails.
+        """
+
+    def __call__(self, fn: Callable[..., Result], *args: Any) -> Result:
+        """Run a function that is no device's step, in this process."""
+
+    def start(self) -> None:
+        """Start the processes without waiting for them, if there are any."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None: ...
+
+
 class Inline:
     """Runs steps in this process, one after another."""
 
     def call(self, fn: Callable[..., Result], *args: Any, name: str = "", accelerator: str | None = None) -> Result:
-        """Run one step with a worker's settings of PyTorch. name, accelerator: as for `Workers.call`."""
+        """Run one step with a worker's settings of PyTorch."""
         with one_thread():
             return fn(*args)
 
@@ -70,12 +106,15 @@ class Inline:
         name: str = "",
         accelerator: str | None = None,
     ) -> dict[Key, Result]:
-        """Run a step on each key's arguments. name, accelerator: as for `Workers.call`."""
+        """Run a step on each key's arguments."""
         return {key: self.call(fn, *args) for key, args in calls.items()}
 
     def __call__(self, fn: Callable[..., Result], *args: Any) -> Result:
         """Run a function that is no device's step."""
         return self.call(fn, *args)
+
+    def start(self) -> None:
+        """Do nothing: this process runs already."""
 
     def __enter__(self) -> Inline:
         return self
@@ -107,8 +146,8 @@ class Workers:
     def call(self, fn: Callable[..., Result], *args: Any, name: str = "", accelerator: str | None = None) -> Result:
         """Run one step in the next free worker and return its result.
 
-        name, accelerator: of use to a cluster only (fedcore.execute.cluster). Raises the step's exception, with the
-        worker's traceback as a note, and WorkerDied if the process ends; a new process replaces it.
+        Raises the step's exception, with the worker's traceback as a note, and WorkerDied if the process ends; a new
+        process replaces it.
         """
         place = self._idle.get()
         try:
@@ -138,7 +177,6 @@ class Workers:
     ) -> dict[Key, Result]:
         """Run a step on each key's arguments, the largest devices first; results are in the order of the keys.
 
-        name, accelerator: as for `call`.
         Raises the error of the first call that fails and cancels those not yet started.
         """
         threads = ThreadPoolExecutor(self.count, thread_name_prefix="fedcore-workers")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from tasks.cache.store import Ref, Store, flatten
+from tasks.cache.store import Ref, Store, flatten, put_in, refs
 
 
 def load_call_save(store: Store, fn: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
@@ -16,7 +16,15 @@ def load_call_save(store: Store, fn: Callable[..., Any], args: tuple[Any, ...]) 
 
 def load_calls_save(store: Store, fn: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> dict[str, Any]:
     """Do the same for several calls of a function, one after another; the value is the list of their results."""
-    return call_save(store, lambda: [store.put(fn(*store.get(args))) for args in calls], ())
+
+    def results() -> Iterator[Any]:
+        found: dict[Ref, Any] = {}
+        for args in calls:
+            # What the call before it needed too, such as a message to everyone, is not read again.
+            found = {ref: found[ref] if ref in found else store.get(ref) for ref in {*refs(args)}}
+            yield store.put(fn(*put_in(found, args)))
+
+    return call_save(store, lambda: list(results()), ())
 
 
 def call_save(store: Store, fn: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:

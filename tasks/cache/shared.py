@@ -107,7 +107,7 @@ class SharedStore(Store):
 
     def _keep(self, ref: Ref, content: bytes) -> None:
         if not super().holds(ref):
-            write_whole(self.path(ref), content)
+            write_whole(self.path(ref), content, lasting=False)
         self._offer(ref, content)
 
     def _offer(self, ref: Ref, content: bytes) -> None:
@@ -128,7 +128,7 @@ class SharedStore(Store):
         if digest_of(content) != ref.digest:
             self._remove(ref)
             return False
-        write_whole(self.path(ref), content)
+        write_whole(self.path(ref), content, lasting=False)
         return True
 
     @contextmanager

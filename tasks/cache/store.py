@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from functools import cache
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 
 from fedcore.data import Dataset
 from fedcore.data.schema import Column, Fit, Schema
@@ -32,6 +32,9 @@ CLASSES: dict[str, type] = {
     for c in (Column, Data, Dataset, Fit, Message, Model, Partition, Report, Schema, Splits, Update)
 }  # fmt: skip
 HEADER = "fedcore"
+
+SMALL = 1 << 22
+"""Most bytes of a value that is read at once: mapping a file takes longer, and much longer for thousands of tensors."""
 
 
 class DamagedBlob(Exception):
@@ -91,12 +94,7 @@ class Store:
 
     def get(self, value: Any) -> Any:
         """Return a value with every reference in it loaded, equal ones once. Raises DamagedBlob."""
-        read = cache(self._read)
-
-        def load(part: Any) -> Any:
-            return read(part) if isinstance(part, Ref) else rebuild(part, load)
-
-        return load(value)
+        return put_in({ref: self._read(ref) for ref in dict.fromkeys(refs(value))}, value)
 
     def import_blob(self, path: Path) -> Ref:
         """Copy a blob from another folder into the store. Raises OSError, or DamagedBlob if the file is not a blob."""
@@ -116,7 +114,8 @@ class Store:
     def _keep(self, ref: Ref, content: bytes) -> None:
         """Write a blob's bytes, unless it is there."""
         if not self.holds(ref):
-            write_whole(self.path(ref), content)
+            # A power cut may leave it empty; whoever reads it sees its digest, so that its step is computed again.
+            write_whole(self.path(ref), content, lasting=False)
 
     def drop(self, ref: Ref) -> None:
         """Delete a blob."""
@@ -131,10 +130,13 @@ class Store:
 
     def _read(self, ref: Ref) -> Any:
         self.verify(ref)
-        with safe_open(self.path(ref), framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            shape = json.loads(file.metadata()[HEADER])
-        return unflatten(shape, tensors)
+        if ref.nbytes <= SMALL:
+            tensors, metadata = _load_small(self.path(ref).read_bytes())
+        else:
+            with safe_open(self.path(ref), framework="pt") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                metadata = file.metadata()
+        return unflatten(json.loads(metadata[HEADER]), tensors)
 
     def holds(self, ref: Ref) -> bool:
         """Tell whether a blob exists and is intact; each version of a file is read once per process."""
@@ -149,6 +151,13 @@ class Store:
         """Raise DamagedBlob unless the blob exists and is intact."""
         if not self.holds(ref):
             raise DamagedBlob(f"blob {ref.digest} is missing or damaged")
+
+
+def _load_small(content: bytes) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Return the tensors of a file's bytes, each in memory of its own, and its metadata."""
+    length = int.from_bytes(content[:8], "little")
+    metadata: dict[str, str] = json.loads(content[8 : 8 + length])["__metadata__"]
+    return {name: tensor.clone() for name, tensor in load(content).items()}, metadata
 
 
 def digest_of(content: bytes) -> str:
@@ -176,25 +185,42 @@ def rebuild(value: Any, change: Any) -> Any:
         return {key: change(part) for key, part in value.items()}
     if isinstance(value, tuple | list):
         return type(value)(change(part) for part in value)
-    if is_dataclass(value) and not isinstance(value, type | Ref):
-        parts = {f.name: change(getattr(value, f.name)) for f in fields(value)}
-        moved = {name: part for name, part in parts.items() if part is not getattr(value, name)}
-        return replace(value, **moved) if moved else value
-    return value
+    moved = {}
+    for name in _part_names(type(value)):  # type: ignore[arg-type]
+        part = getattr(value, name)
+        if (other := change(part)) is not part:
+            moved[name] = other
+    return replace(value, **moved) if moved else value
 
 
 def refs(value: Any) -> Iterator[Ref]:
     """Yield every reference in a value."""
-    found: list[Ref] = []
+    if isinstance(value, Ref):
+        yield value
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from refs(part)
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from refs(part)
+    else:
+        for name in _part_names(type(value)):  # type: ignore[arg-type]
+            yield from refs(getattr(value, name))
 
-    def look(part: Any) -> Any:
-        if isinstance(part, Ref):
-            found.append(part)
-            return part
-        return rebuild(part, look)
 
-    look(value)
-    yield from found
+def put_in(found: Mapping[Ref, Any], value: Any) -> Any:
+    """Return a value with what was found in place of its references."""
+
+    def fill(part: Any) -> Any:
+        return found[part] if isinstance(part, Ref) else rebuild(part, fill)
+
+    return fill(value)
+
+
+@cache
+def _part_names(kind: type) -> tuple[str, ...]:
+    """Return the fields of a dataclass that may hold references; none of other types, of which there are thousands."""
+    return tuple(f.name for f in fields(kind)) if is_dataclass(kind) and not issubclass(kind, Ref) else ()
 
 
 def flatten(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:

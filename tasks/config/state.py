@@ -13,10 +13,11 @@ from itertools import count
 from pathlib import Path
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes, lasting: bool = True) -> None:
     """Write a file atomically, for its owner only: if the process is killed, it is complete or does not exist.
 
-    A file in the place of its folder, or a folder in its own, is set aside.
+    lasting: also if the machine loses its power meanwhile, which takes milliseconds to make sure of. A file in the
+    place of its folder, or a folder in its own, is set aside.
     """
     if path.parent.exists() and not path.parent.is_dir():
         set_aside(path.parent, "is a file, not a folder")
@@ -28,7 +29,8 @@ def write_whole(path: Path, content: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if lasting:
+                os.fsync(file.fileno())
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)

@@ -7,19 +7,16 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeAlias
 
 import torch
 
 from fedcore.execute.cluster import Cluster
-from fedcore.execute.workers import Workers
+from fedcore.execute.workers import Engine, Workers
 from tasks.cache.calls import sees
 from tasks.cache.keys import OWN_PACKAGES
 from tasks.cache.store import Store
 from tasks.config.settings import Setting
 from tasks.config.studies import Run
-
-Engine: TypeAlias = Workers | Cluster
 
 
 def choose_engine(run: Run, settings: Iterable[Setting], store: Store, say: Callable[[str], None]) -> Engine:

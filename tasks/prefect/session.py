@@ -19,14 +19,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedcore.execute.accelerator import find_accelerator
 from fedcore.execute.cluster import Cluster, ClusterLost
 from fedcore.execute.remote import WrongWorker
-from fedcore.execute.workers import WorkerDied, WorkersClosed
+from fedcore.execute.workers import Engine, WorkerDied, WorkersClosed
 from fedcore.types import InputError
 from tasks.cache import journal
 from tasks.cache.journal import Step
 from tasks.cache.store import Store
 from tasks.config.command import Failed
 from tasks.prefect import server
-from tasks.prefect.engine import Engine
 from tasks.prefect.steps import Steps
 
 KNOWN = (InputError, Failed, WorkerDied, WorkersClosed, ClusterLost, WrongWorker, KeyboardInterrupt, TerminationSignal)

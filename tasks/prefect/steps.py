@@ -15,7 +15,7 @@ from prefect.transactions import IsolationLevel
 from fedcore.execute.accelerator import accelerate, run_on
 from fedcore.execute.cluster import ClusterLost
 from fedcore.execute.remote import WrongWorker
-from fedcore.execute.workers import WorkerDied
+from fedcore.execute.workers import Engine, WorkerDied
 from fedcore.rounds import receive
 from fedcore.threats import admit
 from tasks.cache.calls import call_save, load_call, load_call_save, load_calls_save
@@ -25,7 +25,6 @@ from tasks.cache.shared import with_blobs
 from tasks.cache.store import DamagedBlob, Ref, Store, refs, unflatten
 from tasks.config import environment
 from tasks.config.command import CONTINUE, Failed
-from tasks.prefect.engine import Engine
 from tasks.prefect.locks import StepLocks
 from tasks.prefect.records import sealed
 

@@ -54,7 +54,7 @@ def print_forecast(rows: Iterable[Expected], console: Console | None = None) -> 
     flow, worker = (_size(max((getattr(row, name) for row in found), default=0)) for name in ("flow", "worker"))
     console.print(Text(f"tensors in memory: {flow} in the flow's process, {worker} in a worker"))
     console.print(
-        Text("Seconds are medians of this project's journal; sizes of what is not cached are those of models.")
+        Text("Seconds are medians of this project's journal; a message is as large as the first that a device sends.")
     )
 
 

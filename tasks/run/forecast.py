@@ -1,7 +1,8 @@
 """What a run would compute: its steps are looked up in the cache, and none is run.
 
 The loop runs on an `execute` that finds what is cached, and stands in for the rest with references to nothing, whose
-sizes are those of models. Their keys are in no cache, so that what depends on them counts as not cached either.
+sizes are those of models or, in the first stage in which devices send, of what one sends after a single minibatch.
+Their keys are in no cache, so that what depends on them counts as not cached either.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from tasks.record.result import PreparedData
 from tasks.report.forecast import Expected, print_forecast
 from tasks.run import partitions
 from tasks.run.bodies import deploy
-from tasks.run.play import deploy_models
+from tasks.run.messages import message_bytes
+from tasks.run.play import count_examples, deploy_models
 from tasks.run.segments import rounds
 
 
@@ -54,7 +56,7 @@ class History:
                 found[line["step"]].append(float(line["wall"]) / line.get("calls", 1))
             elif (record := look_up(line["key"])) is not None:
                 played = unflatten(record["value"], {})["rounds"]
-                turns = sum(bool(up[name] or down[name]) for up, down, _ in played for name in up)
+                turns = sum(len({*up, *down}) for up, down, _ in played)
                 found["rounds"].append(float(line["wall"]) / max(1, turns))
         return {kind: median(walls) for kind, walls in found.items()}
 
@@ -83,6 +85,7 @@ class Lookup:
         self.done: list[Step] = []
         self.work: dict[str, float] = defaultdict(float)
         self.model = 0
+        self.sent: dict[int, int] = {}  # stage -> bytes of a message; models where it is not known
         self._digest = Digest()
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
@@ -109,11 +112,11 @@ class Lookup:
     ) -> Any:
         method, fed, _, place, _, left = (*args, *unkeyed)[:6]
         stage = method.stages[place[4]]
-        turns = left * max(1, round(stage.fraction * len(fed.devices)))
+        turns, message = left * max(1, round(stage.fraction * len(fed.devices))), self._message(place[4])
 
         def stand_in(key: str) -> dict[str, Any]:
-            sent = dict.fromkeys(fed.devices, int(stage.fraction * self.model) if stage.combine is not None else 0)
-            state: Any = Ref(f"{key} server", self.model), dict.fromkeys(fed.devices, Ref(key, self.model)), {}, {}
+            sent = dict.fromkeys(fed.devices, int(stage.fraction * message) if stage.combine is not None else 0)
+            state: Any = Ref(f"{key} server", self.model), dict.fromkeys(fed.devices, Ref(key, message)), {}, {}
             return {"state": state, "delivered": [], "rounds": [(sent, sent, {})] * left, "reports": [Report()] * left}
 
         return self._find(accelerate(fn, self.accelerator), "", args, turns, stand_in, needed)
@@ -148,17 +151,23 @@ class Lookup:
         one, other = Ref(key, self.model), Ref(f"{key} server", self.model)
         if fn is receive:
             turn = args[3]
-            return other, dict.fromkeys(turn.names, one), Report()
+            return other, dict.fromkeys(turn.names, Ref(key, self._message(turn.stage))), Report()
         if fn is to_memories:
             return {name: Ref(f"{key} {name}", self.model) for name in args[0]}
         if fn is score:
             return {name: {} for name in args[3]}
-        if fn is deploy or len(args) == 3:  # a deployed model, or an update with what is attached to it
+        if fn is deploy:
             return one
+        if len(args) == 3:  # an update with what is attached to it
+            return Ref(key, self._message(args[2].stage))
         if len(args) == 2:  # the beginning: the federation without its data, and the seed
             common = getattr(fn, "keywords", {}).get("common", True)
             return other, dict.fromkeys(args[0].nets, one if common else self.store.put(Message({})))
-        return other, one
+        return other, Ref(key, self._message(args[3].stage))
+
+    def _message(self, stage: int) -> int:
+        """Return the bytes of a message of a stage, which the server is taken to answer with as many."""
+        return self.sent.get(stage, self.model)
 
 
 def look_up(key: str) -> Mapping[str, Any] | None:
@@ -182,12 +191,14 @@ def forecast(jobs: Iterable[Job], store: Store, workers: int, accelerator: str |
             if source not in sources:
                 sources[source] = partitions.read_dataset(store, setting.data)
             divided = partitions.divide_dataset(look, sources[source], setting.federation, job.seed)
-            fed = partitions.build_federation(look, setting, PreparedData(sources[source], divided))
+            prepared = PreparedData(sources[source], divided)
+            fed, sizes = partitions.build_federation(look, setting, prepared), count_examples(store, prepared)
             look.model = max(model_bytes(fed), 1)
             largest = max(data.nbytes for data in refs([device.data for device in fed.devices.values()]))
             for row in setting.methods:
                 try:
-                    method = row.build(fed.public.nets)
+                    method = row.build(fed.public.nets, sizes)
+                    look.sent = message_bytes(row, fed, sizes, store)
                 except InputError:
                     if job.optional:
                         continue

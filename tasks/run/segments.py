@@ -81,11 +81,12 @@ def play_segment(
         )
     server, messages, memories, replays = found["state"]
     reports = steps.store.get(found["reports"])
+    nothing = dict.fromkeys(fed.devices, 0)
     made = []
     for number, ((up, down, scores), report) in enumerate(zip(found["rounds"], reports, strict=True), 1):
         here = replace(state, round=state.round + number)
         turn = take_turn(method.stages[state.stage], replace(state, round=state.round + number - 1), fed, seed)
-        made.append(Round(turn, here, up, down, scores, report))
+        made.append(Round(turn, here, nothing | up, nothing | down, scores, report))
     end = replace(
         made[-1].state, server=server, messages=messages, memories=memories, replays=replays,
         delivered=frozenset(found["delivered"]),
@@ -106,7 +107,8 @@ def play_stretch(
 ) -> dict[str, Any]:  # fmt: skip
     """Run at most `left` rounds, for about SEGMENT seconds.
 
-    Returns the state after them, and the numbers and the report of each round.
+    Returns the state after them, and the numbers and the report of each round: the bytes of devices that send or
+    receive any, as thousands may do neither.
 
     places: the starts of the stage's segments, `place` last. execute: a tasks.prefect.steps.InMemory. The signature
     does not name this type: a step's key covers the source that its function uses, and the result does not depend on
@@ -121,9 +123,14 @@ def play_stretch(
         state = played.state
         execute.advance(len(played.turn.units))
         scores = measure(method, fed, state, execute) if state.round % every == 0 else None
-        made.append((dict(played.up), dict(played.down), scores))
+        made.append((positive(played.up), positive(played.down), scores))
         reports.append(played.report)
     return {"state": stored_parts(state), "delivered": sorted(state.delivered), "rounds": made, "reports": reports}
+
+
+def positive(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return the counts that are not 0."""
+    return {name: count for name, count in counts.items() if count}
 
 
 def restore(execute: Any, method: Method, fed: Federation, seed: int, places: Sequence[tuple[Any, ...]]) -> State:

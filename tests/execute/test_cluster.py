@@ -21,11 +21,12 @@ pytest.importorskip("distributed")
 import dask
 import distributed
 import psutil
+from distributed.comm import CommClosedError
 
 from fedcore import nets
 from fedcore.execute import cluster as room
 from fedcore.execute import remote
-from fedcore.execute.cluster import Cluster, differences, shares
+from fedcore.execute.cluster import Cluster, ClusterLost, differences, shares
 from fedcore.execute.workers import Inline, WorkerDied, WorkersClosed
 from fedcore.local import Training, train
 from fedcore.types import Data, Device, InputError, Message, Splits, StepId
@@ -124,6 +125,17 @@ def test_a_task_whose_worker_died_with_its_packet_is_sent_again(cluster, monkeyp
             cluster.call(torch.neg, x)
         assert died.value.times == room.DEATHS
     assert len({*lost}) == losses
+
+
+def test_a_scheduler_that_goes_before_a_result_is_fetched_is_named(cluster, monkeypatch):
+    """Dask asks it which worker has the result."""
+
+    def gone(future):
+        raise CommClosedError("in <TLS (closed) ConnectionPool.who_has>: Stream is closed")
+
+    monkeypatch.setattr(distributed.Future, "result", gone)
+    with pytest.raises(ClusterLost, match=r"the scheduler at \S+ has gone"):
+        cluster.call(abs, -1)
 
 
 def test_an_error_of_a_step_is_raised_as_it_is(cluster):

@@ -89,6 +89,25 @@ def test_per_device_shows_one_seed_the_best_method_first():
 
 
 @pytest.mark.slow
+def test_very_many_devices_are_drawn_by_their_shares():
+    values = np.linspace(0, 1, 5000)
+    table = frame(rows({"a": [values.tolist()], "b": [(values / 2).tolist()]}))
+    picture = figures.per_device(table)
+    own, other = (line.get_xydata() for line in picture.axes[0].lines)
+    np.testing.assert_allclose(own[own[:, 0] <= 0.5][-1], [0.5, 0.5], atol=1e-3)
+    np.testing.assert_allclose(other[-2:], [[0.5, 1], [1, 1]], atol=1e-3)
+    assert figures.png(picture).startswith(b"\x89PNG")
+
+    held = np.array([[9, 1], [2, 8], [6, 4]] * 1000)
+    counts = pd.DataFrame(held, columns=["no", "yes"]).assign(n_train=10, n_val=1, n_test=1)
+    picture = figures.class_counts(counts)
+    shown = np.asarray(picture.axes[1].images[0].get_array())
+    np.testing.assert_allclose(shown[0], [0.9] * 1000 + [0.6] * 1000 + [0.2] * 1000)
+    np.testing.assert_allclose(shown.sum(axis=0), 1)
+    assert figures.png(picture).startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
 def test_heat_map_holds_the_matrix():
     matrix = np.arange(6.0).reshape(2, 3)
     picture = figures.heat_map(matrix, "links")

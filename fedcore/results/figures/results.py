@@ -29,15 +29,21 @@ from fedcore.results.summary import SPLITS, format_bytes, last_round, standings,
 
 QUIET = "#6f8fa6"
 
+MANY = 256
+"""Most devices that a figure shows one by one: Matplotlib draws at most some 2,000 side by side, and takes seconds."""
+
 
 def class_counts(counts: pd.DataFrame) -> Figure:
     """Draw the training examples of every device and class (CODE, Fig. 5), with device sizes above.
 
     counts: from :func:`fedcore.partition.tables.counts`. A disc's area is the number of examples; colour has no
-    meaning. Examples without a label have no class: they are the grey part of a device's bar.
+    meaning. Examples without a label have no class: they are the grey part of a device's bar. Above MANY devices see
+    `class_shares`.
     """
     table = counts.drop(columns=["n_train", "n_val", "n_test", "n_unlabelled"], errors="ignore")
     devices, classes = table.shape
+    if devices > MANY:
+        return class_shares(table)
     cell = float(np.clip(9 / devices, 0.26, 0.5))  # inches
     wide, high = cell * devices, max(cell * classes, 1.8)
     largest = max(int(table.to_numpy().max()), 1)
@@ -74,6 +80,29 @@ def class_counts(counts: pd.DataFrame) -> Figure:
         labelspacing=7 * cell - 0.6,  # line spacing of the largest disc's width
         handletextpad=1.4,
     )
+    return figure
+
+
+def class_shares(table: pd.DataFrame) -> Figure:
+    """Draw each class's share of the training examples of very many devices, with device sizes above.
+
+    table: labelled training examples by device and class. Devices stand by their commonest class, then by its share.
+    """
+    examples = table.to_numpy(float)
+    sizes = examples.sum(axis=1)
+    shares = examples / np.maximum(sizes, 1)[:, None]
+    order = np.lexsort((-shares.max(axis=1), shares.argmax(axis=1)))
+    figure = Figure(figsize=(9, 2.4 + max(0.26 * table.shape[1], 1.2)), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1.0, max(0.26 * table.shape[1], 1.2)])
+    above.fill_between(np.arange(len(order)), sizes[order], step="mid", color=BLUE, linewidth=0)
+    above.set_ylim(0)
+    above.set_ylabel("examples")
+    above.spines[["top", "right"]].set_visible(False)
+    show(figure, below, shares[order].T, "share of\nexamples", FuncFormatter(percent))
+    below.set_aspect("auto")
+    below.set_yticks(np.arange(table.shape[1]), [plain(name) for name in table.columns])
+    below.set_xlabel(f"{len(order):,} devices, by their commonest class")
+    below.set_ylabel("class")
     return figure
 
 
@@ -267,6 +296,7 @@ def per_device(table: pd.DataFrame, seed: int | None = None, split: str = "test"
     """Draw the accuracy of every device under every method of one setting after the last round, best method first.
 
     table: tidy rows of one setting. seed: the seed to draw, as partitions differ between seeds; None: the smallest.
+    Above MANY devices see `device_shares`.
     """
     last = last_round(table)
     seed = int(last["seed"].min()) if seed is None else seed
@@ -275,6 +305,9 @@ def per_device(table: pd.DataFrame, seed: int | None = None, split: str = "test"
     cells = cells.loc[cells.mean(axis=1).sort_values(ascending=False, kind="stable").index]
     values = cells.to_numpy(float)
     methods, devices = values.shape
+    title = f"{SPLITS.get(split, split)}, seed {seed}"
+    if devices > MANY:
+        return device_shares(cells, title)
     cell = float(np.clip(9 / devices, 0.28, 0.42))  # inches
     figure = Figure(figsize=(2.6 + cell * devices, 1.5 + 0.34 * methods), layout="constrained")
     panel = figure.subplots()
@@ -282,8 +315,31 @@ def per_device(table: pd.DataFrame, seed: int | None = None, split: str = "test"
     panel.set_aspect("auto")
     name_cells(panel, cells.index, cells.columns)
     panel.tick_params(axis="x", rotation=90)
-    panel.set_title(f"{SPLITS.get(split, split)}, seed {seed}, in %", loc="left", fontsize=10)
+    panel.set_title(f"{title}, in %", loc="left", fontsize=10)
     write_cells(panel, values, lambda value: f"{100 * value:.0f}")
+    return figure
+
+
+def device_shares(cells: pd.DataFrame, title: str) -> Figure:
+    """Draw, for every method, the share of very many devices whose accuracy is at most so high.
+
+    cells: accuracy by method and device, best method first.
+    """
+    figure = Figure(figsize=(6.2, 3.6), layout="constrained")
+    panel = figure.subplots()
+    styles = {name: {**style, "marker": ""} for name, style in method_styles(cells.index).items()}
+    for name, values in cells.iterrows():
+        known = np.sort(values.dropna().to_numpy(float))
+        panel.step(
+            [*known, 1], [*np.arange(1, len(known) + 1) / max(len(known), 1), 1], where="post", **styles[str(name)]
+        )
+    panel.xaxis.set_major_formatter(percent)
+    panel.yaxis.set_major_formatter(percent)
+    panel.set_xlabel("accuracy of a device, at most")
+    panel.set_ylabel(f"share of {cells.shape[1]:,} devices")
+    panel.set_title(title, loc="left", fontsize=10)
+    bare(panel)
+    legend(figure, styles)
     return figure
 
 

@@ -1,0 +1,211 @@
+"""The pipeline on ever more devices: seconds, memory, disk, database rows and tasks, beside the library's bare loop.
+
+A made-up table with 20 rows per device, 12 features and 4 classes; every device trains a net of 1,012 parameters on
+the 10 rows that validation, test and the shared test set leave. Three runs: `one_shot` (fedavg, one round), `sampled`
+(fedavg, 10 rounds of a tenth of the devices) and `alone` (local_only, where each device keeps a model that is scored
+and stored). Each is one command, `python -m flows.federate`, in a fresh folder, beside a script that calls
+`fedcore.run`, both with two workers and with the start of Python; Prefect's server is started before. Memory is the
+largest sum of the resident sets of all processes, the server's among them; pages that processes share count for each.
+
+    python -m benchmarks.scale OUT [run ...] [devices ...]
+    python -m benchmarks.scale draw OUT                                     a picture of OUT, beside it
+
+OUT: a CSV file, to which a row is appended for each run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import psutil
+import yaml
+
+HERE = Path(__file__).parents[1]
+ROWS, FEATURES, CLASSES, WIDTHS, SHARED, WORKERS = 20, 12, 4, (32, 16), 2000, 2
+PARAMETERS = 12 * 32 + 32 + 32 * 16 + 16 + 16 * 4 + 4
+RUNS = {
+    "one_shot": {"method": "fedavg", "rounds": 1, "training": {"init": "common"}},
+    "sampled": {"method": "fedavg", "rounds": 10, "fraction": 0.1, "training": {"init": "common", "epochs": 20}},
+    "alone": {"method": "local_only"},
+}
+DEVICES = (16, 64, 256, 1000, 4000, 10_000)
+EVERY = 10
+PAUSE = 0.1
+"""Seconds between two looks at all processes."""
+PANELS = {
+    "processor seconds": {"cpu": "the pipeline", "bare_cpu": "the bare loop"},
+    "GB of memory": {"memory": "the pipeline", "bare_memory": "the bare loop"},
+    "MB on disk": {"disk": "all files"},
+    "rows and tasks": {"prefect_rows": "Prefect", "mlflow_rows": "MLflow", "tasks": "tasks of Prefect"},
+}
+UNITS = {"GB of memory": 1e9, "MB on disk": 1e6}
+
+
+@dataclass(frozen=True)
+class Used:
+    """What a command used: wall and processor seconds, and the most memory at a time in bytes."""
+
+    wall: float
+    cpu: float
+    memory: int
+
+
+def write_table(path: Path, devices: int) -> None:
+    """Write the table: the classes have means of their own, each device has an offset."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, CLASSES, (devices, ROWS))
+    means, offsets = rng.normal(size=(CLASSES, FEATURES)), rng.normal(size=(devices, 1, FEATURES)) / 2
+    x = (means[y] + offsets + rng.normal(size=(devices, ROWS, FEATURES))).reshape(-1, FEATURES)
+    frame = pd.DataFrame(x.round(4), columns=[f"x{i}" for i in range(FEATURES)])
+    frame["device"] = np.repeat([f"d{i:05}" for i in range(devices)], ROWS)
+    frame["label"] = [f"c{label}" for label in y.ravel()]
+    frame.to_csv(path, index=False)
+
+
+def library(table: Path, run: str) -> None:
+    """Play a run with nothing but fedcore, in this process and two workers."""
+    import fedcore as fc
+
+    settings = {**RUNS[run]}
+    data = fc.load("table", path=str(table), label="label", device="device")
+    fed = fc.federate(data, fc.by_device(), net=fc.mlp(*WIDTHS), shared_examples=SHARED)
+    fc.run(fc.method(settings.pop("method"), **settings), fed, seed=0, workers=WORKERS, every=EVERY, progress=False)
+
+
+def measure(command: Sequence[str], home: Path, server: Sequence[psutil.Process] = ()) -> Used:
+    """Run a command to its end. server: processes that it uses."""
+    environment = {**os.environ, "FEDCORE_HOME": str(home), "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"}
+    seconds: dict[tuple[int, float], float] = {}
+    before = sum(map(processor, server))
+    start, most = time.perf_counter(), 0
+    process = psutil.Popen([sys.executable, *command], cwd=home, env=environment)
+    while process.poll() is None:
+        tree = [process, *server]
+        with suppress(psutil.Error):
+            tree += process.children(recursive=True)
+        memory = 0
+        for one in tree:
+            with suppress(psutil.Error):
+                memory += one.memory_info().rss
+                if one not in server:
+                    seconds[one.pid, one.create_time()] = processor(one)
+        most = max(most, memory)
+        time.sleep(PAUSE)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}")
+    used = sum(seconds.values()) + sum(map(processor, server)) - before
+    return Used(time.perf_counter() - start, used, most)
+
+
+def processor(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def rows(path: Path) -> int:
+    """Return the rows of all tables of a database."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        tables = database.execute("select name from sqlite_master where type = 'table'").fetchall()
+        return sum(database.execute(f'select count(*) from "{name}"').fetchone()[0] for (name,) in tables)
+
+
+def tasks(path: Path) -> int:
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        return int(database.execute("select count(*) from task_run").fetchone()[0])
+
+
+def disk(folder: Path) -> int:
+    """Return the bytes that the files below a folder take on the disk."""
+    return sum(512 * path.lstat().st_blocks for path in folder.rglob("*"))
+
+
+def play(run: str, devices: int) -> dict[str, object]:
+    """Return the numbers of a run on so many devices."""
+    home = Path(tempfile.mkdtemp(prefix="scale-"))
+    state = home / "home"
+    for name in ("claims", "papers", "studies"):
+        (state / name).mkdir(parents=True)
+    shutil.copyfile(HERE / "params.yaml", state / "params.yaml")
+    study = {"scale": {"title": "What do {devices} devices cost?", "methods": {run: RUNS[run]}, "sizes": {"small": {}}}}
+    (state / "studies" / "scale.yaml").write_text(yaml.safe_dump(study))
+    table = home / "table.csv"
+    write_table(table, devices)
+    words = (
+        "study=scale", "seed=0", "data.name=table", f"data.path={table}", "data.label=label", "data.device=device",
+        "federation.partition=by_device", f"federation.shared_examples={SHARED}", "net.name=mlp",
+        f"net.widths={list(WIDTHS)}", f"run.every={EVERY}", f"run.workers={WORKERS}",
+    )  # fmt: skip
+    server = [sys.executable, "-m", "tasks.prefect.server"]
+    environment = {**os.environ, "FEDCORE_HOME": str(state), "PYTHONPATH": str(HERE)}
+    try:
+        subprocess.run([*server, "start"], cwd=state, env=environment, check=True)
+        top = psutil.Process(json.loads((state / ".fedcore" / "server.json").read_text())["pid"])
+        load = os.getloadavg()[0]
+        flow = measure(["-m", "flows.federate", *words], state, [top, *top.children(recursive=True)])
+        bare = measure(["-m", "benchmarks.scale", "library", str(table), run], home)
+    finally:
+        subprocess.run([*server, "stop"], cwd=state, env=environment, check=False)
+    prefect = state / ".fedcore" / "prefect" / "prefect.db"
+    found = {
+        "run": run, "devices": devices, "parameters": PARAMETERS, "wall": round(flow.wall, 1),
+        "cpu": round(flow.cpu, 1), "memory": flow.memory, "bare_wall": round(bare.wall, 1),
+        "bare_cpu": round(bare.cpu, 1), "bare_memory": bare.memory, "wall_ratio": round(flow.wall / bare.wall, 2),
+        "cpu_ratio": round(flow.cpu / bare.cpu, 2), "disk": disk(state), "tasks": tasks(prefect),
+        "prefect_rows": rows(prefect), "mlflow_rows": rows(state / "mlflow.db"), "load": round(load, 1),
+    }  # fmt: skip
+    shutil.rmtree(home)
+    return found
+
+
+def main(out: Path, words: Sequence[str]) -> None:
+    runs = [word for word in words if word in RUNS] or list(RUNS)
+    for devices in [int(word) for word in words if word.isdigit()] or DEVICES:
+        for run in runs:
+            found = pd.DataFrame([play(run, devices)])
+            print(found.T.to_string(header=False), flush=True)
+            found.to_csv(out, mode="a", header=not out.exists(), index=False)
+
+
+def draw(out: Path) -> None:
+    """Draw the columns of a file over devices: a colour for each run, a line for each column."""
+    from matplotlib.figure import Figure
+
+    from fedcore.results.figures.drawing import COLOURS, LINES, bare
+
+    table = pd.read_csv(out).drop_duplicates(["run", "devices"], keep="last").sort_values("devices")
+    figure = Figure(figsize=(10, 7), layout="constrained")
+    for panel, (title, columns) in zip(figure.subplots(2, 2).ravel(), PANELS.items(), strict=True):
+        for colour, (run, rows) in zip(COLOURS, table.groupby("run", sort=False), strict=False):
+            for line, (column, word) in zip(LINES, columns.items(), strict=False):
+                values = rows[column] / UNITS.get(title, 1)
+                panel.loglog(
+                    rows["devices"], values, line, marker="o", markersize=4, color=colour, label=f"{run}: {word}"
+                )
+        panel.set_title(title, loc="left", fontsize=10)
+        panel.set_xlabel("devices")
+        panel.legend(fontsize=7, frameon=False)
+        bare(panel)
+    figure.savefig(out.with_suffix(".png"), dpi=110, metadata={"Software": None})
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["draw", out]:
+            draw(Path(out))
+        case ["library", table, run]:
+            library(Path(table), run)
+        case [out, *words]:
+            main(Path(out).resolve(), words)
