@@ -36,7 +36,7 @@ SHARD = 64
 """Calls in a step where there are more than MANY: Prefect takes longer for a step than a small device's training."""
 
 QUICK = {"deploy", "evaluate"}
-"""Steps of a device that take a few milliseconds where models and data are small, less than Prefect takes for a step."""
+"""Steps that take a few milliseconds where models and data are small, less than Prefect takes for a step."""
 
 SMALL = 8 * 2**20
 """The most bytes that such calls of one step refer to; devices with more than half of it have a step each."""
