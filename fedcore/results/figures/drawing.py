@@ -111,7 +111,8 @@ def png(figure: Figure) -> bytes:
     """Return a figure as the bytes of a PNG file; equal figures give equal bytes."""
     out = io.BytesIO()
     figure.set_dpi(110)
-    FigureCanvasAgg(figure).print_png(out, metadata={"Software": None})  # savefig would lay it out twice
+    canvas = FigureCanvasAgg(figure)
+    canvas.print_png(out, metadata={"Software": None})  # type: ignore[no-untyped-call]  # savefig lays it out twice
     return out.getvalue()
 
 
