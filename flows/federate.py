@@ -126,7 +126,8 @@ def run(request: Request) -> None:
                         except InputError as refused:
                             rows_left_out.add(job, row, refused)
                             continue
-                        writer.save(session.store, result, title_for(job.title, [len(fed.devices)]))
+                        computed = any(not step.cached for step in result.steps)
+                        writer.save(session.store, result, title_for(job.title, [len(fed.devices)]), computed)
                         results_by_job[-1].append(result)
                         # `dvc repro` ends each study with its answer; the page has every row.
                         session.print_line(play.summary_line(result), terminal=not request.prepared)

@@ -44,3 +44,6 @@ if __name__ == "__main__":
     with report_bad_input():
         no_words("plan")
         write()
+        from tasks.prefect import server
+
+        server.start_first()  # while DVC goes on to the stages that need it

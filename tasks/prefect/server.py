@@ -62,6 +62,19 @@ def ensure() -> str:
     return url
 
 
+def start_first() -> None:
+    """Start the server in the background if none has ever run here: it makes its database for ten seconds.
+
+    A flow that comes meanwhile waits for it, see `ensure`.
+    """
+    if "PREFECT_API_URL" in os.environ or (environment.PREFECT / "prefect.db").exists():
+        return
+    subprocess.Popen(
+        [sys.executable, "-m", "tasks.prefect.server", "start"], cwd=environment.HOME, start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
 def password() -> str:
     """Return the password of this project's server, a random one made on first use: user name, colon, secret."""
     with contextlib.suppress(OSError, UnicodeDecodeError):

@@ -34,6 +34,12 @@ MANY = 256
 SHARD = 64
 """Calls in a step where there are more than MANY: Prefect takes longer for a step than a small device's training."""
 
+QUICK = {"deploy", "evaluate"}
+"""Steps that take a few milliseconds where models and data are small, less than Prefect takes for a step."""
+
+SMALL = 8 * 2**20
+"""The most bytes that such calls of one step refer to; devices with more than half of it have a step each."""
+
 
 class Steps:
     """Runs the loop's functions as cached Prefect tasks: the `execute` that the pipeline gives to fedcore.rounds.
@@ -68,11 +74,11 @@ class Steps:
         return self._run_in_workers(fn, {"": args}, None)[""]
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
-        """Run a step on each unit's arguments; many of them share a step (see `into_shards`)."""
+        """Run a step on each unit's arguments; many or quick ones share a step (see `into_shards`)."""
         placed = accelerate(fn, self.accelerator)
-        if len(calls) <= MANY:
+        shards = into_shards(fn, calls)
+        if len(shards) == len(calls):
             return self._run_in_workers(placed, calls, self.accelerator)
-        shards = into_shards(calls)
         sharded = {label: tuple(shard.values()) for label, shard in shards.items()}
         found = self._run_in_workers(placed, sharded, self.accelerator, load_calls_save)
         return {
@@ -203,14 +209,25 @@ class InMemory:
         return with_blobs(self.store, tuple(calls.values()), call)
 
 
-def into_shards(calls: Mapping[Any, Any]) -> dict[str, dict[Any, Any]]:
-    """Divide the calls of many devices into shards of SHARD that follow one another, each a step of its own.
+def into_shards(fn: Any, calls: Mapping[Any, tuple[Any, ...]]) -> dict[str, dict[Any, Any]]:
+    """Divide the calls of devices into shards that follow one another, each a step of its own.
 
-    Its key covers its own devices, so that one that changes costs its shard.
+    Of more than MANY calls SHARD share a step; of fewer those of a QUICK function, up to SMALL bytes; the others are
+    shards of one. A step's key covers its own devices, so that one that changes costs its shard.
     """
-    units = list(calls)
-    parts = [units[start : start + SHARD] for start in range(0, len(units), SHARD)]
-    return {f"{_label(part[0])} to {_label(part[-1])}": {unit: calls[unit] for unit in part} for part in parts}
+    many = len(calls) > MANY
+    if not many and word_of(fn) not in QUICK:
+        return {_label(unit): {unit: args} for unit, args in calls.items()}
+    shards: list[dict[Any, Any]] = []
+    taken = 0
+    for unit, args in calls.items():
+        size = 1 if many else sum(ref.nbytes for ref in refs(args))
+        if not shards or taken + size > (SHARD if many else SMALL):
+            shards.append({})
+            taken = 0
+        shards[-1][unit] = args
+        taken += size
+    return {f"{_label(next(iter(shard)))} to {_label(next(reversed(shard)))}": shard for shard in shards}
 
 
 class _Job:

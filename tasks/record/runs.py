@@ -16,7 +16,6 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +34,16 @@ from fedcore import data as sources
 from fedcore import nets
 from fedcore.data.encoding import to_json
 from fedcore.data.schema import Schema as DataSchema
-from fedcore.results import figures, reports, tidy
-from fedcore.results.figures import png
-from fedcore.results.summary import curves
+from fedcore.results import reports
 from fedcore.types import Model, Report
 from tasks.cache.store import Store
 from tasks.config import environment
 from tasks.config.files import SCHEMA, TABLE
 from tasks.record import models, promotion
+from tasks.record.drawings import draw
 from tasks.record.leftovers import forget_model
 from tasks.record.metrics import DEVICES, device_table, metrics, safe_name
 from tasks.record.result import Result
-from tasks.report import pictures
 
 EXPERIMENT = "fedcore"
 BATCH = 1000
@@ -127,8 +124,8 @@ class Record:
         place = environment.ARTIFACTS.as_uri()
         return str(self.client.create_experiment(EXPERIMENT, artifact_location=place, tags=MODE))
 
-    def save(self, store: Store, result: Result, title: str) -> None:
-        """Write a method's result to its run, unless the run has it."""
+    def save(self, store: Store, result: Result, title: str, drawn: Mapping[str, bytes] | None = None) -> None:
+        """Write a method's result to its run, unless the run has it. drawn: its pictures, if they exist."""
         if self.is_complete(result.config, result.digest):
             return
         setting = result.setting
@@ -149,7 +146,7 @@ class Record:
         self.write(
             run, params=_params(result), table=result.table, seconds=result.seconds,
             dataset=(setting.data["name"], result.prepared.dataset.digest, profile), turn_reports=result.reports,
-            drawings=_pictures(store, result), schema=schema,
+            drawn=draw(store, result) if drawn is None else drawn, schema=schema,
         )  # fmt: skip
         self.close(run, result.digest)
 
@@ -195,7 +192,7 @@ class Record:
         seconds: pd.DataFrame,
         dataset: tuple[str, str, Mapping[str, Any]],
         turn_reports: Sequence[Report],
-        drawings: Mapping[str, pictures.Picture],
+        drawn: Mapping[str, bytes],
         schema: DataSchema | None = None,
     ) -> None:
         """Write a run's parameters, metrics, tables, dataset, schema, reports, pictures; again, it changes nothing."""
@@ -221,7 +218,7 @@ class Record:
         for first in range(0, len(points), BATCH):
             self.client.log_batch(where, metrics=points[first : first + BATCH])
         files |= {DEVICES: device_table(table), TABLE: _parquet(table)}
-        files |= {f"pictures/{name}.png": picture() for name, picture in drawings.items()}
+        files |= {f"pictures/{name}.png": picture for name, picture in drawn.items()}
         files |= {SCHEMA: to_json(schema).encode()} if schema else {}
         self._artifacts(where, files)
         self.client.set_tag(where, MLFLOW_LOGGED_ARTIFACTS, json.dumps([{"path": DEVICES, "type": "table"}]))
@@ -344,21 +341,6 @@ def _params(result: Result) -> dict[str, Any]:
     sections = {"data": setting.data, "federation": setting.federation, "net": setting.net}
     flat = {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}
     return {"study": setting.study, "setting": setting.name, "seed": result.seed, **flat, **result.row.flat()}
-
-
-def _pictures(store: Store, result: Result) -> dict[str, pictures.Picture]:
-    """Return a run's pictures: accuracy by device and over rounds, the method's figures, and the study's pictures."""
-    split = "test" if tidy.has(result.table, "test") else "shared"
-    made: dict[str, pictures.Picture] = {"devices": lambda: png(figures.per_device(result.table, split=split))}
-    if result.table["round"].max() > 1:
-        made["rounds"] = lambda: png(figures.curves(curves(result.table)))
-    made |= pictures.of_method(result.figures, result.row.label, result.reports)
-    place = (store, result.prepared.dataset, result.prepared.partition)
-    if "similarity" in result.show:
-        made["similarity"] = partial(pictures.similarity_map, *place)
-    if result.embedding is not None:
-        made["features"] = partial(pictures.feature_map, *place, {result.row.label: result.embedding})
-    return made
 
 
 def _shorten(value: Any) -> str:

@@ -1,7 +1,8 @@
 """The record, written by a process of its own while the flow goes on.
 
 MLflow and the pictures take as long as the rows of a small study, and would compete with the flow's process. This one
-has a lower priority than the workers and uses the time in which they wait for each other.
+has a lower priority than the workers and uses the time in which they wait for each other. A further one draws a run's
+pictures while this one writes the runs before it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from functools import cache
 from types import TracebackType
@@ -43,6 +44,8 @@ class RecordWriter:
 
     def __init__(self) -> None:
         self._process = Workers(1, nice=15)
+        self._artist = Workers(1, nice=15)
+        self._drawing = ThreadPoolExecutor(1, thread_name_prefix="fedcore-pictures")
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fedcore-record")
         self._pending: list[Future[list[str] | None]] = []
         self.proposed: list[str] = []
@@ -54,9 +57,13 @@ class RecordWriter:
             self._ready = True
             self._submit(warm_up)
 
-    def save(self, store: Store, result: Result, title: str) -> None:
-        """Write a method's result to its run, unless the run has it."""
-        self._submit(save, store, result, title)
+    def save(self, store: Store, result: Result, title: str, computed: bool = False) -> None:
+        """Write a method's result to its run, unless the run has it.
+
+        computed: it hardly has, as the result is new. The pictures are then drawn while earlier runs are written.
+        """
+        drawn = [self._drawing.submit(self._call, self._artist, draw, store, result)] if computed else []
+        self._submit(save, store, result, title, *drawn)
 
     def describe(self, *study: Any) -> None:
         """Write a comparison to its study's run, see :meth:`tasks.record.runs.Record.describe`."""
@@ -71,15 +78,16 @@ class RecordWriter:
 
     def _submit(self, fn: Callable[..., list[str] | None], *args: Any) -> None:
         self._check()
-        self._pending.append(self._thread.submit(self._write, fn, *args))
+        self._pending.append(self._thread.submit(self._call, self._process, fn, *args))
 
-    def _write(self, fn: Callable[..., T], *args: Any) -> T:
-        """Call a function in the process; once more in a new one if it was killed, since to write again is harmless."""
+    def _call(self, process: Workers, fn: Callable[..., T], *args: Any) -> T:
+        """Call a function in a process; once more in a new one if it was killed, since to write again is harmless."""
+        known = [arg.result() if isinstance(arg, Future) else arg for arg in args]
         try:
-            return self._process.call(fn, *args)
+            return process.call(fn, *known)
         except WorkerDied:
             try:
-                return self._process.call(fn, *args)
+                return process.call(fn, *known)
             except WorkerDied as died:
                 raise Failed(f"the record in MLflow: {died}, twice; {CONTINUE}") from None
 
@@ -92,7 +100,7 @@ class RecordWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        with self._process:
+        with self._process, self._artist:
             if error is None:  # the record of hundreds of short rows takes minutes more
                 quiet = not sys.stdout.isatty()
                 for _ in progress(
@@ -100,12 +108,13 @@ class RecordWriter:
                 ):
                     pass
             # The current run is finished; after an error a resumed flow writes the rest.
-            self._thread.shutdown(cancel_futures=error is not None)
+            for thread in (self._drawing, self._thread):
+                thread.shutdown(cancel_futures=error is not None)
         if error is None:
             self._check()
 
 
-# In the other process
+# In the other processes
 
 
 def warm_up() -> None:
@@ -116,10 +125,16 @@ def warm_up() -> None:
     runs.warm_up()
 
 
-def save(store: Store, result: Result, title: str) -> None:
+def draw(store: Store, result: Result) -> dict[str, bytes]:
+    from tasks.record import drawings
+
+    return drawings.draw(store, result)
+
+
+def save(store: Store, result: Result, title: str, drawn: Mapping[str, bytes] | None = None) -> None:
     def write() -> None:
         with record().lock:  # an equal flow beside this one finds the run complete
-            record().save(store, result, title)
+            record().save(store, result, title, drawn)
 
     with_patience(write)
 

@@ -30,7 +30,7 @@ from tasks.config import environment
 from tasks.config.request import Job
 from tasks.config.studies import run_section
 from tasks.prefect.records import is_whole
-from tasks.prefect.steps import MANY, into_shards, word_of
+from tasks.prefect.steps import into_shards, word_of
 from tasks.record.result import PreparedData
 from tasks.report.forecast import Expected, print_forecast
 from tasks.run import partitions
@@ -94,8 +94,8 @@ class Lookup:
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
         placed, share = accelerate(fn, self.accelerator), 1 / min(self.workers, max(1, len(calls)))
         found: dict[Any, Any] = {}
-        if len(calls) > MANY:
-            for label, shard in into_shards(calls).items():
+        if len(shards := into_shards(fn, calls)) < len(calls):
+            for label, shard in shards.items():
                 nothing = partial(self._stand_ins, fn=fn, calls=shard)
                 values = self._find(placed, label, tuple(shard.values()), len(shard) * share, nothing, calls=len(shard))
                 found |= zip(shard, values, strict=True)

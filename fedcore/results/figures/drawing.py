@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -109,7 +110,9 @@ def plain(text: object) -> str:
 def png(figure: Figure) -> bytes:
     """Return a figure as the bytes of a PNG file; equal figures give equal bytes."""
     out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=110, metadata={"Software": None})
+    figure.set_dpi(110)
+    canvas = FigureCanvasAgg(figure)
+    canvas.print_png(out, metadata={"Software": None})  # type: ignore[no-untyped-call]  # savefig lays it out twice
     return out.getvalue()
 
 

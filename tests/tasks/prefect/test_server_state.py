@@ -136,3 +136,17 @@ def test_a_server_that_the_user_names_does_not_get_this_projects_password(monkey
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "mine")
     server.ensure()
     assert os.environ["PREFECT_API_AUTH_STRING"] == "mine"
+
+
+def test_only_a_projects_first_server_is_started_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    started: list[list[str]] = []
+    monkeypatch.setattr(server.subprocess, "Popen", lambda command, **_: started.append(command))
+    monkeypatch.setattr(server.environment, "PREFECT", tmp_path)
+    monkeypatch.setenv("PREFECT_API_URL", URL)
+    server.start_first()
+    monkeypatch.delenv("PREFECT_API_URL")
+    assert started == []
+    server.start_first()
+    (tmp_path / "prefect.db").touch()
+    server.start_first()
+    assert [command[1:] for command in started] == [["-m", "tasks.prefect.server", "start"]]

@@ -88,6 +88,37 @@ def test_another_process_writes_runs_in_order(orders: pytest.MonkeyPatch, tmp_pa
     assert not Path(f"/proc/{writer}").exists()
 
 
+def drew(place: Path, words: str) -> dict[str, bytes]:
+    return {words: str(os.getpid()).encode()}
+
+
+def noted_with(place: Path, words: str, title: str, drawn: dict[str, bytes] | None = None) -> None:
+    noted(place, words, "-" if drawn is None else drawn[words].decode())
+
+
+@pytest.mark.slow
+def test_new_runs_are_drawn_in_a_further_process(orders: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    place = tmp_path / "written"
+    orders.setattr(writer, "save", noted_with)
+    orders.setattr(writer, "draw", drew)
+    with RecordWriter() as book:
+        for word in "abc":
+            book.save(place, word, "study", computed=word != "b")
+    written = lines(place)
+    assert [words[1] for words in written] == ["a", "b", "c"]
+    assert written[1][2] == "-"
+    (writes,), (draws,) = {words[0] for words in written}, {written[0][2], written[2][2]}
+    assert len({writes, draws, str(os.getpid())}) == 3
+    assert not Path(f"/proc/{draws}").exists()
+
+
+@pytest.mark.slow
+def test_a_picture_that_fails_ends_the_flow(lent: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    lent.setattr(writer, "draw", refused)
+    with pytest.raises(OSError, match=FULL), RecordWriter() as book:
+        book.save(tmp_path / "written", "a", "study", computed=True)
+
+
 @pytest.mark.slow
 def test_the_writer_warms_up_once(lent: pytest.MonkeyPatch, tmp_path: Path) -> None:
     place = tmp_path / "written"
