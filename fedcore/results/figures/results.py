@@ -225,7 +225,9 @@ def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]
     }
     words = {
         name: ", ".join(
-            f"{other.rpartition('.')[2]} = {_value_name(other, value)}" for other, value in point.items() if other != key
+            f"{other.rpartition('.')[2]} = {_value_name(other, value)}"
+            for other, value in point.items()
+            if other != key
         )
         for name, point in place.items()
     }
@@ -263,7 +265,7 @@ def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]
 
 
 def _value_name(key: str, value: Any) -> str:
-    """Return the name of a setting's value: an alpha with which no device can tell its share from an even one is even."""
+    """Return the name of a setting's value; an alpha whose partition no device can tell from an even one is even."""
     return "even" if key == "federation.alpha" and value >= EVEN else _short_text(value)
 
 
