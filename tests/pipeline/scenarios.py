@@ -98,6 +98,7 @@ def repro(place: Place) -> Repro:
     forced = piped.look(piped.run("dvc", "repro", "--force"))
     reg = piped.look(piped.run("dvc", "exp", "run", "-S", "code_ot.reg=0.1"))
     columns = piped.run("dvc", "exp", "show", "--only-changed", "--csv").out.splitlines()[0].split(",")
+    piped.run("dvc", "exp", "show", "--only-changed")
     piped.run("dvc", "metrics", "diff")
     piped.run("dvc", "plots", "show", "--open", BROWSER="true")
     piped.run("git", "checkout", "--quiet", "--", "params.yaml")
