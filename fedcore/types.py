@@ -15,6 +15,8 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
+from fedcore.errors import InputError as InputError
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 Params: TypeAlias = dict[str, Tensor]
@@ -71,16 +73,6 @@ class Handle(Protocol):
 
     @property
     def nbytes(self) -> int: ...
-
-
-class InputError(ValueError):
-    """Input that cannot be used. The message is one line: which key, which value, what is allowed.
-
-    It may quote names from data: what would end the line, or steer a terminal, is shown by its escape sequence.
-    """
-
-    def __str__(self) -> str:
-        return "".join(c if c.isprintable() else repr(c)[1:-1] for c in super().__str__())
 
 
 def _no_data() -> Data:

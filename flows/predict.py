@@ -18,7 +18,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from fedcore.errors import InputError
 from tasks.config import environment
+from tasks.record import registry
 
 environment.prepare()
 
@@ -32,8 +34,6 @@ class Words(argparse.ArgumentParser):
     """Reports wrong words as other commands do."""
 
     def error(self, message: str) -> NoReturn:
-        from fedcore.types import InputError
-
         raise InputError(f"{message}; see python -m flows.predict --help")
 
 
@@ -49,6 +49,10 @@ def arguments(words: list[str]) -> argparse.Namespace:
 
 def main(words: list[str]) -> None:
     given = arguments(words)
+    if not given.rows.exists():  # this and a wrong model are refused before the imports below, which take seconds
+        raise InputError(f"{given.rows}: no such file or folder")
+    if (known := registry.read()) is not None:
+        registry.choose(known, given.model)
     from fedcore.data.encoding import unknown_texts
     from tasks.record import promotion
     from tasks.record.runs import Record
@@ -70,7 +74,6 @@ def read(path: Path, schema: Schema) -> tuple[Any, pd.Index]:
     import pandas as pd
 
     from fedcore.data import pictures, tables
-    from fedcore.types import InputError
 
     if schema.columns:
         frame = tables.read(path)

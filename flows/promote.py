@@ -10,7 +10,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from fedcore.errors import InputError
 from tasks.config import environment
+from tasks.record import registry
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -20,46 +22,45 @@ environment.prepare()
 
 def arguments(words: list[str]) -> tuple[str | None, str | None]:
     """Parse the arguments of the command line: the dataset and the version, None if they are not given."""
-    from fedcore.types import InputError
-    from tasks.config.params import parse
-
     tasks = [word for word in words if "=" not in word]
-    given = parse([word for word in words if "=" in word])
+    given = dict(word.split("=", 1) for word in words if "=" in word)
     asked = given.pop("version", None)
     if given:
         raise InputError(f"{', '.join(given)}: unknown; there is version, as in version=previous")
     if len(tasks) > 1 or (asked is not None and not tasks):
         raise InputError("usage: python -m flows.promote [DATASET [version=NUMBER]]")
-    return (tasks[0] if tasks else None), (None if asked is None else str(asked))
+    return (tasks[0] if tasks else None), asked
 
 
 def main(words: list[str]) -> None:
     task, asked = arguments(words)
-    from fedcore.types import InputError
+    known = registry.read()
+    if task is not None and known is not None:  # a wrong name is refused before the imports below, which take seconds
+        registry.require(known, task, asked or registry.CANDIDATE)
     from tasks.record import promotion
     from tasks.record.runs import Record
 
     client = Record().client
     if task is None:
-        known = promotion.names(client)
-        print(*(summary(client, name) for name in known), sep="\n")
-        if not known:
+        names = promotion.names(client)
+        print(*(summary(client, name) for name in names), sep="\n")
+        if not names:
             print("no model is registered; run python -m flows.federate")
         return
-    version = promotion.find(client, task, asked or promotion.CANDIDATE)
+    version = promotion.find(client, task, asked or registry.CANDIDATE)
     found = promotion.compare(client, version)
     if asked is None and found.better in ("no", "not comparable"):
         raise InputError(f"{found}; to promote it all the same, add version={version.version}")
     promotion.promote(client, version)
     done = "" if found.champion is not None and found.champion.version == version.version else "promoted: "
-    print(f"{found}; {done}models:/{version.name}@{promotion.CHAMPION}")
+    print(f"{found}; {done}models:/{version.name}@{registry.CHAMPION}")
 
 
 def summary(client: MlflowClient, name: str) -> str:
     """Return a registered model's champion and candidate, and which is better, as a line."""
     from tasks.record import promotion
 
-    champion, candidate = (promotion.alias(client, name, word) for word in (promotion.CHAMPION, promotion.CANDIDATE))
+    champion, candidate = (promotion.alias(client, name, word) for word in (registry.CHAMPION, registry.CANDIDATE))
     if candidate is None:
         return f"{name}: nothing was proposed"
     shown = "none" if champion is None else f"version {champion.version} ({promotion.describe(champion)})"

@@ -29,6 +29,13 @@ def pinned() -> dict[str, Version]:
     return {re.sub(r"[-_.]+", "-", m[1]).lower(): Version(m[2]) for m in found if m}
 
 
+@pytest.mark.parametrize("name", ["torch", "torchvision"])
+def test_the_build_for_processors_satisfies_its_pin(name: str):
+    """pip leaves it in place: docs/development.md installs it first, to do without CUDA's libraries."""
+    (line,) = (line for line in CONSTRAINTS.splitlines() if line.startswith(f"{name}=="))
+    assert Requirement(line).specifier.contains(f"{pinned()[name]}+cpu")
+
+
 @pytest.mark.parametrize("name", PINS)
 def test_a_mandatory_pin_stands_everywhere(name: str):
     works, breaks = map(Version, PINS[name])

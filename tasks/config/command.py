@@ -37,7 +37,7 @@ def show_help(text: str | None) -> None:
 def no_words(usage: str) -> None:
     """Refuse the arguments of a command that takes none, or none of these."""
     if sys.argv[1:]:
-        from fedcore.types import InputError
+        from fedcore.errors import InputError
 
         raise InputError(f"{' '.join(sys.argv[1:])}: unknown; usage: python -m flows.{usage}")
 
@@ -49,7 +49,7 @@ def report_bad_input() -> Iterator[None]:
         with _stop_on_signals():
             yield
     except ValueError as error:
-        from fedcore.types import InputError
+        from fedcore.errors import InputError
 
         if not isinstance(error, InputError):
             raise

@@ -31,7 +31,7 @@ from fedcore.serving import LABEL, LEAVES, MODELS, PROBABILITY, SCHEMA
 from fedcore.types import Model
 
 CODE = (
-    "__init__.py", "types.py", "builders.py", "pickling.py", "nets", "data/__init__.py", "data/schema.py",
+    "__init__.py", "errors.py", "types.py", "builders.py", "pickling.py", "nets", "data/__init__.py", "data/schema.py",
     "data/encoding.py", "execute/__init__.py", "execute/threads.py", "local.py", "evaluate.py", "serving.py",
 )  # fmt: skip
 """The files and folders of fedcore that `fedcore.serving` imports; a model carries a copy of them."""

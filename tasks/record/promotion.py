@@ -9,7 +9,6 @@ Only :func:`promote` sets the alias `champion`; the version before stays as `pre
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,12 +20,10 @@ from mlflow.exceptions import MlflowException
 from fedcore.results.answer import points
 from fedcore.results.summary import SPLITS, is_tie
 from fedcore.serving import ServedModels
-from fedcore.types import InputError
-from tasks.record import models
+from tasks.record import models, registry
 from tasks.record.metrics import DEVICES, read_device_table
+from tasks.record.registry import CANDIDATE, CHAMPION, FAMILY, PREVIOUS, Versions, registered
 
-FAMILY = "fedcore-"
-CHAMPION, CANDIDATE, PREVIOUS = "champion", "candidate", "previous"
 PROPOSAL = "fedcore.proposal"
 SAME = ("fedcore.data", "fedcore.partition")
 """The tags of a version that name the data which its run held out."""
@@ -48,11 +45,6 @@ class Proposal:
         if self.champion.version == self.version.version:
             return f"{what} is the champion"
         return f"{what}: better than the champion, version {self.champion.version}? {self.better}; {self.why}"
-
-
-def registered(task: str) -> str:
-    """Return the name of the registered model of a dataset and task."""
-    return f"{FAMILY}{task}"
 
 
 def describe(version: ModelVersion) -> str:
@@ -124,31 +116,26 @@ def names(client: MlflowClient) -> list[str]:
     return sorted(one.name for one in found)
 
 
+def all_versions(client: MlflowClient) -> dict[str, Versions]:
+    """Return the versions of this record by task, wherever it is (tasks/record/registry.py reads a file)."""
+    return {
+        name.removeprefix(FAMILY): Versions(
+            {str(one.version) for one in client.search_model_versions(f"name = '{name}'")},
+            {word: str(number) for word, number in client.get_registered_model(name).aliases.items()},
+        )
+        for name in names(client)
+    }
+
+
 def find(client: MlflowClient, task: str, word: str) -> ModelVersion:
     """Return a version by its number or alias; raises InputError, which names what there is."""
-    known = names(client)
+    registry.require(all_versions(client), task, word)
     name = registered(task)
-    if name not in known:
-        tasks = ", ".join(one.removeprefix(FAMILY) for one in known) or "none; run python -m flows.federate"
-        raise InputError(f"model = {task!r}: not registered; there is: {tasks}")
-    try:
-        return client.get_model_version(name, word) if word.isdigit() else client.get_model_version_by_alias(name, word)
-    except MlflowException:
-        aliases = client.get_registered_model(name).aliases
-        shown = ", ".join(f"{one} (version {number})" for one, number in sorted(aliases.items())) or "no alias"
-        raise InputError(f"version = {word!r}: {name} has no such version; it has {shown}") from None
+    return client.get_model_version(name, word) if word.isdigit() else client.get_model_version_by_alias(name, word)
 
 
 def load(client: MlflowClient, asked: str | None) -> ServedModels:
     """Return the models of a version. asked: "task", "task@alias" or "task/number"; None: the only task's champion."""
-    known = [name.removeprefix(FAMILY) for name in names(client)]
-    if asked is None and len(known) != 1:
-        raise InputError(f"model: must be one of {', '.join(known) or 'none; run python -m flows.federate'}")
-    task, _, word = re.split("([@/])", f"{asked or known[0]}@", maxsplit=1)
-    try:
-        version = find(client, task, word.removesuffix("@") or CHAMPION)
-    except InputError as error:
-        advice = "" if word.removesuffix("@") else f"; promote one: python -m flows.promote {task}"
-        raise InputError(f"{error}{advice if task in known else ''}") from None
+    version = find(client, *registry.choose(all_versions(client), asked))
     place = mlflow.artifacts.download_artifacts(f"models:/{version.name}/{version.version}")
     return models.load(Path(place))

@@ -43,6 +43,7 @@ from tasks.record import models, promotion
 from tasks.record.drawings import draw
 from tasks.record.leftovers import forget_model
 from tasks.record.metrics import DEVICES, device_table, metrics, safe_name
+from tasks.record.registry import registered
 from tasks.record.result import Result
 
 EXPERIMENT = "fedcore"
@@ -246,7 +247,7 @@ class Record:
 
     def register(self, run: Run, model_id: str, task: str, tags: Mapping[str, str]) -> None:
         """Register a run's models, once."""
-        name = promotion.registered(task)
+        name = registered(task)
         with self.lock:
             if self.client.search_model_versions(f"run_id = '{run.info.run_id}'"):
                 return

@@ -13,6 +13,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from tasks.record import promotion
+from tasks.record.registry import CHAMPION, FAMILY
 
 VIEW = "mlflow.sharedViewState."
 TRAINING = "workflowType=machine_learning"
@@ -41,9 +42,9 @@ def links(client: MlflowClient, experiment: str) -> Iterator[tuple[str, str]]:
             place = f"viewStateShareKey={quote(key)}-best&compareRunsMode=CHART"
             yield f"{words}: {shown}", f"{runs_page(experiment)}?{place}&{TRAINING}"
     for name in promotion.names(client):
-        champion = promotion.alias(client, name, promotion.CHAMPION)
+        champion = promotion.alias(client, name, CHAMPION)
         if champion is not None:
-            yield f"champion of {name.removeprefix(promotion.FAMILY)}", f"#/models/{name}/versions/{champion.version}"
+            yield f"champion of {name.removeprefix(FAMILY)}", f"#/models/{name}/versions/{champion.version}"
 
 
 def runs_page(experiment: str) -> str:

@@ -65,7 +65,7 @@ class Repro:
     middle of writing. forced: `dvc repro --force` after that. reg: `dvc exp run -S code_ot.reg=0.1`. edited: the flow
     by hand, after a line of the fusion's code had changed. runs: a copy of the record after the first `dvc repro`.
     reworded: `dvc status` after a claim's words had changed. foreign: the same after `dfl.threshold` had, of which the
-    study has no row, and once more after `dvc repro plan`.
+    study has no row, and once more after `dvc repro plan`. columns: of `dvc exp show --only-changed` after `reg`.
     """
 
     project: Project
@@ -78,6 +78,7 @@ class Repro:
     edited: Seen
     reworded: dict[str, Any]
     foreign: tuple[dict[str, Any], dict[str, Any]]
+    columns: list[str]
 
 
 def repro(place: Place) -> Repro:
@@ -96,11 +97,17 @@ def repro(place: Place) -> Repro:
     spoilt = piped.record()
     forced = piped.look(piped.run("dvc", "repro", "--force"))
     reg = piped.look(piped.run("dvc", "exp", "run", "-S", "code_ot.reg=0.1"))
+    columns = piped.run("dvc", "exp", "show", "--only-changed", "--csv").out.splitlines()[0].split(",")
+    piped.run("dvc", "exp", "show", "--only-changed")
+    piped.run("dvc", "metrics", "diff")
+    piped.run("dvc", "plots", "show", "--open", BROWSER="true")
     piped.run("git", "checkout", "--quiet", "--", "params.yaml")
     for function in ("lmf", "code"):
         piped.edit("fedcore/align/fusion.py", function, "len('a line that was not there')")
     edited = piped.look(piped.federate())
-    return Repro(piped, runs, clone, first, spoilt, forced, reg, edited, reworded[0], (foreign[0], foreign[-1]))
+    return Repro(
+        piped, runs, clone, first, spoilt, forced, reg, edited, reworded[0], (foreign[0], foreign[-1]), columns
+    )
 
 
 def status(project: Project, path: str, old: str, new: str, *command: str) -> list[dict[str, Any]]:
@@ -462,6 +469,7 @@ def mine(place: Place) -> Mine:
     preview = project.look(project.run("python", "-m", "flows.prepare", "preview", *MACHINES))
     run = project.look(project.federate(*MACHINES, "methods=[local_only,fedavg,fedasa,majority]", "fedavg.rounds=30"))
     promoted = project.run("python", "-m", "flows.promote", "machines-fault")
+    project.run("python", "-m", "flows.promote")
     (index,) = project.folder.glob("runs/*/partition/mine/base/seed-0/index.parquet")
     parts = pd.read_parquet(index)
     new = pd.read_csv(csv).iloc[parts[parts["split"] == "test"]["index"]]
@@ -649,6 +657,7 @@ def deployed(place: Place) -> Deployed:
     try:
         run = ("prefect", "deployment", "run", "federate/nightly")
         first = here.look(here.run(*run, "--watch"))
+        here.run("prefect", "deployment", "schedule", "ls", "federate/nightly")
         wrong = here.run(*run, "--params", '{"request": {"methodz": ["lmf"]}}', code=None)
         (plan,) = host.ask("deployments/filter", {})
         here.run("prefect", "deployment", "schedule", "create", "federate/nightly", "--interval", "20", "--accept-yes")

@@ -67,6 +67,12 @@ def test_metrics_fit_a_screen_and_plots_need_no_network(repro: Repro):
     assert "http" not in page
 
 
+def test_experiments_are_compared_in_a_few_columns(repro: Repro):
+    """Without --only-changed DVC lists every setting of params.yaml, whatever dvc.yaml says."""
+    assert "code_ot.reg" in repro.columns
+    assert len(repro.columns) <= 20
+
+
 def test_no_output_holds_seconds_or_dates(repro: Repro):
     """Else a stage that finds the same would look changed."""
     found = repro.clone.project.folder / "pipeline"

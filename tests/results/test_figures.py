@@ -177,6 +177,26 @@ def test_along_a_key_of_names_keeps_their_order():
     assert [label.get_text() for label in picture.axes[0].get_xticklabels()] == ["mlp", "cnn"]
 
 
+def test_along_alpha_an_even_partition_stands_beside_the_others():
+    """Neither 0.1 and 1 beside 1e20 nor powers of ten from 0.1 to 1e20 could be told apart."""
+    grid = {f"alpha={alpha:g}": {"federation.alpha": alpha} for alpha in (1e20, 1.0, 0.1)}
+    table = pd.concat([drawn(TWO, 3, setting=setting) for setting in grid])
+    panel = figures.accuracy_along(summary_of(table), grid, "federation.alpha").axes[0]
+    assert panel.get_xscale() == "linear"
+    assert [label.get_text() for label in panel.get_xticklabels()] == ["0.1", "1", "even"]
+    at, (left, right) = panel.get_xticks(), panel.get_xlim()
+    assert min(np.diff([left, *at, right])[1:-1]) > 0.25 * (right - left)
+    for line in (bars.lines[0] for bars in panel.containers):
+        assert line.get_xdata().tolist() == at.tolist()
+
+
+def test_a_panel_of_an_even_partition_says_so():
+    grid = {f"devices={count}": {"federation.devices": count, "federation.alpha": 1e20} for count in (2, 32)}
+    table = pd.concat([drawn(TWO, 3, setting=setting) for setting in grid])
+    panel = figures.accuracy_along(summary_of(table), grid, "federation.devices").axes[0]
+    assert panel.get_title(loc="left") == "alpha = even"
+
+
 def test_along_sets_of_places_without_a_shared_test_set():
     grid = {f"locations={'+'.join(sites)}": {"data.locations": sites} for sites in (["A"], ["A", "B"])}
     table = pd.concat([drawn(TWO, 3, setting=setting) for setting in grid])

@@ -28,6 +28,8 @@ from fedcore.results.figures.drawing import (
 from fedcore.results.summary import SPLITS, format_bytes, last_round, standings, verdict
 
 QUIET = "#6f8fa6"
+EVEN = 1e6
+"""An alpha from which on the classes' shares on devices differ by less than a thousandth."""
 
 MANY = 256
 """Most devices that a figure shows one by one: Matplotlib draws at most some 2,000 side by side, and takes seconds."""
@@ -241,7 +243,8 @@ def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]
     """Draw accuracy along one key of a study's grid, a panel for each combination of the others: CODE, Figs. 8 and 9.
 
     summary: a study's rows. points: setting -> its point in the grid. The accuracy is on the shared test set if there
-    is one. Bars are one standard deviation over seeds; controls are hollow.
+    is one. Bars are one standard deviation over seeds; controls are hollow. Numbers that span more than six powers of
+    ten, as alpha does up to an even partition, stand side by side.
     """
     split = "shared" if summary["shared_mean"].notna().all() else "test"
     place = {
@@ -251,7 +254,9 @@ def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]
     }
     words = {
         name: ", ".join(
-            f"{other.rpartition('.')[2]} = {_short_text(value)}" for other, value in point.items() if other != key
+            f"{other.rpartition('.')[2]} = {_value_name(other, value)}"
+            for other, value in point.items()
+            if other != key
         )
         for name, point in place.items()
     }
@@ -261,7 +266,9 @@ def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]
     figure = Figure(figsize=(1.8 + 3.2 * columns, 0.6 + 2.7 * lines), layout="constrained")
     axes = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
     values = list(dict.fromkeys(point[key] for point in place.values()))
-    numbers = all(isinstance(value, int | float) for value in values)
+    if numbers := all(isinstance(value, int | float) for value in values):
+        values = sorted(values)
+        numbers = values[0] <= 0 or values[-1] <= 1e6 * values[0]
     styles = method_styles(summary["method"], summary["control"])
     for panel, word in zip(axes, panels, strict=False):
         rows = summary[summary["setting"].isin([name for name in place if words[name] == word])]
@@ -279,11 +286,16 @@ def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]
     if numbers and min(values) > 0 and max(values) >= 8 * min(values):
         first.set_xscale("log")
         first.xaxis.set_minor_locator(NullLocator())
-    first.set_xticks(values if numbers else range(len(values)), [_short_text(value) for value in values])
+    first.set_xticks(values if numbers else range(len(values)), [_value_name(key, value) for value in values])
     figure.supxlabel(key.rpartition(".")[2], fontsize=10)
     figure.supylabel(f"accuracy on {SPLITS[split]} data", fontsize=10)
     legend(figure, styles)
     return figure
+
+
+def _value_name(key: str, value: Any) -> str:
+    """Return the name of a setting's value; an alpha whose partition no device can tell from an even one is even."""
+    return "even" if key == "federation.alpha" and value >= EVEN else _short_text(value)
 
 
 def _short_text(value: Any) -> str:

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mlflow
 import pytest
 from tables import frame, rows
 
 from fedcore.types import InputError
-from tasks.record import promotion
+from tasks.record import promotion, registry
 from tasks.record.metrics import DEVICES, device_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own
 
 Make = Callable[..., Any]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
 def make(client: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     """Return a function that registers a version with accuracies of devices, for a task named after the test."""
-    name = promotion.registered(re.sub(r"\W+", "-", request.node.name))
+    name = registry.registered(re.sub(r"\W+", "-", request.node.name))
     client.create_registered_model(name)
     experiment = client.get_experiment_by_name("fedcore").experiment_id
 
@@ -39,7 +45,7 @@ def make(client: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Make:
 
 
 def champion(client: Any, version: Any) -> str | None:
-    found = promotion.alias(client, version.name, promotion.CHAMPION)
+    found = promotion.alias(client, version.name, registry.CHAMPION)
     return found and str(found.version)
 
 
@@ -49,7 +55,7 @@ def test_a_run_proposes_and_does_not_crown_itself(client: Any, make: Make):
     assert "there is no champion yet" in said
     assert f"python -m flows.promote {first.name.removeprefix('fedcore-')}" in said
     assert champion(client, first) is None
-    candidate = promotion.alias(client, first.name, promotion.CANDIDATE)
+    candidate = promotion.alias(client, first.name, registry.CANDIDATE)
     assert candidate is not None
     assert candidate.tags[promotion.PROPOSAL] == said.partition("; to promote")[0]
 
@@ -59,7 +65,7 @@ def test_a_promotion_keeps_the_champion_before_as_previous(client: Any, make: Ma
     for version in (first, second, second):
         promotion.promote(client, version)
     assert champion(client, first) == str(second.version)
-    previous = promotion.alias(client, first.name, promotion.PREVIOUS)
+    previous = promotion.alias(client, first.name, registry.PREVIOUS)
     assert previous is not None
     assert previous.version == first.version
 
@@ -102,3 +108,62 @@ def test_what_is_not_there_is_named(client: Any, make: Make):
     with pytest.raises(InputError, match=f"'champion'.*promote one: python -m flows.promote {task}"):
         promotion.load(client, task)
     assert promotion.find(client, task, "1").version == first.version
+
+
+def test_the_names_are_read_from_the_database_as_mlflow_has_them(client: Any, make: Make, monkeypatch):
+    versions = [make([0.5]), make([0.6]), make([0.7])]
+    client.delete_model_version(versions[0].name, versions[0].version)
+    promotion.promote(client, versions[1])
+    promotion.promote(client, versions[2])
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
+    known = registry.read()
+    assert known is not None
+    assert known == promotion.all_versions(client)
+    one = known[versions[0].name.removeprefix("fedcore-")]
+    assert one == registry.Versions({"2", "3"}, {"champion": "3", "previous": "2"})
+
+
+def test_a_record_that_is_no_readable_file_is_left_to_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    place = tmp_path / "mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{place}")
+    assert registry.read() == {}
+    place.write_bytes(b"not a database" * 99)
+    assert registry.read() is None
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    assert registry.read() is None
+
+
+REFUSED = {
+    "promote versin=3": "versin: unknown; there is version",
+    "promote digits mnist": "usage: python -m flows.promote",
+    "promote digits": "model = 'digits': not registered",
+    "predict": "arguments are required: rows",
+    "predict new.csv --modle digits": "unrecognized arguments: --modle",
+    "predict nowhere.csv": "nowhere.csv: no such file or folder",
+    "predict new.csv": "model: must be one of none; run python -m flows.federate",
+    "predict new.csv --model digits@champion": "model = 'digits': not registered",
+}
+REFUSING = """
+import json, sys
+from flows import predict, promote
+from tasks.config.command import report_bad_input
+for words in json.load(sys.stdin):
+    try:
+        with report_bad_input():
+            {"predict": predict, "promote": promote}[words.split()[0]].main(words.split()[1:])
+    except SystemExit as leaving:
+        print(leaving.code, *sorted({"torch", "mlflow", "pandas"} & {*sys.modules}))
+"""
+
+
+def test_wrong_words_are_refused_before_pytorch_and_mlflow_are_imported(tmp_path: Path):
+    """Their imports take five seconds of a core."""
+    (tmp_path / "new.csv").write_text("a,b\n1,2\n")
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "FEDCORE_HOME": str(tmp_path)}
+    env.pop("MLFLOW_TRACKING_URI", None)
+    call = [sys.executable, "-c", REFUSING]
+    done = subprocess.run(call, input=json.dumps([*REFUSED]), capture_output=True, text=True, cwd=tmp_path, env=env)
+    assert done.stdout.splitlines() == ["2"] * len(REFUSED), done.stderr
+    for line, words in zip(done.stderr.splitlines(), REFUSED.values(), strict=True):
+        assert line.startswith("fedcore: ")
+        assert words in line

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tasks.record import promotion
+from tasks.record.registry import registered
 from tasks.record.views import METRICS, TRAINING, VIEW, links
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own
@@ -29,7 +30,7 @@ def test_links_name_the_study_its_methods_and_the_champion(client: Any):
     run("method", "lmf", 0.5, 10.0, study)
     best = run("method", "code_ot", 0.7, 10.0, study)
     run("control", "majority", 0.9, 10.0, study)
-    name = promotion.registered("links")
+    name = registered("links")
     client.create_registered_model(name)
     promotion.promote(client, client.create_model_version(name, "file:///nowhere", best))
     found = dict(links(client, experiment))

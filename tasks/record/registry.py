@@ -1,0 +1,81 @@
+"""The registered models by name, read without MLflow, whose import takes seconds: a wrong name is refused at once."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedcore.errors import InputError
+
+FAMILY = "fedcore-"
+CHAMPION, CANDIDATE, PREVIOUS = "champion", "candidate", "previous"
+
+QUERIES = (
+    "select name from registered_models order by name",
+    "select name, version from model_versions where current_stage <> 'Deleted_Internal'",
+    "select name, alias, version from registered_model_aliases",
+)
+"""Of MLflow's database; it keeps a deleted version under that stage."""
+
+
+@dataclass(frozen=True)
+class Versions:
+    """The versions of a registered model: their numbers, and alias -> number."""
+
+    numbers: set[str] = field(default_factory=set)
+    aliases: dict[str, str] = field(default_factory=dict)
+
+
+def registered(task: str) -> str:
+    """Return the name of the registered model of a dataset and task."""
+    return f"{FAMILY}{task}"
+
+
+def read() -> dict[str, Versions] | None:
+    """Return the versions in MLflow's database by task; None if it is no file here, or none that can be read."""
+    kind, _, place = os.environ["MLFLOW_TRACKING_URI"].partition("sqlite:///")
+    if kind or not place:
+        return None
+    if not Path(place).exists():
+        return {}
+    try:
+        with closing(sqlite3.connect(f"{Path(place).resolve().as_uri()}?mode=ro", uri=True, timeout=60)) as database:
+            names, versions, aliases = (database.execute(query).fetchall() for query in QUERIES)
+    except sqlite3.Error:
+        return None
+    found = {name: Versions() for (name,) in names}
+    for name, number in versions:
+        found[name].numbers.add(str(number))
+    for name, alias, number in aliases:
+        found[name].aliases[alias] = str(number)
+    return {name.removeprefix(FAMILY): one for name, one in found.items() if name.startswith(FAMILY)}
+
+
+def require(known: Mapping[str, Versions], task: str, word: str) -> None:
+    """Raise InputError, which names what there is, if a task has no model, or no version of that number or alias."""
+    if task not in known:
+        tasks = ", ".join(known) or "none; run python -m flows.federate"
+        raise InputError(f"model = {task!r}: not registered; there is: {tasks}")
+    if word not in (known[task].numbers if word.isdigit() else known[task].aliases):
+        aliases = sorted(known[task].aliases.items())
+        shown = ", ".join(f"{one} (version {number})" for one, number in aliases) or "no alias"
+        raise InputError(f"version = {word!r}: {registered(task)} has no such version; it has {shown}")
+
+
+def choose(known: Mapping[str, Versions], asked: str | None) -> tuple[str, str]:
+    """Return the task and version of "task", "task@alias" or "task/number"; None: the only task's champion."""
+    if asked is None and len(known) != 1:
+        raise InputError(f"model: must be one of {', '.join(known) or 'none; run python -m flows.federate'}")
+    task, _, word = re.split("([@/])", f"{asked or next(iter(known))}@", maxsplit=1)
+    word = word.removesuffix("@")
+    try:
+        require(known, task, word or CHAMPION)
+    except InputError as error:
+        advice = "" if word or task not in known else f"; promote one: python -m flows.promote {task}"
+        raise InputError(f"{error}{advice}") from None
+    return task, word or CHAMPION

@@ -1,0 +1,290 @@
+"""Every command in a block of README.md and docs/ works.
+
+A scenario or a test runs it, or, if it needs hours, a cluster or an installation, it is carried up to the computing. A
+block without a language holds commands; what has no rule here fails. Output is in blocks of language `text`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from itertools import dropwhile, groupby
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from packaging.requirements import Requirement
+from PIL import Image
+from sets import idx
+from test_docs import PAGES, ROOT
+
+from fedcore.data.images import TEST, TRAIN
+from fedcore.types import InputError
+from tasks.config.request import Job, ask, plan_jobs
+
+pytestmark = pytest.mark.slow
+
+FEDERATE = ("python", "-m", "flows.federate")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of a page, without the variables before it."""
+
+    page: str
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.page}: {shlex.join(self.words)}"
+
+
+def commands() -> Iterator[Command]:
+    """Yield the commands of all blocks without a language."""
+    for page in PAGES:
+        for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+            if language:
+                continue
+            for line in re.sub(r"<folder with (\w+)>", r"\1", block.replace("\\\n", " ")).splitlines():
+                split = shlex.shlex(line, posix=True, punctuation_chars=";&")
+                split.whitespace_split = True
+                for separates, group in groupby(split, lambda word: word in (";", "&")):
+                    words = tuple(dropwhile(re.compile("[A-Z_]+=").match, group))
+                    if words and not separates:
+                        yield Command(page.name, words)
+
+
+@cache
+def run_by_tests() -> set[tuple[str, ...]]:
+    """Return the words of the calls in tests/pipeline that run a command, as far as they are constants."""
+    found = set()
+    for file in (ROOT / "tests" / "pipeline").glob("*.py"):
+        tree = ast.parse(file.read_text())
+        names = {
+            target.id: constants(node.value.elts, {})
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in ("run", "start")
+            ):
+                found.add(constants(node.args, names))
+    return found
+
+
+def constants(values: list[ast.expr], names: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    words: list[str] = []
+    for value in values:
+        if isinstance(value, ast.Constant):
+            words.append(str(value.value))
+        elif isinstance(value, ast.Starred) and isinstance(value.value, ast.Name):
+            words += names.get(value.value.id, ())
+    return tuple(words)
+
+
+# What a command is carried through that no test runs as it stands
+
+
+def jobs_of(words: tuple[str, ...]) -> list[Job]:
+    """Plan a run; it downloads nothing."""
+    return plan_jobs(ask([*(word for word in words if word != "plan"), "data.download=false"]))[1]
+
+
+def preview(*words: str) -> None:
+    from tasks.report.preview import print_preview
+
+    (job, *_) = jobs_of(words)
+    print_preview(job.settings[0], job.seed, tolerant=True)
+
+
+def promote(*words: str) -> None:
+    from flows.promote import arguments
+
+    arguments([*words])
+
+
+def example(name: str, *rest: str) -> None:
+    assert not rest
+    assert f'("{Path(name).stem}"' in (ROOT / "tests" / "test_examples.py").read_text(), "test_examples runs it"
+
+
+def make(*targets: str) -> None:
+    """Let make say what it would run."""
+    subprocess.run(["make", "--dry-run", *targets], cwd=ROOT, check=True, capture_output=True)
+
+
+def install(*words: str) -> None:
+    given = list(words)
+    assert given.pop(0) == "install"
+    for option in ("--constraint", "--index-url"):
+        if option in given:
+            at = given.index(option)
+            assert option != "--constraint" or (ROOT / given[at + 1]).is_file()
+            del given[at : at + 2]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pins = (ROOT / "constraints.txt").read_text()
+    for word in given:
+        if word != "--no-deps":
+            asked = Requirement(word)
+            assert asked.extras <= {*project["optional-dependencies"]}
+            assert asked.name == project["name"] or f"\n{asked.name}==" in pins
+
+
+def dask(kind: str, *words: str) -> None:
+    module = import_module(f"distributed.cli.dask_{kind}")
+    module.main.make_context(kind, list(words))
+
+
+def serve(*words: str) -> None:
+    from mlflow.models.cli import commands as models
+
+    models.get_command(None, words[1]).make_context(words[1], list(words[2:]))
+
+
+def override(*words: str) -> None:
+    """Change a copy of params.yaml as `dvc exp run -S` does, and plan the studies."""
+    from dvc.utils.hydra import apply_overrides
+
+    assert words[:2] == ("exp", "run")
+    assert {*words[2::2]} == {"-S"}
+    apply_overrides(Path("params.yaml"), list(words[3::2]))
+    assert jobs_of(())
+
+
+def exists(path: str, *rest: str) -> None:
+    assert (ROOT / path).exists()
+
+
+def nothing(*words: str) -> None:
+    """A word of the shell."""
+
+
+RULES: dict[str, Callable[..., None]] = {
+    "python -m flows.prepare preview": preview, "python -m flows.promote": promote, "python": example, "make": make,
+    "pip": install, ".venv/bin/pip": install, ".venv/bin/pytest": exists, "dask": dask, "mlflow": serve,
+    "dvc": override, "export": nothing, "source .venv/bin/activate": nothing, "python3 -m venv .venv": nothing,
+}  # fmt: skip
+
+
+def rule_of(words: tuple[str, ...]) -> Callable[[], None] | None:
+    """Return what carries a command, by the longest beginning that has a rule; None if there is no rule."""
+    if words[:2] == ("python", "-m") and words[2].startswith("benchmarks."):
+        return lambda: exists(f"{words[2].replace('.', '/')}.py")
+    for count in range(len(words), 0, -1):
+        if (found := RULES.get(" ".join(words[:count]))) is not None and not (count == 1 and words[1:2] == ("-m",)):
+            return lambda: found(*words[count:])
+    return None
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder like a user's: settings, studies, modules, a table, sites, pictures, and images in MNIST's layout."""
+    here = tmp_path_factory.mktemp("user")
+    shutil.copyfile(ROOT / "params.yaml", here / "params.yaml")
+    for name in ("studies", "claims", "papers", "examples"):
+        (here / name).symlink_to(ROOT / name)
+    shown = re.findall(r"```python\n(.*?)```", (ROOT / "docs/nets.md").read_text(), re.DOTALL)
+    (here / "mynets.py").write_text("\n\n".join(shown))
+    for name in ("own_method", "mymethods", "mymodule"):
+        shutil.copyfile(ROOT / "examples" / "own_method.py", here / f"{name}.py")
+    rng = np.random.default_rng(0)
+    (here / "data" / "sites").mkdir(parents=True)
+    rows = pd.DataFrame(rng.normal(size=(600, 6)), columns=list("abcdef"))
+    rows["fault"] = np.array(["leak", "none", "worn"])[np.arange(600) % 3]
+    for name, part in rows.groupby(np.arange(600) // 100):
+        part.to_csv(here / "data" / "sites" / f"site_{name}.csv", index=False)
+    rows.assign(machine=[f"plant_{i}" for i in np.arange(600) // 100]).to_csv(here / "data/machines.csv", index=False)
+    for i in range(2400):
+        file = here / "FOLDER" / f"class {i % 4}" / f"{i}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (8, 8, 3), np.uint8)).save(file, compress_level=0)
+    for name in ("shapes", "cifar4000"):
+        (here / "data" / name).symlink_to(here / "FOLDER")
+    raw = here / "datasets" / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for names, count in ((TRAIN, 12_000), (TEST, 1_000)):
+        images, labels = rng.integers(0, 256, (count, 28, 28), np.uint8), (np.arange(count) % 10).astype(np.uint8)
+        for name, values in zip(names, (images, labels), strict=True):
+            (raw / name).write_bytes(idx(values))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        patch.syspath_prepend(here)
+        yield here
+
+
+def test_every_command_is_run_by_a_test_or_carried_up_to_the_computing(place: Path):
+    others = {one for one in commands() if one.words[:3] != FEDERATE and one.words not in run_by_tests()}
+    wrong = []
+    for one in sorted(others, key=str):
+        shutil.copyfile(ROOT / "params.yaml", place / "params.yaml")
+        carry = rule_of(one.words)
+        if carry is None:
+            wrong.append(f"{one}: no test runs it, and there is no rule")
+            continue
+        try:
+            carry()
+        except (Exception, SystemExit) as error:
+            wrong.append(f"{one}: {error!r}")
+    shutil.copyfile(ROOT / "params.yaml", place / "params.yaml")
+    assert wrong == []
+
+
+REAL = ["domains", "mnist_m", "cwru"]
+"""Not made up here: skipped where FEDCORE_DATA does not have them, with all domains."""
+SETS = ["digits", "mnist", "bearings", "table", "image_folder", *REAL]
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_run_of_the_pages_is_forecast(place: Path, planned: dict[str, Job], name: str):
+    """The first setting and seed of each: data are read and divided, methods built, rounds gone through."""
+    from tasks.cache.store import Store
+    from tasks.run.forecast import forecast
+
+    mine = {said: job for said, job in planned.items() if job.settings[0].data["name"] == name}
+    waiting, now, absent, wrong = iter(mine), "", [], []
+
+    def each() -> Iterator[Job]:
+        nonlocal now
+        for now in waiting:
+            yield mine[now]
+
+    while now != [*mine][-1]:
+        try:  # all at once: a set is then read once
+            assert [*forecast(each(), Store(place / "blobs"), 1, None)]
+        except InputError as error:
+            missing = name in REAL and str(error).startswith("data.root = ")
+            (absent if missing else wrong).append(f"{now}: {error}")
+    assert wrong == []
+    if absent:
+        pytest.skip(f"sets that are not there, for {len(absent)} of {len(mine)} commands: {absent[0]}")
+
+
+@pytest.fixture(scope="module")
+def planned(place: Path) -> dict[str, Job]:
+    """The runs of the pages, each with its first setting and seed."""
+    found = {}
+    for one in {one.words: one for one in commands() if one.words[:3] == FEDERATE}.values():
+        (job, *_) = jobs_of(one.words[3:])
+        assert {setting.data["name"] for setting in job.settings} <= {*SETS}, one
+        found[str(one)] = job.model_copy(update={"settings": job.settings[:1]})
+    assert len(found) > 60
+    return found
+
+
+def test_a_command_without_a_rule_is_found():
+    assert rule_of(("python", "-m", "flows.nothing")) is None
+    assert rule_of(("fedcore", "run")) is None
+    assert ("dvc", "repro") in run_by_tests()
