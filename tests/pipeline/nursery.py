@@ -196,6 +196,8 @@ def main() -> None:
     paths = sys.path[1:]
     for package in PACKAGES:
         import_module(package)
+    from prefect import context
+
     gc.freeze()
     order = await_order(socket.socket(fileno=int(sys.argv[1])))
     os.environ.clear()
@@ -204,6 +206,8 @@ def main() -> None:
     sys.path[:] = [order["cwd"], *filter(None, order["env"].get("PYTHONPATH", "").split(os.pathsep)), *paths]
     sys.path_importer_cache.clear()
     sys.argv = [order["module"], *order["words"]]
+    if order["module"] == "prefect":  # flows read its settings anew themselves, once they have a server
+        context.refresh_global_settings_context()
     runpy._run_module_as_main(order["module"])  # type: ignore[attr-defined]  # what `python -m` itself calls
 
 
