@@ -1,8 +1,24 @@
-"""Settings for all tests, made before PyTorch is imported."""
+"""Settings for all tests, made before PyTorch is imported; worker processes are forks (forks.py)."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+
+import pytest
 
 # Tests run beside scenarios and in several processes: PyTorch's threads would wait for one another, spinning.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forks() -> Iterator[None]:
+    from forks import Apart
+
+    from fedcore.execute import template
+
+    apart = Apart()
+    template._open = apart
+    yield
+    template._open = None
+    apart.close()

@@ -5,25 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from ast import literal_eval
 from pathlib import Path
 
 import pytest
+from forks import run
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 
 
-def said(*words: str, cwd: Path = ROOT) -> str:
-    """Return what a fresh process prints that may import the library and the examples; it must not warn."""
-    paths = os.pathsep.join([str(ROOT), str(EXAMPLES)])
-    command = [sys.executable, "-W", "error", *words]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env={**os.environ, "PYTHONPATH": paths})
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout
+def said(program: Path, folder: Path) -> str:
+    """Return what a program prints that may import the library and the examples; it must not warn."""
+    done = run(str(program), folder=folder, PYTHONPATH=os.pathsep.join([str(ROOT), str(EXAMPLES)]))
+    assert done.code == 0, done.err
+    assert done.err == ""
+    return done.out
 
 
 @pytest.mark.slow
@@ -36,7 +33,7 @@ def said(*words: str, cwd: Path = ROOT) -> str:
     ],
 )
 def test_an_example_runs(name: str, words: list[str], tmp_path: Path):
-    out = said(str(EXAMPLES / f"{name}.py"), cwd=tmp_path)
+    out = said(EXAMPLES / f"{name}.py", tmp_path)
     assert all(word in out for word in words)
     assert not list(tmp_path.iterdir())
 
@@ -47,7 +44,11 @@ def test_the_notebook_runs(tmp_path: Path):
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     assert not any(cell.get("outputs") for cell in cells)
     (tmp_path / "tour.py").write_text("\n\n".join([*sources, 'print(found.summary["method"].tolist())']))
-    assert sorted(literal_eval(said(str(tmp_path / "tour.py")).splitlines()[-1])) == ["damped", "fedavg", "local_only"]
+    assert sorted(literal_eval(said(tmp_path / "tour.py", tmp_path).splitlines()[-1])) == [
+        "damped",
+        "fedavg",
+        "local_only",
+    ]
 
 
 def test_an_own_method_fits_into_forty_lines():

@@ -24,7 +24,7 @@ from fedcore.rounds import run
 from fedcore.types import Data, Message, Net, Splits, StepId, Update, generator
 from tasks.cache.keys import key
 
-FED = federation("abcd")
+FED, PAIR = federation("abc"), federation("ab")
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +77,7 @@ def test_a_method_is_the_same_on_it(name: str):
 def test_every_loss_and_optimiser_is_the_same_on_it(training: Any, loss: str):
     given = {"nets": NETS, "training": replace(training, loss=loss), "common": True, "rounds": 2, "fraction": 1.0}
     built = method("fedavg", **given, weights="size", sends="model")
-    plain, moved_ = list(run(built, FED, 1, Inline())), list(run(built, FED, 1, OnIt()))
+    plain, moved_ = list(run(built, PAIR, 1, Inline())), list(run(built, PAIR, 1, OnIt()))
     assert [bits(one) for one in plain] == [bits(one) for one in moved_]
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from forks import new_processes
 
 from fedcore import nets
 from fedcore.execute.packing import LARGE
@@ -33,8 +34,17 @@ pytestmark = pytest.mark.slow  # these tests start processes
 
 @pytest.fixture(scope="module")
 def workers():
+    """As a program has them that opened no template; all others but those of the fixture `anew` are forks."""
     with Workers(2) as pool:
+        with new_processes():
+            pool.start()
         yield pool
+
+
+@pytest.fixture
+def anew():
+    with new_processes():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +112,7 @@ def niceness():
     return [os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir("/proc/self/task")]
 
 
-def test_workers_stand_back_as_far_as_they_are_told(one_worker):
+def test_workers_stand_back_as_far_as_they_are_told(one_worker, anew):
     here = os.getpriority(os.PRIO_PROCESS, 0)
     assert set(one_worker.call(niceness)) == {here}
     with Workers(1, nice=5) as pool:
@@ -393,7 +403,7 @@ def test_many_threads_may_call(workers):
         assert list(threads.map(lambda i: workers.map(abs, {i: (-i,)})[i], range(20))) == list(range(20))
 
 
-def test_workers_start_when_first_needed_and_compute_with_one_thread():
+def test_workers_start_when_first_needed_and_compute_with_one_thread(anew):
     before = _children()
     pool = Workers(3)
     assert _children() == before
@@ -405,7 +415,7 @@ def test_workers_start_when_first_needed_and_compute_with_one_thread():
         pool.call(abs, 1)
 
 
-def test_all_workers_may_be_started_at_once():
+def test_all_workers_may_be_started_at_once(anew):
     before = _children()
     with Workers(2) as pool:
         assert pool.call(abs, -1) == 1
@@ -423,8 +433,9 @@ def _pid_and_wait() -> int:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries are left as they are")
-def test_a_worker_keeps_the_memory_of_its_last_minibatch(one_worker):
-    assert one_worker.call(pages_fetched) < 100
+def test_a_worker_keeps_the_memory_of_its_last_minibatch(workers, one_worker):
+    for pool in (workers, one_worker):
+        assert pool.call(pages_fetched) < 100
 
 
 def pages_fetched():
@@ -491,11 +502,11 @@ def script(tmp_path):
     return path
 
 
-def _busy(path, process):
-    """Wait until two workers are in the middle of a step; return their process numbers."""
+def _busy(path, process, count):
+    """Wait until so many workers are in the middle of a step; return their process numbers."""
     for _ in range(300):
         pids = path.read_text().split() if path.exists() else []
-        if len(pids) == 2:
+        if len(pids) == count:
             return pids
         assert process.poll() is None
         time.sleep(0.1)
@@ -510,20 +521,20 @@ def _lives(pid):
 
 
 @pytest.mark.parametrize(
-    ("number", "busy", "idle"),
-    [(signal.SIGKILL, "600", "0"), (signal.SIGKILL, "1", "600"), (signal.SIGINT, "600", "0")],
+    ("number", "busy", "idle", "count"),
+    [(signal.SIGKILL, "600", "0", 2), (signal.SIGKILL, "1", "600", 1), (signal.SIGINT, "600", "0", 1)],
     ids=["killed", "killed while idle", "interrupted"],
 )
-def test_workers_leave_with_their_parent_and_say_nothing(script, tmp_path, number, busy, idle):
+def test_workers_leave_with_their_parent_and_say_nothing(script, tmp_path, number, busy, idle, count):
     pids = tmp_path / "pids"
     process = subprocess.Popen(
-        [sys.executable, str(script), str(pids), busy, idle, "2"],
+        [sys.executable, str(script), str(pids), busy, idle, str(count)],
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a background job ignores it
     )
-    workers = _busy(pids, process)
+    workers = _busy(pids, process, count)
     time.sleep(1.5 if busy == "1" else 0)
     os.killpg(process.pid, number)
     _, said = process.communicate(timeout=60)

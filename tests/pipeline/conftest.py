@@ -94,7 +94,8 @@ def running(
 ) -> Iterator[dict[str, Future[Any]]]:
     asked = {name for item in request.session.items for name in _scenarios(item)}
     pool = ThreadPoolExecutor(3)
-    places = {name: scenarios.Place(tmp_path_factory.mktemp(name), host) for name in SCENARIOS if name in asked}
+    record = scenarios.empty_record(tmp_path_factory.mktemp("record") / "mlflow.db")
+    places = {name: scenarios.Place(tmp_path_factory.mktemp(name), host, record) for name in SCENARIOS if name in asked}
     try:
         yield {name: pool.submit(SCENARIOS[name], place) for name, place in places.items()}
     finally:

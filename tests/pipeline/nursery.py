@@ -5,7 +5,8 @@ the tests start some fifty flows. The process of this file, started once, import
 it that goes on as `python -m MODULE` does: its folder, environment, `sys.path` and output are those of a new process.
 Nothing of the project is imported before, since every scenario has a copy of its own.
 
-Flows that DVC or Prefect's worker start are new processes, where packages are imported with the project's settings.
+Commands that DVC starts are forks if `Nursery.path` comes first on its PATH: the `python` there asks for one. Otherwise
+they are new processes, as those of Prefect's worker are, where packages are imported with the project's settings.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import IO, Any
 PACKAGES = (
     "torch", "scipy.optimize", "scipy.stats", "sklearn.preprocessing", "sklearn.linear_model", "pandas", "cvxpy", "ot",
     "pyarrow.parquet", "matplotlib.pyplot", "PIL.Image", "rich.progress", "pydantic", "jinja2", "yaml", "psutil",
-    "safetensors.torch", "mlflow.pyfunc", "prefect.task_engine",
+    "safetensors.torch", "mlflow.pyfunc", "prefect.task_engine", "dvc.repo",
 )  # fmt: skip
 SETTINGS = {
     "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -39,6 +40,18 @@ SETTINGS = {
 """What is read as packages are imported, as tasks.config.environment sets it."""
 SIZE = 1 << 17
 """Bytes of the longest request, which holds an environment."""
+ASK = """#!{python} -IS
+import json, os, socket, sys
+if sys.argv[1:2] != ["-m"]:
+    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+asking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+asking.connect({path!r})
+order = dict(module=sys.argv[2], words=sys.argv[3:], cwd=os.getcwd(), env=dict(os.environ))
+socket.send_fds(asking, [json.dumps(order).encode()], [1, 2])
+code = int(asking.recv(99))
+sys.exit(code if code >= 0 else 128 - code)
+"""
+"""A program that has a module run as a fork, with its own output, and leaves with its exit code."""
 
 
 class Nursery:
@@ -53,6 +66,33 @@ class Nursery:
         env["PREFECT_HOME"] = self._folder.name
         self._process = subprocess.Popen(command, env=env, cwd=self._folder.name, pass_fds=[theirs.fileno()])
         theirs.close()
+        self.path = Path(self._folder.name) / "bin"
+        self.path.mkdir()
+        asked = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        asked.bind(f"{self._folder.name}/asked")
+        asked.listen()
+        (self.path / "python").write_text(ASK.format(python=sys.executable, path=asked.getsockname()))
+        (self.path / "python").chmod(0o755)
+        threading.Thread(target=self._accept, args=(asked,), daemon=True).start()
+
+    def _accept(self, asked: socket.socket) -> None:
+        while True:
+            threading.Thread(target=self._serve, args=(asked.accept()[0],), daemon=True).start()
+
+    def _serve(self, asking: socket.socket) -> None:
+        """Fork for a program of the text ASK, and send it the exit code; it takes the fork along when it is killed."""
+        with asking:
+            request, descriptors, _, _ = socket.recv_fds(asking, SIZE, 2)
+            pid = self.ask(json.loads(request), descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            ended = os.pidfd_open(pid)
+            if asking in select.select([ended, asking], [], [])[0]:
+                os.killpg(pid, signal.SIGKILL)
+            os.close(ended)
+            code = self.ask({"pid": pid})
+            with suppress(OSError):
+                asking.send(str(code).encode())
 
     def start(self, module: str, words: Sequence[str], cwd: Path, env: Mapping[str, str], log: Path | None) -> Command:
         """Start `python -m module words`, its output into a file if one is named."""
@@ -156,6 +196,8 @@ def main() -> None:
     paths = sys.path[1:]
     for package in PACKAGES:
         import_module(package)
+    from prefect import context
+
     gc.freeze()
     order = await_order(socket.socket(fileno=int(sys.argv[1])))
     os.environ.clear()
@@ -164,6 +206,8 @@ def main() -> None:
     sys.path[:] = [order["cwd"], *filter(None, order["env"].get("PYTHONPATH", "").split(os.pathsep)), *paths]
     sys.path_importer_cache.clear()
     sys.argv = [order["module"], *order["words"]]
+    if order["module"] == "prefect":  # flows read its settings anew themselves, once they have a server
+        context.refresh_global_settings_context()
     runpy._run_module_as_main(order["module"])  # type: ignore[attr-defined]  # what `python -m` itself calls
 
 

@@ -31,9 +31,9 @@ LIMIT = 1200.0
 FOREIGN = ("PREFECT_", "MLFLOW_", "FEDCORE_", "DVC_", "GIT_")
 FORKED = (
     "flows.compare", "flows.federate", "flows.predict", "flows.prepare", "flows.promote", "flows.prune",
-    "probes", "refusals",
+    "empty_record", "probes", "refusals", "dvc", "prefect",
 )  # fmt: skip
-"""Modules that are run as forks (nursery.py); DVC and Prefect's worker start theirs themselves."""
+"""Modules that are run as forks (nursery.py); Prefect's worker starts its flows itself, and so does DVC."""
 Process: TypeAlias = "subprocess.Popen[str] | Command"
 TABLES = {
     "runs": "runs", "points": "metrics", "versions": "model_versions", "models": "logged_models", "inputs": "inputs"
@@ -165,8 +165,9 @@ class Project:
 
     def start(self, *command: str, log: Path | None = None, **environment: str) -> Process:
         """Start a command, its output into a file if one is named; what it started is ended by `stop`."""
-        if command[:2] == ("python", "-m") and command[2] in FORKED:
-            forked = nursery().start(command[2], command[3:], self.folder, self.environment(**environment), log)
+        words = command[2:] if command[:2] == ("python", "-m") else command
+        if words[0] in FORKED and words[:2] != ("prefect", "worker"):
+            forked = nursery().start(words[0], words[1:], self.folder, self.environment(**environment), log)
             self.started.append(forked)
             return forked
         with log.open("w") if log else nullcontext(subprocess.PIPE) as out:
@@ -192,6 +193,11 @@ class Project:
 
     def federate(self, *words: str, **options: Any) -> Said:
         return self.run("python", "-m", "flows.federate", *words, **options)
+
+    def repro(self, *words: str) -> Said:
+        """Run DVC; its stages are forks too."""
+        path = os.pathsep.join([str(nursery().path), self.environment()["PATH"]])
+        return self.run("dvc", *words, PATH=path)
 
     def stop(self) -> None:
         for process in self.started:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,6 +15,7 @@ import pytest
 import torch
 from asked import refusal
 
+from fedcore.execute.workers import Workers
 from fedcore.types import InputError, Message
 from tasks.cache import shared
 from tasks.cache.calls import load_call_save
@@ -288,5 +287,8 @@ def test_a_store_that_answers_no_more_ends_the_run_in_one_line(machine: Machine,
 @pytest.mark.slow
 def test_the_folder_of_a_project_does_not_import_fsspec():
     """Every worker process would pay for it."""
-    code = "import sys, tasks.cache.calls, tasks.cache.shared; print('fsspec' in sys.modules, 's3fs' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False False\n"
+    with Workers(1) as other:
+        for module in ("tasks.cache.calls", "tasks.cache.shared"):
+            found = other.call(eval, f"__import__({module!r}) and list(__import__('sys').modules)")
+    assert module in found
+    assert not {"fsspec", "s3fs"} & {*found}

@@ -26,6 +26,7 @@ from safetensors.torch import load_file, save_file
 from fedcore import nets
 from fedcore.data import Dataset
 from fedcore.data.schema import Column, Fit, Schema
+from fedcore.execute.workers import Workers
 from fedcore.nets.features import net as features_net
 from fedcore.nets.places import net_at
 from fedcore.partition import Partition
@@ -260,14 +261,8 @@ def test_the_name_of_a_value_never_changes(tmp_path: Path):
 
 @pytest.mark.slow
 def test_the_name_is_the_same_in_another_process(tmp_path: Path):
-    code = (
-        "import sys, torch; from pathlib import Path; from tasks.cache.store import Store; "
-        "from fedcore.types import Message;"
-        "x = torch.arange(3.0); y = torch.ones(2, 2);"
-        "print(Store(Path(sys.argv[1])).put(Message({'b': x, 'a': y})).digest)"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    with Workers(1) as other:
+        out = other.call(Store(tmp_path).put, message()).digest
     assert out == Store(tmp_path).put(message()).digest
     assert len(files(tmp_path)) == 1
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from asked import PARAMS, ROOT, refusal
+from forks import run
 
 from fedcore.data import DATASETS, OWN
 from fedcore.methods import METHODS
@@ -115,23 +116,16 @@ print(json.dumps([code, sorted({"prefect", "mlflow", "torch"} & {*sys.modules})]
 """
 
 
-def typed(folder: Path, *words: str) -> tuple[str, str, int, list[str]]:
-    """Return what a command says on both streams, its exit code, and which slow packages it has imported."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "FEDCORE_HOME": str(folder)}
-    done = subprocess.run(
-        [sys.executable, "-c", ASK, *words], capture_output=True, text=True, cwd=ROOT, env=environment, check=True
-    )
-    *said, last = done.stderr.splitlines()
-    code, imported = json.loads(last)
-    return done.stdout, "\n".join(said), code, imported
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "flows").glob("[a-z]*.py")))
 def test_every_command_has_help_at_once(tmp_path: Path, name: str):
-    out, err, code, imported = typed(tmp_path, f"flows.{name}", "--help")
-    assert (err, code, imported) == ("", 0, [])
-    assert f"python -m flows.{name}" in out
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "FEDCORE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, f"flows.{name}", "--help"],
+        capture_output=True, text=True, cwd=ROOT, env=environment, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stderr) == [0, []]
+    assert f"python -m flows.{name}" in done.stdout
 
 
 @pytest.mark.slow
@@ -148,9 +142,9 @@ def test_every_command_has_help_at_once(tmp_path: Path, name: str):
     ],
 )
 def test_a_wrong_command_is_refused_without_waiting_for_prefect(tmp_path: Path, words: list[str], said: str):
-    out, err, code, imported = typed(tmp_path, *words)
-    assert (out, code) == ("", 2)
-    assert err.startswith("fedcore: ")
-    assert said in err
-    assert "\n" not in err
-    assert not {"prefect", "mlflow"} & {*imported}
+    done = run("-m", *words, folder=ROOT, FEDCORE_HOME=str(tmp_path))
+    assert (done.out, done.code) == ("", 2)
+    assert done.err.startswith("fedcore: ")
+    assert said in done.err
+    assert done.err.count("\n") == 1
+    assert not {"prefect", "mlflow"} & done.imported

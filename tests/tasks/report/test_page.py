@@ -257,6 +257,8 @@ def test_the_page_shows_plots_that_were_already_drawn():
     shown = [(attributes["src"] or "").partition("base64,")[2] for tag, attributes in tags if tag == "img"]
     for picture in (one, two, three):
         assert shown.count(base64.b64encode(module.few_colours(picture)).decode()) == 1
+    table = frame(*(rows({"a": [[0.8, 0.6]], "b": [[0.5, 0.6]]}, at=at) for at in (1, 2)))
+    found = summary(table)
     assert html(table, found, {}, {}, plots=draw(table, found)) == html(table, found, {}, {})
 
 
