@@ -102,9 +102,9 @@ def repro(place: Place) -> Repro:
     spoilt = piped.record()
     forced = piped.look(piped.repro("repro", "--force"))
     reg = piped.look(piped.repro("exp", "run", "-S", "code_ot.reg=0.1"))
-    columns = piped.run("dvc", "exp", "show", "--only-changed", "--csv").out.splitlines()[0].split(",")
-    piped.run("dvc", "exp", "show", "--only-changed")
-    piped.run("dvc", "metrics", "diff")
+    columns = piped.repro("exp", "show", "--only-changed", "--csv").out.splitlines()[0].split(",")
+    piped.repro("exp", "show", "--only-changed")
+    piped.repro("metrics", "diff")
     piped.run("dvc", "plots", "show", "--open", BROWSER="true")
     piped.run("git", "checkout", "--quiet", "--", "params.yaml")
     for function in ("lmf", "code"):
