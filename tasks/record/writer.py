@@ -6,6 +6,7 @@ has a lower priority than the workers and uses the time in which they wait for e
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import sys
 import time
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.progress import track as progress
 
 from fedcore.execute.workers import WorkerDied, Workers
+from fedcore.types import InputError
 from tasks.cache.store import Store
 from tasks.config import environment
 from tasks.config.command import CONTINUE, Failed
@@ -42,6 +44,7 @@ class RecordWriter:
     """
 
     def __init__(self) -> None:
+        check_driver(os.environ.get("MLFLOW_TRACKING_URI", ""))
         self._process = Workers(1, nice=15)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fedcore-record")
         self._pending: list[Future[list[str] | None]] = []
@@ -103,6 +106,17 @@ class RecordWriter:
             self._thread.shutdown(cancel_futures=error is not None)
         if error is None:
             self._check()
+
+
+def check_driver(uri: str) -> None:
+    """Refuse a database server whose driver is not installed: MLflow would say so after the run."""
+    if uri.startswith(("postgresql", "mysql", "mssql")):
+        from sqlalchemy.engine import make_url
+
+        try:
+            make_url(uri).get_dialect().import_dbapi()
+        except ImportError as missing:
+            raise InputError(f"MLFLOW_TRACKING_URI: the database's driver is not installed: {missing}") from None
 
 
 # In the other process
