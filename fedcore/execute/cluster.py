@@ -258,7 +258,7 @@ class Cluster:
     def _receive(self, task: _Task, future: Any) -> list[Any]:
         """Return a task's results; it is sent again where a worker died that had its packet."""
         from distributed import CancelledError, KilledWorker
-        from distributed.comm import CommClosedError
+        from distributed.comm.core import CommClosedError
 
         for attempt in range(DEATHS):
             if attempt:
