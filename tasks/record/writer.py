@@ -7,6 +7,7 @@ pictures while this one writes the runs before it.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import sys
 import time
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.progress import track as progress
 
 from fedcore.execute.workers import WorkerDied, Workers
+from fedcore.types import InputError
 from tasks.cache.store import Store
 from tasks.config import environment
 from tasks.config.command import CONTINUE, Failed
@@ -43,6 +45,7 @@ class RecordWriter:
     """
 
     def __init__(self) -> None:
+        check_driver(os.environ.get("MLFLOW_TRACKING_URI", ""))
         self._process = Workers(1, nice=15)
         self._artist = Workers(1, nice=15)
         self._drawing = ThreadPoolExecutor(1, thread_name_prefix="fedcore-pictures")
@@ -112,6 +115,17 @@ class RecordWriter:
                 thread.shutdown(cancel_futures=error is not None)
         if error is None:
             self._check()
+
+
+def check_driver(uri: str) -> None:
+    """Refuse a database server whose driver is not installed: MLflow would say so after the run."""
+    if uri.startswith(("postgresql", "mysql", "mssql")):
+        from sqlalchemy.engine import make_url
+
+        try:
+            make_url(uri).get_dialect().import_dbapi()
+        except ImportError as missing:
+            raise InputError(f"MLFLOW_TRACKING_URI: the database's driver is not installed: {missing}") from None
 
 
 # In the other processes

@@ -21,7 +21,7 @@ pytest.importorskip("distributed")
 import dask
 import distributed
 import psutil
-from distributed.comm import CommClosedError
+from distributed.comm.core import CommClosedError
 
 from fedcore import nets
 from fedcore.execute import cluster as room

@@ -9,6 +9,11 @@ from tasks.config import environment
 
 environment.prepare()
 
+from fedcore.execute.template import open_template
+from fedcore.execute.workers import serve
+
+open_template(serve)  # as a flow does
+
 import probe_segments
 import probe_steps
 

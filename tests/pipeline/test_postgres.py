@@ -65,6 +65,6 @@ def test_the_services_databases_may_be_on_postgresql(databases: tuple[str, str],
     assert not (there.folder / ".fedcore" / "prefect" / "prefect.db").exists()
     computed = [step for step in there.journal() if not step["cached"]]
     flows, steps = asyncio.run(ask(prefect, "select count(*) from flow_run", "select count(*) from task_run"))
-    assert (flows, steps) == (2, len(there.journal()))
-    assert 0 < len(computed) < steps
+    assert flows == 2
+    assert 0 < len(computed) < steps <= len(there.journal())
     assert asyncio.run(ask(mlflow, "select count(*) from runs")) == [3]  # two methods, and the study

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -14,11 +15,20 @@ from pathlib import Path
 import pytest
 
 from fedcore.execute.workers import Workers
+from fedcore.types import InputError
 from tasks.config.command import CONTINUE, Failed
 from tasks.record import writer
 from tasks.record.writer import RecordWriter
 
 FULL = "no space left on device"
+
+
+def test_a_database_without_its_driver_is_refused_at_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql+pg8000://user:secret@127.0.0.1/mlflow")
+    monkeypatch.setitem(sys.modules, "pg8000", None)
+    with pytest.raises(InputError, match="MLFLOW_TRACKING_URI: the database's driver is not installed: ") as refused:
+        RecordWriter()
+    assert "secret" not in str(refused.value)
 
 
 def begun() -> None:
