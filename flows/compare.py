@@ -42,6 +42,10 @@ def folders() -> tuple[list[Path], list[Path], list[Path]]:
 
 def write() -> None:
     """Write the comparison, and propose the models that it recommends."""
+    from fedcore.execute.template import open_template
+    from fedcore.execute.workers import serve
+
+    open_template(serve)  # the record's process need not import PyTorch again
     from tasks.config.papers import read_papers
     from tasks.config.params import read
     from tasks.config.studies import run_section
