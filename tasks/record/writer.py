@@ -60,7 +60,7 @@ class RecordWriter:
     def save(self, store: Store, result: Result, title: str, computed: bool = False) -> None:
         """Write a method's result to its run, unless the run has it.
 
-        computed: the result is new, so that the run hardly has it: its pictures are drawn while earlier runs are written.
+        computed: the result is new, so the run hardly has it; its pictures are drawn while earlier runs are written.
         """
         drawn = [self._drawing.submit(self._call, self._artist, draw, store, result)] if computed else []
         self._submit(save, store, result, title, *drawn)
