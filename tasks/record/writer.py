@@ -63,7 +63,7 @@ class RecordWriter:
     def save(self, store: Store, result: Result, title: str, computed: bool = False) -> None:
         """Write a method's result to its run, unless the run has it.
 
-        computed: it hardly has, as the result is new. The pictures are then drawn while earlier runs are written.
+        computed: the result is new, so the run hardly has it; its pictures are drawn while earlier runs are written.
         """
         drawn = [self._drawing.submit(self._call, self._artist, draw, store, result)] if computed else []
         self._submit(save, store, result, title, *drawn)
