@@ -76,12 +76,12 @@ def run_by_tests() -> set[tuple[str, ...]]:
             if isinstance(target, ast.Name)
         }
         for node in ast.walk(tree):
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr in ("run", "start")
-            ):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            if node.func.attr in ("run", "start"):
                 found.add(constants(node.args, names))
+            elif node.func.attr == "repro":  # of a project: a command of DVC
+                found.add(("dvc", *constants(node.args, names)))
     return found
 
 
