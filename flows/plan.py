@@ -43,7 +43,7 @@ if __name__ == "__main__":
     show_help(__doc__)
     with report_bad_input():
         no_words("plan")
-        write()
         from tasks.prefect import server
 
-        server.start_first()  # while DVC goes on to the stages that need it
+        server.start_first()  # beside this stage; the next one needs it
+        write()
