@@ -61,8 +61,9 @@ with report_bad_input():
 def test_a_signal_ends_a_command_tidily_and_a_second_one_at_once(number: signal.Signals, after: str):
     command = [sys.executable, "-c", PROGRAM.format(after=after)]
     with subprocess.Popen(
-        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # nohup has the tests ignore SIGHUP
+    ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
