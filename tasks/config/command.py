@@ -6,6 +6,7 @@ number of the signal that stopped it, 130 for Ctrl-C. An error that is nobody's 
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -13,10 +14,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 CONTINUE = "finished steps are kept, run the same command to continue"
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""Errors of a write for which there is no room."""
 
 
 class Failed(RuntimeError):
     """The run cannot go on, for a reason outside of it, in one line; what is finished is kept."""
+
+
+def no_room(error: OSError, path: object) -> str:
+    """Return the line for a write that found no room."""
+    return f"{path}: no room to write: {os.strerror(error.errno or 0)}; {CONTINUE}"
 
 
 class Stopped(KeyboardInterrupt):
@@ -56,6 +64,10 @@ def report_bad_input() -> Iterator[None]:
         _leave(2, str(error))
     except Failed as error:
         _leave(1, str(error))
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        _leave(1, no_room(error, error.filename or "a file"))
     except KeyboardInterrupt as stopped:
         _leave(128 + getattr(stopped, "number", signal.SIGINT), f"stopped; {CONTINUE}")
 

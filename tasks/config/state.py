@@ -12,6 +12,8 @@ import tempfile
 from itertools import count
 from pathlib import Path
 
+from tasks.config.command import FULL, Failed, no_room
+
 
 def write_whole(path: Path, content: bytes, lasting: bool = True) -> None:
     """Write a file atomically, for its owner only: if the process is killed, it is complete or does not exist.
@@ -32,8 +34,10 @@ def write_whole(path: Path, content: bytes, lasting: bool = True) -> None:
             if lasting:
                 os.fsync(file.fileno())
         os.replace(name, path)
-    except BaseException:
+    except BaseException as error:
         Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise Failed(no_room(error, path)) from None
         raise
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from project import ROOT
 
 from fedcore.types import InputError
 from tasks.config.command import CONTINUE, Failed, Stopped, report_bad_input
+from tasks.config.state import write_whole
 
 
 @pytest.mark.parametrize(
@@ -28,6 +32,30 @@ def test_an_early_end_is_one_line(capsys: pytest.CaptureFixture[str], error: Bas
         raise error
     assert left.value.code == code
     assert capsys.readouterr() == ("", f"fedcore: {line}\n")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_is_one_line_and_the_run_can_go_on(number: int, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as left, report_bad_input():
+        raise OSError(number, os.strerror(number), "blobs/a")
+    assert left.value.code == 1
+    assert capsys.readouterr().err == f"fedcore: blobs/a: no room to write: {os.strerror(number)}; {CONTINUE}\n"
+
+
+def test_a_file_without_room_ends_a_flow_in_a_line_and_leaves_no_part(tmp_path: Path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(Failed, match="a/b: no room to write"):
+            write_whole(tmp_path / "a" / "b", bytes(2000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not [*(tmp_path / "a").iterdir()]
+
+
+def test_another_error_of_a_file_keeps_its_traceback():
+    with pytest.raises(PermissionError), report_bad_input():
+        raise PermissionError(errno.EACCES, "denied", "blobs/a")
 
 
 def test_an_error_of_the_code_keeps_its_traceback():
