@@ -134,6 +134,7 @@ def test_shuffled_network_fuses_back_to_itself(name: str, options: Options) -> N
         torch.testing.assert_close(forward(fused, x), forward(target, x), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_reading_the_masses_literally_does_not_bring_it_back() -> None:
     """The decisive test decides: with 1/N in place of N the same plans leave half of the target and nothing else."""
     target = network(MLP, 0)

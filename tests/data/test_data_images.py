@@ -106,6 +106,7 @@ def test_mnist_download(mnist, tmp_path_factory, monkeypatch):
         same(expected, load("mnist", root=tmp_path_factory.mktemp("online"), download=True))
 
 
+@pytest.mark.slow
 @real
 def test_mnist_itself():
     mnist = load("mnist", root=REAL, download=False)

@@ -91,6 +91,7 @@ def test_an_unknown_scaling_is_refused():
     assert refusal("digits", scaling="standart").startswith("data.scaling = 'standart': did you mean 'standard'?")
 
 
+@pytest.mark.slow
 @real
 def test_published_constants_are_those_of_mnist_itself():
     mean, std = of_channels(load("mnist", root=REAL, download=False).train.x / 255)

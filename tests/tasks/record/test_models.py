@@ -97,6 +97,7 @@ def test_rows_that_do_not_fit_are_refused_by_name(tmp_path: Path, rows: Any, dev
         saved(tmp_path, OWN, {"A": 0, "B": 1}).predict(rows, device)
 
 
+@pytest.mark.slow
 def test_the_files_are_read_without_their_package(tmp_path: Path):
     """The reader of the leaves equals that of safetensors, for each type and an empty leaf."""
     from safetensors.torch import load_file, save_file
@@ -170,6 +171,7 @@ class Mine(nn.Sequential):
 """
 
 
+@pytest.mark.slow
 def test_a_net_of_ones_own_brings_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "own_nets_of_a_test.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
