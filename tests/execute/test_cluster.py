@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -308,15 +309,22 @@ def served(tmp_path_factory, certificates):
         ]
         try:
             until = time.monotonic() + 120
-            while not (folder / "scheduler.json").exists():
+            while not (said := written(folder / "scheduler.json")):
                 assert time.monotonic() < until, (folder / "log").read_text()
                 time.sleep(0.05)
-            yield json.loads((folder / "scheduler.json").read_text())["address"]
+            yield said["address"]
         finally:
             for process in reversed(started):
                 process.terminate()
             for process in started:
                 process.wait(60)
+
+
+def written(path):
+    """Return what a JSON file holds; nothing while it is missing or being written."""
+    with suppress(FileNotFoundError, json.JSONDecodeError):
+        return json.loads(path.read_text())
+    return {}
 
 
 def nested(settings):
