@@ -8,14 +8,17 @@ import os
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from asked import PARAMS, ROOT, ask, points, refusal
 
+from fedcore.data import load
 from fedcore.nets import net
-from fedcore.types import Net
+from fedcore.types import InputError, Net
 from tasks.config.studies import Run, Size, Study, find_study, grid_points, run_section
+from tasks.run.partitions import divide_dataset
 
 # what wins
 
@@ -272,6 +275,27 @@ def test_every_study_is_valid_in_every_size(name: str, size: str):
     for point in found:
         one = built((1, 512) if point.data["name"] in ("bearings", "cwru") else (1, 28, 28), json.dumps(point.net))
         assert all(row.build({"a": one}).stages for row in point.methods)
+
+
+@pytest.mark.slow
+def test_every_study_of_the_digits_can_divide_them():
+    sections = {
+        json.dumps(point.federation)
+        for name, study in PARAMS["studies"].items()
+        for size in study["sizes"]
+        for point in grid_points(PARAMS, name, size, {})
+        if point.data["name"] == "digits"
+    }
+    assert len(sections) > 20
+    dataset: Any = load("digits")
+    steps: Any = SimpleNamespace(run_inline=lambda step, data: step(data))
+    refused = []
+    for section in sorted(sections):
+        try:
+            divide_dataset(steps, dataset, json.loads(section), 0)
+        except InputError as error:
+            refused.append(f"{section}: {error}")
+    assert refused == []
 
 
 @cache
