@@ -163,11 +163,14 @@ class Project:
             **more,
         }
 
-    def start(self, *command: str, log: Path | None = None, **environment: str) -> Process:
-        """Start a command, its output into a file if one is named; what it started is ended by `stop`."""
+    def start(self, *command: str, log: Path | None = None, whole: bool = False, **environment: str) -> Process:
+        """Start a command, its output into a file if one is named; what it started is ended by `stop`.
+
+        whole: it ends as a new process does, see nursery.py.
+        """
         words = command[2:] if command[:2] == ("python", "-m") else command
         if words[0] in FORKED and words[:2] != ("prefect", "worker"):
-            forked = nursery().start(words[0], words[1:], self.folder, self.environment(**environment), log)
+            forked = nursery().start(words[0], words[1:], self.folder, self.environment(**environment), log, whole)
             self.started.append(forked)
             return forked
         with log.open("w") if log else nullcontext(subprocess.PIPE) as out:
@@ -178,9 +181,11 @@ class Project:
         self.started.append(process)
         return process
 
-    def run(self, *command: str, code: int | None = 0, limit: float = LIMIT, **environment: str) -> Said:
+    def run(
+        self, *command: str, code: int | None = 0, limit: float = LIMIT, whole: bool = False, **environment: str
+    ) -> Said:
         """Run a command to its end; `code` is the exit code that it must have (None: any)."""
-        process = self.start(*command, **environment)
+        process = self.start(*command, whole=whole, **environment)
         try:
             out, err = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
@@ -226,13 +231,13 @@ class Project:
             return {n: database.execute(f"select count(*) from {table}").fetchone()[0] for n, table in TABLES.items()}
 
     def processes(self) -> dict[int, str]:
-        """Return the processes that work in the folder, by id, with their commands."""
+        """Return the processes that work in the folder, by id, with their commands; one that is ending has none."""
         found = {}
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 if Path(os.readlink(entry / "cwd")) == self.folder:
                     found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        return found
+        return {process: command for process, command in found.items() if command}
 
     def server(self) -> int:
         """Return the process id of the project's own Prefect server, which leads its group."""
