@@ -32,9 +32,12 @@ from pathlib import Path
 from typing import IO, Any
 
 PACKAGES = (
-    "torch", "scipy.optimize", "scipy.stats", "sklearn.preprocessing", "sklearn.linear_model", "pandas", "cvxpy", "ot",
-    "pyarrow.parquet", "matplotlib.pyplot", "PIL.Image", "rich.progress", "pydantic", "jinja2", "yaml", "psutil",
-    "safetensors.torch", "mlflow.pyfunc", "prefect.task_engine", "dvc.repo",
+    "torch", "scipy.io", "scipy.optimize", "scipy.stats", "sklearn.datasets", "sklearn.linear_model",
+    "sklearn.preprocessing", "pandas", "cvxpy", "ot", "pyarrow.pandas_compat", "pyarrow.parquet", "matplotlib.pyplot",
+    "matplotlib.backends.backend_agg", "PIL.Image", "rich.progress", "pydantic", "jinja2", "yaml", "psutil",
+    "safetensors.torch", "mlflow.pyfunc", "mlflow.store.model_registry.sqlalchemy_store",
+    "mlflow.store.tracking.sqlalchemy_store", "sqlalchemy.dialects.sqlite", "prefect.task_engine", "dvc.cli.parser",
+    "dvc.repo", "ruamel.yaml", "scmrepo.git",
 )  # fmt: skip
 SETTINGS = {
     "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "MLFLOW_DISABLE_TELEMETRY": "true",
