@@ -4,9 +4,9 @@ A flow takes six seconds of a core to import PyTorch, Prefect and others, the pr
 the tests start some fifty flows. The process of this file, started once, imports those packages; a command is a fork of
 it that goes on as `python -m MODULE` does: its folder, environment, `sys.path` and output are those of a new process.
 Nothing of the project is imported before, since every scenario has a copy of its own. At its end a fork joins its
-threads, calls its exit handlers and is gone. A new process also clears all that it has imported, which in a fork takes
-half a second of a core: each page with an object is copied before. Where a test says what a command may write in all,
-the fork is started as `whole`: it does that too, and writes what Python writes of objects that it cannot clear.
+threads, calls its exit handlers and is gone. A new process also clears all that it has imported; in a fork that copies
+each page with an object, which takes half a second of a core. Where a test looks at every line that a command writes,
+the fork is started as `whole`: it clears them too, and says what goes wrong then.
 
 Commands that DVC starts are forks if `Nursery.path` comes first on its PATH: the `python` there asks for one. Otherwise
 they are new processes, as those of Prefect's worker are, where packages are imported with the project's settings.

@@ -233,7 +233,7 @@ class Project:
             return {n: database.execute(f"select count(*) from {table}").fetchone()[0] for n, table in TABLES.items()}
 
     def processes(self) -> dict[int, str]:
-        """Return the processes that work in the folder, by id, with their commands; one that is ending has none."""
+        """Return the processes that work in the folder, by id, with their commands: none that is ending."""
         found = {}
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
