@@ -6,7 +6,7 @@ it that goes on as `python -m MODULE` does: its folder, environment, `sys.path` 
 Nothing of the project is imported before, since every scenario has a copy of its own. At its end a fork joins its
 threads, calls its exit handlers and is gone. A new process also clears all that it has imported; in a fork that copies
 each page with an object, which takes half a second of a core. Where a test looks at every line that a command writes,
-the fork is started as `whole`: it clears them too, and says what goes wrong then.
+the fork is started as `whole`: it does so too.
 
 Commands that DVC starts are forks if `Nursery.path` comes first on its PATH: the `python` there asks for one. Otherwise
 they are new processes, as those of Prefect's worker are, where packages are imported with the project's settings.
