@@ -3,7 +3,10 @@
 A flow takes six seconds of a core to import PyTorch, Prefect and others, the process of its record two for MLflow, and
 the tests start some fifty flows. The process of this file, started once, imports those packages; a command is a fork of
 it that goes on as `python -m MODULE` does: its folder, environment, `sys.path` and output are those of a new process.
-Nothing of the project is imported before, since every scenario has a copy of its own.
+Nothing of the project is imported before, since every scenario has a copy of its own. At its end a fork joins its
+threads, calls its exit handlers and is gone. A new process also clears all that it has imported; in a fork that copies
+each page with an object, which takes half a second of a core. Where a test looks at every line that a command writes,
+the fork is started as `whole`: it does so too.
 
 Commands that DVC starts are forks if `Nursery.path` comes first on its PATH: the `python` there asks for one. Otherwise
 they are new processes, as those of Prefect's worker are, where packages are imported with the project's settings.
@@ -29,9 +32,12 @@ from pathlib import Path
 from typing import IO, Any
 
 PACKAGES = (
-    "torch", "scipy.optimize", "scipy.stats", "sklearn.preprocessing", "sklearn.linear_model", "pandas", "cvxpy", "ot",
-    "pyarrow.parquet", "matplotlib.pyplot", "PIL.Image", "rich.progress", "pydantic", "jinja2", "yaml", "psutil",
-    "safetensors.torch", "mlflow.pyfunc", "prefect.task_engine", "dvc.repo",
+    "torch", "scipy.io", "scipy.optimize", "scipy.stats", "sklearn.datasets", "sklearn.linear_model",
+    "sklearn.preprocessing", "pandas", "cvxpy", "ot", "pyarrow.pandas_compat", "pyarrow.parquet", "matplotlib.pyplot",
+    "matplotlib.backends.backend_agg", "PIL.Image", "rich.progress", "pydantic", "jinja2", "yaml", "psutil",
+    "safetensors.torch", "mlflow.pyfunc", "mlflow.store.model_registry.sqlalchemy_store",
+    "mlflow.store.tracking.sqlalchemy_store", "sqlalchemy.dialects.sqlite", "prefect.task_engine", "dvc.cli.parser",
+    "dvc.repo", "ruamel.yaml", "scmrepo.git",
 )  # fmt: skip
 SETTINGS = {
     "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -46,7 +52,7 @@ if sys.argv[1:2] != ["-m"]:
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 asking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 asking.connect({path!r})
-order = dict(module=sys.argv[2], words=sys.argv[3:], cwd=os.getcwd(), env=dict(os.environ))
+order = dict(module=sys.argv[2], words=sys.argv[3:], cwd=os.getcwd(), env=dict(os.environ), whole=False)
 socket.send_fds(asking, [json.dumps(order).encode()], [1, 2])
 code = int(asking.recv(99))
 sys.exit(code if code >= 0 else 128 - code)
@@ -94,11 +100,13 @@ class Nursery:
             with suppress(OSError):
                 asking.send(str(code).encode())
 
-    def start(self, module: str, words: Sequence[str], cwd: Path, env: Mapping[str, str], log: Path | None) -> Command:
+    def start(
+        self, module: str, words: Sequence[str], cwd: Path, env: Mapping[str, str], log: Path | None, whole: bool
+    ) -> Command:
         """Start `python -m module words`, its output into a file if one is named."""
         out = log.open("w+") if log else tempfile.TemporaryFile("w+")  # noqa: SIM115  # the command's
         err = out if log else tempfile.TemporaryFile("w+")  # noqa: SIM115
-        order = {"module": module, "words": list(words), "cwd": str(cwd), "env": dict(env)}
+        order = {"module": module, "words": list(words), "cwd": str(cwd), "env": dict(env), "whole": whole}
         pid = self.ask(order, [out.fileno(), err.fileno()])
         return Command(self, pid, [module, *words], out, err)
 
@@ -208,7 +216,29 @@ def main() -> None:
     sys.argv = [order["module"], *order["words"]]
     if order["module"] == "prefect":  # flows read its settings anew themselves, once they have a server
         context.refresh_global_settings_context()
-    runpy._run_module_as_main(order["module"])  # type: ignore[attr-defined]  # what `python -m` itself calls
+    run(order["module"], order["whole"])
+
+
+def run(module: str, whole: bool) -> None:
+    """Run a module as `python -m` does, and end."""
+    import atexit  # here, since the module's names replace those of this file
+    import os
+    import sys
+    import threading
+
+    code = 0
+    try:
+        runpy._run_module_as_main(module)  # type: ignore[attr-defined]  # what `python -m` itself calls
+    except SystemExit as leaving:
+        code = leaving.code or 0
+        if whole or not isinstance(code, int):
+            raise
+    if not whole:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code & 0xFF)
 
 
 if __name__ == "__main__":

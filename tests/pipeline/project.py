@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import base64
+import compileall
 import hashlib
 import json
 import os
@@ -12,6 +13,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -125,9 +127,9 @@ class Project:
         change: Callable[[dict[str, Any]], None] = small,
         password: str | None = None,
     ) -> Project:
-        """Copy the project as it is now, with its parameters changed."""
+        """Copy the project, with its parameters changed; its sources as they were at the first copy."""
         for name in SOURCES:
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(Path(compiled().name, name), folder / name)
         files = (
             ".dvcignore",
             ".gitignore",
@@ -163,11 +165,14 @@ class Project:
             **more,
         }
 
-    def start(self, *command: str, log: Path | None = None, **environment: str) -> Process:
-        """Start a command, its output into a file if one is named; what it started is ended by `stop`."""
+    def start(self, *command: str, log: Path | None = None, whole: bool = False, **environment: str) -> Process:
+        """Start a command, its output into a file if one is named; what it started is ended by `stop`.
+
+        whole: it ends as a new process does, see nursery.py.
+        """
         words = command[2:] if command[:2] == ("python", "-m") else command
         if words[0] in FORKED and words[:2] != ("prefect", "worker"):
-            forked = nursery().start(words[0], words[1:], self.folder, self.environment(**environment), log)
+            forked = nursery().start(words[0], words[1:], self.folder, self.environment(**environment), log, whole)
             self.started.append(forked)
             return forked
         with log.open("w") if log else nullcontext(subprocess.PIPE) as out:
@@ -178,9 +183,11 @@ class Project:
         self.started.append(process)
         return process
 
-    def run(self, *command: str, code: int | None = 0, limit: float = LIMIT, **environment: str) -> Said:
+    def run(
+        self, *command: str, code: int | None = 0, limit: float = LIMIT, whole: bool = False, **environment: str
+    ) -> Said:
         """Run a command to its end; `code` is the exit code that it must have (None: any)."""
-        process = self.start(*command, **environment)
+        process = self.start(*command, whole=whole, **environment)
         try:
             out, err = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
@@ -226,13 +233,13 @@ class Project:
             return {n: database.execute(f"select count(*) from {table}").fetchone()[0] for n, table in TABLES.items()}
 
     def processes(self) -> dict[int, str]:
-        """Return the processes that work in the folder, by id, with their commands."""
+        """Return the processes that work in the folder, by id, with their commands: none that is ending."""
         found = {}
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 if Path(os.readlink(entry / "cwd")) == self.folder:
                     found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        return found
+        return {process: command for process, command in found.items() if command}
 
     def server(self) -> int:
         """Return the process id of the project's own Prefect server, which leads its group."""
@@ -261,6 +268,16 @@ class Project:
     def commit(self, what: str) -> None:
         self.run("git", "add", "--all")
         self.run("git", "commit", "--quiet", "--message", what)
+
+
+@cache
+def compiled() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder of the sources and their compiled modules, which else each project would make for itself."""
+    made = tempfile.TemporaryDirectory()
+    for name in SOURCES:
+        shutil.copytree(ROOT / name, Path(made.name, name), ignore=shutil.ignore_patterns("__pycache__"))
+    compileall.compile_dir(made.name, quiet=2)
+    return made
 
 
 @cache

@@ -272,7 +272,7 @@ def ask(project: Project) -> dict[str, Said]:
         here = Project(Path(cases[name]["folder"]), project.api, project.folder, project.password)
         words = CASES[name].words.split()
         answers[f"typed: {name}"] = here.run(
-            "python", "-m", CASES[name].module, *words, code=None, FEDCORE_HOME=str(project.folder)
+            "python", "-m", CASES[name].module, *words, code=None, whole=True, FEDCORE_HOME=str(project.folder)
         )
     return answers
 

@@ -299,7 +299,7 @@ def lend_database(host: Project, project: Project) -> None:
 def in_the_middle(project: Project, *words: str) -> Process:
     """Start a flow and wait until it has trained a device."""
     project.look()
-    flow = project.start("python", "-m", "flows.federate", *words)
+    flow = project.start("python", "-m", "flows.federate", *words, whole=True)
 
     def trained() -> bool:
         assert flow.poll() is None, f"ended too early: {flow.communicate()}"
@@ -361,7 +361,7 @@ def long(place: Place) -> Long:
     params = read_params(project.folder)
     params["studies"]["code"]["sizes"]["small"] = {"grid": {"fedasa.budget": [1.0e6, [1.0e6, 1.0e6]]}}
     write_params(project.folder, params)
-    refused = project.look(project.federate(*LONG, "training.lr=0.02", code=2))
+    refused = project.look(project.federate(*LONG, "training.lr=0.02", code=2, whole=True))
     return Long(project, undisturbed, halfway, finished, calm, refused)
 
 
@@ -495,7 +495,7 @@ def mine(place: Place) -> Mine:
     new.rename(columns={"sensor 3": "sensor_3"}).to_csv(project.folder / "shifted.csv", index=False)
     predict = ("python", "-m", "flows.predict")
     project.run(*predict, "new.csv", "--out", "labels.csv")
-    shifted = project.run(*predict, "shifted.csv", code=2)
+    shifted = project.run(*predict, "shifted.csv", code=2, whole=True)
     return Mine(project, csv, preview, run, promoted, new, pd.read_csv(project.folder / "labels.csv"), shifted)
 
 
