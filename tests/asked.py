@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,9 @@ def ask(params: dict[str, Any], methods: Mapping[str, Any], **size: Any) -> dict
     return params
 
 
-def everything(params: dict[str, Any]) -> tuple[Run, list[Setting]]:
-    """Read all of it, as a run with every method does."""
-    return run_section(params), points(ask(params, {name: {} for name in METHODS}))
+def everything(params: dict[str, Any], methods: Iterable[str] = METHODS) -> tuple[Run, list[Setting]]:
+    """Read all of it, as a run with every method does, or with these."""
+    return run_section(params), points(ask(params, {name: {} for name in methods}))
 
 
 def refusal(asked: Callable[..., Any], *args: Any, **kwargs: Any) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from forks import new_processes
+from forks import new_processes, run
 
 from fedcore import nets
 from fedcore.execute.packing import LARGE
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow  # these tests start processes
 @pytest.fixture(scope="module")
 def workers():
     """As a program has them that opened no template; all others but those of the fixture `anew` are forks."""
-    with Workers(2) as pool:
+    with Workers(2, nice=5) as pool:
         with new_processes():
             pool.start()
         yield pool
@@ -112,11 +112,10 @@ def niceness():
     return [os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir("/proc/self/task")]
 
 
-def test_workers_stand_back_as_far_as_they_are_told(one_worker, anew):
+def test_workers_stand_back_as_far_as_they_are_told(one_worker, workers):
     here = os.getpriority(os.PRIO_PROCESS, 0)
     assert set(one_worker.call(niceness)) == {here}
-    with Workers(1, nice=5) as pool:
-        assert set(pool.call(niceness)) == {min(here + 5, 19)}
+    assert set(workers.call(niceness)) == {min(here + 5, 19)}
 
 
 def test_results_come_in_the_order_of_the_keys(workers):
@@ -403,28 +402,22 @@ def test_many_threads_may_call(workers):
         assert list(threads.map(lambda i: workers.map(abs, {i: (-i,)})[i], range(20))) == list(range(20))
 
 
-def test_workers_start_when_first_needed_and_compute_with_one_thread(anew):
+def test_workers_start_when_first_needed_or_all_at_once(anew):
+    """And compute with one thread."""
     before = _children()
-    pool = Workers(3)
+    pool = Workers(2)
     assert _children() == before
     with pool:
         assert pool.call(torch.get_num_threads) == 1
         assert len(_children()) == len(before) + 1
-    assert _children() == before
-    with pytest.raises(RuntimeError, match="closed"):
-        pool.call(abs, 1)
-
-
-def test_all_workers_may_be_started_at_once(anew):
-    before = _children()
-    with Workers(2) as pool:
-        assert pool.call(abs, -1) == 1
         pool.start()
         assert len(_children()) == len(before) + 2
         pool.start()
         assert len(_children()) == len(before) + 2
         assert len(set(pool.map(_pid_and_wait, dict.fromkeys(range(2), ())).values())) == 2
     assert _children() == before
+    with pytest.raises(RuntimeError, match="closed"):
+        pool.call(abs, 1)
 
 
 def _pid_and_wait() -> int:
@@ -488,10 +481,9 @@ def note(path, seconds):
     return "done"
 
 if __name__ == "__main__":
-    count = int(sys.argv[4])
-    with Workers(count) as workers:
-        print(workers.map(note, {i: (sys.argv[1], float(sys.argv[2])) for i in range(count)}))
-        time.sleep(float(sys.argv[3]))
+    seconds = [float(word) for word in sys.argv[2:]]
+    with Workers(len(seconds)) as workers:
+        print(workers.map(note, {i: (sys.argv[1], each) for i, each in enumerate(seconds)}))
 """
 
 
@@ -503,7 +495,7 @@ def script(tmp_path):
 
 
 def _busy(path, process, count):
-    """Wait until so many workers are in the middle of a step; return their process numbers."""
+    """Wait until so many workers have begun a step; return their process numbers."""
     for _ in range(300):
         pids = path.read_text().split() if path.exists() else []
         if len(pids) == count:
@@ -521,21 +513,23 @@ def _lives(pid):
 
 
 @pytest.mark.parametrize(
-    ("number", "busy", "idle", "count"),
-    [(signal.SIGKILL, "600", "0", 2), (signal.SIGKILL, "1", "600", 1), (signal.SIGINT, "600", "0", 1)],
-    ids=["killed", "killed while idle", "interrupted"],
+    ("number", "steps"),
+    [(signal.SIGKILL, ["600", "0"]), (signal.SIGINT, ["600"])],
+    ids=["killed", "interrupted"],
 )
-def test_workers_leave_with_their_parent_and_say_nothing(script, tmp_path, number, busy, idle, count):
+def test_workers_leave_with_their_parent_and_say_nothing(script, tmp_path, number, steps):
+    """In the middle of a step of so many seconds, or idle after it."""
     pids = tmp_path / "pids"
     process = subprocess.Popen(
-        [sys.executable, str(script), str(pids), busy, idle, str(count)],
+        [sys.executable, str(script), str(pids), *steps],
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a background job ignores it
     )
-    workers = _busy(pids, process, count)
-    time.sleep(1.5 if busy == "1" else 0)
+    workers = _busy(pids, process, len(steps))
+    assert len(set(workers)) == len(steps)
+    time.sleep(0.5)
     os.killpg(process.pid, number)
     _, said = process.communicate(timeout=60)
     for _ in range(50):
@@ -546,9 +540,10 @@ def test_workers_leave_with_their_parent_and_say_nothing(script, tmp_path, numbe
     assert said.count("Traceback") == (1 if number == signal.SIGINT else 0), said
 
 
-@pytest.mark.parametrize("how", [["script.py"], ["-m", "script"]], ids=["file", "module"])
-def test_functions_of_the_program_itself_can_be_called(script, tmp_path, how):
-    ran = subprocess.run(
-        [sys.executable, *how, str(tmp_path / "pids"), "0", "0", "1"], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert (ran.stdout, ran.stderr) == ("{0: 'done'}\n", "")
+def test_functions_of_the_program_itself_can_be_called(script, tmp_path):
+    """A file, which is a fork here, and a module, which is a new process; the workers of both are new processes."""
+    words = (str(tmp_path / "pids"), "0")
+    file = run(script.name, *words, folder=tmp_path)
+    assert (file.out, file.err) == ("{0: 'done'}\n", "")
+    module = subprocess.run([sys.executable, "-m", "script", *words], cwd=tmp_path, capture_output=True, text=True)
+    assert (module.stdout, module.stderr) == ("{0: 'done'}\n", "")

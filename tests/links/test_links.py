@@ -57,7 +57,7 @@ def test_exact_is_brute_force_over_all_psi(n: int, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("n", "seeds"), [(6, 2), (8, 1)])
+@pytest.mark.parametrize(("n", "seeds"), [(6, 1), (7, 1)])
 def test_algorithm_2_against_every_choice_of_sources(n: int, seeds: int) -> None:
     """It finds the sources of the optimum on ST-LF's bounds, and its links cost at most a fifth more; not elsewhere."""
     for seed in range(seeds):
@@ -96,7 +96,7 @@ def test_no_mixture_of_sources_beats_the_best_single_one_even_with_noise(n: int,
 
 @pytest.mark.slow
 @settings(max_examples=5, deadline=None, derandomize=True)
-@given(n=st.integers(1, 8), seed=SEEDS, noisy=st.booleans())
+@given(n=st.integers(1, 6), seed=SEEDS, noisy=st.booleans())
 def test_every_answer_is_feasible_and_the_penalised_objective_never_rises(n: int, seed: int, noisy: bool) -> None:
     problem = links.random(n, seed, phi_e=10.0 ** (seed % 4 - 2), noisy=noisy and n > 1)
     answer = solve(problem, solver="successive")
@@ -114,8 +114,8 @@ def test_every_answer_is_feasible_and_the_penalised_objective_never_rises(n: int
 @pytest.mark.slow
 @pytest.mark.parametrize("solver", ["successive", "repaired", "exact"])
 def test_relabelling_the_devices_permutes_the_answer(solver: str) -> None:
-    problem = links.random(7, 3)
-    order = np.random.default_rng(0).permutation(7)
+    problem = links.random(6, 3)
+    order = np.random.default_rng(0).permutation(6)
     there = np.ix_(order, order)
     moved = Problem(problem.source[order], problem.target[there], problem.energy[there])
     here, found = solve(problem, solver=solver), solve(moved, solver=solver)
@@ -222,7 +222,7 @@ def staircase(solver: str) -> list[float]:
     target = target_bound(error, sizes, divergence, delta=1e-3, constants="assumed")
     return [
         energy_of_links(problem.energy, solve(replace(problem, target=target, phi_e=phi_e), solver=solver).alpha)
-        for phi_e in (0, 1e-5, 0.01, 0.1, 1, 10, 1000)
+        for phi_e in (0, 1e-5, 1, 10, 1000)
     ]
 
 

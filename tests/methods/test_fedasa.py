@@ -345,11 +345,12 @@ def test_the_auxiliary_model_has_the_papers_accuracy(seed):
 
 @pytest.mark.slow
 @real
-@pytest.mark.parametrize(("seed", "noise"), [(0, 0.0), (1, 2.0)])
-def test_the_auxiliary_model_has_the_papers_accuracy_on_cwru(seed, noise):
+@pytest.mark.parametrize(("seed", "noise", "width", "lr"), [(0, 0.0, 1.0, 2e-4), (1, 2.0, 0.5, 1e-3)])
+def test_the_auxiliary_model_has_the_papers_accuracy_on_cwru(seed, noise, width, lr):
+    """With the paper's net, and amid noise with the half as wide one of the small studies, a quarter of the work."""
     if not (REAL / "CWRU").is_dir():
         pytest.skip("FEDCORE_DATA holds no CWRU folder: published records not read")
-    assert 0.75 <= on_bearings("cwru", seed, width=1.0, lr=2e-4, noise=noise, download=False).accuracy <= 0.80
+    assert 0.75 <= on_bearings("cwru", seed, width=width, lr=lr, noise=noise, download=False).accuracy <= 0.80
 
 
 def on_bearings(name, seed, *, width, lr, **settings):

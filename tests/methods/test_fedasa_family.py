@@ -113,7 +113,7 @@ def shares(net: str) -> dict[str, int]:
 def test_baselines_learn_the_digits(net, row):
     name, memory, _ = SENT[row]
     fed = digits(net)
-    rounds = list(run(built(name, fed, 8, **memory), fed, 0, Inline()))
+    rounds = list(run(built(name, fed, 6, **memory), fed, 0, Inline()))
     for one in rounds:
         assert one.up == dict.fromkeys(fed.devices, 4 * shares(net)[row])
     first, last = (sum(one.scores[d]["test"]["loss"] for d in fed.devices) / 4 for one in (rounds[0], rounds[-1]))

@@ -168,7 +168,7 @@ def test_no_template_turns_escaping_off():
 
 @pytest.mark.slow
 def test_the_page_shows_each_claim_of_a_study_with_verdict_and_numbers():
-    table, found = comparison()
+    table, found = once(), summary(once())
     text = undrawn(table, found, {"study": "Who?"}, claims=claims(), along={"study": PICTURE})
     page = Page(text)
     assert page.open == []
