@@ -278,14 +278,15 @@ class Record:
         The run describes the last comparison. numbers: metric -> value.
         """
         where = self.parent(study, size, title)
-        self.client.set_tag(where, "mlflow.note.content", f"{title}\n\n{note}")
-        known = self.client.get_run(where).data.metrics
-        now = get_current_time_millis()
         named = {"/".join(map(safe_name, key.split("/"))): value for key, value in numbers.items()}
-        points = [Metric(key, value, now, 0) for key, value in named.items() if known.get(key) != value]
-        for first in range(0, len(points), BATCH):
-            self.client.log_batch(where, metrics=points[first : first + BATCH])
-        self._artifacts(where, files)
+        with self.lock:  # an equal flow at the same time writes no second points
+            self.client.set_tag(where, "mlflow.note.content", f"{title}\n\n{note}")
+            known = self.client.get_run(where).data.metrics
+            now = get_current_time_millis()
+            points = [Metric(key, value, now, 0) for key, value in named.items() if known.get(key) != value]
+            for first in range(0, len(points), BATCH):
+                self.client.log_batch(where, metrics=points[first : first + BATCH])
+            self._artifacts(where, files)
 
     def _artifacts(self, run_id: str, files: Mapping[str, bytes]) -> None:
         """Log files in one call, since MLflow looks up the run for each. files: path in the run -> content."""

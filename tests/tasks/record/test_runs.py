@@ -7,6 +7,7 @@ import tempfile
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -143,6 +144,31 @@ def test_a_model_whose_logging_was_killed_leaves_nothing(
     assert counted(database) == {"logged_models": 1, "inputs": 1}
     assert [path.name for path in tmp_path.glob("files/models/*")] == [logged]
     assert record.model(*arguments) == logged
+
+
+@pytest.mark.slow
+def test_two_equal_comparisons_at_once_write_each_number_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: Path
+) -> None:
+    """The second starts between the first one's look at what is there and its writing."""
+    monkeypatch.setattr(environment, "STATE", tmp_path)
+    monkeypatch.setattr(environment, "ARTIFACTS", tmp_path / "files")
+    first, second = runs.Record(), runs.Record()
+    given: Any = ("study", "small", "Which?", "This.", {"a": 1.0, "b": 2.0}, {"answer.txt": b"This."})
+    first.parent(*given[:3])
+    other = Thread(target=second.describe, args=given)
+    write = first.client.log_batch
+
+    def late(*args: Any, **options: Any) -> None:
+        other.start()
+        other.join(0.5)
+        write(*args, **options)
+
+    monkeypatch.setattr(first.client, "log_batch", late)
+    first.describe(*given)
+    other.join()
+    with closing(sqlite3.connect(database)) as db:
+        assert sorted(db.execute("select key, value from metrics")) == [("a", 1.0), ("b", 2.0)]
 
 
 def counted(database: Path) -> dict[str, int]:
