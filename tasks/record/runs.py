@@ -271,14 +271,20 @@ class Record:
             return [promotion.propose(self.client, version, promote) for version in found.values()]
 
     def describe(
-        self, study: str, size: str, title: str, note: str, numbers: Mapping[str, float], files: Mapping[str, bytes]
+        self,
+        study: str,
+        size: str,
+        title: str,
+        note: str,
+        numbers: Mapping[tuple[str, ...], float],
+        files: Mapping[str, bytes],
     ) -> None:
         """Write a comparison to its study's run: the answer, headline numbers of each row, the page and pictures.
 
-        The run describes the last comparison. numbers: metric -> value.
+        The run describes the last comparison. numbers: the parts of a metric's name -> value.
         """
         where = self.parent(study, size, title)
-        named = {"/".join(map(safe_name, key.split("/"))): value for key, value in numbers.items()}
+        named = {"/".join(map(safe_name, parts)): value for parts, value in numbers.items()}
         with self.lock:  # an equal flow at the same time writes no second points
             self.client.set_tag(where, "mlflow.note.content", f"{title}\n\n{note}")
             known = self.client.get_run(where).data.metrics

@@ -225,11 +225,11 @@ def tables_of(summary: pd.DataFrame) -> dict[str, Table]:
     return found if len(found) <= FEW else {}
 
 
-def headline_numbers(summary: pd.DataFrame) -> dict[str, float]:
-    """Return the numbers of each row of one study: metric/row -> value; in several settings metric/setting/row."""
+def headline_numbers(summary: pd.DataFrame) -> dict[tuple[str, ...], float]:
+    """Return the numbers of one study: (metric, row) -> value; in several settings (metric, setting, row)."""
     several = len(summary["setting"].unique()) > 1
     return {
-        "/".join([metric, *([row["setting"]] if several else []), row["method"]]): float(row[column])
+        (metric, *([row["setting"]] if several else []), row["method"]): float(row[column])
         for _, row in summary.iterrows()
         for metric, column in HEADLINE.items()
         if pd.notna(row[column])
