@@ -26,6 +26,8 @@ NBYTES = 4 * ((5 * 4 + 5) + (4 * 5 + 4) + (3 * 4 + 3))  # of its leaves: 64 floa
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=4, epochs=2)
 ADAM = replace(SGD, optimiser="adam", lr=0.02)
+AT_THE_END = 10**6
+"""Rounds from one evaluation to the next where only the last one is looked at."""
 
 SIZES = {"a": 6, "b": 9, "c": 12}
 """Training examples of the first devices."""

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -30,7 +29,6 @@ from test_docs import PAGES, ROOT
 
 from fedcore.data.images import TEST, TRAIN
 from fedcore.types import InputError
-from tasks.config import params
 from tasks.config.request import Job, ask, plan_jobs
 
 pytestmark = pytest.mark.slow
@@ -224,8 +222,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here)
         patch.syspath_prepend(here)
-        parsed = cache(params._load)  # a tenth of a second of all files, for each command
-        patch.setattr(params, "_load", lambda text: deepcopy(parsed(text)))
         yield here
 
 

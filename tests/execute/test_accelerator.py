@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from every_method import ROWS
-from federations import ADAM, NETS, SGD, bits, device_of, federation
+from federations import ADAM, AT_THE_END, NETS, SGD, bits, device_of, federation
 from simulated_device import KIND, DeviceTensor, MixedDevices, SimulatedDevice
 from torch import Tensor, nn
 
@@ -25,8 +25,6 @@ from fedcore.types import Data, Message, Net, Splits, StepId, Update, generator
 from tasks.cache.keys import key
 
 FED = federation("ab")
-OFTEN = 10**6
-"""Rounds from one evaluation to the next where only the last one is looked at."""
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +63,7 @@ def holds(value: Any) -> bool:
 def test_a_method_is_the_same_on_it(name: str):
     built = ROWS[name].build(NETS)
     execute = OnIt()
-    plain, moved_ = (list(run(built, FED, 1, each, every=OFTEN)) for each in (Inline(), execute))
+    plain, moved_ = (list(run(built, FED, 1, each, every=AT_THE_END)) for each in (Inline(), execute))
     assert execute.done > 0
     assert [bits(one) for one in plain] == [bits(one) for one in moved_]
     assert plain[-1].scores == moved_[-1].scores
@@ -79,7 +77,7 @@ def test_a_method_is_the_same_on_it(name: str):
 def test_every_loss_and_optimiser_is_the_same_on_it(training: Any, loss: str):
     given = {"nets": NETS, "training": replace(training, loss=loss), "common": True, "rounds": 2, "fraction": 1.0}
     built = method("fedavg", **given, weights="size", sends="model")
-    plain, moved_ = (list(run(built, FED, 1, each, every=OFTEN)) for each in (Inline(), OnIt()))
+    plain, moved_ = (list(run(built, FED, 1, each, every=AT_THE_END)) for each in (Inline(), OnIt()))
     assert [bits(one) for one in plain] == [bits(one) for one in moved_]
 
 

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 import torch
 from every_method import ROWS
-from federations import NET, NETS, SGD, bits, federation, workers
+from federations import AT_THE_END, NET, NETS, SGD, bits, federation, workers
 
 from fedcore import nets
 from fedcore.evaluate import evaluate, outputs
@@ -25,8 +25,6 @@ CONTROLS = {name for name in METHODS if is_control(name)}
 FED = federation("abcd")
 DRAWN = {"fedgen": {"alpha": 0.0}}
 """What turns off that devices draw more than their minibatches: FedGen's generated examples."""
-OFTEN = 10**6
-"""Rounds from one evaluation to the next where only the last one is looked at."""
 UNTRAINED = {"majority"}
 """Controls that train nothing and draw nothing."""
 
@@ -55,7 +53,7 @@ def test_every_method_has_a_section():
 @pytest.mark.slow
 def test_same_seed_same_bits_other_seed_other_bits(row):
     built, first = played(row.name)
-    again, other = watched(row.name)[1], [*run(row.build(NETS), FED, 1, Inline(), every=OFTEN)]
+    again, other = watched(row.name)[1], [*run(row.build(NETS), FED, 1, Inline(), every=AT_THE_END)]
     assert bits(again) == bits([*first])
     assert len(first) == len(other)
     deployed = [bits(models(built, turns[-1])) for turns in (first, other)]
@@ -172,7 +170,7 @@ def test_other_names_in_the_same_order_change_nothing_else(row):
     whole = {"batch": 1000, "epochs": 5, "optimiser": "sgd", "lr": 0.3}
     built = replace(row, common=True, training=row.training | whole).build(NETS)
     other = replace(FED, devices={renamed(k): replace(v, name=renamed(k)) for k, v in FED.devices.items()})
-    plain, its_own = (run(built, fed, 3, Inline(), every=OFTEN) for fed in (FED, other))
+    plain, its_own = (run(built, fed, 3, Inline(), every=AT_THE_END) for fed in (FED, other))
     for one, two in zip(plain, its_own, strict=True):
         assert {renamed(name): count for name, count in one.down.items()} == two.down
         for name in FED.devices:
@@ -197,7 +195,7 @@ class Backwards(Inline):
 def test_the_order_in_which_updates_arrive_does_not_matter(row):
     """But for rounding: sums are taken in another order."""
     built = replace(row, training=row.training | {"optimiser": "sgd", "lr": 0.1}).build(NETS)
-    forwards, backwards = (run(built, FED, 3, execute, every=OFTEN) for execute in (Inline(), Backwards()))
+    forwards, backwards = (run(built, FED, 3, execute, every=AT_THE_END) for execute in (Inline(), Backwards()))
     for one, two in zip(forwards, backwards, strict=True):
         assert (one.up, one.down) == (two.up, two.down)
         for name in FED.devices:
