@@ -44,8 +44,10 @@ FAMILIES = {
 }  # fmt: skip
 WORDS = ["training.epochs=8", "run.workers=2"]
 PARTS = ("flow", "child", "server")
-BATCH = 250
+BATCH = 150
 """Cases of the fuzz between two trials."""
+GROWTH = 100e6
+"""Bytes by which the server's memory may grow while a flow is fired at most 40 times."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,14 @@ class Soak:
             self.calm[family] = self.outcome()
         return self.calm[family]
 
+    def unlike(self, family: str) -> list[str]:
+        """Return how what a finished flow left differs from what an undisturbed one leaves."""
+        found, calm = self.outcome(), self.calm[family]
+        wrong = ["other results"] if found.results != calm.results else []
+        if found.record != calm.record:
+            wrong.append(f"another record: {found.record}, not {calm.record}")
+        return wrong
+
 
 def said_by(flow: subprocess.Popen[str]) -> Said:
     out, err = flow.communicate(timeout=900)
@@ -138,19 +148,26 @@ def processes(soak: Soak, flow: subprocess.Popen[str], part: str) -> list[psutil
 
 
 def kill(soak: Soak, family: str, draw: random.Random) -> list[str]:
-    """Kill the flow, one of its children or its server at a random moment; start it again, and kill it again."""
+    """Kill the flow, one of its children or its server at random moments, each time in what the last one left.
+
+    A flow that ends before its moment is compared with the undisturbed one, and the next one starts from nothing.
+    """
     soak.forget()
     wrong = []
-    for part in draw.choices(PARTS, k=draw.randrange(1, 5)):
+    for part in draw.choices(PARTS, k=draw.randrange(4, 11)):
         flow = soak.start(family)
         until = time.monotonic() + draw.uniform(0.05, 1) * soak.seconds[family]
         while flow.poll() is None and time.monotonic() < until:
             time.sleep(0.05)
-        if flow.poll() is None:
+        if early := flow.poll() is not None:
+            wrong += soak.unlike(family)
+        else:
             with suppress(psutil.NoSuchProcess, IndexError):  # it ended at this moment, or has no child yet
                 draw.choice(processes(soak, flow, part)).kill()
                 soak.harm["kill"] += 1
-        wrong += complaints(said_by(flow), {0, 1, -signal.SIGKILL})
+        wrong += complaints(said_by(flow), {0} if early else {0, 1, -signal.SIGKILL})
+        if early:
+            soak.forget()
     return wrong
 
 
@@ -206,15 +223,17 @@ def crowd(soak: Soak, family: str, draw: random.Random) -> list[str]:
 
 
 def replay(soak: Soak, family: str, draw: random.Random) -> list[str]:
-    """Run the flow again and again, as a schedule does that fires late: neither cache nor record grows."""
+    """Run the flow again and again, as a schedule does that fires late: neither cache, record nor server grows."""
     soak.forget()
     wrong = complaints(said_by(soak.start(family)), {0})
-    before = stored(soak.project)
-    for _ in range(draw.randrange(2, 6)):
+    before, memory = stored(soak.project), psutil.Process(soak.project.server()).memory_info().rss
+    for _ in range(draw.randrange(20, 41)):
         soak.harm["replay"] += 1
         wrong += complaints(said_by(soak.start(family)), {0})
     if (after := stored(soak.project)) != before:
         wrong.append(f"the cache grew from {before} to {after} files and bytes")
+    if (grown := psutil.Process(soak.project.server()).memory_info().rss - memory) > GROWTH:
+        wrong.append(f"the server's memory grew by {grown / 1e6:.0f} MB")
     return wrong
 
 
@@ -227,7 +246,7 @@ def stored(project: Project) -> tuple[int, int]:
 
 TRIALS: dict[str, tuple[int, Callable[[Soak, str, random.Random], list[str]]]] = {
     "kill": (6, kill), "spoil": (2, spoil), "full": (1, fill), "clock": (1, turn_back), "crowd": (1, crowd),
-    "replay": (1, replay),
+    "replay": (2, replay),
 }  # fmt: skip
 """kind -> (weight, trial)"""
 
@@ -236,14 +255,10 @@ def attempt(soak: Soak, kind: str, number: int) -> list[str]:
     """Make one trial; return all that is wrong with it."""
     draw = random.Random(f"{kind} {number}")
     family = draw.choice(sorted(FAMILIES))
-    calm = soak.undisturbed(family)
+    soak.undisturbed(family)
     wrong = TRIALS[kind][1](soak, family, draw)
     wrong += [f"then: {one}" for one in complaints(said_by(soak.start(family)), {0})]
-    found = soak.outcome()
-    if found.results != calm.results:
-        wrong.append("other results")
-    if found.record != calm.record:
-        wrong.append(f"another record: {found.record}, not {calm.record}")
+    wrong += soak.unlike(family)
     if left := [command for command in soak.project.processes().values() if "prefect" not in command]:
         wrong.append(f"left behind: {left[0]}")
     return [f"{family}: {one}" for one in wrong]
