@@ -20,7 +20,7 @@ def median(*, training, common, rounds: fc.Count = 10, fraction: fc.Fraction = 1
 def take_median(server, updates, turn):
     """Send everyone the median of the models that were sent."""
     models = [update.params for update in updates.values()]
-    model = {name: torch.stack([one[name] for one in models]).median(0).values for name in models[0]}
+    model = {name: torch.stack([one[name] for one in models]).quantile(0.5, 0) for name in models[0]}
     return server, fc.to_everyone(turn.names, fc.Message(model))
 
 

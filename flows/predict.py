@@ -6,7 +6,8 @@
     python -m flows.predict new.npy --model digits/3                     an array (N, *shape)
 
 --device: whose model predicts and whose scales prepare the rows. --model: the name of a dataset as `flows.promote`
-shows it, for its champion; with @ALIAS or /NUMBER another version. It may be left out if there is one dataset.
+shows it, for its champion; with @ALIAS or /NUMBER another version. It may be left out if
+only one dataset has a champion.
 
 A table has the columns of the training data; if it has that of the devices, each row is its device's.
 """

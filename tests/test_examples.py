@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -9,7 +10,10 @@ from ast import literal_eval
 from pathlib import Path
 
 import pytest
+import torch
 from forks import run
+
+from fedcore.types import Turn, Update
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -30,6 +34,7 @@ def said(program: Path, folder: Path) -> str:
         ("quick_start", ["code_ot", "fedavg", "local_only", "bytes_up", "shared_mean"]),
         ("own_table", ["fedper > local_only", "press-2 now: ['"]),
         ("own_method", ["fedavg", "median"]),
+        ("server_momentum", ["fedavg", "fedavgm"]),
     ],
 )
 def test_an_example_runs(name: str, words: list[str], tmp_path: Path):
@@ -49,6 +54,19 @@ def test_the_notebook_runs(tmp_path: Path):
         "fedavg",
         "local_only",
     ]
+
+
+def test_server_momentum_keeps_its_velocity(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    module = importlib.import_module("server_momentum")
+    still = {"w": torch.zeros(1)}
+    updates = {"a": Update({"w": torch.ones(1)}), "b": Update({"w": torch.full((1,), 5.0)}, size=3)}
+    turn = Turn(0, 0, 0, ("a", "b"), ("a", "b"))
+    memory, _ = module.move(module.remember(still, still), updates, turn, beta=0.5)
+    memory, messages = module.move(memory, updates, turn, beta=0.5)
+    assert messages["b"].params["w"].item() == 4 + 0.5 * 4
+    plain, _ = module.move(memory, updates, turn, beta=0.0)
+    assert plain["model/w"].item() == 4  # FedAvg's mean
 
 
 def test_an_own_method_fits_into_forty_lines():

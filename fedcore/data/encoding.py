@@ -51,10 +51,13 @@ def encode(rows: pd.DataFrame | NDArray[Any], schema: Schema, device: str | None
 
 
 def unknown_texts(rows: pd.DataFrame, schema: Schema) -> list[str]:
-    """Return a line for each column with texts that are no category of the schema: they count as none of them."""
+    """Return a line for each column with texts that are no category of the schema: they count as none of them.
+
+    A column that is not there has none; `encode` refuses it.
+    """
     lines = []
     for column in schema.columns:
-        if column.kind == "text":
+        if column.kind == "text" and column.name in rows:
             found = words(rows, column.name)
             strange = pd.Series(found[(found != "") & ~np.isin(found, column.categories)])
             if len(strange):

@@ -43,6 +43,9 @@ SMALL = 1 << 16
 PATIENCE = 15.0
 """Seconds in which a scheduler must answer, and its first worker be there."""
 
+START = 300.0
+"""Seconds in which workers of our own must be there: they import PyTorch, on a busy machine beside others."""
+
 ABANDONED = 60.0
 """Seconds without a worker after which a step fails."""
 
@@ -193,9 +196,9 @@ class Cluster:
                 distributed = import_distributed()
                 if self.address is None:
                     self._ours = OwnWorkers(distributed, self._count)
-                    self._client = connect(distributed, self._ours.address, self._count, self._ours.security)
+                    self._client = connect(distributed, self._ours.address, self._count, START, self._ours.security)
                 else:
-                    self._client = connect(distributed, self.address, 1)
+                    self._client = connect(distributed, self.address, 1, PATIENCE)
                     self._survey()
                 if self._modules:
                     self._client.register_plugin(shipment(distributed, self._modules), name=f"fedcore-{uuid4().hex}")
@@ -419,19 +422,19 @@ def import_distributed() -> Any:
     return distributed
 
 
-def connect(distributed: Any, place: str, count: int, security: Any = None) -> Any:
+def connect(distributed: Any, place: str, count: int, wait: float, security: Any = None) -> Any:
     """Return a client of a scheduler that has at least `count` workers; raises InputError in one line otherwise.
 
-    security: certificates; None: those of Dask's configuration.
+    wait: seconds for them. security: certificates; None: those of Dask's configuration.
     """
     client = None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about other versions: the survey refuses those that matter
             client = distributed.Client(
-                place, timeout=PATIENCE, direct_to_workers=True, set_as_default=False, security=security
+                place, timeout=wait, direct_to_workers=True, set_as_default=False, security=security
             )
-        client.wait_for_workers(count, timeout=count * PATIENCE)
+        client.wait_for_workers(count, timeout=wait)
     except Exception as error:
         if client is not None:
             client.close()

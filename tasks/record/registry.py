@@ -68,10 +68,13 @@ def require(known: Mapping[str, Versions], task: str, word: str) -> None:
 
 
 def choose(known: Mapping[str, Versions], asked: str | None) -> tuple[str, str]:
-    """Return the task and version of "task", "task@alias" or "task/number"; None: the only task's champion."""
-    if asked is None and len(known) != 1:
-        raise InputError(f"model: must be one of {', '.join(known) or 'none; run python -m flows.federate'}")
-    task, _, word = re.split("([@/])", f"{asked or next(iter(known))}@", maxsplit=1)
+    """Return the task and version of "task", "task@alias" or "task/number"; None: of the only champion, or only task."""
+    if asked is None:
+        led = [task for task, versions in known.items() if CHAMPION in versions.aliases] or [*known]
+        if len(led) != 1:
+            raise InputError(f"--model: must be one of {', '.join(led) or 'none; run python -m flows.federate'}")
+        asked = led[0]
+    task, _, word = re.split("([@/])", f"{asked}@", maxsplit=1)
     word = word.removesuffix("@")
     try:
         require(known, task, word or CHAMPION)

@@ -177,6 +177,7 @@ def test_an_unknown_text_is_none_of_the_categories_and_is_named(made: Made):
     (line,) = unknown_texts(strange, schema)
     assert line == f"column 'model': {len(frame) - 2} rows have 'Z9', 'Z8', unknown in training"
     assert unknown_texts(frame, schema) == []
+    assert unknown_texts(frame.drop(columns="model"), schema) == []
 
 
 def test_a_schema_is_json_and_nothing_else_is_a_schema(made: Made, tmp_path: Path):

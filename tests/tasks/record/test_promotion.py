@@ -110,6 +110,26 @@ def test_what_is_not_there_is_named(client: Any, make: Make):
     assert promotion.find(client, task, "1").version == first.version
 
 
+VERSIONS = registry.Versions({"1", "2"}, {"champion": "1"}), registry.Versions({"1"}, {"candidate": "1"})
+
+
+@pytest.mark.parametrize(
+    ("led", "answer"), [("", "--model: must be one of a, b"), ("b", "b"), ("ab", "--model: must be one of a, b")]
+)
+def test_the_only_champion_is_chosen(led: str, answer: str):
+    known = {task: VERSIONS[task not in led] for task in "ab"}
+    if answer == "b":
+        assert registry.choose(known, None) == ("b", "champion")
+    else:
+        with pytest.raises(InputError, match=answer):
+            registry.choose(known, None)
+
+
+def test_the_only_model_without_a_champion_is_told_how_to_get_one():
+    with pytest.raises(InputError, match=r"promote one: python -m flows\.promote b"):
+        registry.choose({"b": VERSIONS[1]}, None)
+
+
 def test_the_names_are_read_from_the_database_as_mlflow_has_them(client: Any, make: Make, monkeypatch):
     versions = [make([0.5]), make([0.6]), make([0.7])]
     client.delete_model_version(versions[0].name, versions[0].version)
@@ -140,7 +160,7 @@ REFUSED = {
     "predict": "arguments are required: rows",
     "predict new.csv --modle digits": "unrecognized arguments: --modle",
     "predict nowhere.csv": "nowhere.csv: no such file or folder",
-    "predict new.csv": "model: must be one of none; run python -m flows.federate",
+    "predict new.csv": "--model: must be one of none; run python -m flows.federate",
     "predict new.csv --model digits@champion": "model = 'digits': not registered",
 }
 REFUSING = """

@@ -1,0 +1,43 @@
+"""A method of one's own with a memory at the server: FedAvg with server momentum (FedAvgM, Hsu et al. 2019).
+
+`python examples/server_momentum.py` compares it with FedAvg where devices differ much; the pipeline takes it as
+`method=server_momentum:fedavgm`.
+"""
+
+from functools import partial
+
+import fedcore as fc
+
+
+@fc.trains(init="common")
+def fedavgm(*, training, rounds: fc.Count = 10, fraction: fc.Fraction = 1.0, beta: fc.Share = 0.9):
+    """Build the method. rounds, fraction: as FedAvg's. beta: the part of the velocity that is kept."""
+    stage = fc.Stage(partial(fc.train, training=training), partial(move, beta=beta), rounds, fraction)
+    return fc.Method(begin, (stage,), fc.received_model)
+
+
+def begin(public, seed):
+    """Send every device one initial model; remember it, and that it stands still."""
+    _, messages = fc.initial_messages(public, seed, common=True)
+    model = messages[public.names[0]].params
+    return remember(model, {name: leaf.new_zeros(leaf.shape) for name, leaf in model.items()}), messages
+
+
+def move(server, updates, turn, *, beta):
+    """Move the model by its velocity: v <- beta v + (mean of the devices' models - w), w <- w + v."""
+    average = fc.mean([one.params for one in updates.values()], fc.by_size([one.size for one in updates.values()]))
+    velocity = {name: beta * server[f"velocity/{name}"] + x - server[f"model/{name}"] for name, x in average.items()}
+    model = {name: server[f"model/{name}"] + v for name, v in velocity.items()}
+    return remember(model, velocity), fc.to_everyone(turn.names, fc.Message(model))
+
+
+def remember(model, velocity):
+    """Return the server's memory: plain names of leaves, for later rounds alone."""
+    return {f"model/{name}": x for name, x in model.items()} | {f"velocity/{name}": v for name, v in velocity.items()}
+
+
+if __name__ == "__main__":
+    fed = fc.federate(fc.load("digits"), fc.dirichlet(0.1), devices=8)
+    training = {"epochs": 1, "init": "common"}
+    rows = [fc.fedavg(rounds=10, training=training), fc.method(fedavgm, training=training)]
+    print(fc.compare(rows, fed, seeds=range(3)).summary[["method", "rank", "test_mean", "test_worst"]])
