@@ -68,7 +68,7 @@ def require(known: Mapping[str, Versions], task: str, word: str) -> None:
 
 
 def choose(known: Mapping[str, Versions], asked: str | None) -> tuple[str, str]:
-    """Return the task and version of "task", "task@alias" or "task/number"; None: of the only champion, or only task."""
+    """Return the task and version of "task", "task@alias" or "task/number"; None: the only champion's, or only task."""
     if asked is None:
         led = [task for task, versions in known.items() if CHAMPION in versions.aliases] or [*known]
         if len(led) != 1:
