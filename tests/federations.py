@@ -50,6 +50,16 @@ def federation(names: Iterable[str] = "abc", net: Net = NET) -> Federation:
     return Federation({name: device_of(name, net) for name in names}, data(20, "shared"), 3, data(24, "server"))
 
 
+def half(names: str = "abcd", unknown: str = "cd") -> Federation:
+    """Devices of which some know no label."""
+    fed, none, blank = federation(names), data(0), {}
+    for name in unknown:
+        there = fed.devices[name]
+        hidden = Data(there.data.train.x, torch.full_like(there.data.train.y, -1))
+        blank[name] = replace(there, data=Splits(none, none, there.data.test, hidden))
+    return replace(fed, devices={**fed.devices, **blank})
+
+
 def model(*words: object, net: Net = NET) -> Params:
     """Fresh leaves that depend on the words alone."""
     return nets.init(net, generator("model", *words))

@@ -1,4 +1,4 @@
-"""Instances of the link program for the tests: devices, half of them with labels."""
+"""Instances of the link program for the tests, half of the devices with labels; reports that four devices may send."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import torch
 from fedcore.links import Problem
 from fedcore.links.bound import source_bound, target_bound
 from fedcore.links.energy import draw_energy
+from fedcore.links.planning import Bound, Program, Radio, plan_links
 from fedcore.links.problem import Array
+from fedcore.methods.st_lf import of_program
+from fedcore.types import Turn, Update
 
 
 def random(n: int, seed: int, *, phi_e: float = 1.0, noisy: bool = False) -> Problem:
@@ -49,3 +52,31 @@ def figure_5(divergence: Array, phi_e: float = 0.0, third: float = 0.1) -> Probl
     error[2] = third
     source = source_bound(error, np.full(10, 1000.0), delta=1e-3, constants="assumed")
     return Problem(source, divergence, draw_energy(10, torch.Generator().manual_seed(0)), phi_e=phi_e)
+
+
+BOUND, RADIO = Bound("assumed", 1e-3, 1e3, 1.0, 5.0, 1.0), Radio((23.0, 25.0), (63e6, 85e6), 1e9, None)
+NAMES = tuple("abcd")
+TURN = Turn(5, 2, 0, tuple((a, b) for i, a in enumerate(NAMES) for b in NAMES[i + 1 :]), NAMES)
+
+
+def planted(d: np.ndarray) -> dict[tuple[str, str], Update]:
+    """What pairs would send if their data were so far apart: d = 2 |1 - 2 err|."""
+    place = {name: i for i, name in enumerate(NAMES)}
+    return {
+        (a, b): Update(extra={"errors": torch.full((2,), (1 - d[place[a], place[b]] / 2) / 2), "sent": torch.tensor(6)})
+        for a, b in TURN.units
+    }
+
+
+def reported(*rows: tuple[float, float, float]) -> dict[str, torch.Tensor]:
+    return {"report": torch.tensor(rows, dtype=torch.float64)}
+
+
+D = np.array([[0, 1, 0.2, 1.8], [1, 0, 1.6, 0.4], [0.2, 1.6, 0, 1], [1.8, 0.4, 1, 0]])
+REPORTS = reported((0.1, 500, 600), (0.2, 400, 500), (0, 0, 700), (0, 0, 800))
+
+
+def formed(server=REPORTS, d=D, turn=TURN, bound=BOUND, radio=RADIO, solver="exact"):
+    """The server's memory, its messages and its report after planted reports and divergences."""
+    program = Program(solver, 3e-3, 60)
+    return plan_links(server, planted(d), turn, bound=bound, radio=radio, program=program, weights=of_program)

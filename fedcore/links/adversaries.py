@@ -32,8 +32,10 @@ from torch.nn.functional import cross_entropy
 
 from fedcore import nets
 from fedcore.cells import layers
-from fedcore.links.protocol import ALPHA, PSI, SENDS, Pretraining, Radio, Stages, model_leaves, report_traffic
+from fedcore.links.planning import ALPHA, PSI, SENDS, Radio
+from fedcore.links.protocol import Pretraining, Stages, model_leaves
 from fedcore.links.protocol import method as protocol_method
+from fedcore.links.sending import report_traffic
 from fedcore.local import IMAGE_BATCH, ManualGradients, Training, descend, flatten_net, load, optimiser_step, plain_step
 from fedcore.messages import to_everyone
 from fedcore.mixing import mean

@@ -31,29 +31,10 @@ from fedcore.builders import control, trains
 from fedcore.links import adversaries, heuristics
 from fedcore.links.adversaries import Alignment
 from fedcore.links.divergence import Divergence
+from fedcore.links.planning import ALPHA, BOUNDS, PSI, Bound, Choose, LinkInputs, Program, Radio, Sources, Weigh
 from fedcore.links.problem import Array
-from fedcore.links.protocol import (
-    ALPHA,
-    BOUNDS,
-    PSI,
-    Bound,
-    Choose,
-    Disagreement,
-    How,
-    LinkInputs,
-    Pretraining,
-    Program,
-    Radio,
-    Sources,
-    Weigh,
-    add_noise,
-    by_chance,
-    by_program,
-    compare_members,
-    deploy,
-    method,
-    send_models,
-)
+from fedcore.links.protocol import Disagreement, Pretraining, by_chance, by_program, compare_members, deploy, method
+from fedcore.links.sending import How, add_noise, send_models
 from fedcore.local import Training, accuracy
 from fedcore.messages import WEIGHTS
 from fedcore.types import (
@@ -133,7 +114,7 @@ def _with_program(name: str, weights: Weigh) -> Callable[..., Method]:
         pretrain, pretrain_epochs: :class:`fedcore.links.protocol.Pretraining`. pair_*, held_out: of the classifiers
         of Algorithm 1 (`fedcore.links.divergence.Divergence`). constants, delta, unlabelled, phi_d: of the bounds
         (`fedcore.links.bound`). phi_s, phi_t, phi_e: the weights of (11). powers, rates, bits, costs:
-        :class:`fedcore.links.protocol.Radio`. solver, tol, max_iterations: `fedcore.links.solve`.
+        :class:`fedcore.links.planning.Radio`. solver, tol, max_iterations: `fedcore.links.solve`.
         combine: "parameters", a target runs the mean of its sources' models, or "outputs", the mean of their outputs.
         disagreement: "measured", targets compare their sources' models, for the noise in Theorem 2 (needs outputs; in
         the traffic these models then count twice), or "omitted", as in the paper's simulations.

@@ -13,7 +13,7 @@ from federations import AT_THE_END, NET, NETS, SGD, bits, federation, workers
 from fedcore import nets
 from fedcore.evaluate import evaluate, outputs
 from fedcore.execute.workers import Inline
-from fedcore.links.protocol import SENDS
+from fedcore.links.planning import SENDS
 from fedcore.local import Training, train
 from fedcore.methods import METHODS, is_control, method
 from fedcore.results.figures import drawings, png

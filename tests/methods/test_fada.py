@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 import torch
-from federations import NET, SGD, Recorder, bits, federation, last, model, trained
-from test_st_lf import GIVEN, half
+from federations import NET, SGD, Recorder, bits, federation, half, last, model, trained
+from test_st_lf import GIVEN
 from torch.nn.functional import cross_entropy
 
 from fedcore import nets

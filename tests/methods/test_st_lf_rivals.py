@@ -8,8 +8,9 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from federations import NET, bits, last
-from test_st_lf import BOUND, GIVEN, RADIO, REPORTS, TURN, half, planted, reported
+from federations import NET, bits, half, last
+from links import BOUND, RADIO, REPORTS, TURN, planted, reported
+from test_st_lf import GIVEN
 
 from fedcore.evaluate import evaluate
 from fedcore.execute.workers import Inline
@@ -22,7 +23,7 @@ from fedcore.links.heuristics import (
     random_weights,
     size_weights,
 )
-from fedcore.links.protocol import LinkInputs, Program, draw_links, plan_links
+from fedcore.links.planning import LinkInputs, Program, draw_links, plan_links
 from fedcore.methods import is_control, method
 from fedcore.methods.st_lf import at_random, by_size, of_equal_degree, of_least_error, of_program, one_to_one
 from fedcore.results.reports import matrices
