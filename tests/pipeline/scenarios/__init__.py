@@ -1,0 +1,27 @@
+"""Scenarios: a user's work with the project, each in its own folder; tests inspect the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from scenarios.bad_input import Refused, refused
+from scenarios.data import Mine, Tables, machines, mine, tables
+from scenarios.deployment import Deployed, deployed
+from scenarios.kills import Kill, Killed, Long, Sampled, killed, long, sampled
+from scenarios.parts import Hurt, hurt
+from scenarios.pictures import Own, documented, own
+from scenarios.place import Place, empty_record, lone, serve
+from scenarios.stages import Repro, repro
+from scenarios.steps import probed
+
+__all__ = [
+    "SCENARIOS", "Deployed", "Hurt", "Kill", "Killed", "Long", "Mine", "Own", "Place", "Refused", "Repro", "Sampled",
+    "Tables", "documented", "empty_record", "lone", "machines", "serve",
+]  # fmt: skip
+
+SCENARIOS: dict[str, Callable[[Place], Any]] = {
+    "repro": repro, "deployed": deployed, "tables": tables, "mine": mine, "refused": refused, "killed": killed,
+    "hurt": hurt, "long": long, "sampled": sampled, "own": own, "probed": probed,
+}  # fmt: skip
+"""Scenarios in the order of their start, the longest first."""

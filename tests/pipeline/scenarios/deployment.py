@@ -1,0 +1,59 @@
+"""A deployment, on demand and by schedule."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from project import Project, Said, Seen, end, wait
+
+from scenarios.place import Place
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """first: `prefect deployment run`. wrong: with a wrong parameter. scheduled: after an interval
+    schedule was added. runs: all flow runs of the deployment. schedules: those of prefect.yaml, as deployed. answers:
+    the artifacts of the studies' answers. aliases: of registered models, with their versions.
+    """
+
+    first: Seen
+    wrong: Said
+    scheduled: Seen
+    schedules: list[dict[str, Any]]
+    runs: list[dict[str, Any]]
+    log: str
+    answers: list[dict[str, Any]]
+    aliases: dict[str, int]
+
+
+def deployed(place: Place) -> Deployed:
+    """Use the project's own server, which prefect.toml names, without any setting."""
+    host, here = place.host, place.join(Project(place.host.folder))
+    here.look()
+    here.run("prefect", "work-pool", "create", "local", "--type", "process", "--overwrite")
+    here.run("prefect", "--no-prompt", "deploy", "--all")
+    log = place.folder / "worker.log"
+    worker = here.start("prefect", "worker", "start", "--pool", "local", log=log, PREFECT_WORKER_QUERY_SECONDS="2")
+    try:
+        run = ("prefect", "deployment", "run", "federate/nightly")
+        first = here.look(here.run(*run, "--watch"))
+        here.run("prefect", "deployment", "schedule", "ls", "federate/nightly")
+        wrong = here.run(*run, "--params", '{"request": {"methodz": ["lmf"]}}', code=None)
+        (plan,) = host.ask("deployments/filter", {})
+        here.run("prefect", "deployment", "schedule", "create", "federate/nightly", "--interval", "60", "--accept-yes")
+
+        def runs() -> list[dict[str, Any]]:
+            found: list[dict[str, Any]] = host.ask("flow_runs/filter", {"deployments": {"id": {"any_": [plan["id"]]}}})
+            return [r for r in found if r["state_type"] not in ("SCHEDULED", "PENDING", "RUNNING")]
+
+        wait("a scheduled run that has ended", lambda: [r for r in runs() if r["auto_scheduled"]], every=0.5)
+        answers = host.ask("artifacts/filter", {"artifacts": {"key": {"like_": "answer-"}}})
+        with closing(sqlite3.connect(here.folder / "mlflow.db")) as db:
+            aliases = dict(db.execute("select alias, version from registered_model_aliases").fetchall())
+        done = here.look()
+        return Deployed(first, wrong, done, plan["schedules"], runs(), log.read_text(), answers, aliases)
+    finally:
+        end(worker)
