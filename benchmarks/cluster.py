@@ -68,15 +68,15 @@ def scale() -> None:
     for count in (1, 2, 4, 8, 16):
         steps = 8 * count
         with Cluster(count=count) as cluster, ThreadPoolExecutor(steps) as threads:
-            wall = [timed(partial(sleep, cluster, threads, steps, each)) for each in (0.01, SLEEP)][
-                1
+            _, wall = [
+                timed(partial(sleep, cluster, threads, steps, each)) for each in (0.01, SLEEP)
             ]  # the first warms up
         share = steps * SLEEP / count / wall
         print(f"{count:3} workers: {steps} steps of {SLEEP} s in {wall:6.2f} s, {share:.2f} of ideal")
 
 
-def sleep(cluster: Cluster, threads: ThreadPoolExecutor, steps: int) -> None:
-    list(threads.map(partial(cluster.call, time.sleep), [SLEEP] * steps))
+def sleep(cluster: Cluster, threads: ThreadPoolExecutor, steps: int, each: float) -> None:
+    list(threads.map(partial(cluster.call, time.sleep), [each] * steps))
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def commands() -> Iterator[Command]:
 def run_by_tests() -> set[tuple[str, ...]]:
     """Return the words of the calls in tests/pipeline that run a command, as far as they are constants."""
     found = set()
-    for file in (ROOT / "tests" / "pipeline").glob("*.py"):
+    for file in (ROOT / "tests" / "pipeline").rglob("*.py"):
         tree = ast.parse(file.read_text())
         names = {
             target.id: constants(node.value.elts, {})
