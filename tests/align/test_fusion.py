@@ -155,7 +155,11 @@ def test_reading_the_masses_literally_does_not_bring_it_back() -> None:
     )
 
 
-@pytest.mark.parametrize("options", [NEWTON, EXACT, IDENTITY], ids=["newton", "exact", "identity"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(NEWTON, marks=pytest.mark.slow), EXACT, IDENTITY],
+    ids=["newton", "exact", "identity"],
+)
 @pytest.mark.parametrize("name", NETS)
 def test_identical_networks_are_a_fixed_point(name: str, options: Options) -> None:
     axes, _, _ = NETS[name]

@@ -481,6 +481,7 @@ def test_defects_hit_at_their_multiple_of_the_shafts_speed(envelopes, part, orde
         assert peak(envelopes["normal"], order) < 5
 
 
+@pytest.mark.slow
 def test_the_load_zone_modulates_inner_race_and_balls_only(envelopes):
     for size in (7, 14, 21):
         assert peak(envelopes[f"inner_{size}"], 1) > 10

@@ -113,6 +113,7 @@ def test_a_target_is_part_label_and_part_ensemble():
     torch.testing.assert_close(targets_of(torch.tensor([0, 1]), answers, 1.0), torch.eye(2))
 
 
+@pytest.mark.slow
 def test_the_net_learns_by_pytorchs_adam_and_cosine():
     x, targets = data(30).x, torch.rand(30, 3, generator=generator("targets")).softmax(1)
     training = replace(SGD, optimiser="adam", lr=0.01, schedule="cosine", batch=8, epochs=3)

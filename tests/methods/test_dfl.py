@@ -115,6 +115,7 @@ def by_a_plain_loop(fed, seed, turns, rhos, temperature):
     return w, table, seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
 @pytest.mark.parametrize(
     ("ratio", "rhos"),

@@ -24,6 +24,7 @@ def personal(state, name):
     return {leaf: state.memories[name][leaf] for leaf in LEAVES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [SGD, KEPT], ids=["sgd", "kept"])
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 def test_the_global_model_is_fedavgs(training, fraction):

@@ -107,6 +107,7 @@ def test_no_single_point_kernel_has_a_stride(case):
     assert all(layer.stride == (1, 1) for layer in kernels if layer.kernel_size == (1, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", NARROW)
 def test_channels_innermost_are_a_matter_of_speed_alone(case):
     net, shape = narrow(case)

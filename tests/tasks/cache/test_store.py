@@ -167,6 +167,7 @@ def test_a_stored_value_is_returned_unchanged(tmp_path_factory: pytest.TempPathF
     assert [ref.digest for ref in refs(again)] == [ref.digest for ref in refs(kept)]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(one=blobs, other=blobs)
 def test_different_values_have_different_names(tmp_path_factory: pytest.TempPathFactory, one: Any, other: Any):

@@ -34,6 +34,7 @@ def test_the_files_are_short():
     assert len((ROOT / "dvc.lock").read_text().splitlines()) <= 1500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "line"),
     [

@@ -94,6 +94,7 @@ def test_the_page_needs_nothing_else(page: str):
     assert {f"#{name}" for name in ids} >= {attributes["href"] for tag, attributes in tags if tag == "a"}
 
 
+@pytest.mark.slow
 def test_the_page_shows_every_setting_method_and_picture(page: str):
     seen = Page(page)
     assert not seen.open

@@ -44,6 +44,7 @@ def test_the_terminal_table_fits_100_columns():
     assert "\x1b" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nets", [1.0, 16.0])
 def test_methods_that_cost_more_leave_the_names_and_fit(nets):
     """The nets that a device runs are shown where they are several, multiplications on the page alone."""
