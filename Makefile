@@ -24,9 +24,9 @@ check: .venv/test
 test: .venv/test
 	@$(MAKE) --no-print-directory --jobs 3 style pipeline-tests library-tests
 
-# seconds=600 seed=100: for ten minutes, other trials
+# seconds=600 seed=100 only=kill: for ten minutes, other trials, of one kind
 soak: .venv/test
-	PYTHONPATH=.:tests:tests/pipeline:tests/soak $(BIN)/python -m soak seconds=$(or $(seconds),3600) seed=$(or $(seed),0)
+	PYTHONPATH=.:tests:tests/pipeline:tests/soak $(BIN)/python -m soak seconds=$(or $(seconds),3600) seed=$(or $(seed),0) $(if $(only),only=$(only))
 
 style:
 	$(BIN)/ruff check $(CODE)

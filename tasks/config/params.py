@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache
+from copy import deepcopy
+from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,11 @@ def read_mapping(path: Path, of: str) -> dict[str, Any]:
 
 def _load(text: str) -> Any:
     """Return the content of a YAML text. Raises YAMLError, also for what would take too much memory."""
+    return deepcopy(_parse(text))
+
+
+@lru_cache(64)  # a run reads all studies several times: each text is parsed once, which takes five copies
+def _parse(text: str) -> Any:
     depth = 0
     for event in yaml.parse(text, Loader):  # the next step would end this process
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
