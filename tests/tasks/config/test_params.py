@@ -12,7 +12,7 @@ from asked import PARAMS, ROOT, ask, copied, points, refusal
 from dvc.utils.hydra import apply_overrides
 
 from fedcore.methods import METHODS
-from tasks.config.params import REQUIRED, change, parse, read
+from tasks.config.params import REQUIRED, change, parse, read, read_mapping
 
 BOMB = [f"{b}: &{b} [{','.join(10 * [f'*{a}'])}]" for a, b in pairwise("abcdefghi")]
 """Each line ten times the one before."""
@@ -301,3 +301,14 @@ def test_the_project_has_each_section_and_study_once():
     for folder, more in (("studies", {"mine", "closed"}), ("claims", set[str]())):
         known = {"code", "fedasa", "dfl", "hostile", "one_shot", "st_lf"} | more
         assert {path.stem for path in (ROOT / folder).iterdir()} == known
+
+
+def test_what_was_read_can_be_changed_and_a_changed_file_is_read(tmp_path: Path):
+    """Texts are parsed once; nobody else has the values."""
+    path = tmp_path / "some.yaml"
+    path.write_text("a: &x {b: [1]}\nc: *x\n")
+    first = read_mapping(path, "keys")
+    first["a"]["b"].append(2)
+    assert read_mapping(path, "keys") == {"a": {"b": [1]}, "c": {"b": [1]}}
+    path.write_text("a: {b: [3]}\n")
+    assert read_mapping(path, "keys") == {"a": {"b": [3]}}
