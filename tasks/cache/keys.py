@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ast
 import builtins
+import gc
 import hashlib
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
@@ -27,6 +29,8 @@ OWN_PACKAGES = {"fedcore", "tasks"}
 """Top-level packages that keys cover by source; they cover other installed packages by version."""
 
 BUILTINS = frozenset(dir(builtins))
+
+_PARSING = threading.Lock()
 
 
 def key(fn: Callable[..., Any], *args: Any) -> str:
@@ -148,7 +152,7 @@ def _definitions(module: str) -> dict[str, tuple[str, list[tuple[str, str]]]]:
     if path is None or path.suffix != ".py":
         return {}
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    body = ast.parse(path.read_text()).body
+    body = _parse(path.read_text()).body
     imported: dict[str, tuple[str, str]] = {}
     for statement in body:
         for node in ast.walk(statement) if isinstance(statement, ast.If | ast.Try) else [statement]:
@@ -167,6 +171,23 @@ def _definitions(module: str) -> dict[str, tuple[str, list[tuple[str, str]]]]:
     for name, place in imported.items():
         table.setdefault(name, ("", [place]))
     return table
+
+
+def _parse(text: str) -> ast.Module:
+    """Return the syntax tree of a text, while no garbage is collected.
+
+    Python counts the depth of the trees that it builds in one number for all threads, and raises SystemError if it does
+    not come back to its start. A collection in the middle of a tree may run code that parses something, too, or let
+    another thread do so.
+    """
+    with _PARSING:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return ast.parse(text)
+        finally:
+            if collects:
+                gc.enable()
 
 
 def _defined_names(statement: ast.stmt) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import gc
 import json
 import sys
 from collections.abc import Callable
@@ -183,6 +185,21 @@ def test_a_class_counts_with_its_methods(package: Package):
     assert changed(package, "steps.py", "near(self.side)", "near(-self.side)", name="Shape") != before
     assert changed(package, "steps.py", "A class.", "Another class.", name="Shape") == before
     assert changed(package, "helpers.py", "x + 1", "x + 2", name="Shape") != before
+
+
+def test_a_collection_that_parses_disturbs_no_key(package: Package):
+    def parse(phase: str, found: object) -> None:
+        ast.parse("x")
+
+    before, often = changed(package, "steps.py", "", ""), gc.get_threshold()
+    gc.callbacks.append(parse)
+    gc.set_threshold(10)
+    try:
+        assert changed(package, "steps.py", "", "") == before
+    finally:
+        gc.set_threshold(*often)
+        gc.callbacks.remove(parse)
+    assert gc.isenabled()
 
 
 def test_another_function_has_another_key(package: Package):
