@@ -48,6 +48,9 @@ from tasks.record.result import Result
 
 EXPERIMENT = "fedcore"
 BATCH = 1000
+NOTE = 8000
+"""The most characters that MLflow keeps of a run's description."""
+REST = "The rest is on the page, among the artifacts."
 MODE = {"mlflow.experimentKind": "custom_model_development"}
 """Opens the experiment's page on its runs, in MLflow's mode for training models."""
 
@@ -286,7 +289,7 @@ class Record:
         where = self.parent(study, size, title)
         named = {"/".join(map(safe_name, parts)): value for parts, value in numbers.items()}
         with self.lock:  # an equal flow at the same time writes no second points
-            self.client.set_tag(where, "mlflow.note.content", f"{title}\n\n{note}")
+            self.client.set_tag(where, "mlflow.note.content", shorten(f"{title}\n\n{note}"))
             known = self.client.get_run(where).data.metrics
             now = get_current_time_millis()
             points = [Metric(key, value, now, 0) for key, value in named.items() if known.get(key) != value]
@@ -302,6 +305,16 @@ class Record:
                 local.parent.mkdir(parents=True, exist_ok=True)
                 local.write_bytes(content)
             self.client.log_artifacts(run_id, folder)
+
+
+def shorten(note: str) -> str:
+    """Leave out the last parts of a description, each a paragraph or a table, until MLflow can keep it."""
+    if len(note) <= NOTE:
+        return note
+    parts = note.split("\n\n")
+    while parts and (len("\n\n".join([*parts, REST])) > NOTE or parts[-1].startswith("#")):  # no title without a table
+        parts.pop()
+    return "\n\n".join([*parts, REST])
 
 
 def warm_up() -> None:

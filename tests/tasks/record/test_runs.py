@@ -179,3 +179,12 @@ def counted(database: Path) -> dict[str, int]:
         return {
             table: db.execute(f"select count(*) from {table}").fetchone()[0] for table in ("logged_models", "inputs")
         }
+
+
+def test_a_long_description_ends_before_a_table_and_names_the_page() -> None:
+    table = "\n".join(["| row | 0.123 |"] * 200)
+    note = f"Which?\n\n**An answer**\n\n### first\n\n{table}\n\n### second\n\n{table}\n\n### third\n\n{table}\n"
+    assert len(note) > runs.NOTE
+    assert runs.shorten(note) == f"Which?\n\n**An answer**\n\n### first\n\n{table}\n\n### second\n\n{table}\n\n{runs.REST}"
+    assert runs.shorten(note[: runs.NOTE]) == note[: runs.NOTE]
+    assert runs.shorten("?" * (runs.NOTE + 1)) == runs.REST
