@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from inspect import signature
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -77,12 +78,29 @@ AUTO = "auto"
 class Partition:
     """Sorted indices into `Dataset.train`, disjoint between devices and parts.
 
-    devices: name -> {"train", "val", "test", "unlabelled"} -> indices, by name. shared: indices of the shared test set.
-    If the dataset has an official test set, they are indices into that, and no indices stand for all of it.
+    names: the devices, (C,). sizes: how many examples of each of PARTS they hold, (C, 4). indices: which, device after
+    device, part after part: one array, since ten thousand devices would have forty thousand. shared: indices of the
+    shared test set. If the dataset has an official test set, they are indices into that, and no indices stand for all
+    of it.
     """
 
-    devices: dict[str, dict[str, Index]]
+    names: tuple[str, ...]
+    sizes: Index
+    indices: Index
     shared: Index
+
+    @classmethod
+    def of(cls, devices: Mapping[str, Mapping[str, Index]], shared: Index) -> Partition:
+        """Return the partition of some devices: name -> part -> indices."""
+        pieces = [own[part] for own in devices.values() for part in PARTS]
+        sizes = np.array(list(map(len, pieces)), np.int64).reshape(len(devices), len(PARTS))
+        return cls(tuple(devices), sizes, np.concatenate([np.array([], np.int64), *pieces]), shared)
+
+    @cached_property
+    def devices(self) -> dict[str, dict[str, Index]]:
+        """The devices' examples: name -> {"train", "val", "test", "unlabelled"} -> indices."""
+        pieces = iter(np.split(self.indices, np.cumsum(self.sizes)[:-1]))
+        return {name: {part: next(pieces) for part in PARTS} for name in self.names}
 
 
 def partition(
@@ -214,7 +232,7 @@ def partition(
 
     def hide(*again: int) -> Partition:
         blank = without if shared_classes else _without_labels(parts, unlabelled, seed, *again)
-        return Partition(_hide(parts, blank, hidden, seed, *again), shared)
+        return Partition.of(_hide(parts, blank, hidden, seed, *again), shared)
 
     made = hide()
     for again in range(1, REDRAWS):

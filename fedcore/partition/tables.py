@@ -7,7 +7,7 @@ import pandas as pd
 
 from fedcore.data import Dataset
 from fedcore.data.cosines import cosines
-from fedcore.partition import PARTS, Index, Partition, training
+from fedcore.partition import PARTS, Partition, training
 
 
 def counts(dataset: Dataset, partition: Partition) -> pd.DataFrame:
@@ -19,7 +19,7 @@ def counts(dataset: Dataset, partition: Partition) -> pd.DataFrame:
     devices = partition.devices
     held = [np.bincount(labels[own["train"]], minlength=len(dataset.classes)) for own in devices.values()]
     frame = pd.DataFrame(held, index=pd.Index(devices, name="device"), columns=list(dataset.classes))
-    sizes = {f"n_{part}": [len(own[part]) for own in devices.values()] for part in PARTS}
+    sizes = {f"n_{part}": sizes for part, sizes in zip(PARTS, partition.sizes.T, strict=True)}
     if not any(sizes["n_unlabelled"]):
         del sizes["n_unlabelled"]
     return frame.assign(**sizes)
@@ -78,20 +78,21 @@ def _domain_numbers(dataset: Dataset, partition: Partition) -> dict[str, dict[st
 
 def to_frame(partition: Partition) -> pd.DataFrame:
     """Return a partition as a tidy table (device, split, index); the shared test set has the split "shared"."""
-    rows = [(who, part, own[part]) for who, own in partition.devices.items() for part in PARTS]
-    who, part, index = zip(*rows, ("server", "shared", partition.shared), strict=True)
-    times = list(map(len, index))
+    times = [*partition.sizes.ravel(), len(partition.shared)]
     return pd.DataFrame(
-        {"device": np.repeat(who, times), "split": np.repeat(part, times), "index": np.concatenate(index)}
+        {
+            "device": np.repeat([*np.repeat(partition.names, len(PARTS)), "server"], times),
+            "split": np.repeat([*PARTS * len(partition.names), "shared"], times),
+            "index": np.concatenate([partition.indices, partition.shared]),
+        }
     )
 
 
 def from_frame(frame: pd.DataFrame) -> Partition:
     """Return the partition of a table by :func:`to_frame`; the order of the rows does not matter."""
-    found: dict[tuple[str, str], Index] = {}
-    for (who, part), rows in frame.groupby(["device", "split"])["index"]:
-        found[str(who), str(part)] = np.sort(rows.to_numpy(np.int64))
-    nothing = np.array([], dtype=np.int64)
-    names = sorted({who for who, part in found if part != "shared"})
-    devices = {who: {part: found.get((who, part), nothing) for part in PARTS} for who in names}
-    return Partition(devices, found.get(("server", "shared"), nothing))
+    apart = frame["split"] == "shared"
+    shared, rest = (rows["index"].to_numpy(np.int64) for rows in (frame[apart], frame[~apart]))
+    names, device = np.unique(frame["device"][~apart].to_numpy(str), return_inverse=True)
+    part = pd.Categorical(frame["split"][~apart], PARTS).codes
+    sizes = np.bincount(device * len(PARTS) + part, minlength=len(names) * len(PARTS)).reshape(-1, len(PARTS))
+    return Partition(tuple(map(str, names)), sizes, rest[np.lexsort((rest, part, device))], np.sort(shared))

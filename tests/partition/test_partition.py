@@ -194,7 +194,7 @@ def test_a_label_that_no_device_has_is_refused():
     check_labels(data, made)
     gone = {who: {**own, "train": own["train"][LABELS[own["train"]] != 3]} for who, own in made.devices.items()}
     with pytest.raises(InputError, match=r"label 'c3' .found in: val, test, shared test"):
-        check_labels(data, Partition(gone, made.shared))
+        check_labels(data, Partition.of(gone, made.shared))
 
 
 # bad settings

@@ -25,7 +25,7 @@ def owned(**devices: tuple[list[int], list[int]]) -> Partition:
                "test": NOTHING}
         for name, (train, more) in devices.items()
     }  # fmt: skip
-    return Partition(parts, NOTHING)
+    return Partition.of(parts, NOTHING)
 
 
 def test_a_device_that_trains_on_one_domain_alone_is_in_its_group():
@@ -66,7 +66,7 @@ def test_without_domains_nothing_is_said_of_them():
 
 def test_counts():
     data = dataset(np.array([0, 0, 1, 1, 0, 1]))
-    made = Partition(
+    made = Partition.of(
         {
             "a": {"train": np.array([0, 1]), "val": np.array([2]), "test": NOTHING, "unlabelled": NOTHING},
             "b": {"train": np.array([3, 4, 5]), "val": NOTHING, "test": NOTHING, "unlabelled": NOTHING},
@@ -77,8 +77,8 @@ def test_counts():
     assert frame.index.tolist() == ["a", "b"]
     assert frame.columns.tolist() == ["c0", "c1", "n_train", "n_val", "n_test"]
     assert frame.to_numpy().tolist() == [[2, 0, 2, 1, 0], [1, 2, 3, 0, 0]]
-    made.devices["b"] |= {"train": np.array([4]), "unlabelled": np.array([3, 5])}
-    frame = counts(data, made)
+    hidden = {"train": np.array([4]), "unlabelled": np.array([3, 5])}
+    frame = counts(data, Partition.of({"a": made.devices["a"], "b": {**made.devices["b"], **hidden}}, NOTHING))
     assert frame.columns.tolist() == ["c0", "c1", "n_train", "n_val", "n_test", "n_unlabelled"]
     assert frame.to_numpy().tolist() == [[2, 0, 2, 1, 0, 0], [1, 0, 1, 0, 0, 2]]
 

@@ -101,7 +101,7 @@ blobs = st.one_of(
     st.builds(Update, params, params, counts, numbers),
     models,
     st.builds(Dataset, data, st.none() | data, st.lists(names, max_size=3).map(tuple), optional_names, optional_names),
-    st.builds(Partition, st.dictionaries(names, st.dictionaries(st.sampled_from("abc"), indices)), indices),
+    st.builds(Partition, st.lists(names, max_size=3).map(tuple), indices, indices, indices),
     st.dictionaries(names, tensors(), min_size=1, max_size=3),
     tensors(),
     indices,
