@@ -8,20 +8,17 @@ its examples, so that with `by_device` a changed device does not affect the othe
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from inspect import signature
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
-import torch
 from annotated_types import Ge, Lt
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedcore.data import Dataset, unknown_value
-from fedcore.data.schema import Fit, Schema, fit_tensors
+from fedcore.partition.examples import server_examples, splits
 from fedcore.partition.fitting import fitted, prepare
+from fedcore.partition.parts import PARTS, Partition, training
 from fedcore.partition.ways import (
     PARTITIONS,
     Index,
@@ -37,7 +34,7 @@ from fedcore.partition.ways import (
     label_skew,
     quantity_skew,
 )
-from fedcore.types import Count, Data, Fraction, InputError, Positive, Splits
+from fedcore.types import Count, Fraction, InputError, Positive
 
 __all__ = [
     "AUTO",
@@ -67,40 +64,10 @@ __all__ = [
 Share: TypeAlias = Annotated[float, Ge(0), Lt(1)]
 """A fraction that may be 0 and is below 1."""
 
-PARTS = ("train", "val", "test", "unlabelled")
 REDRAWS = 100
 FROM_DATA = ("by_device", "by_domain")
 EVERYONE = "everyone"
 AUTO = "auto"
-
-
-@dataclass(frozen=True, eq=False)
-class Partition:
-    """Sorted indices into `Dataset.train`, disjoint between devices and parts.
-
-    names: the devices, (C,). sizes: how many examples of each of PARTS they hold, (C, 4). indices: which, device after
-    device, part after part: one array, since ten thousand devices would have forty thousand. shared: indices of the
-    shared test set. If the dataset has an official test set, they are indices into that, and no indices stand for all
-    of it.
-    """
-
-    names: tuple[str, ...]
-    sizes: Index
-    indices: Index
-    shared: Index
-
-    @classmethod
-    def of(cls, devices: Mapping[str, Mapping[str, Index]], shared: Index) -> Partition:
-        """Return the partition of some devices: name -> part -> indices."""
-        pieces = [own[part] for own in devices.values() for part in PARTS]
-        sizes = np.array(list(map(len, pieces)), np.int64).reshape(len(devices), len(PARTS))
-        return cls(tuple(devices), sizes, np.concatenate([np.array([], np.int64), *pieces]), shared)
-
-    @cached_property
-    def devices(self) -> dict[str, dict[str, Index]]:
-        """The devices' examples: name -> {"train", "val", "test", "unlabelled"} -> indices."""
-        pieces = iter(np.split(self.indices, np.cumsum(self.sizes)[:-1]))
-        return {name: {part: next(pieces) for part in PARTS} for name in self.names}
 
 
 def partition(
@@ -385,61 +352,3 @@ def check_labels(dataset: Dataset, partition: Partition) -> None:
                 f"data: no device has a training example of label {label!r} (found in: {', '.join(where) or 'nothing'})"
                 f"; {advice}"
             )
-
-
-# from a partition to the devices' examples
-
-
-def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple[dict[str, Splits], Data]:
-    """Return each device's examples, copied, and the shared test set.
-
-    Each device's inputs are prepared with numbers of its own training examples, see
-    :func:`fedcore.partition.fitting.fitted`, which also explains `scale`. Shared test examples are prepared as on the
-    device they come from; without one (an official test set, or a partition other than by_device or by_domain), with
-    numbers of all training examples.
-    """
-    trains = training(partition)
-    schema = fitted(dataset, trains, scale)
-    held = {
-        who: {
-            part: prepare(_take(dataset.train, own[part], part != "unlabelled"), schema.devices[who]) for part in PARTS
-        }
-        for who, own in partition.devices.items()
-    }
-    shared = dataset.test
-    if shared is None or len(partition.shared):
-        shared = _take(dataset.train if shared is None else shared, partition.shared)
-    return {who: Splits(**own) for who, own in held.items()}, prepare(shared, _shared_fit(dataset, partition, schema))
-
-
-def server_examples(dataset: Dataset, scale: str = "none") -> Data:
-    """Return the server's examples, scaled as on a device; empty if the dataset has none."""
-    own = dataset.server
-    if own is None or not len(own):
-        return _take(dataset.train, np.array([], dtype=np.int64)) if own is None else own
-    alone = Dataset(own, None, dataset.classes)
-    return prepare(own, fitted(alone, {"server": np.arange(len(own))}, scale).devices["server"])
-
-
-def _take(data: Data, index: Index, known: bool = True) -> Data:
-    """Copy some examples; unknown labels become -1."""
-    chosen = torch.from_numpy(index)
-    return Data(data.x[chosen], data.y[chosen] if known else torch.full((len(index),), -1))
-
-
-def _shared_fit(dataset: Dataset, partition: Partition, schema: Schema) -> Fit | tuple[Tensor, Tensor, Tensor]:
-    """Return the numbers that prepare the shared test set: of all examples, or of each, (N, *shape)."""
-    trains = training(partition)
-    for givers in (dataset.device, dataset.domain) if dataset.test is None and schema.shared != Fit() else ():
-        if givers is not None and all(givers[index[0]] == who for who, index in trains.items()):
-            own = [fit_tensors(schema.devices[who], schema.shape) for who in trains]
-            place = {who: i for i, who in enumerate(trains)}
-            given = [place[givers[i]] for i in partition.shared]
-            fill, mean, std = (each[given] if each.numel() else each for each in map(torch.cat, zip(*own, strict=True)))
-            return fill, mean, std
-    return schema.shared
-
-
-def training(partition: Partition) -> dict[str, Index]:
-    """Return device -> its training examples, with or without label."""
-    return {who: np.concatenate([own["train"], own["unlabelled"]]) for who, own in partition.devices.items()}

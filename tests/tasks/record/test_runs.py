@@ -183,8 +183,9 @@ def counted(database: Path) -> dict[str, int]:
 
 def test_a_long_description_ends_before_a_table_and_names_the_page() -> None:
     table = "\n".join(["| row | 0.123 |"] * 200)
-    note = f"Which?\n\n**An answer**\n\n### first\n\n{table}\n\n### second\n\n{table}\n\n### third\n\n{table}\n"
+    head, *tables = "Which?\n\n**An answer**", *(f"### {name}\n\n{table}" for name in ("first", "second", "third"))
+    note = "\n\n".join([head, *tables])
     assert len(note) > runs.NOTE
-    assert runs.shorten(note) == f"Which?\n\n**An answer**\n\n### first\n\n{table}\n\n### second\n\n{table}\n\n{runs.REST}"
+    assert runs.shorten(note) == "\n\n".join([head, *tables[:2], runs.REST])
     assert runs.shorten(note[: runs.NOTE]) == note[: runs.NOTE]
     assert runs.shorten("?" * (runs.NOTE + 1)) == runs.REST
