@@ -63,6 +63,8 @@ def test_algorithm_2_against_every_choice_of_sources(n: int) -> None:
     problem = links.random(n, 0)
     best = min(cheapest(problem, psi) for psi in every_psi(n))
     found, repaired = (solve(problem, solver=solver) for solver in ("successive", "repaired"))
+    feasible(found)
+    feasible(repaired)
     assert repaired.objective == pytest.approx(best, rel=1e-9)
     assert best * (1 - 1e-9) <= found.objective <= 1.2 * best
     assert found.gap == pytest.approx(found.objective / best - 1, abs=1e-8)
