@@ -1,13 +1,14 @@
 """The pipeline on ever more devices: seconds, memory, disk, database rows and tasks, beside the library's bare loop.
 
-A made-up table with 20 rows per device, 12 features and 4 classes; every device trains a net of 1,012 parameters on
-the 10 rows that validation, test and the shared test set leave. Three runs: `one_shot` (fedavg, one round), `sampled`
-(fedavg, 10 rounds of a tenth of the devices) and `alone` (local_only, where each device keeps a model that is scored
-and stored). Each is one command, `python -m flows.federate`, in a fresh folder, beside a script that calls
-`fedcore.run`, both with two workers and with the start of Python; Prefect's server is started before. Memory is the
-largest sum of the resident sets of all processes, the server's among them; pages that processes share count for each.
+A made-up table with 20 rows per device (or rows=100), 12 features and 4 classes; every device trains a net of 1,012
+parameters on the half of them that validation, test and the shared test set leave. Three runs: `one_shot` (fedavg, one
+round), `sampled` (fedavg, 10 rounds of a tenth of the devices) and `alone` (local_only, where each device keeps a model
+that is scored and stored). Each is one command, `python -m flows.federate`, in a fresh folder, beside a script that
+calls `fedcore.run`, both with two workers and with the start of Python; Prefect's server is started before. Memory is
+the largest sum of the proportional sets of all processes, the server's among them: a page that several processes share
+counts once (on macOS, which has no such number, for each).
 
-    python -m benchmarks.scale OUT [run ...] [devices ...]
+    python -m benchmarks.scale OUT [run ...] [devices ...] [rows=20]
     python -m benchmarks.scale draw OUT                                     a picture of OUT, beside it
 
 OUT: a CSV file, to which a row is appended for each run.
@@ -26,6 +27,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -34,17 +36,20 @@ import psutil
 import yaml
 
 HERE = Path(__file__).parents[1]
-ROWS, FEATURES, CLASSES, WIDTHS, SHARED, WORKERS = 20, 12, 4, (32, 16), 2000, 2
+FEATURES, CLASSES, WIDTHS, SHARED, WORKERS = 12, 4, (32, 16), 2000, 2
 PARAMETERS = 12 * 32 + 32 + 32 * 16 + 16 + 16 * 4 + 4
 RUNS = {
     "one_shot": {"method": "fedavg", "rounds": 1, "training": {"init": "common"}},
     "sampled": {"method": "fedavg", "rounds": 10, "fraction": 0.1, "training": {"init": "common", "epochs": 20}},
     "alone": {"method": "local_only"},
 }
+ROWS = 20
 DEVICES = (16, 64, 256, 1000, 4000, 10_000)
 EVERY = 10
 PAUSE = 0.1
-"""Seconds between two looks at all processes."""
+"""Seconds between two looks at the processor seconds of all processes."""
+LOOKS = 10
+"""Every so many looks also at their memory, which takes milliseconds of a processor for each gigabyte."""
 PANELS = {
     "processor seconds": {"cpu": "the pipeline", "bare_cpu": "the bare loop"},
     "GB of memory": {"memory": "the pipeline", "bare_memory": "the bare loop"},
@@ -63,14 +68,14 @@ class Used:
     memory: int
 
 
-def write_table(path: Path, devices: int) -> None:
-    """Write the table: the classes have means of their own, each device has an offset."""
+def write_table(path: Path, devices: int, each: int) -> None:
+    """Write the table, so many rows for each device: the classes have means of their own, each device an offset."""
     rng = np.random.default_rng(0)
-    y = rng.integers(0, CLASSES, (devices, ROWS))
+    y = rng.integers(0, CLASSES, (devices, each))
     means, offsets = rng.normal(size=(CLASSES, FEATURES)), rng.normal(size=(devices, 1, FEATURES)) / 2
-    x = (means[y] + offsets + rng.normal(size=(devices, ROWS, FEATURES))).reshape(-1, FEATURES)
+    x = (means[y] + offsets + rng.normal(size=(devices, each, FEATURES))).reshape(-1, FEATURES)
     frame = pd.DataFrame(x.round(4), columns=[f"x{i}" for i in range(FEATURES)])
-    frame["device"] = np.repeat([f"d{i:05}" for i in range(devices)], ROWS)
+    frame["device"] = np.repeat([f"d{i:05}" for i in range(devices)], each)
     frame["label"] = [f"c{label}" for label in y.ravel()]
     frame.to_csv(path, index=False)
 
@@ -90,24 +95,31 @@ def measure(command: Sequence[str], home: Path, server: Sequence[psutil.Process]
     environment = {**os.environ, "FEDCORE_HOME": str(home), "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"}
     seconds: dict[tuple[int, float], float] = {}
     before = sum(map(processor, server))
-    start, most = time.perf_counter(), 0
+    start, most, looks = time.perf_counter(), 0, count()
     process = psutil.Popen([sys.executable, *command], cwd=home, env=environment)
     while process.poll() is None:
-        tree = [process, *server]
+        tree = [process]
         with suppress(psutil.Error):
             tree += process.children(recursive=True)
-        memory = 0
         for one in tree:
             with suppress(psutil.Error):
-                memory += one.memory_info().rss
-                if one not in server:
-                    seconds[one.pid, one.create_time()] = processor(one)
-        most = max(most, memory)
+                seconds[one.pid, one.create_time()] = processor(one)
+        if next(looks) % LOOKS == 0:
+            most = max(most, sum(map(memory, [*tree, *server])))
         time.sleep(PAUSE)
     if process.returncode:
         raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}")
     used = sum(seconds.values()) + sum(map(processor, server)) - before
     return Used(time.perf_counter() - start, used, most)
+
+
+def memory(process: psutil.Process) -> int:
+    """Return the bytes of a process, of shared pages its part; 0 once it has ended."""
+    try:
+        found = process.memory_full_info()
+    except psutil.Error:
+        return 0
+    return int(getattr(found, "pss", found.rss))
 
 
 def processor(process: psutil.Process) -> float:
@@ -132,8 +144,8 @@ def disk(folder: Path) -> int:
     return sum(512 * path.lstat().st_blocks for path in folder.rglob("*"))
 
 
-def play(run: str, devices: int) -> dict[str, object]:
-    """Return the numbers of a run on so many devices."""
+def play(run: str, devices: int, each: int) -> dict[str, object]:
+    """Return the numbers of a run on so many devices with so many rows each."""
     home = Path(tempfile.mkdtemp(prefix="scale-"))
     state = home / "home"
     for name in ("claims", "papers", "studies"):
@@ -142,7 +154,7 @@ def play(run: str, devices: int) -> dict[str, object]:
     study = {"scale": {"title": "What do {devices} devices cost?", "methods": {run: RUNS[run]}, "sizes": {"small": {}}}}
     (state / "studies" / "scale.yaml").write_text(yaml.safe_dump(study))
     table = home / "table.csv"
-    write_table(table, devices)
+    write_table(table, devices, each)
     words = (
         "study=scale", "seed=0", "data.name=table", f"data.path={table}", "data.label=label", "data.device=device",
         "federation.partition=by_device", f"federation.shared_examples={SHARED}", "net.name=mlp",
@@ -160,7 +172,7 @@ def play(run: str, devices: int) -> dict[str, object]:
         subprocess.run([*server, "stop"], cwd=state, env=environment, check=False)
     prefect = state / ".fedcore" / "prefect" / "prefect.db"
     found = {
-        "run": run, "devices": devices, "parameters": PARAMETERS, "wall": round(flow.wall, 1),
+        "run": run, "devices": devices, "rows": each, "parameters": PARAMETERS, "wall": round(flow.wall, 1),
         "cpu": round(flow.cpu, 1), "memory": flow.memory, "bare_wall": round(bare.wall, 1),
         "bare_cpu": round(bare.cpu, 1), "bare_memory": bare.memory, "wall_ratio": round(flow.wall / bare.wall, 2),
         "cpu_ratio": round(flow.cpu / bare.cpu, 2), "disk": disk(state), "tasks": tasks(prefect),
@@ -172,9 +184,10 @@ def play(run: str, devices: int) -> dict[str, object]:
 
 def main(out: Path, words: Sequence[str]) -> None:
     runs = [word for word in words if word in RUNS] or list(RUNS)
+    each = int(next((word.removeprefix("rows=") for word in words if word.startswith("rows=")), ROWS))
     for devices in [int(word) for word in words if word.isdigit()] or DEVICES:
         for run in runs:
-            found = pd.DataFrame([play(run, devices)])
+            found = pd.DataFrame([play(run, devices, each)])
             print(found.T.to_string(header=False), flush=True)
             found.to_csv(out, mode="a", header=not out.exists(), index=False)
 
@@ -185,7 +198,12 @@ def draw(out: Path) -> None:
 
     from fedcore.results.figures.drawing import COLOURS, LINES, bare
 
-    table = pd.read_csv(out).drop_duplicates(["run", "devices"], keep="last").sort_values("devices")
+    table = (
+        pd.read_csv(out)
+        .query(f"rows == {ROWS}")
+        .drop_duplicates(["run", "devices"], keep="last")
+        .sort_values("devices")
+    )
     figure = Figure(figsize=(10, 7), layout="constrained")
     for panel, (title, columns) in zip(figure.subplots(2, 2).ravel(), PANELS.items(), strict=True):
         for colour, (run, rows) in zip(COLOURS, table.groupby("run", sort=False), strict=False):
