@@ -24,6 +24,9 @@ SINGULAR = 1e-7
 about the precision of the sums, relative to the largest of them."""
 
 
+RIDGES = tuple(10 ** (step / 4) for step in range(8, -25, -1))
+"""Candidates for a ridge, relative to the mean of the diagonal: from 100 down to 1e-6."""
+
 TURNS = 8
 """Steps by which the axes of a sketch turn; on MNIST's random features more than four change nothing."""
 
@@ -118,6 +121,28 @@ def ridge(gram: Tensor, targets: Tensor, reg: float, extra: float = 0.0) -> Tens
     """
     shift = reg * gram.diagonal().mean() + extra
     return solve(gram + shift * torch.eye(len(gram), dtype=gram.dtype), targets)
+
+
+def cross_validated(gram: Tensor, targets: Tensor) -> float:
+    r"""Return the ridge, relative to the mean of G's diagonal, with the least generalised cross-validation (GCV) score.
+
+    GCV(lambda) = (||Y - phi M||^2 / N) / (1 - tr(H) / N)^2,   H = phi (G + lambda I)^-1 phi'
+
+    (Golub, Heath and Wahba 1979, "Generalized cross-validation as a method for choosing a good ridge parameter"). Both
+    parts follow from the sums G and B: Y is one-hot, so that ||Y||^2 = N, and the last feature is 1, so that its
+    targets' sums are the numbers of examples of each class. Of RIDGES the largest with the least score.
+    """
+    values, vectors = torch.linalg.eigh(gram)
+    values, energy = values.clamp_min(0), (vectors.T @ targets).square().sum(1)
+    number = targets[-1].sum()
+    scores = {}
+    for reg in RIDGES:
+        shifted = values + reg * gram.diagonal().mean()
+        misfit = number - (energy * (values + 2 * (shifted - values)) / shifted.square()).sum()
+        freedom = 1 - (values / shifted).sum() / number
+        if freedom > SINGULAR:
+            scores[reg] = float(misfit / freedom.square())
+    return min(scores, key=scores.__getitem__) if scores else RIDGES[0]
 
 
 def damped(gram: Tensor, share: float, damping: float) -> Tensor:

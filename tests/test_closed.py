@@ -28,6 +28,29 @@ def test_an_undetermined_system_has_no_solution():
     assert closed.ridge(-(x.T @ x), x.T @ numbers(5, 2), reg=0.0) is None
 
 
+def test_the_chosen_ridge_has_the_least_cross_validated_error():
+    """GCV by its definition, with the matrix that maps labels to predictions, on examples instead of sums."""
+    x = np.hstack([numbers(30, 20).numpy(), np.ones((30, 1))])
+    y = np.eye(3)[(x[:, 0] + 2 * numbers(30, word="noise").numpy() > 0).astype(int)]
+    gram = x.T @ x
+
+    def score(reg: float) -> float:
+        shift = reg * np.trace(gram) / len(gram)
+        hat = x @ np.linalg.solve(gram + shift * np.eye(len(gram)), x.T)
+        return ((y - hat @ y) ** 2).sum() / 30 / (1 - np.trace(hat) / 30) ** 2
+
+    found = closed.cross_validated(torch.from_numpy(gram), torch.from_numpy(x.T @ y))
+    assert found == min(closed.RIDGES, key=score)
+    assert 1e-5 < found < 10
+
+
+def test_a_ridge_is_chosen_where_examples_are_fewer_than_features():
+    x = torch.cat([numbers(5, 9), torch.ones(5, 1, dtype=torch.float64)], 1)
+    y = torch.eye(2, dtype=torch.float64)[torch.tensor([0, 1, 0, 1, 1])]
+    assert closed.cross_validated(x.T @ x, x.T @ y) in closed.RIDGES
+    assert closed.cross_validated(x.T @ x * 0, x.T @ y * 0) == closed.RIDGES[0]
+
+
 def test_the_triangle_of_a_symmetric_matrix_holds_it():
     x = numbers(7, 5)
     gram = x.T @ x

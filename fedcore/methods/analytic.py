@@ -38,6 +38,7 @@ from fedcore.types import (
     Params,
     Positive,
     Public,
+    Report,
     Stage,
     StepId,
     Turn,
@@ -52,6 +53,8 @@ int64."""
 GRAM, TARGETS, AXES, RESIDUAL = "gram", "targets", "axes", "residual"
 """Leaves of an update: G's upper triangle, B (F + 1, K), or in place of G its sketch (F + 1, r) and (F + 1,)."""
 
+REG = 1e-4
+
 MOST_FEATURES = 20_000
 """Above it the sums alone take gigabytes."""
 
@@ -60,7 +63,7 @@ def analytic(
     *,
     nets: Mapping[str, Net],
     features: Count = 2000,
-    reg: Amount = 1e-4,
+    reg: Amount | None = None,
     rank: Count | None = None,
     precision: Literal["float64", "float32"] = "float64",
     sums: Literal["plain", "masked"] = "plain",
@@ -70,14 +73,18 @@ def analytic(
 ) -> Method:
     """Build the method.
 
-    features: F, width of the random layer. reg: lambda relative to the mean of G's diagonal. rank: devices send the r
-    largest axes of G and the rest of its diagonal, and need at least r examples; None: G itself. precision: of the
-    numbers that devices send; float32 halves them. sums: "plain", or "masked", of which the server sees no device's
-    part. clip: longest phi of an example; longer ones are shortened. epsilon, delta: devices add noise, with which the
-    sums are (epsilon, delta)-differentially private with respect to an example; None: no noise. With masked sums each
-    adds the share that makes their total private, and trusts the others to do so.
+    features: F, width of the random layer. reg: lambda relative to the mean of G's diagonal. None: the server chooses
+    it by generalised cross-validation (:func:`fedcore.closed.cross_validated`), since a small one is at its worst where
+    there are about as many examples as features; with a rank or a clip, whose sums do not allow it, REG. rank: devices
+    send the r largest axes of G and the rest of its diagonal, and need at least r examples; None: G itself. precision:
+    of the numbers that devices send; float32 halves them. sums: "plain", or "masked", of which the server sees no
+    device's part. clip: longest phi of an example; longer ones are shortened. epsilon, delta: devices add noise, with
+    which the sums are (epsilon, delta)-differentially private with respect to an example; None: no noise. With masked
+    sums each adds the share that makes their total private, and trusts the others to do so.
     """
     _check(features, rank, sums, clip, epsilon)
+    if reg is None and (rank is not None or clip is not None):
+        reg = REG
     noise = noise_of(epsilon, delta, clip, len(nets) if sums == "masked" else 1)
     local = partial(
         send_sums, features=features, rank=rank, precision=precision, clip=clip, noise=noise,
@@ -87,7 +94,8 @@ def analytic(
     # as much again keeps the smallest one clear of zero.
     spread = 3 * noise * math.sqrt(len(nets) * (features + 1))
     stage = Stage(local, partial(fit_output, features=features, reg=reg, spread=spread))
-    return Method(begin, (stage,), deploy, check=partial(check_sizes, features=features, rank=rank, shift=reg + spread))
+    shift = reg is None or reg + spread > 0
+    return Method(begin, (stage,), deploy, check=partial(check_sizes, features=features, rank=rank, shift=shift))
 
 
 def _check(features: int, rank: int | None, sums: str, clip: float | None, epsilon: float | None) -> None:
@@ -106,8 +114,8 @@ def _check(features: int, rank: int | None, sums: str, clip: float | None, epsil
         )
 
 
-def check_sizes(sizes: Mapping[str, int], *, features: int, rank: int | None, shift: float) -> None:
-    """Refuse too few examples for the rank, or for a solution. shift: above 0 where lambda is."""
+def check_sizes(sizes: Mapping[str, int], *, features: int, rank: int | None, shift: bool) -> None:
+    """Refuse too few examples for the rank, or for a solution. shift: whether lambda is above 0."""
     for name, size in sizes.items():
         require_rank(rank, name, size)
     if not shift and sum(sizes.values()) <= features:
@@ -194,9 +202,9 @@ def add_examples(data: Data, weights: Tensor, classes: int, clip: float | None) 
 
 @step_word("solve")
 def fit_output(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, features: int, reg: float, spread: float
-) -> tuple[Params, Mapping[str, Message]]:
-    """Send everyone the output layer that fits the sums of all devices.
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, features: int, reg: float | None, spread: float
+) -> tuple[Params, Mapping[str, Message], Report]:
+    """Send everyone the output layer that fits the sums of all devices; a chosen ridge is in the report.
 
     spread: added to lambda, so that noise leaves G positive definite.
     """
@@ -204,14 +212,17 @@ def fit_output(
     sketched = any(AXES in update.extra for update in updates.values())
     gram = gather(updates, [AXES, RESIDUAL], size) if sketched else add_up(updates, GRAM, (size * (size + 1) // 2,))
     targets = add_up(updates, TARGETS, (size, classes))
-    found = closed.ridge(gram if sketched else closed.from_triangle(gram, size), targets, reg, spread)
+    gram = gram if sketched else closed.from_triangle(gram, size)
+    ridge = closed.cross_validated(gram, targets) if reg is None else reg
+    found = closed.ridge(gram, targets, ridge, spread)
     if found is None:
         raise InputError(
-            f"analytic.reg = {reg}: the devices' examples do not determine {size} weights of a class (fewer examples "
+            f"analytic.reg = {ridge}: the devices' examples do not determine {size} weights of a class (fewer examples "
             "than features, or too much noise); set a larger reg, or fewer features"
         )
     layer = {"output.weight": found[:-1].T.float().contiguous(), "output.bias": found[-1].float()}
-    return server, dict.fromkeys(turn.names, Message(layer, server))
+    report = Report(series={"analytic": {"reg": ridge}}) if reg is None else Report()
+    return server, dict.fromkeys(turn.names, Message(layer, server)), report
 
 
 def add_up(updates: Mapping[str, Update], leaf: str, shape: tuple[int, ...]) -> Tensor:

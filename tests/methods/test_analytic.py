@@ -18,7 +18,7 @@ from fedcore.rounds import begin
 from fedcore.types import Data, Device, Federation, InputError, Message, Splits, Turn, Update
 
 FEATURES = 12
-analytic = partial(method, "analytic", nets=NETS, training=SGD, common=False, features=FEATURES)
+analytic = partial(method, "analytic", nets=NETS, training=SGD, common=False, features=FEATURES, reg=1e-4)
 POOL = data(60, "pool")
 
 
@@ -64,6 +64,15 @@ def test_the_solution_is_the_pooled_one_whatever_the_partition(cuts):
     model = layer(divided(cuts))
     whole = torch.cat([model["output.weight"].T, model["output.bias"][None]])
     np.testing.assert_allclose(whole.numpy(), pooled(1e-4), rtol=1e-5, atol=1e-6)
+
+
+def test_the_server_chooses_a_ridge_and_says_which():
+    """However the examples are divided, and as the same ridge given as a number."""
+    done = last(analytic(nets=dict.fromkeys(divided([20, 40]).devices, NET), reg=None), divided([20, 40]))
+    chosen = done.report.series["analytic"]["reg"]
+    assert chosen in closed.RIDGES
+    assert bits(done.state.messages["a"].params) == bits(layer(divided([20, 40]), reg=chosen))
+    torch.testing.assert_close(layer(divided([60]), reg=None), layer(divided([60]), reg=chosen))
 
 
 def test_what_is_deployed_computes_the_regression():
