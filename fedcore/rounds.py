@@ -34,6 +34,7 @@ from fedcore.types import (
     Unit,
     Update,
     generator,
+    name_of,
     step_word,
 )
 
@@ -226,11 +227,37 @@ def receive(
     turn: Turn,
     nets: Mapping[str, Net],
 ) -> tuple[Params, Mapping[str, Message], Report]:
-    """Check and combine updates; raises InputError, naming the device, for one that cannot be used."""
+    """Check and combine updates, and check what the server sends.
+
+    Raises InputError, naming the device, for an update or a message that cannot be used, and naming the function for a
+    result that is none.
+    """
     for unit, update in updates.items():
         check(unit, update, nets[unit] if isinstance(unit, str) else None)
     found = combine(server, updates, turn)
+    if not isinstance(found, tuple) or len(found) not in (2, 3) or not isinstance(found[1], Mapping):
+        wanted = "(server, messages) or (server, messages, report)"
+        raise InputError(f"{name_of(combine)}: must return {wanted}, returned {described(found)}")
+    check_sent(found[1], turn)
     return found if len(found) == 3 else (*found, Report())
+
+
+def described(value: Any) -> str:
+    """Return the type of a value, for messages; of a tuple the types of its parts."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(described, value))})"
+    return type(value).__name__
+
+
+def check_sent(messages: Mapping[str, Message], turn: Turn) -> None:
+    """Refuse a message to nobody, and a model that is not finite, from which no device could train."""
+    for name, message in {id(message): (name, message) for name, message in messages.items()}.values():
+        who = f"the server's message to {name} in round {turn.round + 1}"
+        if name not in turn.names or not isinstance(message, Message):
+            raise InputError(f"{who}: must be a Message to a device; it is {described(message)}")
+        for leaf_name, leaf in message.params.items():  # others may be infinite: the logits of a one-hot target
+            if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
+                raise InputError(f"{who}: leaf {leaf_name} has values that are not finite")
 
 
 def check(unit: Unit, update: Update, net: Net | None) -> None:

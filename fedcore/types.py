@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import torch
@@ -204,6 +205,9 @@ class Message:
     params: Params = field(default_factory=dict)
     extra: Params = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        require_tensors("message", self.params, self.extra)
+
     @property
     def nbytes(self) -> int:
         return nbytes(self.params) + nbytes(self.extra)
@@ -221,6 +225,9 @@ class Update:
     extra: Params = field(default_factory=dict)
     size: int = 1
     score: float = float("nan")
+
+    def __post_init__(self) -> None:
+        require_tensors("update", self.params, self.extra)
 
     @property
     def nbytes(self) -> int:
@@ -272,6 +279,21 @@ class Model:
         return tuple(
             params for member in self.members for params in (member.params if isinstance(member, Model) else (member,))
         )
+
+
+def require_tensors(what: str, *parts: Params) -> None:
+    """Refuse leaves that are no tensors, such as a number that a device wants to send."""
+    for part in parts:
+        for name, leaf in part.items():
+            if not isinstance(leaf, Tensor):
+                raise InputError(f"{what}: leaf {name} is {type(leaf).__name__}, must be a tensor")
+
+
+def name_of(fn: object) -> str:
+    """Return the place of a function, "package.module:function", whatever arguments are bound to it."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    return f"{getattr(fn, '__module__', '?')}:{getattr(fn, '__qualname__', repr(fn))}"
 
 
 def step_word(word: str) -> Callable[[Function], Function]:
@@ -451,3 +473,9 @@ class Method:
     review: Review | None = field(default=None, metadata={"digest": False})
     figures: tuple[str, ...] = field(default=(), metadata={"digest": False})
     check: Check | None = field(default=None, metadata={"digest": False})
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.stages, tuple) or not all(isinstance(one, Stage | PairStage) for one in self.stages):
+            raise InputError(
+                f"Method.stages: must be a tuple of stages, (Stage(...),), not {type(self.stages).__name__}"
+            )

@@ -303,6 +303,15 @@ def test_a_wrong_setting_is_refused_in_one_line_that_names_it(case: str, digits:
     assert "\n" not in str(caught.value)
 
 
+def test_a_builder_must_return_a_method(digits: fc.Dataset):
+    def number(*, rounds: int = 1) -> int:
+        return rounds
+
+    fed = fc.federate(digits, fc.iid(), devices=2, net=fc.mlp(4))
+    with pytest.raises(fc.InputError, match=r"^test_front_door:.*number: must return a Method, returned int "):
+        fc.run(fc.method(number), fed, progress=False)
+
+
 def test_a_name_that_is_not_there_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'fedavgg'"):
         _ = fc.fedavgg

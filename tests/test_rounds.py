@@ -327,6 +327,33 @@ def test_an_update_that_cannot_be_used_is_refused_with_its_device_and_leaf(bad, 
     last(spoilt, federation("ad"))  # whoever is not spoilt is not refused
 
 
+# Results of the server that are refused
+
+WRONG = {
+    "no server": (lambda server, to_all: to_all, r"must return \(server, messages\) or .*, returned dict"),
+    "four parts": (lambda server, to_all: (server, to_all, {}, {}), r".*returned \(dict, dict, dict, dict\)"),
+    "one message": (lambda server, to_all: (server, to_all["a"]), r".*returned \(dict, Message\)"),
+    "a model": (lambda server, to_all: (server, {"a": {}}), r"the server's message to a in round 1: must be a Message"),
+    "a stranger": (lambda server, to_all: (server, {"z": Message()}), r"the server's message to z in round 1: must be"),
+    "nan": (
+        lambda server, to_all: (server, {"b": Message({"fc1.bias": NAN})}),
+        r"the server's message to b in round 1: leaf fc1\.bias has values that are not finite$",
+    ),
+}  # fmt: skip
+
+
+def err(server, updates, turn, *, wrong):
+    return WRONG[wrong][0](server, to_everyone(turn.names, Message(model())))
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_result_of_the_server_is_refused_in_one_line(wrong):
+    spoilt = plays((Stage(partial(train, training=SGD), partial(err, wrong=wrong), 2),))
+    words = WRONG[wrong][1]
+    with pytest.raises(InputError, match=f"^{words}" if words.startswith("the") else f"^test_rounds:err: {words}"):
+        last(spoilt, federation())
+
+
 def test_training_that_diverges_is_refused():
     with pytest.raises(InputError, match=r"^update of a: leaf fc\d\.\w+ has values that are not finite; lower"):
         last(fedavg(training=replace(SGD, lr=1e30)), federation())

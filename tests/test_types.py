@@ -4,7 +4,7 @@ import pytest
 import torch
 from federations import NBYTES, NET, federation, model
 
-from fedcore.types import Data, InputError, Message, Net, StepId, Turn, Update, generator, nbytes
+from fedcore.types import Data, InputError, Message, Method, Net, Stage, StepId, Turn, Update, generator, nbytes
 
 
 def drawn(generator):
@@ -23,6 +23,20 @@ def test_bytes_are_elements_times_item_size():
 def test_what_travels_is_parameters_and_extra(kind):
     assert kind({"a": torch.zeros(3)}, {"a": torch.zeros(2, dtype=torch.float64)}).nbytes == 12 + 16
     assert kind().nbytes == 0
+
+
+@pytest.mark.parametrize(("kind", "word"), [(Message, "message"), (Update, "update")])
+def test_only_tensors_travel(kind, word):
+    with pytest.raises(InputError, match=rf"^{word}: leaf loss is float, must be a tensor$"):
+        kind({}, {"loss": 0.3})
+
+
+def test_stages_are_a_tuple():
+    stage = Stage(print, print)
+    assert Method(print, (stage,), print).stages == (stage,)
+    for stages in (stage, [stage], ("train",)):
+        with pytest.raises(InputError, match=r"^Method\.stages: must be a tuple of stages, \(Stage\(\.\.\.\),\), not"):
+            Method(print, stages, print)
 
 
 def test_two_plain_numbers_travel_free():

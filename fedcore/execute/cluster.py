@@ -31,8 +31,8 @@ from fedcore.execute import remote
 from fedcore.execute.accelerator import find_accelerator
 from fedcore.execute.template import MEMORY
 from fedcore.execute.threads import cores, one_thread
-from fedcore.execute.workers import WorkerDied, WorkersClosed, examples, name_of
-from fedcore.types import InputError
+from fedcore.execute.workers import WorkerDied, WorkersClosed, examples
+from fedcore.types import InputError, name_of
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")
@@ -353,7 +353,7 @@ def died(task: _Task, times: int) -> WorkerDied:
 
 def word(fn: object) -> str:
     """Return the name of a step's function."""
-    return name_of(fn).rpartition(".")[2]
+    return name_of(fn).rpartition(":")[2]
 
 
 def shares(calls: Mapping[Key, tuple[Any, ...]], count: int) -> list[list[Key]]:

@@ -24,7 +24,6 @@ import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
-from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -35,7 +34,7 @@ from fedcore.execute.template import MEMORY, fork_worker
 from fedcore.execute.threads import cores
 from fedcore.execute.threads import one_thread as one_thread
 from fedcore.pickling import dumps
-from fedcore.types import Data, Device, Handle, InputError
+from fedcore.types import Data, Device, Handle, InputError, name_of
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")
@@ -301,13 +300,6 @@ _START = (
 """Imported objects live to the end: collecting garbage among them again and again took a fifth of the imports."""
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _MEMORY = {variable: str(value) for variable, (_, value) in MEMORY.items()}
-
-
-def name_of(fn: object) -> str:
-    """Return the place of a step's function, whatever is bound to it."""
-    while isinstance(fn, partial):
-        fn = fn.func
-    return f"{getattr(fn, '__module__', '?')}.{getattr(fn, '__qualname__', repr(fn))}"
 
 
 # The worker's side.

@@ -16,7 +16,7 @@ from typing import Any
 
 from fedcore.builders import group_settings, import_builder, suggestion
 from fedcore.local import Training
-from fedcore.types import InputError, Method, Net
+from fedcore.types import InputError, Method, Net, name_of
 
 _LISTED = re.compile(r"^__all__ = (\[.*?\])", re.MULTILINE | re.DOTALL)
 
@@ -54,7 +54,7 @@ def method(
     sizes: Mapping[str, int] | None = None,
     **settings: Any,
 ) -> Method:
-    """Build a method. Raises InputError for an unknown name, TypeError for a wrong setting.
+    """Build a method. Raises InputError for an unknown name or no method, TypeError for a wrong setting.
 
     sizes: device -> labelled training examples; with them, raises InputError if the method cannot use these data.
     """
@@ -62,6 +62,8 @@ def method(
     given = {"nets": nets, "training": training, "common": common}
     takes = signature(build).parameters
     built = build(**group_settings(build, settings | {key: value for key, value in given.items() if key in takes}))
+    if not isinstance(built, Method):
+        raise InputError(f"{name_of(build)}: must return a Method, returned {type(built).__name__}")
     if sizes is not None and built.check is not None:
         built.check(sizes)
     return built
