@@ -1,4 +1,12 @@
-"""The error for input that cannot be used. Commands refuse by it before anything slow is imported."""
+"""The error for input that cannot be used, and the traceback of others. Imports nothing slow."""
+
+from __future__ import annotations
+
+import sysconfig
+from types import TracebackType
+
+LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+"""Folders of Python's own modules and of installed packages."""
 
 
 class InputError(ValueError):
@@ -9,3 +17,30 @@ class InputError(ValueError):
 
     def __str__(self) -> str:
         return "".join(c if c.isprintable() else repr(c)[1:-1] for c in super().__str__())
+
+
+def shorten_traceback(error: BaseException) -> None:
+    """Leave out the frames of installed packages and of Python itself, unless there are no others.
+
+    An error in a user's method passes through a hundred of them; its own lines are what helps.
+    """
+    seen: set[int] = set()
+    todo: list[BaseException | None] = [error]
+    while todo:
+        one = todo.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = _own(one.__traceback__)
+            todo += [one.__cause__, one.__context__]
+
+
+def _own(trace: TracebackType | None) -> TracebackType | None:
+    frames = []
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    own = [frame for frame in frames if not frame.tb_frame.f_code.co_filename.startswith((*LIBRARIES, "<frozen"))]
+    made: TracebackType | None = None
+    for frame in reversed(own or frames):
+        made = TracebackType(made, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return made

@@ -29,6 +29,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 import torch
 
+from fedcore.errors import shorten_traceback
 from fedcore.execute.packing import Channel, Packed, PackedData, Parcel
 from fedcore.execute.template import MEMORY, fork_worker
 from fedcore.execute.threads import cores
@@ -343,6 +344,7 @@ def _answer(parcel: Parcel, kept: dict[int, Data]) -> Packed | None:
             case order:
                 raise ValueError(f"no order: {order}")
     except Exception as error:
+        shorten_traceback(error)
         error.add_note(f"\nIn the worker process:\n{traceback.format_exc()}")
         return Packed((False, _sendable(error)))
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedcore.types import InputError, name_of
 from tasks.cache.store import Ref
 
 OWN_PACKAGES = {"fedcore", "tasks"}
@@ -79,6 +80,9 @@ class Digest:
                     yield from (f.name, self.of(getattr(value, f.name)))
         elif callable(value) and getattr(value, "__qualname__", "<").isidentifier():
             yield source(value.__module__, value.__qualname__)
+        elif callable(value) and hasattr(value, "__qualname__"):
+            advice = "write it at the top of a module, since its source is part of the step's key"
+            raise InputError(f"a step cannot be keyed by {name_of(value)}: {advice}")
         else:
             raise TypeError(f"a step cannot be keyed by {type(value).__name__}")
 

@@ -1,7 +1,8 @@
 """A command's help, and how it ends: what a user must know stands in one line on stderr. Imports nothing slow.
 
 Exit codes: 0; 1 if the run cannot go on for a reason outside of it (run it again); 2 for bad input; 128 and the
-number of the signal that stopped it, 130 for Ctrl-C. An error that is nobody's fault but the code's has its traceback.
+number of the signal that stopped it, 130 for Ctrl-C. An error of the code, or of a user's own method, is 1 with its
+traceback, without the frames of other packages.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import errno
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -56,20 +58,20 @@ def report_bad_input() -> Iterator[None]:
     try:
         with _stop_on_signals():
             yield
-    except ValueError as error:
-        from fedcore.errors import InputError
-
-        if not isinstance(error, InputError):
-            raise
-        _leave(2, str(error))
-    except Failed as error:
-        _leave(1, str(error))
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        _leave(1, no_room(error, error.filename or "a file"))
     except KeyboardInterrupt as stopped:
         _leave(128 + getattr(stopped, "number", signal.SIGINT), f"stopped; {CONTINUE}")
+    except Failed as error:
+        _leave(1, str(error))
+    except Exception as error:
+        from fedcore.errors import InputError, shorten_traceback
+
+        if isinstance(error, InputError):
+            _leave(2, str(error))
+        if isinstance(error, OSError) and error.errno in FULL:
+            _leave(1, no_room(error, error.filename or "a file"))
+        shorten_traceback(error)
+        traceback.print_exception(error)
+        sys.exit(1)
 
 
 def _leave(code: int, line: str) -> None:

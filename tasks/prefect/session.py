@@ -11,24 +11,19 @@ from uuid import UUID
 
 from prefect import get_client, get_run_logger, runtime
 from prefect.context import refresh_global_settings_context
-from prefect.exceptions import ObjectNotFound, TerminationSignal
+from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fedcore.execute.accelerator import find_accelerator
-from fedcore.execute.cluster import Cluster, ClusterLost
-from fedcore.execute.remote import WrongWorker
-from fedcore.execute.workers import Engine, WorkerDied, WorkersClosed
-from fedcore.types import InputError
+from fedcore.execute.cluster import Cluster
+from fedcore.execute.workers import Engine
 from tasks.cache import journal
 from tasks.cache.journal import Step
 from tasks.cache.store import Store
-from tasks.config.command import Failed
 from tasks.prefect import server
 from tasks.prefect.steps import Steps
-
-KNOWN = (InputError, Failed, WorkerDied, WorkersClosed, ClusterLost, WrongWorker, KeyboardInterrupt, TerminationSignal)
 
 REPEATED = ("Finished in state", "Crash detected!", "Unable to connect to", "Service 'EventsWorker' failed")
 """Beginnings of lines that repeat an error, or that a server which is started again makes void."""
@@ -41,24 +36,23 @@ def prefect_server() -> Iterator[None]:
     """Run the body with a Prefect server."""
     with server.lease():
         refresh_global_settings_context()
-        hide_known_errors()
+        hide_errors()
         yield
 
 
-def hide_known_errors() -> None:
-    """Hide Prefect's lines about errors of which the terminal shows one line (tasks.config.command).
+def hide_errors() -> None:
+    """Hide Prefect's lines about errors, which end the command and are shown then (tasks.config.command).
 
     Those about a server that does not answer go too: it is started again meanwhile, or the flow ends.
     """
-    known = _HideKnownErrors()
+    shown = _HideErrors()
     for name in ("flow_runs", "task_runs", "events.clients", "_internal.concurrency"):
-        logging.getLogger(f"prefect.{name}").addFilter(known)
+        logging.getLogger(f"prefect.{name}").addFilter(shown)
 
 
-class _HideKnownErrors(logging.Filter):
+class _HideErrors(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        return not isinstance(error, KNOWN) and not record.getMessage().startswith(REPEATED)
+        return not record.exc_info and not record.getMessage().startswith(REPEATED)
 
 
 class Session:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import resource
 import signal
 import subprocess
 import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from project import ROOT
 
+from fedcore.errors import shorten_traceback
 from fedcore.types import InputError
 from tasks.config.command import CONTINUE, Failed, Stopped, report_bad_input
 from tasks.config.state import write_whole
@@ -53,14 +58,40 @@ def test_a_file_without_room_ends_a_flow_in_a_line_and_leaves_no_part(tmp_path: 
     assert not [*(tmp_path / "a").iterdir()]
 
 
-def test_another_error_of_a_file_keeps_its_traceback():
-    with pytest.raises(PermissionError), report_bad_input():
-        raise PermissionError(errno.EACCES, "denied", "blobs/a")
+def broken() -> None:
+    json.loads("{")
 
 
-def test_an_error_of_the_code_keeps_its_traceback():
-    with pytest.raises(ValueError, match="shape"), report_bad_input():
-        raise ValueError("shape")
+@pytest.mark.parametrize(
+    ("fail", "last"),
+    [
+        (broken, "json.decoder.JSONDecodeError: Expecting property name"),
+        (partial(os.stat, "no such file"), "FileNotFoundError: [Errno 2] No such file or directory: 'no such file'"),
+    ],
+)
+def test_an_error_of_the_code_has_a_traceback(
+    fail: Callable[[], object], last: str, capsys: pytest.CaptureFixture[str]
+):
+    """It names the lines of the caller, and none of json."""
+    with pytest.raises(SystemExit) as left, report_bad_input():
+        fail()
+    said = capsys.readouterr().err
+    assert left.value.code == 1
+    assert said.splitlines()[-1].startswith(last)
+    assert "test_command.py" in said
+    assert "decoder.py" not in said
+
+
+def test_a_traceback_of_other_packages_alone_stays_whole():
+    error = ValueError("shape")
+    trace = None
+    try:
+        json.loads("{")
+    except json.JSONDecodeError as found:
+        trace = found.__traceback__.tb_next if found.__traceback__ else None
+    error.__traceback__ = trace
+    shorten_traceback(error)
+    assert len(traceback.extract_tb(error.__traceback__)) == len(traceback.extract_tb(trace)) > 1
 
 
 def test_signals_are_as_before_after_the_command():
