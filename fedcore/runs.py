@@ -25,12 +25,13 @@ from fedcore.local import Training
 from fedcore.methods import METHODS, builder
 from fedcore.methods import method as build_method
 from fedcore.nets import NETS
+from fedcore.nets.places import describe_net
 from fedcore.partition import PARTITIONS
 from fedcore.partition.tables import training_numbers
 from fedcore.results import reports, tidy
 from fedcore.results.answer import MATTERS, Answer, answer
 from fedcore.results.claims import Claim, Gate, Points, judge_all, verdict_table
-from fedcore.results.summary import NO_SECONDS, summarise
+from fedcore.results.summary import NO_SECONDS, SPLITS, format_bytes, last_round, standings, summarise
 from fedcore.rounds import Execute, Round, deployments
 from fedcore.rounds import run as rounds
 from fedcore.settings import check_method
@@ -136,6 +137,13 @@ class DeployedModel:
     scale: Callable[[Data], Data]
     encode: Callable[[pd.DataFrame], Tensor] | None = None
 
+    def __repr__(self) -> str:
+        """Name the net, and count the parameters of all nets that the model runs, buffers included."""
+        nets = self.model.params
+        count = sum(leaf.numel() for params in nets for leaf in params.values())
+        several = f"{len(nets)} nets like " if len(nets) > 1 else ""
+        return f"DeployedModel: {several}{describe_net(self.model.net or self.net)}, {count:,} parameters"
+
     def probabilities(self, x: ArrayLike | pd.DataFrame) -> NDArray[np.float32]:
         """Return the probabilities of the classes, (N, K), of examples x (N, *shape) as they were loaded.
 
@@ -178,6 +186,16 @@ class Result:
     method: Method
     rounds: tuple[Round, ...]
     table: pd.DataFrame
+
+    def __repr__(self) -> str:
+        """Name the method, and give its accuracies after the last round."""
+        last = last_round(self.table)
+        said = []
+        for split, where in SPLITS.items():
+            values = last["value"][(last["split"] == split) & (last["metric"] == "accuracy")].dropna()
+            if len(values):
+                said.append(f"{where} {values.mean():.1%} right, worst device {values.min():.1%}")
+        return f"Result of {self.recipe.label}, seed {self.seed}, rounds: {len(self.rounds)}; {'; '.join(said)}"
 
     @cached_property
     def models(self) -> dict[str, DeployedModel]:
@@ -223,6 +241,16 @@ class Comparison:
     table: pd.DataFrame
     summary: pd.DataFrame
     answer: Answer
+
+    def __repr__(self) -> str:
+        """Show the answer, and the summary's main columns: accuracies in %, and the bytes of all devices together."""
+        scores = self.summary[[f"{split}_{part}" for split in SPLITS for part in ("mean", "worst")]]
+        shown = pd.DataFrame({"method": self.summary["method"], "rank": standings(self.summary)})
+        shown = shown.join(scores.dropna(axis=1, how="all").map("{:.1%}".format))
+        shown["all send"], shown["all receive"] = (
+            self.summary[f"bytes_{way}"].map(format_bytes) for way in ("up", "down")
+        )
+        return f"{self.answer}\n{shown.to_string(index=False)}"
 
 
 def run(

@@ -173,6 +173,38 @@ def test_progress_is_shown_where_it_is_asked_for(fed: Any, capsys: pytest.Captur
     assert "fedavg, seed 0" in capsys.readouterr().out
 
 
+# what a notebook shows
+
+
+def test_data_and_a_federation_are_shown_in_a_few_words(digits: fc.Dataset):
+    data = "Dataset: 1,797 examples of shape (1, 8, 8), float32; 10 classes (0, 1, 2, 3, 4, 5, 6, 7, 8, 9)"
+    assert repr(digits) == data
+    fed = fc.federate(digits, fc.dirichlet(0.5), devices=8, net=[fc.mlp(6), fc.cnn()], name="digits", hostile=0.2)
+    nets = "mlp(widths=(6,)) and cnn(maps=(8, 16), kernel=3, padding='same', hidden=(32,), size=0)"
+    assert repr(fed) == f"digits: 8 devices by dirichlet(alpha=0.5), {nets}\n{data}\nThreats(hostile=0.2)"
+    own = fc.from_arrays(np.zeros((40, 3)), np.arange(40) % 20, device=["a", "b"] * 20)
+    shown = "Dataset: 40 examples of shape (3,), float32; 20 classes (0, 1, 2, ..., 19); 2 devices"
+    assert repr(own) == shown
+    divided = fc.federate(own, fc.by_device(), net=fc.net(Linear))
+    assert repr(divided) == f"data: by_device(), Linear()\n{shown}"
+
+
+def test_results_are_shown_by_their_accuracies():
+    fed = federation()
+    found = fc.compare([fc.local_only(), fc.fedavg(rounds=2), fc.ensemble(), fc.majority()], fed)
+    last = {split: [*accuracies(found.results[1].table, split).values()] for split in ("test", "shared")}
+    own, shared = (f"{np.mean(each):.1%} right, worst device {min(each):.1%}" for each in last.values())
+    shown = f"Result of fedavg, seed 0, rounds: 2; own test {own}; shared test {shared}"
+    assert repr(found.results[1]) == shown
+    lines = repr(found).splitlines()
+    assert lines[:-5] == str(found.answer).splitlines()
+    assert lines[-5].endswith("all send all receive")
+    assert [line.split()[0] for line in lines[-4:]] == found.summary["method"].tolist()
+    one, _, several, _ = (result.models["a"] for result in found.results)
+    assert repr(one) == "DeployedModel: mlp(widths=(5, 4)), 64 parameters"
+    assert repr(several) == "DeployedModel: 3 nets like mlp(widths=(5, 4)), 192 parameters"
+
+
 # names
 
 
