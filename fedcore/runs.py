@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property, partial
 from inspect import Parameter, Signature, cleandoc
@@ -267,7 +268,8 @@ def run(
     workers: so many worker processes; None: here. The results are the same bits. every: evaluate after each so many
     rounds; the end always is. progress: show a bar; None: where there is a terminal.
     """
-    return compare([recipe], fed, seeds=[seed], workers=workers, every=every, progress=progress).results[0]
+    _check([recipe], fed, {"every": every, "workers": workers}, "run")
+    return _run_all([recipe], fed, [seed], workers, every, progress)[0]
 
 
 def compare(
@@ -291,43 +293,58 @@ def compare(
     chosen = list(recipes)
     if not chosen:
         raise InputError("compare: there is no method to run")
-    if not isinstance(fed, DividedDataset | Federation):
-        raise InputError(f"compare.fed: {describe(fed)} is no federation; make one with federate(data, ...)")
+    _check(chosen, fed, {"every": every, "workers": workers}, "compare")
     if not isinstance(seeds, Iterable):
         raise InputError(f"compare.seeds = {seeds!r}: must be several, e.g. range(3)")
-    for recipe in chosen:
-        if not isinstance(recipe, Recipe):
-            raise InputError(
-                f"compare: {describe(recipe)} is no method with its settings, such as fedavg(rounds=10) "
-                "or method(my_builder, ...)"
-            )
-        if [other.label for other in chosen].count(recipe.label) > 1:
-            raise InputError(f"compare: two methods are called {recipe.label!r}; give one of them another label")
+    labels = Counter(recipe.label for recipe in chosen)
+    if (twice := labels.most_common(1)[0])[1] > 1:
+        raise InputError(f"compare: two methods are called {twice[0]!r}; give one of them another label")
     rules = [claim if isinstance(claim, Claim) else Claim(claim, claim) for claim in claims]
     gates = list(valid)
-    for key, text, labels in [
+    for key, text, named in [
         *(("claims", rule.rule, rule.labels) for rule in rules),
         *(("valid", gate.when, gate.labels) for gate in gates),
     ]:
-        if missing := labels - {recipe.label for recipe in chosen}:
+        if missing := named - labels.keys():
             raise InputError(f"compare.{key}: {text!r} names {sorted(missing)[0]!r}, which is not compared")
     if not 0 < matters < 1:
         raise InputError(f"compare.matters = {matters!r}: must be a fraction, above 0 and below 1")
-    for key, count in {"every": every, "workers": 1 if workers is None else workers}.items():
-        if count < 1:
-            raise InputError(f"{key} = {count!r}: must be at least 1")
-    with Workers(workers) if workers is not None else Inline() as execute:
-        results = tuple(
-            _run_one(recipe, fed, seed, execute, every, sys.stdout.isatty() if progress is None else progress)
-            for seed in seeds
-            for recipe in chosen
-        )
+    results = _run_all(chosen, fed, seeds, workers, every, progress)
     table = pd.concat([result.table for result in results], ignore_index=True)
     controls = frozenset(recipe.label for recipe in chosen if getattr(recipe.build, "control", False))
     points: Points = {SETTING: {}}
     verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points))
     summary = summarise(table, NO_SECONDS, controls)
     return Comparison(results, verdicts, table, summary, answer(table, controls, matters))
+
+
+def _check(recipes: Sequence[object], fed: object, counts: Mapping[str, int | None], where: str) -> None:
+    """Raise InputError for what is not a method, a federation or a count. where: the function that the user called."""
+    for recipe in recipes:
+        if not isinstance(recipe, Recipe):
+            raise InputError(
+                f"{where}: {describe(recipe)} is not a method with settings, such as fedavg(rounds=10) "
+                "or method(my_builder, ...)"
+            )
+    if not isinstance(fed, DividedDataset | Federation):
+        raise InputError(f"{where}.fed: {describe(fed)} is not a federation; make one with federate(data, ...)")
+    for key, count in counts.items():
+        if count is not None and count < 1:
+            raise InputError(f"{where}.{key} = {count!r}: must be at least 1")
+
+
+def _run_all(
+    recipes: Sequence[Recipe],
+    fed: DividedDataset | Federation,
+    seeds: Iterable[int],
+    workers: int | None,
+    every: int,
+    progress: bool | None,
+) -> tuple[Result, ...]:
+    """Run all methods with each seed."""
+    shown = sys.stdout.isatty() if progress is None else progress
+    with Workers(workers) if workers is not None else Inline() as execute:
+        return tuple(_run_one(recipe, fed, seed, execute, every, shown) for seed in seeds for recipe in recipes)
 
 
 def _run_one(

@@ -299,12 +299,20 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
         "compare: two methods are called 'fedavg'; give one of them another label",
     ),
     "no methods": (lambda data: fc.compare([], fc.federate(data)), "compare: there is no method to run"),
-    "no federation": (lambda data: fc.run(fc.fedavg(), data), "compare.fed: Dataset is no federation"),
+    "no federation": (lambda data: fc.compare([fc.fedavg()], data), "compare.fed: Dataset is not a federation"),
+    "no federation to run on": (lambda data: fc.run(fc.fedavg(), data), "run.fed: Dataset is not a federation"),
     "one seed": (lambda data: fc.compare([fc.fedavg()], fc.federate(data), seeds=3), "compare.seeds = 3: "),
     "no dataset": (lambda data: fc.federate("digits"), "federate.dataset = 'digits': "),
     "no net": (lambda data: fc.federate(data, net=fc.mlp), "federate.net = mlp: must be a net with its settings"),
     "net's name": (lambda data: fc.federate(data, net="mlp"), "federate.net = 'mlp': "),
-    "no method": (lambda data: fc.compare([fc.fedavg], fc.federate(data)), "is no method with its settings"),
+    "no method": (
+        lambda data: fc.run(fc.fedavg, fc.federate(data)),
+        "run: fedavg is not a method with settings, such as fedavg(rounds=10) or method(my_builder, ...)",
+    ),
+    "no method after one": (
+        lambda data: fc.compare([fc.fedavg(), shrunk], fc.federate(data)),
+        "compare: shrunk is not a method with settings",
+    ),
     "gate": (
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), valid=[fc.Gate("lmf > 0.2", "at chance")]),
         "compare.valid: 'lmf > 0.2' names 'lmf', which is not compared",
@@ -317,8 +325,11 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), matters=1),
         "matters = 1: must be a fraction",
     ),
-    "every": (lambda data: fc.run(fc.fedavg(), fc.federate(data), every=0), "every = 0: must be at least 1"),
-    "workers": (lambda data: fc.run(fc.fedavg(), fc.federate(data), workers=0), "workers = 0: must be at least 1"),
+    "every": (lambda data: fc.run(fc.fedavg(), fc.federate(data), every=0), "run.every = 0: must be at least 1"),
+    "workers": (
+        lambda data: fc.compare([fc.fedavg()], fc.federate(data), workers=0),
+        "compare.workers = 0: must be at least 1",
+    ),
     "with these nets": (
         lambda data: fc.run(fc.fedavg(), fc.federate(data, devices=4, net=[fc.mlp(3), fc.mlp(4)])),
         "needs equal nets",
