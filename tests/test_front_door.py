@@ -364,6 +364,12 @@ def said(code: str, *paths: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
+def test_dir_lists_public_names_alone_and_each_is_there():
+    out = said("import fedcore as fc; print(*dir(fc)); [getattr(fc, name) for name in dir(fc)]", ROOT)
+    assert set(out.split()) == {*fc.__all__, *METHODS, *PARTITIONS, *NETS} - {"cells"}
+
+
 def test_the_package_alone_imports_no_library():
     out = said("import sys, fedcore; print({'torch', 'numpy', 'pandas', 'pydantic', 'rich'} & {*sys.modules})", ROOT)
     assert out == "set()\n"
