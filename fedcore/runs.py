@@ -178,7 +178,9 @@ class DeployedModel:
 class Result:
     """The result of a method with one seed.
 
-    rounds: the outcome of each turn. models: the model deployed on each device. table: the tidy table.
+    rounds: the outcome of each turn. models: the model deployed on each device, by its name. table: a row for each
+    number, with the columns study, dataset, setting, method, seed, stage, round, device, split, metric and value
+    (units: docs/concepts.md). Traffic in it is one device's, in bytes.
     """
 
     recipe: Recipe
@@ -232,9 +234,13 @@ def _federation(fed: DividedDataset | Federation, seed: int) -> Federation:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The results of several methods. results: method by method for each seed. claims: a row for each claim.
+    """The results of several methods.
 
-    answer: what to do, and why; print it.
+    results: method by method for each seed. claims: a row for each claim, with the columns rule, verdict and numbers
+    among others. table: the results' tables, one below the other. summary: a row for each method, the best first:
+    method, control, rank, test_mean, test_worst, shared_mean, ... (accuracies after the last round, fractions),
+    bytes_up and bytes_down (of all devices together), rounds, n_devices, n_seeds and others, see docs/concepts.md.
+    answer: what to do, and why; print it. It counts the bytes of one device.
     """
 
     results: tuple[Result, ...]

@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from fedcore.results.summary import COLUMNS as SUMMARY
+from fedcore.results.summary import PART, SPLITS
+from fedcore.results.tidy import COLUMNS as TABLE
 from tasks.config.request import parse, plan_jobs
 
 ROOT = Path(__file__).parents[1]
@@ -124,6 +127,19 @@ def test_a_target_of_make_that_a_page_names_exists():
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in PAGES:
         assert set(re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.MULTILINE)) <= targets, page.name
+
+
+def test_concepts_name_every_column_of_table_and_summary():
+    text = (ROOT / "docs/concepts.md").read_text().partition("### Columns")[2].partition("### Groups")[0]
+    table, _, both = text.partition("The **summary**")
+    summary, _, parts = both.partition("| column after")
+    lines = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    assert {word for line in lines for word in re.findall(r"`(\w+)`", line)} == {*TABLE, *SUMMARY, *PART} - {
+        f"{split}_{part}" for split in SPLITS for part in PART
+    }
+    assert all(f"`{name}`" in table for name in TABLE)
+    assert all(f"`{name}`" in summary for name in SUMMARY if name.partition("_")[0] not in SPLITS)
+    assert all(f"`{name}`" in parts for name in PART)
 
 
 def test_a_page_that_points_nowhere_is_found_out(tmp_path: Path):
