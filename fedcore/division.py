@@ -69,7 +69,7 @@ def way(name: str) -> Callable[..., Way]:
 def net(which: str | Callable[..., Any], **settings: Any) -> Architecture:
     """Describe the devices' architecture.
 
-    which: the name of a net, "package.module:Class" or a class of one's own (an nn.Module, see docs/nets.md). Its shape
+    which: the name of a net, "package.module:Class" or your own class (an nn.Module, see docs/nets.md). Its shape
     and its classes come from the data. Raises InputError for a setting that it does not take.
     """
     if isinstance(which, str):

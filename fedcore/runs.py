@@ -77,7 +77,7 @@ def method(
 ) -> Recipe:
     """Describe a method with its settings.
 
-    which: its name, "package.module:function", or a builder of one's own (docs/adding-a-method.md). training: how
+    which: its name, "package.module:function", or your own builder (docs/adding-a-method.md). training: how
     devices train, or what changes in it: settings of :class:`fedcore.local.Training`, and `init`, "common" where all
     devices start from one initial model, else "per_device". label: its name in tables; the method's by default.
 
