@@ -1,6 +1,6 @@
-"""A method of one's own: FedAvg with the median of each number in place of the mean (Yin et al. 2018).
+"""Your own method: FedAvg with the median of each number in place of the mean (Yin et al. 2018).
 
-`python examples/own_method.py` compares it with FedAvg; the pipeline takes it as `method=own_method:median`.
+`python examples/own_method.py` compares it with FedAvg; the pipeline takes it as a row `own_method:median`.
 """
 
 from functools import partial

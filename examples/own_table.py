@@ -1,4 +1,4 @@
-"""A table of one's own: machines with sensors that differ, each a device that trains on its own rows."""
+"""Your own table: machines with sensors that differ, each a device that trains on its own rows."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory

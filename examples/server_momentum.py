@@ -1,7 +1,7 @@
-"""A method of one's own with a memory at the server: FedAvg with server momentum (FedAvgM, Hsu et al. 2019).
+"""Your own method with a memory at the server: FedAvg with server momentum (FedAvgM, Hsu et al. 2019).
 
-`python examples/server_momentum.py` compares it with FedAvg where devices differ much; the pipeline takes it as
-`method=server_momentum:fedavgm`.
+`python examples/server_momentum.py` compares it with FedAvg where devices differ much; the pipeline takes it as a row
+`server_momentum:fedavgm`.
 """
 
 from functools import partial

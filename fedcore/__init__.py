@@ -88,6 +88,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
+    """Return the public names: those of __all__, and every method, way and net that no module of the package hides."""
     from fedcore.runs import settings_functions
 
-    return sorted({*globals(), *_PLACE, *settings_functions()})
+    return sorted({*_PLACE, *(name for name in settings_functions() if find_spec(f"{__name__}.{name}") is None)})

@@ -83,6 +83,11 @@ def describe(value: object) -> str:
     return repr(value) if isinstance(value, str) else getattr(value, "__name__", type(value).__name__)
 
 
+def call(name: str, settings: Mapping[str, object]) -> str:
+    """Return the call that gives these settings, such as "dirichlet(alpha=0.5)"."""
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in settings.items())})"
+
+
 def suggestion(word: str, known: Iterable[object]) -> str:
     """Return a hint that suggests the closest known word, or an empty text."""
     found = difflib.get_close_matches(word, list(map(str, known)), 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from inspect import Parameter, Signature, signature
 from typing import Any, Literal
@@ -11,11 +11,12 @@ from typing import Any, Literal
 import pandas as pd
 
 from fedcore import nets, partition
-from fedcore.builders import describe, settings_of
+from fedcore.builders import call, describe, settings_of
 from fedcore.data import Dataset
 from fedcore.data.schema import Schema
 from fedcore.execute.workers import one_thread
 from fedcore.nets.custom import custom
+from fedcore.nets.places import describe_net
 from fedcore.partition import PARTITIONS, Partition
 from fedcore.partition.tables import counts
 from fedcore.settings import check, model
@@ -68,7 +69,7 @@ def way(name: str) -> Callable[..., Way]:
 def net(which: str | Callable[..., Any], **settings: Any) -> Architecture:
     """Describe the devices' architecture.
 
-    which: the name of a net, "package.module:Class" or a class of one's own (an nn.Module, see docs/nets.md). Its shape
+    which: the name of a net, "package.module:Class" or your own class (an nn.Module, see docs/nets.md). Its shape
     and its classes come from the data. Raises InputError for a setting that it does not take.
     """
     if isinstance(which, str):
@@ -102,6 +103,14 @@ class DividedDataset:
     name: str
     threats: Threats | None = None
     _last: dict[int, tuple[Partition, Federation]] = field(default_factory=dict, repr=False)
+
+    def __repr__(self) -> str:
+        """Say how the data are divided, and on which nets; nothing is divided for it."""
+        known = "devices" in signature(PARTITIONS[self.way.name]).parameters  # else the data say how many
+        count = f"{self.settings['devices']} devices by " if known else ""
+        nets = " and ".join(dict.fromkeys(map(describe_net, self.nets)))
+        threats = "" if self.threats is None else f"\n{call('Threats', _changed(self.threats))}"
+        return f"{self.name}: {count}{call(self.way.name, self.way.settings)}, {nets}\n{self.dataset!r}{threats}"
 
     def partition(self, seed: int = 0) -> Partition:
         """Return the partition, see :class:`fedcore.partition.Partition`."""
@@ -179,6 +188,11 @@ def federate(
             )
     made = tuple(one.of(dataset) for one in several)
     return DividedDataset(dataset, chosen, given, made, scale, name, threats or None)
+
+
+def _changed(threats: Threats) -> dict[str, Any]:
+    """Return the settings that differ from the defaults."""
+    return {of.name: value for of in fields(threats) if (value := getattr(threats, of.name)) != of.default}
 
 
 def _by_name(where: str, names: list[str], values: Sequence[Any], settings: Mapping[str, Any]) -> dict[str, Any]:

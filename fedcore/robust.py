@@ -1,4 +1,4 @@
-r"""Mixing that bears hostile updates: the mean, and what may take its place.
+r"""Mixing that withstands hostile updates: the mean, and what may take its place.
 
 theta_1, ..., theta_C are the models that the devices sent (or their changes: every rule here moves with its points),
 f = floor(outliers C) the number of those that may be hostile.

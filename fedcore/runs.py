@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property, partial
 from inspect import Parameter, Signature, cleandoc
@@ -25,12 +26,13 @@ from fedcore.local import Training
 from fedcore.methods import METHODS, builder
 from fedcore.methods import method as build_method
 from fedcore.nets import NETS
+from fedcore.nets.places import describe_net
 from fedcore.partition import PARTITIONS
 from fedcore.partition.tables import training_numbers
 from fedcore.results import reports, tidy
 from fedcore.results.answer import MATTERS, Answer, answer
 from fedcore.results.claims import Claim, Gate, Points, judge_all, verdict_table
-from fedcore.results.summary import NO_SECONDS, summarise
+from fedcore.results.summary import NO_SECONDS, SPLITS, format_bytes, last_round, standings, summarise
 from fedcore.rounds import Execute, Round, deployments
 from fedcore.rounds import run as rounds
 from fedcore.settings import check_method
@@ -75,7 +77,7 @@ def method(
 ) -> Recipe:
     """Describe a method with its settings.
 
-    which: its name, "package.module:function", or a builder of one's own (docs/adding-a-method.md). training: how
+    which: its name, "package.module:function", or your own builder (docs/adding-a-method.md). training: how
     devices train, or what changes in it: settings of :class:`fedcore.local.Training`, and `init`, "common" where all
     devices start from one initial model, else "per_device". label: its name in tables; the method's by default.
 
@@ -136,6 +138,13 @@ class DeployedModel:
     scale: Callable[[Data], Data]
     encode: Callable[[pd.DataFrame], Tensor] | None = None
 
+    def __repr__(self) -> str:
+        """Name the net, and count the parameters of all nets that the model runs, buffers included."""
+        nets = self.model.params
+        count = sum(leaf.numel() for params in nets for leaf in params.values())
+        several = f"{len(nets)} nets like " if len(nets) > 1 else ""
+        return f"DeployedModel: {several}{describe_net(self.model.net or self.net)}, {count:,} parameters"
+
     def probabilities(self, x: ArrayLike | pd.DataFrame) -> NDArray[np.float32]:
         """Return the probabilities of the classes, (N, K), of examples x (N, *shape) as they were loaded.
 
@@ -169,7 +178,9 @@ class DeployedModel:
 class Result:
     """The result of a method with one seed.
 
-    rounds: the outcome of each turn. models: the model deployed on each device. table: the tidy table.
+    rounds: the outcome of each turn. models: the model deployed on each device, by its name. table: a row for each
+    number, with the columns study, dataset, setting, method, seed, stage, round, device, split, metric and value
+    (units: docs/concepts.md). Traffic in it is one device's, in bytes.
     """
 
     recipe: Recipe
@@ -178,6 +189,16 @@ class Result:
     method: Method
     rounds: tuple[Round, ...]
     table: pd.DataFrame
+
+    def __repr__(self) -> str:
+        """Name the method, and give its accuracies after the last round."""
+        last = last_round(self.table)
+        said = []
+        for split, where in SPLITS.items():
+            values = last["value"][(last["split"] == split) & (last["metric"] == "accuracy")].dropna()
+            if len(values):
+                said.append(f"{where} {values.mean():.1%} right, worst device {values.min():.1%}")
+        return f"Result of {self.recipe.label}, seed {self.seed}, rounds: {len(self.rounds)}; {'; '.join(said)}"
 
     @cached_property
     def models(self) -> dict[str, DeployedModel]:
@@ -213,9 +234,13 @@ def _federation(fed: DividedDataset | Federation, seed: int) -> Federation:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The results of several methods. results: method by method for each seed. claims: a row for each claim.
+    """The results of several methods.
 
-    answer: what to do, and why; print it.
+    results: method by method for each seed. claims: a row for each claim, with the columns rule, verdict and numbers
+    among others. table: the results' tables, one below the other. summary: a row for each method, the best first:
+    method, control, rank, test_mean, test_worst, shared_mean, ... (accuracies after the last round, fractions),
+    bytes_up and bytes_down (of all devices together), rounds, n_devices, n_seeds and others, see docs/concepts.md.
+    answer: what to do, and why; print it. It counts the bytes of one device.
     """
 
     results: tuple[Result, ...]
@@ -223,6 +248,16 @@ class Comparison:
     table: pd.DataFrame
     summary: pd.DataFrame
     answer: Answer
+
+    def __repr__(self) -> str:
+        """Show the answer, and the summary's main columns: accuracies in %, and the bytes of all devices together."""
+        scores = self.summary[[f"{split}_{part}" for split in SPLITS for part in ("mean", "worst")]]
+        shown = pd.DataFrame({"method": self.summary["method"], "rank": standings(self.summary)})
+        shown = shown.join(scores.dropna(axis=1, how="all").map("{:.1%}".format))
+        shown["all send"], shown["all receive"] = (
+            self.summary[f"bytes_{way}"].map(format_bytes) for way in ("up", "down")
+        )
+        return f"{self.answer}\n{shown.to_string(index=False)}"
 
 
 def run(
@@ -239,7 +274,8 @@ def run(
     workers: so many worker processes; None: here. The results are the same bits. every: evaluate after each so many
     rounds; the end always is. progress: show a bar; None: where there is a terminal.
     """
-    return compare([recipe], fed, seeds=[seed], workers=workers, every=every, progress=progress).results[0]
+    _check([recipe], fed, {"every": every, "workers": workers}, "run")
+    return _run_all([recipe], fed, [seed], workers, every, progress)[0]
 
 
 def compare(
@@ -263,43 +299,58 @@ def compare(
     chosen = list(recipes)
     if not chosen:
         raise InputError("compare: there is no method to run")
-    if not isinstance(fed, DividedDataset | Federation):
-        raise InputError(f"compare.fed: {describe(fed)} is no federation; make one with federate(data, ...)")
+    _check(chosen, fed, {"every": every, "workers": workers}, "compare")
     if not isinstance(seeds, Iterable):
         raise InputError(f"compare.seeds = {seeds!r}: must be several, e.g. range(3)")
-    for recipe in chosen:
-        if not isinstance(recipe, Recipe):
-            raise InputError(
-                f"compare: {describe(recipe)} is no method with its settings, such as fedavg(rounds=10) "
-                "or method(my_builder, ...)"
-            )
-        if [other.label for other in chosen].count(recipe.label) > 1:
-            raise InputError(f"compare: two methods are called {recipe.label!r}; give one of them another label")
+    labels = Counter(recipe.label for recipe in chosen)
+    if (twice := labels.most_common(1)[0])[1] > 1:
+        raise InputError(f"compare: two methods are called {twice[0]!r}; give one of them another label")
     rules = [claim if isinstance(claim, Claim) else Claim(claim, claim) for claim in claims]
     gates = list(valid)
-    for key, text, labels in [
+    for key, text, named in [
         *(("claims", rule.rule, rule.labels) for rule in rules),
         *(("valid", gate.when, gate.labels) for gate in gates),
     ]:
-        if missing := labels - {recipe.label for recipe in chosen}:
+        if missing := named - labels.keys():
             raise InputError(f"compare.{key}: {text!r} names {sorted(missing)[0]!r}, which is not compared")
     if not 0 < matters < 1:
         raise InputError(f"compare.matters = {matters!r}: must be a fraction, above 0 and below 1")
-    for key, count in {"every": every, "workers": 1 if workers is None else workers}.items():
-        if count < 1:
-            raise InputError(f"{key} = {count!r}: must be at least 1")
-    with Workers(workers) if workers is not None else Inline() as execute:
-        results = tuple(
-            _run_one(recipe, fed, seed, execute, every, sys.stdout.isatty() if progress is None else progress)
-            for seed in seeds
-            for recipe in chosen
-        )
+    results = _run_all(chosen, fed, seeds, workers, every, progress)
     table = pd.concat([result.table for result in results], ignore_index=True)
     controls = frozenset(recipe.label for recipe in chosen if getattr(recipe.build, "control", False))
     points: Points = {SETTING: {}}
     verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points))
     summary = summarise(table, NO_SECONDS, controls)
     return Comparison(results, verdicts, table, summary, answer(table, controls, matters))
+
+
+def _check(recipes: Sequence[object], fed: object, counts: Mapping[str, int | None], where: str) -> None:
+    """Raise InputError for what is not a method, a federation or a count. where: the function that the user called."""
+    for recipe in recipes:
+        if not isinstance(recipe, Recipe):
+            raise InputError(
+                f"{where}: {describe(recipe)} is not a method with settings, such as fedavg(rounds=10) "
+                "or method(my_builder, ...)"
+            )
+    if not isinstance(fed, DividedDataset | Federation):
+        raise InputError(f"{where}.fed: {describe(fed)} is not a federation; make one with federate(data, ...)")
+    for key, count in counts.items():
+        if count is not None and count < 1:
+            raise InputError(f"{where}.{key} = {count!r}: must be at least 1")
+
+
+def _run_all(
+    recipes: Sequence[Recipe],
+    fed: DividedDataset | Federation,
+    seeds: Iterable[int],
+    workers: int | None,
+    every: int,
+    progress: bool | None,
+) -> tuple[Result, ...]:
+    """Run all methods with each seed."""
+    shown = sys.stdout.isatty() if progress is None else progress
+    with Workers(workers) if workers is not None else Inline() as execute:
+        return tuple(_run_one(recipe, fed, seed, execute, every, shown) for seed in seeds for recipe in recipes)
 
 
 def _run_one(

@@ -10,9 +10,19 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from federations import NBYTES, NET, device_of, federation
 
+import fedcore as fc
+from fedcore import nets
+from fedcore.local import predict
+from fedcore.results.summary import COLUMNS as SUMMARY
+from fedcore.results.summary import PART, SPLITS
+from fedcore.results.tidy import COLUMNS as TABLE
+from fedcore.types import generator
 from tasks.config.request import parse, plan_jobs
 
 ROOT = Path(__file__).parents[1]
@@ -124,6 +134,38 @@ def test_a_target_of_make_that_a_page_names_exists():
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in PAGES:
         assert set(re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), re.MULTILINE)) <= targets, page.name
+
+
+def test_concepts_name_every_column_of_table_and_summary():
+    text = (ROOT / "docs/concepts.md").read_text().partition("### Columns")[2].partition("### Groups")[0]
+    table, _, both = text.partition("The **summary**")
+    summary, _, parts = both.partition("| column after")
+    lines = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    assert {word for line in lines for word in re.findall(r"`(\w+)`", line)} == {*TABLE, *SUMMARY, *PART} - {
+        f"{split}_{part}" for split in SPLITS for part in PART
+    }
+    assert all(f"`{name}`" in table for name in TABLE)
+    assert all(f"`{name}`" in summary for name in SUMMARY if name.partition("_")[0] not in SPLITS)
+    assert all(f"`{name}`" in parts for name in PART)
+
+
+@pytest.mark.slow
+def test_the_method_that_reads_a_devices_data_runs():
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/adding-a-method.md").read_text(), re.DOTALL)
+    (block,) = (block for block in blocks if "attach=" in block)
+    names: dict[str, Any] = {"__name__": "shown"}
+    exec(compile(block, "adding-a-method.md", "exec"), names)
+    result = fc.run(fc.method(names["by_loss"], rounds=2, training={"epochs": 1}), federation())
+    numbers = 1 + 5  # the loss, and the hidden activations
+    assert result.rounds[0].up == dict.fromkeys("abc", NBYTES + 4 * numbers)
+    update = names["add_loss"](fc.Update(nets.init(NET, generator("x"))), device_of("a"), None)
+    logits = predict(update.params, NET, device_of("a").data.train.x, 9)
+    weight, bias = (update.params[f"fc1.{part}"] for part in ("weight", "bias"))
+    torch.testing.assert_close(
+        update.extra["loss"], -logits.log_softmax(1)[range(6), device_of("a").data.train.y].mean()
+    )
+    hidden = (device_of("a").data.train.x @ weight.T + bias).clamp(min=0).mean(0)
+    torch.testing.assert_close(update.extra["hidden"], hidden)
 
 
 def test_a_page_that_points_nowhere_is_found_out(tmp_path: Path):

@@ -173,6 +173,38 @@ def test_progress_is_shown_where_it_is_asked_for(fed: Any, capsys: pytest.Captur
     assert "fedavg, seed 0" in capsys.readouterr().out
 
 
+# what a notebook shows
+
+
+def test_data_and_a_federation_are_shown_in_a_few_words(digits: fc.Dataset):
+    data = "Dataset: 1,797 examples of shape (1, 8, 8), float32; 10 classes (0, 1, 2, 3, 4, 5, 6, 7, 8, 9)"
+    assert repr(digits) == data
+    fed = fc.federate(digits, fc.dirichlet(0.5), devices=8, net=[fc.mlp(6), fc.cnn()], name="digits", hostile=0.2)
+    nets = "mlp(widths=(6,)) and cnn(maps=(8, 16), kernel=3, padding='same', hidden=(32,), size=0)"
+    assert repr(fed) == f"digits: 8 devices by dirichlet(alpha=0.5), {nets}\n{data}\nThreats(hostile=0.2)"
+    own = fc.from_arrays(np.zeros((40, 3)), np.arange(40) % 20, device=["a", "b"] * 20)
+    shown = "Dataset: 40 examples of shape (3,), float32; 20 classes (0, 1, 2, ..., 19); 2 devices"
+    assert repr(own) == shown
+    divided = fc.federate(own, fc.by_device(), net=fc.net(Linear))
+    assert repr(divided) == f"data: by_device(), Linear()\n{shown}"
+
+
+def test_results_are_shown_by_their_accuracies():
+    fed = federation()
+    found = fc.compare([fc.local_only(), fc.fedavg(rounds=2), fc.ensemble(), fc.majority()], fed)
+    last = {split: [*accuracies(found.results[1].table, split).values()] for split in ("test", "shared")}
+    own, shared = (f"{np.mean(each):.1%} right, worst device {min(each):.1%}" for each in last.values())
+    shown = f"Result of fedavg, seed 0, rounds: 2; own test {own}; shared test {shared}"
+    assert repr(found.results[1]) == shown
+    lines = repr(found).splitlines()
+    assert lines[:-5] == str(found.answer).splitlines()
+    assert lines[-5].endswith("all send all receive")
+    assert [line.split()[0] for line in lines[-4:]] == found.summary["method"].tolist()
+    one, _, several, _ = (result.models["a"] for result in found.results)
+    assert repr(one) == "DeployedModel: mlp(widths=(5, 4)), 64 parameters"
+    assert repr(several) == "DeployedModel: 3 nets like mlp(widths=(5, 4)), 192 parameters"
+
+
 # names
 
 
@@ -267,12 +299,20 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
         "compare: two methods are called 'fedavg'; give one of them another label",
     ),
     "no methods": (lambda data: fc.compare([], fc.federate(data)), "compare: there is no method to run"),
-    "no federation": (lambda data: fc.run(fc.fedavg(), data), "compare.fed: Dataset is no federation"),
+    "no federation": (lambda data: fc.compare([fc.fedavg()], data), "compare.fed: Dataset is not a federation"),
+    "no federation to run on": (lambda data: fc.run(fc.fedavg(), data), "run.fed: Dataset is not a federation"),
     "one seed": (lambda data: fc.compare([fc.fedavg()], fc.federate(data), seeds=3), "compare.seeds = 3: "),
     "no dataset": (lambda data: fc.federate("digits"), "federate.dataset = 'digits': "),
     "no net": (lambda data: fc.federate(data, net=fc.mlp), "federate.net = mlp: must be a net with its settings"),
     "net's name": (lambda data: fc.federate(data, net="mlp"), "federate.net = 'mlp': "),
-    "no method": (lambda data: fc.compare([fc.fedavg], fc.federate(data)), "is no method with its settings"),
+    "no method": (
+        lambda data: fc.run(fc.fedavg, fc.federate(data)),
+        "run: fedavg is not a method with settings, such as fedavg(rounds=10) or method(my_builder, ...)",
+    ),
+    "no method after one": (
+        lambda data: fc.compare([fc.fedavg(), shrunk], fc.federate(data)),
+        "compare: shrunk is not a method with settings",
+    ),
     "gate": (
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), valid=[fc.Gate("lmf > 0.2", "at chance")]),
         "compare.valid: 'lmf > 0.2' names 'lmf', which is not compared",
@@ -285,8 +325,11 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), matters=1),
         "matters = 1: must be a fraction",
     ),
-    "every": (lambda data: fc.run(fc.fedavg(), fc.federate(data), every=0), "every = 0: must be at least 1"),
-    "workers": (lambda data: fc.run(fc.fedavg(), fc.federate(data), workers=0), "workers = 0: must be at least 1"),
+    "every": (lambda data: fc.run(fc.fedavg(), fc.federate(data), every=0), "run.every = 0: must be at least 1"),
+    "workers": (
+        lambda data: fc.compare([fc.fedavg()], fc.federate(data), workers=0),
+        "compare.workers = 0: must be at least 1",
+    ),
     "with these nets": (
         lambda data: fc.run(fc.fedavg(), fc.federate(data, devices=4, net=[fc.mlp(3), fc.mlp(4)])),
         "needs equal nets",
@@ -328,6 +371,12 @@ def said(code: str, *paths: Path) -> str:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
     )  # fmt: skip
     return done.stdout
+
+
+@pytest.mark.slow
+def test_dir_lists_public_names_alone_and_each_is_there():
+    out = said("import fedcore as fc; print(*dir(fc)); [getattr(fc, name) for name in dir(fc)]", ROOT)
+    assert set(out.split()) == {*fc.__all__, *METHODS, *PARTITIONS, *NETS} - {"cells"}
 
 
 def test_the_package_alone_imports_no_library():

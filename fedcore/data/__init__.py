@@ -56,6 +56,17 @@ class Dataset:
     server: Data | None = None
     schema: Schema | None = field(default=None, metadata={"optional": True})
 
+    def __repr__(self) -> str:
+        """Say what the examples are, without their numbers."""
+        shape, kind = tuple(self.train.x.shape[1:]), str(self.train.x.dtype).removeprefix("torch.")
+        few = [*self.classes] if len(self.classes) <= 10 else [*self.classes[:3], "...", self.classes[-1]]
+        said = [f"{len(self.train):,} examples of shape {shape}, {kind}"]
+        said += [f"{len(self.classes)} classes ({', '.join(few)})"]
+        said += [f"{len(set(self.device)):,} devices"] if self.device else []
+        said += [f"{len(set(self.domain))} domains"] if self.domain else []
+        said += [f"{len(self.test):,} shared test examples"] if self.test is not None else []
+        return f"Dataset: {'; '.join(said)}"
+
 
 def load(name: str, **settings: Any) -> Dataset:
     """Load a dataset by name; its loader receives `settings`. Raises InputError for an unknown name or setting."""

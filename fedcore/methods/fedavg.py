@@ -65,7 +65,7 @@ def fedavg(
     rounds: communication rounds. fraction: share of devices per round. weights: "size" (by training examples) or
     "even". sends: a device's "model", or its "change", what training added to the model that it was sent: equal
     but for rounding, and as many bytes. Methods that send changes (DFL) are compared with the latter, bit by bit.
-    robust: its fields `mixing` and `outliers` are settings themselves: what stands in the mean's place to bear hostile
+    robust: its fields `mixing` and `outliers` are settings themselves: what takes the mean's place to withstand hostile
     devices, see :class:`fedcore.robust.Mixing`.
     sums: "masked", the server sees the sum of all models alone (:mod:`fedcore.sums`), in 8 bytes a number; it takes
     every device in every round.

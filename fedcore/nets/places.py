@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
+from fedcore.builders import call
 from fedcore.types import Net
 
 NETS = tuple(f"fedcore.nets.{module}" for module in ("cells", "cnn", "features", "mlp", "residual", "vgg"))
@@ -23,6 +25,18 @@ def place_of(net: Net) -> str:
 def build_arguments(net: Net) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments that are bound to the function that builds a net."""
     return (net.build.args, net.build.keywords) if isinstance(net.build, partial) else ((), {})
+
+
+def describe_net(net: Net) -> str:
+    """Return the function or class that builds a net with its settings, such as "mlp(widths=(64, 32))".
+
+    The shape and the classes of the data are left out.
+    """
+    build = net.build.func if isinstance(net.build, partial) else net.build
+    positional, named = build_arguments(net)
+    bound = signature(build).bind_partial(*positional, **named).arguments
+    settings = {key: value for key, value in bound.items() if key not in ("shape", "classes")}
+    return call(getattr(build, "__name__", type(build).__name__), settings)
 
 
 def net_at(place: str, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Net:

@@ -140,7 +140,7 @@ def find_study(params: Mapping[str, Any], name: str) -> Study:
             raise InputError(f"studies.{name}.tuned.{label}: is a row of methods as well; use another label")
         for row in rows:
             if row not in chosen.methods:
-                raise InputError(f"studies.{name}.tuned.{label}: {row!r} is no row in methods")
+                raise InputError(f"studies.{name}.tuned.{label}: {row!r} is not a row in methods")
     for claim in chosen.claims:
         for label in claim.labels - set(chosen.methods) - set(chosen.tuned):
             raise InputError(

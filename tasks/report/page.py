@@ -27,7 +27,7 @@ from tasks.report.answers import facts
 from tasks.report.charts import Numbers, chart_numbers
 from tasks.report.papers import CONDITION_HEADS, VALUE_HEADS, condition_cells, value_cells
 from tasks.report.plots import Plots, draw
-from tasks.report.tables import FEW, Cell, Line, Table, domain_table, link_table, places, score_table
+from tasks.report.tables import FEW, Cell, Line, Table, domain_table, link_table, places, score_table, where_it_holds
 
 Pictures: TypeAlias = Mapping[tuple[str, str], Mapping[str, Figure | bytes]]
 """(study, setting) -> caption -> a figure, or the bytes of a PNG file"""
@@ -134,6 +134,7 @@ def html(
         many = bool(count[study] > FEW)
         if study not in studies:
             mine = [] if claims is None else claims[claims["study"] == study].fillna("").to_dict("records")
+            mine = [claim | {"numbers": where_it_holds(claim["numbers"])} for claim in mine]
             whole = {ALONG: (along or {}).get(study), ROUNDS: plots.courses.get((study, ""))}
             studies[study] = Study(
                 f"study-{len(studies)}",

@@ -71,6 +71,11 @@ def places(table: pd.DataFrame) -> Iterator[tuple[tuple[str, str, str], pd.DataF
         yield (study, dataset, setting), rows
 
 
+def where_it_holds(numbers: str) -> str:
+    """Return a claim's numbers for readers: "in 2 of 3; ..." says where the rule holds, whatever the verdict."""
+    return f"holds {numbers}" if numbers.startswith("in ") else numbers
+
+
 def number(value: float) -> str:
     """Return a number with one decimal, "-" for nan."""
     return "-" if pd.isna(value) else f"{value:.1f}"

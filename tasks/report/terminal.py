@@ -16,7 +16,7 @@ from fedcore.results.answer import Answer, Place
 from fedcore.results.summary import SPLITS, verdict
 from tasks.report.answers import study_answers
 from tasks.report.console import PlainConsole
-from tasks.report.tables import FEW, cells, notes, number, places
+from tasks.report.tables import FEW, cells, notes, number, places, where_it_holds
 
 VERDICTS = {"holds": "bold", "does not hold": "bold", "not tested": ""}
 """verdict -> rich's style"""
@@ -53,7 +53,8 @@ def print_claims(claims: pd.DataFrame, console: Console | None = None) -> None:
         for _, row in rows.iterrows():
             where = f" where {row['where']}" if row["where"] else ""
             console.print(Text(f"  {row['verdict']}: {row['says']}", style=VERDICTS[row["verdict"]]))
-            console.print(Text(f"    {row['rule']}{where} ({row['of']}): {row['numbers']}", style="dim"))
+            numbers = where_it_holds(row["numbers"])
+            console.print(Text(f"    {row['rule']}{where} ({row['of']}): {numbers}", style="dim"))
         console.print()
 
 

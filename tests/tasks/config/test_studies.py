@@ -199,7 +199,7 @@ def test_a_tuned_row_is_chosen_among_rows_and_may_be_claimed(params: dict[str, A
     asked["tuned"] = {"best": ["lmf", "fedavg"]}
     assert [row.label for row in points(params)[0].methods] == ["lmf", "fedavg", "code_ot"]
     for tuned, says in (
-        ({"best": ["lmf", "fedprox"]}, "studies.asked.tuned.best: 'fedprox' is no row in methods"),
+        ({"best": ["lmf", "fedprox"]}, "studies.asked.tuned.best: 'fedprox' is not a row in methods"),
         ({"lmf": ["fedavg", "code_ot"]}, "studies.asked.tuned.lmf: is a row of methods as well; use another label"),
         ({"best": ["lmf"]}, "studies.asked.tuned.best"),
     ):

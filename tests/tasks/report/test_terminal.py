@@ -85,7 +85,8 @@ def test_claims_are_printed():
     print_claims(claims(), Console(file=out, width=100))
     words = " ".join(out.getvalue().split())
     assert "study: claims of the paper" in words
-    assert "does not hold: It is cheap a ~ b within 1 (shared.loss): in 0 of 1; most against: +3" in words
+    assert "does not hold: It is cheap a ~ b within 1 (shared.loss): holds in 0 of 1; most against: +3" in words
+    assert "It lasts a rises with round (shared.accuracy): needs two seeds" in words
     out = io.StringIO()
     print_claims(claims()[:0], Console(file=out, width=100))
     assert out.getvalue() == ""
