@@ -44,7 +44,7 @@ FAMILIES = {
 }  # fmt: skip
 WORDS = ["training.epochs=8", "run.workers=2"]
 PARTS = ("flow", "child", "server")
-BATCH = 150
+BATCH = 300
 """Cases of the fuzz between two trials."""
 GROWTH = 100e6
 """Bytes by which the server's memory may grow while a flow is fired at most 40 times."""
