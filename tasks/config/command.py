@@ -1,13 +1,15 @@
 """A command's help, and how it ends: what a user must know stands in one line on stderr. Imports nothing slow.
 
 Exit codes: 0; 1 if the run cannot go on for a reason outside of it (run it again); 2 for bad input; 128 and the
-number of the signal that stopped it, 130 for Ctrl-C. An error that is nobody's fault but the code's has its traceback.
+number of the signal that stopped it, 130 for Ctrl-C, 141 if whoever reads its output has left, as `head` does. An error
+that is nobody's fault but the code's has its traceback.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import sys
 from collections.abc import Iterator
@@ -16,6 +18,8 @@ from contextlib import contextmanager, suppress
 CONTINUE = "finished steps are kept, run the same command to continue"
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Errors of a write for which there is no room."""
+STDOUT = 1
+"""The number of standard output's file."""
 
 
 class Failed(RuntimeError):
@@ -55,7 +59,10 @@ def report_bad_input() -> Iterator[None]:
     """Report in one line why a command ended early, and exit with its code."""
     try:
         with _stop_on_signals():
-            yield
+            try:
+                yield
+            finally:
+                sys.stdout.flush()  # what waits is written here, where an error of it is still reported
     except ValueError as error:
         from fedcore.errors import InputError
 
@@ -65,11 +72,21 @@ def report_bad_input() -> Iterator[None]:
     except Failed as error:
         _leave(1, str(error))
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and _reader_left():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)  # Python writes what is left as it ends
+            sys.exit(128 + signal.SIGPIPE)
         if error.errno not in FULL:
             raise
         _leave(1, no_room(error, error.filename or "a file"))
     except KeyboardInterrupt as stopped:
         _leave(128 + getattr(stopped, "number", signal.SIGINT), f"stopped; {CONTINUE}")
+
+
+def _reader_left() -> bool:
+    """Return whether standard output is a pipe that nobody reads any more; another pipe's error is one of the code."""
+    poll = select.poll()
+    poll.register(STDOUT, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def _leave(code: int, line: str) -> None:

@@ -58,6 +58,33 @@ def test_another_error_of_a_file_keeps_its_traceback():
         raise PermissionError(errno.EACCES, "denied", "blobs/a")
 
 
+READ_BY_NOBODY = """
+from tasks.config.command import report_bad_input
+with report_bad_input():
+    {what}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "what",
+    ["print('row\\n' * 99999)", "print('row')", "print('row'); raise SystemExit", "import os; os.write(1, b'row')"],
+)
+def test_a_command_whose_reader_has_left_ends_quietly(what: str):
+    """As `| head` does; a short output is written as the command ends."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    call = [sys.executable, "-c", READ_BY_NOBODY.format(what=what)]
+    done = subprocess.run(call, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def test_the_broken_pipe_of_another_process_keeps_its_traceback():
+    with pytest.raises(BrokenPipeError), report_bad_input():
+        raise BrokenPipeError(errno.EPIPE, "a worker's")
+
+
 def test_an_error_of_the_code_keeps_its_traceback():
     with pytest.raises(ValueError, match="shape"), report_bad_input():
         raise ValueError("shape")
