@@ -52,8 +52,7 @@ def main(words: list[str]) -> None:
     if asked is None and found.better in ("no", "not comparable"):
         raise InputError(f"{found}; to promote it all the same, add version={version.version}")
     promotion.promote(client, version)
-    done = "" if found.champion is not None and found.champion.version == version.version else "promoted: "
-    print(f"{found}; {done}models:/{version.name}@{registry.CHAMPION}")
+    print(f"{found.promoted}: models:/{version.name}@{registry.CHAMPION}")
 
 
 def summary(client: MlflowClient, name: str) -> str:

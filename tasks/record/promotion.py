@@ -39,12 +39,22 @@ class Proposal:
     why: str
 
     def __str__(self) -> str:
-        what = f"{self.version.name} version {self.version.version} ({describe(self.version)})"
         if self.champion is None:
-            return f"{what}: there is no champion yet"
+            return f"{self._what}: there is no champion yet"
         if self.champion.version == self.version.version:
-            return f"{what} is the champion"
-        return f"{what}: better than the champion, version {self.champion.version}? {self.better}; {self.why}"
+            return f"{self._what} is the champion"
+        return f"{self._what}: better than the champion, version {self.champion.version}? {self.better}; {self.why}"
+
+    @property
+    def promoted(self) -> str:
+        """What to say after its promotion."""
+        if self.champion is None:
+            return f"{self._what}: promoted; it is the first champion"
+        return str(self) if self.champion.version == self.version.version else f"{self}; promoted"
+
+    @property
+    def _what(self) -> str:
+        return f"{self.version.name} version {self.version.version} ({describe(self.version)})"
 
 
 def describe(version: ModelVersion) -> str:
@@ -72,7 +82,7 @@ def propose(client: MlflowClient, version: ModelVersion, promote_better: bool) -
         return str(found)
     if promote_better and found.better in ("", "yes"):
         promote(client, version)
-        return f"{found}; promoted"
+        return found.promoted
     return f"{found}; to promote it: python -m flows.promote {version.name.removeprefix(FAMILY)}"
 
 
@@ -134,8 +144,12 @@ def find(client: MlflowClient, task: str, word: str) -> ModelVersion:
     return client.get_model_version(name, word) if word.isdigit() else client.get_model_version_by_alias(name, word)
 
 
-def load(client: MlflowClient, asked: str | None) -> ServedModels:
-    """Return the models of a version. asked: "task", "task@alias" or "task/number"; None: the only task's champion."""
-    version = find(client, *registry.choose(all_versions(client), asked))
+def load(client: MlflowClient, asked: str | None) -> tuple[str, ServedModels]:
+    """Return the task and the models of a version.
+
+    asked: "task", "task@alias" or "task/number"; None: the only champion.
+    """
+    task, word = registry.choose(all_versions(client), asked)
+    version = find(client, task, word)
     place = mlflow.artifacts.download_artifacts(f"models:/{version.name}/{version.version}")
-    return models.load(Path(place))
+    return task, models.load(Path(place))

@@ -15,7 +15,9 @@ import mlflow
 import pytest
 from tables import frame, rows
 
+from fedcore.data.schema import Schema
 from fedcore.types import InputError
+from flows import predict
 from tasks.record import promotion, registry
 from tasks.record.metrics import DEVICES, device_table
 
@@ -87,13 +89,13 @@ def test_a_candidate_is_compared_on_the_same_data(
     promotion.promote(client, present)
     assert promotion.compare(client, candidate).better == better
     # The nightly rule promotes a better one only.
-    promotion.propose(client, candidate, True)
+    assert promotion.propose(client, candidate, True).endswith("; promoted") == (better == "yes")
     assert champion(client, present) == str((candidate if better == "yes" else present).version)
 
 
 def test_the_nightly_rule_promotes_the_first_one(client: Any, make: Make):
     first = make([0.5])
-    assert promotion.propose(client, first, True).endswith("; promoted")
+    assert promotion.propose(client, first, True).endswith("(a, seed 0): promoted; it is the first champion")
     assert champion(client, first) == str(first.version)
     assert promotion.propose(client, first, True).endswith("is the champion")
 
@@ -114,7 +116,12 @@ VERSIONS = registry.Versions({"1", "2"}, {"champion": "1"}), registry.Versions({
 
 
 @pytest.mark.parametrize(
-    ("led", "answer"), [("", "--model: must be one of a, b"), ("b", "b"), ("ab", "--model: must be one of a, b")]
+    ("led", "answer"),
+    [
+        ("", r"^--model: no model has been promoted; promote one: python -m flows\.promote NAME, NAME is a or b$"),
+        ("b", "b"),
+        ("ab", "^--model: must be one of a, b$"),
+    ],
 )
 def test_the_only_champion_is_chosen(led: str, answer: str):
     known = {task: VERSIONS[task not in led] for task in "ab"}
@@ -126,7 +133,9 @@ def test_the_only_champion_is_chosen(led: str, answer: str):
 
 
 def test_the_only_model_without_a_champion_is_told_how_to_get_one():
-    with pytest.raises(InputError, match=r"promote one: python -m flows\.promote b"):
+    with pytest.raises(
+        InputError, match=r"^--model: no model has been promoted; promote one: python -m flows\.promote b$"
+    ):
         registry.choose({"b": VERSIONS[1]}, None)
 
 
@@ -153,6 +162,13 @@ def test_a_record_that_is_no_readable_file_is_left_to_mlflow(tmp_path: Path, mon
     assert registry.read() is None
 
 
+@pytest.mark.parametrize(("shape", "what"), [((1, 8, 8), "pictures"), ((1, 512), r"arrays \(\.npy\)")])
+@pytest.mark.parametrize("name", ["new.csv", "new.TSV", "new.parquet"])
+def test_a_model_of_pictures_or_signals_says_so_of_a_table(shape: tuple[int, ...], what: str, name: str):
+    with pytest.raises(InputError, match=rf"^digits predicts {what}; {name} is a table$"):
+        predict.read(Path(name), Schema(shape, "float32", ("a", "b")), "digits")
+
+
 REFUSED = {
     "promote versin=3": "versin: unknown; there is version",
     "promote digits mnist": "usage: python -m flows.promote",
@@ -160,7 +176,9 @@ REFUSED = {
     "predict": "arguments are required: rows",
     "predict new.csv --modle digits": "unrecognized arguments: --modle",
     "predict nowhere.csv": "nowhere.csv: no such file or folder",
-    "predict new.csv": "--model: must be one of none; run python -m flows.federate",
+    "predict new.csv --out none/labels.csv": "--out = none/labels.csv: no such folder",
+    "predict new.csv --out .": "--out = .: is a folder",
+    "predict new.csv": "--model: no model is registered; run python -m flows.federate",
     "predict new.csv --model digits@champion": "model = 'digits': not registered",
 }
 REFUSING = """
