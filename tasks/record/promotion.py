@@ -28,6 +28,15 @@ PROPOSAL = "fedcore.proposal"
 SAME = ("fedcore.data", "fedcore.partition")
 """The tags of a version that name the data which its run held out."""
 
+SCORES = {
+    "accuracy": "own test, %",
+    "shared_accuracy": "shared test, %",
+    "validation_accuracy": "validation, %",
+}  # fmt: skip
+"""The metrics of a version's run that a list of versions shows -> their columns."""
+COLUMNS = ("version", "method", "seed", "study", "setting", *SCORES.values(), "is")
+"""The columns of a list of versions; the last one has the aliases."""
+
 
 @dataclass(frozen=True)
 class Proposal:
@@ -135,6 +144,30 @@ def all_versions(client: MlflowClient) -> dict[str, Versions]:
         )
         for name in names(client)
     }
+
+
+def version_table(client: MlflowClient, task: str) -> list[list[str]]:
+    """Return a row of texts for each version of a task's model, with the columns of COLUMNS, the oldest first."""
+    named: dict[str, list[str]] = {}
+    for word, number in all_versions(client)[task].aliases.items():
+        named.setdefault(number, []).append(word)
+    found = client.search_model_versions(f"name = '{registered(task)}'")
+    return [
+        _cells(client, one, ", ".join(sorted(named.get(str(one.version), []))))
+        for one in sorted(found, key=lambda one: int(one.version))
+    ]
+
+
+def _cells(client: MlflowClient, version: ModelVersion, aliases: str) -> list[str]:
+    tags = version.tags
+    try:
+        scores = client.get_run(version.run_id).data.metrics
+    except MlflowException:  # deleted for good
+        scores = {}
+    shown = [f"{100 * scores[name]:.1f}" if name in scores else "-" for name in SCORES]
+    study = f"{tags.get('fedcore.study', '-')} ({tags.get('fedcore.size', '-')})"
+    named = [tags.get(f"fedcore.{key}", "-") for key in ("method", "seed", "setting")]
+    return [str(version.version), *named[:2], study, named[2], *shown, aliases]
 
 
 def find(client: MlflowClient, task: str, word: str) -> ModelVersion:

@@ -56,12 +56,12 @@ def read() -> dict[str, Versions] | None:
     return {name.removeprefix(FAMILY): one for name, one in found.items() if name.startswith(FAMILY)}
 
 
-def require(known: Mapping[str, Versions], task: str, word: str) -> None:
+def require(known: Mapping[str, Versions], task: str, word: str | None = None) -> None:
     """Raise InputError, which names what there is, if a task has no model, or no version of that number or alias."""
     if task not in known:
         tasks = ", ".join(known) or "none; run python -m flows.federate"
         raise InputError(f"model = {task!r}: not registered; there is: {tasks}")
-    if word not in (known[task].numbers if word.isdigit() else known[task].aliases):
+    if word is not None and word not in (known[task].numbers if word.isdigit() else known[task].aliases):
         aliases = sorted(known[task].aliases.items())
         shown = ", ".join(f"{one} (version {number})" for one, number in aliases) or "no alias"
         raise InputError(f"version = {word!r}: {registered(task)} has no such version; it has {shown}")

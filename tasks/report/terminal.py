@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 from rich import box
@@ -55,6 +55,16 @@ def print_claims(claims: pd.DataFrame, console: Console | None = None) -> None:
             console.print(Text(f"  {row['verdict']}: {row['says']}", style=VERDICTS[row["verdict"]]))
             console.print(Text(f"    {row['rule']}{where} ({row['of']}): {row['numbers']}", style="dim"))
         console.print()
+
+
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], console: Console | None = None) -> None:
+    """Print a table of texts; a cell that is too wide goes on in the next line."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for head in heads:
+        table.add_column(Text(head), overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    (console or standard()).print(table)
 
 
 def standard() -> Console:

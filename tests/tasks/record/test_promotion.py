@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlflow
@@ -17,8 +18,8 @@ from tables import frame, rows
 
 from fedcore.data.schema import Schema
 from fedcore.types import InputError
-from flows import predict
-from tasks.record import promotion, registry
+from flows import predict, promote
+from tasks.record import promotion, registry, runs
 from tasks.record.metrics import DEVICES, device_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own
@@ -39,7 +40,8 @@ def make(client: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Make:
         (tmp_path / DEVICES).write_bytes(device_table(frame(rows({"a": [accuracy]}))))
         client.log_artifact(run.info.run_id, str(tmp_path / DEVICES))
         tags = {
-            "fedcore.data": data, "fedcore.partition": partition, "fedcore.method": "a", "fedcore.seed": "0"
+            "fedcore.data": data, "fedcore.partition": partition, "fedcore.method": "a", "fedcore.seed": "0",
+            "fedcore.study": "code", "fedcore.size": "small", "fedcore.setting": "base",
         }  # fmt: skip
         return client.create_model_version(name, "file:///nowhere", run.info.run_id, tags=tags)
 
@@ -112,6 +114,28 @@ def test_what_is_not_there_is_named(client: Any, make: Make):
     assert promotion.find(client, task, "1").version == first.version
 
 
+def test_every_version_is_listed_with_its_accuracy_and_alias(
+    client: Any, make: Make, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    versions = [make([0.5]), make([0.6]), make([0.7])]
+    for version in versions[:2]:
+        promotion.promote(client, version)
+    client.log_metric(versions[1].run_id, "accuracy", 0.6)
+    client.log_metric(versions[1].run_id, "validation_accuracy", 0.125)
+    client.set_model_version_tag(versions[1].name, versions[1].version, "fedcore.setting", "alpha=1")
+    task = versions[0].name.removeprefix("fedcore-")
+    monkeypatch.setattr(runs, "Record", lambda: SimpleNamespace(client=client))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
+    promote.main([task, "versions"])
+    head, _, *rows, advice = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
+    assert head == "version method seed study setting own test, % shared test, % validation, % is"
+    assert rows == [
+        "1 a 0 code (small) base - - - previous", "2 a 0 code (small) alpha=1 60.0 - 12.5 champion",
+        "3 a 0 code (small) base - - -",
+    ]  # fmt: skip
+    assert advice == f"to promote one: python -m flows.promote {task} version=NUMBER"
+
+
 VERSIONS = registry.Versions({"1", "2"}, {"champion": "1"}), registry.Versions({"1"}, {"candidate": "1"})
 
 
@@ -173,6 +197,9 @@ REFUSED = {
     "promote versin=3": "versin: unknown; there is version",
     "promote digits mnist": "usage: python -m flows.promote",
     "promote digits": "model = 'digits': not registered",
+    "promote digits versions": "model = 'digits': not registered",
+    "promote digits verzions": "usage: python -m flows.promote",
+    "promote digits versions version=1": "usage: python -m flows.promote",
     "predict": "arguments are required: rows",
     "predict new.csv --modle digits": "unrecognized arguments: --modle",
     "predict nowhere.csv": "nowhere.csv: no such file or folder",
