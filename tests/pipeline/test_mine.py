@@ -55,8 +55,8 @@ def test_a_run_shows_the_preview_first_and_why_a_method_is_left_out(mine: Mine):
     shown, out = mine.preview.said.out, mine.run.said.out
     assert out.startswith(shown)
     (line,) = (line for line in out.splitlines() if "is left out" in line)
-    assert line.strip().startswith("fedasa is left out: ")
-    assert "the server has 0 examples" in line
+    assert line.strip().startswith("fedasa is left out: the server has 0 examples; ")
+    assert "bearings and cwru alone give the server examples" in line
     assert [label for label in LABELS if f"{label} seed 0 " not in out] == []
 
 
