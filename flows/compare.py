@@ -88,6 +88,7 @@ def show() -> None:
 
         made = comparison.compare(params, *folders(), read_papers(params["studies"]))
         comparison.write(made, PIPELINE / "compare", RESULTS)
+    require(PIPELINE / "compare" / TABLE, PIPELINE / "compare" / CLAIMS)
     ranks = dict.fromkeys(("rank", "test_rank", "shared_rank"), "Int64")
     summary = spreadsheet.read(RESULTS / SUMMARY, dtype=ranks)
     table = pd.read_parquet(PIPELINE / "compare" / TABLE)
