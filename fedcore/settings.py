@@ -12,12 +12,16 @@ from types import UnionType
 from typing import Any, TypeVar, Union, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic_core import ErrorDetails
 
 from fedcore.builders import CONTEXT, settings_of, suggestion
 from fedcore.local import Training
 from fedcore.types import InputError
 
 M = TypeVar("M", bound=BaseModel)
+
+LISTS = ("list_type", "tuple_type", "sequence_str")
+"""The types of pydantic's errors about a value that should be a list."""
 
 
 class Section(BaseModel):
@@ -37,7 +41,10 @@ def model(fn: Callable[..., Any], given: tuple[str, ...] = ()) -> type[BaseModel
 
 
 def check(model: type[M], where: str, values: Any) -> M:
-    """Return the values as a model; raises InputError with the key, the value and the allowed values in one line."""
+    """Return the values as a model; raises InputError with the key, the value and the allowed values in one line.
+
+    where: the name of their section; "" if their keys are typed without one.
+    """
     if not isinstance(values, Mapping):
         raise InputError(f"{where} = {values!r}: must be a section with keys {', '.join(model.model_fields)}")
     try:
@@ -47,12 +54,13 @@ def check(model: type[M], where: str, values: Any) -> M:
     except ValidationError as error:
         errors = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")  # a typo also misses its key
         first, place = errors[0], errors[0]["loc"]
-        said = first["msg"]
+        said = _said(first)
         field = model.model_fields.get(str(place[0])) if place else None
         if field is not None and get_origin(field.annotation) in (Union, UnionType):  # each member says what it misses
-            said = ", or ".join(dict.fromkeys(other["msg"] for other in errors if other["loc"][:1] == place[:1]))
+            mine = [other for other in errors if other["loc"][:1] == place[:1]]
+            said = said if len(mine) == 1 else ", or ".join(dict.fromkeys(other["msg"] for other in mine))
             place = place[:1]
-        key = ".".join([where, *map(str, place)])
+        key = _key(where, *place)
         others = len({other["loc"][:1] for other in errors}) - 1
         more = f" (and {others} more)" if others else ""
         match first["type"]:
@@ -64,6 +72,20 @@ def check(model: type[M], where: str, values: Any) -> M:
         raise InputError(f"{key} = {first['input']!r}: {said[0].lower()}{said[1:]}{more}") from None
 
 
+def _key(*parts: object) -> str:
+    return ".".join(filter(None, map(str, parts)))
+
+
+def _said(error: ErrorDetails) -> str:
+    """Return what an error of pydantic says; of a value in the place of a list, how the list would be written."""
+    given, needed = error["input"], error.get("ctx", {}).get("class")
+    if error["type"] not in LISTS and needed != "Sequence":
+        return error["msg"]
+    if not isinstance(given, str | int | float):
+        return "must be a list"
+    return f"must be a list, for example [{','.join(part.strip() for part in str(given).split(','))}]"
+
+
 def refuse_other_kinds(key: str, given: Any, taken: Any) -> None:
     """Refuse a text or a truth value that was taken as a number, such as '1' or true, and a number as a truth value.
 
@@ -72,7 +94,7 @@ def refuse_other_kinds(key: str, given: Any, taken: Any) -> None:
     if isinstance(given, Mapping) and isinstance(taken, Mapping | BaseModel):
         values = taken if isinstance(taken, Mapping) else taken.__dict__
         for name in given.keys() & values.keys():
-            refuse_other_kinds(f"{key}.{name}", given[name], values[name])
+            refuse_other_kinds(_key(key, name), given[name], values[name])
     elif isinstance(given, list | tuple) and isinstance(taken, list | tuple) and len(given) == len(taken):
         for number, (before, after) in enumerate(zip(given, taken, strict=True)):
             refuse_other_kinds(f"{key}.{number}", before, after)

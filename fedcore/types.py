@@ -241,7 +241,8 @@ class Report:
     series: topic -> metric -> this turn's number, the same for all devices: a row of the table for each device and
     evaluated turn, whose split is the topic. devices: topic -> device -> metric -> number: the last ones of a topic
     become rows of the table. matrices: name -> tensor of any shape, e.g. "plan/<fold>/<label>". words: name -> text;
-    "warning" is shown to the user. counts: like devices, but a topic's numbers are summed over the turns.
+    "warning" is shown to the user, with the name of class k in the place of {k}. counts: like devices, but a topic's
+    numbers are summed over the turns.
     """
 
     series: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from fedcore.errors import InputError
 from tasks.config import environment
 from tasks.config.files import BRIEF, CLAIMS, PAGE, SUMMARY, TABLE
 
@@ -19,6 +20,8 @@ environment.prepare()
 
 PIPELINE = Path("pipeline")
 RESULTS = Path("results")
+RUNS = Path("runs")
+"""Where runs by hand write."""
 PAPERS = Path("docs") / "papers.md"
 
 
@@ -37,7 +40,7 @@ def folders() -> tuple[list[Path], list[Path], list[Path]]:
             PIPELINE / "partition" / study / point.slug / f"seed-{run.seeds[0]}" / "who.png" for point in points
         ]
     results = [PIPELINE / "federate" / study / name for study, name in names]
-    return results, [Path("runs") / "seconds" / name for _, name in names], divisions
+    return results, [RUNS / "seconds" / name for _, name in names], divisions
 
 
 def write() -> None:
@@ -79,11 +82,13 @@ def show() -> None:
 
     params = read()
     if not (RESULTS / SUMMARY).is_file():
+        require(*(folder / TABLE for folder in folders()[0]))
         from tasks.config.papers import read_papers
         from tasks.run import comparison
 
         made = comparison.compare(params, *folders(), read_papers(params["studies"]))
         comparison.write(made, PIPELINE / "compare", RESULTS)
+    require(PIPELINE / "compare" / TABLE, PIPELINE / "compare" / CLAIMS)
     ranks = dict.fromkeys(("rank", "test_rank", "shared_rank"), "Int64")
     summary = spreadsheet.read(RESULTS / SUMMARY, dtype=ranks)
     table = pd.read_parquet(PIPELINE / "compare" / TABLE)
@@ -97,12 +102,19 @@ def show() -> None:
 def show_brief() -> None:
     """Print a line for each of the last answers. Imports nothing more, as every `make run` ends with it."""
     path = PIPELINE / "compare" / BRIEF
-    if not path.is_file():
-        from fedcore.types import InputError
-
-        raise InputError(f"{path}: no such file; make it with: dvc repro")
+    require(path)
     print(path.read_text(), end="")
     print(f"page: {RESULTS / PAGE}   record: make ui   in full: python -m flows.compare show")
+
+
+def require(*outputs: Path) -> None:
+    """Refuse to show what `dvc repro` has not made; says where the answers of runs by hand are, if there are any."""
+    for missing in (path for path in outputs if not path.is_file()):
+        by_hand = sorted(RUNS.glob(f"*/{BRIEF}"), key=lambda path: path.stat().st_mtime)
+        more = (
+            f"; runs by hand have their answers in {RUNS}/*/{BRIEF}, the last one in {by_hand[-1]}" if by_hand else ""
+        )
+        raise InputError(f"{missing}: no such file; make it with: dvc repro{more}")
 
 
 def write_papers() -> None:

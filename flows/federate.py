@@ -160,7 +160,8 @@ class LeftOut:
             raise refused
         if (job.study, row.label) not in self.said:
             self.said.add((job.study, row.label))
-            self.session.print_line(f"  {row.label} is left out: {str(refused).removesuffix(f' (row {row.label})')}")
+            why = str(refused).removeprefix(f"{row.label}: ").removesuffix(f" (row {row.label})")
+            self.session.print_line(f"  {row.label} is left out: {why}")
 
     def drop(
         self, job: Job, setting: Setting, prepared: PreparedData, fed: Federation

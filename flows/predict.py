@@ -6,8 +6,8 @@
     python -m flows.predict new.npy --model digits/3                     an array (N, *shape)
 
 --device: whose model predicts and whose scales prepare the rows. --model: the name of a dataset as `flows.promote`
-shows it, for its champion; with @ALIAS or /NUMBER another version. It may be left out if
-only one dataset has a champion.
+shows it, for its champion; with @ALIAS or /NUMBER another version. It may be left out if only one
+dataset has a champion.
 
 A table has the columns of the training data; if it has that of the devices, each row is its device's.
 """
@@ -15,6 +15,7 @@ A table has the columns of the training data; if it has that of the devices, eac
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from fedcore.data.schema import Schema
+
+TABLES = (".csv", ".tsv", ".parquet", ".xlsx")
+"""Files that are tables, whether or not they can be read."""
 
 
 class Words(argparse.ArgumentParser):
@@ -52,6 +56,7 @@ def main(words: list[str]) -> None:
     given = arguments(words)
     if not given.rows.exists():  # this and a wrong model are refused before the imports below, which take seconds
         raise InputError(f"{given.rows}: no such file or folder")
+    check_place(given.out)
     if (known := registry.read()) is not None:
         registry.choose(known, given.model)
     from fedcore.data.encoding import unknown_texts
@@ -59,8 +64,8 @@ def main(words: list[str]) -> None:
     from tasks.record.runs import Record
     from tasks.report import spreadsheet
 
-    served = promotion.load(Record().client, given.model)
-    rows, index = read(given.rows, served.schema)
+    task, served = promotion.load(Record().client, given.model)
+    rows, index = read(given.rows, served.schema, task)
     for line in unknown_texts(rows, served.schema) if served.schema.columns else ():
         print(f"fedcore: {line}", file=sys.stderr)
     predicted = served.predict(rows, given.device).set_index(index)
@@ -69,8 +74,23 @@ def main(words: list[str]) -> None:
         print(f"{len(predicted)} rows: {given.out}")
 
 
-def read(path: Path, schema: Schema) -> tuple[Any, pd.Index]:
-    """Return the examples at a path, and an index of them, which has a name if it tells more than their order."""
+def check_place(out: Path | None) -> None:
+    """Refuse a file that cannot be written, before anything is predicted for it."""
+    if out is None:
+        return
+    if out.is_dir():
+        raise InputError(f"--out = {out}: is a folder; give a file in it")
+    if not out.parent.is_dir():
+        raise InputError(f"--out = {out}: no such folder")
+    if not os.access(out if out.exists() else out.parent, os.W_OK):
+        raise InputError(f"--out = {out}: you may not write there")
+
+
+def read(path: Path, schema: Schema, task: str) -> tuple[Any, pd.Index]:
+    """Return the examples at a path, and an index of them, which has a name if it tells more than their order.
+
+    task: the name of the model, for messages.
+    """
     import numpy as np
     import pandas as pd
 
@@ -85,6 +105,9 @@ def read(path: Path, schema: Schema) -> tuple[Any, pd.Index]:
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: cannot be read as an array: {error}") from None
         return array, pd.RangeIndex(len(array))
+    if path.suffix.lower() in TABLES:
+        what = "pictures" if len(schema.shape) == 3 else "arrays (.npy)"
+        raise InputError(f"{task} predicts {what}; {path} is a table")
     files = pictures.pictures(path.iterdir() if path.is_dir() else [path])
     if not files:
         raise InputError(f"{path}: no picture ({', '.join(pictures.TYPES)}) and no .npy array")

@@ -1,6 +1,7 @@
 """Show the models that runs proposed, or make one the champion, which `flows.predict` uses.
 
 python -m flows.promote                        each dataset's champion and candidate, and which is better
+python -m flows.promote digits versions        every version: its method, where it comes from, its accuracy, its alias
 python -m flows.promote digits                 promotes the candidate, unless it is not better
 python -m flows.promote digits version=12      promotes any version: a number, candidate or previous
 """
@@ -8,7 +9,7 @@ python -m flows.promote digits version=12      promotes any version: a number, c
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fedcore.errors import InputError
 from tasks.config import environment
@@ -20,23 +21,37 @@ if TYPE_CHECKING:
 environment.prepare()
 
 
-def arguments(words: list[str]) -> tuple[str | None, str | None]:
-    """Parse the arguments of the command line: the dataset and the version, None if they are not given."""
+VERSIONS = "versions"
+"""The word that asks for a list, after a dataset."""
+USAGE = f"usage: python -m flows.promote [DATASET [{VERSIONS} | version=NUMBER]]"
+
+
+class Asked(NamedTuple):
+    """What the command line asks for. version: None if it is not given. listed: to list the versions."""
+
+    task: str | None
+    version: str | None
+    listed: bool
+
+
+def arguments(words: list[str]) -> Asked:
+    """Parse the arguments of the command line."""
     tasks = [word for word in words if "=" not in word]
     given = dict(word.split("=", 1) for word in words if "=" in word)
     asked = given.pop("version", None)
     if given:
         raise InputError(f"{', '.join(given)}: unknown; there is version, as in version=previous")
-    if len(tasks) > 1 or (asked is not None and not tasks):
-        raise InputError("usage: python -m flows.promote [DATASET [version=NUMBER]]")
-    return (tasks[0] if tasks else None), asked
+    listed = tasks[1:] == [VERSIONS]
+    if (tasks[1:] and not listed) or (asked is not None and (listed or not tasks)):
+        raise InputError(USAGE)
+    return Asked(tasks[0] if tasks else None, asked, listed)
 
 
 def main(words: list[str]) -> None:
-    task, asked = arguments(words)
+    task, asked, listed = arguments(words)
     known = registry.read()
     if task is not None and known is not None:  # a wrong name is refused before the imports below, which take seconds
-        registry.require(known, task, asked or registry.CANDIDATE)
+        registry.require(known, task, None if listed else asked or registry.CANDIDATE)
     from tasks.record import promotion
     from tasks.record.runs import Record
 
@@ -47,13 +62,25 @@ def main(words: list[str]) -> None:
         if not names:
             print("no model is registered; run python -m flows.federate")
         return
+    if listed:
+        show_versions(client, task)
+        return
     version = promotion.find(client, task, asked or registry.CANDIDATE)
     found = promotion.compare(client, version)
     if asked is None and found.better in ("no", "not comparable"):
         raise InputError(f"{found}; to promote it all the same, add version={version.version}")
     promotion.promote(client, version)
-    done = "" if found.champion is not None and found.champion.version == version.version else "promoted: "
-    print(f"{found}; {done}models:/{version.name}@{registry.CHAMPION}")
+    print(f"{found.promoted}: models:/{version.name}@{registry.CHAMPION}")
+
+
+def show_versions(client: MlflowClient, task: str) -> None:
+    """Print a line for each version of a registered model."""
+    from tasks.record import promotion
+    from tasks.report.terminal import print_table
+
+    registry.require(promotion.all_versions(client), task)
+    print_table(promotion.COLUMNS, promotion.version_table(client, task))
+    print(f"to promote one: python -m flows.promote {task} version=NUMBER")
 
 
 def summary(client: MlflowClient, name: str) -> str:

@@ -66,6 +66,9 @@ def table(
     Raises InputError for a column of dates or times, for a cell that is not a finite number in a column of numbers, and
     for a label that is a quantity. Messages count rows from 1, after the header.
     """
+    for key, given in (("features", features), ("ignore", ignore), ("categorical", categorical)):
+        if isinstance(given, str):
+            raise InputError(f"data.{key} = {given!r}: must be a list, for example [{given}]")
     if missing not in get_args(Missing):
         raise unknown_value("data.missing", missing, get_args(Missing))
     path = Path(path)
@@ -262,6 +265,9 @@ def read_parquet(file: Path) -> pd.DataFrame:
     return frame
 
 
+SEPARATORS = {";": "';'", "\t": "tabs"}
+"""Of files that are not separated by commas."""
+
 READERS: dict[str, Callable[[Path], pd.DataFrame]] = {".csv": read_csv, ".parquet": read_parquet}
 
 
@@ -270,23 +276,42 @@ def read(file: Path) -> pd.DataFrame:
     if not file.is_file():
         raise InputError(f"data.path = {file}: no such file; give a {' or '.join(READERS)} file or a folder of them")
     if file.suffix not in READERS:
-        raise unknown_value(f"format of data.path = {file}", file.suffix, READERS)
+        raise InputError(f"data.path = {file}: {file.suffix!r} cannot be read, only .csv (commas) and .parquet")
     try:
         frame = READERS[file.suffix](file)
     except Exception as error:  # damaged bytes make the readers raise anything, a SyntaxError among others
+        refuse_other_separators(file)
         why = " ".join(str(error).split())
-        raise InputError(
-            f"data.path = {file}: cannot be read as {file.suffix} ({why}); repair or replace the file"
-        ) from error
+        advice = "save it as UTF-8" if isinstance(error, UnicodeDecodeError) else "repair or replace the file"
+        raise InputError(f"data.path = {file}: cannot be read as {file.suffix} ({why}); {advice}") from error
+    if len(frame.columns) == 1:
+        refuse_other_separators(file)
     if frame.empty:
         raise InputError(f"data.path = {file}: no rows; a file needs a header and at least one example")
     return frame
+
+
+def refuse_other_separators(file: Path) -> None:
+    """Raise InputError for a CSV file whose first line has more semicolons or tabs than commas, as some programs write.
+
+    It is asked of a file that cannot be read, or has one column: a name may contain a semicolon.
+    """
+    if file.suffix != ".csv":
+        return
+    with file.open(encoding="utf-8-sig", errors="replace") as opened:
+        head = opened.readline(1 << 16)
+    for mark, said in SEPARATORS.items():
+        if head.count(mark) > head.count(","):
+            advice = "save the file as UTF-8 with commas between columns and points in numbers"
+            raise InputError(f"data.path = {file}: columns are separated by {said}: {advice}")
 
 
 def texts(file: Path, frame: pd.DataFrame, name: str) -> NDArray[np.str_]:
     """Return a column of names as strings, none of which may be missing."""
     found = words(frame, name)
     with naming(file):
+        for row in np.flatnonzero(frame[name].isna()).tolist():
+            raise InputError(f"column {name!r}, row {row + 1}: the cell is missing; fill it in or remove the row")
         for row in np.flatnonzero(np.isin(found, ["", "inf", "-inf"])).tolist():
             raise cell_error(frame, name, row, "a name or a number; fill it in or remove the row")
     return found

@@ -168,7 +168,7 @@ def begin_aligning(
     if len(public.server_data) < 2:
         raise InputError(
             f"fedasa: the server has {len(public.server_data)} examples; the auxiliary model needs one to learn from "
-            "and one to be tested on"
+            "and one to be tested on (of all datasets, bearings and cwru alone give the server examples)"
         )
     _, messages = initial_messages(public, seed, common=common)
     whole = init(next(iter(public.nets.values())), generator(seed, "init"))

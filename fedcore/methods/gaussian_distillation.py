@@ -134,7 +134,7 @@ def distil(
 def report(known: Mapping[str, Mapping[int, object]], counts: Tensor, minimum: int) -> Report:
     """Warn of classes of which no device tells."""
     told = {label for parts in known.values() for label in parts}
-    missing = [str(c) for c in counts.sum(0).nonzero()[:, 0].tolist() if c not in told]
+    missing = [f"{{{c}}}" for c in counts.sum(0).nonzero()[:, 0].tolist() if c not in told]
     if ALL in told or not missing:
         return Report()
     return Report(words={"warning": f"no device has {minimum} examples of class {', '.join(missing)}: not drawn"})

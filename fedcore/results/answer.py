@@ -292,7 +292,7 @@ def _advise(
     if gain is None:
         return Advice(
             Action.UNSURE, best, _mean(runs[best]), best,
-            reason="there is only one seed, and two are the least",
+            reason="at least two seeds are needed",
         )  # fmt: skip
     action = decide(gain, matters)
     method = _best(runs, alone)

@@ -6,11 +6,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
 from fedcore.types import Method, Numbers, Params, Report, Scores
+
+WARNING = "warning"
+"""The name of the words that are shown to the user."""
 
 
 def series(reports: Sequence[Report]) -> dict[str, dict[str, list[float]]]:
@@ -68,3 +73,18 @@ def over_rounds(reports: Sequence[Report], name: str) -> dict[int, Tensor]:
 def words(reports: Sequence[Report], name: str) -> list[str]:
     """Return the distinct strings of that name, in the order of their first turn."""
     return [*dict.fromkeys(one.words[name] for one in reports if name in one.words)]
+
+
+def name_classes(reports: Sequence[Report], classes: Sequence[str]) -> list[Report]:
+    """Return the reports with the name of class k in the place of {k} in their warnings; a server knows only k."""
+
+    def name(found: re.Match[str]) -> str:
+        number = int(found[1])
+        return repr(classes[number]) if number < len(classes) else found[0]
+
+    return [
+        replace(one, words={**one.words, WARNING: re.sub(r"\{(\d+)\}", name, one.words[WARNING])})
+        if WARNING in one.words
+        else one
+        for one in reports
+    ]

@@ -1,14 +1,15 @@
 """A command's help, and how it ends: what a user must know stands in one line on stderr. Imports nothing slow.
 
 Exit codes: 0; 1 if the run cannot go on for a reason outside of it (run it again); 2 for bad input; 128 and the
-number of the signal that stopped it, 130 for Ctrl-C. An error of the code, or of a user's own method, is 1 with its
-traceback, without the frames of other packages.
+number of the signal that stopped it, 130 for Ctrl-C, 141 if whoever reads its output has left, as `head` does. An error
+of the code, or of a user's own method, is 1 with its traceback, without the frames of other packages.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import sys
 import traceback
@@ -18,6 +19,8 @@ from contextlib import contextmanager, suppress
 CONTINUE = "finished steps are kept, run the same command to continue"
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Errors of a write for which there is no room."""
+STDOUT = 1
+"""The number of standard output's file."""
 
 
 class Failed(RuntimeError):
@@ -57,7 +60,10 @@ def report_bad_input() -> Iterator[None]:
     """Report in one line why a command ended early, and exit with its code."""
     try:
         with _stop_on_signals():
-            yield
+            try:
+                yield
+            finally:
+                sys.stdout.flush()  # what waits is written here, where an error of it is still reported
     except KeyboardInterrupt as stopped:
         _leave(128 + getattr(stopped, "number", signal.SIGINT), f"stopped; {CONTINUE}")
     except Failed as error:
@@ -67,11 +73,21 @@ def report_bad_input() -> Iterator[None]:
 
         if isinstance(error, InputError):
             _leave(2, str(error))
+        if isinstance(error, BrokenPipeError) and _reader_left():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)  # Python writes what is left as it ends
+            sys.exit(128 + signal.SIGPIPE)
         if isinstance(error, OSError) and error.errno in FULL:
             _leave(1, no_room(error, error.filename or "a file"))
         shorten_traceback(error)
         traceback.print_exception(error)
         sys.exit(1)
+
+
+def _reader_left() -> bool:
+    """Return whether standard output is a pipe that nobody reads any more; another pipe's error is one of the code."""
+    poll = select.poll()
+    poll.register(STDOUT, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def _leave(code: int, line: str) -> None:

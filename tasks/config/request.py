@@ -90,7 +90,7 @@ def parse(words: list[str]) -> Request:
     for one, many in (("study", "studies"), ("seed", "seeds"), ("method", "methods")):
         if one in given:
             asked[many] = [given.pop(one)]
-    return check(Request, "request", {**asked, "changes": given})
+    return check(Request, "", {**asked, "changes": given})
 
 
 def ask(words: list[str]) -> Request:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from annotated_types import Ge
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from fedcore.builders import suggestion
 from fedcore.methods import builder
@@ -34,7 +34,14 @@ def _check_place(place: str) -> str:
     return place
 
 
-Seeds = Annotated[list[Annotated[int, Ge(0)]], Field(min_length=1)]
+def _several(given: Any) -> Any:
+    """Refuse a number: whether it would be one seed, or so many, is not clear."""
+    if isinstance(given, int):
+        raise ValueError("must be a list, for example [0,1,2]")
+    return given
+
+
+Seeds = Annotated[list[Annotated[int, Ge(0)]], Field(min_length=1), BeforeValidator(_several)]
 
 Address = Annotated[str, AfterValidator(_check_address)]
 

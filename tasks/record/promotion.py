@@ -28,6 +28,15 @@ PROPOSAL = "fedcore.proposal"
 SAME = ("fedcore.data", "fedcore.partition")
 """The tags of a version that name the data which its run held out."""
 
+SCORES = {
+    "accuracy": "own test, %",
+    "shared_accuracy": "shared test, %",
+    "validation_accuracy": "validation, %",
+}  # fmt: skip
+"""The metrics of a version's run that a list of versions shows -> their columns."""
+COLUMNS = ("version", "method", "seed", "study", "setting", *SCORES.values(), "is")
+"""The columns of a list of versions; the last one has the aliases."""
+
 
 @dataclass(frozen=True)
 class Proposal:
@@ -39,12 +48,22 @@ class Proposal:
     why: str
 
     def __str__(self) -> str:
-        what = f"{self.version.name} version {self.version.version} ({describe(self.version)})"
         if self.champion is None:
-            return f"{what}: there is no champion yet"
+            return f"{self._what}: there is no champion yet"
         if self.champion.version == self.version.version:
-            return f"{what} is the champion"
-        return f"{what}: better than the champion, version {self.champion.version}? {self.better}; {self.why}"
+            return f"{self._what} is the champion"
+        return f"{self._what}: better than the champion, version {self.champion.version}? {self.better}; {self.why}"
+
+    @property
+    def promoted(self) -> str:
+        """What to say after its promotion."""
+        if self.champion is None:
+            return f"{self._what}: promoted; it is the first champion"
+        return str(self) if self.champion.version == self.version.version else f"{self}; promoted"
+
+    @property
+    def _what(self) -> str:
+        return f"{self.version.name} version {self.version.version} ({describe(self.version)})"
 
 
 def describe(version: ModelVersion) -> str:
@@ -72,7 +91,7 @@ def propose(client: MlflowClient, version: ModelVersion, promote_better: bool) -
         return str(found)
     if promote_better and found.better in ("", "yes"):
         promote(client, version)
-        return f"{found}; promoted"
+        return found.promoted
     return f"{found}; to promote it: python -m flows.promote {version.name.removeprefix(FAMILY)}"
 
 
@@ -127,6 +146,30 @@ def all_versions(client: MlflowClient) -> dict[str, Versions]:
     }
 
 
+def version_table(client: MlflowClient, task: str) -> list[list[str]]:
+    """Return a row of texts for each version of a task's model, with the columns of COLUMNS, the oldest first."""
+    named: dict[str, list[str]] = {}
+    for word, number in all_versions(client)[task].aliases.items():
+        named.setdefault(number, []).append(word)
+    found = client.search_model_versions(f"name = '{registered(task)}'")
+    return [
+        _cells(client, one, ", ".join(sorted(named.get(str(one.version), []))))
+        for one in sorted(found, key=lambda one: int(one.version))
+    ]
+
+
+def _cells(client: MlflowClient, version: ModelVersion, aliases: str) -> list[str]:
+    tags = version.tags
+    try:
+        scores = client.get_run(version.run_id).data.metrics
+    except MlflowException:  # deleted for good
+        scores = {}
+    shown = [f"{100 * scores[name]:.1f}" if name in scores else "-" for name in SCORES]
+    study = f"{tags.get('fedcore.study', '-')} ({tags.get('fedcore.size', '-')})"
+    named = [tags.get(f"fedcore.{key}", "-") for key in ("method", "seed", "setting")]
+    return [str(version.version), *named[:2], study, named[2], *shown, aliases]
+
+
 def find(client: MlflowClient, task: str, word: str) -> ModelVersion:
     """Return a version by its number or alias; raises InputError, which names what there is."""
     registry.require(all_versions(client), task, word)
@@ -134,8 +177,12 @@ def find(client: MlflowClient, task: str, word: str) -> ModelVersion:
     return client.get_model_version(name, word) if word.isdigit() else client.get_model_version_by_alias(name, word)
 
 
-def load(client: MlflowClient, asked: str | None) -> ServedModels:
-    """Return the models of a version. asked: "task", "task@alias" or "task/number"; None: the only task's champion."""
-    version = find(client, *registry.choose(all_versions(client), asked))
+def load(client: MlflowClient, asked: str | None) -> tuple[str, ServedModels]:
+    """Return the task and the models of a version.
+
+    asked: "task", "task@alias" or "task/number"; None: the only champion.
+    """
+    task, word = registry.choose(all_versions(client), asked)
+    version = find(client, task, word)
     place = mlflow.artifacts.download_artifacts(f"models:/{version.name}/{version.version}")
-    return models.load(Path(place))
+    return task, models.load(Path(place))

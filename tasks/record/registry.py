@@ -56,24 +56,34 @@ def read() -> dict[str, Versions] | None:
     return {name.removeprefix(FAMILY): one for name, one in found.items() if name.startswith(FAMILY)}
 
 
-def require(known: Mapping[str, Versions], task: str, word: str) -> None:
+def require(known: Mapping[str, Versions], task: str, word: str | None = None) -> None:
     """Raise InputError, which names what there is, if a task has no model, or no version of that number or alias."""
     if task not in known:
         tasks = ", ".join(known) or "none; run python -m flows.federate"
         raise InputError(f"model = {task!r}: not registered; there is: {tasks}")
-    if word not in (known[task].numbers if word.isdigit() else known[task].aliases):
+    if word is not None and word not in (known[task].numbers if word.isdigit() else known[task].aliases):
         aliases = sorted(known[task].aliases.items())
         shown = ", ".join(f"{one} (version {number})" for one, number in aliases) or "no alias"
         raise InputError(f"version = {word!r}: {registered(task)} has no such version; it has {shown}")
 
 
+def only_champion(known: Mapping[str, Versions]) -> str:
+    """Return the only task that has a champion; raises InputError, which says what to do, if it is not one."""
+    led = [task for task, versions in known.items() if CHAMPION in versions.aliases]
+    if len(led) == 1:
+        return led[0]
+    if led:
+        raise InputError(f"--model: must be one of {', '.join(led)}")
+    if not known:
+        raise InputError("--model: no model is registered; run python -m flows.federate")
+    which = next(iter(known)) if len(known) == 1 else f"NAME, NAME is {' or '.join(known)}"
+    raise InputError(f"--model: no model has been promoted; promote one: python -m flows.promote {which}")
+
+
 def choose(known: Mapping[str, Versions], asked: str | None) -> tuple[str, str]:
-    """Return the task and version of "task", "task@alias" or "task/number"; None: the only champion's, or only task."""
+    """Return the task and version of "task", "task@alias" or "task/number"; None: the only champion's."""
     if asked is None:
-        led = [task for task, versions in known.items() if CHAMPION in versions.aliases] or [*known]
-        if len(led) != 1:
-            raise InputError(f"--model: must be one of {', '.join(led) or 'none; run python -m flows.federate'}")
-        asked = led[0]
+        asked = only_champion(known)
     task, _, word = re.split("([@/])", f"{asked}@", maxsplit=1)
     word = word.removesuffix("@")
     try:

@@ -50,10 +50,11 @@ def print_forecast(rows: Iterable[Expected], console: Console | None = None) -> 
     console.print(table)
     unknown = sorted({kind for row in found for kind in row.unknown})
     if unknown:
-        console.print(Text(f"+ what takes no time yet, since none has run here: {', '.join(unknown)}"))
+        console.print(Text(f"+ not in the sum, since no such step has run here: {', '.join(unknown)}"))
     flow, worker = (_size(max((getattr(row, name) for row in found), default=0)) for name in ("flow", "worker"))
     console.print(Text(f"tensors in memory: {flow} in the flow's process, {worker} in a worker"))
     console.print(Text("Seconds are medians of this project's journal; a message is as large as a device's first."))
+    console.print(Text("Starting, and writing the record, take some ten seconds more."))
 
 
 def _cells(rows: list[Expected]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 from rich import box
@@ -56,6 +56,16 @@ def print_claims(claims: pd.DataFrame, console: Console | None = None) -> None:
             numbers = where_it_holds(row["numbers"])
             console.print(Text(f"    {row['rule']}{where} ({row['of']}): {numbers}", style="dim"))
         console.print()
+
+
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], console: Console | None = None) -> None:
+    """Print a table of texts; a cell that is too wide goes on in the next line."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for head in heads:
+        table.add_column(Text(head), overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    (console or standard()).print(table)
 
 
 def standard() -> Console:

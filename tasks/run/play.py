@@ -39,8 +39,9 @@ def run_method(
     )
     played = list(rounds(method, fed, seed, session.steps, every))
     session.advance_to(local_before + count_local_steps(method, len(fed.devices)))
-    turn_reports: list[Report] = session.store.get([one.report for one in played])
-    for warning in reports.words(turn_reports, "warning"):
+    told: list[Report] = session.store.get([one.report for one in played])
+    turn_reports = name_classes(session.store, prepared, told)
+    for warning in reports.words(turn_reports, reports.WARNING):
         session.print_line(f"  {row.label}: {warning}")
     models = deploy_models(session.steps, method, fed, played[-1].state)
     plane = embed_features(session, row, fed, models, played[-1].state, seed) if "features" in show else None
@@ -70,6 +71,13 @@ def embed_features(
         session.print_line(f"  {row.label}: no picture of its features; {error}")
         return None
     return found
+
+
+def name_classes(store: Store, prepared: PreparedData, told: list[Report]) -> list[Report]:
+    """Return reports whose warnings name the data's classes; reads the data only if there are warnings."""
+    if not reports.words(told, reports.WARNING):
+        return told
+    return reports.name_classes(told, store.get(prepared.dataset).classes)
 
 
 def count_examples(store: Store, prepared: PreparedData) -> dict[str, int]:

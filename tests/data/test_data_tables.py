@@ -125,9 +125,14 @@ REFUSED = {
     "an ignored label": ("a,y\n1,0\n2,1\n", {"ignore": ["y"]}, ["data.ignore", "'y' is also in use"]),
     "label and split the same": ("a,y\n1,train\n2,test\n", {"split": "y"}, ["must be different columns"]),
     "an unknown way with gaps": ("a,y\n1,0\n2,1\n", {"missing": "mean"}, ["data.missing = 'mean'", "median, drop"]),
-    "nan in the label": ("a,y\n1,0\n2,1\n3,\n", {}, ["column 'y', row 3"]),
+    "nan in the label": ("a,y\n1,0\n2,1\n3,\n", {}, ["column 'y', row 3: the cell is missing; fill it in or remove"]),
     "inf in the label": ("a,y\n1,0\n2,inf\n", {}, ["column 'y', row 2"]),
-    "nan in the device": ("a,d,y\n1,,0\n2,q,1\n", {"device": "d"}, ["column 'd', row 1"]),
+    "nan in the device": ("a,d,y\n1,,0\n2,q,1\n", {"device": "d"}, ["column 'd', row 1: the cell is missing"]),
+    "a text for a list": ("a,y\n1,0\n", {"ignore": "s99"}, ["data.ignore = 's99': must be a list, for example [s99]"]),
+    "semicolons": ("a;b;y\n1;2;0\n3;4;1\n", {}, ["separated by ';': save the file as UTF-8 with commas"]),
+    "semicolons and decimal commas": ("a;b;y\n1,5;2,5;0\n3,5;4;1\n", {}, ["separated by ';'", "points in numbers"]),
+    "semicolons and a decimal comma a row": ("a;y\n1,5;0\n3,5;1\n", {}, ["separated by ';'"]),
+    "tabs": ("a\tb\ty\n1\t2\t0\n", {}, ["separated by tabs"]),
     "unknown split": (
         "a,s,y\n1,train,0\n2,dev,1\n",
         {"split": "s"},
@@ -157,14 +162,23 @@ def test_table_refused(tmp_path, case):
 
 def test_table_files_refused(tmp_path):
     assert "no such file" in refusal("table", path=tmp_path / "none.csv", label="y")
-    (tmp_path / "t.xlsx").touch()
-    assert "'.xlsx'" in refusal("table", path=tmp_path / "t.xlsx", label="y")
-    (tmp_path / "t.csv").write_bytes(b"a,y\n\xff\xfe,1\n")
-    assert "t.csv" in refusal("table", path=tmp_path / "t.csv", label="y")
+    for name in ("t.xlsx", "t.tsv"):
+        (tmp_path / name).touch()
+        line = refusal("table", path=tmp_path / name, label="y")
+        assert line.endswith(f"{name}: {name[1:]!r} cannot be read, only .csv (commas) and .parquet")
+    (tmp_path / "t.csv").write_bytes("a,y\n1,grün\n2,rot\n".encode("latin-1"))
+    assert refusal("table", path=tmp_path / "t.csv", label="y").endswith("; save it as UTF-8")
+    (tmp_path / "t.csv").write_bytes("a;y\n1;grün\n2;rot\n".encode("latin-1"))
+    assert "separated by ';': save the file as UTF-8" in refusal("table", path=tmp_path / "t.csv", label="y")
     whole = written(ROWS, tmp_path / "t.parquet").read_bytes()
     for keep in range(0, len(whole), 97):
         (tmp_path / "t.parquet").write_bytes(whole[:keep])
         assert "t.parquet: cannot be read" in refusal("table", path=tmp_path / "t.parquet", label="kind")
+
+
+def test_a_name_may_have_semicolons(tmp_path):
+    (tmp_path / "t.csv").write_text("a;b;c;d,y\n1,0\n2,1\n")
+    assert load("table", path=tmp_path / "t.csv", label="y").train.x.tolist() == [[1], [2]]
 
 
 def test_table_folder_refused(tmp_path):

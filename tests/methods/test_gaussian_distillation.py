@@ -136,7 +136,7 @@ def test_a_class_of_which_nobody_tells_is_named():
     rare = counts.argmin().item()
     alone = replace(FED, devices={"c": FED.devices["c"]})
     *_, one = run(distillation(minimum=4), alone, 0, Inline())
-    assert one.report.words == {"warning": f"no device has 4 examples of class {rare}: not drawn"}
+    assert one.report.words == {"warning": f"no device has 4 examples of class {{{rare}}}: not drawn"}
     *_, every = run(distillation(minimum=2), alone, 0, Inline())
     assert every.report.words == {}
 

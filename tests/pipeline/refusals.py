@@ -249,6 +249,15 @@ CASES: dict[str, Case] = {
     "a key that prune does not have": Case("flows.prune", "weeks=1", ("weeks", "days"), {}),
     "nothing to compare": Case("flows.compare", "", ("dvc repro",), {}),
     "nothing to show": Case("flows.compare", "show", ("dvc repro",), {}),
+    "a summary alone to show": Case(
+        "flows.compare", "show", ("pipeline/compare/table.parquet", "dvc repro"), {"results/summary.csv": b"method\n"}
+    ),
+    "runs by hand alone to show": Case(
+        "flows.compare", "show", ("dvc repro", "runs/ab/answers.txt"), {"runs/ab/answers.txt": b"code: Use lmf"}
+    ),
+    "runs by hand alone to show in short": Case(
+        "flows.compare", "answers", ("dvc repro", "runs/ab/answers.txt"), {"runs/ab/answers.txt": b"code: Use lmf"}
+    ),
 }
 
 NOWHERE = "http://127.0.0.1:9/api"

@@ -55,8 +55,8 @@ def test_a_run_shows_the_preview_first_and_why_a_method_is_left_out(mine: Mine):
     shown, out = mine.preview.said.out, mine.run.said.out
     assert out.startswith(shown)
     (line,) = (line for line in out.splitlines() if "is left out" in line)
-    assert line.strip().startswith("fedasa is left out: ")
-    assert "the server has 0 examples" in line
+    assert line.strip().startswith("fedasa is left out: the server has 0 examples; ")
+    assert "bearings and cwru alone give the server examples" in line
     assert [label for label in LABELS if f"{label} seed 0 " not in out] == []
 
 
@@ -115,7 +115,7 @@ def test_a_schema_and_a_model_predict_the_test_rows_as_they_were_scored(mine: Mi
 def test_the_champion_predicts_the_test_rows_exactly_as_it_was_scored(mine: Mine):
     """By `flows.promote` and `flows.predict`, from a CSV file with rows of all sites."""
     (label,) = re.findall(r"fedcore-machines-fault version \d+ \((\w+), seed 0\)", mine.promoted.out)
-    assert "promoted: models:/fedcore-machines-fault@champion" in mine.promoted.out
+    assert "promoted; it is the first champion: models:/fedcore-machines-fault@champion" in mine.promoted.out
     assert len(mine.labels) == len(mine.new)
     table = pd.read_parquet(results(mine) / "mine-0" / "table.parquet")
     last = table[(table["method"] == label) & (table["metric"] == "accuracy") & (table["split"] == "test")]

@@ -179,7 +179,7 @@ def test_the_studys_run_has_the_answer_numbers_page_and_pictures(runs: dict[str,
     study = runs["study"]
     note = study.data.tags["mlflow.note.content"]
     assert "**code: base (digits): Cannot say**" in note
-    assert "only one seed" in note
+    assert "at least two seeds are needed" in note
     assert "| rank | method |" in note
     last = table[(table["metric"] == "accuracy") & (table["split"] == "test")]
     for label in METHODS:

@@ -47,6 +47,12 @@ def test_different_words_are_told_once_each():
     assert reports.words([Report(), *told], "warning") == ["slow", "failed"]
 
 
+def test_a_warning_names_classes_in_the_place_of_their_numbers():
+    told = [Report(words={"warning": "no {1}, {0} or {2}: {x}", "status": "{1}"}), Report()]
+    named = reports.name_classes(told, ["leak", "worn"])
+    assert named == [Report(words={"warning": "no 'worn', 'leak' or {2}: {x}", "status": "{1}"}), Report()]
+
+
 def median(server, updates, turn):
     """Send the median of the models; report how far everyone is from it."""
     stacked = {

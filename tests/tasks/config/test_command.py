@@ -58,14 +58,41 @@ def test_a_file_without_room_ends_a_flow_in_a_line_and_leaves_no_part(tmp_path: 
     assert not [*(tmp_path / "a").iterdir()]
 
 
+READ_BY_NOBODY = """
+from tasks.config.command import report_bad_input
+with report_bad_input():
+    {what}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "what",
+    ["print('row\\n' * 99999)", "print('row')", "print('row'); raise SystemExit", "import os; os.write(1, b'row')"],
+)
+def test_a_command_whose_reader_has_left_ends_quietly(what: str):
+    """As `| head` does; a short output is written as the command ends."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    call = [sys.executable, "-c", READ_BY_NOBODY.format(what=what)]
+    done = subprocess.run(call, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
 def broken() -> None:
     json.loads("{")
+
+
+def cut_off() -> None:
+    raise BrokenPipeError(errno.EPIPE, "a worker's")
 
 
 @pytest.mark.parametrize(
     ("fail", "last"),
     [
         (broken, "json.decoder.JSONDecodeError: Expecting property name"),
+        (cut_off, "BrokenPipeError: [Errno 32] a worker's"),
         (partial(os.stat, "no such file"), "FileNotFoundError: [Errno 2] No such file or directory: 'no such file'"),
     ],
 )

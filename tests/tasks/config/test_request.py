@@ -83,6 +83,27 @@ def test_a_wrong_setting_of_one_exchange_is_refused(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("word", "line"),
     [
+        ("seeds=3", "seeds = 3: must be a list, for example [0,1,2]"),
+        ("run.seeds=3", "run.seeds = 3: must be a list, for example [0,1,2]"),
+        ("methods=a, b", "methods = 'a, b': must be a list, for example [a,b]"),
+        ("studies=code", "studies = 'code': must be a list, for example [code]"),
+        ("size=[1]", "size = [1]: input should be a valid string"),
+        ("data.ignore=s99", "data.ignore = 's99': must be a list, for example [s99]"),
+        ("data.categorical=s99", "data.categorical = 's99': must be a list, for example [s99]"),
+        ("data.features=a,b", "data.features = 'a,b': must be a list, for example [a,b]"),
+        ("net.widths=32", "net.widths = 32: must be a list, for example [32]"),
+        ("net.widths={}", "net.widths = {}: must be a list"),
+    ],
+)
+def test_what_should_be_a_list_is_refused_with_an_example(monkeypatch: pytest.MonkeyPatch, word: str, line: str):
+    monkeypatch.chdir(ROOT)
+    words = ["data.name=table", "data.path=t.csv", "data.label=y", "net.name=mlp", word]
+    assert refusal(lambda: plan_jobs(ask(words))) == line
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
         ("analytic.rank=30", "analytic.rank = 30: b has 20 examples, must be at most 20 (row analytic)"),
         ("analytic.rank=300", "analytic.rank = 300: must be at most features + 1 = 201 (row analytic)"),
         ("analytic.reg=0", "analytic.reg = 0: 120 examples do not determine 201 weights of a class; set a larger reg"),

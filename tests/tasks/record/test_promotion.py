@@ -9,14 +9,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlflow
 import pytest
 from tables import frame, rows
 
+from fedcore.data.schema import Schema
 from fedcore.types import InputError
-from tasks.record import promotion, registry
+from flows import predict, promote
+from tasks.record import promotion, registry, runs
 from tasks.record.metrics import DEVICES, device_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own
@@ -37,7 +40,8 @@ def make(client: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Make:
         (tmp_path / DEVICES).write_bytes(device_table(frame(rows({"a": [accuracy]}))))
         client.log_artifact(run.info.run_id, str(tmp_path / DEVICES))
         tags = {
-            "fedcore.data": data, "fedcore.partition": partition, "fedcore.method": "a", "fedcore.seed": "0"
+            "fedcore.data": data, "fedcore.partition": partition, "fedcore.method": "a", "fedcore.seed": "0",
+            "fedcore.study": "code", "fedcore.size": "small", "fedcore.setting": "base",
         }  # fmt: skip
         return client.create_model_version(name, "file:///nowhere", run.info.run_id, tags=tags)
 
@@ -87,13 +91,13 @@ def test_a_candidate_is_compared_on_the_same_data(
     promotion.promote(client, present)
     assert promotion.compare(client, candidate).better == better
     # The nightly rule promotes a better one only.
-    promotion.propose(client, candidate, True)
+    assert promotion.propose(client, candidate, True).endswith("; promoted") == (better == "yes")
     assert champion(client, present) == str((candidate if better == "yes" else present).version)
 
 
 def test_the_nightly_rule_promotes_the_first_one(client: Any, make: Make):
     first = make([0.5])
-    assert promotion.propose(client, first, True).endswith("; promoted")
+    assert promotion.propose(client, first, True).endswith("(a, seed 0): promoted; it is the first champion")
     assert champion(client, first) == str(first.version)
     assert promotion.propose(client, first, True).endswith("is the champion")
 
@@ -110,11 +114,38 @@ def test_what_is_not_there_is_named(client: Any, make: Make):
     assert promotion.find(client, task, "1").version == first.version
 
 
+def test_every_version_is_listed_with_its_accuracy_and_alias(
+    client: Any, make: Make, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    versions = [make([0.5]), make([0.6]), make([0.7])]
+    for version in versions[:2]:
+        promotion.promote(client, version)
+    client.log_metric(versions[1].run_id, "accuracy", 0.6)
+    client.log_metric(versions[1].run_id, "validation_accuracy", 0.125)
+    client.set_model_version_tag(versions[1].name, versions[1].version, "fedcore.setting", "alpha=1")
+    task = versions[0].name.removeprefix("fedcore-")
+    monkeypatch.setattr(runs, "Record", lambda: SimpleNamespace(client=client))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
+    promote.main([task, "versions"])
+    head, _, *rows, advice = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
+    assert head == "version method seed study setting own test, % shared test, % validation, % is"
+    assert rows == [
+        "1 a 0 code (small) base - - - previous", "2 a 0 code (small) alpha=1 60.0 - 12.5 champion",
+        "3 a 0 code (small) base - - -",
+    ]  # fmt: skip
+    assert advice == f"to promote one: python -m flows.promote {task} version=NUMBER"
+
+
 VERSIONS = registry.Versions({"1", "2"}, {"champion": "1"}), registry.Versions({"1"}, {"candidate": "1"})
 
 
 @pytest.mark.parametrize(
-    ("led", "answer"), [("", "--model: must be one of a, b"), ("b", "b"), ("ab", "--model: must be one of a, b")]
+    ("led", "answer"),
+    [
+        ("", r"^--model: no model has been promoted; promote one: python -m flows\.promote NAME, NAME is a or b$"),
+        ("b", "b"),
+        ("ab", "^--model: must be one of a, b$"),
+    ],
 )
 def test_the_only_champion_is_chosen(led: str, answer: str):
     known = {task: VERSIONS[task not in led] for task in "ab"}
@@ -126,7 +157,9 @@ def test_the_only_champion_is_chosen(led: str, answer: str):
 
 
 def test_the_only_model_without_a_champion_is_told_how_to_get_one():
-    with pytest.raises(InputError, match=r"promote one: python -m flows\.promote b"):
+    with pytest.raises(
+        InputError, match=r"^--model: no model has been promoted; promote one: python -m flows\.promote b$"
+    ):
         registry.choose({"b": VERSIONS[1]}, None)
 
 
@@ -153,14 +186,26 @@ def test_a_record_that_is_no_readable_file_is_left_to_mlflow(tmp_path: Path, mon
     assert registry.read() is None
 
 
+@pytest.mark.parametrize(("shape", "what"), [((1, 8, 8), "pictures"), ((1, 512), r"arrays \(\.npy\)")])
+@pytest.mark.parametrize("name", ["new.csv", "new.TSV", "new.parquet"])
+def test_a_model_of_pictures_or_signals_says_so_of_a_table(shape: tuple[int, ...], what: str, name: str):
+    with pytest.raises(InputError, match=rf"^digits predicts {what}; {name} is a table$"):
+        predict.read(Path(name), Schema(shape, "float32", ("a", "b")), "digits")
+
+
 REFUSED = {
     "promote versin=3": "versin: unknown; there is version",
     "promote digits mnist": "usage: python -m flows.promote",
     "promote digits": "model = 'digits': not registered",
+    "promote digits versions": "model = 'digits': not registered",
+    "promote digits verzions": "usage: python -m flows.promote",
+    "promote digits versions version=1": "usage: python -m flows.promote",
     "predict": "arguments are required: rows",
     "predict new.csv --modle digits": "unrecognized arguments: --modle",
     "predict nowhere.csv": "nowhere.csv: no such file or folder",
-    "predict new.csv": "--model: must be one of none; run python -m flows.federate",
+    "predict new.csv --out none/labels.csv": "--out = none/labels.csv: no such folder",
+    "predict new.csv --out .": "--out = .: is a folder",
+    "predict new.csv": "--model: no model is registered; run python -m flows.federate",
     "predict new.csv --model digits@champion": "model = 'digits': not registered",
 }
 REFUSING = """

@@ -107,7 +107,7 @@ def test_numbers_and_facts_are_those_of_the_answer():
     assert answer_numbers(given) == {"study": {"accuracy": 0.7375, "gain": 0.1125}}
     alone = answers(table[table["seed"] == 0], frozenset())
     assert [facts(one) for one in alone.values()] == [[], []]
-    assert brief(alone).splitlines()[1] == "study: two: Cannot say: there is only one seed, and two are the least"
+    assert brief(alone).splitlines()[1] == "study: two: Cannot say: at least two seeds are needed"
     assert [*answer_numbers(alone)["study"]] == ["accuracy"]
 
 
