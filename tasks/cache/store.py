@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as save_arrays
 from safetensors.torch import load, save
 
 from fedcore.data import Dataset
@@ -87,7 +88,7 @@ class Store:
             place = leaf.untyped_storage().data_ptr()
             tensors[name] = leaf.clone() if place in seen else leaf
             seen.add(place)
-        content = save(tensors, {HEADER: json.dumps(shape, sort_keys=True, separators=(",", ":"))})
+        content = _to_bytes(tensors, {HEADER: json.dumps(shape, sort_keys=True, separators=(",", ":"))})
         ref = Ref(digest_of(content), getattr(value, "nbytes", sum(t.nbytes for t in tensors.values())))
         self._keep(ref, content)
         return ref
@@ -151,6 +152,13 @@ class Store:
         """Raise DamagedBlob unless the blob exists and is intact."""
         if not self.holds(ref):
             raise DamagedBlob(f"blob {ref.digest} is missing or damaged")
+
+
+def _to_bytes(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> bytes:
+    """Return a file's bytes; through NumPy, which takes half as long for small tensors, unless it lacks their type."""
+    if any(tensor.dtype == torch.bfloat16 for tensor in tensors.values()):
+        return bytes(save(tensors, metadata))
+    return save_arrays({name: tensor.numpy(force=True) for name, tensor in tensors.items()}, metadata)
 
 
 def _load_small(content: bytes) -> tuple[dict[str, torch.Tensor], dict[str, str]]:

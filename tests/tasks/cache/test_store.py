@@ -21,7 +21,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from project import ROOT
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 
 from fedcore import nets
 from fedcore.data import Dataset
@@ -31,7 +31,7 @@ from fedcore.nets.features import net as features_net
 from fedcore.nets.places import net_at
 from fedcore.partition import Partition
 from fedcore.types import Data, Message, Model, Net, Report, Splits, Update
-from tasks.cache.store import CLASSES, DamagedBlob, Store, digest_of, flatten, refs, unflatten
+from tasks.cache.store import CLASSES, DamagedBlob, Store, _to_bytes, digest_of, flatten, refs, unflatten
 from tasks.config.state import write_whole
 
 # values of every kind
@@ -238,6 +238,13 @@ def test_the_same_message_to_many_devices_is_written_and_read_once(tmp_path: Pat
     assert len({id(ref) for ref in kept[0].values()}) == 1
     loaded = store.get(kept)
     assert len({id(part) for part in (*loaded[0].values(), loaded[1])}) == 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(leaves=st.dictionaries(names, tensors(), min_size=1, max_size=3))
+def test_a_file_has_the_bytes_that_safetensors_writes_for_pytorch(leaves: dict[str, torch.Tensor]):
+    whole = {name: leaf.contiguous() for name, leaf in leaves.items()}
+    assert _to_bytes(whole, {"fedcore": "{}"}) == save(whole, {"fedcore": "{}"})
 
 
 def test_the_name_of_a_value_never_changes(tmp_path: Path):
