@@ -64,5 +64,5 @@ def test_a_plan_counts_the_steps_of_a_run_and_those_in_the_cache(hurt: Hurt):
     )
     assert before["all"][:3] == [str(steps), "0", "0.0+"]
     assert after["all"][:3] == [str(steps), str(steps), "0.0"]
-    assert "since none has run here: begin, deploy, evaluate, keep, rounds, train\n" in hurt.plans[0]
+    assert "since no such step has run here: begin, deploy, evaluate, keep, rounds, train\n" in hurt.plans[0]
     assert "+" not in hurt.plans[1]
