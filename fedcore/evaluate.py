@@ -105,13 +105,14 @@ def score(deploy: Deploy, memory: Params, message: Message, devices: Mapping[str
     net = next(iter(devices.values())).net
     on_shared = evaluate(model, net, shared)
     examples = (shared, *(part for device in devices.values() for part in (device.data.val, device.data.test)))
-    shapes = [tuple(part.x.shape[1:]) for part in examples if len(part)]
+    shape = next((tuple(part.x.shape[1:]) for part in examples if len(part)), None)
+    inference = cost(model, net, shape)
     return {
         name: {
             "val": evaluate(model, net, device.data.val),
             "test": evaluate(model, net, device.data.test),
             "shared": on_shared,
-            "inference": cost(model, net, shapes[0] if shapes else None),
+            "inference": inference,
         }
         for name, device in devices.items()
     }

@@ -38,6 +38,9 @@ from fedcore.types import (
     step_word,
 )
 
+TOGETHER = 1000
+"""More devices are scored in several steps, which workers share, though each scores the shared test set."""
+
 
 class Execute(Protocol):
     """Runs steps: in this process, in worker processes, or as cached tasks. Results may be references."""
@@ -277,11 +280,14 @@ def check(unit: Unit, update: Update, net: Net | None) -> None:
 
 
 def measure(method: Method, fed: Federation, state: State, execute: Execute) -> Scores:
-    """Score the model that each device would run now. Devices with the same model share one evaluation."""
+    """Score the model that each device would run now. Devices with the same model share evaluations, see TOGETHER."""
     calls = {
-        names[0]: (*what, {name: drop_training_data(fed.devices[name]) for name in names}, fed.test)
+        names[first]: (
+            *what, {name: drop_training_data(fed.devices[name]) for name in names[first : first + TOGETHER]}, fed.test
+        )
         for names, what in deployments(method, fed, state)
-    }
+        for first in range(0, len(names), TOGETHER)
+    }  # fmt: skip
     scores: Scores = {}
     for part in execute.map(score, calls).values():
         scores |= part

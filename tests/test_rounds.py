@@ -354,6 +354,17 @@ def test_a_wrong_result_of_the_server_is_refused_in_one_line(wrong):
         last(spoilt, federation())
 
 
+def test_many_devices_are_scored_in_pieces_with_the_same_scores(monkeypatch):
+    fed, method, execute = federation("abcde"), fedavg(), Recorder()
+    state = last(method, fed).state
+    whole = measure(method, fed, state, Inline())
+    monkeypatch.setattr("fedcore.rounds.TOGETHER", 2)
+    assert repr(measure(method, fed, state, execute)) == repr(whole)  # nan is not equal to itself
+    assert [(unit, list(scores)) for _, unit, scores in execute.steps] == [
+        ("a", ["a", "b"]), ("c", ["c", "d"]), ("e", ["e"])
+    ]  # fmt: skip
+
+
 def test_training_that_diverges_is_refused():
     with pytest.raises(InputError, match=r"^update of a: leaf fc\d\.\w+ has values that are not finite; lower"):
         last(fedavg(training=replace(SGD, lr=1e30)), federation())

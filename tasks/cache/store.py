@@ -38,6 +38,11 @@ SMALL = 1 << 22
 """Most bytes of a value that is read at once: mapping a file takes longer, and much longer for thousands of tensors."""
 
 
+LONG = 256
+"""Most texts of a tuple that is stored as it is; a longer one, such as the device of each row of a table, is stored as
+its different texts and the places of each."""
+
+
 class DamagedBlob(Exception):
     """A blob is missing, or its bytes do not match its digest."""
 
@@ -249,6 +254,10 @@ def flatten(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
         return {"net": [place_of(value), flatten(build_arguments(value), name, tensors)]}
     if isinstance(value, dict):
         return {"dict": [[flatten(k, "", tensors), flatten(v, f"{name}/{k}", tensors)] for k, v in value.items()]}
+    if isinstance(value, tuple) and len(value) > LONG and all(isinstance(word, str) for word in value):
+        places = {word: place for place, word in enumerate(dict.fromkeys(value))}
+        tensors[name] = torch.tensor([places[word] for word in value], dtype=torch.int32)
+        return {"words": [[*places], name]}
     if isinstance(value, tuple):
         return {"tuple": [flatten(v, f"{name}/{i}", tensors) for i, v in enumerate(value)]}
     if isinstance(value, list):
@@ -280,6 +289,9 @@ def unflatten(shape: Any, tensors: dict[str, torch.Tensor]) -> Any:
             return net_at(body[0], unflatten(body[1], tensors))
         case "dict":
             return {unflatten(k, tensors): unflatten(v, tensors) for k, v in body}
+        case "words":
+            words, name = body
+            return tuple(words[place] for place in tensors[name].tolist())
         case "tuple":
             return tuple(unflatten(part, tensors) for part in body)
         case "list":

@@ -247,6 +247,16 @@ def test_a_file_has_the_bytes_that_safetensors_writes_for_pytorch(leaves: dict[s
     assert _to_bytes(whole, {"fedcore": "{}"}) == save(whole, {"fedcore": "{}"})
 
 
+@pytest.mark.parametrize("texts", [("b", "a") * 200, tuple(map(str, range(300))), ("",) * 257, ("a",) * 256])
+def test_many_texts_come_back_in_their_order(tmp_path: Path, texts: tuple[str, ...]):
+    data = Data(torch.zeros(len(texts), 1), torch.zeros(len(texts), dtype=torch.int64))
+    whole = Dataset(data, None, ("a", "b"), texts)
+    kept = Store(tmp_path)
+    ref = kept.put(whole)
+    assert kept.get(ref).device == texts
+    assert kept.path(ref).read_bytes().count(b'"plain":"b"') < 3
+
+
 def test_the_name_of_a_value_never_changes(tmp_path: Path):
     """Golden: another name would orphan every cache and change every configuration's digest."""
     update = Update({"w": torch.tensor([1.0, 2.0])}, {}, 3, 0.5)
