@@ -4,8 +4,9 @@ A made-up table with 20 rows per device (or rows=100), 12 features and 4 classes
 parameters on the half of them that validation, test and the shared test set leave. Three runs: `one_shot` (fedavg, one
 round), `sampled` (fedavg, 10 rounds of a tenth of the devices) and `alone` (local_only, where each device keeps a model
 that is scored and stored). Each is one command, `python -m flows.federate`, in a fresh folder, beside a script that
-calls `fedcore.run`, both with two workers and with the start of Python; Prefect's server is started before. Memory is
-the largest sum of the proportional sets of all processes, the server's among them: a page that several processes share
+calls `fedcore.run`, both with two workers and with the start of Python; Prefect's server is started before. Both run
+twice, once for their seconds and once for their memory, since to look at the memory slows a process down. Memory is the
+largest sum of the proportional sets of all processes, the server's among them: a page that several processes share
 counts once (on macOS, which has no such number, for each).
 
     python -m benchmarks.scale OUT [run ...] [devices ...] [rows=20]
@@ -27,7 +28,6 @@ import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -46,10 +46,8 @@ RUNS = {
 ROWS = 20
 DEVICES = (16, 64, 256, 1000, 4000, 10_000)
 EVERY = 10
-PAUSE = 0.1
-"""Seconds between two looks at the processor seconds of all processes."""
-LOOKS = 10
-"""Every so many looks also at their memory, which takes milliseconds of a processor for each gigabyte."""
+PAUSE = 0.5
+"""Seconds between two looks at the processes."""
 PANELS = {
     "processor seconds": {"cpu": "the pipeline", "bare_cpu": "the bare loop"},
     "GB of memory": {"memory": "the pipeline", "bare_memory": "the bare loop"},
@@ -90,12 +88,12 @@ def library(table: Path, run: str) -> None:
     fc.run(fc.method(settings.pop("method"), **settings), fed, seed=0, workers=WORKERS, every=EVERY, progress=False)
 
 
-def measure(command: Sequence[str], home: Path, server: Sequence[psutil.Process] = ()) -> Used:
-    """Run a command to its end. server: processes that it uses."""
+def measure(command: Sequence[str], home: Path, server: Sequence[psutil.Process] = (), watch: bool = False) -> Used:
+    """Run a command to its end. server: processes that it uses. watch: look at their memory, too."""
     environment = {**os.environ, "FEDCORE_HOME": str(home), "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"}
     seconds: dict[tuple[int, float], float] = {}
     before = sum(map(processor, server))
-    start, most, looks = time.perf_counter(), 0, count()
+    start, most = time.perf_counter(), 0
     process = psutil.Popen([sys.executable, *command], cwd=home, env=environment)
     while process.poll() is None:
         tree = [process]
@@ -104,9 +102,10 @@ def measure(command: Sequence[str], home: Path, server: Sequence[psutil.Process]
         for one in tree:
             with suppress(psutil.Error):
                 seconds[one.pid, one.create_time()] = processor(one)
-        if next(looks) % LOOKS == 0:
+        if watch:
             most = max(most, sum(map(memory, [*tree, *server])))
-        time.sleep(PAUSE)
+        with suppress(psutil.TimeoutExpired):
+            process.wait(PAUSE)
     if process.returncode:
         raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}")
     used = sum(seconds.values()) + sum(map(processor, server)) - before
@@ -144,17 +143,22 @@ def disk(folder: Path) -> int:
     return sum(512 * path.lstat().st_blocks for path in folder.rglob("*"))
 
 
-def play(run: str, devices: int, each: int) -> dict[str, object]:
-    """Return the numbers of a run on so many devices with so many rows each."""
-    home = Path(tempfile.mkdtemp(prefix="scale-"))
+def play(run: str, devices: int, each: int, home: Path) -> dict[str, object]:
+    """Return the numbers of a run on so many devices with so many rows each, in an empty folder."""
+    table = home / "table.csv"
+    write_table(table, devices, each)
+    found = _numbers(run, devices, each, table, home / "time", watch=False)
+    memory = _numbers(run, devices, each, table, home / "memory", watch=True)
+    return found | {name: memory[name] for name in ("memory", "bare_memory")}
+
+
+def _numbers(run: str, devices: int, each: int, table: Path, home: Path, watch: bool) -> dict[str, object]:
     state = home / "home"
     for name in ("claims", "papers", "studies"):
         (state / name).mkdir(parents=True)
     shutil.copyfile(HERE / "params.yaml", state / "params.yaml")
     study = {"scale": {"title": "What do {devices} devices cost?", "methods": {run: RUNS[run]}, "sizes": {"small": {}}}}
     (state / "studies" / "scale.yaml").write_text(yaml.safe_dump(study))
-    table = home / "table.csv"
-    write_table(table, devices, each)
     words = (
         "study=scale", "seed=0", "data.name=table", f"data.path={table}", "data.label=label", "data.device=device",
         "federation.partition=by_device", f"federation.shared_examples={SHARED}", "net.name=mlp",
@@ -166,30 +170,32 @@ def play(run: str, devices: int, each: int) -> dict[str, object]:
         subprocess.run([*server, "start"], cwd=state, env=environment, check=True)
         top = psutil.Process(json.loads((state / ".fedcore" / "server.json").read_text())["pid"])
         load = os.getloadavg()[0]
-        flow = measure(["-m", "flows.federate", *words], state, [top, *top.children(recursive=True)])
-        bare = measure(["-m", "benchmarks.scale", "library", str(table), run], home)
+        flow = measure(["-m", "flows.federate", *words], state, [top, *top.children(recursive=True)], watch)
+        bare = measure(["-m", "benchmarks.scale", "library", str(table), run], home, watch=watch)
     finally:
         subprocess.run([*server, "stop"], cwd=state, env=environment, check=False)
     prefect = state / ".fedcore" / "prefect" / "prefect.db"
-    found = {
+    return {
         "run": run, "devices": devices, "rows": each, "parameters": PARAMETERS, "wall": round(flow.wall, 1),
         "cpu": round(flow.cpu, 1), "memory": flow.memory, "bare_wall": round(bare.wall, 1),
         "bare_cpu": round(bare.cpu, 1), "bare_memory": bare.memory, "wall_ratio": round(flow.wall / bare.wall, 2),
         "cpu_ratio": round(flow.cpu / bare.cpu, 2), "disk": disk(state), "tasks": tasks(prefect),
         "prefect_rows": rows(prefect), "mlflow_rows": rows(state / "mlflow.db"), "load": round(load, 1),
     }  # fmt: skip
-    shutil.rmtree(home)
-    return found
 
 
 def main(out: Path, words: Sequence[str]) -> None:
     runs = [word for word in words if word in RUNS] or list(RUNS)
     each = int(next((word.removeprefix("rows=") for word in words if word.startswith("rows=")), ROWS))
-    for devices in [int(word) for word in words if word.isdigit()] or DEVICES:
-        for run in runs:
-            found = pd.DataFrame([play(run, devices, each)])
-            print(found.T.to_string(header=False), flush=True)
-            found.to_csv(out, mode="a", header=not out.exists(), index=False)
+    # The folders go at the end: where thousands of files were just deleted, ext4 takes seconds longer to make new ones.
+    with tempfile.TemporaryDirectory(prefix="scale-") as home:
+        for devices in [int(word) for word in words if word.isdigit()] or DEVICES:
+            for run in runs:
+                place = Path(home) / f"{run}-{devices}"
+                place.mkdir()
+                found = pd.DataFrame([play(run, devices, each, place)])
+                print(found.T.to_string(header=False), flush=True)
+                found.to_csv(out, mode="a", header=not out.exists(), index=False)
 
 
 def draw(out: Path) -> None:

@@ -12,7 +12,20 @@ from torch.nn.functional import linear, nll_loss
 
 from fedcore.local import predict
 from fedcore.nets.inputs import multiplications
-from fedcore.types import Data, Deploy, Device, Handle, Message, Model, Net, Params, Scores, Splits, Weights, step_word
+from fedcore.types import (
+    Data,
+    Deploy,
+    Device,
+    Message,
+    Model,
+    Net,
+    Params,
+    Scores,
+    Splits,
+    Weights,
+    is_handle,
+    step_word,
+)
 
 BATCH = 1024
 
@@ -89,7 +102,7 @@ def drop_training_data(device: Device) -> Device:
 
     A handle of examples is returned as it is.
     """
-    if isinstance(device.data, Handle):
+    if is_handle(device.data):
         return device
     train = device.data.train
     return replace(device, data=Splits(Data(train.x[:0], train.y[:0]), device.data.val, device.data.test))

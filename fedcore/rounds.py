@@ -34,6 +34,7 @@ from fedcore.types import (
     Unit,
     Update,
     generator,
+    is_handle,
     name_of,
     step_word,
 )
@@ -135,7 +136,8 @@ def play(method: Method, fed: Federation, seed: int, execute: Execute, state: St
         updates, replays = mislead(stage, fed.threats, execute, state, turn, updates)
     present = {name for unit in turn.units for name in members(unit)}
     up = dict.fromkeys(turn.names, 0)
-    down = {name: state.messages[name].nbytes if name in present - state.delivered else 0 for name in turn.names}
+    lacking = present - state.delivered
+    down = {name: state.messages[name].nbytes if name in lacking else 0 for name in turn.names}
     server, messages, delivered = state.server, state.messages, state.delivered | present
     report: Report | Handle = Report()
     new = {} if isinstance(stage, PairStage) else {name: memory for name, (memory, _) in out.items()}
@@ -191,12 +193,16 @@ def to_memories(updates: Mapping[str, Update]) -> dict[str, Params]:
 
 
 def finish(method: Method, fed: Federation, execute: Execute, last: Round) -> Round:
-    """Return the last turn, evaluated, with the final messages sent to all who lack them, if a server was involved."""
+    """Return the last turn, evaluated unless it is, with the final messages sent to all who lack them.
+
+    Without a server none are sent.
+    """
     down = dict(last.down)
     if any(stage.combine is not None for stage in method.stages):
         for name in down.keys() - last.state.delivered:
             down[name] += last.state.messages[name].nbytes
-    return replace(last, down=down, scores=measure(method, fed, last.state, execute))
+    scores = measure(method, fed, last.state, execute) if last.scores is None else last.scores
+    return replace(last, down=down, scores=scores)
 
 
 def members(unit: Unit) -> tuple[str, ...]:
@@ -312,4 +318,4 @@ def deployments(method: Method, fed: Federation, state: State) -> list[tuple[lis
 
 def identity(value: Any) -> Any:
     """Return a key that differs for different values: a reference's digest, otherwise the object's id."""
-    return value.digest if isinstance(value, Handle) else id(value)
+    return value.digest if is_handle(value) else id(value)

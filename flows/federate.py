@@ -18,7 +18,6 @@ deployment.
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +28,9 @@ from tasks.config import environment
 environment.prepare()
 
 from tasks.config.command import report_bad_input, show_help
+
+shown: Shown | None = None
+"""What the preview of this command has read and divided."""
 
 if __name__ == "__main__":  # bad input is refused before the imports below, which take seconds
     show_help(__doc__)
@@ -49,10 +51,11 @@ if __name__ == "__main__":  # bad input is refused before the imports below, whi
         if not asked.prepared:
             from tasks.report.preview import show_own
 
-            show_own(planned)
+            shown = show_own(planned)
 
 from prefect import flow, runtime
 
+from fedcore.results.answer import Answer, Place
 from fedcore.rounds import require_devices
 from fedcore.types import Federation, InputError
 from tasks.cache.shared import open_store
@@ -68,6 +71,7 @@ from tasks.prefect.engine import choose_engine
 from tasks.prefect.session import Session, console, open_session, prefect_server
 from tasks.record.result import PreparedData, Result, digest
 from tasks.record.writer import RecordWriter
+from tasks.report.preview import Shown
 from tasks.report.terminal import print_answers, print_claims, print_summary
 from tasks.run import comparison, partitions, play
 
@@ -77,7 +81,7 @@ PIPELINE = Path("pipeline")
 SECONDS = Path("runs") / "seconds"
 
 Sources: TypeAlias = dict[str, Ref]
-"""Section data of a setting -> the dataset."""
+"""Where a setting's data are -> the dataset."""
 
 
 def name_run() -> str:
@@ -142,7 +146,7 @@ def run(request: Request) -> None:
         if request.prepared:
             write_stage_outputs(jobs, results_by_job, session)
         else:
-            write_comparison(params, papers, jobs, results_by_job, session, writer, request.promote)
+            write_comparison(params, papers, jobs, results_by_job, answers, session, writer, request.promote)
     for line in writer.proposed:
         print(line)
 
@@ -195,6 +199,7 @@ def write_comparison(
     papers: Papers,
     jobs: list[Job],
     results_by_job: list[list[Result]],
+    answers: dict[Place, Answer],
     session: Session,
     writer: RecordWriter,
     promote: bool,
@@ -216,7 +221,7 @@ def write_comparison(
         place = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"
         partitions.save_partition(session.store, result.prepared.dataset, result.prepared.partition, place)
         pictures.append(place / "who.png")
-    made = comparison.compare(params, places, places, pictures, papers)
+    made = comparison.compare(params, places, places, pictures, papers, answers)
     comparison.write(made, folder, folder)
     comparison.describe(made, {job.study: job.size for job in jobs}, writer, folder / PAGE)
     writer.propose(comparison.proposals(places, made.answers), promote)
@@ -235,12 +240,13 @@ def prepare(
 
 def make_data(session: Session, setting: Setting, seed: int, sources: Sources) -> PreparedData:
     """Read the data, once in a run, and divide them among devices."""
-    source = json.dumps(setting.data, sort_keys=True)
+    source, seen = setting.source, shown or Shown()
     if source not in sources:
-        sources[source] = partitions.read_dataset(session.store, setting.data)
-    return PreparedData(
-        sources[source], partitions.divide_dataset(session.steps, sources[source], setting.federation, seed)
-    )
+        read = seen.datasets.pop(source, None)
+        sources[source] = partitions.read_dataset(session.store, setting.data, read)
+    divided = seen.partitions.pop((source, setting.division, seed), None)
+    made = partitions.divide_dataset(session.steps, sources[source], setting.federation, seed, divided)
+    return PreparedData(sources[source], made)
 
 
 def read_stages(session: Session, setting: Setting, seed: int) -> PreparedData:

@@ -35,7 +35,7 @@ from fedcore.execute.template import MEMORY, fork_worker
 from fedcore.execute.threads import cores
 from fedcore.execute.threads import one_thread as one_thread
 from fedcore.pickling import dumps
-from fedcore.types import Data, Device, Handle, InputError, name_of
+from fedcore.types import Data, Device, InputError, is_handle, name_of
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")
@@ -229,7 +229,7 @@ class Workers:
 def examples(value: object) -> int:
     """Return the training examples in a step's arguments, to estimate its time."""
     if isinstance(value, Device):
-        return value.data.nbytes if isinstance(value.data, Handle) else len(value.data.train)
+        return value.data.nbytes if is_handle(value.data) else len(value.data.train)
     if isinstance(value, dict):
         value = tuple(value.values())
     return sum(map(examples, value)) if isinstance(value, tuple) else 0

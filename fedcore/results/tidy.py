@@ -37,7 +37,7 @@ def rows(
     """
     found: list[tuple[Any, ...]] = []
     for one, report in zip(played, reports, strict=True):
-        place = (*row, one.turn.stage, one.turn.round + 1)
+        place = (one.turn.stage, one.turn.round + 1)
         for metric, sent in (("bytes_up", one.up), ("bytes_down", one.down)):
             found += [(*place, device, "traffic", metric, float(count)) for device, count in sent.items()]
         for device, splits in (one.scores or {}).items():
@@ -49,7 +49,11 @@ def rows(
     for split, devices in beside.items():
         for device, numbers in devices.items():
             found += [(*place, device, split, name, value) for name, value in numbers.items()]
-    return pd.DataFrame(found, columns=COLUMNS)
+    table = pd.DataFrame(found, columns=COLUMNS[len(row) :])
+    same: tuple[Any, ...] = row
+    for number, value in enumerate(same):
+        table.insert(number, COLUMNS[number], value)
+    return table
 
 
 def over_devices(rows: pd.DataFrame, groups: pd.Series) -> dict[str, float]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from tasks.cache.store import Ref, Store, flatten, put_in, refs
+from tasks.cache.store import Ref, Store, put_in, refs, to_json
 
 
 def load_call_save(store: Store, fn: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def call_save(store: Store, fn: Callable[..., Any], args: tuple[Any, ...]) -> di
     """Call the function and store its result; returns it as JSON with references, and the seconds of this thread."""
     wall, cpu = time.perf_counter(), time.thread_time()
     value = store.put(fn(*args))
-    return {"value": flatten(value, "", {}), "wall": time.perf_counter() - wall, "cpu": time.thread_time() - cpu}
+    return {"value": to_json(value), "wall": time.perf_counter() - wall, "cpu": time.thread_time() - cpu}
 
 
 def load_call(store: Store, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:

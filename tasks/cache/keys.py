@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,13 @@ class Digest:
         self.known: dict[int, tuple[Any, str]] = {}
 
     def of(self, value: Any) -> str:
+        kind = type(value)
+        if kind is str or kind is int:
+            return _of_plain(kind, value)  # type: ignore[arg-type]
+        if kind is Ref:
+            return _of_plain(kind, value.digest)  # type: ignore[arg-type]
+        if kind is tuple:
+            return _blake("\x1f".join(["tuple", *map(self.of, value)]))
         if is_dataclass(value) or isinstance(value, partial | dict):
             known = self.known.get(id(value))
             if known is None:
@@ -75,9 +82,9 @@ class Digest:
         elif isinstance(value, frozenset | set):
             yield from sorted(self.of(part) for part in value)
         elif is_dataclass(value) and not isinstance(value, type):
-            for f in fields(value):
-                if f.metadata.get("digest", True):
-                    yield from (f.name, self.of(getattr(value, f.name)))
+            for name in _digested_fields(type(value)):
+                yield name
+                yield self.of(getattr(value, name))
         elif callable(value) and getattr(value, "__qualname__", "<").isidentifier():
             yield source(value.__module__, value.__qualname__)
         elif callable(value) and hasattr(value, "__qualname__"):
@@ -85,6 +92,17 @@ class Digest:
             raise InputError(f"a step cannot be keyed by {name_of(value)}: {advice}")
         else:
             raise TypeError(f"a step cannot be keyed by {type(value).__name__}")
+
+
+@lru_cache(1 << 16)
+def _of_plain(kind: type, value: Any) -> str:
+    """Return the digest of a text, a whole number or a reference, given by its digest: devices' names, rounds, data."""
+    return _blake(f"{kind.__name__}\x1f{value if kind is Ref else repr(value)}")
+
+
+@cache
+def _digested_fields(kind: type) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind) if f.metadata.get("digest", True))
 
 
 def _blake(text: str | bytes) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -33,6 +34,9 @@ CLASSES: dict[str, type] = {
     for c in (Column, Data, Dataset, Fit, Message, Model, Partition, Report, Schema, Splits, Update)
 }  # fmt: skip
 HEADER = "fedcore"
+
+PLAIN = {str, int, float, bool, type(None)}
+"""Types of most values that references are looked for in; they hold none."""
 
 SMALL = 1 << 22
 """Most bytes of a value that is read at once: mapping a file takes longer, and much longer for thousands of tensors."""
@@ -66,7 +70,11 @@ class Store:
         self.root = root
 
     def path(self, ref: Ref) -> Path:
-        return self.root / ref.digest[:2] / f"{ref.digest}.safetensors"
+        return Path(self._name(ref))
+
+    def _name(self, ref: Ref) -> str:
+        """Return a blob's path as a text, since there may be many and each `Path` takes microseconds."""
+        return f"{self.root}/{ref.digest[:2]}/{ref.digest}.safetensors"
 
     @property
     def place(self) -> str:
@@ -135,21 +143,30 @@ class Store:
         return nullcontext()
 
     def _read(self, ref: Ref) -> Any:
-        self.verify(ref)
         if ref.nbytes <= SMALL:
-            tensors, metadata = _load_small(self.path(ref).read_bytes())
+            tensors, metadata = _load_small(self._content(ref))
         else:
+            self.verify(ref)
             with safe_open(self.path(ref), framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
                 metadata = file.metadata()
         return unflatten(json.loads(metadata[HEADER]), tensors)
 
+    def _content(self, ref: Ref) -> bytes:
+        """Return a blob's bytes, read once if they are here and intact. Raises DamagedBlob."""
+        with suppress(OSError), open(self._name(ref), "rb") as file:
+            content = file.read()
+            if digest_of(content) == ref.digest:
+                return content
+        self.verify(ref)
+        return self.path(ref).read_bytes()
+
     def holds(self, ref: Ref) -> bool:
         """Tell whether a blob exists and is intact; each version of a file is read once per process."""
-        path = self.path(ref)
+        name = self._name(ref)
         try:
-            status = path.stat()
-            return _digest_at(path, status.st_mtime_ns, status.st_size) == ref.digest
+            status = os.stat(name)
+            return _digest_at(name, status.st_mtime_ns, status.st_size) == ref.digest
         except OSError:
             return False
 
@@ -178,8 +195,8 @@ def digest_of(content: bytes) -> str:
 
 
 @cache
-def _digest_at(path: Path, mtime_ns: int, size: int) -> str:
-    with path.open("rb") as file:
+def _digest_at(name: str, mtime_ns: int, size: int) -> str:
+    with open(name, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
 
 
@@ -206,26 +223,36 @@ def rebuild(value: Any, change: Any) -> Any:
     return replace(value, **moved) if moved else value
 
 
-def refs(value: Any) -> Iterator[Ref]:
-    """Yield every reference in a value."""
-    if isinstance(value, Ref):
-        yield value
+def refs(value: Any) -> list[Ref]:
+    """Return every reference in a value."""
+    found: list[Ref] = []
+    _collect(value, found)
+    return found
+
+
+def _collect(value: Any, found: list[Ref]) -> None:
+    kind = type(value)
+    if kind is Ref:
+        found.append(value)
+    elif kind in PLAIN:
+        return
     elif isinstance(value, dict):
         for part in value.values():
-            yield from refs(part)
+            _collect(part, found)
     elif isinstance(value, tuple | list):
         for part in value:
-            yield from refs(part)
+            _collect(part, found)
     else:
-        for name in _part_names(type(value)):  # type: ignore[arg-type]
-            yield from refs(getattr(value, name))
+        for name in _part_names(kind):  # type: ignore[arg-type]
+            _collect(getattr(value, name), found)
 
 
 def put_in(found: Mapping[Ref, Any], value: Any) -> Any:
     """Return a value with what was found in place of its references."""
 
     def fill(part: Any) -> Any:
-        return found[part] if isinstance(part, Ref) else rebuild(part, fill)
+        kind = type(part)
+        return found[part] if kind is Ref else part if kind in PLAIN else rebuild(part, fill)
 
     return fill(value)
 
@@ -234,6 +261,27 @@ def put_in(found: Mapping[Ref, Any], value: Any) -> Any:
 def _part_names(kind: type) -> tuple[str, ...]:
     """Return the fields of a dataclass that may hold references; none of other types, of which there are thousands."""
     return tuple(f.name for f in fields(kind)) if is_dataclass(kind) and not issubclass(kind, Ref) else ()
+
+
+def to_json(value: Any) -> Any:
+    """Return a value without tensors, such as a step's result with references in place of them, as JSON.
+
+    `unflatten` reads it. A dict of numbers and texts, such as the scores of thousands of devices, stays as it is.
+    """
+    if _is_json(value):
+        return {"json": value}
+    if isinstance(value, dict):
+        return {"dict": [[flatten(k, "", {}), to_json(v)] for k, v in value.items()]}
+    if isinstance(value, tuple | list):
+        return {"tuple" if isinstance(value, tuple) else "list": [to_json(part) for part in value]}
+    return flatten(value, "", {})
+
+
+def _is_json(value: Any) -> bool:
+    """Tell whether a value is a dict that JSON gives back as it is, numbers included."""
+    return type(value) is dict and all(
+        type(key) is str and (type(part) in PLAIN or _is_json(part)) for key, part in value.items()
+    )
 
 
 def flatten(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
@@ -296,6 +344,6 @@ def unflatten(shape: Any, tensors: dict[str, torch.Tensor]) -> Any:
             return tuple(unflatten(part, tensors) for part in body)
         case "list":
             return [unflatten(part, tensors) for part in body]
-        case "plain":
+        case "plain" | "json":
             return body
     raise ValueError(f"not a stored value: {kind}")

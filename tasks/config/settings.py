@@ -92,6 +92,16 @@ class Setting:
         return re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, parts)))
 
     @property
+    def source(self) -> str:
+        """The words of all settings that say where the data are and how they are read."""
+        return json.dumps(self.data, sort_keys=True)
+
+    @property
+    def division(self) -> str:
+        """The words of the settings that say how the data are divided."""
+        return json.dumps(self.federation, sort_keys=True)
+
+    @property
     def content(self) -> dict[str, Any]:
         """The settings that determine which data are read; their location aside."""
         return {key: value for key, value in self.data.items() if key not in ("root", "download")}

@@ -40,6 +40,9 @@ QUICK = {"deploy", "evaluate"}
 SMALL = 8 * 2**20
 """The most bytes that such calls of one step refer to; devices with more than half of it have a step each."""
 
+FEW = 1000
+"""The most values that they refer to: a call that scores a thousand devices is a step of its own."""
+
 
 class Steps:
     """Runs the loop's functions as cached Prefect tasks: the `execute` that the pipeline gives to fedcore.rounds.
@@ -98,15 +101,18 @@ class Steps:
 
         return self._map(fn, calls, body, sharded=work is load_calls_save)
 
-    def run_inline(self, fn: Callable[..., Any], *args: Any, start: bool = False) -> Any:
+    def run_inline(self, fn: Callable[..., Any], *args: Any, start: bool = False, known: Any = None) -> Any:
         """Run a step in this process, since it takes less time than a worker needs to start.
 
-        start: if the step has to be computed, start the workers meanwhile for the next steps.
+        start: if the step has to be computed, start the workers meanwhile for the next steps. known: the step's result,
+        if this process has computed it already.
         """
 
         def body(name: str, *args: Any) -> Any:
             if start:
                 self.workers.start()
+            if known is not None:
+                return call_save(self.store, lambda: known, ())
             return self.workers(load_call_save, self.store, fn, args)
 
         return self._map(fn, {"": args}, body)[""]
@@ -155,15 +161,15 @@ class Steps:
         steps: dict[Any, Step] = {}
         for unit in _in_order_of_completion(calls, futures):
             record = _result(kind, unit, futures[unit]) if unit in futures else self._records[keys[unit]]
-            try:
-                value = self._read_whole(record, needed)
-            except DamagedBlob:
-                # The cache refers to a missing or damaged blob: compute the step again and replace its record.
-                jobs[unit].ran = False
-                record = _result(kind, unit, self._submit(kind, unit, keys[unit], jobs[unit], refresh=True))
-                value = self._read_whole(record, needed)
+            value = unflatten(record["value"], {})
             if not jobs[unit].ran:
-                self.store.offer(refs(needed(value)))
+                try:
+                    self._verify(needed(value))
+                except DamagedBlob:
+                    # The cache refers to a missing or damaged blob: compute the step again and replace its record.
+                    record = _result(kind, unit, self._submit(kind, unit, keys[unit], jobs[unit], refresh=True))
+                    value = unflatten(record["value"], {})
+            self._handed_out.update(refs(needed(value)))
             self._records[keys[unit]] = record
             steps[unit] = Step(
                 kind, _label(unit), keys[unit], not jobs[unit].ran, record["wall"], record["cpu"],
@@ -182,12 +188,15 @@ class Steps:
         future.add_done_callback(lambda _: _forget(number))
         return future
 
-    def _read_whole(self, record: Mapping[str, Any], needed: Callable[[Any], Any]) -> Any:
-        value = unflatten(record["value"], {})
-        for ref in refs(needed(value)):
+    def _verify(self, value: Any) -> None:
+        """Read the blobs of a cached step once and offer them to other machines. Raises DamagedBlob.
+
+        Those of a step that has just run are not read: whatever loads them does so, and notices a damage.
+        """
+        found = dict.fromkeys(refs(value))
+        for ref in found:
             self.store.verify(ref)
-            self._handed_out.add(ref)
-        return value
+        self.store.offer(found)
 
 
 class InMemory:
@@ -212,21 +221,22 @@ class InMemory:
 def into_shards(fn: Any, calls: Mapping[Any, tuple[Any, ...]]) -> dict[str, dict[Any, Any]]:
     """Divide the calls of devices into shards that follow one another, each a step of its own.
 
-    Of more than MANY calls SHARD share a step; of fewer those of a QUICK function, up to SMALL bytes; the others are
-    shards of one. A step's key covers its own devices, so that one that changes costs its shard.
+    Of more than MANY calls SHARD share a step; of fewer those of a QUICK function, up to SMALL bytes and FEW values;
+    the others are shards of one. A step's key covers its own devices, so that one that changes costs its shard.
     """
     many = len(calls) > MANY
     if not many and word_of(fn) not in QUICK:
         return {_label(unit): {unit: args} for unit, args in calls.items()}
     shards: list[dict[Any, Any]] = []
-    taken = 0
+    full = 2.0
     for unit, args in calls.items():
-        size = 1 if many else sum(ref.nbytes for ref in refs(args))
-        if not shards or taken + size > (SHARD if many else SMALL):
+        found = [] if many else refs(args)
+        share = 1 / SHARD if many else max(sum(ref.nbytes for ref in found) / SMALL, len(found) / FEW)
+        if full + share > 1:
             shards.append({})
-            taken = 0
+            full = 0.0
         shards[-1][unit] = args
-        taken += size
+        full += share
     return {f"{_label(next(iter(shard)))} to {_label(next(reversed(shard)))}": shard for shard in shards}
 
 

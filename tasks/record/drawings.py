@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from matplotlib.figure import Figure
+
 from fedcore.results import figures, tidy
 from fedcore.results.figures import png
 from fedcore.results.summary import curves
@@ -15,6 +17,13 @@ from tasks.report import pictures
 def draw(store: Store, result: Result) -> dict[str, bytes]:
     """Return a run's pictures: accuracy by device and over rounds, the method's figures, and the study's pictures."""
     return {name: picture() for name, picture in _pictures(store, result).items()}
+
+
+def warm_up() -> None:
+    """Draw an empty picture, for which matplotlib reads its fonts."""
+    figure = Figure()
+    figure.subplots()
+    png(figure)
 
 
 def _pictures(store: Store, result: Result) -> dict[str, pictures.Picture]:

@@ -46,8 +46,8 @@ class RecordWriter:
 
     def __init__(self) -> None:
         check_driver(os.environ.get("MLFLOW_TRACKING_URI", ""))
-        self._process = Workers(1, nice=15)
-        self._artist = Workers(1, nice=15)
+        self._process = Workers(1, nice=19)
+        self._artist = Workers(1, nice=19)
         self._drawing = ThreadPoolExecutor(1, thread_name_prefix="fedcore-pictures")
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fedcore-record")
         self._pending: list[Future[list[str] | None]] = []
@@ -55,10 +55,11 @@ class RecordWriter:
         self._ready = False
 
     def warm_up(self) -> None:
-        """Prepare the process to write a run, once."""
+        """Prepare the processes to write and to draw a run, once."""
         if not self._ready:
             self._ready = True
             self._submit(warm_up)
+            self._drawing.submit(self._call, self._artist, warm_up_artist)
 
     def save(self, store: Store, result: Result, title: str, computed: bool = False) -> None:
         """Write a method's result to its run, unless the run has it.
@@ -137,6 +138,13 @@ def warm_up() -> None:
     from tasks.record import runs
 
     runs.warm_up()
+
+
+def warm_up_artist() -> None:
+    """Import what draws; the first text of all takes as long as a picture."""
+    from tasks.record import drawings
+
+    drawings.warm_up()
 
 
 def draw(store: Store, result: Result) -> dict[str, bytes]:

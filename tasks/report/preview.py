@@ -6,6 +6,7 @@ It reads and divides the data and computes nothing else. It needs neither Prefec
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import islice
 
 import pandas as pd
@@ -27,8 +28,18 @@ COLUMNS, LEFT, DEVICES, CLASSES = 13, 3, 8, 6
 """The most columns, columns left out, devices and classes that are shown, so that a preview has at most 40 lines."""
 
 
-def print_preview(setting: Setting, seed: int, tolerant: bool = False, console: Console | None = None) -> None:
-    """Read a setting's data, divide them and print what they are.
+@dataclass(frozen=True)
+class Shown:
+    """What a preview has read and divided, by the words of settings. Who uses a value takes it out."""
+
+    datasets: dict[str, Dataset] = field(default_factory=dict)
+    partitions: dict[tuple[str, str, int], Partition] = field(default_factory=dict)
+
+
+def print_preview(
+    setting: Setting, seed: int, tolerant: bool = False, console: Console | None = None
+) -> tuple[Dataset, Partition]:
+    """Read a setting's data, divide them and print what they are; returns both.
 
     tolerant: also show data that a run refuses for their missing cells. Raises InputError for data that cannot be used.
     """
@@ -55,14 +66,19 @@ def print_preview(setting: Setting, seed: int, tolerant: bool = False, console: 
     console.print(_devices(counts(dataset, divided), dataset.classes))
     _more(console, "devices", len(divided.devices), DEVICES)
     console.print()
+    return dataset, divided
 
 
-def show_own(jobs: Iterable[Job]) -> None:
-    """Print the preview of the first job whose data are a user's own; raises InputError if they cannot be used."""
+def show_own(jobs: Iterable[Job]) -> Shown:
+    """Print the preview of the first job whose data are a user's own; raises InputError if they cannot be used.
+
+    Returns what it has read and divided, which a run need not do again.
+    """
     for setting, seed in ((setting, job.seed) for job in jobs for setting in job.settings):
         if setting.data["name"] in OWN:
-            print_preview(setting, seed)
-            break
+            dataset, divided = print_preview(setting, seed)
+            return Shown({setting.source: dataset}, {(setting.source, setting.division, seed): divided})
+    return Shown()
 
 
 def _contents(dataset: Dataset, divided: Partition) -> str:

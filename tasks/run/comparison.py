@@ -76,8 +76,9 @@ def compare(
     seconds: Sequence[Path],
     divisions: Iterable[Path],
     papers: Papers | None = None,
+    answered: dict[Place, Answer] | None = None,
 ) -> Comparison:
-    """Compare results that are in some folders. divisions: pictures of partitions."""
+    """Compare results that are in some folders. divisions: pictures of partitions. answered: the answers, if known."""
     for missing in (path for folder in results if not (path := folder / TABLE).is_file()):
         raise InputError(f"{missing}: no such file; make it with: dvc repro")
     chosen, table = complete(params, [pd.read_parquet(folder / TABLE) for folder in results])
@@ -122,7 +123,7 @@ def compare(
         grids,
         draw(table, summary),
         {study: paper for study in studies if (paper := of_study(papers or {}, study))},
-        answers(table, never, run_section(params).matters),
+        answers(table, never, run_section(params).matters) if answered is None else answered,
     )
 
 

@@ -104,7 +104,7 @@ class Lookup:
             found[unit] = self._find(placed, unit, args, share, partial(self._stand_in, fn=fn, args=args))
         return found
 
-    def run_inline(self, fn: Callable[..., Any], *args: Any, start: bool = False) -> Any:
+    def run_inline(self, fn: Callable[..., Any], *args: Any, start: bool = False, known: Any = None) -> Any:
         return self._find(fn, "", args, 1.0, lambda key: self.store.put(Inline().call(fn, *self.store.get(args))))
 
     def run_nested(
@@ -187,11 +187,10 @@ def forecast(jobs: Iterable[Job], store: Store, workers: int, accelerator: str |
     sources: dict[str, Ref] = {}
     for job in jobs:
         for setting in job.settings:
-            source = json.dumps(setting.data, sort_keys=True)
-            if source not in sources:
-                sources[source] = partitions.read_dataset(store, setting.data)
-            divided = partitions.divide_dataset(look, sources[source], setting.federation, job.seed)
-            prepared = PreparedData(sources[source], divided)
+            if setting.source not in sources:
+                sources[setting.source] = partitions.read_dataset(store, setting.data)
+            divided = partitions.divide_dataset(look, sources[setting.source], setting.federation, job.seed)
+            prepared = PreparedData(sources[setting.source], divided)
             fed, sizes = partitions.build_federation(look, setting, prepared), count_examples(store, prepared)
             look.model = max(model_bytes(fed), 1)
             largest = max(data.nbytes for data in refs([device.data for device in fed.devices.values()]))

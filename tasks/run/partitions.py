@@ -29,9 +29,14 @@ DATASET = "dataset.safetensors"
 PARTITION = "index.parquet"
 
 
-def read_dataset(store: Store, settings: dict[str, Any]) -> Ref:
-    """Read a dataset from its source into the store. It is not cached, since its files may have changed."""
-    ref: Ref = store.put(load(settings["name"], **{key: value for key, value in settings.items() if key != "name"}))
+def read_dataset(store: Store, settings: dict[str, Any], read: Dataset | None = None) -> Ref:
+    """Read a dataset from its source into the store. It is not cached, since its files may have changed.
+
+    read: the dataset, if this command has just read it.
+    """
+    if read is None:
+        read = load(settings["name"], **{key: value for key, value in settings.items() if key != "name"})
+    ref: Ref = store.put(read)
     return ref
 
 
@@ -80,11 +85,13 @@ def import_partition(store: Store, folder: Path) -> Ref:
     return made
 
 
-def divide_dataset(steps: Steps, dataset: Ref, federation: Mapping[str, Any], seed: int) -> Ref:
-    """Partition a dataset as a cached step."""
+def divide_dataset(
+    steps: Steps, dataset: Ref, federation: Mapping[str, Any], seed: int, divided: Partition | None = None
+) -> Ref:
+    """Partition a dataset as a cached step. divided: its result, if this command has just divided the dataset."""
     _, section = split_threats(federation)
     words = {"name" if key == "partition" else key: value for key, value in section.items() if key != "scale"}
-    made: Ref = steps.run_inline(partial(divide, federation=words, seed=seed), dataset)
+    made: Ref = steps.run_inline(partial(divide, federation=words, seed=seed), dataset, known=divided)
     return made
 
 

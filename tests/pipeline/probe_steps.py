@@ -40,7 +40,7 @@ class Probe:
     def blob(self, spoil: Callable[[Path], object], fn: Callable[..., Any], word: str) -> dict[str, Any]:
         """Damage a blob of a step's result, and run the step twice more."""
         first, _ = self.ask(fn, word, X if fn is work.spread else Update(X))
-        path = self.store.path(next(refs(first)))
+        path = self.store.path(refs(first)[0])
         whole = path.read_bytes()
         spoil(path)
         answers = [self.ask(fn, word, X if fn is work.spread else Update(X)) for _ in range(2)]
@@ -174,7 +174,7 @@ def again_in_one_run(probe: Probe) -> dict[str, Any]:
     Steps._submit = counted  # type: ignore[method-assign]
     try:
         values = [steps(work.double, "again", Update(X)) for _ in range(2)]
-        probe.store.path(next(refs(values[0]))).unlink()
+        probe.store.path(refs(values[0])[0]).unlink()
         values.append(steps(work.double, "again", Update(X)))
     finally:
         Steps._submit = submit  # type: ignore[method-assign]

@@ -288,7 +288,7 @@ def test_every_study_of_the_digits_can_divide_them():
     }
     assert len(sections) > 20
     dataset: Any = load("digits")
-    steps: Any = SimpleNamespace(run_inline=lambda step, data: step(data))
+    steps: Any = SimpleNamespace(run_inline=lambda step, data, known: step(data))
     refused = []
     for section in sorted(sections):
         try:
