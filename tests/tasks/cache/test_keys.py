@@ -20,7 +20,7 @@ from project import Project
 
 from fedcore.local import Training
 from fedcore.methods import METHODS
-from fedcore.types import InputError, Net, Stage
+from fedcore.types import InputError, Net, Stage, StepId
 from tasks.cache import keys
 from tasks.cache.keys import Digest, key
 from tasks.cache.store import Ref
@@ -291,6 +291,15 @@ def test_equal_values_have_equal_keys(what: str):
     one, other = EQUAL[what]()
     assert key(near, one) == key(near, other)
     assert key(near, {"deep": [one]}) == key(near, {"deep": [other]})
+
+
+def test_the_digest_of_a_value_never_changes():
+    """Else every step of every cache would be computed again."""
+    steps = StepId(0, 1, 2, "d0"), StepId(0, 1, 2, ("d0", "d1"))
+    plain = "a", 1, -1, True, False, 1.0, -0.0, 0.0, None
+    value = (*plain, Ref("f" * 40, 7), {"k": ("b", [2, "2"]), "n": {3}}, *steps, ())
+    for _ in range(2):  # the second time from memory
+        assert Digest().of(value) == "7e60bb32decb4feb6177628cebd06b49bd1619b3"
 
 
 def test_a_key_is_forty_hexadecimal_digits():

@@ -31,7 +31,7 @@ from fedcore.nets.features import net as features_net
 from fedcore.nets.places import net_at
 from fedcore.partition import Partition
 from fedcore.types import Data, Message, Model, Net, Report, Splits, Update
-from tasks.cache.store import CLASSES, DamagedBlob, Store, _to_bytes, digest_of, flatten, refs, unflatten
+from tasks.cache.store import CLASSES, DamagedBlob, Ref, Store, _to_bytes, digest_of, flatten, refs, to_json, unflatten
 from tasks.config.state import write_whole
 
 # values of every kind
@@ -162,6 +162,7 @@ def test_a_stored_value_is_returned_unchanged(tmp_path_factory: pytest.TempPathF
     shape = json.loads(json.dumps(flatten(kept, "", words)))
     assert words == {}
     assert same(unflatten(shape, {}), kept)
+    assert same(unflatten(json.loads(json.dumps(to_json(kept))), {}), kept)
     # Stored anew, by another store, it has the same names.
     again = Store(tmp_path_factory.getbasetemp() / "other").put(store.get(kept))
     assert [ref.digest for ref in refs(again)] == [ref.digest for ref in refs(kept)]
@@ -291,6 +292,15 @@ def message() -> Message:
 
 def files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_scores_of_many_devices_stay_as_they_are_in_a_record():
+    scores = {"d0": {"test": {"accuracy": 0.1 + 0.2, "loss": math.nan}, "n": 3, "name": "x", "none": None, "yes": True}}
+    assert to_json(scores) == {"json": scores}
+    kept = {"scores": scores, ("d0", "d1"): [Ref("a", 1), scores], 2: (scores,)}
+    back = unflatten(json.loads(json.dumps(to_json(kept))), {})
+    assert same(back, kept)
+    assert refs(back) == [Ref("a", 1)]
 
 
 # damage

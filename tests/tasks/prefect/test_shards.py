@@ -10,7 +10,7 @@ import pytest
 from fedcore.evaluate import score
 from fedcore.local import train
 from tasks.cache.store import Ref
-from tasks.prefect.steps import MANY, SHARD, SMALL, into_shards
+from tasks.prefect.steps import FEW, MANY, SHARD, SMALL, into_shards
 from tasks.run.bodies import deploy
 
 
@@ -33,6 +33,12 @@ def test_small_models_are_scored_and_deployed_together(fn: Any):
 
 def test_large_models_are_scored_one_by_one():
     assert shared(score, SMALL, SMALL, 2 * SMALL, 2 * SMALL) == [["d0"], ["d1"], ["d2"], ["d3"]]
+
+
+def test_a_call_that_scores_many_devices_is_a_step_of_its_own():
+    few, many = ({f"d{i}": Ref("data", 0) for i in range(count)} for count in (FEW // 2, FEW))
+    shards = into_shards(score, {"a": (few,), "b": (few,), "c": (few,), "d": (many,), "e": (many,)})
+    assert [[*shard] for shard in shards.values()] == [["a", "b"], ["c"], ["d"], ["e"]]
 
 
 def test_training_is_a_step_of_each_device_unless_they_are_many():

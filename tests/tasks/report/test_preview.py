@@ -13,9 +13,12 @@ from asked import copied
 from PIL import Image
 from rich.console import Console
 
+from fedcore.partition import partition
 from fedcore.types import InputError
+from tasks.config.request import Job
+from tasks.config.settings import Setting
 from tasks.config.studies import grid_points
-from tasks.report.preview import print_preview
+from tasks.report.preview import print_preview, show_own
 
 
 def preview(tolerant: bool = False, **changes: Any) -> str:
@@ -25,6 +28,10 @@ def preview(tolerant: bool = False, **changes: Any) -> str:
     out = io.StringIO()
     print_preview(setting, 0, tolerant, Console(file=out, width=100))
     return out.getvalue()
+
+
+def job(study: str, settings: list[Setting], seed: int) -> Job:
+    return Job(study=study, title=study, size="small", seed=seed, settings=settings, show=(), optional=False)
 
 
 @pytest.fixture
@@ -40,6 +47,30 @@ def plants(tmp_path: Path) -> Path:
     rows["fault"] = np.where(np.arange(300) % 4, "none", "leak")
     rows.to_csv(tmp_path / "t.csv", index=False)
     return tmp_path / "t.csv"
+
+
+def test_a_run_gets_what_the_preview_has_read_and_divided(plants: Path):
+    words = {"data.name": "table", "data.path": str(plants), "data.label": "fault", "data.device": "site"}
+    words |= {"data.missing": "median", "federation.partition": "by_device"}
+    settings = [*grid_points(copied(), "mine", "small", words)]
+    shown = show_own([job("mine", settings, 5)])
+    assert [*shown.datasets] == [settings[0].source]
+    assert [*shown.partitions] == [(settings[0].source, settings[0].division, 5)]
+    (dataset,), (divided,) = shown.datasets.values(), shown.partitions.values()
+    way = {"name" if key == "partition" else key: value for key, value in settings[0].federation.items()}
+    again = partition(dataset, seed=5, **{key: value for key, value in way.items() if key != "scale"})
+    assert np.array_equal(divided.indices, again.indices)
+    assert np.array_equal(divided.sizes, again.sizes)
+    assert divided.names == again.names
+    other = grid_points(copied(), "mine", "small", {**words, "federation.shared_test": 0.3})
+    assert next(iter(other)).division != settings[0].division
+
+
+def test_data_that_are_not_a_users_own_are_not_shown():
+    settings = [*grid_points(copied(), "code", "small", {})]
+    shown = show_own([job("code", settings, 0)])
+    assert not shown.datasets
+    assert not shown.partitions
 
 
 def test_a_preview_says_what_is_used_and_what_is_not(plants: Path):
