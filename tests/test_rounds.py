@@ -15,7 +15,7 @@ from fedcore.local import train
 from fedcore.messages import initial_messages, received_model, to_everyone
 from fedcore.methods import method as build
 from fedcore.mixing import by_size, mean
-from fedcore.rounds import State, begin, check, deployments, measure, run, take_turn
+from fedcore.rounds import State, begin, check, deployments, finish, measure, run, take_turn
 from fedcore.types import InputError, Message, Method, Model, PairStage, Stage, StepId, Update, generator
 
 WIDE = nets.net("mlp", shape=(4,), classes=3, widths=[7])
@@ -402,6 +402,15 @@ def test_devices_with_the_same_model_share_one_evaluation():
         assert one.scores[name]["val"] == evaluate(deployed, NET, device.data.val)
         assert one.scores[name]["test"] == evaluate(deployed, NET, device.data.test)
     assert one.scores["a"]["val"] != one.scores["b"]["val"]
+
+
+def test_a_turn_that_is_scored_is_not_scored_again():
+    fed = federation()
+    method = build("local_only", nets=NETS, training=SGD, common=True)
+    played, execute = last(method, fed), Recorder()
+    assert finish(method, fed, execute, played).scores is played.scores
+    assert not execute.steps
+    assert finish(method, fed, Inline(), replace(played, scores=None)).scores == played.scores
 
 
 def test_devices_with_models_of_their_own_are_each_evaluated():
