@@ -337,14 +337,18 @@ def _hide(
 
 
 def check_labels(dataset: Dataset, partition: Partition) -> None:
-    """Raise InputError if no device has a labelled training example of some class: no model could learn it."""
+    """Raise InputError if no device has a labelled training example of some class: no model could learn it.
+
+    A class that the server alone knows may be (CWRU's normal bearings at location C): no device is asked for it.
+    """
     labels = dataset.train.y.numpy()
     everyone = {part: np.concatenate([own[part] for own in partition.devices.values()]) for part in PARTS}
     found = {part: np.unique(labels[index]) for part, index in everyone.items()}
     found["shared test"] = np.unique(labels[partition.shared] if dataset.test is None else dataset.test.y.numpy())
+    servers = set() if dataset.server is None else set(dataset.server.y.tolist())
     for k, label in enumerate(dataset.classes):
-        if k not in found["train"]:
-            where = [part for part, held in found.items() if k in held]
+        where = [part for part, held in found.items() if k in held]
+        if "train" not in where and (where or k not in servers):
             advice = "add training examples of it or remove the label"
             if "unlabelled" in where:
                 advice = "lower federation.unlabelled or federation.hidden, or change the seed"
