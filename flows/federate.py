@@ -18,6 +18,7 @@ deployment.
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -55,7 +56,6 @@ if __name__ == "__main__":  # bad input is refused before the imports below, whi
 
 from prefect import flow, runtime
 
-from fedcore.results.answer import Answer, Place
 from fedcore.rounds import require_devices
 from fedcore.types import Federation, InputError
 from tasks.cache.shared import open_store
@@ -79,6 +79,8 @@ __all__ = ["Job", "Request", "parse", "plan_jobs", "run"]
 
 PIPELINE = Path("pipeline")
 SECONDS = Path("runs") / "seconds"
+NO_SECONDS = {"wall": math.nan, "cpu": math.nan}
+"""Columns of a summary whose text should be the same in each run."""
 
 Sources: TypeAlias = dict[str, Ref]
 """Where a setting's data are -> the dataset."""
@@ -139,14 +141,14 @@ def run(request: Request) -> None:
                     raise InputError(f"study {job.study}: no method allows these data; the reasons are above")
             session.print_line(play.tally(session.steps.done), terminal=not request.prepared)
         everything = [result for results in results_by_job for result in results]
-        summary, answers = comparison.answer_results(params, everything)
-        for study, text in comparison.notes(summary, answers).items():
+        answered = comparison.answer_results(params, everything)
+        for study, text in comparison.notes(answered.summary.assign(**NO_SECONDS), answered.answers).items():
             publish(study, text)
-        print_answers(answers)
+        print_answers(answered.answers)
         if request.prepared:
             write_stage_outputs(jobs, results_by_job, session)
         else:
-            write_comparison(params, papers, jobs, results_by_job, answers, session, writer, request.promote)
+            write_comparison(params, papers, jobs, results_by_job, answered, session, writer, request.promote)
     for line in writer.proposed:
         print(line)
 
@@ -199,7 +201,7 @@ def write_comparison(
     papers: Papers,
     jobs: list[Job],
     results_by_job: list[list[Result]],
-    answers: dict[Place, Answer],
+    answered: comparison.Answered,
     session: Session,
     writer: RecordWriter,
     promote: bool,
@@ -219,9 +221,9 @@ def write_comparison(
         (r.setting.study, r.setting.name): r for results in reversed(results_by_job) for r in results
     }.values():
         place = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"
-        partitions.save_partition(session.store, result.prepared.dataset, result.prepared.partition, place)
+        partitions.save_partition(session.store, result.prepared, place)
         pictures.append(place / "who.png")
-    made = comparison.compare(params, places, places, pictures, papers, answers)
+    made = comparison.compare(params, places, places, pictures, papers, answered)
     comparison.write(made, folder, folder)
     comparison.describe(made, {job.study: job.size for job in jobs}, writer, folder / PAGE)
     writer.propose(comparison.proposals(places, made.answers), promote)

@@ -51,6 +51,7 @@ from tasks.config.params import read as read_params
 from tasks.config.settings import Setting
 from tasks.config.studies import Run, grid_points, run_section
 from tasks.prefect.session import open_session, prefect_server
+from tasks.record.result import PreparedData
 from tasks.run.partitions import divide_dataset, import_dataset, read_dataset, save_dataset, save_partition
 
 PIPELINE = Path("pipeline")
@@ -77,7 +78,7 @@ def partition() -> None:
             for seed in run.seeds:
                 made = divide_dataset(session.steps, dataset, setting.federation, seed)
                 folder = PIPELINE / "partition" / study / setting.slug / f"seed-{seed}"
-                save_partition(session.store, dataset, made, folder)
+                save_partition(session.store, PreparedData(dataset, made), folder)
 
 
 def plan_settings() -> tuple[Run, list[tuple[str, Setting]]]:

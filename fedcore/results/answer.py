@@ -386,8 +386,9 @@ def _runs(accuracy: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def _traffic(table: pd.DataFrame, way: str) -> dict[str, float]:
     """Return the bytes of each row in one direction, of all rounds, mean over devices and seeds."""
     rows = table[(table["split"] == "traffic") & (table["metric"] == way)]
-    devices = rows.groupby(["method", "seed", "device"], as_index=False)["value"].sum()
-    return {str(name): float(part.mean()) for name, part in devices.groupby("method")["value"]}
+    devices = table.groupby(["method", "seed"])["device"].nunique().groupby("method").sum()  # some never take part
+    means = rows.groupby("method")["value"].sum().div(devices, fill_value=0.0)
+    return {str(name): float(mean) for name, mean in means.items()}
 
 
 def _changes(run: pd.DataFrame, alone: pd.DataFrame, matters: float) -> Devices:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from fedcore.results.summary import LESS, SCORED
-from fedcore.rounds import Round
+from fedcore.rounds import Round, members
 from fedcore.types import Numbers, Report
 
 COLUMNS = ["study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
@@ -32,14 +32,18 @@ def rows(
 ) -> pd.DataFrame:
     """Return a method's rounds as tidy rows: scores and series of evaluated rounds, bytes of all rounds.
 
+    Bytes are those of the devices that took part in a round: of ten thousand devices a few may do.
+
     reports: of all rounds; a topic of their series becomes a split, with its numbers in the rows of every device.
     beside: split -> device -> metric -> value, once: numbers of the device's data and of the server's reports.
     """
     found: list[tuple[Any, ...]] = []
     for one, report in zip(played, reports, strict=True):
         place = (one.turn.stage, one.turn.round + 1)
+        present = {name for unit in one.turn.units for name in members(unit)}
         for metric, sent in (("bytes_up", one.up), ("bytes_down", one.down)):
-            found += [(*place, device, "traffic", metric, float(count)) for device, count in sent.items()]
+            counts = ((device, count) for device, count in sent.items() if count or device in present)
+            found += [(*place, device, "traffic", metric, float(count)) for device, count in counts]
         for device, splits in (one.scores or {}).items():
             for split, metrics in splits.items():
                 if split in SCORED:

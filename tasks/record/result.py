@@ -8,15 +8,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from fedcore.data import Dataset
 from fedcore.data.schema import Schema
 from fedcore.methods import is_control
-from fedcore.partition import fitted, training
+from fedcore.partition import Partition, fitted, training
 from fedcore.results import tidy
 from fedcore.types import Federation, Report
 from tasks.cache.journal import Step
-from tasks.cache.store import Ref, Store, digest_of
+from tasks.cache.store import Ref, digest_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +58,7 @@ class Result:
     show: tuple[str, ...] = ()
     embedding: Ref | None = None
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """The digest of the table, the models and the names of the pictures; seconds are no part of it."""
         models = json.dumps({name: ref.digest for name, ref in self.models.items()})
@@ -78,9 +80,8 @@ class Result:
         values = last[(last["split"] == "val") & (last["metric"] == "accuracy")]["value"].dropna()
         return float(values.mean()) if len(values) else None
 
-    def schema(self, store: Store) -> Schema:
-        """Return how each device prepared its examples."""
-        dataset, made = store.get((self.prepared.dataset, self.prepared.partition))
+    def schema(self, dataset: Dataset, made: Partition) -> Schema:
+        """Return how each device prepared its examples. dataset, made: those of `prepared`."""
         return fitted(dataset, training(made), self.setting.federation["scale"])
 
     @property

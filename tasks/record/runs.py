@@ -140,12 +140,13 @@ class Record:
             "fedcore.data": result.prepared.dataset.digest, "fedcore.partition": result.prepared.partition.digest,
         }  # fmt: skip
         run = self.open(result.config, result.name, tags, self.parent(setting.study, result.size, title))
-        schema = result.schema(store)
+        held: sources.Dataset
+        held, made = store.get((result.prepared.dataset, result.prepared.partition))
+        schema = result.schema(held, made)
         # The models are logged first, since MLflow copies the metrics that their run already has to them one by one.
         model = self.model(run, store, result, schema)
         if not result.control:
             self.register(run, model, result.setting.task, tags)
-        held: sources.Dataset = store.get(result.prepared.dataset)
         profile = {"examples": len(held.train), "classes": list(held.classes), "shape": list(schema.shape)}
         self.write(
             run, params=_params(result), table=result.table, seconds=result.seconds,

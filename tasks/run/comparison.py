@@ -70,20 +70,30 @@ class Comparison:
     answers: dict[Place, Answer]
 
 
+@dataclass(frozen=True)
+class Answered:
+    """What results say. studies: by name. table: the results' rows, and those that the studies derive from them."""
+
+    studies: dict[str, Study]
+    table: pd.DataFrame
+    summary: pd.DataFrame
+    answers: dict[Place, Answer]
+
+
 def compare(
     params: Mapping[str, Any],
     results: Sequence[Path],
     seconds: Sequence[Path],
     divisions: Iterable[Path],
     papers: Papers | None = None,
-    answered: dict[Place, Answer] | None = None,
+    answered: Answered | None = None,
 ) -> Comparison:
-    """Compare results that are in some folders. divisions: pictures of partitions. answered: the answers, if known."""
-    for missing in (path for folder in results if not (path := folder / TABLE).is_file()):
-        raise InputError(f"{missing}: no such file; make it with: dvc repro")
-    chosen, table = complete(params, [pd.read_parquet(folder / TABLE) for folder in results])
-    spent = [spreadsheet.read(folder / SECONDS) for folder in seconds if (folder / SECONDS).is_file()]
-    frame = pd.concat(spent, ignore_index=True) if spent else NO_SECONDS
+    """Compare results that are in some folders.
+
+    divisions: pictures of partitions. answered: what their tables say, if this command has just made them.
+    """
+    answered = answered or read_answered(params, results, seconds)
+    chosen, table, summary = answered.studies, answered.table, answered.summary
     studies = list(chosen)
     pictures: dict[tuple[str, str], dict[str, bytes]] = {}
     names = {slug(name): name for name in table["setting"].unique()}
@@ -96,8 +106,6 @@ def compare(
             for setting, file, caption in zip(index["setting"], index["file"], index["caption"], strict=True):
                 place = (folder.name.rpartition("-")[0], setting)
                 pictures.setdefault(place, {})[caption] = (folder / PICTURES / file).read_bytes()
-    never = controls(results) | tuned_controls(chosen, controls(results))
-    summary = summarise(table, frame, never)
     points = grid(results)
     verdicts = [
         (study, verdict)
@@ -123,24 +131,37 @@ def compare(
         grids,
         draw(table, summary),
         {study: paper for study in studies if (paper := of_study(papers or {}, study))},
-        answers(table, never, run_section(params).matters) if answered is None else answered,
+        answered.answers,
     )
 
 
-def answer_results(params: Mapping[str, Any], results: Iterable[Result]) -> tuple[pd.DataFrame, dict[Place, Answer]]:
-    """Return the summary, without seconds, and the answers of results that are not yet in folders."""
+def read_answered(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequence[Path]) -> Answered:
+    """Return what results that are in some folders say."""
+    for missing in (path for folder in results if not (path := folder / TABLE).is_file()):
+        raise InputError(f"{missing}: no such file; make it with: dvc repro")
+    spent = [spreadsheet.read(folder / SECONDS) for folder in seconds if (folder / SECONDS).is_file()]
+    return answer(params, [pd.read_parquet(folder / TABLE) for folder in results], spent, controls(results))
+
+
+def answer_results(params: Mapping[str, Any], results: Iterable[Result]) -> Answered:
+    """Return what results say that are not yet in folders."""
     found = list(results)
-    chosen, table = complete(params, [result.table for result in found])
     given = frozenset(result.row.label for result in found if result.control)
-    never = given | tuned_controls(chosen, given)
-    return summarise(table, NO_SECONDS, never), answers(table, never, run_section(params).matters)
+    return answer(params, [result.table for result in found], [result.seconds for result in found], given)
 
 
-def complete(params: Mapping[str, Any], tables: Sequence[pd.DataFrame]) -> tuple[dict[str, Study], pd.DataFrame]:
-    """Return the studies of some tables, and one table of all that they hold and that the studies derive from it."""
-    table = pd.concat(tables, ignore_index=True)
-    chosen = {study: find_study(params, study) for study in table["study"].unique()}
-    return chosen, pd.concat([table, *derived(table, chosen)], ignore_index=True)
+def answer(
+    params: Mapping[str, Any], tables: Sequence[pd.DataFrame], seconds: Sequence[pd.DataFrame], controls: frozenset[str]
+) -> Answered:
+    """Return what some tables say. seconds: of their steps, as far as they are known. controls: the labels of those."""
+    whole = pd.concat(tables, ignore_index=True)
+    chosen = {study: find_study(params, study) for study in whole["study"].unique()}
+    table = pd.concat([whole, *derived(whole, chosen)], ignore_index=True)
+    spent = pd.concat(seconds, ignore_index=True) if seconds else NO_SECONDS
+    never = controls | tuned_controls(chosen, controls)
+    return Answered(
+        chosen, table, summarise(table, spent, never), answers(table, never, run_section(params).matters)
+    )
 
 
 def tuned_controls(studies: Mapping[str, Study], controls: frozenset[str]) -> frozenset[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +64,17 @@ def save_dataset(store: Store, dataset: Ref, folder: Path) -> None:
     (folder / "card.json").write_text(json.dumps(card, indent=1) + "\n")
 
 
-def save_partition(store: Store, dataset: Ref, made: Ref, folder: Path) -> None:
+@lru_cache(maxsize=1)
+def read(store: Store, prepared: PreparedData) -> tuple[Dataset, Partition]:
+    """Return a dataset and its partition; the last ones are kept, since all that describes them is written in turn."""
+    found: tuple[Dataset, Partition] = store.get((prepared.dataset, prepared.partition))
+    return found
+
+
+def save_partition(store: Store, prepared: PreparedData, folder: Path) -> None:
     """Write a partition to a folder that DVC versions: index lists, a table and a picture."""
     folder.mkdir(parents=True, exist_ok=True)
-    held: Dataset = store.get(dataset)
-    parts: Partition = store.get(made)
+    held, parts = read(store, prepared)
     to_frame(parts).to_parquet(folder / PARTITION, index=False)
     table = counts(held, parts)
     spreadsheet.write(table, folder / "who.csv")

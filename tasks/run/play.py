@@ -24,6 +24,7 @@ from tasks.prefect.steps import Steps, word_of
 from tasks.record.result import PreparedData, Result
 from tasks.report import pictures, spreadsheet
 from tasks.run.bodies import deploy
+from tasks.run.partitions import read
 from tasks.run.segments import count_local_steps, rounds
 
 
@@ -119,11 +120,11 @@ def save(results: Sequence[Result], folder: Path) -> None:
 
 def save_schemas(store: Store, results: Iterable[Result], folder: Path) -> None:
     """Write how the devices prepared a user's own data: setting -> schema."""
-    found = {
-        name: json.loads(to_json(result.schema(store)))
-        for name, result in {result.setting.name: result for result in results}.items()
-        if store.get(result.prepared.dataset).schema is not None
-    }
+    found = {}
+    for name, result in {result.setting.name: result for result in results}.items():
+        dataset, made = read(store, result.prepared)
+        if dataset.schema is not None:
+            found[name] = json.loads(to_json(result.schema(dataset, made)))
     if found:
         (folder / SCHEMA).write_text(json.dumps(found, indent=1) + "\n")
 

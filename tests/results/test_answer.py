@@ -56,6 +56,14 @@ def test_a_clear_winner_is_recommended_with_its_gains_and_cost():
     ]
 
 
+def test_a_device_that_never_takes_part_counts_among_those_that_share_the_traffic():
+    whole = table({"local_only": ALONE, "code": plus(0.1), "majority": GUESS})
+    sampled = whole[(whole["split"] != "traffic") | (whole["device"] == "d00") | (whole["method"] != "code")]
+    found = answer(sampled, CONTROLS)
+    assert (found.up, found.down) == (500, 1000)
+    assert answer(whole[whole["split"] != "traffic"], CONTROLS).up == 0
+
+
 def test_a_difference_wider_than_its_spread_is_no_tie():
     # Gains by seed: .04, .02, .03 -> .03 with spread .01.
     found = answer(table({"local_only": ALONE, "a": [[0.74, 0.64], [0.74, 0.62], [0.71, 0.63]]}), CONTROLS).advice

@@ -69,6 +69,26 @@ def test_so_do_the_others_and_nothing_is_said_of_their_alignment(name: str, sett
     assert "alignment" not in set(rows["split"])
 
 
+def test_bytes_are_listed_of_the_devices_that_took_part():
+    fed = plainly("abcdefgh")
+    made = method("fedavg", nets=fed.public.nets, training=ADAM, common=True, rounds=3, fraction=0.25, weights="size")
+    played = list(run(made, fed, 0, Inline(), every=3))
+    rows = tidy.rows(tidy.Row("s", "d", "base", "fedavg", 0), played, [one.report for one in played], {})
+    traffic = rows[rows["split"] == "traffic"]
+    model = 4 * sum(leaf.numel() for leaf in played[-1].state.messages["a"].params.values())
+    present = {one.turn.round + 1: set(one.turn.units) for one in played}
+    assert [len(names) for names in present.values()] == [2, 2, 2]
+    assert set.union(*present.values()) < set(fed.devices)  # some never take part, and get the model at the end
+    up = traffic[traffic["metric"] == "bytes_up"].set_index(["round", "device"])["value"].to_dict()
+    assert up == {(r, name): model for r, names in present.items() for name in names}
+    down = traffic[traffic["metric"] == "bytes_down"].set_index(["round", "device"])["value"]
+    sums = {r: sum(played[r - 1].down.values()) for r in present}
+    assert down.groupby("round").sum().to_dict() == sums
+    assert {name for r, name in down.index if r < 3} == present[1] | present[2]
+    assert {name for r, name in down.index if r == 3} == set(fed.devices)
+    assert down[3].drop(list(present[3])).eq(model).all()
+
+
 def test_over_devices_and_groups():
     rows = pd.DataFrame({"device": list("abc"), "split": "test", "metric": "accuracy", "value": [0.2, 0.6, 0.4]})
     groups = pd.Series({"a": "x", "b": "x", "c": "y"})
