@@ -356,7 +356,7 @@ def test_places_can_be_chosen(tmp_path):
     assert torch.equal(two.server.x, whole.server.x)  # the server is where it is
 
 
-def test_where_no_device_has_a_class_that_the_server_knows_the_others_are_divided(tmp_path, caplog):
+def test_a_class_that_the_server_alone_knows_is_no_hindrance(tmp_path, caplog):
     alone = read(everything(tmp_path), server=1, locations=["C"])
     held = {who: set(alone.train.y[[who == one for one in alone.device]].tolist()) for who in set(alone.device)}
     assert held == {f"C{load}": set(range(1, 10)) for load in range(4)}  # the normal records have no base sensor

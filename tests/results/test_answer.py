@@ -56,7 +56,7 @@ def test_a_clear_winner_is_recommended_with_its_gains_and_cost():
     ]
 
 
-def test_a_device_that_never_takes_part_counts_among_those_that_share_the_traffic():
+def test_a_device_that_never_takes_part_shares_the_traffic():
     whole = table({"local_only": ALONE, "code": plus(0.1), "majority": GUESS})
     sampled = whole[(whole["split"] != "traffic") | (whole["device"] == "d00") | (whole["method"] != "code")]
     found = answer(sampled, CONTROLS)
