@@ -57,7 +57,7 @@ def test_exact_is_brute_force_over_all_psi(n: int, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [6, 7])
+@pytest.mark.parametrize("n", [6, 7, 8])
 def test_algorithm_2_against_every_choice_of_sources(n: int) -> None:
     """It finds the sources of the optimum on ST-LF's bounds, and its links cost at most a fifth more; not elsewhere."""
     problem = links.random(n, 0)

@@ -190,6 +190,16 @@ def test_along_alpha_an_even_partition_stands_beside_the_others():
         assert line.get_xdata().tolist() == at.tolist()
 
 
+@pytest.mark.parametrize(("prices", "apart"), [((0, 0.01, 1, 1000), True), ((0, 0.1, 0.5, 1), False)])
+def test_along_a_price_none_stands_beside_powers_of_ten(prices: tuple[float, ...], apart: bool):
+    grid = {f"phi_e={price:g}": {"st_lf.phi_e": price} for price in prices}
+    table = pd.concat([drawn(TWO, 3, setting=setting) for setting in grid])
+    panel = figures.accuracy_along(summary_of(table), grid, "st_lf.phi_e").axes[0]
+    assert panel.get_xscale() == "linear"
+    assert [label.get_text() for label in panel.get_xticklabels()] == [f"{price:g}" for price in prices]
+    assert panel.get_xticks().tolist() == (list(range(len(prices))) if apart else list(prices))
+
+
 def test_a_panel_of_an_even_partition_says_so():
     grid = {f"devices={count}": {"federation.devices": count, "federation.alpha": 1e20} for count in (2, 32)}
     table = pd.concat([drawn(TWO, 3, setting=setting) for setting in grid])

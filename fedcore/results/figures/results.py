@@ -244,7 +244,7 @@ def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]
 
     summary: a study's rows. points: setting -> its point in the grid. The accuracy is on the shared test set if there
     is one. Bars are one standard deviation over seeds; controls are hollow. Numbers that span more than six powers of
-    ten, as alpha does up to an even partition, stand side by side.
+    ten, as alpha does up to an even partition, stand side by side, and so do 0 and numbers that span more than two.
     """
     split = "shared" if summary["shared_mean"].notna().all() else "test"
     place = {
@@ -268,7 +268,8 @@ def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]
     values = list(dict.fromkeys(point[key] for point in place.values()))
     if numbers := all(isinstance(value, int | float) for value in values):
         values = sorted(values)
-        numbers = values[0] <= 0 or values[-1] <= 1e6 * values[0]
+        least = min((value for value in values if value > 0), default=values[-1])
+        numbers = values[-1] <= (1e6 if values[0] > 0 else 1e2) * least
     styles = method_styles(summary["method"], summary["control"])
     for panel, word in zip(axes, panels, strict=False):
         rows = summary[summary["setting"].isin([name for name in place if words[name] == word])]
