@@ -57,5 +57,5 @@ clean:
 	@touch $@
 
 .venv/test: .venv/run
-	@$(PIP) --editable '.[pipeline,cluster,s3,test]'
+	@$(PIP) --editable '.[pipeline,cluster,s3,sftp,test]'
 	@touch $@

@@ -5,6 +5,7 @@ A setting is declared once, where it is used: the signature has its type and its
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from inspect import Parameter
@@ -19,6 +20,9 @@ from fedcore.local import Training
 from fedcore.types import InputError
 
 M = TypeVar("M", bound=BaseModel)
+
+SECRET = re.compile(r"(?<=//)[^/@\s]+(?=@)|(?<=\?)[^'\"]+")
+"""What an address may say of a user, or after a question mark: no line about it shows that."""
 
 LISTS = ("list_type", "tuple_type", "sequence_str")
 """The types of pydantic's errors about a value that should be a list."""
@@ -69,7 +73,8 @@ def check(model: type[M], where: str, values: Any) -> M:
             case "extra_forbidden":
                 raise InputError(f"{unknown(key, model.model_fields)}{more}") from None
         said = said.removeprefix("Value error, ")
-        raise InputError(f"{key} = {first['input']!r}: {said[0].lower()}{said[1:]}{more}") from None
+        shown = SECRET.sub("...", repr(first["input"]))
+        raise InputError(f"{key} = {shown}: {said[0].lower()}{said[1:]}{more}") from None
 
 
 def _key(*parts: object) -> str:

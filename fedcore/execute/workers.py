@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -299,6 +300,8 @@ _START = (
     "from fedcore.execute.workers import serve; gc.freeze(); gc.enable(); serve(descriptor)"
 )
 """Imported objects live to the end: collecting garbage among them again and again took a fifth of the imports."""
+GLANCE = 0.1
+"""Seconds between two looks at what has come and is not read yet."""
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _MEMORY = {variable: str(value) for variable, (_, value) in MEMORY.items()}
 
@@ -322,10 +325,17 @@ def serve(descriptor: int) -> None:
 
 
 def _leave_with(channel: socket.socket) -> None:
-    """End this process, even during a step, when the other end closes."""
+    """End this process, even during a step, when the other end closes.
+
+    macOS tells who waits for nothing of no hang-up, so that what comes wakes this thread, too; the main one reads it.
+    """
     ending = select.poll()
-    ending.register(channel, 0)
-    ending.poll()
+    ending.register(channel, select.POLLIN)
+    while not any(event & ~select.POLLIN for _, event in ending.poll()):
+        with suppress(BlockingIOError):
+            if not channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                break
+        time.sleep(GLANCE)
     os._exit(0)
 
 

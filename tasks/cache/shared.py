@@ -35,6 +35,10 @@ RENEWED = 60.0
 LEASE = 15 * 60.0
 """Seconds for which a mark counts: a flow that was killed leaves its own behind."""
 
+PART = ".part"
+"""The end of the name of a file that is being written, or that a killed process has left."""
+
+OVER_SSH = ("sftp://", "ssh://")
 
 Result = TypeVar("Result")
 
@@ -51,7 +55,8 @@ def open_store(place: str | None) -> Store:
     try:
         store.open()
     except (ImportError, ValueError, OSError, StoreLost) as error:
-        raise InputError(f"run.store = {place!r}: {' '.join(str(error).split())}") from None
+        why = f"it does not answer ({_words(error.__cause__)})" if isinstance(error, StoreLost) else _words(error)
+        raise InputError(f"run.store = {place!r}: {why}") from None
     return store
 
 
@@ -140,8 +145,7 @@ class SharedStore(Store):
         except FileNotFoundError:
             raise
         except Exception as error:
-            words = " ".join(str(error).split()) or type(error).__name__
-            raise StoreLost(f"the store {self.url} does not answer ({words}); {CONTINUE}") from error
+            raise StoreLost(f"the store {self.url} does not answer ({_words(error)}); {CONTINUE}") from error
 
     # Marks and pruning.
 
@@ -199,7 +203,7 @@ class SharedStore(Store):
         with self.lease("prune"), self._asked() as (files, root):
             for path, info in files.find(root, detail=True).items():
                 digest = _digest(path)
-                if digest is None:
+                if digest is None and not path.endswith(PART):
                     continue
                 if digest in needed or _modified(files, path, info) >= since:
                     left += info["size"]
@@ -211,11 +215,22 @@ class SharedStore(Store):
         return Pruned(0, blobs, nbytes, left)
 
 
-@cache
+def _words(error: object) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def _file_system(url: str) -> tuple[Any, str]:
+    """Return a store's file system, and the store's path in it."""
+    over_ssh = url.startswith(OVER_SSH)
+    return _opened(url, over_ssh, threading.get_ident() if over_ssh else 0)
+
+
+@cache
+def _opened(url: str, over_ssh: bool, thread: int) -> tuple[Any, str]:
+    """Paramiko's client loses an answer if two threads ask at a time, so that each has a file system of its own."""
     import fsspec
 
-    files, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+    files, root = fsspec.core.url_to_fs(url, **({} if over_ssh else {"use_listings_cache": False}))
     return files, str(root).rstrip("/")
 
 
@@ -241,11 +256,15 @@ def _put(files: Any, path: str, content: bytes) -> None:
     if "file" in files.protocol:  # fsspec would write it in place
         write_whole(Path(path), content)
         return
+    in_place = "sftp" in files.protocol  # a mark that is read meanwhile would count as none
+    name = f"{path}-{uuid4().hex}{PART}" if in_place else path
     try:
-        files.pipe_file(path, content)
+        files.pipe_file(name, content)
     except FileNotFoundError:  # no folder yet, where there are folders
         files.makedirs(path.rpartition("/")[0], exist_ok=True)
-        files.pipe_file(path, content)
+        files.pipe_file(name, content)
+    if in_place:
+        files.mv(name, path)
 
 
 def _modified(files: Any, path: str, info: dict[str, Any]) -> float:

@@ -23,14 +23,17 @@ from tasks.config.settings import Setting, resolve
 
 
 def _check_address(address: str) -> str:
-    if not re.fullmatch(r"(tcp|tls)://\S+:\d{1,5}", address):
+    found = re.fullmatch(r"(tcp|tls)://\S+:(\d{1,5})", address)
+    if not found or not 0 < int(found[2]) < 2**16:
         raise ValueError("must be the address of a Dask scheduler, such as tcp://10.0.0.5:8786 or tls://10.0.0.5:8786")
     return address
 
 
 def _check_place(place: str) -> str:
-    if not place or ("://" in place and urlsplit(place).password is not None):
-        raise ValueError("must be a folder or a URL such as s3://bucket/prefix, without a password")
+    """Refuse an address in which a password may stand: it would stand in logs and records, too."""
+    _, marked, rest = place.partition("://")
+    if not place or (marked and (not rest.strip("/") or urlsplit(place).password or re.search("::|[?#]", place))):
+        raise ValueError("must be a folder or one URL such as s3://bucket/prefix, without a password or options")
     return place
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sysconfig
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -27,7 +28,8 @@ def choose_engine(run: Run, settings: Iterable[Setting], store: Store, say: Call
     """
     if run.engine == "local":
         return Workers(run.workers)
-    check = partial(sees, store, store.put(torch.zeros(1))) if run.cluster else None
+    # What no worker has in its own folder yet, so that it must ask the store.
+    check = partial(sees, store, store.put(torch.tensor([*os.urandom(16)]))) if run.cluster else None
     return Cluster(
         run.cluster, run.workers, own=sorted(OWN_PACKAGES), modules=own_modules(settings), check=check, say=say,
     )  # fmt: skip

@@ -47,6 +47,40 @@ def test_workers_need_nothing_that_only_linux_has(tmp_path: Path):
     assert (done.stdout, done.stderr) == (f"{os.cpu_count()} True False\n", "")
 
 
+SILENT = """
+import select, socket, sys, threading, time
+from types import SimpleNamespace
+from fedcore.execute import workers
+
+class Poll:
+    def __init__(self):
+        self.real = select.poll()
+    def register(self, line, mask):
+        assert mask == select.POLLIN
+        self.real.register(line, mask)
+    def poll(self):
+        return [(number, event & select.POLLIN) for number, event in self.real.poll()]
+
+workers.select = SimpleNamespace(poll=Poll, POLLIN=select.POLLIN)
+here, there = socket.socketpair()
+threading.Thread(target=workers._leave_with, args=(here,), daemon=True).start()
+there.send(b"order")
+time.sleep(5 * workers.GLANCE)
+print(here.recv(5), flush=True)
+there.close()
+time.sleep(60)
+sys.exit("still there")
+"""
+"""A worker whose system says nothing of a hang-up."""
+
+
+@pytest.mark.slow
+def test_a_worker_leaves_where_nobody_is_told_of_a_hang_up():
+    """It outlives what comes, which it leaves to be read, and not the other end."""
+    done = subprocess.run([sys.executable, "-c", SILENT], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "b'order'\n", "")
+
+
 def test_where_the_system_does_not_tell_all_cores_count(monkeypatch: pytest.MonkeyPatch):
     assert 1 <= cores() <= (os.cpu_count() or 1)
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)

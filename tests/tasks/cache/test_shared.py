@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,14 +50,29 @@ def s3() -> Iterator[str]:
     server.stop()
 
 
-@pytest.fixture(params=["memory", "file", pytest.param("s3", marks=pytest.mark.slow)])
+@pytest.fixture(scope="session")
+def sftp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    pytest.importorskip("paramiko")
+    from sftp import serving_sftp
+
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch, serving_sftp(tmp_path_factory.mktemp("served"), home) as address:
+        patch.setenv("HOME", str(home))
+        patch.delenv("SSH_AUTH_SOCK", raising=False)
+        yield address
+
+
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("s3", "sftp")]
+
+
+@pytest.fixture(params=["memory", "file", *SLOW])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     match request.param:
         case "memory":
             return f"memory://{uuid4().hex}/blobs"
         case "file":
             return (tmp_path / "everyones").as_uri()
-    return f"{request.getfixturevalue('s3')}/{uuid4().hex}"
+    return f"{request.getfixturevalue(request.param)}/{uuid4().hex}"
 
 
 @pytest.fixture
@@ -96,6 +112,16 @@ def test_a_blob_is_put_once(machine: Machine, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shared, "_put", lambda files, path, content: puts.append(path) or put(files, path, content))
     refs = [machine(name).put(X) for name in "abb"]
     assert [path.rpartition("/")[2] for path in puts if "running" not in path] == [f"{refs[0].digest}.safetensors"]
+
+
+def test_many_threads_put_and_get_at_a_time(machine: Machine):
+    here = machine("a")
+    values = [Message({"w": torch.full((3,), float(i))}) for i in range(40)]
+    with ThreadPoolExecutor(4) as threads:
+        refs = [*threads.map(here.put, values)]
+        other = machine("b")
+        found = [*threads.map(other.get, refs)]
+    assert [float(one.params["w"][0]) for one in found] == [*range(40)]
 
 
 def test_what_is_read_is_cached(machine: Machine):
@@ -193,7 +219,7 @@ def test_a_store_travels_without_its_folder(machine: Machine, tmp_path: Path, mo
 
 def test_pruning_keeps_what_is_young_or_needed(machine: Machine, monkeypatch: pytest.MonkeyPatch):
     here = machine("a")
-    tick = 1.1 if here.url.startswith("s3") else 0.02  # seconds; an S3 API tells whole ones
+    tick = 1.1 if here.url.startswith(("s3", "sftp")) else 0.02  # seconds; these tell whole ones
     old, needed = (here.put({"w": torch.full((9,), value)}) for value in (2.0, 3.0))
     time.sleep(tick)
     between = time.time()

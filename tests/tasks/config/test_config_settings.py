@@ -27,6 +27,7 @@ from fedcore.settings import model
 from fedcore.types import Threats
 from tasks.config.params import FROM_RUN, change
 from tasks.config.settings import Setting
+from tasks.config.studies import run_section
 
 WRONG: dict[str, list[Any]] = {
     "run.studies": [[], "code", [1]],
@@ -35,8 +36,8 @@ WRONG: dict[str, list[Any]] = {
     "run.every": [0, "often", 1.5, None],
     "run.workers": [0, -1, "two"],
     "run.engine": ["ray", None, True],
-    "run.cluster": ["10.0.0.5:8786", "tcp://10.0.0.5", "http://10.0.0.5:8786", 8786],
-    "run.store": ["", "sftp://me:word@10.0.0.5/blobs", 3],
+    "run.cluster": ["10.0.0.5:8786", "tcp://10.0.0.5", "http://10.0.0.5:8786", "tcp://10.0.0.5:99999", 8786],
+    "run.store": ["", "s3://", "s3://a::b", 3],
     "run.accelerator": ["cuda", "nane", None, True],
     "run.matters": [0, 1, -0.1, "little", None],
     "data.name": ["minst", 3, None, {}],
@@ -437,3 +438,14 @@ def test_a_missing_method_of_a_user_is_refused(params: dict[str, Any], halved: s
     assert "method = 'halved': allowed: " in refusal(points, params, ("halved",), halved__trim=0.5)
     assert "cannot be imported" in refusal(points, params, ("nowhere_of_settings:halved",))
     assert "two rows 'halved'" in refusal(points, ask(params, {"halved": {"method": halved}, halved: {}}))
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["sftp://me:word@10.0.0.5/blobs", "simplecache::sftp://me:word@10.0.0.5/blobs", "s3://bucket/x?key=word"],
+)
+def test_a_line_about_an_address_does_not_repeat_its_password(place: str):
+    line = refusal(run_section, {**PARAMS, "run": {**PARAMS["run"], "store": place}})
+    assert line.startswith("run.store = '")
+    assert line.endswith("must be a folder or one URL such as s3://bucket/prefix, without a password or options")
+    assert line.count("word") == 1
