@@ -9,7 +9,7 @@ twice, once for their seconds and once for their memory, since to look at the me
 largest sum of the proportional sets of all processes, the server's among them: a page that several processes share
 counts once (on macOS, which has no such number, for each).
 
-    python -m benchmarks.scale OUT [run ...] [devices ...] [rows=20]
+    python -m benchmarks.scale OUT [run ...] [devices ...] [rows=20] [rounds=10] [widths=32,16]
     python -m benchmarks.scale draw OUT                                     a picture of OUT, beside it
 
 OUT: a CSV file, to which a row is appended for each run.
@@ -27,8 +27,10 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -37,7 +39,6 @@ import yaml
 
 HERE = Path(__file__).parents[1]
 FEATURES, CLASSES, WIDTHS, SHARED, WORKERS = 12, 4, (32, 16), 2000, 2
-PARAMETERS = 12 * 32 + 32 + 32 * 16 + 16 + 16 * 4 + 4
 RUNS = {
     "one_shot": {"method": "fedavg", "rounds": 1, "training": {"init": "common"}},
     "sampled": {"method": "fedavg", "rounds": 10, "fraction": 0.1, "training": {"init": "common", "epochs": 20}},
@@ -55,6 +56,25 @@ PANELS = {
     "rows and tasks": {"prefect_rows": "Prefect", "mlflow_rows": "MLflow", "tasks": "tasks of Prefect"},
 }
 UNITS = {"GB of memory": 1e9, "MB on disk": 1e6}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is run. rows: of each device. rounds: None: as the run has it. widths: of the net's hidden layers."""
+
+    run: str
+    devices: int
+    rows: int = ROWS
+    rounds: int | None = None
+    widths: tuple[int, ...] = WIDTHS
+
+    @property
+    def method(self) -> dict[str, Any]:
+        return RUNS[self.run] | ({} if self.rounds is None else {"rounds": self.rounds})
+
+    @property
+    def parameters(self) -> int:
+        return sum(before * after + after for before, after in pairwise((FEATURES, *self.widths, CLASSES)))
 
 
 @dataclass(frozen=True)
@@ -78,13 +98,13 @@ def write_table(path: Path, devices: int, each: int) -> None:
     frame.to_csv(path, index=False)
 
 
-def library(table: Path, run: str) -> None:
+def library(table: Path, case: Case) -> None:
     """Play a run with nothing but fedcore, in this process and two workers."""
     import fedcore as fc
 
-    settings = {**RUNS[run]}
+    settings = {**case.method}
     data = fc.load("table", path=str(table), label="label", device="device")
-    fed = fc.federate(data, fc.by_device(), net=fc.mlp(*WIDTHS), shared_examples=SHARED)
+    fed = fc.federate(data, fc.by_device(), net=fc.mlp(*case.widths), shared_examples=SHARED)
     fc.run(fc.method(settings.pop("method"), **settings), fed, seed=0, workers=WORKERS, every=EVERY, progress=False)
 
 
@@ -143,26 +163,28 @@ def disk(folder: Path) -> int:
     return sum(512 * path.lstat().st_blocks for path in folder.rglob("*"))
 
 
-def play(run: str, devices: int, each: int, home: Path) -> dict[str, object]:
-    """Return the numbers of a run on so many devices with so many rows each, in an empty folder."""
+def play(case: Case, home: Path) -> dict[str, object]:
+    """Return the numbers of a case in an empty folder."""
     table = home / "table.csv"
-    write_table(table, devices, each)
-    found = _numbers(run, devices, each, table, home / "time", watch=False)
-    memory = _numbers(run, devices, each, table, home / "memory", watch=True)
+    write_table(table, case.devices, case.rows)
+    found = _numbers(case, table, home / "time", watch=False)
+    memory = _numbers(case, table, home / "memory", watch=True)
     return found | {name: memory[name] for name in ("memory", "bare_memory")}
 
 
-def _numbers(run: str, devices: int, each: int, table: Path, home: Path, watch: bool) -> dict[str, object]:
+def _numbers(case: Case, table: Path, home: Path, watch: bool) -> dict[str, object]:
     state = home / "home"
     for name in ("claims", "papers", "studies"):
         (state / name).mkdir(parents=True)
     shutil.copyfile(HERE / "params.yaml", state / "params.yaml")
-    study = {"scale": {"title": "What do {devices} devices cost?", "methods": {run: RUNS[run]}, "sizes": {"small": {}}}}
-    (state / "studies" / "scale.yaml").write_text(yaml.safe_dump(study))
+    title, methods = "What do {devices} devices cost?", {case.run: case.method}
+    (state / "studies" / "scale.yaml").write_text(
+        yaml.safe_dump({"scale": {"title": title, "methods": methods, "sizes": {"small": {}}}})
+    )
     words = (
         "study=scale", "seed=0", "data.name=table", f"data.path={table}", "data.label=label", "data.device=device",
         "federation.partition=by_device", f"federation.shared_examples={SHARED}", "net.name=mlp",
-        f"net.widths={list(WIDTHS)}", f"run.every={EVERY}", f"run.workers={WORKERS}",
+        f"net.widths={list(case.widths)}", f"run.every={EVERY}", f"run.workers={WORKERS}",
     )  # fmt: skip
     server = [sys.executable, "-m", "tasks.prefect.server"]
     environment = {**os.environ, "FEDCORE_HOME": str(state), "PYTHONPATH": str(HERE)}
@@ -171,29 +193,34 @@ def _numbers(run: str, devices: int, each: int, table: Path, home: Path, watch: 
         top = psutil.Process(json.loads((state / ".fedcore" / "server.json").read_text())["pid"])
         load = os.getloadavg()[0]
         flow = measure(["-m", "flows.federate", *words], state, [top, *top.children(recursive=True)], watch)
-        bare = measure(["-m", "benchmarks.scale", "library", str(table), run], home, watch=watch)
+        alone = ["-m", "benchmarks.scale", "library", str(table), json.dumps(asdict(case))]
+        bare = measure(alone, home, watch=watch)
     finally:
         subprocess.run([*server, "stop"], cwd=state, env=environment, check=False)
     prefect = state / ".fedcore" / "prefect" / "prefect.db"
     return {
-        "run": run, "devices": devices, "rows": each, "parameters": PARAMETERS, "wall": round(flow.wall, 1),
-        "cpu": round(flow.cpu, 1), "memory": flow.memory, "bare_wall": round(bare.wall, 1),
-        "bare_cpu": round(bare.cpu, 1), "bare_memory": bare.memory, "wall_ratio": round(flow.wall / bare.wall, 2),
-        "cpu_ratio": round(flow.cpu / bare.cpu, 2), "disk": disk(state), "tasks": tasks(prefect),
-        "prefect_rows": rows(prefect), "mlflow_rows": rows(state / "mlflow.db"), "load": round(load, 1),
+        "run": case.run, "devices": case.devices, "rows": case.rows, "rounds": case.method.get("rounds", 1),
+        "parameters": case.parameters, "wall": round(flow.wall, 1), "cpu": round(flow.cpu, 1), "memory": flow.memory,
+        "bare_wall": round(bare.wall, 1), "bare_cpu": round(bare.cpu, 1), "bare_memory": bare.memory,
+        "wall_ratio": round(flow.wall / bare.wall, 2), "cpu_ratio": round(flow.cpu / bare.cpu, 2), "disk": disk(state),
+        "tasks": tasks(prefect), "prefect_rows": rows(prefect), "mlflow_rows": rows(state / "mlflow.db"),
+        "load": round(load, 1),
     }  # fmt: skip
 
 
 def main(out: Path, words: Sequence[str]) -> None:
     runs = [word for word in words if word in RUNS] or list(RUNS)
-    each = int(next((word.removeprefix("rows=") for word in words if word.startswith("rows=")), ROWS))
+    said = dict(word.split("=") for word in words if "=" in word)
+    more: dict[str, Any] = {name: int(said[name]) for name in ("rows", "rounds") if name in said}
+    if "widths" in said:
+        more["widths"] = tuple(map(int, said["widths"].split(",")))
     # The folders go at the end: where thousands of files were just deleted, ext4 takes seconds longer to make new ones.
     with tempfile.TemporaryDirectory(prefix="scale-") as home:
         for devices in [int(word) for word in words if word.isdigit()] or DEVICES:
             for run in runs:
                 place = Path(home) / f"{run}-{devices}"
                 place.mkdir()
-                found = pd.DataFrame([play(run, devices, each, place)])
+                found = pd.DataFrame([play(Case(run, devices, **more), place)])
                 print(found.T.to_string(header=False), flush=True)
                 found.to_csv(out, mode="a", header=not out.exists(), index=False)
 
@@ -206,7 +233,8 @@ def draw(out: Path) -> None:
 
     table = (
         pd.read_csv(out)
-        .query(f"rows == {ROWS}")
+        .query(f"rows == {ROWS} and parameters == {Case('one_shot', 1).parameters}")
+        .query("rounds == rounds.groupby(run).transform('min')")
         .drop_duplicates(["run", "devices"], keep="last")
         .sort_values("devices")
     )
@@ -229,7 +257,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["draw", out]:
             draw(Path(out))
-        case ["library", table, run]:
-            library(Path(table), run)
+        case ["library", table, words]:
+            given = json.loads(words)
+            library(Path(table), Case(**{**given, "widths": tuple(given["widths"])}))
         case [out, *words]:
             main(Path(out).resolve(), words)
