@@ -43,6 +43,13 @@ def test_a_cluster_is_where_section_run_says(tmp_path: Path):
     assert [*tmp_path.rglob("*.safetensors")]
 
 
+def test_each_run_asks_its_workers_for_something_new(tmp_path: Path):
+    """What a worker holds from the run before would not show that it reads the store."""
+    for _ in range(2):
+        choose_engine(section(engine="dask", cluster="tcp://10.0.0.5:8786"), [], Store(tmp_path), print)
+    assert len([*tmp_path.rglob("*.safetensors")]) == 2
+
+
 def test_an_address_without_dask_is_refused():
     line = refusal(section, cluster="tls://10.0.0.5:8786")
     assert line == "run.cluster = 'tls://10.0.0.5:8786': is for run.engine = 'dask', not 'local'"
