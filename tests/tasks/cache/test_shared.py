@@ -233,6 +233,20 @@ def test_pruning_keeps_what_is_young_or_needed(machine: Machine, monkeypatch: py
     assert [other.holds(ref) for ref in (young, old, needed)] == [True, False, True]
 
 
+def test_pruning_takes_what_a_killed_process_was_writing(machine: Machine, monkeypatch: pytest.MonkeyPatch):
+    here = machine("a")
+    files, place = there(here, here.put(X))
+    left = f"{place}-0{shared.PART}"
+    files.pipe_file(left, b"some")
+    now = time.time()
+    here.prune({here.put(X).digest}, 1)
+    assert files.exists(left)  # it may still be written
+    monkeypatch.setattr(shared.time, "time", lambda: now + 2 * DAY)
+    here.prune({here.put(X).digest}, 1)
+    assert not files.exists(left)
+    assert files.exists(place)
+
+
 def test_while_a_flow_runs_nothing_is_pruned(machine: Machine):
     here, other = machine("a"), machine("b")
     in_use = pytest.raises(InputError, match=r"is in use by a flow on .*: try again when that has ended")
