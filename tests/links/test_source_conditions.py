@@ -95,5 +95,5 @@ def test_as_published_the_sources_are_good(name: str, least: float):
 
 @real
 @pytest.mark.slow
-def test_as_printed_the_sources_of_mnist_m_are_below_the_gate_of_the_claims():
+def test_as_printed_mnist_m_is_below_the_gate_of_the_claims():
     assert source_accuracy("as_printed", "MM") < GUESSING
