@@ -1,7 +1,9 @@
-"""Draw ST-LF's Figs. 4, 5 and 6 from (P) alone, no device and no training: python -m benchmarks.st_lf_figures [folder]
+"""Draw ST-LF's Figs. 4, 5, 6, 8 and 9: python -m benchmarks.st_lf_figures [folder]
 
-Ten equal devices, the first five labelled, as in `tests/links/test_links.py`, which asserts what is seen. Figs. 4 and 5
-need T = d and phi_E = 0; with T as in (18), which Fig. 6 has, a labelled device is a source whatever its error. Writes
+Figs. 4, 5 and 6 from (P) alone, no device and no training: ten equal devices, the first five labelled, as in
+`tests/links/test_links.py`, which asserts what is seen. Figs. 4 and 5 need T = d and phi_E = 0; with T as in (18),
+which Fig. 6 has, a labelled device is a source whatever its error. Figs. 6, 8 and 9 from the committed results of the
+studies st_lf_fig6 and st_lf_table1, with the values of papers/st_lf.yaml beside them. Writes
 docs/pictures/stlf-fig4.png, ...
 """
 
@@ -13,18 +15,28 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
+import yaml
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedcore.links import Problem, energy_of_links, solve
 from fedcore.links.bound import source_bound, target_bound
 from fedcore.links.energy import draw_energy
+from fedcore.links.figures import descent
 from fedcore.links.problem import Array
-from fedcore.results.figures import descent, png
+from fedcore.results.figures import png
 
 N, LABELLED = 10, 5
 SIZES = np.full(N, 1000.0)
+SETS = ("M", "U", "MM", "M+MM", "M+U", "MM+U", "M//MM", "M//U", "MM//U")
+RIVALS = {
+    8: ("rnd_alpha", "fedavg_alpha", "fada", "avg_degree"),
+    9: ("rnd_psi", "psi_fedavg", "psi_fada", "single_match"),
+}
+"""Figure -> rivals: those that choose weights, and those that choose sources."""
+ROOT = Path(__file__).parents[1]
 PHI_E = (0, 1e-5, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
 
@@ -112,6 +124,50 @@ def figure_6() -> Figure:
     return figure
 
 
+def figure_6_on_data() -> Figure:
+    """Energy, links and accuracy of targets by phi_E in study st_lf_fig6 as published, mean and extremes over seeds."""
+    found = pd.read_csv(ROOT / "docs/results/st-lf-fig6-as-published.csv")
+    figure = Figure(figsize=(10, 3), layout="constrained")
+    levels = sorted(found["phi_e"].unique())
+    words = {"energy_j": "energy of all links, J", "links": "links", "accuracy": "accuracy of targets"}
+    for panel, (column, word) in zip(figure.subplots(1, 3), words.items(), strict=True):
+        for name in ("M", "U", "MM"):
+            over = found[found["set"] == name].groupby("phi_e")[column]
+            panel.plot(range(len(levels)), over.mean()[levels], marker=".", label=name)
+            panel.fill_between(range(len(levels)), over.min()[levels], over.max()[levels], alpha=0.2)
+        panel.set_xticks(range(len(levels)), [f"{level:g}" for level in levels], rotation=90, fontsize=8)
+        panel.set_xlabel("phi_E")
+        panel.set_ylabel(word)
+        panel.grid(alpha=0.3)
+        panel.set_ylim(0, 1 if column == "accuracy" else None)
+    figure.axes[0].legend(frameon=False)
+    return figure
+
+
+def figure_of_rivals(number: int) -> Figure:
+    """Accuracy of targets on nine sets, ST-LF and four rivals: bars with spread over seeds, black lines as printed."""
+    papers = yaml.safe_load((ROOT / "papers/st_lf.yaml").read_text())
+    table = next(one for one in papers["figures"] if one["name"] == "Table I")
+    printed = {one["what"]: one["paper"] for one in table["values"]}
+    figure = Figure(figsize=(10, 5), layout="constrained")
+    for panel, size in zip(figure.subplots(2, 1, sharey=True), ("as_published", "as_printed"), strict=True):
+        found = pd.read_csv(ROOT / f"docs/results/st-lf-table1-{size.replace('_', '-')}.csv")
+        accuracy = found.groupby(["method", "setting"])["accuracy"]
+        rows = ("st_lf", *RIVALS[number])
+        for place, row in enumerate(rows):
+            at = np.arange(len(SETS)) + (place - 2) * 0.16
+            mean, spread = accuracy.mean()[row][list(SETS)], accuracy.std()[row][list(SETS)]
+            panel.bar(at, mean, 0.16, yerr=spread, label=row, error_kw={"elinewidth": 0.8, "ecolor": "0.35"})
+            there = [printed[f"accuracy of targets, {name}, {row}"] for name in SETS]
+            panel.hlines(there, at - 0.08, at + 0.08, color="black", linewidth=1.6)
+        panel.set_xticks(range(len(SETS)), SETS)
+        panel.set_ylim(0, 1)
+        panel.set_ylabel(f"accuracy of targets,\n{size}")
+        panel.tick_params(axis="x", length=0)
+    figure.axes[0].legend(frameon=False, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1))
+    return figure
+
+
 def main() -> None:
     """Draw them, and say what they show."""
     torch.set_num_threads(1)
@@ -119,6 +175,9 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for number, draw in ((4, figure_4), (5, figure_5), (6, figure_6)):
         (folder / f"stlf-fig{number}.png").write_bytes(png(draw()))
+    (folder / "stlf-fig6-published.png").write_bytes(png(figure_6_on_data()))
+    for number in RIVALS:
+        (folder / f"stlf-fig{number}.png").write_bytes(png(figure_of_rivals(number)))
 
 
 if __name__ == "__main__":

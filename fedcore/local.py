@@ -84,7 +84,17 @@ def table3_loss(logits: Tensor, y: Tensor) -> Tensor:
     return cross_entropy(logits.softmax(1), y) + entropies(logits).mean() / math.log(2)
 
 
-LOSSES: dict[str, Loss] = {"ce": cross_entropy, "printed": printed_loss, "table3": table3_loss}
+def softmax_twice(logits: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy of the softmax, which takes another: what a net that ends in a softmax is trained with.
+
+    The public code of ST-LF's authors does. No class can exceed e / (e + K - 1), so that learning is slow.
+    """
+    return cross_entropy(logits.softmax(1), y)
+
+
+LOSSES: dict[str, Loss] = {
+    "ce": cross_entropy, "printed": printed_loss, "table3": table3_loss, "softmax_twice": softmax_twice,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -95,8 +105,9 @@ class Training:
     norm in the loss, for both. schedule: of the learning rate over one round's steps. batch: examples per step; an
     epoch's last batch may be smaller. steps: minibatches of a round on every device, however many examples it has, in
     place of `epochs`; each pass over the examples has its own order. loss: "ce" (cross-entropy), "printed" or "table3"
-    (FedASA's). moments: "fresh", every round starts a new optimiser, or "kept": a device keeps its optimiser's moments
-    in its memory from round to round (not in a stage without `combine`, where the model takes the place of the memory).
+    (FedASA's), "softmax_twice". moments: "fresh", every round starts a new optimiser, or "kept": a device keeps its
+    optimiser's moments in its memory from round to round (not in a stage without `combine`, where the model takes the
+    place of the memory).
     """
 
     optimiser: Literal["adam", "sgd"] = "adam"
@@ -107,7 +118,7 @@ class Training:
     batch: Count = 16
     epochs: Count = 20
     steps: Count | None = None
-    loss: Literal["ce", "printed", "table3"] = "ce"
+    loss: Literal["ce", "printed", "table3", "softmax_twice"] = "ce"
     moments: Literal["fresh", "kept"] = "fresh"
 
 

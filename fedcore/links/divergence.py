@@ -67,14 +67,15 @@ def estimate(
     models = [flatten_net(net, begin) for _ in pair]
     steps = [plain_step(model, training, settings.pair_rounds * settings.pair_iterations) for model in models]
     draws = [step_id.generator(f"batches {side}") for side in range(2)]
-    for _ in range(settings.pair_rounds):
-        for side, (seen, _) in enumerate(sides):
-            size = (settings.pair_iterations, min(settings.pair_batch, len(seen)))
-            index = torch.randint(len(seen), size, generator=draws[side])
-            descend(Data(seen, torch.full((len(seen),), side)), list(index), steps[side])
-        mean = (models[0].vector + models[1].vector) / 2
-        for model in models:
-            model.vector.copy_(mean)
+    with nets.use_generator(step_id.generator("noise")):  # dropout
+        for _ in range(settings.pair_rounds):
+            for side, (seen, _) in enumerate(sides):
+                size = (settings.pair_iterations, min(settings.pair_batch, len(seen)))
+                index = torch.randint(len(seen), size, generator=draws[side])
+                descend(Data(seen, torch.full((len(seen),), side)), list(index), steps[side])
+            mean = (models[0].vector + models[1].vector) / 2
+            for model in models:
+                model.vector.copy_(mean)
     params = models[0].params()
     wrong = [
         (predict(params, net, Data(held, torch.zeros(len(held))).inputs(), SCORING_BATCH).argmax(1) != side)

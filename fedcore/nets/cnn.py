@@ -7,20 +7,31 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
+from annotated_types import Ge, Lt
 from torch import nn
 
 from fedcore.nets.tables import Images, with_table
 from fedcore.types import Count, InputError, Net, Positive
 
+Dropout: TypeAlias = Annotated[float, Ge(0), Lt(1)]
+
 
 def cnn(
-    shape: Sequence[int], classes: int, maps: Sequence[int], kernel: int, padding: str, hidden: Sequence[int], size: int
+    shape: Sequence[int],
+    classes: int,
+    maps: Sequence[int],
+    kernel: int,
+    padding: str,
+    hidden: Sequence[int],
+    size: int,
+    dropout: float = 0.0,
 ) -> nn.Module:
     """Build conv1, pool, ReLU, conv2, ..., flatten, fc1, ReLU, ..., fcL: x (B, *shape) -> logits (B, K).
 
-    Max pooling over 2 x 2 pixels before the ReLU gives the same result at a quarter of the work.
+    Max pooling over 2 x 2 pixels before the ReLU gives the same result at a quarter of the work. dropout: of the last
+    maps, whole ones, and of the hidden units.
     """
     frame, (channels, *sides) = pad_images(shape, size)
     layers: dict[str, nn.Module] = {"frame": frame}
@@ -32,11 +43,15 @@ def cnn(
         raise InputError(
             f"net: images of {shape[1]} x {shape[2]} are too small for {len(maps)} layers of kernel {kernel}"
         )
+    if dropout:
+        layers["drop"] = nn.Dropout2d(dropout)
     layers["flatten"] = nn.Flatten()
-    widths = [maps[-1] * math.prod(sides), *hidden, classes]
-    for i, (before, after) in enumerate(pairwise(widths), start=1):
+    *widths, last = maps[-1] * math.prod(sides), *hidden
+    for i, (before, after) in enumerate(pairwise([*widths, last]), start=1):
         layers |= {f"fc{i}": nn.Linear(before, after), f"out{i}": nn.ReLU(inplace=True)}
-    layers.popitem()
+        if dropout:
+            layers[f"out{i}_drop"] = nn.Dropout(dropout)
+    layers[f"fc{len(hidden) + 1}"] = nn.Linear(last, classes)
     return Images(OrderedDict(layers))
 
 
@@ -91,9 +106,11 @@ def _preset(
     hidden: Sequence[int],
     padding: str,
     size: int = 0,
+    dropout: float = 0.0,
 ) -> Net:
     maps, hidden = scale_widths(maps, width), scale_widths(hidden, width)
-    return with_table(partial(cnn, tuple(shape), classes, maps, 5, padding, hidden, size))
+    more = (dropout,) if dropout else ()  # as without the argument: what is stored stays valid
+    return with_table(partial(cnn, tuple(shape), classes, maps, 5, padding, hidden, size, *more))
 
 
 def lenet(*, shape: Sequence[int], classes: int, width: Positive = 1.0) -> Net:
@@ -114,6 +131,9 @@ def mcmahan_cnn(*, shape: Sequence[int], classes: int, width: Positive = 1.0) ->
     return _preset(shape, classes, width, [32, 64], [512], "same")
 
 
-def stlf_cnn(*, shape: Sequence[int], classes: int, width: Positive = 1.0) -> Net:
-    """Return ST-LF's CNN: 10 and 20 maps, two fully connected layers, the first of 50 units (not in the paper)."""
-    return _preset(shape, classes, width, [10, 20], [50], "valid")
+def stlf_cnn(*, shape: Sequence[int], classes: int, width: Positive = 1.0, dropout: Dropout = 0.0) -> Net:
+    """Return ST-LF's CNN: 10 and 20 maps, two fully connected layers, the first of 50 units (not in the paper).
+
+    dropout: of whole maps of the second convolution and of the 50 units; .5 in the public code of ST-LF's authors.
+    """
+    return _preset(shape, classes, width, [10, 20], [50], "valid", dropout=dropout)

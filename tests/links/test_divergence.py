@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from federations import NET, federation
 from sets import REAL, real
 from sklearn.datasets import load_digits
+from torch import nn
 
 from fedcore.data import load
 from fedcore.execute.workers import Inline
@@ -63,9 +65,39 @@ def test_on_small_digits_they_are_ordered() -> None:
     assert d["disjoint"] > 1.1
 
 
+def test_a_classifier_with_dropout_draws_from_its_pair_alone() -> None:
+    how = net("stlf_cnn", shape=(1, 16, 16), classes=2, dropout=0.5)
+    data = Data(torch.rand(60, 1, 16, 16, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 10)
+    pair = holding("a", data, range(5), 0, 30, how), holding("b", data, range(5, 10), 0, 30, how)
+    settings, found = Divergence(pair_rounds=4, pair_iterations=2, pair_batch=8, pair_lr=0.1, held_out=0.2), []
+    for state in (1, 2):
+        torch.manual_seed(state)
+        with recorded(nn.Dropout) as masks:
+            estimate((), (), pair, StepId(0, 0, 0, ("a", "b")), net=how, settings=settings)
+        found.append(masks)
+    assert len(found[0]) == 16
+    assert all(map(torch.equal, *found))
+
+
 def test_d_is_symmetric_in_the_errors_and_between_0_and_2() -> None:
     for errors, d in (((0.5, 0.5), 0), ((0.0, 1.0), 0), ((0.0, 0.0), 2), ((1.0, 1.0), 2), ((0.1, 0.3), 1.2)):
         assert divergence(torch.tensor(errors)).item() == pytest.approx(d)
+
+
+@contextmanager
+def recorded(kind: type[nn.Module]) -> Iterator[list[torch.Tensor]]:
+    """Collect what layers of this kind put out while they train."""
+    seen: list[torch.Tensor] = []
+
+    def keep(module: nn.Module, _: object, out: torch.Tensor) -> None:
+        if isinstance(module, kind) and module.training:
+            seen.append(out.detach().clone())
+
+    hook = nn.modules.module.register_module_forward_hook(keep)
+    try:
+        yield seen
+    finally:
+        hook.remove()
 
 
 def remember(server, updates, turn):

@@ -37,9 +37,10 @@ def rows(setting: Setting) -> dict[str, Any]:
 def test_as_published_trains_and_divides_as_the_authors_code_does(study: str):
     for name, setting in settings(study, "as_published").items():
         link = rows(setting)["st_lf"]
-        assert {key: link.training[key] for key in ("optimiser", "lr", "batch", "epochs", "steps")} == {
-            "optimiser": "sgd", "lr": 0.01, "batch": 10, "epochs": 80, "steps": None,
+        assert {key: link.training[key] for key in ("optimiser", "lr", "batch", "epochs", "steps", "loss")} == {
+            "optimiser": "sgd", "lr": 0.01, "batch": 10, "epochs": 80, "steps": None, "loss": "softmax_twice",
         }  # fmt: skip
+        assert setting.nets[0] == {"name": "stlf_cnn", "width": 1.0, "dropout": 0.5}
         expected = {"pretrain": 4, "pretrain_epochs": 10, "constants": "decimal", "phi_t": 0.5, "phi_d": 100.0}
         assert {key: link.settings[key] for key in expected} == expected
         assert setting.federation["alpha"] == 5.0
@@ -52,9 +53,10 @@ def test_as_published_trains_and_divides_as_the_authors_code_does(study: str):
 def test_as_printed_trains_for_a_hundred_iterations(study: str):
     for name, setting in settings(study, "as_printed").items():
         link = rows(setting)["st_lf"]
-        assert {key: link.training[key] for key in ("optimiser", "lr", "batch", "steps")} == {
-            "optimiser": "sgd", "lr": 0.01, "batch": 10, "steps": 100,
+        assert {key: link.training[key] for key in ("optimiser", "lr", "batch", "steps", "loss")} == {
+            "optimiser": "sgd", "lr": 0.01, "batch": 10, "steps": 100, "loss": "ce",
         }  # fmt: skip
+        assert setting.nets[0] == {"name": "stlf_cnn", "width": 1.0, "dropout": 0.0}
         expected = {"pretrain": 0, "phi_s": 1.0, "phi_t": 5.0, "phi_e": 1.0, "phi_d": 1.0}
         assert {key: link.settings[key] for key in expected} == expected
         assert setting.federation["unlabelled_classes"] == "own"

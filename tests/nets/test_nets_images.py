@@ -8,6 +8,7 @@ import pytest
 import torch
 from narrow_nets import NARROW, images, narrow, seeded
 from torch import nn
+from torch.nn import functional as F
 from torch.nn.functional import cross_entropy
 
 from fedcore import nets
@@ -76,6 +77,24 @@ def test_a_head_trains_with_dropout_and_predicts_without():
     torch.testing.assert_close(predict(params, net, x, 3), predict(params, net, x, 6), rtol=1e-3, atol=1e-4)
     with pytest.raises(InputError, match=r"^net.hidden: \[0\] is not a list"):
         nets.net("vgg16", shape=(3, 32, 32), classes=3, hidden=[0])
+
+
+def test_st_lfs_cnn_with_dropout_is_the_layers_of_its_authors():
+    """There whole maps are dropped before the pooling, here after it: the same, with one draw for each map."""
+    plain, dropping = (nets.net("stlf_cnn", shape=(1, 28, 28), classes=10, dropout=share) for share in (0.0, 0.5))
+    params, x = nets.init(plain, seeded(0)), images((1, 28, 28), 6)
+    assert plain.table == dropping.table
+    assert torch.equal(predict(params, plain, x, 6), predict(params, dropping, x, 6))
+    module = dropping.build()
+    module.load_state_dict(params)
+    torch.manual_seed(3)
+    found = module(x)
+    torch.manual_seed(3)
+    maps = F.relu(F.max_pool2d(F.conv2d(x, params["conv1.weight"], params["conv1.bias"]), 2))
+    maps = F.dropout2d(F.conv2d(maps, params["conv2.weight"], params["conv2.bias"]), 0.5)
+    maps = F.relu(F.max_pool2d(maps, 2)).flatten(1)
+    units = F.dropout(F.relu(F.linear(maps, params["fc1.weight"], params["fc1.bias"])), 0.5)
+    torch.testing.assert_close(found, F.linear(units, params["fc2.weight"], params["fc2.bias"]), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", NARROW)
