@@ -70,8 +70,11 @@ def test_only_as_printed_lets_rivals_send_models_that_never_trained():
             assert {rows(setting)[rival].settings["sources"] for rival in rivals} == {who}
 
 
-def source_accuracy(size: str, name: str) -> float:
-    """The accuracy of the first device with labels on its own test data, trained alone as the study trains it."""
+def source_accuracy(size: str, name: str, **plain: Any) -> float:
+    """The accuracy of the first device with labels on its own test data, trained alone as the study trains it.
+
+    plain: a loss other than the study's, with a net without dropout.
+    """
     setting = settings("st_lf_table1", size)[f"sets={name}"]
     given = setting.data | {"download": False}
     dataset = load(given.pop("name"), **given)
@@ -79,8 +82,9 @@ def source_accuracy(size: str, name: str) -> float:
     scale = words.pop("scale")
     devices = splits(dataset, partition(dataset, seed=0, **words), scale)[0]
     first, data = next((name, data) for name, data in devices.items() if len(data.train))
-    cnn = net(shape=dataset.train.x.shape[1:], classes=len(dataset.classes), **setting.nets[0])
-    training = Training(**rows(setting)["st_lf"].training)
+    words = setting.nets[0] | ({"dropout": 0.0} if plain else {})
+    cnn = net(shape=dataset.train.x.shape[1:], classes=len(dataset.classes), **words)
+    training = Training(**rows(setting)["st_lf"].training | plain)
     with one_thread():
         start = Message(init(cnn, generator(0, "init")))
         _, update = train({}, start, Device(first, cnn, data), StepId(0, 0, 0, first), training=training)
@@ -89,10 +93,17 @@ def source_accuracy(size: str, name: str) -> float:
 
 @real
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "least"), [("MM", 0.75), ("M", 0.95)])
-def test_as_published_the_sources_are_good(name: str, least: float):
-    """Even without the pretraining, which raises MNIST-M's to .86 over five sources and three seeds."""
-    assert source_accuracy("as_published", name) > least
+@pytest.mark.parametrize(("name", "least", "most"), [("MM", 0.15, 0.5), ("M", 0.75, 0.95)])
+def test_as_published_sources_are_as_good_as_the_authors(name: str, least: float, most: float):
+    """Their result files have .46 on MNIST-M and .94 on MNIST; here a device trains alone, without pretraining."""
+    assert least < source_accuracy("as_published", name) < most
+
+
+@real
+@pytest.mark.slow
+def test_with_a_plain_net_and_loss_sources_are_far_better():
+    """It is the net that ends in a softmax, and is trained with another, that learns MNIST-M so slowly."""
+    assert source_accuracy("as_published", "MM", loss="ce") > 0.75
 
 
 @real
