@@ -1,4 +1,7 @@
-"""Time the link programs by the number of devices: python -m benchmarks.links [N ...]
+"""Time the link programs by the number of devices, or vary the start of Algorithm 2.
+
+    python -m benchmarks.links [N ...]
+    python -m benchmarks.links starts
 
 Random instances as in the tests: half of the devices labelled, assumed constants, phi = 1, 5 and phi_E as given by
 PHI_E. Medians over instances; each (N, program) in a process of its own, so that its peak memory is its own (imports
@@ -21,7 +24,10 @@ import torch
 from fedcore.links import Problem, Solution, solve
 from fedcore.links.bound import source_bound, target_bound
 from fedcore.links.energy import draw_energy
+from fedcore.links.geometric import Point, initial_point
+from fedcore.links.programs import solve_successively
 
+STARTS = 16
 SIZES, SMALL, LARGE = (10, 20, 40, 100), 20, 100
 PHI_E = (0.01, 1.0)
 INSTANCES = 3
@@ -45,9 +51,33 @@ def measure(n: int, phi_e: float, solver: str, form: str) -> tuple[list[Solution
     return answers, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def starts(n: int = 10) -> None:
+    """Print how far from the default start's the objectives end that random starts lead to: least, median, most."""
+    torch.set_num_threads(1)
+    for phi_e in PHI_E:
+        for seed in range(INSTANCES):
+            problem, rng = instance(n, seed, phi_e), np.random.default_rng(seed)
+            default = solve(problem, solver="successive")
+            ends = []
+            for _ in range(STARTS):
+                alpha = rng.uniform(0, 1, (n, n))
+                np.fill_diagonal(alpha, 0)
+                begin = Point(rng.uniform(0.05, 0.95, n), alpha / alpha.sum(0) / 2, initial_point(n).slack)
+                found = solve_successively(problem, form="cone", tol=0.003, max_iterations=60, begin=begin)
+                ends.append(100 * (found.objective / default.objective - 1))
+            print(
+                f"phi_E {phi_e:g}, instance {seed}: {min(ends):+.1f} %, {statistics.median(ends):+.1f} %, "
+                f"{max(ends):+.1f} %; the default's gap {100 * default.gap:.1f} %",
+                flush=True,
+            )
+
+
 def main() -> None:
     """Print one line per N, phi_E and program: median seconds, iterations, gap in percent, and peak memory."""
     os.environ["OMP_NUM_THREADS"] = "1"
+    if sys.argv[1:] == ["starts"]:
+        starts()
+        return
     sizes = [int(word) for word in sys.argv[1:]] or SIZES
     print("   N  phi_E  program           seconds iterations   gap %  worst %    MiB")
     for n in sizes:

@@ -81,6 +81,22 @@ def test_the_trace_ends_at_the_true_objective(phi_e: float) -> None:
     assert answer.trace[-1] == pytest.approx(answer.objective, rel=0.015)
 
 
+@pytest.mark.slow
+def test_where_algorithm_2_ends_depends_on_its_start() -> None:
+    """The paper says that its answer is optimal regardless of the initial estimate."""
+    problem, n = links.random(8, 0), 8
+    best, ends = min(cheapest(problem, psi) for psi in every_psi(n)), []
+    for seed in range(4):
+        alpha = np.random.default_rng(seed).uniform(0, 1, (n, n))
+        np.fill_diagonal(alpha, 0)
+        begin = replace(initial_point(n), alpha=alpha / alpha.sum(0) / 2)
+        found = solve_successively(problem, form="cone", tol=0.003, max_iterations=60, begin=begin)
+        feasible(found)
+        ends.append(found.objective / best)
+    assert min(ends) >= 1 - 1e-9
+    assert max(ends) > 1.01 * min(ends)
+
+
 @settings(max_examples=60, deadline=None)
 @given(n=st.integers(3, 8), seed=SEEDS)
 def test_no_mixture_of_sources_beats_the_best_single_one_even_with_noise(n: int, seed: int) -> None:
