@@ -171,6 +171,23 @@ def test_algorithm_2_stays_within_its_bound_and_agrees_with_newton(
         assert ((looped.plan - direct.plan) * C).sum().abs() < 1e-5
 
 
+@pytest.mark.parametrize(("reg", "ends"), [(0.01, False), (0.1, False), (0.5, False), (1.0, True)])
+def test_steps_as_printed_end_only_where_lambda_is_near_1(reg: float, ends: bool) -> None:
+    """(28) and (29) leave out lambda, although f is in units of the cost in (16)."""
+    C = cost(points(20, 5, 0), points(20, 5, 1), 1)
+    log_a, f, g = uniform(20).log(), torch.zeros(20, dtype=torch.float64), torch.zeros(20, dtype=torch.float64)
+    for t in range(400):
+        rows, columns = (((f[:, None] + g - C) / reg).logsumexp(axis) for axis in (1, 0))
+        wrong = (rows.exp() - 1 / 20).abs().sum() + (columns.exp() - 1 / 20).abs().sum()
+        if wrong <= TOL or wrong > 1e6:
+            break
+        f, g = (f + log_a - rows, g) if t % 2 == 0 else (f, g + log_a - columns)
+    assert (wrong <= TOL) == ends
+    if ends:
+        plan = ((f[:, None] + g - C) / reg).exp()
+        torch.testing.assert_close(run("sinkhorn", C, reg).plan, plan, rtol=1e-5, atol=1e-8)
+
+
 def test_bound_by_hand() -> None:
     """C = 2, lambda = 1/2, weights 1/4: R = 2 / .5 + ln 4, tol 1e-7."""
     plan = run("sinkhorn", torch.full((4, 2), 2.0, dtype=torch.float64), 0.5)
