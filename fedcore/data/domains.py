@@ -1,7 +1,7 @@
 """The same ten digits from several domains, as one dataset that names the domain of each example.
 
-Published sets (read or downloaded), all 3 x 28 x 28: mnist, usps (scaled up), mnist_m. Domains made from
-scikit-learn's digits without any file, all 3 x 16 x 16:
+Published sets (read or downloaded), all 3 x 28 x 28: mnist, usps (scaled up, or with a border of zeros), mnist_m.
+Domains made from scikit-learn's digits without any file, all 3 x 16 x 16:
 
 * digits: white on black, scaled up.
 * digits_inverted: black on white, at three quarters of the size, with a border. The inversion reverses the evidence of
@@ -15,7 +15,9 @@ Each of scikit-learn's digits is in only one of these three domains.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch.nn.functional import pad
@@ -25,7 +27,7 @@ from fedcore.data.digits import enlarge
 from fedcore.data.files import ROOT
 from fedcore.data.images import mnist
 from fedcore.data.mnist_m import mnist_m, photographs
-from fedcore.data.pixels import Scaling, blend, resize, scale, to_rgb
+from fedcore.data.pixels import Scaling, blend, resize, scale, to_grey, to_rgb
 from fedcore.data.usps import usps
 from fedcore.types import Data, InputError, generator
 
@@ -42,12 +44,16 @@ def domains(
     download: bool = True,
     photos: str | Path | None = None,
     seed: int = 0,
+    usps_frame: Literal["enlarged", "padded"] = "enlarged",
+    colour: bool = True,
     scaling: Scaling = "none",
 ) -> Dataset:
     """Return several digit domains in the order given, x (N, 3, 28, 28) or (N, 3, 16, 16) uint8.
 
     The test set joins the official ones; the embedded digits have none. photos, seed: as for `mnist_m`; seed also
-    divides the digits among the embedded domains, independently of the chosen ones. scaling: see
+    divides the digits among the embedded domains, independently of the chosen ones. usps_frame: how USPS' 16 x 16 pixels
+    fill 28 x 28, enlarged (bilinear) or padded with zeros. colour: false gives one channel, a colour's luminance. The
+    public code of ST-LF's authors pads USPS and has one channel, but for MNIST-M alone. scaling: see
     :func:`fedcore.data.pixels.scale`; all domains are scaled alike, by the moments of all of them, and differ as
     before.
     """
@@ -64,7 +70,7 @@ def domains(
         )
     make: dict[str, Callable[[], Dataset]] = {
         "mnist": lambda: mnist(root, download),
-        "usps": lambda: usps(root, download, size=28),
+        "usps": lambda: padded(usps(root, download)) if usps_frame == "padded" else usps(root, download, size=28),
         "mnist_m": lambda: mnist_m(root, download, photos=photos, seed=seed),
     }
     sets = [
@@ -72,16 +78,23 @@ def domains(
     ]
     tests = [one.test for one in sets if one.test is not None]
     joined = Dataset(
-        train=concatenate([one.train for one in sets]),
-        test=concatenate(tests) if len(tests) == len(sets) else None,
+        train=concatenate([one.train for one in sets], colour),
+        test=concatenate(tests, colour) if len(tests) == len(sets) else None,
         classes=tuple("0123456789"),
         domain=tuple(name for name, one in zip(domains, sets, strict=True) for _ in range(len(one.train))),
     )
     return scale(joined, scaling)
 
 
-def concatenate(parts: Sequence[Data]) -> Data:
-    return Data(torch.cat([to_rgb(part.x) for part in parts]), torch.cat([part.y for part in parts]))
+def concatenate(parts: Sequence[Data], colour: bool) -> Data:
+    channels = to_rgb if colour else to_grey
+    return Data(torch.cat([channels(part.x) for part in parts]), torch.cat([part.y for part in parts]))
+
+
+def padded(dataset: Dataset, border: int = 6) -> Dataset:
+    """Return images with a border of zeros, in pixels."""
+    train, test = (part and Data(pad(part.x, [border] * 4), part.y) for part in (dataset.train, dataset.test))
+    return replace(dataset, train=train, test=test)
 
 
 def embedded_domain(name: str, photos: str | Path | None, seed: int) -> Data:

@@ -100,7 +100,8 @@ def partition(
 
     domains: "mixed" ignores them. "split" assigns devices to the domains in turn, by name, while a domain has min_size
     examples for one more, and divides each domain among its devices, "<domain>-00", "<domain>-01", ... examples:
-    maximum examples of all devices, drawn from those not held out, independently of devices and alpha.
+    maximum examples of all devices, drawn from those not held out, independently of devices and alpha; with split
+    domains in equal parts for each device, so that a small domain's devices are as large as it allows.
     shared_examples: maximum examples of the shared test set, drawn from it.
 
     unlabelled: fraction of the devices (rounded) without labels: their train and val examples become unlabelled.
@@ -165,7 +166,13 @@ def partition(
         whole = shared if dataset.test is None else np.arange(len(dataset.test))
         if len(whole) > shared_examples:
             shared = np.sort(draws(seed, "shared examples").choice(whole, shared_examples, replace=False))
-    if examples is not None:
+    if examples is not None and domains == "split":
+        numbers = _devices_per_pool(pools, devices, min_size)
+        pools = {
+            who: _limit_examples({who: pool}, labels, round(examples * numbers[who] / devices), draws(seed, who))[who]
+            for who, pool in pools.items()
+        }
+    elif examples is not None:
         pools = _limit_examples(pools, labels, examples, draws(seed, "examples"))
 
     names = device_names(devices)
