@@ -27,7 +27,7 @@ from fedcore.data.digits import enlarge
 from fedcore.data.files import ROOT
 from fedcore.data.images import mnist
 from fedcore.data.mnist_m import mnist_m, photographs
-from fedcore.data.pixels import Scaling, blend, resize, scale, to_grey, to_rgb
+from fedcore.data.pixels import Scaling, blend, resize, scale, to_gray, to_rgb
 from fedcore.data.usps import usps
 from fedcore.types import Data, InputError, generator
 
@@ -45,15 +45,15 @@ def domains(
     photos: str | Path | None = None,
     seed: int = 0,
     usps_frame: Literal["enlarged", "padded"] = "enlarged",
-    colour: bool = True,
+    gray: bool = False,
     scaling: Scaling = "none",
 ) -> Dataset:
     """Return several digit domains in the order given, x (N, 3, 28, 28) or (N, 3, 16, 16) uint8.
 
     The test set joins the official ones; the embedded digits have none. photos, seed: as for `mnist_m`; seed also
-    divides the digits among the embedded domains, independently of the chosen ones. usps_frame: how USPS' 16 x 16 pixels
-    fill 28 x 28, enlarged (bilinear) or padded with zeros. colour: false gives one channel, a colour's luminance. The
-    public code of ST-LF's authors pads USPS and has one channel, but for MNIST-M alone. scaling: see
+    divides the digits among the embedded domains, independently of the chosen ones. usps_frame: how USPS' 16 x 16
+    pixels fill 28 x 28, enlarged (bilinear) or padded with zeros. gray: one channel, the colours' luminance. The public
+    code of ST-LF's authors pads USPS and has one channel, but for MNIST-M alone. scaling: see
     :func:`fedcore.data.pixels.scale`; all domains are scaled alike, by the moments of all of them, and differ as
     before.
     """
@@ -78,23 +78,26 @@ def domains(
     ]
     tests = [one.test for one in sets if one.test is not None]
     joined = Dataset(
-        train=concatenate([one.train for one in sets], colour),
-        test=concatenate(tests, colour) if len(tests) == len(sets) else None,
+        train=concatenate([one.train for one in sets], gray),
+        test=concatenate(tests, gray) if len(tests) == len(sets) else None,
         classes=tuple("0123456789"),
         domain=tuple(name for name, one in zip(domains, sets, strict=True) for _ in range(len(one.train))),
     )
     return scale(joined, scaling)
 
 
-def concatenate(parts: Sequence[Data], colour: bool) -> Data:
-    channels = to_rgb if colour else to_grey
+def concatenate(parts: Sequence[Data], gray: bool) -> Data:
+    channels = to_gray if gray else to_rgb
     return Data(torch.cat([channels(part.x) for part in parts]), torch.cat([part.y for part in parts]))
 
 
 def padded(dataset: Dataset, border: int = 6) -> Dataset:
     """Return images with a border of zeros, in pixels."""
-    train, test = (part and Data(pad(part.x, [border] * 4), part.y) for part in (dataset.train, dataset.test))
-    return replace(dataset, train=train, test=test)
+
+    def framed(part: Data) -> Data:
+        return Data(pad(part.x, [border] * 4), part.y)
+
+    return replace(dataset, train=framed(dataset.train), test=None if dataset.test is None else framed(dataset.test))
 
 
 def embedded_domain(name: str, photos: str | Path | None, seed: int) -> Data:

@@ -50,12 +50,14 @@ def to_rgb(x: Tensor) -> Tensor:
     return x.expand(-1, 3, -1, -1).contiguous()
 
 
-def to_grey(x: Tensor) -> Tensor:
+def to_gray(x: Tensor) -> Tensor:
     """Return images with one channel: of three ones their luminance, .299 R + .587 G + .114 B (ITU-R BT.601)."""
     if x.shape[1] == 1:
         return x
     weights = torch.tensor([0.299, 0.587, 0.114]).reshape(1, 3, 1, 1)
-    return torch.cat([(part * weights).sum(1, keepdim=True).round_().to(torch.uint8) for part in x.split(10_000)])
+    return torch.cat(
+        [(part * weights).sum(1, keepdim=True).round_().to(torch.uint8) for part in torch.split(x, 10_000)]
+    )
 
 
 def blend(x: Tensor, photos: Sequence[Callable[[], Picture]], random: torch.Generator) -> Tensor:

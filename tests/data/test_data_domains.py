@@ -212,6 +212,24 @@ def test_published_domains(usps):
         assert part.y.tolist() == [*range(at), *gray.y.tolist(), *gray.y.tolist()]
 
 
+def test_published_domains_as_st_lfs_authors_have_them(usps):
+    """Padded USPS, and one channel, which PIL makes alike but for rounding."""
+    names = ["usps", "mnist", "mnist_m"]
+    colours = load("domains", root=usps, download=False, domains=names, seed=3)
+    data = load("domains", root=usps, download=False, domains=names, seed=3, usps_frame="padded", gray=True)
+    assert (data.domain, data.test.x.shape) == (colours.domain, (22, 1, 28, 28))
+    small = load("usps", root=usps, download=False)
+    for part, plain, colour in ((data.train, small.train, colours.train), (data.test, small.test, colours.test)):
+        at, end = len(plain), (len(part) + len(plain)) // 2
+        assert torch.equal(part.x[:at, :, 6:-6, 6:-6], plain.x)
+        assert part.x[:at].sum(dtype=torch.int64) == plain.x.sum(dtype=torch.int64)
+        assert torch.equal(part.x[at:end, 0], colour.x[at:end, 0])
+        assert torch.equal(part.y, colour.y)
+        for gray, image in zip(part.x[end:], colour.x[end:], strict=True):
+            known = np.asarray(Image.fromarray(image.permute(1, 2, 0).numpy()).convert("L"))
+            assert np.abs(gray[0].numpy().astype(int) - known).max() <= 1
+
+
 def test_domains_refused(tmp_path):
     def line(names: list[str]) -> str:
         return refusal("domains", root=tmp_path, download=False, domains=names)

@@ -256,6 +256,20 @@ def test_devices_of_the_data_are_refused_by_name():
 # domains
 
 
+def test_split_domains_are_limited_alike_for_each_device():
+    """A small domain gives what it has; the examples of a domain do not depend on alpha."""
+    marks = ["west" if i < 40 else "east" for i in range(200)]
+    asked = {**SETTINGS, "domains": "split", "shared_test": 0.0, "min_size": 1}
+    kept = {}
+    for alpha in (1.0, 100.0):
+        made = partition(dataset(LABELS, domains=marks), **{**asked, "alpha": alpha}, examples=120)
+        sizes = {who: sum(map(len, parts.values())) for who, parts in made.devices.items()}
+        assert sizes["east-00"] + sizes["east-01"] == 60
+        assert sizes["west-00"] + sizes["west-01"] == 40
+        kept[alpha] = sorted(int(i) for parts in made.devices.values() for index in parts.values() for i in index)
+    assert kept[1.0] == kept[100.0]
+
+
 def test_split_domains_keep_every_device_in_one():
     data = dataset(LABELS, OWNERS, None, DOMAINS)
     for name in sorted(set(PARTITIONS) - set(FROM_DATA)):
