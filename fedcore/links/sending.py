@@ -101,7 +101,7 @@ def report_traffic(server: Params, updates: Mapping[str, Update], names: Sequenc
 def review(devices: Mapping[str, Numbers], scores: Scores) -> Mapping[str, Numbers]:
     """Add test results.
 
-    source_accuracy: of sources, on their own test data. accuracy: of targets. slack_theorem_2, slack_corollary_1: the
+    source_accuracy, source_macro_f1: of sources, on their own test data. accuracy: of targets. slack_theorem_2, slack_corollary_1: the
     bound minus the target's error on its own test data; below 0 the bound is violated.
     """
     noise = devices.get(NOISE, {})
@@ -113,5 +113,6 @@ def review(devices: Mapping[str, Numbers], scores: Scores) -> Mapping[str, Numbe
                 if bound in numbers:
                     numbers[f"slack_{bound}"] = numbers[bound] - (1 - numbers["accuracy"])
         else:
-            numbers["source_accuracy"] = scores[name]["test"]["accuracy"]
+            for number in ("accuracy", "macro_f1"):
+                numbers[f"source_{number}"] = scores[name]["test"][number]
     return {topic: numbers for topic, numbers in devices.items() if topic != NOISE} | {"links": found}

@@ -107,11 +107,12 @@ def test_targets_measure_how_often_their_sources_disagree():
 def test_a_review_completes_what_is_known_of_targets():
     links = {"a": {"target": 0.0, "energy": 3.0}, "b": {"target": 1.0, "theorem_2": 0.5, "corollary_1": 4.0},
              "c": {"target": 1.0}}  # fmt: skip
-    scores = {name: {"test": {"accuracy": right}} for name, right in (("a", 0.9), ("b", 0.25), ("c", 0.75))}
+    right = {"a": 0.9, "b": 0.25, "c": 0.75}
+    scores = {name: {"test": {"accuracy": right[name], "macro_f1": right[name] / 2}} for name in right}
     found = review({"links": links, "program": {}}, scores)
     assert found == {
         "links": {
-            "a": {**links["a"], "source_accuracy": 0.9},
+            "a": {**links["a"], "source_accuracy": 0.9, "source_macro_f1": 0.45},
             "b": {**links["b"], "accuracy": 0.25, "slack_theorem_2": -0.25, "slack_corollary_1": 3.25},
             "c": {"target": 1.0, "accuracy": 0.75},
         },
