@@ -101,8 +101,8 @@ def report_traffic(server: Params, updates: Mapping[str, Update], names: Sequenc
 def review(devices: Mapping[str, Numbers], scores: Scores) -> Mapping[str, Numbers]:
     """Add test results.
 
-    source_accuracy, source_macro_f1: of sources, on their own test data. accuracy: of targets. slack_theorem_2, slack_corollary_1: the
-    bound minus the target's error on its own test data; below 0 the bound is violated.
+    source_accuracy, source_macro_f1: of sources, on their own test data. accuracy: of targets. slack_theorem_2,
+    slack_corollary_1: the bound minus the target's error on its own test data; below 0 the bound is violated.
     """
     noise = devices.get(NOISE, {})
     found = {name: {**numbers, **noise.get(name, {})} for name, numbers in devices.get("links", {}).items()}
