@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,9 +13,10 @@ from sets import real
 from fedcore.data import load
 from fedcore.execute.workers import one_thread
 from fedcore.local import Training, accuracy, train
+from fedcore.mixing import by_size, mean
 from fedcore.nets import init, net
 from fedcore.partition import partition, splits
-from fedcore.types import Device, Message, StepId, generator
+from fedcore.types import Device, Message, Params, StepId, generator
 from tasks.config.settings import Setting
 from tasks.config.studies import grid_points
 
@@ -72,33 +74,49 @@ def test_only_as_printed_lets_rivals_send_models_that_never_trained():
             assert {rows(setting)[rival].settings["sources"] for rival in rivals} == {who}
 
 
-def source_accuracy(size: str, name: str, **plain: Any) -> float:
+def source_accuracy(size: str, name: str, *, pretrained: bool = False, **plain: Any) -> float:
     """The accuracy of the first device with labels on its own test data, trained alone as the study trains it.
 
-    plain: a loss other than the study's, with a net without dropout.
+    pretrained: after the study's rounds of federated averaging among all devices with labels. plain: a loss other than
+    the study's, with a net without dropout.
     """
     setting = settings("st_lf_table1", size)[f"sets={name}"]
     given = setting.data | {"download": False}
     dataset = load(given.pop("name"), **given)
     words = {"name" if key == "partition" else key: value for key, value in setting.federation.items()}
     scale = words.pop("scale")
-    devices = splits(dataset, partition(dataset, seed=0, **words), scale)[0]
-    first, data = next((name, data) for name, data in devices.items() if len(data.train))
+    data = splits(dataset, partition(dataset, seed=0, **words), scale)[0]
     words = setting.nets[0] | ({"dropout": 0.0} if plain else {})
     cnn = net(shape=dataset.train.x.shape[1:], classes=len(dataset.classes), **words)
-    training = Training(**rows(setting)["st_lf"].training | plain)
+    labelled = [Device(name, cnn, own) for name, own in data.items() if len(own.train)]
+    row = rows(setting)["st_lf"]
+    training = Training(**row.training | plain)
     with one_thread():
-        start = Message(init(cnn, generator(0, "init")))
-        _, update = train({}, start, Device(first, cnn, data), StepId(0, 0, 0, first), training=training)
-    return accuracy(update.params, cnn, data.test)
+        params = init(cnn, generator(0, "init"))
+        for stage in range(row.settings["pretrain"] if pretrained else 0):
+            short = replace(training, epochs=row.settings["pretrain_epochs"])
+            models = [trained(params, device, stage, short) for device in labelled]
+            params = mean(models, by_size([len(device.data.train) for device in labelled]))
+        params = trained(params, labelled[0], 9, training)
+    return accuracy(params, cnn, labelled[0].data.test)
+
+
+def trained(params: Params, device: Device, stage: int, training: Training) -> Params:
+    return train({}, Message(params), device, StepId(0, stage, 0, device.name), training=training)[1].params
 
 
 @real
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "least", "most"), [("MM", 0.15, 0.5), ("M", 0.75, 0.95)])
-def test_as_published_sources_are_as_good_as_the_authors(name: str, least: float, most: float):
-    """Their result files have .46 on MNIST-M and .94 on MNIST; here a device trains alone, without pretraining."""
-    assert least < source_accuracy("as_published", name) < most
+def test_as_published_sources_know_mnist():
+    """The authors' result files have .94 on average."""
+    assert source_accuracy("as_published", "M", pretrained=True) > 0.75
+
+
+@real
+@pytest.mark.slow
+def test_as_published_sources_know_little_of_mnist_m():
+    """The authors' result files have .43 to .53; here a device trains alone, without pretraining."""
+    assert 0.15 < source_accuracy("as_published", "MM") < 0.5
 
 
 @real
