@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,14 @@ def missing_paths(page: Path) -> list[str]:
 
 
 def missing_modules(page: Path) -> list[str]:
-    """Return the modules that a command runs with `python -m` and that cannot be found."""
+    """Return the modules that a command runs with `python -m` and that cannot be found.
+
+    Benchmarks, which no test runs, are imported too.
+    """
     names = set(re.findall(r"python -m ([\w.]+\w)", page.read_text()))
+    for name in names:
+        if name.startswith("benchmarks."):
+            import_module(name)
     return [name for name in sorted(names) if find_spec(name) is None]
 
 
