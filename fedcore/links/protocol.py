@@ -67,11 +67,13 @@ FIGURES = ("fedcore.links.figures:links", "fedcore.links.figures:energy")
 class Pretraining:
     """Federated averaging before local training, of which the paper says nothing but the authors' public code has four.
 
-    pretrain: its rounds, in which devices with labels train. pretrain_epochs: epochs of a round.
+    pretrain: its rounds, in which devices with labels train. pretrain_epochs: epochs of a round. pretrain_steps:
+    minibatches of a round on every device, in place of them.
     """
 
     pretrain: Depth = 0
     pretrain_epochs: Count = 10
+    pretrain_steps: Count | None = None
 
 
 def method(
@@ -104,7 +106,7 @@ def method(
     if pretraining.pretrain:
         if not common:
             raise InputError(f"training.init = per_device: {name}.pretrain averages models; use common, or pretrain: 0")
-        short = replace(training, epochs=pretraining.pretrain_epochs)
+        short = replace(training, epochs=pretraining.pretrain_epochs, steps=pretraining.pretrain_steps)
         # Stages of one round, as their steps are shared by all rows with these settings; repeated rounds are not.
         first = (*[Stage(partial(train, training=short), average)] * pretraining.pretrain, *first)
     stages = (*first, *link_stages, Stage(offer, partial(send_models, how=how)))

@@ -25,6 +25,7 @@ from fedcore.partition.ways import (
     by_device,
     by_domain,
     by_writer,
+    device_dirichlet,
     device_names,
     dirichlet,
     dirichlet_capped,
@@ -46,6 +47,7 @@ __all__ = [
     "by_domain",
     "by_writer",
     "check_labels",
+    "device_dirichlet",
     "dirichlet",
     "dirichlet_capped",
     "draws",
@@ -110,8 +112,9 @@ def partition(
     reported. Labels are hidden anew, at most REDRAWS times, while a class has no labelled training example. (ST-LF,
     sec. V: half of the devices unlabelled, the others at random.)
 
-    unlabelled_classes: "shared", with few_classes, gives each device without labels the classes of a labelled one, so
-    that some model knows them all (the public code of ST-LF's authors); with "own" it draws its own, as all devices do.
+    unlabelled_classes: "shared", with few_classes or device_dirichlet, gives each device without labels the classes of
+    a labelled one, so that some model knows them all (the public code of ST-LF's authors); with "own" it draws its own,
+    as all devices do.
 
     If the dataset has a split column, `test` is not used, shared_test is a fraction of the rows marked test, and val is
     drawn from a device's train rows only if it has no row marked val.
@@ -134,10 +137,10 @@ def partition(
     if unlabelled_classes not in ("own", "shared"):
         raise unknown_value("federation.unlabelled_classes", unlabelled_classes, ("own", "shared"))
     shared_classes = unlabelled_classes == "shared"
-    if shared_classes and (name != "few_classes" or domains == "split"):
+    if shared_classes and (name not in ("few_classes", "device_dirichlet") or domains == "split"):
         raise InputError(
-            "federation.unlabelled_classes = 'shared': must be own unless federation.partition is few_classes and "
-            "federation.domains is mixed"
+            "federation.unlabelled_classes = 'shared': must be own unless federation.partition is few_classes or "
+            "device_dirichlet, and federation.domains is mixed"
         )
     if val + test >= 1:
         raise InputError(f"federation.val + federation.test = {val} + {test}: must be below 1, training needs examples")
@@ -166,25 +169,27 @@ def partition(
         whole = shared if dataset.test is None else np.arange(len(dataset.test))
         if len(whole) > shared_examples:
             shared = np.sort(draws(seed, "shared examples").choice(whole, shared_examples, replace=False))
-    if examples is not None and domains == "split":
+    way = PARTITIONS[name]
+    limit = None if "examples" in signature(way).parameters else examples  # such a way keeps to the limit by itself
+    if limit is not None and domains == "split":
         numbers = _devices_per_pool(pools, devices, min_size)
         pools = {
-            who: _limit_examples({who: pool}, labels, round(examples * numbers[who] / devices), draws(seed, who))[who]
+            who: _limit_examples({who: pool}, labels, round(limit * numbers[who] / devices), draws(seed, who))[who]
             for who, pool in pools.items()
         }
-    elif examples is not None:
-        pools = _limit_examples(pools, labels, examples, draws(seed, "examples"))
+    elif limit is not None:
+        pools = _limit_examples(pools, labels, limit, draws(seed, "examples"))
 
     names = device_names(devices)
     without = _without_labels(names, unlabelled, seed) if shared_classes else set()
     followers = [names.index(who) for who in without]
 
-    def divided(pool: Index, devices: int, seed: int) -> dict[str, Index]:
-        given: dict[str, Any] = {"labels": labels[pool], "owners": None, "devices": devices, "alpha": alpha}
+    def divided(pool: Index, number: int, seed: int) -> dict[str, Index]:
+        given: dict[str, Any] = {"labels": labels[pool], "owners": None, "devices": number, "alpha": alpha}
+        given |= {"examples": None if examples is None else round(examples * number / devices)}
         given |= {"min_size": min_size, "share": share, "classes": classes, "seed": seed, "followers": followers}
         if dataset.device is not None:
             given["owners"] = np.asarray(dataset.device)[pool]
-        way = PARTITIONS[name]
         shares = way(**{key: given[key] for key in signature(way).parameters})
         return {who: pool[index] for who, index in shares.items()}
 

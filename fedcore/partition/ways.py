@@ -1,6 +1,7 @@
 r"""Functions that divide N examples of K classes among C devices, as {device name: indices of its examples}.
 
-They divide all given examples, and their random draws depend only on their arguments.
+They divide all given examples (device_dirichlet may leave some out), and their random draws depend only on their
+arguments.
 """
 
 from __future__ import annotations
@@ -65,14 +66,7 @@ def few_classes(
     public code of ST-LF's authors these are the devices without labels.)
     """
     leaders = [device for device in range(devices) if device not in followers]
-    kinds = len(np.unique(labels))
-    if not 1 <= classes <= kinds:
-        raise InputError(f"federation.classes = {classes}: must be 1 to {kinds}, the number of classes in the data")
-    if len(leaders) * classes < kinds:
-        raise InputError(
-            f"federation.classes = {classes}: must be at least {-(-kinds // len(leaders))}, so that {len(leaders)} "
-            f"devices hold all of {kinds} classes"
-        )
+    _check_classes(classes, len(np.unique(labels)), len(leaders))
     rng = draws(seed, "few_classes")
 
     def shares(kinds: int) -> NDArray[np.float64]:
@@ -90,6 +84,54 @@ def few_classes(
     return _by_shares(labels, devices, alpha, min_size, rng, shares)
 
 
+def device_dirichlet(
+    labels: Index,
+    devices: int,
+    classes: int,
+    alpha: float,
+    min_size: int,
+    seed: int,
+    examples: int | None = None,
+    followers: Collection[int] = (),
+) -> dict[str, Index]:
+    r"""Label skew with equal sizes: device i has the share p_ik of class k, p_i ~ Dir(alpha, ..., alpha) over its classes.
+
+    Its classes are `classes` random ones, redrawn until some device has each of all. (Hsu, Qi and Brown 2019, with all
+    classes; "devices draw Dirichlet distributions from a subset of 4 labels": ST-LF, sec. V, and its authors' public
+    code.) No two devices have the same example, so that the most demanded class limits the size of all devices; other
+    examples are left out. Sizes differ by fewer than K.
+
+    examples: of all devices together, at most; None for all. followers: as in `few_classes`.
+    """
+    leaders = [device for device in range(devices) if device not in followers]
+    _check_alpha(alpha)
+    _check_devices(devices, len(labels))
+    kinds, supply = np.unique(labels, return_counts=True)
+    _check_classes(classes, len(kinds), len(leaders))
+    rng = draws(seed, "device_dirichlet")
+    for _ in range(REDRAWS):
+        holds = np.zeros((devices, len(kinds)), dtype=bool)
+        for device in leaders:
+            holds[device, rng.choice(len(kinds), classes, replace=False)] = True
+        for device in sorted(followers):
+            holds[device] = holds[rng.choice(leaders)]
+        shares = np.zeros(holds.shape)
+        for share, mine in zip(shares, holds, strict=True):
+            share[mine] = rng.dirichlet(np.full(classes, alpha))
+        asked = shares.sum(0)
+        size = min(min(examples or len(labels), len(labels)) / devices, (supply[asked > 0] / asked[asked > 0]).min())
+        counts = np.floor(shares * size + 1e-9).astype(np.int64)
+        if holds[leaders].any(0).all() and counts.sum(1).min() >= min_size:
+            break
+    else:
+        raise _min_size_error(min_size, devices, alpha)
+    pieces = [
+        np.split(rng.permutation(np.flatnonzero(labels == k)), np.cumsum(counts[:, at]))[:-1]
+        for at, k in enumerate(kinds)
+    ]
+    return _name_devices(map(np.concatenate, zip(*pieces, strict=True)))
+
+
 def _by_shares(
     labels: Index,
     devices: int,
@@ -99,8 +141,7 @@ def _by_shares(
     drawn: Callable[[int], NDArray[np.float64]],
 ) -> dict[str, Index]:
     """Divide each class by random shares (K, C), redrawn until every device has `min_size` examples."""
-    if not 0 < alpha <= 1e100:
-        raise InputError(f"federation.alpha = {alpha}: must be above 0 (small: skewed, 1e20: near-iid), at most 1e100")
+    _check_alpha(alpha)
     _check_devices(devices, len(labels))
     if devices * min_size > len(labels):
         raise InputError(
@@ -257,6 +298,22 @@ def _check_devices(devices: int, examples: int) -> None:
         raise InputError(f"federation.devices = {devices}: must be 1 to {examples}, the number of examples to divide")
 
 
+def _check_alpha(alpha: float) -> None:
+    if not 0 < alpha <= 1e100:
+        raise InputError(f"federation.alpha = {alpha}: must be above 0 (small: skewed, 1e20: near-iid), at most 1e100")
+
+
+def _check_classes(classes: int, kinds: int, devices: int) -> None:
+    """Check the number of classes on each of the devices that draw their own."""
+    if not 1 <= classes <= kinds:
+        raise InputError(f"federation.classes = {classes}: must be 1 to {kinds}, the number of classes in the data")
+    if devices * classes < kinds:
+        raise InputError(
+            f"federation.classes = {classes}: must be at least {-(-kinds // devices)}, so that {devices} devices hold "
+            f"all of {kinds} classes"
+        )
+
+
 def _min_size_error(min_size: int, devices: int, alpha: float) -> InputError:
     return InputError(
         f"federation.min_size = {min_size}: not met by all {devices} devices in {REDRAWS} draws with "
@@ -280,6 +337,7 @@ PARTITIONS: dict[str, Callable[..., dict[str, Index]]] = {
     "dirichlet": dirichlet,
     "dirichlet_capped": dirichlet_capped,
     "few_classes": few_classes,
+    "device_dirichlet": device_dirichlet,
     "label_skew": label_skew,
     "quantity_skew": quantity_skew,
     "by_device": by_device,

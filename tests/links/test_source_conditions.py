@@ -39,16 +39,19 @@ def rows(setting: Setting) -> dict[str, Any]:
 def test_as_published_trains_and_divides_as_the_authors_code_does(study: str):
     for name, setting in settings(study, "as_published").items():
         link = rows(setting)["st_lf"]
-        assert {key: link.training[key] for key in ("optimiser", "lr", "batch", "epochs", "steps", "loss")} == {
-            "optimiser": "sgd", "lr": 0.01, "batch": 10, "epochs": 80, "steps": None, "loss": "softmax_twice",
+        assert {key: link.training[key] for key in ("optimiser", "lr", "batch", "steps", "loss")} == {
+            "optimiser": "sgd", "lr": 0.01, "batch": 10, "steps": 80 * 160, "loss": "softmax_twice",
         }  # fmt: skip
         assert setting.nets[0] == {"name": "stlf_cnn", "width": 1.0, "dropout": 0.5}
         assert (setting.data["usps_frame"], setting.data["gray"]) == ("padded", name != "sets=MM")
         constants = "decimal" if study == "st_lf_table2" else "assumed"
-        expected = {"pretrain": 4, "pretrain_epochs": 10, "constants": constants, "phi_t": 5.0, "phi_d": 100.0}
+        expected = {"pretrain": 4, "pretrain_steps": 10 * 160, "constants": constants, "phi_t": 5.0, "phi_d": 100.0}
         assert {key: link.settings[key] for key in expected} == expected
         assert setting.federation["alpha"] == 5.0
         assert setting.federation["hidden"] == pytest.approx(200 / 1800, abs=1e-4)
+        assert setting.federation["partition"] == "device_dirichlet"
+        assert setting.federation["classes"] == (4 if name in FOUR_CLASSES else 10)
+        assert setting.federation["examples"] * (1 - setting.federation["test"]) == 10 * 1800
         classes = setting.federation["unlabelled_classes"]
         assert classes == ("shared" if name in FOUR_CLASSES else "own")
 
@@ -94,7 +97,7 @@ def source_accuracy(size: str, name: str, *, pretrained: bool = False, **plain: 
     with one_thread():
         params = init(cnn, generator(0, "init"))
         for stage in range(row.settings["pretrain"] if pretrained else 0):
-            short = replace(training, epochs=row.settings["pretrain_epochs"])
+            short = replace(training, steps=row.settings["pretrain_steps"])
             models = [trained(params, device, stage, short) for device in labelled]
             params = mean(models, by_size([len(device.data.train) for device in labelled]))
         params = trained(params, labelled[0], 9, training)

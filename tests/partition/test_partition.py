@@ -22,6 +22,9 @@ def everything(made: Partition) -> np.ndarray:
 
 # every way, any settings
 
+LEAVES_OUT = ("device_dirichlet",)
+"""Ways that may leave out examples, to keep sizes equal."""
+
 
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -49,7 +52,8 @@ def test_disjoint_complete_deterministic_and_large_enough(name, labels, devices,
         if "no device has a training example of" not in str(refused):
             raise
         reject()  # all labels of a class are hidden, by chance
-    assert everything(made).tolist() == list(range(len(labels)))  # each example once
+    assert len(set(found := everything(made).tolist())) == len(found)
+    assert len(found) == len(labels) or name in LEAVES_OUT
     assert equal(made, partition(data, **asked))
     assert list(made.devices) == sorted(made.devices)
     for own in made.devices.values():
@@ -76,7 +80,7 @@ def test_an_official_test_set_is_the_shared_one(name):
     data = dataclasses.replace(dataset(LABELS, OWNERS, None, DOMAINS), test=Data(torch.ones(5, 3), torch.arange(5)))
     made = partition(data, **{**SETTINGS, "name": name})
     assert len(made.shared) == 0
-    assert everything(made).tolist() == list(range(200))
+    assert everything(made).tolist() == list(range(200)) or name in LEAVES_OUT
     assert splits(data, made)[1] is data.test
 
 
@@ -154,7 +158,7 @@ def test_a_split_column_is_kept():
     data = dataset(np.arange(200) // 5 % 4, owners, marks, owners)
     for name in PARTITIONS:
         made = partition(data, **{**SETTINGS, "name": name})
-        assert everything(made).tolist() == list(range(200))
+        assert everything(made).tolist() == list(range(200)) or name in LEAVES_OUT
         assert {marks[i] for i in made.shared} == {"test"}
         assert len(made.shared) == 8  # a fifth of the 40 rows marked test
         for own in made.devices.values():
@@ -274,7 +278,7 @@ def test_split_domains_keep_every_device_in_one():
     data = dataset(LABELS, OWNERS, None, DOMAINS)
     for name in sorted(set(PARTITIONS) - set(FROM_DATA)):
         made = partition(data, **{**SETTINGS, "name": name, "devices": 5, "domains": "split"})
-        assert everything(made).tolist() == list(range(200))
+        assert everything(made).tolist() == list(range(200)) or name in LEAVES_OUT
         assert list(made.devices) == ["east-00", "east-01", "east-02", "west-00", "west-01"]
         for who, own in made.devices.items():
             assert {DOMAINS[i] for index in own.values() for i in index} == {who[:4]}
@@ -334,9 +338,10 @@ def test_so_many_examples_are_shared_out(name):
         for n, d in ((None, 4), (100, 4), (100, 3))
     )
     drawn = everything(part)
-    assert len(drawn) == 100 + len(part.shared)
+    left = 4 * 5 if name in LEAVES_OUT else 0  # fewer than an example of each of five classes on each of four devices
+    assert 100 - left <= len(drawn) - len(part.shared) <= 100
     assert part.shared.tolist() == whole.shared.tolist()
-    assert drawn.tolist() == everything(other).tolist()  # the same for any number of devices
+    assert drawn.tolist() == everything(other).tolist() or left  # the same for any number of devices
     assert len(np.unique(LABELS[drawn])) == 5
     assert equal(whole, partition(data, **{**SETTINGS, "name": name, "examples": 10**6}))
 

@@ -15,6 +15,7 @@ from fedcore.partition.ways import (
     by_device,
     by_domain,
     by_writer,
+    device_dirichlet,
     dirichlet,
     few_classes,
     iid,
@@ -53,8 +54,11 @@ def test_every_example_once_in_order_and_again_the_same(name, labels, devices, s
     shares = len(np.unique(labels))
     asked = {"labels": labels, "devices": min(devices, len(set(owners))), "alpha": 3.0, "min_size": 1, "seed": seed}
     asked |= {"owners": owners, "domains": owners, "share": max(0.7, 1 / shares), "classes": shares, "followers": ()}
+    asked["examples"] = None
     made = divide(name, **asked)
-    assert np.sort(np.concatenate([*made.values()])).tolist() == list(range(len(labels)))
+    found = np.concatenate([*made.values()])
+    assert len(np.unique(found)) == len(found)
+    assert len(found) == len(labels) or name == "device_dirichlet"  # which keeps sizes equal
     assert all((np.diff(index) > 0).all() for index in made.values())
     again = divide(name, **asked)
     assert {who: index.tolist() for who, index in again.items()} == {who: index.tolist() for who, index in made.items()}
@@ -138,6 +142,50 @@ def test_few_classes_draws_who_holds_what():
     """Over seeds each device holds each class equally often: 2 of 5."""
     has = np.mean([held(LABELS, few_classes(LABELS, 5, 2, 1e20, 1, seed)) > 0 for seed in range(200)], axis=0)
     np.testing.assert_allclose(has, 0.4, atol=0.12)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(devices=st.integers(2, 10), alpha=st.sampled_from([0.3, 5.0, 1e20]), seed=st.integers(0, 99))
+def test_devices_with_mixes_of_their_own_are_equal_in_size(devices, alpha, seed):
+    """No class is asked for more often than it is there, so that sizes are exact but for the fractions of examples."""
+    labels, classes = np.arange(7000) % 7, max(2, -(-7 // devices))
+    made = device_dirichlet(labels, devices, classes, alpha, 1, seed, examples=500)
+    table = held(labels, made)
+    assert (table.sum(1) > 500 / devices - classes).all()
+    assert (table.sum(1) <= 500 / devices).all()
+    assert ((table > 0).sum(1) <= classes).all()
+    assert (table > 0).any(0).all() or alpha == 0.3
+    assert len(np.unique(np.concatenate([*made.values()]))) == table.sum()
+    if alpha == 1e20:
+        assert ((table == 0) | (np.abs(table - 500 / devices / classes) <= 1)).all()
+
+
+def test_own_mixes_have_the_dirichlet_law():
+    """The largest of four shares from Dir(5) is .415 on average, by 200,000 draws; classes are drawn alike."""
+    labels = np.arange(40000) % 10
+    tables = [held(labels, device_dirichlet(labels, 10, 4, 5.0, 1, seed, examples=10000)) for seed in range(40)]
+    largest = np.array([table.max(1) / table.sum(1) for table in tables])
+    drawn = np.random.default_rng(0).dirichlet(np.full(4, 5.0), 200_000).max(1).mean()
+    assert largest.mean() == pytest.approx(drawn, abs=0.01)
+    np.testing.assert_allclose(np.mean([table > 0 for table in tables], axis=(0, 1)), 0.4, atol=0.06)
+
+
+def test_a_rare_class_limits_every_device():
+    """Two devices that want both classes alike get the 60 examples of the first, and as many of the other."""
+    labels = np.repeat([0, 1], [60, 300])
+    for examples, each in ((None, 30), (100, 25)):
+        table = held(labels, device_dirichlet(labels, 2, 2, 1e20, 1, 0, examples=examples))
+        assert (np.abs(table - each) <= 1).all()
+    assert [len(index) for index in device_dirichlet(labels, 2, 1, 1e20, 1, 0).values()] == [60, 60]
+
+
+def test_followers_have_the_classes_of_others():
+    labels = np.arange(6000) % 10
+    for seed in range(5):
+        has = held(labels, device_dirichlet(labels, 10, 4, 1e20, 1, seed, followers=range(5, 10))) > 0
+        leaders = {tuple(row) for row in has[:5]}
+        assert {tuple(row) for row in has[5:]} <= leaders
+        assert has[:5].any(0).all()
 
 
 # label skew

@@ -145,6 +145,7 @@ WRONG_OF_METHODS: dict[str, list[Any]] = {
     "precision": ["float16", None],
     "pretrain": [-1, 0.5],
     "pretrain_epochs": [0, 1.5],
+    "pretrain_steps": [0, 1.5],
     "rank": [0, 1.5, "a"],
     "rates": ["fast", None],
     "ratio": ["rising", None],
