@@ -111,9 +111,9 @@ def _with_program(name: str, weights: Weigh) -> Callable[..., Method]:
     ) -> Method:
         """Build ST-LF, or a rival that takes its sources and targets.
 
-        pretrain, pretrain_epochs, pretrain_steps: :class:`fedcore.links.protocol.Pretraining`. pair_*, held_out: of the
-        classifiers of Algorithm 1 (`fedcore.links.divergence.Divergence`). constants, delta, unlabelled, phi_d: of the bounds
-        (`fedcore.links.bound`). phi_s, phi_t, phi_e: the weights of (11). powers, rates, bits, costs:
+        pretrain, pretrain_epochs, pretrain_steps: :class:`fedcore.links.protocol.Pretraining`. pair_*, held_out: of
+        the classifiers of Algorithm 1 (`fedcore.links.divergence.Divergence`). constants, delta, unlabelled, phi_d: of
+        the bounds (`fedcore.links.bound`). phi_s, phi_t, phi_e: the weights of (11). powers, rates, bits, costs:
         :class:`fedcore.links.planning.Radio`. solver, tol, max_iterations: `fedcore.links.solve`.
         combine: "parameters", a target runs the mean of its sources' models, or "outputs", the mean of their outputs.
         disagreement: "measured", targets compare their sources' models, for the noise in Theorem 2 (needs outputs; in

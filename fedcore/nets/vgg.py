@@ -82,7 +82,7 @@ def vgg11(
     norm: bool = False,
     hidden: Sequence[Count] = (),
 ) -> Net:
-    """Return VGG-11 with one fully connected layer, CODE's CNN (Section VII): 8 convolutions, 9.2 million parameters.
+    """Return VGG-11 with one fully connected layer, CODE's CNN (Section VI): 8 convolutions, 9.2 million parameters.
 
     Gray images are repeated in three channels. size: images are padded with zeros to this side, as in the paper (whose
     224 costs 49 times the work of 32, all but 2 % of it on zeros for MNIST). Unlike resizing, padding keeps the pixels.

@@ -94,7 +94,7 @@ def device_dirichlet(
     examples: int | None = None,
     followers: Collection[int] = (),
 ) -> dict[str, Index]:
-    r"""Label skew with equal sizes: device i has the share p_ik of class k, p_i ~ Dir(alpha, ..., alpha) over its classes.
+    r"""Label skew, equal sizes: device i has the share p_ik of class k, p_i ~ Dir(alpha, ..., alpha) over its classes.
 
     Its classes are `classes` random ones, redrawn until some device has each of all. (Hsu, Qi and Brown 2019, with all
     classes; "devices draw Dirichlet distributions from a subset of 4 labels": ST-LF, sec. V, and its authors' public

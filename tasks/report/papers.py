@@ -29,7 +29,7 @@ from `papers/` by `python -m flows.compare papers`; edit those files, not this p
 
 A verdict on a value: `agrees` if the paper's number lies within three of our standard deviations over seeds, otherwise
 `above` or `below`; `no spread` with a single seed or a number that does not vary. Verdicts on claims are counted from
-the CSV files of [results](measured.md).
+the CSV files of [results](measured.md); `ours` are claims that the paper does not make.
 """
 
 
@@ -105,17 +105,29 @@ def source(value: Value, root: Path) -> str:
 
 
 def claim_counts(root: Path) -> dict[str, str]:
-    """Return study -> the counts of verdicts on its claims in each of the CSV files, with its name and a link."""
+    """Return study -> the counts of verdicts on the paper's claims in each of the CSV files, with its name and a link.
+
+    Claims that start with OURS are counted apart.
+    """
     found: dict[str, list[str]] = {}
     for path in sorted((root / "docs" / "results").glob("*-claims.csv")):
         rows = pd.read_csv(path, keep_default_na=False)
-        for study, verdicts in rows.groupby("study", sort=False)["verdict"]:
-            counts = [(sum(verdicts == word), said) for word, said in CLAIM_WORDS.items()]
-            words = ", ".join(f"{count} {said}" for count, said in counts if count)
+        mine = rows["says"].str.startswith(OURS)
+        for study in rows["study"].unique():
+            parts = [
+                (name, rows["verdict"][(rows["study"] == study) & who].value_counts())
+                for name, who in (("", ~mine), ("ours: ", mine))
+            ]
+            words = "; ".join(
+                name + ", ".join(f"{counts[word]} {said}" for word, said in CLAIM_WORDS.items() if word in counts)
+                for name, counts in parts
+                if len(counts)
+            )
             found.setdefault(str(study), []).append(f"{words} ([{path.stem}](results/{path.name}))")
     return {study: "; ".join(links) for study, links in found.items()}
 
 
+OURS = "(ours)"
 CLAIM_WORDS = {"holds": "hold", "does not hold": "do not", "not tested": "not tested"}
 
 

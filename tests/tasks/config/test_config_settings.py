@@ -260,7 +260,7 @@ OTHER_OF_METHODS: dict[str, Any] = {
     "start": "target", "auxiliary_init": "devices", "target": 0.5, "sources": "all", "disagreement": "measured",
     "hard": 0.25, "examples": "validation", "personal": True, "repair": True,
     "rank": 5, "precision": "float32", "sums": "masked", "clip": 2.0, "epsilon": 1.0, "share": 0.5, "align": "exact",
-    "mixing": "median", "outliers": 0.4, "reg": 0.5,
+    "mixing": "median", "outliers": 0.4, "reg": 0.5, "pretrain_steps": 7,
 }  # fmt: skip
 REACHING = [
     key for key in leaves(SHOWN) if key.split(".")[0] in ("federation", "net", "training") and key != "net.name"

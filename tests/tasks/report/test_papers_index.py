@@ -13,6 +13,8 @@ CLAIMS = """study,says,rule,of,where,verdict,numbers
 code_fig8,a,b,c,,holds,1
 code_fig8,a,b,c,,not tested,1
 code_fig8,a,b,c,,holds,1
+code_fig8,(ours) a,b,c,,holds,1
+code_fig8,(ours) a,b,c,,does not hold,1
 code_fig9,a,b,c,,does not hold,1
 """
 
@@ -56,7 +58,7 @@ def test_every_figure_has_a_line_with_status_command_reason_and_verdicts(tmp_pat
     assert "[The method and its studies](code.md)" in lines
     assert "| Fig. 1 | a drawing | nothing to run |  |  |  |" in lines
     command = "`python -m flows.federate study=code_fig8`"
-    counts = "2 hold, 1 not tested ([some-claims](results/some-claims.csv))"
+    counts = "2 hold, 1 not tested; ours: 1 hold, 1 do not ([some-claims](results/some-claims.csv))"
     assert f"| Fig. 8 | accuracy | part | {command} | SGD: 40 min | {counts} |" in lines
     assert (
         "| Fig. 9 | epochs | not run | `code_fig9` | 3 h | 1 do not ([some-claims](results/some-claims.csv)) |" in lines
