@@ -134,16 +134,17 @@ def test_parameters_that_start_apart_are_refused_and_outputs_are_not():
 # the authors' public code
 
 
-def test_pretraining_is_federated_averaging_and_then_local_training():
+@pytest.mark.parametrize("length", [{"epochs": 2}, {"steps": 3}])
+def test_pretraining_is_federated_averaging_and_then_local_training(length: dict[str, int]):
     """Averages of the labelled devices' models by their examples; all devices then start from the last one."""
     fed, start = half(), nets.init(NET, generator(4, "init"))
     for stage in range(3):
         models = {name: train({}, Message(start), fed.devices[name], StepId(4, stage, 0, name),
-                              training=replace(SGD, epochs=2))[1] for name in "ab"}  # fmt: skip
+                              training=replace(SGD, **length))[1] for name in "ab"}  # fmt: skip
         counts = {name: update.size for name, update in models.items()}
         start = {leaf: sum(counts[name] / sum(counts.values()) * models[name].params[leaf] for name in "ab")
                  for leaf in start}  # fmt: skip
-    built = st_lf(pretrain=3, pretrain_epochs=2)
+    built = st_lf(pretrain=3, **{f"pretrain_{key}": value for key, value in length.items()})
     reached = [one.state for one in run(built, fed, 4, Inline())]
     torch.testing.assert_close(reached[2].messages["d"].params, start)
     alone = train({}, Message(start), fed.devices["b"], StepId(4, 3, 0, "b"), training=SGD)[1].params
