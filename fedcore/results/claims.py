@@ -28,7 +28,8 @@ nor the number of settings hides a change that all problems share. The key must 
 tolerance, not the partition.
 
 **Gates.** A claim is tested only where the experiment is valid: every :class:`Gate` of its study must hold there, by
-its mean over seeds (:func:`closed`), and for a claim with `at` after that round too. A gate without values is closed.
+its mean over seeds (:func:`closed`), and for a claim with `at` after that round too, unless it looks at what a run says
+once, such as the accuracy of an auxiliary model. A gate without values is closed.
 """
 
 from __future__ import annotations
@@ -268,12 +269,12 @@ def closed(gates: Iterable[Gate], table: pd.DataFrame, points: Points, at: int |
     """Return the settings in which no claim can be tested, each with the reason: a gate that fails there.
 
     A gate fails in a setting if its rule fails for the means over seeds, or if any seed has no value for it. at: the
-    round whose values count, as for a claim.
+    round whose values count, as for a claim; what a run says once counts whenever it says it.
     """
     found: dict[str, str] = {}
     for gate in gates:
         rule, seen = gate.parts, set()
-        for setting, _, difference in _places(rule, gate.of, gate.where, table, points, at):
+        for setting, _, difference in _places(rule, gate.of, gate.where, table, points, at, once=True):
             values = difference.astype(float).dropna()
             if {*table.loc[table["setting"] == setting, "seed"]} <= {*values.index}:
                 seen.add(setting)
@@ -319,11 +320,12 @@ def _admits(where: Mapping[str, Any], point: Mapping[str, Any]) -> bool:
 
 
 def _places(
-    rule: Rule, of: str, where: Mapping[str, Any], table: pd.DataFrame, points: Points, at: int | None = None
-) -> Iterator[_Place]:
-    """Yield the places that a rule is put to, with the differences in the rule's direction."""
+    rule: Rule, of: str, where: Mapping[str, Any], table: pd.DataFrame, points: Points, at: int | None = None,
+    once: bool = False,
+) -> Iterator[_Place]:  # fmt: skip
+    """Yield the places that a rule is put to, with differences in its direction. once: see :func:`_until`."""
     admitted = [setting for setting, point in points.items() if _admits(where, point)]
-    rows = _rows(of, where, table[table["setting"].isin(admitted)], at, by_device=bool(rule.paired))
+    rows = _rows(of, where, table[table["setting"].isin(admitted)], at, once, by_device=bool(rule.paired))
     a = _side(rows, rule.a)
     if rule.key:
         assert not isinstance(a, float)
@@ -339,13 +341,15 @@ def _places(
                 yield _Place(setting, (setting,), gap.xs(setting))
 
 
-def _rows(of: str, where: Mapping[str, Any], table: pd.DataFrame, at: int | None, by_device: bool) -> pd.Series:
+def _rows(
+    of: str, where: Mapping[str, Any], table: pd.DataFrame, at: int | None, once: bool, by_device: bool
+) -> pd.Series:
     """Return the values to compare by method, setting, seed and turn: over devices, or by device if they differ."""
     found = OF.fullmatch(of)
     assert found is not None
     rows = table[(table["split"] == found["split"]) & (table["metric"] == found["metric"])]
     if at is not None:
-        rows = _until(rows, at, table)
+        rows = _until(rows, at, table, once)
     if DOMAIN in where:
         names = groups(table)
         rows = rows.merge(names[names["group"].isin([str(name) for name in _as_list(where[DOMAIN])])])
@@ -361,19 +365,20 @@ def _rows(of: str, where: Mapping[str, Any], table: pd.DataFrame, at: int | None
     return over
 
 
-def _until(rows: pd.DataFrame, at: int, table: pd.DataFrame) -> pd.DataFrame:
+def _until(rows: pd.DataFrame, at: int, table: pd.DataFrame, once: bool) -> pd.DataFrame:
     """Return the rows up to a round, counted over all stages, of runs that have values after that very round.
 
-    A run of one round in all has the same value at any time.
+    A run of one round in all has the same value at any time. once: so has a run with values after one round alone.
     """
     rounds = table.groupby([*RUN, "stage"])["round"].max()
     sums = rounds.groupby(RUN).cumsum()
     before, total = (sums - rounds).rename("before"), rounds.groupby(RUN).sum().rename("total")
     rows = rows.join(before, on=[*RUN, "stage"]).join(total, on=RUN)
-    step = rows["before"] + rows["round"]
-    rows = rows.assign(step=step)[(step <= at) | (rows["total"] == 1)]
-    last = rows.groupby(RUN)["step"].transform("max")
-    return rows[(last == at) | (rows["total"] == 1)]
+    rows = rows.assign(step=rows["before"] + rows["round"], still=rows["total"] == 1)
+    if once:
+        rows["still"] |= rows.groupby(RUN)["step"].transform("nunique") == 1
+    rows = rows[(rows["step"] <= at) | rows["still"]]
+    return rows[(rows.groupby(RUN)["step"].transform("max") == at) | rows["still"]]
 
 
 def _number(side: str) -> float | None:

@@ -386,6 +386,23 @@ def test_a_claim_of_an_early_round_needs_a_gate_that_holds_by_then():
     assert judge(claims[0], rows, {"one": {}}).word == "holds"
 
 
+@pytest.mark.parametrize(
+    ("said", "word"), [([None, 0.8], "holds"), ([None, 0.1], "not tested"), ([0.1, 0.8], "not tested")]
+)
+def test_what_a_run_says_once_closes_a_gate_at_any_round(said, word):
+    """The first claim is about round 1; a value of round 2 alone counts for it, one of two values does not."""
+    scores = course(a=[[0.6, 0.9]], b=[[0.5, 0.5]])
+    rows = pd.concat([scores, course(a=[said]).assign(split="auxiliary")])
+    gate = Gate("a > 0.7", "not the paper's", of="auxiliary.accuracy")
+    (early,) = judge_all([Claim("said", "a > b", at=1)], [gate], rows, {"one": {}})
+    assert early.word == word
+
+
+def test_a_claim_does_not_count_what_a_run_says_once_later():
+    rows = course(a=[[None, 0.9]], b=[[None, 0.5]])
+    assert judge(Claim("said", "a > b", at=1), rows, {"one": {}}).word == "not tested"
+
+
 def test_a_gate_that_holds_changes_nothing():
     """One seed is enough for it: single has seed 0 only, but then so must the table."""
     assert gated([Gate("good > 0.5", "?")]) == gated([])
