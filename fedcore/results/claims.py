@@ -214,7 +214,7 @@ class Verdict(NamedTuple):
         where = f" at {worst.place}" if len(self.evidence) > 1 else ""
         return (
             f"in {yes} of {len(self.evidence)}; {word if yes == len(self.evidence) else 'most against'}: "
-            f"{worst.difference:+.3g} ± {worst.spread:.2g}{where} ({worst.seeds} seeds)"
+            f"{worst.difference:+.3g} ± {round(worst.spread, 12):.2g}{where} ({worst.seeds} seeds)"
         )
 
 

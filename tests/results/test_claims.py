@@ -398,6 +398,15 @@ def test_what_a_run_says_once_closes_a_gate_at_any_round(said, word):
     assert early.word == word
 
 
+def test_a_spread_of_rounding_errors_is_none():
+    values = enumerate((0.1 + 0.2, 0.3, 0.3))
+    rows = [("one", "a", seed, 0, 1, "x", "shared", "accuracy", value) for seed, value in values]
+    rows = pd.DataFrame(rows, columns=list(table().columns))
+    verdict = judge(Claim("said", "a > 0.25"), rows, {"one": {}})
+    assert 0 < verdict.evidence[0].spread < 1e-15
+    assert verdict.numbers == "in 1 of 1; least: +0.05 ± 0 (3 seeds)"
+
+
 def test_a_claim_does_not_count_what_a_run_says_once_later():
     rows = course(a=[[None, 0.9]], b=[[None, 0.5]])
     assert judge(Claim("said", "a > b", at=1), rows, {"one": {}}).word == "not tested"
