@@ -239,8 +239,11 @@ def judge(claim: Claim, table: pd.DataFrame, points: Points, closed: Mapping[str
             places.append(place)
         else:
             reasons[place.name] = why
-    if not places and shut.keys() >= points.keys():  # also where there is nothing to compare
-        reasons = reasons or dict(shut)
+    if not places and not reasons:  # there is nothing to compare
+        if claim.at is not None:
+            reasons = dict.fromkeys(points, f"no values after round {claim.at}")
+        elif shut.keys() >= points.keys():
+            reasons = dict(shut)
     evidence = []
     for place in [_pool(places)] if rule.paired and places else places:
         values = place.difference.dropna()

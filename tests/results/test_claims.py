@@ -409,7 +409,8 @@ def test_a_spread_of_rounding_errors_is_none():
 
 def test_a_claim_does_not_count_what_a_run_says_once_later():
     rows = course(a=[[None, 0.9]], b=[[None, 0.5]])
-    assert judge(Claim("said", "a > b", at=1), rows, {"one": {}}).word == "not tested"
+    (verdict,) = judge_all([Claim("said", "a > b", at=1)], [Gate("a > 0.1", "at chance")], rows, {"one": {}})
+    assert (verdict.word, verdict.numbers) == ("not tested", "no values after round 1")
 
 
 def test_a_gate_that_holds_changes_nothing():
