@@ -59,7 +59,7 @@ class Value(Section):
 
     @property
     def verdict(self) -> str:
-        """Whether ours agrees: the paper's number is within three standard deviations over at least two seeds."""
+        """Where the paper's number lies: within three standard deviations of ours, over at least two seeds, or not."""
         if self.ours is None:
             return "not measured"
         if self.difference is None:
@@ -67,7 +67,7 @@ class Value(Section):
         if self.spread is None or (self.seeds or 1) < 2:
             return "no spread"
         if abs(self.difference) <= 3 * self.spread * (1 + 1e-9):
-            return "agrees"
+            return "within 3 sd"
         return "above" if self.difference > 0 else "below"
 
 

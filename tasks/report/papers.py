@@ -27,9 +27,10 @@ from `papers/` by `python -m flows.compare papers`; edit those files, not this p
 | not run | not measured; the reason and the cost stand beside it |
 | nothing to run | a drawing or a definition |
 
-A verdict on a value: `agrees` if the paper's number lies within three of our standard deviations over seeds, otherwise
-`above` or `below`; `no spread` with a single seed or a number that does not vary. Verdicts on claims are counted from
-the CSV files of [results](measured.md); `ours` are claims that the paper does not make.
+A verdict on a value: `within 3 sd` if the paper's number lies within three of our standard deviations over seeds, which
+a wide spread makes easy, otherwise `above` or `below`; `no spread` with a single seed or a number that does not vary.
+Verdicts on claims are counted from the CSV files of [results](measured.md); `ours` are claims that the paper does not
+make.
 """
 
 

@@ -207,7 +207,7 @@ def test_the_page_shows_what_the_paper_prints_and_its_conditions():
         "0.9505",
         "0.93 ± 0.01 (3 seeds)",
         "-0.0205",
-        "agrees",
+        "within 3 sd",
         "Section V",
     ):
         assert words in page.words
