@@ -214,7 +214,7 @@ class Verdict(NamedTuple):
         where = f" at {worst.place}" if len(self.evidence) > 1 else ""
         return (
             f"in {yes} of {len(self.evidence)}; {word if yes == len(self.evidence) else 'most against'}: "
-            f"{worst.difference:+.3g} ± {round(worst.spread, 12):.2g}{where} ({worst.seeds} seeds)"
+            f"{_plain(worst.difference):+.3g} ± {_plain(worst.spread):.2g}{where} ({worst.seeds} seeds)"
         )
 
 
@@ -382,6 +382,11 @@ def _until(rows: pd.DataFrame, at: int, table: pd.DataFrame, once: bool) -> pd.D
         rows["still"] |= rows.groupby(RUN)["step"].transform("nunique") == 1
     rows = rows[(rows["step"] <= at) | rows["still"]]
     return rows[(rows.groupby(RUN)["step"].transform("max") == at) | rows["still"]]
+
+
+def _plain(value: float) -> float:
+    """Return the value without rounding errors that would be read as a number."""
+    return round(value, 12) + 0.0  # and without the sign of -0
 
 
 def _number(side: str) -> float | None:

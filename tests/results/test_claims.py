@@ -405,6 +405,8 @@ def test_a_spread_of_rounding_errors_is_none():
     verdict = judge(Claim("said", "a > 0.25"), rows, {"one": {}})
     assert 0 < verdict.evidence[0].spread < 1e-15
     assert verdict.numbers == "in 1 of 1; least: +0.05 ± 0 (3 seeds)"
+    level = judge(Claim("said", "0.3 > a"), rows, {"one": {}})
+    assert level.numbers == "in 0 of 1; most against: +0 ± 0 (3 seeds)"
 
 
 def test_a_claim_does_not_count_what_a_run_says_once_later():
