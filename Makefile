@@ -26,7 +26,7 @@ test: .venv/test
 
 # seconds=600 seed=100 only=kill: for ten minutes, other trials, of one kind
 soak: .venv/test
-	PYTHONPATH=.:tests:tests/pipeline:tests/soak $(BIN)/python -m soak seconds=$(or $(seconds),3600) seed=$(or $(seed),0) $(if $(only),only=$(only))
+	PYTHONPATH=.:tests:tests/end_to_end:tests/soak $(BIN)/python -m soak seconds=$(or $(seconds),3600) seed=$(or $(seed),0) $(if $(only),only=$(only))
 
 style:
 	$(BIN)/ruff check $(CODE)
@@ -35,19 +35,19 @@ style:
 	$(BIN)/lint-imports
 
 quick-tests:
-	$(BIN)/pytest -m 'not slow' --ignore tests/pipeline --numprocesses 2 --dist worksteal
+	$(BIN)/pytest -m 'not slow' --ignore tests/end_to_end --numprocesses 2 --dist worksteal
 
 pipeline-tests:
-	$(BIN)/pytest tests/pipeline
+	$(BIN)/pytest tests/end_to_end
 
 library-tests:
-	$(BIN)/pytest --ignore tests/pipeline --numprocesses 2 --dist worksteal
+	$(BIN)/pytest --ignore tests/end_to_end --numprocesses 2 --dist worksteal
 
 ui: .venv/run
 	@$(BIN)/python -m flows.ui
 
 clean:
-	@if [ -x $(BIN)/python ]; then $(BIN)/python -m tasks.prefect.server stop; fi
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m fedcore.pipeline.orchestration.server stop; fi
 	rm -rf .fedcore mlflow.db mlruns runs results pipeline dvc.lock .dvc/cache .dvc/tmp
 
 .venv/run: pyproject.toml constraints.txt

@@ -23,9 +23,9 @@ import torch
 from benchmarks.w1 import DEVICES, fedcore_rounds, images, seconds
 from fedcore.execute.cluster import Cluster
 from fedcore.execute.workers import Engine, Workers
+from fedcore.pipeline.cache.store import Store
+from fedcore.pipeline.orchestration.steps import InMemory
 from fedcore.types import Data
-from tasks.cache.store import Store
-from tasks.prefect.steps import InMemory
 
 SLEEP = 0.5
 
@@ -40,7 +40,7 @@ def compare(repetitions: int) -> None:
     """Print the medians of both engines with two workers, and their ratios."""
     whole = images()
     parts = [Data(x.clone(), y.clone()) for x, y in zip(whole.x.chunk(DEVICES), whole.y.chunk(DEVICES), strict=True)]
-    with Workers(2) as workers, Cluster(count=2, own=["fedcore", "tasks"]) as cluster, TemporaryDirectory() as folder:
+    with Workers(2) as workers, Cluster(count=2, own=["fedcore"]) as cluster, TemporaryDirectory() as folder:
         store = Store(Path(folder))
         engines: dict[str, Engine] = {"workers": workers, "cluster": cluster}
         starts = {name: timed(lambda engine=engine: engine.call(abs, 1)) for name, engine in engines.items()}

@@ -24,10 +24,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 import fedcore as fc
-from fedcore.align.figures import shares_of_mass
-from fedcore.align.report import partners
-from fedcore.align.transport import Plan, cost, solve, uniform
-from fedcore.results.figures import png
+from fedcore.methods.code.report import partners
+from fedcore.methods.code.transport import Plan, cost, solve, uniform
+from fedcore.report.figures import png
+from fedcore.report.figures.code import shares_of_mass
 
 LAMBDAS = (0.1, 0.05, 0.01)
 EPSILONS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)

@@ -16,11 +16,11 @@ import torch
 from torch.nn.functional import conv2d
 
 import fedcore as fc
-from fedcore.distillation.gaussians import Sketches, draw, learn, read_sketch, sketch, targets_of
-from fedcore.ensembles import voting_weights
-from fedcore.evaluate import combine
-from fedcore.local import Training, accuracy, predict, train
-from fedcore.messages import to_weights
+from fedcore.core.evaluation import combine
+from fedcore.core.messages import to_weights
+from fedcore.core.training import Training, accuracy, predict, train
+from fedcore.methods.one_shot.ensembles import voting_weights
+from fedcore.methods.one_shot.gaussians import Sketches, draw, learn, read_sketch, sketch, targets_of
 from fedcore.types import Data, Message, StepId, Turn
 
 TRAINING = Training(lr=0.002, batch=32, epochs=5)

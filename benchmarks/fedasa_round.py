@@ -24,10 +24,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedcore import nets
+from fedcore.core.rounds import run
+from fedcore.core.training import Training
 from fedcore.execute.workers import Workers
-from fedcore.local import Training
 from fedcore.methods import method
-from fedcore.rounds import run
 from fedcore.types import Data, Device, Federation, Splits, generator
 
 DEVICES, EXAMPLES, LENGTH, CLASSES = 12, 800, 512, 10

@@ -23,7 +23,7 @@ import distributed
 import psutil
 import yaml
 
-sys.path += ["tests", "tests/pipeline"]
+sys.path += ["tests", "tests/end_to_end"]
 
 from project import Project, digests
 
@@ -137,7 +137,7 @@ def main(place: str, workers: int = 20, schedulers: int = 5) -> None:
     finally:
         service.stop()
         for project in (calm, hurt):
-            project.run("python", "-m", "tasks.prefect.server", "stop")
+            project.run("python", "-m", "fedcore.pipeline.orchestration.server", "stop")
     steps = computed(hurt)
     runs = [
         {path: digest for path, digest in digests(one.folder / "runs").items() if path.endswith(EXACT)}

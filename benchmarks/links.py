@@ -21,11 +21,11 @@ from multiprocessing import get_context
 import numpy as np
 import torch
 
-from fedcore.links import Problem, Solution, solve
-from fedcore.links.bound import source_bound, target_bound
-from fedcore.links.energy import draw_energy
-from fedcore.links.geometric import Point, initial_point
-from fedcore.links.programs import solve_successively
+from fedcore.methods.st_lf.bound import source_bound, target_bound
+from fedcore.methods.st_lf.energy import draw_energy
+from fedcore.methods.st_lf.geometric import Point, initial_point
+from fedcore.methods.st_lf.problem import Problem, Solution
+from fedcore.methods.st_lf.programs import solve, solve_successively
 
 STARTS = 16
 SIZES, SMALL, LARGE = (10, 20, 40, 100), 20, 100

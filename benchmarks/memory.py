@@ -25,10 +25,10 @@ import psutil
 import torch
 
 from fedcore import nets
+from fedcore.core.rounds import run
+from fedcore.core.training import Training
 from fedcore.execute.workers import Workers
-from fedcore.local import Training
 from fedcore.methods import method
-from fedcore.rounds import run
 from fedcore.types import Data, Device, Federation, Splits, generator, nbytes
 
 DEVICES = (100, 1_000, 10_000)

@@ -20,8 +20,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedcore import nets
+from fedcore.core.training import Training, train
 from fedcore.execute.workers import Workers
-from fedcore.local import Training, train
 from fedcore.types import Data, Device, Message, Net, Splits, StepId, generator
 
 BATCH, RATE, CLASSES = 50, 0.01, 10

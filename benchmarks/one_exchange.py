@@ -15,7 +15,7 @@ import time
 import pandas as pd
 
 import fedcore as fc
-from fedcore.align.ranking import MARKS, class_scores, mark
+from fedcore.methods.code.ranking import MARKS, class_scores, mark
 from fedcore.types import StepId, Update
 
 ALPHAS = (1e20, 1.0, 0.1)

@@ -53,7 +53,7 @@ def main(rounds: int = 100, repetitions: int = 3, examples: int = 60_000, *, pro
     shutil.copytree(HERE / "studies", home / "studies")
     os.chdir(home)
     os.environ["FEDCORE_HOME"] = str(home)
-    from tasks.prefect import server  # reads FEDCORE_HOME
+    from fedcore.pipeline.orchestration import server  # reads FEDCORE_HOME
 
     sides: dict[str, Side] = {}
     try:
@@ -171,9 +171,9 @@ def in_turns(sides: dict[str, Side], seed: int, rounds: int, examples: int) -> d
 
 def plays(way: str, talk: Connection) -> None:
     """Play what is asked for until nothing is; answers with the processor seconds of all processes that took part."""
+    from fedcore.pipeline.orchestration.session import prefect_server
+    from fedcore.pipeline.run import chunks as segments
     from flows import federate
-    from tasks.prefect.session import prefect_server
-    from tasks.run import segments
 
     segments.SEGMENT *= 2  # of which each side is stopped half
 
@@ -200,11 +200,11 @@ def plays(way: str, talk: Connection) -> None:
 
 def library(setting: Any, seed: int) -> None:
     """Play a setting's first method with nothing but fedcore."""
+    from fedcore.core.rounds import run
     from fedcore.data import load
     from fedcore.execute.workers import Workers
     from fedcore.nets import net
     from fedcore.partition import partition, server_examples, splits
-    from fedcore.rounds import run
     from fedcore.types import Device, Federation
 
     dataset = load(setting.data["name"], **{k: v for k, v in setting.data.items() if k != "name"})
@@ -232,7 +232,7 @@ def processors(way: str) -> float:
 
 def prefects() -> psutil.Process:
     """Return the first of the server's processes."""
-    from tasks.prefect import server
+    from fedcore.pipeline.orchestration import server
 
     return psutil.Process(json.loads(server.STATE.read_text())["pid"])
 

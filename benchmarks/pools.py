@@ -34,11 +34,11 @@ from torch.multiprocessing import TimeoutError, get_context
 
 from benchmarks import w1
 from fedcore import nets
+from fedcore.core.rounds import run
+from fedcore.core.training import Training
 from fedcore.execute.packing import Bytes, Packed, Parcel
 from fedcore.execute.workers import Workers, examples, one_thread
-from fedcore.local import Training
 from fedcore.methods import method
-from fedcore.rounds import run
 from fedcore.types import Data, Device, Federation, Message, Net, Params, Splits, generator
 
 WORKERS = 2

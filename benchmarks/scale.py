@@ -186,7 +186,7 @@ def _numbers(case: Case, table: Path, home: Path, watch: bool) -> dict[str, obje
         "federation.partition=by_device", f"federation.shared_examples={SHARED}", "net.name=mlp",
         f"net.widths={list(case.widths)}", f"run.every={EVERY}", f"run.workers={WORKERS}",
     )  # fmt: skip
-    server = [sys.executable, "-m", "tasks.prefect.server"]
+    server = [sys.executable, "-m", "fedcore.pipeline.orchestration.server"]
     environment = {**os.environ, "FEDCORE_HOME": str(state), "PYTHONPATH": str(HERE)}
     try:
         subprocess.run([*server, "start"], cwd=state, env=environment, check=True)
@@ -229,7 +229,7 @@ def draw(out: Path) -> None:
     """Draw the columns of a file over devices: a colour for each run, a line for each column."""
     from matplotlib.figure import Figure
 
-    from fedcore.results.figures.drawing import COLOURS, LINES, bare
+    from fedcore.report.figures.drawing import COLOURS, LINES, bare
 
     table = (
         pd.read_csv(out)

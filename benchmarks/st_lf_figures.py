@@ -21,12 +21,12 @@ import yaml
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedcore.links import Problem, energy_of_links, solve
-from fedcore.links.bound import source_bound, target_bound
-from fedcore.links.energy import draw_energy
-from fedcore.links.figures import descent
-from fedcore.links.problem import Array
-from fedcore.results.figures import png
+from fedcore.methods.st_lf.bound import source_bound, target_bound
+from fedcore.methods.st_lf.energy import draw_energy
+from fedcore.methods.st_lf.problem import Array, Problem, energy_of_links
+from fedcore.methods.st_lf.programs import solve
+from fedcore.report.figures import png
+from fedcore.report.figures.st_lf import descent
 
 N, LABELLED = 10, 5
 SIZES = np.full(N, 1000.0)

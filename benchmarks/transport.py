@@ -18,7 +18,7 @@ import ot
 import torch
 from torch import Tensor
 
-from fedcore.align import transport
+from fedcore.methods.code import transport
 
 UNITS, INPUTS, DIRECTIONS, TOL, REPEATS = 400, 784, 30, 1e-7, 3
 CAPS = {"newton": 200, "sinkhorn": 1_000, "exact": 1}

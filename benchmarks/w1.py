@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from fedcore import data, nets
+from fedcore.core.rounds import Execute, run
+from fedcore.core.training import Training
 from fedcore.execute.workers import Workers
-from fedcore.local import Training
 from fedcore.methods import method
-from fedcore.rounds import Execute, run
 from fedcore.types import Data, Device, Federation, Splits
 
 DEVICES, BATCH, RATE, WIDTHS = 16, 64, 0.1, (400, 200, 100)

@@ -5,7 +5,7 @@
     fed = fc.federate(fc.load("digits"), fc.dirichlet(0.5), devices=8, net=fc.mlp(64, 32))
     result = fc.run(fc.code_ot(reg=0.01), fed, seed=0)
 
-Beside the names below, every method (`fedcore.methods`), every way to divide examples (`fedcore.partition.ways`) and
+Beside the names below, every method (`fedcore.methods`), every way to divide examples (`fedcore.partition.schemes`) and
 every net (`fedcore.nets`) is a function of this package that takes its settings: `fedavg`, `dirichlet`, `mlp`. What is
 asked for is imported then, so that a worker process imports little.
 """
@@ -17,26 +17,26 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedcore.api.federation import federate as federate
+    from fedcore.api.federation import net as net
+    from fedcore.api.runs import compare as compare
+    from fedcore.api.runs import method as method
+    from fedcore.api.runs import run as run
     from fedcore.builders import control as control
     from fedcore.builders import trains as trains
+    from fedcore.core.aggregation import by_size as by_size
+    from fedcore.core.aggregation import evenly as evenly
+    from fedcore.core.aggregation import mean as mean
+    from fedcore.core.messages import initial_messages as initial_messages
+    from fedcore.core.messages import received_model as received_model
+    from fedcore.core.messages import to_everyone as to_everyone
+    from fedcore.core.training import Training as Training
+    from fedcore.core.training import train as train
     from fedcore.data import Dataset as Dataset
     from fedcore.data import load as load
     from fedcore.data.arrays import from_arrays as from_arrays
-    from fedcore.division import federate as federate
-    from fedcore.division import net as net
-    from fedcore.local import Training as Training
-    from fedcore.local import train as train
-    from fedcore.messages import initial_messages as initial_messages
-    from fedcore.messages import received_model as received_model
-    from fedcore.messages import to_everyone as to_everyone
-    from fedcore.mixing import by_size as by_size
-    from fedcore.mixing import evenly as evenly
-    from fedcore.mixing import mean as mean
     from fedcore.results.claims import Claim as Claim
     from fedcore.results.claims import Gate as Gate
-    from fedcore.runs import compare as compare
-    from fedcore.runs import method as method
-    from fedcore.runs import run as run
     from fedcore.types import Amount as Amount
     from fedcore.types import Count as Count
     from fedcore.types import Data as Data
@@ -80,7 +80,7 @@ def __getattr__(name: str) -> Any:
     if name in _PLACE:
         return getattr(import_module(_PLACE[name]), name)
     if not name.startswith("_") and find_spec(f"{__name__}.{name}") is None:  # else a module of the package, or nothing
-        from fedcore.runs import settings_functions
+        from fedcore.api.runs import settings_functions
 
         if found := settings_functions().get(name):
             return found(name)
@@ -89,6 +89,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Return the public names: those of __all__, and every method, way and net that no module of the package hides."""
-    from fedcore.runs import settings_functions
+    from fedcore.api.runs import settings_functions
 
     return sorted({*_PLACE, *(name for name in settings_functions() if find_spec(f"{__name__}.{name}") is None)})

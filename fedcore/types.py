@@ -1,7 +1,7 @@
 """The core types: a federation of devices, and a method made of stages.
 
 A method defines a device's step on its data (`local`) and the server's step on the updates (`combine`); the loop in
-:mod:`fedcore.rounds` does the rest. Everything here is a value: state goes in and comes out.
+:mod:`fedcore.core.rounds` does the rest. Everything here is a value: state goes in and comes out.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Public:
 
 @dataclass(frozen=True)
 class Threats:
-    """How devices misbehave, and what the server does about it, see :mod:`fedcore.threats`.
+    """How devices misbehave, and what the server does about it, see :mod:`fedcore.core.threats`.
 
     hostile: share of the devices (rounded) that send false updates. attack: sign_flip, scale and noise change the
     update, by `strength` (1: sign_flip only turns the change around, noise is as large as the change); stale: its

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedcore.errors import InputError
-from tasks.config import environment
-from tasks.config.files import BRIEF, CLAIMS, PAGE, SUMMARY, TABLE
+from fedcore.pipeline import environment
+from fedcore.pipeline.files import BRIEF, CLAIMS, PAGE, SUMMARY, TABLE
 
 environment.prepare()
 
@@ -27,8 +27,8 @@ PAPERS = Path("docs") / "papers.md"
 
 def folders() -> tuple[list[Path], list[Path], list[Path]]:
     """Return the folders of results and of seconds, and the pictures of partitions, for the studies of the run."""
-    from tasks.config.params import read
-    from tasks.config.studies import grid_points, run_section
+    from fedcore.config.params import read
+    from fedcore.config.studies import grid_points, run_section
 
     params = read()
     run = run_section(params)
@@ -49,11 +49,11 @@ def write() -> None:
     from fedcore.execute.workers import serve
 
     open_template(serve)  # the record's process need not import PyTorch again
-    from tasks.config.papers import read_papers
-    from tasks.config.params import read
-    from tasks.config.studies import run_section
-    from tasks.record.writer import RecordWriter
-    from tasks.run import comparison
+    from fedcore.config.papers import read_papers
+    from fedcore.config.params import read
+    from fedcore.config.studies import run_section
+    from fedcore.pipeline.record.writer import RecordWriter
+    from fedcore.pipeline.run import comparison
 
     params = read()
     results, seconds, divisions = folders()
@@ -74,17 +74,17 @@ def show() -> None:
     """
     import pandas as pd
 
+    from fedcore.config.params import read
+    from fedcore.config.studies import run_section
+    from fedcore.report import spreadsheet
+    from fedcore.report.terminal import print_answers, print_claims, print_summary
     from fedcore.results.answer import answers
-    from tasks.config.params import read
-    from tasks.config.studies import run_section
-    from tasks.report import spreadsheet
-    from tasks.report.terminal import print_answers, print_claims, print_summary
 
     params = read()
     if not (RESULTS / SUMMARY).is_file():
         require(*(folder / TABLE for folder in folders()[0]))
-        from tasks.config.papers import read_papers
-        from tasks.run import comparison
+        from fedcore.config.papers import read_papers
+        from fedcore.pipeline.run import comparison
 
         made = comparison.compare(params, *folders(), read_papers(params["studies"]))
         comparison.write(made, PIPELINE / "compare", RESULTS)
@@ -119,16 +119,16 @@ def require(*outputs: Path) -> None:
 
 def write_papers() -> None:
     """Write the index of the papers' figures and tables."""
-    from tasks.config.papers import read_papers
-    from tasks.config.params import read
-    from tasks.report.papers import index
+    from fedcore.config.papers import read_papers
+    from fedcore.config.params import read
+    from fedcore.report.papers import index
 
     PAPERS.write_text(index(read_papers(read()["studies"])), "utf-8")
     print(PAPERS)
 
 
 if __name__ == "__main__":
-    from tasks.config.command import no_words, report_bad_input, show_help
+    from fedcore.pipeline.command import no_words, report_bad_input, show_help
 
     show_help(__doc__)
     with report_bad_input():

@@ -24,11 +24,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tasks.config import environment
+from fedcore.pipeline import environment
 
 environment.prepare()
 
-from tasks.config.command import report_bad_input, show_help
+from fedcore.pipeline.command import report_bad_input, show_help
 
 shown: Shown | None = None
 """What the preview of this command has read and divided."""
@@ -40,40 +40,41 @@ if __name__ == "__main__":  # bad input is refused before the imports below, whi
 
     open_template(serve)  # before the imports that follow start threads
     with report_bad_input():
-        from tasks.config.request import ask, plan_jobs
+        from fedcore.config.request import ask, plan_jobs
 
         asked = ask([word for word in sys.argv[1:] if word != "plan"])
         params, planned = plan_jobs(asked)
         if "plan" in sys.argv[1:]:
-            from tasks.run.forecast import print_plan
+            from fedcore.pipeline.run.forecast import print_plan
 
             print_plan(params, planned)
             sys.exit()
         if not asked.prepared:
-            from tasks.report.preview import show_own
+            from fedcore.report.preview import show_own
 
             shown = show_own(planned)
 
 from prefect import flow, runtime
 
-from fedcore.rounds import require_devices
+from fedcore.config.papers import Papers, read_papers
+from fedcore.config.params import change, read
+from fedcore.config.request import Job, Request, parse, plan_jobs
+from fedcore.config.settings import MethodSettings, Setting
+from fedcore.config.studies import run_section, title_for
+from fedcore.core.rounds import require_devices
+from fedcore.pipeline.cache.shared import open_store
+from fedcore.pipeline.cache.store import Ref
+from fedcore.pipeline.files import CURVES, METRICS, PAGE
+from fedcore.pipeline.orchestration.artifacts import publish
+from fedcore.pipeline.orchestration.engine import choose_engine
+from fedcore.pipeline.orchestration.session import Session, console, open_session, prefect_server
+from fedcore.pipeline.record.result import PreparedData, Result, digest
+from fedcore.pipeline.record.writer import RecordWriter
+from fedcore.pipeline.run import comparison, partitions
+from fedcore.pipeline.run import run_method as play
+from fedcore.report.preview import Shown
+from fedcore.report.terminal import print_answers, print_claims, print_summary
 from fedcore.types import Federation, InputError
-from tasks.cache.shared import open_store
-from tasks.cache.store import Ref
-from tasks.config.files import CURVES, METRICS, PAGE
-from tasks.config.papers import Papers, read_papers
-from tasks.config.params import change, read
-from tasks.config.request import Job, Request, parse, plan_jobs
-from tasks.config.settings import MethodSettings, Setting
-from tasks.config.studies import run_section, title_for
-from tasks.prefect.artifacts import publish
-from tasks.prefect.engine import choose_engine
-from tasks.prefect.session import Session, console, open_session, prefect_server
-from tasks.record.result import PreparedData, Result, digest
-from tasks.record.writer import RecordWriter
-from tasks.report.preview import Shown
-from tasks.report.terminal import print_answers, print_claims, print_summary
-from tasks.run import comparison, partitions, play
 
 __all__ = ["Job", "Request", "parse", "plan_jobs", "run"]
 

@@ -12,15 +12,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tasks.config.command import no_words, report_bad_input, show_help
+from fedcore.pipeline.command import no_words, report_bad_input, show_help
 
 PLAN = Path("pipeline") / "plan"
 
 
 def write() -> None:
     """Write the plan of every study that is run."""
-    from tasks.config.params import read
-    from tasks.config.studies import find_study, grid_points, run_section
+    from fedcore.config.params import read
+    from fedcore.config.studies import find_study, grid_points, run_section
 
     params = read()
     run = run_section(params)
@@ -43,7 +43,7 @@ if __name__ == "__main__":
     show_help(__doc__)
     with report_bad_input():
         no_words("plan")
-        from tasks.prefect import server
+        from fedcore.pipeline.orchestration import server
 
         server.start_first()  # beside this stage; the next one needs it
         write()

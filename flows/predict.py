@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fedcore.errors import InputError
-from tasks.config import environment
-from tasks.record import registry
+from fedcore.pipeline import environment
+from fedcore.pipeline.record import registry
 
 environment.prepare()
 
@@ -60,9 +60,9 @@ def main(words: list[str]) -> None:
     if (known := registry.read()) is not None:
         registry.choose(known, given.model)
     from fedcore.data.encoding import unknown_texts
-    from tasks.record import promotion
-    from tasks.record.runs import Record
-    from tasks.report import spreadsheet
+    from fedcore.pipeline.record import promotion
+    from fedcore.pipeline.record.runs import Record
+    from fedcore.report import spreadsheet
 
     task, served = promotion.load(Record().client, given.model)
     rows, index = read(given.rows, served.schema, task)
@@ -116,7 +116,7 @@ def read(path: Path, schema: Schema, task: str) -> tuple[Any, pd.Index]:
 
 
 if __name__ == "__main__":
-    from tasks.config.command import report_bad_input, show_help
+    from fedcore.pipeline.command import report_bad_input, show_help
 
     show_help(__doc__)
     with report_bad_input():

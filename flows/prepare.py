@@ -18,11 +18,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tasks.config import environment
+from fedcore.pipeline import environment
 
 environment.prepare()
 
-from tasks.config.command import report_bad_input, show_help
+from fedcore.pipeline.command import report_bad_input, show_help
 
 if __name__ == "__main__":  # before the imports below, which take seconds
     show_help(__doc__)
@@ -31,10 +31,10 @@ if __name__ == "__main__":  # before the imports below, which take seconds
             case ["data"] | ["partition"]:
                 pass
             case ["preview", *given]:
-                from tasks.config.request import ask, plan_jobs
+                from fedcore.config.request import ask, plan_jobs
 
                 job = plan_jobs(ask(given))[1][0]
-                from tasks.report.preview import print_preview
+                from fedcore.report.preview import print_preview
 
                 print_preview(job.settings[0], job.seed, tolerant=True)
                 sys.exit()
@@ -45,14 +45,14 @@ if __name__ == "__main__":  # before the imports below, which take seconds
 
 from prefect import flow
 
+from fedcore.config.params import read as read_params
+from fedcore.config.settings import Setting
+from fedcore.config.studies import Run, grid_points, run_section
 from fedcore.execute.workers import Workers
-from tasks.cache.store import Store
-from tasks.config.params import read as read_params
-from tasks.config.settings import Setting
-from tasks.config.studies import Run, grid_points, run_section
-from tasks.prefect.session import open_session, prefect_server
-from tasks.record.result import PreparedData
-from tasks.run.partitions import divide_dataset, import_dataset, read_dataset, save_dataset, save_partition
+from fedcore.pipeline.cache.store import Store
+from fedcore.pipeline.orchestration.session import open_session, prefect_server
+from fedcore.pipeline.record.result import PreparedData
+from fedcore.pipeline.run.partitions import divide_dataset, import_dataset, read_dataset, save_dataset, save_partition
 
 PIPELINE = Path("pipeline")
 

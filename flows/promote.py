@@ -12,8 +12,8 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from fedcore.errors import InputError
-from tasks.config import environment
-from tasks.record import registry
+from fedcore.pipeline import environment
+from fedcore.pipeline.record import registry
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -52,8 +52,8 @@ def main(words: list[str]) -> None:
     known = registry.read()
     if task is not None and known is not None:  # a wrong name is refused before the imports below, which take seconds
         registry.require(known, task, None if listed else asked or registry.CANDIDATE)
-    from tasks.record import promotion
-    from tasks.record.runs import Record
+    from fedcore.pipeline.record import promotion
+    from fedcore.pipeline.record.runs import Record
 
     client = Record().client
     if task is None:
@@ -75,8 +75,8 @@ def main(words: list[str]) -> None:
 
 def show_versions(client: MlflowClient, task: str) -> None:
     """Print a line for each version of a registered model."""
-    from tasks.record import promotion
-    from tasks.report.terminal import print_table
+    from fedcore.pipeline.record import promotion
+    from fedcore.report.terminal import print_table
 
     registry.require(promotion.all_versions(client), task)
     print_table(promotion.COLUMNS, promotion.version_table(client, task))
@@ -85,7 +85,7 @@ def show_versions(client: MlflowClient, task: str) -> None:
 
 def summary(client: MlflowClient, name: str) -> str:
     """Return a registered model's champion and candidate, and which is better, as a line."""
-    from tasks.record import promotion
+    from fedcore.pipeline.record import promotion
 
     champion, candidate = (promotion.alias(client, name, word) for word in (registry.CHAMPION, registry.CANDIDATE))
     if candidate is None:
@@ -95,7 +95,7 @@ def summary(client: MlflowClient, name: str) -> str:
 
 
 if __name__ == "__main__":
-    from tasks.config.command import report_bad_input, show_help
+    from fedcore.pipeline.command import report_bad_input, show_help
 
     show_help(__doc__)
     with report_bad_input():

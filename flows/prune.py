@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 
-from tasks.config import environment
+from fedcore.pipeline import environment
 
 environment.prepare()
 
@@ -20,12 +20,12 @@ DRY_RUN = "--dry-run"
 
 
 def main(words: list[str]) -> None:
+    from fedcore.config.params import change, parse, read
+    from fedcore.config.studies import run_section
+    from fedcore.pipeline.cache import journal, prune
+    from fedcore.pipeline.cache.shared import SharedStore, open_store
+    from fedcore.pipeline.cache.store import Store
     from fedcore.types import InputError
-    from tasks.cache import journal, prune
-    from tasks.cache.shared import SharedStore, open_store
-    from tasks.cache.store import Store
-    from tasks.config.params import change, parse, read
-    from tasks.config.studies import run_section
 
     dry_run = DRY_RUN in words
     given = parse([word for word in words if word != DRY_RUN])
@@ -48,7 +48,7 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    from tasks.config.command import report_bad_input, show_help
+    from fedcore.pipeline.command import report_bad_input, show_help
 
     show_help(__doc__)
     with report_bad_input():

@@ -9,17 +9,18 @@ import os
 import subprocess
 import sys
 
-from tasks.config import environment
-from tasks.config.command import no_words, report_bad_input, show_help
+from fedcore.pipeline import environment
+from fedcore.pipeline.command import no_words, report_bad_input, show_help
 
 if __name__ == "__main__":  # before the imports below, which take seconds
     show_help(__doc__)
     with report_bad_input():
         no_words("ui")
 
-from tasks.prefect import server
-from tasks.record import runs, views
-from tasks.record.writer import with_patience
+from fedcore.pipeline.orchestration import server
+from fedcore.pipeline.record import mlflow_links as views
+from fedcore.pipeline.record import runs
+from fedcore.pipeline.record.writer import with_patience
 
 
 def main() -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from fedcore.config.params import read
+from fedcore.config.settings import Setting
+from fedcore.config.studies import Run, grid_points, run_section
 from fedcore.methods import METHODS
 from fedcore.types import InputError
-from tasks.config.params import read
-from tasks.config.settings import Setting
-from tasks.config.studies import Run, grid_points, run_section
 
 ROOT = Path(__file__).parents[1]
 PARAMS = read(ROOT)

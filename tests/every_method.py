@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from fedcore.config.params import read
+from fedcore.config.settings import MethodSettings
+from fedcore.config.studies import grid_points
 from fedcore.methods import METHODS
-from tasks.config.params import read
-from tasks.config.settings import MethodSettings
-from tasks.config.studies import grid_points
 
 EPOCHS = 2
 FEWER = {

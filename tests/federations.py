@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from fedcore import nets
+from fedcore.core.rounds import Round, run
+from fedcore.core.training import Training, train
 from fedcore.execute.workers import Inline, Workers, one_thread
-from fedcore.local import Training, train
-from fedcore.rounds import Round, run
 from fedcore.types import Data, Device, Federation, Message, Method, Net, Params, Splits, StepId, Update, generator
 
 NET = nets.net("mlp", shape=(4,), classes=3, widths=[5, 4])

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from federations import NET, SGD
 
-from fedcore.links import Problem
-from fedcore.links.bound import source_bound, target_bound
-from fedcore.links.energy import draw_energy
-from fedcore.links.planning import Bound, Program, Radio, plan_links
-from fedcore.links.problem import Array
-from fedcore.methods.st_lf import of_program
+from fedcore.methods.st_lf.bound import source_bound, target_bound
+from fedcore.methods.st_lf.energy import draw_energy
+from fedcore.methods.st_lf.planning import Bound, Program, Radio, plan_links
+from fedcore.methods.st_lf.problem import Array, Problem
+from fedcore.methods.st_lf.st_lf import of_program
 from fedcore.types import Turn, Update
+
+GIVEN = {
+    "nets": dict.fromkeys("abcd", NET), "training": SGD, "common": True, "pair_rounds": 3, "pair_iterations": 2,
+    "pair_batch": 4, "pair_lr": 0.05, "held_out": 0.25, "constants": "assumed", "delta": 1e-3, "unlabelled": 1e3,
+    "phi_s": 1.0, "phi_t": 5.0, "phi_e": 1.0, "powers": (23.0, 25.0), "rates": (63e6, 85e6), "bits": 1e9,
+    "costs": None, "solver": "exact", "tol": 3e-3, "max_iterations": 60, "combine": "parameters",
+}  # fmt: skip
+"""Arguments of st_lf's builder for four small devices."""
 
 
 def random(n: int, seed: int, *, phi_e: float = 1.0, noisy: bool = False) -> Problem:

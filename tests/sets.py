@@ -1,6 +1,7 @@
 """Small files of published sets, as the tests of the loaders write them."""
 
 import gzip
+import json
 import os
 import struct
 from collections.abc import Iterator
@@ -82,3 +83,16 @@ def serving(folder: Path) -> Iterator[str]:
 
 
 NOWHERE = "http://127.0.0.1:9"  # nobody answers: as without a network
+
+
+def leaf_file(file: Path, users: dict[str, tuple[list, list]]) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    data = {name: {"x": x, "y": y} for name, (x, y) in users.items()}
+    counts = [len(y) for _, y in users.values()]
+    file.write_text(json.dumps({"users": list(users), "num_samples": counts, "user_data": data}))
+    return file
+
+
+def drawn(*values: float) -> list[list[float]]:
+    """Images whose first pixel of the second row has this value, all others are paper."""
+    return [[1.0] * 28 + [value] + [1.0] * 755 for value in values]

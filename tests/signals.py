@@ -8,7 +8,7 @@ import torch
 from federations import SIZES
 
 from fedcore import nets
-from fedcore.local import Training
+from fedcore.core.training import Training
 from fedcore.types import Data, Device, Federation, Net, Splits, generator
 
 SHAPE = (1, 32)

@@ -27,9 +27,9 @@ from PIL import Image
 from sets import idx
 from test_docs import PAGES, ROOT
 
+from fedcore.config.request import Job, ask, plan_jobs
 from fedcore.data.images import TEST, TRAIN
 from fedcore.types import InputError
-from tasks.config.request import Job, ask, plan_jobs
 
 pytestmark = pytest.mark.slow
 
@@ -64,9 +64,9 @@ def commands() -> Iterator[Command]:
 
 @cache
 def run_by_tests() -> set[tuple[str, ...]]:
-    """Return the words of the calls in tests/pipeline that run a command, as far as they are constants."""
+    """Return the words of the calls in tests/end_to_end that run a command, as far as they are constants."""
     found = set()
-    for file in (ROOT / "tests" / "pipeline").rglob("*.py"):
+    for file in (ROOT / "tests" / "end_to_end").rglob("*.py"):
         tree = ast.parse(file.read_text())
         names = {
             target.id: constants(node.value.elts, {})
@@ -104,7 +104,7 @@ def jobs_of(words: tuple[str, ...]) -> list[Job]:
 
 
 def preview(*words: str) -> None:
-    from tasks.report.preview import print_preview
+    from fedcore.report.preview import print_preview
 
     (job, *_) = jobs_of(words)
     print_preview(job.settings[0], job.seed, tolerant=True)
@@ -250,8 +250,8 @@ SETS = ["digits", "mnist", "bearings", "table", "image_folder", *REAL]
 @pytest.mark.parametrize("name", SETS)
 def test_every_run_of_the_pages_is_forecast(place: Path, planned: dict[str, Job], name: str):
     """The first setting and seed of each: data are read and divided, methods built, rounds gone through."""
-    from tasks.cache.store import Store
-    from tasks.run.forecast import forecast
+    from fedcore.pipeline.cache.store import Store
+    from fedcore.pipeline.run.forecast import forecast
 
     mine = {said: job for said, job in planned.items() if job.settings[0].data["name"] == name}
     waiting, now, absent, wrong = iter(mine), "", [], []

@@ -19,12 +19,12 @@ from federations import NBYTES, NET, device_of, federation
 
 import fedcore as fc
 from fedcore import nets
-from fedcore.local import predict
+from fedcore.config.request import parse, plan_jobs
+from fedcore.core.training import predict
 from fedcore.results.summary import COLUMNS as SUMMARY
 from fedcore.results.summary import PART, SPLITS
 from fedcore.results.tidy import COLUMNS as TABLE
 from fedcore.types import generator
-from tasks.config.request import parse, plan_jobs
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -21,14 +21,14 @@ from federations import federation
 import fedcore as fc
 from fedcore import nets
 from fedcore.builders import CONTEXT, settings_of
-from fedcore.evaluate import evaluate
+from fedcore.core.evaluation import evaluate
+from fedcore.core.rounds import run as rounds
 from fedcore.execute.workers import Inline, Workers
 from fedcore.methods import METHODS, builder
 from fedcore.nets import NETS
 from fedcore.partition import PARTITIONS, partition, splits
 from fedcore.results.answer import answer
 from fedcore.results.tidy import COLUMNS
-from fedcore.rounds import run as rounds
 
 ROOT = Path(__file__).parents[1]
 QUICK = {"epochs": 2, "init": "common"}
@@ -398,7 +398,7 @@ THROWAWAY = '''
 from functools import partial
 
 import fedcore as fc
-from fedcore.messages import received_model
+from fedcore.core.messages import received_model
 
 __all__ = ["throwaway", "thrown"]
 

@@ -2,7 +2,7 @@
 
 There are twelve devices, one for each task of Deng et al. 2024 (sec. V-A): three sensor locations at four motor loads,
 "A0" to "C3". Each has ten classes: a normal bearing, and a defect of 7, 14 or 21 thousandths of an inch in one of three
-parts. The records are published (:mod:`fedcore.data.cwru`) or simulated (:mod:`fedcore.data.rig`).
+parts. The records are published (:mod:`fedcore.data.cwru`) or simulated (:mod:`fedcore.data.simulated_rig`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A fixed random layer and a linear one: the net of :mod:`fedcore.methods.analytic`."""
+"""A fixed random layer and a linear one: the net of :mod:`fedcore.methods.one_shot.analytic`."""
 
 from __future__ import annotations
 

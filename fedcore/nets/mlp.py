@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,17 @@ ONEDNN: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-c
 
 LARGE = 1 << 22
 """Multiplications above which oneDNN pays off: its conversions cost some 30 microseconds."""
+
+
+@runtime_checkable
+class ManualGradients(Protocol):
+    """A module that computes its gradients itself, see `fedcore.nets.mlp.MLP`; other modules use autograd."""
+
+    def activations(self, leaves: Params, x: Tensor) -> list[Tensor]: ...
+
+    def pull(
+        self, leaves: Params, activations: list[Tensor], slope: Tensor, into: Params, *, keep: float, scale: float
+    ) -> None: ...
 
 
 class MLP(nn.Module):

@@ -10,7 +10,7 @@ from fedcore.data import Dataset
 from fedcore.data.schema import Fit, Schema, fit_tensors
 from fedcore.partition.fitting import fitted, prepare
 from fedcore.partition.parts import PARTS, Partition, training
-from fedcore.partition.ways import Index
+from fedcore.partition.schemes import Index
 from fedcore.types import Data, Splits
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fedcore.partition.ways import Index
+from fedcore.partition.schemes import Index
 
 PARTS = ("train", "val", "test", "unlabelled")
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from fedcore.core.rounds import Round, members
 from fedcore.results.summary import LESS, SCORED
-from fedcore.rounds import Round, members
 from fedcore.types import Numbers, Report
 
 COLUMNS = ["study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]

@@ -14,15 +14,15 @@ from simulated_device import KIND, DeviceTensor, MixedDevices, SimulatedDevice
 from torch import Tensor, nn
 
 from fedcore import nets
-from fedcore.evaluate import score
+from fedcore.core.evaluation import score
+from fedcore.core.messages import received_model
+from fedcore.core.rounds import run
+from fedcore.core.training import LOSSES, train
 from fedcore.execute.accelerator import accelerate, find_accelerator, move, run_on
 from fedcore.execute.workers import Inline, one_thread
-from fedcore.local import LOSSES, train
-from fedcore.messages import received_model
 from fedcore.methods import METHODS, method
-from fedcore.rounds import run
+from fedcore.pipeline.cache.keys import key
 from fedcore.types import Data, Message, Net, Splits, StepId, Update, generator
-from tasks.cache.keys import key
 
 FED = federation("ab")
 

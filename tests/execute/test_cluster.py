@@ -25,11 +25,11 @@ import psutil
 from distributed.comm.core import CommClosedError
 
 from fedcore import nets
+from fedcore.core.training import Training, train
 from fedcore.execute import cluster as room
 from fedcore.execute import remote
 from fedcore.execute.cluster import Cluster, ClusterLost, differences, shares
 from fedcore.execute.workers import Inline, WorkerDied, WorkersClosed
-from fedcore.local import Training, train
 from fedcore.types import Data, Device, InputError, Message, Splits, StepId
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=16, epochs=1)
@@ -355,7 +355,7 @@ def test_processes_with_tls(served, certificates, tmp_path):
     """
     with dask.config.set(certificates[1]):
         assert "certificate verify failed" in refused(served).lower()
-    with dask.config.set(certificates[0]), Cluster(served, own=["fedcore", "tasks"], modules=[__name__]) as engine:
+    with dask.config.set(certificates[0]), Cluster(served, own=["fedcore"], modules=[__name__]) as engine:
         assert torch.equal(engine.call(torch.neg, torch.ones(3)), -torch.ones(3))
         assert engine._client.run_on_scheduler(lambda: sorted({"torch", "fedcore"} & {*sys.modules})) == []
         with pytest.raises(WorkerDied, match=r"a worker of the cluster ended while it ran .*die") as died:

@@ -20,9 +20,9 @@ import torch
 from forks import new_processes, run
 
 from fedcore import nets
+from fedcore.core.training import Training, train
 from fedcore.execute.packing import LARGE
 from fedcore.execute.workers import Inline, WorkerDied, Workers, examples
-from fedcore.local import Training, train
 from fedcore.types import Data, Device, InputError, Message, Net, Splits, StepId
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=64, epochs=1)

@@ -11,15 +11,16 @@ from every_method import ROWS
 from federations import AT_THE_END, NET, NETS, SGD, bits, federation, workers
 
 from fedcore import nets
-from fedcore.evaluate import evaluate, outputs
+from fedcore.core.evaluation import evaluate, outputs
+from fedcore.core.rounds import begin, receive, run
+from fedcore.core.training import Training, train
 from fedcore.execute.workers import Inline
-from fedcore.links.planning import SENDS
-from fedcore.local import Training, train
 from fedcore.methods import METHODS, is_control, method
-from fedcore.results.figures import drawings, png
-from fedcore.rounds import begin, receive, run
+from fedcore.methods.st_lf.planning import SENDS
+from fedcore.pipeline.cache.keys import key
+from fedcore.report.figures import png
+from fedcore.report.figures.drawing import drawings
 from fedcore.types import InputError, Report, Stage
-from tasks.cache.keys import key
 
 CONTROLS = {name for name in METHODS if is_control(name)}
 FED = federation("abcd")

@@ -11,8 +11,8 @@ from federations import federation as tables
 from signals import NET, federation
 
 from fedcore import nets
-from fedcore.cells import leaves_up_to
-from fedcore.local import load
+from fedcore.core.training import load
+from fedcore.nets.parts import leaves_up_to
 from fedcore.results import embedding
 from fedcore.results.embedding import embed, shared, tsne
 from fedcore.types import Data, InputError, Message, Model, Net, Params

@@ -9,11 +9,11 @@ import pytest
 import torch
 from federations import NET, SGD, federation
 
+from fedcore.core.messages import initial_messages, received_model, to_everyone
+from fedcore.core.rounds import run
+from fedcore.core.training import train
 from fedcore.execute.workers import Inline
-from fedcore.local import train
-from fedcore.messages import initial_messages, received_model, to_everyone
 from fedcore.results import reports, tidy
-from fedcore.rounds import run
 from fedcore.types import Message, Method, Report, Stage
 
 

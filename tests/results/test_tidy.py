@@ -10,10 +10,10 @@ import pytest
 from federations import federation as plainly
 from signals import ADAM, WHOLE, federation
 
+from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.results import reports, tidy
-from fedcore.rounds import run
 
 STEM, CELL, WHOLE_NET, BASE = 10_464, 12_352, 323_434, 322_144
 """Parameters of the stem, of a cell, of the whole and of all but the last layer (FedASA, Table VI)."""

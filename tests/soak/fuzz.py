@@ -24,13 +24,13 @@ from typing import Any
 import torch
 from damaged import SETS, damage
 
+from fedcore.config.params import read
+from fedcore.config.request import ask, plan_jobs
 from fedcore.data import load
+from fedcore.pipeline.cache import journal
+from fedcore.pipeline.cache.store import DamagedBlob, Store
+from fedcore.pipeline.orchestration.records import is_whole, sealed
 from fedcore.types import InputError, Message
-from tasks.cache import journal
-from tasks.cache.store import DamagedBlob, Store
-from tasks.config.params import read
-from tasks.config.request import ask, plan_jobs
-from tasks.prefect.records import is_whole, sealed
 
 ROOT = Path(__file__).parents[2]
 PROJECT = ("params.yaml", "studies", "claims", "papers")
@@ -304,7 +304,7 @@ def record(folder: Path, draw: Draw) -> Callable[[], object]:
     """A damaged record of a step is not believed."""
     import json
 
-    from tasks.prefect.records import SERIALIZER
+    from fedcore.pipeline.orchestration.records import SERIALIZER
 
     said = sealed("key", {"value": {"plain": draw.random()}, "wall": 0.5, "cpu": 0.25})
     metadata = {"serializer": SERIALIZER, "expiration": None, "storage_key": "key"}

@@ -294,7 +294,7 @@ def main(seconds: float, seed: int, out: Path, only: Sequence[str]) -> int:
                 number += 1
         finally:
             soak.project.stop()
-            soak.project.run(sys.executable, "-m", "tasks.prefect.server", "stop")
+            soak.project.run(sys.executable, "-m", "fedcore.pipeline.orchestration.server", "stop")
     broken = [f"{kind} {case}: {what}" for kind, case, what in cases.broken]
     tried = cases.read.total() + cases.refused.total() + len(broken)
     rows = [

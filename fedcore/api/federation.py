@@ -1,0 +1,218 @@
+"""A script's description of a federation: a dataset, its partition, and the devices' nets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache
+from inspect import Parameter, Signature, signature
+from typing import Any, Literal
+
+import pandas as pd
+
+from fedcore import nets, partition
+from fedcore.builders import call, describe, settings_of
+from fedcore.config.signatures import check, model
+from fedcore.core.threats import split_threats
+from fedcore.data import Dataset
+from fedcore.data.schema import Schema
+from fedcore.execute.workers import one_thread
+from fedcore.nets.builders_by_path import describe_net
+from fedcore.nets.custom import custom
+from fedcore.partition import PARTITIONS, Partition
+from fedcore.partition.tables import counts
+from fedcore.types import Data, Device, Federation, InputError, Net, Threats
+
+NET_CONTEXT = ("shape", "classes")
+"""Arguments of a net that come from the data."""
+
+PARTITION_CONTEXT = ("dataset", "name", "seed")
+"""Arguments of a partition besides its settings."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to divide examples among devices, and its settings, see :mod:`fedcore.partition.schemes`."""
+
+    name: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A net without the data's shape and classes. make: (*, shape, classes, **settings) -> Net."""
+
+    name: str
+    make: Callable[..., Net]
+    settings: Mapping[str, Any]
+
+    def of(self, dataset: Dataset) -> Net:
+        """Return the net for a dataset's examples."""
+        return self.make(shape=tuple(dataset.train.x.shape[1:]), classes=len(dataset.classes), **self.settings)
+
+
+@cache
+def way(name: str) -> Callable[..., Way]:
+    """Return the function that takes the settings of that way, by position or by name."""
+    known = settings_of(partition.partition)
+    mine = {key: known[key] for key in signature(PARTITIONS[name]).parameters if key in known}
+    takes = {key: of for key, of in mine.items() if key not in (*PARTITION_CONTEXT, "devices")}
+
+    def make(*values: Any, **settings: Any) -> Way:
+        given = _by_name(name, list(takes), values, settings)
+        check(model(make), name, given)
+        return Way(name, given)
+
+    return _present(make, name, PARTITIONS[name], takes, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def net(which: str | Callable[..., Any], **settings: Any) -> Architecture:
+    """Describe the devices' architecture.
+
+    which: the name of a net, "package.module:Class" or your own class (an nn.Module, see docs/nets.md). Its shape
+    and its classes come from the data. Raises InputError for a setting that it does not take.
+    """
+    if isinstance(which, str):
+        name, make = which, nets.maker(which)
+    else:
+        name, make = getattr(which, "__name__", repr(which)), custom(which)
+    return Architecture(name, make, check(model(make, NET_CONTEXT), name, settings).model_dump())
+
+
+@cache
+def architecture(name: str) -> Callable[..., Architecture]:
+    """Return the function that takes the settings of that net; the widths of an MLP also by position."""
+    takes = settings_of(nets.maker(name), NET_CONTEXT)
+
+    def make(*values: Any, **settings: Any) -> Architecture:
+        given = {"widths": values} if name == "mlp" and values else _by_name(name, [], values, {})
+        return net(name, **given, **settings)
+
+    return _present(make, name, nets.maker(name), takes, Parameter.KEYWORD_ONLY)
+
+
+@dataclass(frozen=True, eq=False)
+class DividedDataset:
+    """A dataset and its partition, drawn anew for each seed as in the pipeline."""
+
+    dataset: Dataset
+    way: Way
+    settings: Mapping[str, Any]
+    nets: tuple[Net, ...]
+    scale: str
+    name: str
+    threats: Threats | None = None
+    _last: dict[int, tuple[Partition, Federation]] = field(default_factory=dict, repr=False)
+
+    def __repr__(self) -> str:
+        """Say how the data are divided, and on which nets; nothing is divided for it."""
+        known = "devices" in signature(PARTITIONS[self.way.name]).parameters  # else the data say how many
+        count = f"{self.settings['devices']} devices by " if known else ""
+        nets = " and ".join(dict.fromkeys(map(describe_net, self.nets)))
+        threats = "" if self.threats is None else f"\n{call('Threats', _changed(self.threats))}"
+        return f"{self.name}: {count}{call(self.way.name, self.way.settings)}, {nets}\n{self.dataset!r}{threats}"
+
+    def partition(self, seed: int = 0) -> Partition:
+        """Return the partition, see :class:`fedcore.partition.Partition`."""
+        return self._divided(seed)[0]
+
+    def federation(self, seed: int = 0) -> Federation:
+        """Return the devices with their examples, and the shared test set."""
+        return self._divided(seed)[1]
+
+    def counts(self, seed: int = 0) -> pd.DataFrame:
+        """Return the examples of each device and class, see :func:`fedcore.partition.tables.counts`."""
+        return counts(self.dataset, self.partition(seed))
+
+    def scale_like(self, data: Data, device: str, seed: int = 0) -> Data:
+        """Return examples as they were loaded, prepared as a device prepares its own."""
+        return partition.prepare(data, self.schema(seed).devices[device])
+
+    def schema(self, seed: int = 0) -> Schema:
+        """Return how examples are prepared, see :mod:`fedcore.data.schema`."""
+        trains = partition.training(self.partition(seed))
+        return partition.fitted(self.dataset, trains, self.scale)
+
+    def _divided(self, seed: int) -> tuple[Partition, Federation]:
+        if seed not in self._last:
+            self._last.clear()
+            with one_thread():
+                self._last[seed] = self._divide(seed)
+        return self._last[seed]
+
+    def _divide(self, seed: int) -> tuple[Partition, Federation]:
+        made = partition.partition(self.dataset, name=self.way.name, seed=seed, **self.settings)
+        held, shared = partition.splits(self.dataset, made, self.scale)
+        own = partition.server_examples(self.dataset, self.scale)
+        devices = {name: Device(name, self.nets[i % len(self.nets)], held[name]) for i, name in enumerate(held)}
+        return made, Federation(devices, shared, len(self.dataset.classes), own, self.threats)
+
+
+def federate(
+    dataset: Dataset,
+    way: Way | None = None,
+    *,
+    net: Architecture | Sequence[Architecture] | None = None,
+    scale: Literal["none", "device"] = "none",
+    name: str = "data",
+    **settings: Any,
+) -> DividedDataset:
+    """Describe a federation: the dataset is divided when a method runs, with the run's seed.
+
+    way: how examples are divided, e.g. `dirichlet(0.5)`, which is the default. net: of all devices, or several that
+    they have in turn; an MLP by default. scale: "device", each device standardises features by its own training
+    examples. name: of the dataset in tables. The other settings are those of :func:`fedcore.partition.partition`:
+    devices, val, test, shared_test, examples, shared_examples, domains, unlabelled, hidden; and those of
+    :class:`fedcore.types.Threats`: hostile, attack, strength, drop, deadline, bound, beyond.
+
+    Raises InputError for a setting that is unknown or out of range.
+    """
+    if not isinstance(dataset, Dataset):
+        raise InputError(f"federate.dataset = {describe(dataset)}: must be a dataset, e.g. load('digits')")
+    chosen = way if way is not None else Way("dirichlet", {})
+    if not isinstance(chosen, Way):
+        raise InputError(f"federate.way = {chosen!r}: must be one of {', '.join(PARTITIONS)}, e.g. dirichlet(0.5)")
+    if twice := sorted(set(chosen.settings) & set(settings)):
+        raise InputError(f"federate.{twice[0]}: is already set in {chosen.name}")
+    if scale not in ("none", "device"):
+        raise InputError(f"federate.scale = {scale!r}: must be none or device")
+    misconduct, divided = split_threats({**chosen.settings, **settings})
+    given = check(model(partition.partition, PARTITION_CONTEXT), "federate", divided).model_dump()
+    threats = Threats(**check(model(Threats), "federate", misconduct).model_dump())
+    given_nets: Any = net or architecture("mlp")()
+    several = [*given_nets] if isinstance(given_nets, list | tuple) else [given_nets]
+    for one in several:
+        if not isinstance(one, Architecture):
+            raise InputError(
+                f"federate.net = {describe(one)}: must be a net with its settings, such as mlp(64, 32) or net(MyNet)"
+            )
+    made = tuple(one.of(dataset) for one in several)
+    return DividedDataset(dataset, chosen, given, made, scale, name, threats or None)
+
+
+def _changed(threats: Threats) -> dict[str, Any]:
+    """Return the settings that differ from the defaults."""
+    return {of.name: value for of in fields(threats) if (value := getattr(threats, of.name)) != of.default}
+
+
+def _by_name(where: str, names: list[str], values: Sequence[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings given by position or by name, by name."""
+    if len(values) > len(names):
+        raise InputError(f"{where}: takes {len(names)} settings by position, has {len(values)}")
+    given = dict(zip(names, values, strict=False))
+    if twice := sorted(set(given) & set(settings)):
+        raise InputError(f"{where}.{twice[0]}: is given twice")
+    return given | dict(settings)
+
+
+def _present(
+    make: Callable[..., Any], name: str, like: Callable[..., Any], takes: Mapping[str, tuple[Any, Any]], kind: Any
+) -> Callable[..., Any]:
+    """Set a function's name, documentation and signature as its user should see them."""
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = like.__doc__
+    make.__annotations__ = {key: hint for key, (hint, _) in takes.items()}
+    make.__signature__ = Signature(  # type: ignore[attr-defined]
+        [Parameter(key, kind, default=default, annotation=hint) for key, (hint, default) in takes.items()]
+    )
+    return make

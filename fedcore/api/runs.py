@@ -1,0 +1,374 @@
+"""Running and comparing methods from a script; the pipeline does the same with cached and recorded steps."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, cached_property, partial
+from inspect import Parameter, Signature, cleandoc
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from fedcore.api.federation import DividedDataset, architecture, way
+from fedcore.builders import CONTEXT, describe, settings_of
+from fedcore.config.signatures import check_method
+from fedcore.core.evaluation import outputs
+from fedcore.core.rounds import Execute, Round, deployments
+from fedcore.core.rounds import run as rounds
+from fedcore.core.training import Training
+from fedcore.data import schema_of
+from fedcore.data.encoding import encode
+from fedcore.execute.workers import Inline, Workers, one_thread
+from fedcore.methods import METHODS, builder
+from fedcore.methods import method as build_method
+from fedcore.nets import NETS
+from fedcore.nets.builders_by_path import describe_net
+from fedcore.partition import PARTITIONS
+from fedcore.partition.tables import training_numbers
+from fedcore.results import reports, tidy
+from fedcore.results.answer import MATTERS, Answer, answer
+from fedcore.results.claims import Claim, Gate, Points, judge_all, verdict_table
+from fedcore.results.summary import NO_SECONDS, SPLITS, format_bytes, last_round, standings, summarise
+from fedcore.types import Data, Federation, InputError, Method, Model, Net, Report
+
+STUDY, SETTING = "script", "base"
+"""The study and the setting in a script's tidy table."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A method with all its settings; `run` builds it for a federation's nets.
+
+    label: its name in tables. build: its builder. training, common: see :mod:`fedcore.builders`.
+    """
+
+    label: str
+    build: Callable[..., Method]
+    settings: Mapping[str, Any]
+    training: Training
+    common: bool
+
+    def method(self, nets: Mapping[str, Net], sizes: Mapping[str, int] | None = None) -> Method:
+        """Build the method; raises InputError, naming it, if these nets do not allow it.
+
+        sizes: device -> labelled training examples; with them also if these do not.
+        """
+        try:
+            return build_method(
+                self.build, nets=nets, training=self.training, common=self.common, sizes=sizes, **self.settings
+            )
+        except InputError as refused:
+            raise InputError(f"{refused} (method {self.label})") from None
+
+
+def method(
+    which: str | Callable[..., Method],
+    *,
+    training: Training | Mapping[str, Any] | None = None,
+    label: str | None = None,
+    **settings: Any,
+) -> Recipe:
+    """Describe a method with its settings.
+
+    which: its name, "package.module:function", or your own builder (docs/adding-a-method.md). training: how devices
+    train, or what changes in it: settings of :class:`fedcore.core.training.Training`, and `init`, "common" where all
+    devices start from one initial model, else "per_device". label: its name in tables; the method's by default.
+
+    Raises InputError, naming the method and the setting, for a setting that is unknown or out of range.
+    """
+    build = builder(which) if isinstance(which, str) else which
+    name = getattr(build, "__name__", "method")
+    if training is not None and not isinstance(training, Training | Mapping):
+        raise InputError(f"{name}.training = {training!r}: must be a Training, or a dict of its settings and init")
+    changes = asdict(training) if isinstance(training, Training) else training or {}
+    trained = {**getattr(build, "trains", {}), **changes}
+    return Recipe(label or name, build, *check_method(build, name, settings, trained, f"{name}.training"))
+
+
+@cache
+def recipe_of(name: str) -> Callable[..., Recipe]:
+    """Return the function that takes the settings of the method of that name."""
+    build = builder(name)
+
+    def make(
+        *, training: Training | Mapping[str, Any] | None = None, label: str | None = None, **settings: Any
+    ) -> Recipe:
+        return method(name, training=training, label=label, **settings)
+
+    both = {
+        **settings_of(build, CONTEXT),
+        "training": (Training | Mapping[str, Any] | None, None),
+        "label": (str | None, None),
+    }
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = f"{cleandoc(build.__doc__ or '')}\n\ntraining, label: see `fedcore.method`."
+    make.__signature__ = Signature(  # type: ignore[attr-defined]
+        [Parameter(key, Parameter.KEYWORD_ONLY, default=default, annotation=of) for key, (of, default) in both.items()]
+    )
+    return make
+
+
+def settings_functions() -> dict[str, Callable[[str], Callable[..., Any]]]:
+    """Return, for each method, partition and net, a function that returns the function of its settings."""
+    return {
+        **dict.fromkeys(NETS, architecture),
+        **dict.fromkeys(PARTITIONS, way),
+        **dict.fromkeys(METHODS, recipe_of),
+    }
+
+
+@dataclass(frozen=True)
+class DeployedModel:
+    """The model deployed on a device.
+
+    shape: an example's. scale: prepares new examples as the device prepared its own. encode: the same for the rows of a
+    data frame, by the names of its columns; None for data that are not a table.
+    """
+
+    model: Model
+    net: Net
+    shape: tuple[int, ...]
+    scale: Callable[[Data], Data]
+    encode: Callable[[pd.DataFrame], Tensor] | None = None
+
+    def __repr__(self) -> str:
+        """Name the net, and count the parameters of all nets that the model runs, buffers included."""
+        nets = self.model.params
+        count = sum(leaf.numel() for params in nets for leaf in params.values())
+        several = f"{len(nets)} nets like " if len(nets) > 1 else ""
+        return f"DeployedModel: {several}{describe_net(self.model.net or self.net)}, {count:,} parameters"
+
+    def probabilities(self, x: ArrayLike | pd.DataFrame) -> NDArray[np.float32]:
+        """Return the probabilities of the classes, (N, K), of examples x (N, *shape) as they were loaded.
+
+        x may be a data frame with the columns of the table that was learnt from. Raises InputError for examples of
+        another shape or that are not numbers, and for a frame that lacks a column or has a cell of another kind.
+        """
+        inputs = self.encode(x) if self.encode is not None and isinstance(x, pd.DataFrame) else self._prepared(x)
+        with one_thread():
+            found: NDArray[np.float32] = outputs(self.model, self.net, inputs).exp().numpy()
+        return found
+
+    def _prepared(self, x: Any) -> Tensor:
+        """Return an array's examples as the device prepares them."""
+        values = np.asarray(x)
+        if values.shape[1:] != self.shape or values.dtype.kind not in "biuf":
+            raise InputError(
+                f"predict: x has the shape {values.shape} and type {values.dtype}, must be numbers of shape "
+                f"{('N', *self.shape)}".replace("'", "")
+            )
+        examples = torch.tensor(values)
+        data = Data(examples if examples.dtype == torch.uint8 else examples.float(), torch.zeros(0))
+        return self.scale(data).inputs()
+
+    def predict(self, x: ArrayLike | pd.DataFrame) -> NDArray[np.int64]:
+        """Return the numbers of the most probable classes, (N,), of examples x, as for `probabilities`."""
+        found: NDArray[np.int64] = self.probabilities(x).argmax(1)
+        return found
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a method with one seed.
+
+    rounds: the outcome of each turn. models: the model deployed on each device, by its name. table: a row for each
+    number, with the columns study, dataset, setting, method, seed, stage, round, device, split, metric and value
+    (units: docs/concepts.md). Traffic in it is one device's, in bytes.
+    """
+
+    recipe: Recipe
+    seed: int
+    fed: DividedDataset | Federation
+    method: Method
+    rounds: tuple[Round, ...]
+    table: pd.DataFrame
+
+    def __repr__(self) -> str:
+        """Name the method, and give its accuracies after the last round."""
+        last = last_round(self.table)
+        said = []
+        for split, where in SPLITS.items():
+            values = last["value"][(last["split"] == split) & (last["metric"] == "accuracy")].dropna()
+            if len(values):
+                said.append(f"{where} {values.mean():.1%} right, worst device {values.min():.1%}")
+        return f"Result of {self.recipe.label}, seed {self.seed}, rounds: {len(self.rounds)}; {'; '.join(said)}"
+
+    @cached_property
+    def models(self) -> dict[str, DeployedModel]:
+        fed = _federation(self.fed, self.seed)
+        groups = deployments(self.method, fed, self.rounds[-1].state)
+        with one_thread():
+            found = {name: deploy(*what) for names, (deploy, *what) in groups for name in names}
+        return {
+            name: DeployedModel(
+                found[name], device.net, tuple(device.data.train.x.shape[1:]), self._scale(name), self._encode(name)
+            )
+            for name, device in fed.devices.items()
+        }
+
+    def _scale(self, device: str) -> Callable[[Data], Data]:
+        if isinstance(self.fed, DividedDataset):
+            return partial(self.fed.scale_like, device=device, seed=self.seed)
+        return _unscaled
+
+    def _encode(self, device: str) -> Callable[[pd.DataFrame], Tensor] | None:
+        if not isinstance(self.fed, DividedDataset) or not schema_of(self.fed.dataset).columns:
+            return None
+        return partial(encode, schema=self.fed.schema(self.seed), device=device)
+
+
+def _unscaled(data: Data) -> Data:
+    return data
+
+
+def _federation(fed: DividedDataset | Federation, seed: int) -> Federation:
+    return fed.federation(seed) if isinstance(fed, DividedDataset) else fed
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The results of several methods.
+
+    results: method by method for each seed. claims: a row for each claim, with the columns rule, verdict and numbers
+    among others. table: the results' tables, one below the other. summary: a row for each method, the best first:
+    method, control, rank, test_mean, test_worst, shared_mean, ... (accuracies after the last round, fractions),
+    bytes_up and bytes_down (of all devices together), rounds, n_devices, n_seeds and others, see docs/concepts.md.
+    answer: what to do, and why; print it. It counts the bytes of one device.
+    """
+
+    results: tuple[Result, ...]
+    claims: pd.DataFrame
+    table: pd.DataFrame
+    summary: pd.DataFrame
+    answer: Answer
+
+    def __repr__(self) -> str:
+        """Show the answer, and the summary's main columns: accuracies in %, and the bytes of all devices together."""
+        scores = self.summary[[f"{split}_{part}" for split in SPLITS for part in ("mean", "worst")]]
+        shown = pd.DataFrame({"method": self.summary["method"], "rank": standings(self.summary)})
+        shown = shown.join(scores.dropna(axis=1, how="all").map("{:.1%}".format))
+        shown["all send"], shown["all receive"] = (
+            self.summary[f"bytes_{way}"].map(format_bytes) for way in ("up", "down")
+        )
+        return f"{self.answer}\n{shown.to_string(index=False)}"
+
+
+def run(
+    recipe: Recipe,
+    fed: DividedDataset | Federation,
+    seed: int = 0,
+    *,
+    workers: int | None = None,
+    every: int = 1,
+    progress: bool | None = None,
+) -> Result:
+    """Run a method on a federation, which is divided with the same seed.
+
+    workers: so many worker processes; None: here. The results are the same bits. every: evaluate after each so many
+    rounds; the end always is. progress: show a bar; None: where there is a terminal.
+    """
+    _check([recipe], fed, {"every": every, "workers": workers}, "run")
+    return _run_all([recipe], fed, [seed], workers, every, progress)[0]
+
+
+def compare(
+    recipes: Iterable[Recipe],
+    fed: DividedDataset | Federation,
+    seeds: Iterable[int] = (0,),
+    *,
+    claims: Iterable[Claim | str] = (),
+    valid: Iterable[Gate] = (),
+    matters: float = MATTERS,
+    workers: int | None = None,
+    every: int = 1,
+    progress: bool | None = None,
+) -> Comparison:
+    """Run several methods with each seed; see :func:`run`.
+
+    claims: rules to be judged, e.g. "code_ot > fedavg" (:mod:`fedcore.results.claims`); each needs two seeds.
+    valid: what must hold for them to be tested. matters: the least difference in accuracy that matters to the answer.
+    Raises InputError where two methods have one label.
+    """
+    chosen = list(recipes)
+    if not chosen:
+        raise InputError("compare: there is no method to run")
+    _check(chosen, fed, {"every": every, "workers": workers}, "compare")
+    if not isinstance(seeds, Iterable):
+        raise InputError(f"compare.seeds = {seeds!r}: must be several, e.g. range(3)")
+    labels = Counter(recipe.label for recipe in chosen)
+    if (twice := labels.most_common(1)[0])[1] > 1:
+        raise InputError(f"compare: two methods are called {twice[0]!r}; give one of them another label")
+    rules = [claim if isinstance(claim, Claim) else Claim(claim, claim) for claim in claims]
+    gates = list(valid)
+    for key, text, named in [
+        *(("claims", rule.rule, rule.labels) for rule in rules),
+        *(("valid", gate.when, gate.labels) for gate in gates),
+    ]:
+        if missing := named - labels.keys():
+            raise InputError(f"compare.{key}: {text!r} names {sorted(missing)[0]!r}, which is not compared")
+    if not 0 < matters < 1:
+        raise InputError(f"compare.matters = {matters!r}: must be a fraction, above 0 and below 1")
+    results = _run_all(chosen, fed, seeds, workers, every, progress)
+    table = pd.concat([result.table for result in results], ignore_index=True)
+    controls = frozenset(recipe.label for recipe in chosen if getattr(recipe.build, "control", False))
+    points: Points = {SETTING: {}}
+    verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points))
+    summary = summarise(table, NO_SECONDS, controls)
+    return Comparison(results, verdicts, table, summary, answer(table, controls, matters))
+
+
+def _check(recipes: Sequence[object], fed: object, counts: Mapping[str, int | None], where: str) -> None:
+    """Raise InputError for what is not a method, a federation or a count. where: the function that the user called."""
+    for recipe in recipes:
+        if not isinstance(recipe, Recipe):
+            raise InputError(
+                f"{where}: {describe(recipe)} is not a method with settings, such as fedavg(rounds=10) "
+                "or method(my_builder, ...)"
+            )
+    if not isinstance(fed, DividedDataset | Federation):
+        raise InputError(f"{where}.fed: {describe(fed)} is not a federation; make one with federate(data, ...)")
+    for key, count in counts.items():
+        if count is not None and count < 1:
+            raise InputError(f"{where}.{key} = {count!r}: must be at least 1")
+
+
+def _run_all(
+    recipes: Sequence[Recipe],
+    fed: DividedDataset | Federation,
+    seeds: Iterable[int],
+    workers: int | None,
+    every: int,
+    progress: bool | None,
+) -> tuple[Result, ...]:
+    """Run all methods with each seed."""
+    shown = sys.stdout.isatty() if progress is None else progress
+    with Workers(workers) if workers is not None else Inline() as execute:
+        return tuple(_run_one(recipe, fed, seed, execute, every, shown) for seed in seeds for recipe in recipes)
+
+
+def _run_one(
+    recipe: Recipe, fed: DividedDataset | Federation, seed: int, execute: Execute, every: int, progress: bool
+) -> Result:
+    devices = _federation(fed, seed)
+    method = recipe.method(devices.public.nets, {name: len(one.data.train) for name, one in devices.devices.items()})
+    turns = rounds(method, devices, seed, execute, every=every)
+    played = tuple(_show_progress(turns, f"{recipe.label}, seed {seed}", method) if progress else turns)
+    found = [one.report for one in played if isinstance(one.report, Report)]
+    beside = {"data": training_numbers(fed.dataset, fed.partition(seed))} if isinstance(fed, DividedDataset) else {}
+    place = tidy.Row(STUDY, fed.name if isinstance(fed, DividedDataset) else "data", SETTING, recipe.label, seed)
+    table = tidy.rows(place, played, found, {**beside, **reports.final_numbers(method, found, played[-1].scores)})
+    return Result(recipe, seed, fed, method, played, table)
+
+
+def _show_progress(turns: Iterator[Round], what: str, method: Method) -> Iterator[Round]:
+    """Show the progress of a method's turns."""
+    from rich.progress import track
+
+    return iter(track(turns, description=what, total=sum(stage.rounds for stage in method.stages)))

@@ -1,0 +1,171 @@
+"""Deployed models with all that a prediction needs: from a user's rows or arrays to labels and probabilities.
+
+A folder holds them in three files that no program has to trust:
+
+schema.json         columns, categories, fills and scales of each device, names of the classes (fedcore.data.encoding)
+models.json         the nets' settings; each distinct model, packed, and its net; each device's model
+models.safetensors  the leaves, "<model>/members/<member>/<leaf>"
+
+MLflow loads the folder by `_load_pyfunc`, also where neither this package nor safetensors is installed: a logged model
+has a copy of this module and of those that it imports (fedcore.pipeline.record.models).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedcore.core.evaluation import outputs
+from fedcore.data.encoding import encode, from_json, words
+from fedcore.data.schema import Schema
+from fedcore.execute.threads import one_thread
+from fedcore.nets import net as build_net
+from fedcore.nets.builders_by_path import build_arguments, net_at, place_of
+from fedcore.types import InputError, Model, Net
+
+SCHEMA, MODELS, LEAVES = "schema.json", "models.json", "models.safetensors"
+LABEL, PROBABILITY = "label", "probability"
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "I64": torch.int64, "I32": torch.int32, "U8": torch.uint8,
+          "BOOL": torch.bool, "F16": torch.float16, "BF16": torch.bfloat16}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ServedModels:
+    """The models that devices run. models: each distinct one with its net. devices: device -> index in `models`."""
+
+    schema: Schema
+    models: tuple[tuple[Model, Net], ...]
+    devices: Mapping[str, int]
+
+    def predict(self, rows: pd.DataFrame | NDArray[Any], device: str | None = None) -> pd.DataFrame:
+        """Return a frame of the rows' index, with the most probable class as `label` and its `probability`.
+
+        rows: a frame with the columns of the training data (others are ignored), or an array (N, *shape). device: whose
+        model predicts and prepares the rows; None: of each row the device in the schema's column of devices, if the
+        rows have it. A row without a known device is prepared as one of no device, by the model that all devices share.
+
+        Raises InputError for a column that is not there or of another kind, an unknown device, and if devices have
+        models of their own and a row does not say whose.
+        """
+        owners = self._owners(rows, device)
+        if len(set(owners)) > 1:
+            encode(rows, self.schema)  # an error names the row by its number among all rows
+        label, probability = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.float32)
+        for owner in dict.fromkeys(owners):
+            mine = np.flatnonzero([other == owner for other in owners])
+            part = rows.iloc[mine] if isinstance(rows, pd.DataFrame) else np.asarray(rows)[mine]
+            log_probabilities = self._outputs(part, owner)
+            label[mine] = log_probabilities.argmax(1).numpy()
+            probability[mine] = log_probabilities.amax(1).exp().numpy()
+        names = np.array(self.schema.classes, dtype=object)[label]
+        return pd.DataFrame({LABEL: names, PROBABILITY: probability}, index=getattr(rows, "index", None))
+
+    def _outputs(self, rows: pd.DataFrame | NDArray[Any], owner: str | None) -> Tensor:
+        model, net = self.models[0 if owner is None else self.devices[owner]]
+        with one_thread():
+            return outputs(model, net, encode(rows, self.schema, owner))
+
+    def _owners(self, rows: pd.DataFrame | NDArray[Any], device: str | None) -> list[str | None]:
+        """Return whose model predicts each row; None: the model of all."""
+        column = self.schema.device
+        if device is not None:
+            owners: list[str] = [device] * len(rows)
+        elif isinstance(rows, pd.DataFrame) and column is not None and column in rows:
+            owners = words(rows, column).tolist()
+        else:
+            owners = [""] * len(rows)
+        known = ", ".join(self.devices)
+        for number, owner in enumerate(owners, 1):
+            if owner not in self.devices and device is not None:
+                raise InputError(f"device = {owner!r}: no such device; the model knows: {known}")
+            if owner not in self.devices and len(self.models) > 1:
+                where = f"row {number}: {owner!r}" if owner else "device"
+                raise InputError(f"{where}: each device has a model of its own, so name one of: {known}")
+        return [owner if owner in self.devices else None for owner in owners]
+
+
+def load(folder: Path) -> ServedModels:
+    """Return the models in a folder."""
+    schema = from_json((folder / SCHEMA).read_bytes(), str(folder / SCHEMA))
+    card = json.loads((folder / MODELS).read_bytes())
+    leaves = read_safetensors(folder / LEAVES)
+    nets = [build_net(shape=tuple(schema.shape), classes=len(schema.classes), **section) for section in card["nets"]]
+    models = tuple((unpack(one["model"], leaves), nets[one["net"]]) for one in card["models"])
+    return ServedModels(schema, models, card["devices"])
+
+
+def pack(value: Any, name: str, leaves: dict[str, Tensor]) -> Any:
+    """Return a model as JSON, and add its tensors to `leaves` under names that begin with `name`."""
+    if isinstance(value, Tensor):
+        leaves[name] = value
+        return {"leaf": name}
+    if isinstance(value, Model):
+        return {"model": {of.name: pack(getattr(value, of.name), f"{name}/{of.name}", leaves) for of in fields(value)}}
+    if isinstance(value, Net):
+        return {"net": place_of(value), "arguments": pack(build_arguments(value), name, leaves)}
+    if isinstance(value, dict):
+        return {"dict": {key: pack(part, f"{name}/{key}", leaves) for key, part in value.items()}}
+    if isinstance(value, tuple):
+        return {"tuple": [pack(part, f"{name}/{i}", leaves) for i, part in enumerate(value)]}
+    if isinstance(value, list):
+        return [pack(part, f"{name}/{i}", leaves) for i, part in enumerate(value)]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"a served model cannot hold {type(value).__name__}")
+
+
+def unpack(value: Any, leaves: Mapping[str, Tensor]) -> Any:
+    """Undo :func:`pack`. A net is built by a function of this package's nets, and by no other."""
+    match value:
+        case {"leaf": str(name)}:
+            return leaves[name]
+        case {"model": parts}:
+            return Model(**{name: unpack(part, leaves) for name, part in parts.items()})
+        case {"net": str(place), "arguments": arguments}:
+            return net_at(place, unpack(arguments, leaves))
+        case {"dict": parts}:
+            return {name: unpack(part, leaves) for name, part in parts.items()}
+        case {"tuple": parts}:
+            return tuple(unpack(part, leaves) for part in parts)
+        case list(parts):
+            return [unpack(part, leaves) for part in parts]
+        case _:
+            return value
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file, without that package: a header's length, it in JSON, then the bytes."""
+    content = path.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    found = {}
+    for name, entry in json.loads(content[8:start]).items():
+        if name != "__metadata__":
+            first, last = entry["data_offsets"]
+            raw = torch.frombuffer(bytearray(content[start + first : start + last]) or bytearray(8), dtype=torch.uint8)
+            count = math.prod(entry["shape"])
+            found[name] = raw.view(DTYPES[entry["dtype"]])[:count].reshape(entry["shape"])
+    return found
+
+
+class _Pyfunc:
+    """What MLflow calls. params: {"device": name}, see `ServedModels.predict`."""
+
+    def __init__(self, served: ServedModels) -> None:
+        self.served = served
+
+    def predict(self, rows: pd.DataFrame | NDArray[Any], params: Mapping[str, Any] | None = None) -> pd.DataFrame:
+        return self.served.predict(rows, (params or {}).get("device") or None)
+
+
+def _load_pyfunc(folder: str) -> _Pyfunc:
+    return _Pyfunc(load(Path(folder)))

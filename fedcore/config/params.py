@@ -1,0 +1,273 @@
+"""Read and combine the settings in params.yaml, studies/, claims/ and on the command line.
+
+A section's model is the signature of the function that takes it, so that a setting is declared once, where it is used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import deepcopy
+from functools import cache, lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from fedcore.builders import CONTEXT, suggestion
+from fedcore.config.signatures import model, union
+from fedcore.core.training import Training
+from fedcore.data import DATASETS
+from fedcore.methods import METHODS, builder
+from fedcore.nets import NETS, maker
+from fedcore.partition import partition
+from fedcore.types import InputError, Threats
+
+REQUIRED = ("run", "data", "federation", "net", "training")
+"""Sections that params.yaml must have."""
+
+SHARED = "methods"
+"""The section whose settings apply to every method that takes them."""
+
+FROM_DATA = ("shape", "classes")
+"""The arguments of a net that the data determine."""
+
+FROM_RUN = ("dataset", "name", "seed")
+"""The arguments of a partition that the run determines."""
+
+CLAIMED = ("valid", "claims")
+"""The keys of a study that claims/ may set."""
+
+
+class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's is ten times faster
+    """YAML with the numbers of JSON: 1e-07, as DVC writes it, is one; 0x10, 010, 1_0 and 1:30 are texts."""
+
+
+INT, FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in patterns if tag not in (INT, FLOAT)]
+    for first, patterns in Loader.yaml_implicit_resolvers.items()
+}
+Loader.add_implicit_resolver(INT, re.compile(r"[-+]?(0|[1-9][0-9]*)$"), list("-+0123456789"))
+Loader.add_implicit_resolver(
+    FLOAT,
+    re.compile(
+        r"([-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+"
+        r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"
+    ),
+    list("-+0123456789."),
+)
+
+DEPTH, NODES = 50, 100_000
+"""The deepest nesting of a YAML file, and its most values, those of its aliases written out."""
+
+
+def read(folder: Path = Path()) -> dict[str, Any]:
+    """Return the sections of params.yaml, and all studies, with their claims, as section `studies`.
+
+    Raises InputError for a file that is missing or not YAML, and for an unknown section, study or claim.
+    """
+    path = folder / "params.yaml"
+    params = read_mapping(path, "sections")
+    known = (*REQUIRED, SHARED, *METHODS)
+    for name, section in params.items():
+        if name not in known:
+            raise InputError(f"{name}: no such section{suggestion(str(name), known)}")
+        if not isinstance(section, dict):
+            raise InputError(f"{name} = {section!r}: must be a section; one without keys is {{}}")
+    for name in REQUIRED:
+        if name not in params:
+            raise InputError(f"{name}: the section is missing in {path}")
+    studies = _read_entries(folder / "studies")
+    for name, claims in _read_entries(folder / "claims").items():
+        if name not in studies:
+            raise InputError(f"claims: there is no study {name!r}{suggestion(name, studies)}")
+        if isinstance(studies[name], dict):
+            studies[name] = {**studies[name], **_claims_and_gates(name, claims)}
+    return {**params, "studies": studies}
+
+
+def parse(words: Sequence[str]) -> dict[str, Any]:
+    """Parse key=value arguments of a command; values are YAML."""
+    settings: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise InputError(f"{word!r}: must be key=value, e.g. federation.devices=16")
+        try:
+            settings[key] = _load(text)
+        except yaml.YAMLError:
+            raise InputError(f"{key}: {text!r} is not a YAML value") from None
+    return settings
+
+
+def change(
+    params: Mapping[str, Any], changes: Mapping[str, Any], custom: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return params with dotted keys set. Raises InputError for a key that nothing takes.
+
+    custom: the user's own methods, name -> "package.module:function". A shared setting (`methods.rounds`) replaces the
+    same setting in the methods' sections, so that the later change wins.
+    """
+    result = dict(params)
+    net = str(changes.get("net.name", params.get("net", {}).get("name")))
+    for key in sorted(changes, key=lambda key: not key.startswith(f"{SHARED}.")):
+        section, *below = key.split(".")
+        if section == SHARED and len(below) == 1:
+            for name in METHODS:
+                result[name] = {k: v for k, v in result.get(name, {}).items() if k != below[0]}
+        if section == "net" and ":" in net and len(below) == 1:
+            result["net"] = {**result["net"], below[0]: changes[key]}
+        else:
+            result = _set(result, (), key, changes[key], custom or {})
+    return result
+
+
+def _set(
+    values: Mapping[str, Any], above: tuple[str, ...], key: str, value: Any, custom: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return a section with one value changed. above: the names of the sections that contain it."""
+    name, *below = key.split(".")[len(above) :]
+    allowed = _allowed_keys(above, custom)
+    if name not in values and name not in allowed:
+        raise InputError(f"{key}: no such key{suggestion(name, [*values, *allowed])}")
+    section = values.get(name, {} if _allowed_keys((*above, name), custom) else None)
+    if below:
+        if not isinstance(section, Mapping):
+            raise InputError(f"{key}: {name} has no keys below it")
+        return {**values, name: _set(section, (*above, name), key, value, custom)}
+    if isinstance(section, Mapping) and not isinstance(value, Mapping):
+        keys = dict.fromkeys([*section, *_allowed_keys((*above, name), custom)])
+        raise InputError(f"{key} = {value!r}: is a section, set a key below it: {', '.join(keys)}")
+    return {**values, name: value}
+
+
+def _allowed_keys(section: tuple[str, ...], custom: Mapping[str, str]) -> Collection[str]:
+    """Return the keys that a section may have, whether or not params.yaml has them."""
+    match section:
+        case ():
+            return [*REQUIRED, SHARED, *METHODS, *custom]
+        case ("data",):
+            return union(tuple(loaders().values())).model_fields
+        case ("net",):
+            return [*union(tuple(makers().values()), FROM_DATA).model_fields, "variants"]
+        case ("federation",):
+            return [*model(partition, FROM_RUN).model_fields, "partition", "scale", *model(Threats).model_fields]
+        case ("training",) | (_, "training"):
+            return [*model(Training).model_fields, "init"]
+        case ("methods",):
+            return shared_settings().model_fields
+        case (name,) if name in METHODS or name in custom:
+            return [*model(builder(custom.get(name, name)), CONTEXT).model_fields, "training"]
+    return ()
+
+
+@cache
+def loaders() -> dict[str, Callable[..., Any]]:
+    """Return the functions that read datasets by their names."""
+    places = {name: place.partition(":") for name, place in DATASETS.items()}
+    return {name: getattr(import_module(module), function) for name, (module, _, function) in places.items()}
+
+
+@cache
+def makers() -> dict[str, Callable[..., Any]]:
+    """Return the functions that build nets by their names."""
+    return {name: maker(name) for name in NETS}
+
+
+@cache
+def shared_settings() -> type[BaseModel]:
+    """Return the model of all settings of all methods."""
+    return union(tuple(map(builder, METHODS)), CONTEXT)
+
+
+def _read_entries(folder: Path) -> dict[str, Any]:
+    """Return the contents of a folder's YAML files by study; a study may be in one file only."""
+    found: dict[str, Any] = {}
+    places: dict[str, Path] = {}
+    for path in sorted(folder.glob("*.yaml")):
+        for name, entry in read_mapping(path, "studies").items():
+            if not re.fullmatch(r"\w+", str(name)):
+                raise InputError(f"{path}: {name!r}: a study's name has only letters, digits and _")
+            if name in found:
+                raise InputError(f"{path}: {name} is also in {places[name]}")
+            found[str(name)], places[str(name)] = entry, path
+    return found
+
+
+def _claims_and_gates(study: str, entry: Any) -> dict[str, Any]:
+    """Return a study's entry in claims/: a list of claims, or a section with the keys `valid` and `claims`."""
+    if not isinstance(entry, Mapping):
+        return {"claims": entry}
+    for key in entry:
+        if key not in CLAIMED:
+            raise InputError(f"claims: {study}.{key}: no such key (allowed: {', '.join(CLAIMED)})")
+    return dict(entry)
+
+
+def read_mapping(path: Path, of: str) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping."""
+    try:
+        content = _load(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; run this in the project's folder") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: must hold {of}, has {type(content).__name__}")
+    return content
+
+
+def _load(text: str) -> Any:
+    """Return the content of a YAML text. Raises YAMLError, also for what would take too much memory."""
+    return deepcopy(_parse(text))
+
+
+@lru_cache(64)  # a run reads all studies several times: each text is parsed once, which takes five copies
+def _parse(text: str) -> Any:
+    depth = 0
+    for event in yaml.parse(text, Loader):  # the next step would end this process
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEPTH:
+            raise yaml.YAMLError(f"nested more than {DEPTH} deep")
+    loader = Loader(text)
+    node = loader.get_single_node()
+    if node is None:
+        return None
+    _check_node(node, {})
+    try:
+        return loader.construct_document(node)
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:  # a day that is none, a key that is a list
+        raise yaml.YAMLError(str(error)) from None
+
+
+def _check_node(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """Reject a duplicate key in a mapping, of which YAML would take the last, and an alias of what contains it.
+
+    Returns the number of values in a node. sizes: those of the nodes seen, by their ids; 0 for an unfinished one.
+    """
+    if id(node) in sizes:
+        if not sizes[id(node)]:
+            raise yaml.MarkedYAMLError(problem="an alias refers to what contains it", problem_mark=node.start_mark)
+        return sizes[id(node)]
+    sizes[id(node)] = 0
+    parts = []
+    if isinstance(node, yaml.MappingNode):
+        seen: dict[str, yaml.Node] = {}
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError("there are two", seen[key.value].start_mark, key.value, key.start_mark)
+                seen[key.value] = key
+            parts += [key, value]
+    elif isinstance(node, yaml.SequenceNode):
+        parts = node.value
+    size = 1 + sum(_check_node(part, sizes) for part in parts)
+    if size > NODES:
+        raise yaml.MarkedYAMLError(problem=f"more than {NODES} values", problem_mark=node.start_mark)
+    sizes[id(node)] = size
+    return size

@@ -1,0 +1,103 @@
+"""A run's request: which studies, methods and seeds, with which settings; from the command line or a deployment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from fedcore.config.params import change, read
+from fedcore.config.params import parse as parse_words
+from fedcore.config.settings import Setting
+from fedcore.config.signatures import check
+from fedcore.config.studies import EVERY, Seeds, find_study, grid_points, run_section
+from fedcore.data import OWN
+
+OWN_STUDY = "mine"
+"""The study of a command that names none, on a user's own data."""
+
+
+class Request(BaseModel):
+    """The studies, seeds and methods to run, and changed settings; params.yaml has the defaults.
+
+    studies, size, seeds: of section run. methods: labels of the study or names of methods. changes: dotted keys of
+    params.yaml and their values. prepared: take data and partition from the pipeline's earlier stages and write to its
+    outputs, for `dvc repro`. promote: make the model that the run proposes the champion, if it is better than the
+    present one or there is none (fedcore/pipeline/record/promotion.py).
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    studies: list[str] | None = None
+    size: str | None = None
+    seeds: Seeds | None = None
+    methods: list[str] = []
+    changes: dict[str, Any] = {}
+    prepared: bool = False
+    promote: bool = False
+
+
+class Job(BaseModel):
+    """One study and seed, on all of the study's settings. show: further pictures, for the first seed only.
+
+    optional: whether a row that the data do not allow is left out.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    study: str
+    title: str
+    size: str
+    seed: int
+    settings: list[Setting]
+    show: tuple[str, ...]
+    optional: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.study}-{self.seed}"
+
+
+def plan_jobs(request: Request) -> tuple[dict[str, Any], list[Job]]:
+    """Return the parameters and the jobs; raises InputError before anything is computed."""
+    # Sections run and studies come first; the other changes apply to each point of a study's grid.
+    mine = {key: value for key, value in request.changes.items() if key.partition(".")[0] in ("run", "studies")}
+    changes = {key: value for key, value in request.changes.items() if key not in mine or key == EVERY}
+    params = change(read(), mine)
+    run_settings = run_section(params)
+    size = request.size or run_settings.size
+    jobs = []
+    for name in request.studies or run_settings.studies:
+        study = find_study(params, name)
+        points = grid_points(params, name, size, changes, request.methods)
+        seeds = request.seeds or run_settings.seeds
+        first = min(run_settings.seeds if request.prepared else seeds)
+        for seed in seeds:
+            show = tuple(study.show) if seed == first else ()
+            jobs.append(
+                Job(
+                    study=name, title=study.title, size=size, seed=seed, settings=points, show=show,
+                    optional=study.optional,
+                )
+            )  # fmt: skip
+    return params, jobs
+
+
+def parse(words: list[str]) -> Request:
+    """Parse the arguments of the command line."""
+    given = parse_words(words)
+    asked = {key: given.pop(key) for key in list(given) if key in Request.model_fields and key != "changes"}
+    for one, many in (("study", "studies"), ("seed", "seeds"), ("method", "methods")):
+        if one in given:
+            asked[many] = [given.pop(one)]
+    return check(Request, "", {**asked, "changes": given})
+
+
+def ask(words: list[str]) -> Request:
+    """Parse a command's arguments; without a study, OWN_STUDY on a user's own data, else the first of run.studies."""
+    request = parse(words)
+    if request.studies is None and "run.studies" not in request.changes:
+        params = read()
+        own = request.changes.get("data.name", params["data"].get("name")) in OWN
+        request.studies = [OWN_STUDY] if own and OWN_STUDY in params["studies"] else run_section(params).studies[:1]
+    return request

@@ -1,0 +1,231 @@
+"""Studies: questions as data, each with a grid of settings."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from annotated_types import Ge
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from fedcore.builders import suggestion
+from fedcore.config.params import change
+from fedcore.config.settings import Setting, resolve
+from fedcore.config.signatures import Section, check
+from fedcore.methods import builder
+from fedcore.results.answer import MATTERS
+from fedcore.results.claims import DEVICES, Claim, Gate
+from fedcore.types import Chance, InputError, Positive
+
+
+def _check_address(address: str) -> str:
+    found = re.fullmatch(r"(tcp|tls)://\S+:(\d{1,5})", address)
+    if not found or not 0 < int(found[2]) < 2**16:
+        raise ValueError("must be the address of a Dask scheduler, such as tcp://10.0.0.5:8786 or tls://10.0.0.5:8786")
+    return address
+
+
+def _check_place(place: str) -> str:
+    """Refuse an address in which a password may stand: it would stand in logs and records, too."""
+    _, marked, rest = place.partition("://")
+    if not place or (marked and (not rest.strip("/") or urlsplit(place).password or re.search("::|[?#]", place))):
+        raise ValueError("must be a folder or one URL such as s3://bucket/prefix, without a password or options")
+    return place
+
+
+def _several(given: Any) -> Any:
+    """Refuse a number: whether it would be one seed, or so many, is not clear."""
+    if isinstance(given, int):
+        raise ValueError("must be a list, for example [0,1,2]")
+    return given
+
+
+Seeds = Annotated[list[Annotated[int, Ge(0)]], Field(min_length=1), BeforeValidator(_several)]
+
+Address = Annotated[str, AfterValidator(_check_address)]
+
+EVERY = "run.every"
+"""The only setting of section run that a study may change."""
+
+
+POINTS = 2000
+"""The most settings of a study: each takes a row of the record, and of every table and page."""
+
+
+class Study(Section):
+    """A question as data: which settings, methods and seeds answer it.
+
+    methods: rows of the comparison: label -> changes to the method's section (`method` if the label is not a method).
+    tuned: further rows: label -> rows of `methods`, of which the best on validation data stands under the label in each
+    setting and seed. link: bytes per second of a device's link, for the seconds of a transfer.
+    claims: a paper's statements, as rules. valid: what must hold for them to be tested. along: the grid key along which
+    the page draws accuracy. show: further pictures of every setting, for the first seed (docs/pipeline.md). optional: a
+    row whose method refuses the data or the net is left out, with the reason; otherwise it ends the run.
+
+    The title's word {devices} stands for their number.
+    """
+
+    title: str
+    methods: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    sizes: dict[str, Size]
+    tuned: dict[str, Annotated[list[str], Field(min_length=2)]] = Field(default_factory=dict)
+    link: Positive | None = None
+    claims: list[Claim] = Field(default_factory=list)
+    valid: list[Gate] = Field(default_factory=list)
+    along: str | None = None
+    optional: bool = False
+    show: list[Literal["transport", "similarity", "alignment", "features", "soft_targets", "links"]] = Field(
+        default_factory=list
+    )
+
+
+class Size(Section):
+    """set: the study's settings in this size. grid: settings of which every combination is run.
+
+    The values of a grid are settings of its key, or names or numbers that each stand for several settings.
+    """
+
+    set: dict[str, Any] = Field(default_factory=dict)
+    grid: dict[str, list[Any] | dict[str | float, dict[str, Any]]] = Field(default_factory=dict)
+
+
+class Run(Section):
+    """The studies, size, seeds and resources of a run that names no others.
+
+    workers: processes of this machine; None: one per core. engine: what computes steps, these processes or a Dask
+    cluster; cluster: the address of its scheduler, None for one of its own. store: the folder or URL of the results of
+    steps, None for the project's state. matters: the least difference in accuracy that matters to the answer, a
+    fraction.
+    """
+
+    studies: Annotated[list[str], Field(min_length=1)]
+    size: str
+    seeds: Seeds
+    every: Annotated[int, Ge(1)] = 1
+    workers: Annotated[int, Ge(1)] | None = None
+    engine: Literal["local", "dask"] = "local"
+    cluster: Address | None = None
+    store: Annotated[str, AfterValidator(_check_place)] | None = None
+    accelerator: Literal["auto", "none"] = "auto"
+    matters: Chance = MATTERS
+
+
+Study.model_rebuild()
+
+
+def title_for(title: str, devices: Iterable[int]) -> str:
+    """Return a study's title with the number of devices, one for each setting, such as 12 or 4 to 16."""
+    least, most = min(found := {*devices}), max(found)
+    return title.replace("{devices}", str(least) if least == most else f"{least} to {most}")
+
+
+def run_section(params: Mapping[str, Any]) -> Run:
+    """Return the checked section run."""
+    run = check(Run, "run", params.get("run", {}))
+    if run.cluster is not None and run.engine != "dask":
+        raise InputError(f"run.cluster = {run.cluster!r}: is for run.engine = 'dask', not {run.engine!r}")
+    return run
+
+
+def find_study(params: Mapping[str, Any], name: str) -> Study:
+    """Return a checked study. Raises InputError for an unknown name."""
+    studies = params.get("studies", {})
+    if name not in studies:
+        raise InputError(
+            f"run.studies: {name!r} is not known (allowed: {', '.join(studies)}){suggestion(name, studies)}"
+        )
+    chosen = check(Study, f"studies.{name}", studies[name])
+    for size, one in chosen.sizes.items():
+        for key in DEVICES.keys() & one.grid:
+            raise InputError(
+                f"studies.{name}.sizes.{size}.grid.{key}: not allowed, it means {DEVICES[key]} in claims; "
+                "use another name"
+            )
+    for label, rows in chosen.tuned.items():
+        if label in chosen.methods:
+            raise InputError(f"studies.{name}.tuned.{label}: is a row of methods as well; use another label")
+        for row in rows:
+            if row not in chosen.methods:
+                raise InputError(f"studies.{name}.tuned.{label}: {row!r} is not a row in methods")
+    for claim in chosen.claims:
+        for label in claim.labels - set(chosen.methods) - set(chosen.tuned):
+            raise InputError(
+                f"studies.{name}.claims: {claim.rule!r} names {label!r}, but the study has no such row in methods"
+            )
+    keys = {key for size in chosen.sizes.values() for key in size.grid} | {*DEVICES}
+    for gate in chosen.valid:
+        for label in gate.labels - set(chosen.methods):
+            raise InputError(
+                f"studies.{name}.valid: {gate.when!r} names {label!r}, but the study has no such row in methods"
+            )
+        for key in gate.where.keys() - keys:  # such a gate would never be asked, and never close
+            raise InputError(f"studies.{name}.valid: where names {key!r}, which no grid has{suggestion(key, keys)}")
+    return chosen
+
+
+def grid_points(
+    params: Mapping[str, Any], study_name: str, size_name: str, changes: Mapping[str, Any], methods: Sequence[str] = ()
+) -> list[Setting]:
+    """Return the points of a study's grid, ready to run.
+
+    params < the study's `set` < a grid point < changes (typed by the user, so that they win; a change of a grid key
+    leaves a single point). methods: labels of the study, or names of methods with a section; all rows if empty.
+    """
+    study = find_study(params, study_name)
+    if size_name not in study.sizes:
+        raise InputError(f"run.size = {size_name!r}: study {study_name} has sizes {', '.join(study.sizes)}")
+    size = study.sizes[size_name]
+    rows = {label: study.methods.get(label, {}) for label in methods or study.methods}
+    names = [str(row.get("method", label)) for label, row in rows.items()]
+    for name in names:
+        builder(name)  # a wrong name is reported before the settings that no method of this name takes
+    custom = {name.rpartition(":")[2]: name for name in names if ":" in name}
+    settings_of_points = []
+    axes = [_axis(key, values, changes) for key, values in size.grid.items()]
+    if (count := math.prod(map(len, axes))) > POINTS:
+        raise InputError(
+            f"studies.{study_name}.sizes.{size_name}.grid: has {count} settings, at most {POINTS} are allowed"
+        )
+    for values in itertools.product(*axes):
+        point = {key: word for key, word, _ in values}
+        at_point = {key: value for _, _, settings in values for key, value in settings.items()}
+        for key in [*size.set, *at_point]:
+            if key.startswith("run.") and key != EVERY:
+                raise InputError(f"studies.{study_name}: {key} applies to all studies; a study may set {EVERY} only")
+        here = params
+        typed = {key: value for key, value in changes.items() if key not in point}
+        for layer in (size.set, at_point, typed):
+            here = change(here, layer, custom)
+        every = run_section(here).every
+        settings_of_points.append(
+            resolve(here, study=study_name, name=_name(point), point=point, rows=rows, every=every)
+        )
+    return settings_of_points
+
+
+def _axis(key: str, values: Sequence[Any] | Mapping[Any, Any], changes: Mapping[str, Any]) -> list[Any]:
+    """Return the values along one axis of a grid: (key, name of the value, settings)."""
+    if isinstance(values, Mapping):
+        named = [(key, name, settings) for name, settings in values.items() if changes.get(key, name) == name]
+        if not named:
+            names = list(map(str, values))
+            raise InputError(
+                f"{key} = {changes[key]!r}: allowed: {', '.join(names)}{suggestion(str(changes[key]), names)}"
+            )
+        return named
+    return [(key, value, {key: value}) for value in ([changes[key]] if key in changes else values)]
+
+
+def _name(point: Mapping[str, Any]) -> str:
+    """Return a name for a point of a grid."""
+    return " ".join(f"{key.rpartition('.')[2]}={_word(value)}" for key, value in point.items()) or "base"
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return "+".join(map(_word, value))
+    return f"{value:g}" if isinstance(value, int | float) else str(value)

@@ -1,0 +1,241 @@
+r"""Aggregation: weighted means of models, and rules that withstand hostile updates.
+
+theta_1, ..., theta_C are the models that the devices sent (or their changes: every rule here moves with its points),
+f = floor(outliers C) the number of those that may be hostile.
+
+mean         sum_j w_j theta_j, w by examples (McMahan et al. 2017). A single device can move it anywhere.
+median       each number's median (Yin et al. 2018, Definition 1)
+trimmed      each number's mean without its f least and its f greatest values (Yin et al. 2018, Definition 2)
+clipped      c + sum_j w_j (theta_j - c) min(1, tau / ||theta_j - c||) (Karimireddy et al. 2021, Algorithm 2, one step)
+krum         the theta_i with the least s(i) = sum of ||theta_i - theta_j||^2 over the C - f - 2 nearest others j
+             (Blanchard et al. 2017, sec. 4)
+multi_krum   the even mean of the C - f - 2 models with the least s(i) (Blanchard et al. 2017, sec. 5)
+
+Departures. All but mean and clipped ignore how many examples a device has: its word alone says how many. Clipping is
+about the median, c, where the paper takes the last aggregate, and within the median distance, tau, where the paper
+has a constant; so it has nothing to set. Krum's guarantee needs C > 2 f + 2; with fewer devices it counts at least one
+neighbour.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeAlias
+
+import torch
+from annotated_types import Ge, Lt
+from torch import Tensor
+
+from fedcore.core.messages import from_memory, to_everyone
+from fedcore.types import Message, Params, Turn, Update
+
+Rule: TypeAlias = Literal["mean", "median", "trimmed", "clipped", "krum", "multi_krum"]
+
+
+def by_size(sizes: Sequence[int]) -> Tensor:
+    """Return the weights n_i / sum n (McMahan et al. 2017, Algorithm 1), (C,) on the simplex; even where all are 0."""
+    n = torch.tensor(sizes, dtype=torch.float64)
+    return n / n.sum() if n.any() else evenly(len(n))
+
+
+def evenly(count: int) -> Tensor:
+    """Return equal weights, (C,) on the simplex."""
+    return torch.full((count,), 1 / count, dtype=torch.float64)
+
+
+def mean(members: Sequence[Params], weights: Tensor) -> Params:
+    r"""Return one weighted mean, sum_j w_j theta_j.
+
+    members: C models with equal leaves. weights: (C,) on the simplex. Integer buffers, such as
+    batch norm's number of batches, are not averaged: the first member's is kept. Sums run in the given order, in the
+    leaf's own precision, so that one member with weight 1 returns its own bits.
+    """
+    share = weights.tolist()
+    mixed: Params = {}
+    for name, leaf in members[0].items():
+        if leaf.is_floating_point():
+            total = leaf * share[0]
+            for member, weight in zip(members[1:], share[1:], strict=True):
+                total.add_(member[name], alpha=weight)
+            mixed[name] = total
+        else:
+            mixed[name] = leaf.clone()
+    return mixed
+
+
+def subtract(after: Params, before: Params) -> Params:
+    """Return after - before, leaf by leaf, integer leaves too."""
+    return {name: leaf - before[name] for name, leaf in after.items()}
+
+
+def add(before: Params, change: Params) -> Params:
+    """Return before + change, leaf by leaf."""
+    return {name: leaf + change[name] for name, leaf in before.items()}
+
+
+def mix(members: Sequence[Params], weights: Tensor) -> list[Params]:
+    r"""Replace each device's model by a weighted mean of everyone's.
+
+    theta'_i = sum_j W_ij theta_j
+
+    weights: (C', C), rows on the simplex. Equal rows share one result.
+    """
+    rows, which = torch.unique(weights, dim=0, return_inverse=True)
+    mixed = [mean(members, row) for row in rows]
+    return [mixed[i] for i in which.tolist()]
+
+
+def mean_of_users(
+    members: Mapping[str, Params],
+    sizes: Mapping[str, int],
+    aggregate: Callable[[Sequence[Params], Tensor], Params] = mean,
+) -> Params:
+    r"""Average each leaf over the models that have it, weighted by their examples (Deng et al. 2024, eq. 9, S(o) > 0).
+
+    theta_hp(o) = sum_k N_k,o / (sum_i N_i,o) theta_k(o)
+
+    members: for each device the leaves of the operators o that it used. sizes: N_k. Where all have equal leaves this
+    is `mean` of `by_size`: FedAvg. aggregate: what takes the mean's place.
+    """
+    users: dict[tuple[str, ...], list[str]] = {}
+    for leaf in dict.fromkeys(leaf for params in members.values() for leaf in params):
+        users.setdefault(tuple(name for name, params in members.items() if leaf in params), []).append(leaf)
+    mixed: Params = {}
+    for names, leaves in users.items():
+        parts = [{leaf: members[name][leaf] for leaf in leaves} for name in names]
+        mixed |= aggregate(parts, by_size([sizes[name] for name in names]))
+    return mixed
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """How a server makes one model of many.
+
+    mixing: the rule, see :mod:`fedcore.core.aggregation`. outliers: share of the updates that may be hostile, for
+    trimmed, krum and multi_krum.
+    """
+
+    mixing: Rule = "mean"
+    outliers: Annotated[float, Ge(0), Lt(0.5)] = 0.2
+
+    def __call__(self, members: Sequence[Params], weights: Tensor) -> Params:
+        """Mix C models with equal leaves; weights (C,) on the simplex. Integer leaves are the first member's."""
+        if self.mixing == "mean":
+            return mean(members, weights)
+        if self.mixing in ("krum", "multi_krum"):
+            return _krum(members, self.outliers, self.mixing == "multi_krum")
+        if self.mixing == "clipped":
+            return clip_to_median(members, weights)
+        middle = _median if self.mixing == "median" else _trimmed(self.outliers)
+        return _number_by_number(members, middle)
+
+
+MEAN = Mixing()
+
+
+def _number_by_number(members: Sequence[Params], middle: Callable[[Tensor], Tensor]) -> Params:
+    """Apply a rule to each leaf's sorted values, (C, *shape) -> (*shape)."""
+    return {
+        name: middle(torch.stack([member[name] for member in members]).sort(0).values)
+        if leaf.is_floating_point()
+        else leaf.clone()
+        for name, leaf in members[0].items()
+    }
+
+
+def _median(ordered: Tensor) -> Tensor:
+    count = len(ordered)
+    return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+
+
+def _trimmed(outliers: float) -> Callable[[Tensor], Tensor]:
+    return lambda ordered: ordered[(cut := most_hostile(len(ordered), outliers)) : len(ordered) - cut].mean(0)
+
+
+def most_hostile(count: int, outliers: float) -> int:
+    """Return f, the most updates of `count` that may be hostile."""
+    return math.floor(outliers * count + 1e-9)  # 0.3 * 10 is 3
+
+
+def clip_to_median(members: Sequence[Params], weights: Tensor) -> Params:
+    """Return the weighted mean of the models, each pulled to within the median distance of their median."""
+    centre = _number_by_number(members, _median)
+    distances = (_points(members) - _points([centre])).norm(dim=1)
+    bound = _median(distances.sort().values)
+    factors = [min(1.0, (bound / d).item()) if d > 0 else 1.0 for d in distances]
+    return mean([_pull(member, centre, factor) for member, factor in zip(members, factors, strict=True)], weights)
+
+
+def _pull(member: Params, centre: Params, factor: float) -> Params:
+    """Return c + factor (theta - c); with factor 1 the model's own bits."""
+    if factor == 1:
+        return member
+    return {
+        name: centre[name] + factor * (leaf - centre[name]) if leaf.is_floating_point() else leaf
+        for name, leaf in member.items()
+    }
+
+
+def _krum(members: Sequence[Params], outliers: float, several: bool) -> Params:
+    near = max(1, len(members) - most_hostile(len(members), outliers) - 2)
+    scores = krum_scores(_points(members), near)
+    best = sorted(scores.sort(stable=True).indices[: near if several else 1].tolist())
+    return mean([members[i] for i in best], evenly(len(best)))
+
+
+def krum_scores(points: Tensor, near: int) -> Tensor:
+    """Return s(i), (C,): the sum of squared distances to the `near` nearest other points; points (C, P)."""
+    apart = torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist").square()
+    apart.fill_diagonal_(-1)  # a point is the nearest to itself, also among equal ones
+    return apart.sort(1).values[:, 1 : near + 1].sum(1)
+
+
+def _points(members: Sequence[Params]) -> Tensor:
+    """Return the models' numbers as rows, (C, P) float64."""
+    return torch.stack(
+        [torch.cat([leaf.double().flatten() for leaf in one.values() if leaf.is_floating_point()]) for one in members]
+    )
+
+
+def apply_changes(
+    server: Params,
+    changes: Sequence[Params],
+    weights: Tensor,
+    aggregate: Callable[[Sequence[Params], Tensor], Params] = mean,
+) -> Params:
+    r"""Return the model in the server's memory, moved by the weighted mean of the changes.
+
+    w <- w + sum_k p_k Delta_k
+
+    aggregate: what takes the mean's place.
+    """
+    return add(from_memory(server), aggregate(changes, weights))
+
+
+def average_models(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, mixing: Mixing = MEAN
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send every device the mean of the updates, weighted by examples, or what stands in its place."""
+    return server, to_everyone(turn.names, Message(hyper_model(updates, mixing)))
+
+
+def exchange(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, mixing: Mixing = MEAN
+) -> tuple[Params, Mapping[str, Message]]:
+    """Aggregate cell by cell (9) and send each device what it shares (sampling)."""
+    return server, sample_submodels(hyper_model(updates, mixing), updates)
+
+
+def hyper_model(updates: Mapping[str, Update], mixing: Mixing = MEAN) -> Params:
+    """Return all leaves of the updates, aggregated (9), each over the devices that sent it."""
+    sizes = {name: update.size for name, update in updates.items()}
+    return mean_of_users({name: update.params for name, update in updates.items()}, sizes, mixing)
+
+
+def sample_submodels(hyper: Params, updates: Mapping[str, Update]) -> dict[str, Message]:
+    """Return for each device those leaves of the hyper-model that it used; equal messages are one."""
+    used = {name: tuple(update.params) for name, update in updates.items()}
+    drawn = {leaves: Message({leaf: hyper[leaf] for leaf in leaves}) for leaves in used.values()}
+    return {name: drawn[leaves] for name, leaves in used.items()}

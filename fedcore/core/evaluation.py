@@ -1,0 +1,131 @@
+"""Accuracy, macro F1 and loss of the deployed models on every split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, nll_loss
+
+from fedcore.core.training import predict
+from fedcore.nets.inputs import multiplications
+from fedcore.types import (
+    Data,
+    Deploy,
+    Device,
+    Message,
+    Model,
+    Net,
+    Params,
+    Scores,
+    Splits,
+    Weights,
+    is_handle,
+    step_word,
+)
+
+BATCH = 1024
+
+
+def outputs(model: Model, net: Net, x: Tensor) -> Tensor:
+    """Return a model's log-probabilities (N, K) for examples (N, *shape).
+
+    net: the device's, for a model that has none of its own.
+    """
+    logits = [answers(member, model.net or net, x) for member in model.members]
+    return combine(logits, model.weights, model.power, model.head)
+
+
+def answers(member: Params | Model, net: Net, x: Tensor) -> Tensor:
+    """Return a member's logits (N, K), which are a model's log-probabilities."""
+    return outputs(member, net, x) if isinstance(member, Model) else predict(member, net, x, BATCH)
+
+
+def combine(logits: Sequence[Tensor], weights: Weights, power: float = 1.0, head: Params | None = None) -> Tensor:
+    """Return the log-probabilities (N, K) of M members' logits (N, K), as :class:`fedcore.types.Model` defines them.
+
+    A single member's are exact log-softmax, so that its loss does not saturate.
+    """
+    if head is not None:
+        return linear(torch.cat([*logits], 1), head["weight"], head["bias"]).log_softmax(1)
+    members = [z.log_softmax(1) for z in logits]
+    share = torch.tensor(weights, dtype=members[0].dtype).log()
+    if share.ndim == 1 and power == 1:
+        return members[0] if len(members) == 1 else torch.logsumexp(torch.stack(members) + share[:, None, None], dim=0)
+    by_class = share[:, None, :] if share.ndim == 2 else share[:, None, None]
+    return torch.logsumexp(power * torch.stack(members) + by_class, dim=0).log_softmax(1)
+
+
+def metrics(log_probabilities: Tensor, y: Tensor) -> dict[str, float]:
+    """Return accuracy and macro F1 (fractions; classes that occur in truth or prediction) and mean loss (nats).
+
+    log_probabilities: (N, K); y: (N,). Without examples all are nan.
+    """
+    if len(y) == 0:
+        return {"accuracy": math.nan, "macro_f1": math.nan, "loss": math.nan}
+    guess = log_probabilities.argmax(1)
+    classes = log_probabilities.shape[1]
+    hits = torch.bincount(y[guess == y], minlength=classes).double()
+    occurs = torch.bincount(y, minlength=classes) + torch.bincount(guess, minlength=classes)
+    f1 = (2 * hits / occurs)[occurs > 0]
+    return {
+        "accuracy": (guess == y).double().mean().item(),
+        "macro_f1": f1.mean().item(),
+        "loss": nll_loss(log_probabilities.double(), y).item(),
+    }
+
+
+def evaluate(model: Model, net: Net, data: Data) -> dict[str, float]:
+    """Return the metrics of a model on some examples."""
+    if len(data) == 0:
+        return metrics(torch.empty(0, 1), data.y)
+    return metrics(outputs(model, net, data.inputs()), data.y)
+
+
+def cost(model: Model, net: Net, shape: tuple[int, ...] | None) -> dict[str, float]:
+    """Return how many nets the model runs for an example of `shape`, and the multiplications in all of them.
+
+    Without a shape the multiplications are nan.
+    """
+    net = model.net or net
+    single = {"nets_run": 1.0, "macs": math.nan if shape is None else float(multiplications(net, shape))}
+    parts = [cost(member, net, shape) if isinstance(member, Model) else single for member in model.members]
+    head = {"macs": 0.0 if model.head is None else float(model.head["weight"].numel())}
+    return {metric: sum(part[metric] for part in parts) + head.get(metric, 0.0) for metric in single}
+
+
+def drop_training_data(device: Device) -> Device:
+    """Return the device without its training examples, which scoring does not need and should not transfer.
+
+    A handle of examples is returned as it is.
+    """
+    if is_handle(device.data):
+        return device
+    train = device.data.train
+    return replace(device, data=Splits(Data(train.x[:0], train.y[:0]), device.data.val, device.data.test))
+
+
+@step_word("evaluate")
+def score(deploy: Deploy, memory: Params, message: Message, devices: Mapping[str, Device], shared: Data) -> Scores:
+    """Score one deployed model on the shared test set and on the val and test splits of the devices that run it.
+
+    The devices must have equal nets, as they run the same model. "inference" is its cost, see :func:`cost`.
+    """
+    model = deploy(memory, message)
+    net = next(iter(devices.values())).net
+    on_shared = evaluate(model, net, shared)
+    examples = (shared, *(part for device in devices.values() for part in (device.data.val, device.data.test)))
+    shape = next((tuple(part.x.shape[1:]) for part in examples if len(part)), None)
+    inference = cost(model, net, shape)
+    return {
+        name: {
+            "val": evaluate(model, net, device.data.val),
+            "test": evaluate(model, net, device.data.test),
+            "shared": on_shared,
+            "inference": inference,
+        }
+        for name, device in devices.items()
+    }

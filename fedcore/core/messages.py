@@ -1,0 +1,91 @@
+"""Initial messages, messages to all devices, and the model in the server's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from torch import Tensor
+
+from fedcore.core.training import MOMENTS
+from fedcore.nets import init, key
+from fedcore.types import InputError, Message, Model, Params, Public, Weights, generator, step_word
+
+MODEL = "model/"
+"""Prefix of the leaves in the server's memory that hold the model it sent."""
+
+WEIGHTS = "weights"
+"""The leaf of a message of several models that holds their weights, (M,) or (M, K)."""
+
+
+def to_everyone(names: Iterable[str], message: Message) -> dict[str, Message]:
+    """Send one message to every device."""
+    return dict.fromkeys(names, message)
+
+
+@step_word("begin")
+def initial_messages(public: Public, seed: int, *, common: bool) -> tuple[Params, Mapping[str, Message]]:
+    """Begin with an empty server memory and the initial models.
+
+    common: the server draws one initial model and sends it to everyone (devices with different nets get one per net,
+    drawn alike). Otherwise it sends nothing and each device initialises itself.
+    """
+    if not common:
+        return {}, to_everyone(public.names, Message())
+    nets = {key(net): net for net in public.nets.values()}
+    drawn = {k: Message(init(net, generator(seed, "init"))) for k, net in nets.items()}
+    return {}, {name: drawn[key(net)] for name, net in public.nets.items()}
+
+
+def received_model(memory: Params, message: Message) -> Model:
+    """Run the model that the server sent."""
+    return Model((message.params,))
+
+
+def pack_models(models: Sequence[Params], weights: Tensor) -> Params:
+    """Return the leaves of several models and their weights, to be sent in one message."""
+    leaves = {f"{k}/{name}": leaf for k, model in enumerate(models) for name, leaf in model.items()}
+    return leaves | {WEIGHTS: weights}
+
+
+def unpack_models(leaves: Params) -> Model:
+    """Undo `pack_models`."""
+    weights = leaves[WEIGHTS]
+    members = tuple(
+        {name.removeprefix(f"{k}/"): leaf for name, leaf in leaves.items() if name.startswith(f"{k}/")}
+        for k in range(len(weights))
+    )
+    return Model(members, to_weights(weights))
+
+
+def to_weights(weights: Tensor) -> Weights:
+    """Return a tensor of weights, (M,) or (M, K), as plain numbers."""
+    return tuple(tuple(row) if isinstance(row, list) else row for row in weights.tolist())
+
+
+@step_word("begin")
+def begin_with_memory(public: Public, seed: int) -> tuple[Params, Mapping[str, Message]]:
+    """Send every device one initial model and keep it in memory; devices send back how it changed."""
+    _, messages = initial_messages(public, seed, common=True)
+    return to_memory(next(iter(messages.values())).params), messages
+
+
+def to_memory(model: Params) -> Params:
+    """Return a model's leaves under their names in the server's memory."""
+    return {f"{MODEL}{name}": leaf for name, leaf in model.items()}
+
+
+def from_memory(server: Params) -> Params:
+    """Return the model in the server's memory, or nothing."""
+    return {name.removeprefix(MODEL): leaf for name, leaf in server.items() if name.startswith(MODEL)}
+
+
+def require_common_start(name: str, common: bool) -> None:
+    """Refuse different initial models: changes to them cannot be averaged."""
+    if not common:
+        raise InputError(f"training.init = per_device: {name} averages changes to one model; use common")
+
+
+def merge_models(memory: Params, message: Message) -> Model:
+    """Run the leaves of the message, and the device's own where it has none."""
+    model = {leaf: x for leaf, x in memory.items() if not leaf.startswith(MOMENTS)}
+    return Model((model | message.params,))

@@ -1,0 +1,321 @@
+"""The only loop over rounds. It samples devices, counts traffic, checks updates and scores models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import combinations
+from typing import Any, Protocol
+
+import torch
+
+from fedcore.core.evaluation import drop_training_data, score
+from fedcore.core.messages import received_model
+from fedcore.core.threats import admit, dropouts, falsify, hostile_devices
+from fedcore.nets import key, shapes
+from fedcore.types import (
+    Combine,
+    Deploy,
+    Federation,
+    Handle,
+    InputError,
+    Message,
+    Method,
+    Net,
+    PairCombine,
+    PairStage,
+    Params,
+    Report,
+    Scores,
+    Stage,
+    Threats,
+    Turn,
+    Unit,
+    Update,
+    generator,
+    is_handle,
+    name_of,
+    step_word,
+)
+
+TOGETHER = 1000
+"""More devices are scored in several steps, which workers share, though each scores the shared test set."""
+
+
+class Execute(Protocol):
+    """Runs steps: in this process, in worker processes, or as cached tasks. Results may be references."""
+
+    def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any: ...
+
+    def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]: ...
+
+
+@dataclass(frozen=True)
+class State:
+    """All that the next round depends on. stage, round: the next turn. memories: of the devices that have one.
+
+    replays: the updates that hostile devices send again, see :class:`fedcore.types.Threats`.
+    delivered: devices that have taken part since their message was sent: it does not travel again.
+    """
+
+    server: Params | Handle
+    messages: Mapping[str, Message | Handle]
+    memories: Mapping[str, Params | Handle] = field(default_factory=dict)
+    replays: Mapping[str, Update | Handle] = field(default_factory=dict)
+    stage: int = 0
+    round: int = 0
+    delivered: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Round:
+    """The outcome of one turn.
+
+    up, down: bytes that each device sent and received in this turn. A message counts once, when its device takes part;
+    the method's last turn includes those that devices still lack. scores: of the models deployed after this turn, or
+    None if it was not evaluated. report: the server's findings in this turn.
+    """
+
+    turn: Turn
+    state: State
+    up: Mapping[str, int]
+    down: Mapping[str, int]
+    scores: Scores | None = None
+    report: Report | Handle = field(default_factory=Report)
+
+
+def begin(method: Method, fed: Federation, seed: int, execute: Execute) -> State:
+    """Return the state before the first turn. Raises InputError for threats that the method cannot be put to."""
+    require_devices(method, fed)
+    server, messages = execute(method.begin, fed.public, seed)
+    return State(server, messages)
+
+
+def run(
+    method: Method, fed: Federation, seed: int, execute: Execute, state: State | None = None, every: int = 1
+) -> Iterator[Round]:
+    """Run a method turn by turn, from the start or from the state of an earlier run.
+
+    execute: runs the steps; it may keep their results as references, which the loop never opens.
+    every: evaluate after every so many rounds of a stage; the last turn is always evaluated.
+    """
+    state = begin(method, fed, seed, execute) if state is None else state
+    while (state := next_turn(method, state)).stage < len(method.stages):
+        played = play(method, fed, seed, execute, state)
+        state = played.state
+        if next_turn(method, state).stage == len(method.stages):
+            yield finish(method, fed, execute, played)
+        elif state.round % every == 0:
+            yield replace(played, scores=measure(method, fed, state, execute))
+        else:
+            yield played
+
+
+def next_turn(method: Method, state: State) -> State:
+    """Return the state with stage and round of the next turn; at the end, stage is the number of stages.
+
+    An update that is sent again is one of the same stage.
+    """
+    while state.stage < len(method.stages) and state.round >= method.stages[state.stage].rounds:
+        state = replace(state, stage=state.stage + 1, round=0, replays={})
+    return state
+
+
+def play(method: Method, fed: Federation, seed: int, execute: Execute, state: State) -> Round:
+    """Run one turn."""
+    stage = method.stages[state.stage]
+    turn = take_turn(stage, state, fed, seed)
+    out = execute.map(stage.local, {unit: (*inputs(unit, state, fed), turn.step_id(unit)) for unit in turn.units})
+    updates: dict[Any, Update | Handle] = {unit: update for unit, (_, update) in out.items()}
+    if isinstance(stage, Stage) and stage.attach is not None:
+        calls = {name: (update, fed.devices[name], turn.step_id(name)) for name, update in updates.items()}
+        updates = execute.map(stage.attach, calls)
+    replays = state.replays
+    if fed.threats and isinstance(stage, Stage) and stage.combine is not None:
+        updates, replays = mislead(stage, fed.threats, execute, state, turn, updates)
+    present = {name for unit in turn.units for name in members(unit)}
+    up = dict.fromkeys(turn.names, 0)
+    lacking = present - state.delivered
+    down = {name: state.messages[name].nbytes if name in lacking else 0 for name in turn.names}
+    server, messages, delivered = state.server, state.messages, state.delivered | present
+    report: Report | Handle = Report()
+    new = {} if isinstance(stage, PairStage) else {name: memory for name, (memory, _) in out.items()}
+    if stage.combine is None:
+        new = execute(to_memories, updates)
+    else:
+        for unit, update in updates.items():
+            up[members(unit)[0]] += update.nbytes
+        combine: Any = stage.combine
+        if fed.threats and isinstance(stage, Stage):
+            told: Any = {name: state.messages[name] for name in updates}
+            combine = partial(admit, combine, fed.threats, told, stage.sends)
+        server, sent, report = execute(receive, combine, state.server, updates, turn, fed.public.nets)
+        messages, delivered = {**state.messages, **sent}, delivered - sent.keys()
+    memories = {name: memory for name, memory in {**state.memories, **new}.items() if memory}
+    state = State(server, messages, memories, replays, state.stage, state.round + 1, delivered)
+    return Round(turn, state, up, down, report=report)
+
+
+def mislead(
+    stage: Stage, threats: Threats, execute: Execute, state: State, turn: Turn, updates: Mapping[str, Update | Handle]
+) -> tuple[dict[Any, Update | Handle], Mapping[str, Update | Handle]]:
+    """Return the updates that hostile devices falsify and dropouts do not send, and those to be sent again later."""
+    hostile = [name for name in hostile_devices(threats, turn.names, turn.seed) if name in updates]
+    replays = dict(state.replays)
+    false: Mapping[str, Update | Handle] = {}
+    if threats.attack == "stale":
+        replays = {name: updates[name] for name in hostile} | replays
+        false = {name: replays[name] for name in hostile}
+    elif threats.attack == "duplicate":
+        honest = [name for name in updates if name not in hostile]
+        false = {name: updates[honest[0]] for name in hostile if honest}
+    elif hostile:
+        lie = partial(falsify, threats=threats, sends=stage.sends)
+        calls = {name: (updates[name], state.messages[name], turn.step_id(name)) for name in hostile}
+        false = execute.map(lie, calls)
+    gone = dropouts(threats, turn)
+    return {name: false.get(name, update) for name, update in updates.items() if name not in gone}, replays
+
+
+def require_devices(method: Method, fed: Federation) -> None:
+    """Refuse threats to a method whose steps belong to two devices, of which either may be the hostile one."""
+    if fed.threats and any(isinstance(stage, PairStage) for stage in method.stages):
+        raise InputError(
+            "federation.hostile, drop, deadline and bound: must not be set for a method with steps of pairs"
+        )
+
+
+@step_word("keep")
+def to_memories(updates: Mapping[str, Update]) -> dict[str, Params]:
+    """Return each update's model as its device's memory."""
+    return {name: update.params for name, update in updates.items()}
+
+
+def finish(method: Method, fed: Federation, execute: Execute, last: Round) -> Round:
+    """Return the last turn, evaluated unless it is, with the final messages sent to all who lack them.
+
+    Without a server none are sent.
+    """
+    down = dict(last.down)
+    if any(stage.combine is not None for stage in method.stages):
+        for name in down.keys() - last.state.delivered:
+            down[name] += last.state.messages[name].nbytes
+    scores = measure(method, fed, last.state, execute) if last.scores is None else last.scores
+    return replace(last, down=down, scores=scores)
+
+
+def members(unit: Unit) -> tuple[str, ...]:
+    """Return the names of the devices in a unit."""
+    return (unit,) if isinstance(unit, str) else unit
+
+
+def inputs(unit: Unit, state: State, fed: Federation) -> tuple[Any, Any, Any]:
+    """Return a unit's memory, message and device; for a pair each is a pair."""
+    if isinstance(unit, str):
+        return state.memories.get(unit) or {}, state.messages[unit], fed.devices[unit]
+    memories, messages, devices = zip(*(inputs(name, state, fed) for name in unit), strict=True)
+    return memories, messages, devices
+
+
+def take_turn(stage: Stage | PairStage, state: State, fed: Federation, seed: int) -> Turn:
+    """Return the next turn with all units, or a fraction of them (at least one) sampled without replacement."""
+    names = tuple(fed.devices)
+    units: list[Unit] = list(combinations(names, 2)) if isinstance(stage, PairStage) else list(names)
+    if stage.fraction < 1:
+        count = max(1, round(stage.fraction * len(units)))
+        drawn = torch.randperm(len(units), generator=generator(seed, state.stage, state.round, "sample"))[:count]
+        units = [units[i] for i in sorted(drawn.tolist())]
+    return Turn(seed, state.stage, state.round, tuple(units), names)
+
+
+def receive(
+    combine: Combine | PairCombine,
+    server: Params,
+    updates: Mapping[Any, Update],
+    turn: Turn,
+    nets: Mapping[str, Net],
+) -> tuple[Params, Mapping[str, Message], Report]:
+    """Check and combine updates, and check what the server sends.
+
+    Raises InputError, naming the device, for an update or a message that cannot be used, and naming the function for a
+    result that is none.
+    """
+    for unit, update in updates.items():
+        check(unit, update, nets[unit] if isinstance(unit, str) else None)
+    found = combine(server, updates, turn)
+    if not isinstance(found, tuple) or len(found) not in (2, 3) or not isinstance(found[1], Mapping):
+        wanted = "(server, messages) or (server, messages, report)"
+        raise InputError(f"{name_of(combine)}: must return {wanted}, returned {described(found)}")
+    check_sent(found[1], turn)
+    return found if len(found) == 3 else (*found, Report())
+
+
+def described(value: Any) -> str:
+    """Return the type of a value, for messages; of a tuple the types of its parts."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(described, value))})"
+    return type(value).__name__
+
+
+def check_sent(messages: Mapping[str, Message], turn: Turn) -> None:
+    """Refuse a message to nobody, and a model that is not finite, from which no device could train."""
+    for name, message in {id(message): (name, message) for name, message in messages.items()}.values():
+        who = f"the server's message to {name} in round {turn.round + 1}"
+        if name not in turn.names or not isinstance(message, Message):
+            raise InputError(f"{who}: must be a Message to a device; it is {described(message)}")
+        for leaf_name, leaf in message.params.items():  # others may be infinite: the logits of a one-hot target
+            if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
+                raise InputError(f"{who}: leaf {leaf_name} has values that are not finite")
+
+
+def check(unit: Unit, update: Update, net: Net | None) -> None:
+    """Refuse an update that is not finite, or that has a leaf of another name or shape than the device's net."""
+    who = " and ".join(members(unit))
+    expected = shapes(net) if net is not None else {}
+    for name, leaf in (*update.params.items(), *update.extra.items()):
+        if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
+            raise InputError(f"update of {who}: leaf {name} has values that are not finite; lower the learning rate")
+    for name, leaf in update.params.items() if net is not None else ():
+        if name not in expected:
+            raise InputError(f"update of {who}: leaf {name} is not one of its net's ({', '.join(expected)})")
+        if tuple(leaf.shape) != expected[name]:
+            raise InputError(
+                f"update of {who}: leaf {name} has shape {tuple(leaf.shape)}, its net has {expected[name]}"
+            )
+
+
+def measure(method: Method, fed: Federation, state: State, execute: Execute) -> Scores:
+    """Score the model that each device would run now. Devices with the same model share evaluations, see TOGETHER."""
+    calls = {
+        names[first]: (
+            *what, {name: drop_training_data(fed.devices[name]) for name in names[first : first + TOGETHER]}, fed.test
+        )
+        for names, what in deployments(method, fed, state)
+        for first in range(0, len(names), TOGETHER)
+    }  # fmt: skip
+    scores: Scores = {}
+    for part in execute.map(score, calls).values():
+        scores |= part
+    return {name: scores[name] for name in fed.devices}
+
+
+def deployments(method: Method, fed: Federation, state: State) -> list[tuple[list[str], tuple[Deploy, Any, Any]]]:
+    """Return groups of devices that run the same model, each with the arguments that make it: deploy, memory, message.
+
+    Memories are compared only where the model may depend on them: SCAFFOLD's devices all run one model.
+    """
+    memories = {} if method.deploy is received_model else state.memories
+    groups: dict[Any, list[str]] = {}
+    for name, device in fed.devices.items():
+        groups.setdefault((identity(memories.get(name)), identity(state.messages[name]), key(device.net)), []).append(
+            name
+        )
+    return [
+        (names, (method.deploy, memories.get(names[0]) or {}, state.messages[names[0]])) for names in groups.values()
+    ]
+
+
+def identity(value: Any) -> Any:
+    """Return a key that differs for different values: a reference's digest, otherwise the object's id."""
+    return value.digest if is_handle(value) else id(value)

@@ -1,0 +1,467 @@
+"""Training one device's model: minibatch descent on a net whose parameters are laid out as one vector.
+
+`train` is a stage's local step. Methods that need another loss or corrected gradients compose the same pieces:
+`starting_params`, `flatten_net`, `fit`, or below it `minibatches`, `gradient_step`, `optimiser_step`, `descend`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, TypeAlias
+
+import torch
+from annotated_types import Ge, Lt
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+from fedcore import nets
+from fedcore.nets.copies import copier
+from fedcore.nets.mlp import ManualGradients
+from fedcore.types import Amount, Count, Data, Device, Message, Net, Params, Positive, StepId, Update
+
+Step: TypeAlias = Callable[[Tensor, Tensor], None]
+"""A training step on one minibatch: inputs (B, *shape) float32 and labels (B,)."""
+
+Pieces: TypeAlias = Sequence[tuple[slice, float]]
+"""Consecutive parts of the vector, and the factor of the learning rate in each."""
+
+Momentum: TypeAlias = Annotated[float, Ge(0), Lt(1)]
+
+WHOLE: Pieces = ((slice(None), 1.0),)
+
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Logits (B, K) and labels (B,) -> the mean loss over them."""
+
+Slope: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Logits (B, K) and labels (B,) -> the derivative of the loss, summed over them, at the logits (B, K)."""
+
+MOMENTS = "moments/"
+"""Prefix of the leaves in a device's memory that hold its optimiser's moments."""
+
+ALIGNMENT = 16
+"""Every leaf starts at a multiple of this many numbers (a cache line): matrix products run 4 % faster."""
+
+SCORING_BATCH = 1024
+"""Examples per batch of predictions; bounds memory."""
+
+IMAGE_BATCH = 32
+"""The same for convolutional nets, whose activations should fit into the cache and stay below 32 MB, above which each
+allocation is fresh memory: McMahan's CNN takes three fifths of the time of 1024, ResNet-20 a third."""
+
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "constant": lambda done: 1.0,
+    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
+    "linear": lambda done: 1 - done,
+}
+"""Factor of the learning rate, by the share of this call's steps that are done."""
+
+
+def entropies(logits: Tensor) -> Tensor:
+    """Return the entropy of softmax(logits) in nats: (B, K) -> (B,)."""
+    return -(logits.softmax(1) * logits.log_softmax(1)).sum(1)
+
+
+def printed_loss(logits: Tensor, y: Tensor) -> Tensor:
+    """FedASA's loss as printed (Deng et al. 2024, eq. 12): CE(s, y) + exp(entropy of s), s = softmax(logits) (10).
+
+    The softmax is applied twice, so that no class can exceed e / (e + K - 1): it trains badly. The hard label (11)
+    occurs in no formula. Departure: the mean over the examples; (12) prints no sum.
+    """
+    return cross_entropy(logits.softmax(1), y) + entropies(logits).exp().mean()
+
+
+def table3_loss(logits: Tensor, y: Tensor) -> Tensor:
+    """FedASA's loss as its Table III has it: CE(s, y) with softmax taken twice, plus the entropy of s in bits.
+
+    Of the readings with softmax once or twice and with entropy in nats, in bits or as exp(entropy), this is the only
+    one that some soft labels of four classes bring to the cross-entropy and the loss of both examples.
+    """
+    return cross_entropy(logits.softmax(1), y) + entropies(logits).mean() / math.log(2)
+
+
+def softmax_twice(logits: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy of the softmax, which takes another: what a net that ends in a softmax is trained with.
+
+    The public code of ST-LF's authors does. No class can exceed e / (e + K - 1), so that learning is slow.
+    """
+    return cross_entropy(logits.softmax(1), y)
+
+
+LOSSES: dict[str, Loss] = {
+    "ce": cross_entropy, "printed": printed_loss, "table3": table3_loss, "softmax_twice": softmax_twice,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Training:
+    """Settings of a device's training.
+
+    optimiser: "sgd" or "adam" (beta .9 and .999, eps 1e-8). momentum: of sgd. weight_decay: weight of half the squared
+    norm in the loss, for both. schedule: of the learning rate over one round's steps. batch: examples per step; an
+    epoch's last batch may be smaller. steps: minibatches of a round on every device, however many examples it has, in
+    place of `epochs`; each pass over the examples has its own order. loss: "ce" (cross-entropy), "printed" or "table3"
+    (FedASA's), "softmax_twice". moments: "fresh", every round starts a new optimiser, or "kept": a device keeps its
+    optimiser's moments in its memory from round to round (not in a stage without `combine`, where the model takes the
+    place of the memory).
+    """
+
+    optimiser: Literal["adam", "sgd"] = "adam"
+    lr: Positive = 0.01
+    momentum: Momentum = 0.0
+    weight_decay: Amount = 0.0
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    batch: Count = 16
+    epochs: Count = 20
+    steps: Count | None = None
+    loss: Literal["ce", "printed", "table3", "softmax_twice"] = "ce"
+    moments: Literal["fresh", "kept"] = "fresh"
+
+
+@dataclass(frozen=True)
+class FlatNet:
+    """A net whose parameters are views of one vector and whose gradients are views of another.
+
+    vector, gradient: (P,), the parameters one after the other (padded with zeros, see ALIGNMENT). leaves, slopes: views
+    of the two by name. module: a module of the net with these parameters and its own copy of the buffers.
+    """
+
+    module: nn.Module
+    vector: Tensor
+    gradient: Tensor
+    leaves: Params
+    slopes: Params
+
+    def params(self) -> Params:
+        """Return a copy of all leaves."""
+        return nets.leaves(self.module)
+
+
+def train(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training
+) -> tuple[Params, Update]:
+    """Train the device's model on its examples and send the whole model.
+
+    It starts from the leaves in the device's memory, then from those in the message; missing leaves are initialised.
+    """
+    flat = flatten_net(device.net, starting_params(memory, message, device, step_id))
+    moments = fit(flat, device, step_id, training, memory)
+    params = flat.params()
+    update = Update(params, size=len(device.data.train), score=accuracy(params, device.net, device.data.val))
+    return ({**memory, **moments} if moments else memory), update
+
+
+def fit(
+    flat: FlatNet,
+    device: Device,
+    step_id: StepId,
+    training: Training,
+    memory: Params,
+    *,
+    prefix: str = MOMENTS,
+    pull: Callable[[], None] | None = None,
+    pieces: Pieces = WHOLE,
+    slope: Slope | None = None,
+) -> Params:
+    """Train a model on the device's examples; returns the optimiser's moments if they are to be kept.
+
+    memory: the device's, whose names that begin with `prefix` hold the moments. pull, pieces, slope: see `plain_step`.
+    """
+    kept = training.moments == "kept"
+    mine = {name: leaf for name, leaf in memory.items() if kept and name.startswith(prefix)}
+    moments = {name.removeprefix(prefix): leaf.clone() for name, leaf in mine.items()}
+    with nets.use_generator(step_id.generator("noise")):
+        batches = minibatches(flat, len(device.data.train), training, step_id.generator("batches"))
+        step = plain_step(flat, training, len(batches), moments, pull=pull, pieces=pieces, slope=slope)
+        descend(device.data.train, batches, step)
+    return {f"{prefix}{name}": leaf for name, leaf in moments.items()} if kept else {}
+
+
+def starting_params(memory: Params, message: Message, device: Device, step_id: StepId) -> Params:
+    """Return the leaves to train from. A device's initial ones depend on the seed and its name alone."""
+    known = {**message.params, **memory}
+    names = nets.shapes(device.net)
+    if any(name not in known for name in names):
+        known = {**nets.init(device.net, replace(step_id, stage=0, round=0).generator("init")), **known}
+    return {name: known[name] for name in names}
+
+
+def flatten_net(net: Net, params: Params) -> FlatNet:
+    """Copy `params` into one vector."""
+    template = _template(nets.key(net))
+    names = [name for name, _ in template.named_parameters()]
+    sizes = [math.ceil(params[name].numel() / ALIGNMENT) * ALIGNMENT for name in names]
+    vector, gradient = torch.zeros(sum(sizes)), torch.zeros(sum(sizes))
+    leaves, slopes = (
+        {
+            name: view_of(part, params[name].shape, _channels_last(template))
+            for name, part in zip(names, parts, strict=True)
+        }
+        for parts in (torch.split(vector, sizes), torch.split(gradient, sizes))
+    )
+    for name, leaf in leaves.items():
+        leaf.copy_(params[name])
+    module = load(net, {name: leaves[name] if name in leaves else leaf.clone() for name, leaf in params.items()})
+    for name, parameter in module.named_parameters():
+        parameter.grad = slopes[name]
+    return FlatNet(module.train(), vector, gradient, leaves, slopes)
+
+
+def to_vector(flat: FlatNet, numbers: Params) -> Tensor:
+    """Return leaves as one vector in the layout of `flat.vector`, (P,); zero where a leaf is missing."""
+    vector = torch.zeros_like(flat.vector)
+    for name, view in _views(flat, vector).items():
+        if name in numbers:
+            view.copy_(numbers[name])
+    return vector
+
+
+def to_leaves(flat: FlatNet, vector: Tensor) -> Params:
+    """Return a vector (P,) in the layout of `flat.vector` as leaves, copied."""
+    views = _views(flat, vector).items()
+    return {name: view.clone(memory_format=torch.contiguous_format) for name, view in views}
+
+
+def _views(flat: FlatNet, vector: Tensor) -> Params:
+    return {
+        name: vector.as_strided(leaf.shape, leaf.stride(), leaf.storage_offset()) for name, leaf in flat.leaves.items()
+    }
+
+
+def view_of(part: Tensor, shape: Sequence[int], channels_last: bool) -> Tensor:
+    """Return a part of the vector as a view of that shape.
+
+    channels_last: store a convolution's weights (m, n, h, w) as (m, h, w, n). Activations follow, and oneDNN is faster:
+    a step of McMahan's CNN takes a quarter less time, one of MobileNetV2 two fifths less, one of VGG the same time.
+    """
+    part = part[: math.prod(shape)]
+    if channels_last and len(shape) == 4:
+        maps, channels, height, width = shape
+        return part.view(maps, height, width, channels).permute(0, 3, 1, 2)
+    return part.view(shape)
+
+
+def _channels_last(module: nn.Module) -> bool:
+    """Tell whether a module accepts channels-last tensors; a module declares it, as `x.view(B, -1)` would fail."""
+    return getattr(module, "channels_last", False)
+
+
+def load(net: Net, params: Params) -> nn.Module:
+    """Return a new module of the net that uses `params` without copying them."""
+    module = _copier(nets.key(net))()
+    module.load_state_dict(params, assign=True)
+    return module
+
+
+@functools.lru_cache(maxsize=64)
+def _template(key: bytes) -> nn.Module:
+    """Return a module of a net that is only copied, never used."""
+    with nets.use_generator(torch.Generator()):
+        module: nn.Module = pickle.loads(key)()
+    return module
+
+
+@functools.lru_cache(maxsize=64)
+def _copier(key: bytes) -> Callable[[], nn.Module]:
+    return copier(_template(key))
+
+
+def minibatches(flat: FlatNet, count: int, training: Training, generator: torch.Generator) -> list[Tensor]:
+    """Draw all of a round's minibatches before the first step: S tensors of at most `batch` indices below `count`.
+
+    If the net has buffers, a last batch of one example is left out, as it has no batch statistics.
+    """
+    least = 2 if any(True for _ in flat.module.buffers()) else 1
+    usable = count // training.batch * (training.batch >= least) + (count % training.batch >= least)
+    epochs = training.epochs if training.steps is None else math.ceil(training.steps / max(usable, 1))
+    orders = [torch.randperm(count, generator=generator) for _ in range(epochs)]
+    batches = [batch for order in orders for batch in torch.split(order, training.batch) if len(batch) >= least]
+    return batches[: training.steps]
+
+
+def descend(data: Data, batches: Sequence[Tensor], step: Step) -> None:
+    """Take a step on each minibatch."""
+    x, y = data.inputs(), data.y
+    for index in batches:
+        step(x.index_select(0, index), y.index_select(0, index))
+
+
+def plain_step(
+    flat: FlatNet,
+    training: Training,
+    steps: int,
+    moments: Params | None = None,
+    *,
+    pull: Callable[[], None] | None = None,
+    pieces: Pieces = WHOLE,
+    slope: Slope | None = None,
+) -> Step:
+    """Return the step that minimises the mean loss.
+
+    moments: the optimiser's, updated by each step; an empty one is filled. pull: changes `flat.gradient` before the
+    optimiser uses it. pieces: parts of the vector with their own learning rates. slope: of a loss that replaces
+    `training.loss`.
+    """
+    rates = iter(learning_rates(training, steps))
+    known = slope or (cross_entropy_slope if training.loss == "ce" else None)
+    bare = training.optimiser == "sgd" and training.momentum == 0 and pull is None and len(pieces) == 1
+    if isinstance(flat.module, ManualGradients) and bare and known is not None:
+        module, at_logits = flat.module, known
+
+        def fused(x: Tensor, y: Tensor) -> None:
+            rate = next(rates)
+            keep = 1 - rate * training.weight_decay
+            manual_step(module, flat.leaves, x, y, flat.leaves, keep=keep, scale=-rate, slope=at_logits)
+
+        return fused
+    gradient, update = gradient_step(flat, training.loss, slope), optimiser_step(flat, training, moments, pieces)
+
+    def step(x: Tensor, y: Tensor) -> None:
+        gradient(x, y)
+        if pull is not None:
+            pull()
+        update(next(rates))
+
+    return step
+
+
+def proximal_pull(flat: FlatNet, anchor: Tensor, weight: float) -> Callable[[], None] | None:
+    """Return a function that adds the gradient of weight/2 ||w - anchor||^2 to `flat.gradient`; None for weight 0.
+
+    anchor: (P,), in the layout of `flat.vector`.
+    """
+    if weight == 0:
+        return None
+    away = torch.empty_like(anchor)
+
+    def pull() -> None:
+        flat.gradient.add_(torch.sub(flat.vector, anchor, out=away), alpha=weight)
+
+    return pull
+
+
+def gradient_step(flat: FlatNet, loss: str = "ce", slope: Slope | None = None) -> Step:
+    """Return a step that writes the gradient of the mean loss to `flat.gradient`. slope: of a loss to use instead."""
+    module, mean = flat.module, LOSSES[loss]
+    known = slope or (cross_entropy_slope if loss == "ce" else None)
+    if isinstance(module, ManualGradients) and known is not None:
+        return lambda x, y: manual_step(module, flat.leaves, x, y, flat.slopes, keep=0.0, scale=1.0, slope=known)
+
+    def gradient(x: Tensor, y: Tensor) -> None:
+        flat.gradient.zero_()
+        if slope is None:
+            torch.autograd.backward(mean(module(x), y))
+        else:
+            logits = module(x)
+            torch.autograd.backward(logits, slope(logits.detach(), y) / len(y))
+
+    return gradient
+
+
+def cross_entropy_slope(logits: Tensor, y: Tensor) -> Tensor:
+    """Return softmax(logits) - onehot(y), the slope of cross-entropy."""
+    slope = logits.softmax(1)
+    return slope.scatter_add_(1, y[:, None], slope.new_full((len(y), 1), -1.0))
+
+
+def manual_step(
+    module: ManualGradients,
+    leaves: Params,
+    x: Tensor,
+    y: Tensor,
+    into: Params,
+    *,
+    keep: float,
+    scale: float,
+    slope: Slope,
+) -> None:
+    """Compute into <- keep * into + scale * (gradient of the mean loss), without autograd.
+
+    slope: of the summed loss; the mean's 1/B is part of the scale.
+    """
+    with torch.no_grad():
+        activations = module.activations(leaves, x)
+        module.pull(leaves, activations, slope(activations[-1], y), into, keep=keep, scale=scale / len(y))
+
+
+def learning_rates(training: Training, steps: int) -> list[float]:
+    """Return the learning rate of each step, (S,)."""
+    return [training.lr * SCHEDULES[training.schedule](step / steps) for step in range(steps)]
+
+
+def optimiser_step(
+    flat: FlatNet, training: Training, moments: Params | None = None, pieces: Pieces = WHOLE
+) -> Callable[[float], None]:
+    """Return a function that updates `flat.vector` from `flat.gradient` at a given learning rate.
+
+    moments: the optimiser's, read and updated in place; None: new ones.
+    """
+    return OPTIMISERS[training.optimiser](flat, training, {} if moments is None else moments, pieces)
+
+
+def _sgd(flat: FlatNet, training: Training, moments: Params, pieces: Pieces) -> Callable[[float], None]:
+    velocity = moments.setdefault("velocity", torch.zeros_like(flat.vector)) if training.momentum else None
+    parts = [
+        ([flat.vector[piece]], [flat.gradient[piece]], [None if velocity is None else velocity[piece]], factor)
+        for piece, factor in pieces
+    ]
+
+    def update(rate: float) -> None:
+        for vector, gradient, buffer, factor in parts:
+            sgd(
+                vector, gradient, buffer, fused=True, lr=rate * factor, momentum=training.momentum,
+                weight_decay=training.weight_decay, dampening=0.0, nesterov=False, maximize=False,
+            )  # fmt: skip
+
+    return update
+
+
+def _adam(flat: FlatNet, training: Training, moments: Params, pieces: Pieces) -> Callable[[float], None]:
+    first, second = (moments.setdefault(name, torch.zeros_like(flat.vector)) for name in ("first", "second"))
+    steps = moments.setdefault("steps", torch.zeros(()))
+    counts = [steps] + [steps.clone() for _ in pieces[1:]]  # a call counts its own
+    parts = [
+        ([flat.vector[piece]], [flat.gradient[piece]], [first[piece]], [second[piece]], [count], factor)
+        for (piece, factor), count in zip(pieces, counts, strict=True)
+    ]
+
+    def update(rate: float) -> None:
+        for vector, gradient, mean, square, count, factor in parts:
+            adam(
+                vector, gradient, mean, square, [], count, fused=True, lr=rate * factor, beta1=0.9, beta2=0.999,
+                eps=1e-8, weight_decay=training.weight_decay, amsgrad=False, maximize=False,
+            )  # fmt: skip
+
+    return update
+
+
+OPTIMISERS = {"sgd": _sgd, "adam": _adam}
+"""PyTorch's fused kernels as functions: importing its optimiser classes takes a second in each process."""
+
+
+def predict(params: Params, net: Net, x: Tensor, batch: int) -> Tensor:
+    """Return the logits (N, K) of examples (N, *shape), float32 or uint8, in evaluation mode.
+
+    batch: examples at a time; at most IMAGE_BATCH for a convolutional net.
+    """
+    module = load(net, params).eval()
+    if _channels_last(module):
+        module.to(memory_format=torch.channels_last)
+    if any(leaf.dim() > 2 for leaf in params.values()):
+        batch = min(batch, IMAGE_BATCH)
+    examples = Data(x, torch.empty(len(x)))
+    with torch.no_grad():
+        return torch.cat([module(examples.inputs(slice(i, i + batch))) for i in range(0, max(len(x), 1), batch)])
+
+
+def accuracy(params: Params, net: Net, data: Data) -> float:
+    """Return the fraction of examples that the model classifies correctly, nan without examples."""
+    if len(data) == 0:
+        return math.nan
+    hits = predict(params, net, data.x, SCORING_BATCH).argmax(1) == data.y
+    return hits.double().mean().item()

@@ -1,0 +1,48 @@
+"""A dataset: examples before they are divided among devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fedcore.data.schema import Schema
+from fedcore.types import Data
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Examples before they are divided among devices.
+
+    train: all examples to divide. test: the official shared test set, or None if the source has none.
+    classes: names of the classes, classes[k] for y == k.
+    device: the device that recorded each example of `train` (N names), if the source names it.
+    split: "train", "val" or "test" for each example of `train`, if the source fixes it.
+    domain: the domain of each example of `train` (N names), if the dataset combines several.
+    server: examples that only the server holds.
+    schema: how a user's own rows or pictures became `train`; its x has nan where the schema's `missing` fills cells.
+    """
+
+    train: Data
+    test: Data | None
+    classes: tuple[str, ...]
+    device: tuple[str, ...] | None = None
+    split: tuple[str, ...] | None = None
+    domain: tuple[str, ...] | None = None
+    server: Data | None = None
+    schema: Schema | None = field(default=None, metadata={"optional": True})
+
+    def __repr__(self) -> str:
+        """Say what the examples are, without their numbers."""
+        shape, kind = tuple(self.train.x.shape[1:]), str(self.train.x.dtype).removeprefix("torch.")
+        few = [*self.classes] if len(self.classes) <= 10 else [*self.classes[:3], "...", self.classes[-1]]
+        said = [f"{len(self.train):,} examples of shape {shape}, {kind}"]
+        said += [f"{len(self.classes)} classes ({', '.join(few)})"]
+        said += [f"{len(set(self.device)):,} devices"] if self.device else []
+        said += [f"{len(set(self.domain))} domains"] if self.domain else []
+        said += [f"{len(self.test):,} shared test examples"] if self.test is not None else []
+        return f"Dataset: {'; '.join(said)}"
+
+
+def schema_of(dataset: Dataset) -> Schema:
+    """Return a dataset's schema; one of arrays if its loader gives none."""
+    x = dataset.train.x
+    return dataset.schema or Schema(tuple(x.shape[1:]), str(x.dtype).removeprefix("torch."), dataset.classes)

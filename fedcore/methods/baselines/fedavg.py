@@ -1,0 +1,146 @@
+"""FedAvg (McMahan et al. 2017, Algorithm 1): average the devices' models, round after round.
+
+FedAvg-1 with a different initialisation on each device is the CODE paper's vanilla averaging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fedcore.core.aggregation import MEAN, Mixing, apply_changes, by_size, evenly, subtract
+from fedcore.core.messages import (
+    begin_with_memory,
+    initial_messages,
+    received_model,
+    require_common_start,
+    to_everyone,
+    to_memory,
+)
+from fedcore.core.secure_sum import from_integers, mask, to_integers
+from fedcore.core.training import Training, train
+from fedcore.nets import init, require_equal
+from fedcore.types import (
+    Count,
+    Device,
+    Fraction,
+    InputError,
+    Message,
+    Method,
+    Net,
+    Params,
+    Sends,
+    Stage,
+    StepId,
+    Turn,
+    Update,
+    step_word,
+)
+
+Weights: TypeAlias = Literal["size", "even"]
+Sums: TypeAlias = Literal["plain", "masked"]
+
+
+def fedavg(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    rounds: Count = 1,
+    fraction: Fraction = 1.0,
+    weights: Weights = "size",
+    sends: Sends = "model",
+    robust: Mixing = MEAN,
+    sums: Sums = "plain",
+) -> Method:
+    """Build FedAvg.
+
+    rounds: communication rounds. fraction: share of devices per round. weights: "size" (by training examples) or
+    "even". sends: a device's "model", or its "change", what training added to the model that it was sent: equal but for
+    rounding, and as many bytes. Methods that send changes (DFL) are compared with the latter, bit by bit. robust: its
+    fields `mixing` and `outliers` are settings themselves: what takes the mean's place to withstand hostile devices,
+    see :class:`fedcore.core.aggregation.Mixing`. sums: "masked", the server sees the sum of all models alone
+    (:mod:`fedcore.core.secure_sum`), in 8 bytes a number; it takes every device in every round.
+    """
+    require_equal(nets)
+    if sums == "masked":
+        asked = {"fraction": (fraction, 1.0), "sends": (sends, "model"), "mixing": (robust.mixing, "mean")}
+        for key, (value, needed) in asked.items():
+            if value != needed:
+                raise InputError(
+                    f"fedavg.{key} = {value}: masked sums are of all devices' models; leave it out, or sums"
+                )
+        hide = partial(mask_model, partners=tuple(sorted(nets)), weights=weights)
+        combine = partial(average_masked, net=next(iter(nets.values())), weights=weights)
+        stage = Stage(partial(train, training=training), combine, rounds, attach=hide)
+        return Method(partial(initial_messages, common=common), (stage,), received_model)
+    if sends == "model":
+        combine = partial(average, weights=weights, mixing=robust)
+        stage = Stage(partial(train, training=training), combine, rounds, fraction)
+        return Method(partial(initial_messages, common=common), (stage,), received_model)
+    require_common_start("fedavg.sends = change", common)
+    combine = partial(follow, weights=weights, mixing=robust)
+    stage = Stage(partial(train_change, training=training), combine, rounds, fraction, sends=sends)
+    return Method(begin_with_memory, (stage,), received_model)
+
+
+def average(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, weights: Weights, mixing: Mixing
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send every device the weighted mean of the updates, or what stands in its place."""
+    model = mixing([update.params for update in updates.values()], shares(updates, weights))
+    return server, to_everyone(turn.names, Message(model))
+
+
+@step_word("mask")
+def mask_model(update: Update, device: Device, step_id: StepId, *, partners: Sequence[str], weights: Weights) -> Update:
+    """Replace the model by its leaves times the device's weight, n_i or 1, as masked integers."""
+    factor = update.size if weights == "size" else 1
+    turn = f"{step_id.stage}/{step_id.round}"  # a mask that is used twice hides nothing of the difference
+    masked = {}
+    for name, leaf in update.params.items():
+        numbers = to_integers(factor * leaf.double(), device.name, len(partners))
+        masked[name] = mask(numbers, f"{turn}/{name}", device.name, partners, step_id.seed)
+    return replace(update, params={}, extra=masked)
+
+
+@step_word("average")
+def average_masked(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, net: Net, weights: Weights
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send every device the weighted mean of the models, of which only the sum is known."""
+    total = sum(update.size if weights == "size" else 1 for update in updates.values())
+    model = {
+        name: (from_integers(torch.stack([update.extra[name] for update in updates.values()]).sum(0)) / total).to(
+            x.dtype
+        )
+        for name, x in init(net, turn.generator("types")).items()
+    }
+    return server, to_everyone(turn.names, Message(model))
+
+
+def train_change(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training
+) -> tuple[Params, Update]:
+    """Train; send how the model changed."""
+    moments, update = train(memory, message, device, step_id, training=training)
+    return moments, replace(update, params=subtract(update.params, message.params))
+
+
+@step_word("average")
+def follow(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, weights: Weights, mixing: Mixing
+) -> tuple[Params, Mapping[str, Message]]:
+    """Move the model by the weighted mean of the changes."""
+    model = apply_changes(server, [update.params for update in updates.values()], shares(updates, weights), mixing)
+    return to_memory(model), to_everyone(turn.names, Message(model))
+
+
+def shares(updates: Mapping[str, Update], weights: Weights) -> Tensor:
+    """Return the weight of each update, (C,) on the simplex."""
+    return by_size([update.size for update in updates.values()]) if weights == "size" else evenly(len(updates))

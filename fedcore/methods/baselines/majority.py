@@ -1,0 +1,75 @@
+"""Control: always guess the commonest label. A model that is not above it has learnt nothing.
+
+The commonest label is that of all labelled training examples together, as usual for a majority-class baseline, not of
+each device: on a shared test set the guess of a single device is worse.
+
+The guess is a model of the device's own net, so that it is sent, scored and recorded like any other: every leaf is zero
+but the bias of the output, which holds the logarithms of the labels' frequencies, whatever the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from fedcore.builders import control
+from fedcore.core.messages import initial_messages, received_model
+from fedcore.core.training import predict
+from fedcore.nets import init, key, shapes
+from fedcore.types import Device, InputError, Message, Method, Net, Params, Stage, StepId, Turn, Update
+
+COUNTS = "counts"
+"""The leaf of an update: how many labelled training examples a device has of each class, (K,) int64."""
+
+UNUSABLE = "majority: this net does not end in the bias of its output, which the control sets; drop this row"
+
+
+@control
+def majority(*, nets: Mapping[str, Net]) -> Method:
+    """Build the control. Raises InputError for a net whose last leaf is not a bias."""
+    for net in nets.values():
+        output_bias(net)
+    begin = partial(initial_messages, common=False)
+    return Method(begin, (Stage(count_labels, partial(guess, nets=nets)),), received_model)
+
+
+def count_labels(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
+    """Send the counts of the device's labels, after a trial of the control on an example of its own."""
+    _, classes = output_bias(device.net)
+    trial = torch.arange(classes, dtype=torch.float32)
+    examples = device.data.train if len(device.data.train) else device.data.unlabelled
+    if len(examples):
+        found = predict(constant_model(device.net, trial), device.net, examples.inputs(slice(0, 1)), 1)
+        if found.shape != (1, classes) or not torch.equal(found[0], trial):
+            raise InputError(UNUSABLE)
+    counts = torch.bincount(device.data.train.y, minlength=classes)
+    return {}, Update(extra={COUNTS: counts}, size=len(device.data.train))
+
+
+def guess(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, nets: Mapping[str, Net]
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send every device the model whose outputs are the frequencies of the labels, (n_k + 1) / (N + K)."""
+    counts = torch.stack([update.extra[COUNTS] for update in updates.values()]).sum(0)
+    logits = (counts + 1.0).log() - (counts + 1.0).sum().log()
+    distinct = {key(net): net for net in nets.values()}
+    messages = {k: Message(constant_model(net, logits)) for k, net in distinct.items()}
+    return server, {name: messages[key(nets[name])] for name in turn.names}
+
+
+def constant_model(net: Net, logits: Tensor) -> Params:
+    """Return leaves with which the net's outputs are `logits` (K,) for every input."""
+    bias, _ = output_bias(net)
+    zeros = {name: torch.zeros_like(leaf) for name, leaf in init(net, torch.Generator()).items()}
+    return zeros | {bias: logits.clone()}
+
+
+def output_bias(net: Net) -> tuple[str, int]:
+    """Return the name of the net's last leaf, which must be a bias, and its length."""
+    name, shape = list(shapes(net).items())[-1]
+    if len(shape) != 1:
+        raise InputError(UNUSABLE)
+    return name, shape[0]

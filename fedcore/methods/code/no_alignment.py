@@ -1,0 +1,30 @@
+"""Control: CODE's weights, 1/2 for the best model, 1/4, ..., without alignment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from fedcore.builders import control
+from fedcore.core.messages import received_model, to_everyone
+from fedcore.core.training import Training
+from fedcore.methods.code.fusion import fold_without_alignment
+from fedcore.methods.code.ranking import Exam, begin, rank_ascending, train_for_exam
+from fedcore.nets import require_equal
+from fedcore.types import Message, Method, Net, Params, Turn, Update
+
+
+@control
+def no_alignment(*, nets: Mapping[str, Net], training: Training, common: bool, exam: Exam = "classes") -> Method:
+    """Build the control. exam: what models are ranked by."""
+    require_equal(nets)
+    stage = train_for_exam(training, partial(fold, nets=nets), exam)
+    return Method(partial(begin, common=common, exam=exam), (stage,), received_model)
+
+
+def fold(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, nets: Mapping[str, Net]
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send every device the weighted mean of the models, in CODE's order."""
+    names = rank_ascending(server, updates, nets)
+    return server, to_everyone(turn.names, Message(fold_without_alignment([updates[name].params for name in names])))

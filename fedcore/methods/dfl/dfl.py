@@ -1,0 +1,181 @@
+"""DFL (Liu et al., Algorithms 1 and 2): FedAvg whose devices also learn from everyone's label-wise mean logits.
+
+Departures. Soft targets are weighted by the examples of a label that a device has, not by |D_k| (`weighting`); a label
+that no sampled device has keeps its soft target, one that no device ever had is one-hot. In round 1 there are none yet
+and rho is 1. A step (4) is one minibatch's; Algorithm 2 prints one per epoch.
+
+`dfl_diagonal` is its control: the same with soft targets that keep their mean diagonal and tell nothing about classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor
+
+from fedcore.builders import control, trains
+from fedcore.core.aggregation import apply_changes, by_size, subtract
+from fedcore.core.messages import begin_with_memory, received_model, require_common_start, to_everyone, to_memory
+from fedcore.core.training import Training, fit, flatten_net, starting_params
+from fedcore.methods.dfl import soft_targets as distillation
+from fedcore.methods.dfl.soft_targets import (
+    SOFT,
+    Kind,
+    Ratio,
+    Weighting,
+    distillation_slope,
+    level_targets,
+    likelihoods,
+    summarise_logits,
+    update_targets,
+)
+from fedcore.nets import require_equal
+from fedcore.types import (
+    Count,
+    Device,
+    Fraction,
+    Message,
+    Method,
+    Net,
+    Params,
+    Positive,
+    Public,
+    Report,
+    Share,
+    Stage,
+    StepId,
+    Turn,
+    Update,
+    step_word,
+)
+
+__all__ = ["dfl", "dfl_diagonal"]
+
+
+@dataclass(frozen=True)
+class SoftTargets:
+    """How soft targets are used and averaged.
+
+    ratio: how the hard labels' share rho of the loss (3) goes: "threshold", max(1 - r/R, T) (6); "dynamic", 1 - r/R;
+    "fixed", T in all rounds but the first. threshold: T; with 1 this is FedAvg that sends changes. temperature: tau of
+    the soft targets and of the KL part, which is weighted by tau^2; the paper's loss has none, which is 1. weighting:
+    of the soft targets, by "counts" of each label or by "examples", |D_k|, as printed (2).
+    """
+
+    ratio: Kind = "threshold"
+    threshold: Share = 0.6
+    temperature: Positive = 1.0
+    weighting: Weighting = "counts"
+
+
+@trains(init="common")
+def dfl(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    rounds: Count = 10,
+    fraction: Fraction = 1.0,
+    soft: SoftTargets,
+) -> Method:
+    """Build DFL. rounds: R. fraction: c, share of devices per round. soft: see :class:`SoftTargets`."""
+    return _build("dfl", nets, training, common, rounds, fraction, soft, likelihoods)
+
+
+@control
+@trains(init="common")
+def dfl_diagonal(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    rounds: Count = 10,
+    fraction: Fraction = 1.0,
+    soft: SoftTargets,
+) -> Method:
+    """Build DFL's control: every soft target is the table's mean diagonal, evenly spread over the other labels.
+
+    It smooths labels as much as DFL does, by the same exchange. Settings as for dfl. At temperature 1 it is FedAvg with
+    labels smoothed by (1 - rho) (1 - d) K / (K - 1), d the mean diagonal.
+    """
+    return _build("dfl_diagonal", nets, training, common, rounds, fraction, soft, level_targets)
+
+
+def _build(
+    name: str,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    rounds: int,
+    fraction: float,
+    soft: SoftTargets,
+    targets: Callable[[Tensor, float], Tensor],
+) -> Method:
+    require_equal(nets)
+    require_common_start(name, common)
+    distillation.require_cross_entropy(name, training)
+    rho = distillation.ratio(soft.ratio, soft.threshold, rounds)
+    stage = Stage(
+        partial(train_and_show, training=training, rho=rho, temperature=soft.temperature, targets=targets),
+        partial(combine, rho=rho, temperature=soft.temperature, weighting=soft.weighting),
+        rounds,
+        fraction,
+        sends="change",
+    )
+    return Method(begin, (stage,), received_model, figures=distillation.FIGURES)
+
+
+def begin(public: Public, seed: int) -> tuple[Params, Mapping[str, Message]]:
+    """Initialise the model and the soft targets (Algorithm 1, line 1), which are not sent yet."""
+    server, messages = begin_with_memory(public, seed)
+    return server | {SOFT: distillation.initial_targets(public.classes)}, messages
+
+
+def train_and_show(
+    memory: Params,
+    message: Message,
+    device: Device,
+    step_id: StepId,
+    *,
+    training: Training,
+    rho: Ratio,
+    temperature: float,
+    targets: Callable[[Tensor, float], Tensor],
+) -> tuple[Params, Update]:
+    """Train on hard labels and soft targets (3); send how the model changed (5) and its label-wise logits.
+
+    targets: makes probabilities (K, K) of the table at the temperature. Without soft targets, or with rho 1, this is
+    FedAvg's training, bit by bit.
+    """
+    flat = flatten_net(device.net, starting_params({}, message, device, step_id))
+    table, share = message.extra.get(SOFT), rho.at(step_id.round)
+    slope = None
+    if table is not None and share < 1:
+        slope = distillation_slope(targets(table, temperature), share, 1 - share, temperature)
+    moments = fit(flat, device, step_id, training, memory, slope=slope)
+    params = flat.params()
+    update = Update(subtract(params, message.params), summarise_logits(params, device), len(device.data.train))
+    return moments, update
+
+
+@step_word("average")
+def combine(
+    server: Params,
+    updates: Mapping[str, Update],
+    turn: Turn,
+    *,
+    rho: Ratio,
+    temperature: float,
+    weighting: Weighting,
+) -> tuple[Params, Mapping[str, Message], Report]:
+    """Move the model (1), refresh the soft targets (2), and send both to all devices, sampled or not.
+
+    Report rho and the soft targets.
+    """
+    sent = list(updates.values())
+    model = apply_changes(server, [update.params for update in sent], by_size([update.size for update in sent]))
+    table = update_targets(server[SOFT], sent, weighting)
+    report = distillation.report(table, temperature, rho=rho.at(turn.round))
+    return to_memory(model) | {SOFT: table}, to_everyone(turn.names, Message(model, {SOFT: table})), report

@@ -1,0 +1,113 @@
+"""FD, federated distillation (Jeong et al. 2018, Algorithm 1): devices exchange soft targets and nothing else.
+
+There is no global model: each device's own model is deployed and scored, and a device that was never sampled runs the
+initial one. Soft targets are the plain mean of the devices' label-wise mean logits; each device gets the mean of the
+others. It needs no equal nets.
+
+Departures. Logits are those of the trained model in one pass, as DFL computes them; Jeong et al. add them up during
+training. The mean is taken over the sampled devices that have the label; without another such device the row keeps its
+last value, one-hot at first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from fedcore.core.messages import begin_with_memory, from_memory, initial_messages, merge_models, require_common_start
+from fedcore.core.training import Training, fit, flatten_net, starting_params
+from fedcore.methods.dfl.soft_targets import (
+    COUNTS,
+    FIGURES,
+    SOFT,
+    SUMS,
+    distillation_slope,
+    initial_targets,
+    likelihoods,
+    report,
+    require_cross_entropy,
+    summarise_logits,
+)
+from fedcore.nets import require_equal
+from fedcore.types import (
+    Amount,
+    Count,
+    Device,
+    Fraction,
+    Message,
+    Method,
+    Net,
+    Params,
+    Public,
+    Report,
+    Stage,
+    StepId,
+    Turn,
+    Update,
+)
+
+CHOSEN = "chosen/"
+"""Prefix of the names of devices that took part, in the server's memory: they need no initial model any more."""
+
+
+def fd(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    rounds: Count = 10,
+    fraction: Fraction = 1.0,
+    gamma: Amount = 1.0,
+) -> Method:
+    """Build FD.
+
+    rounds, fraction: as in fedavg. gamma: weight of the soft targets in CE(y) + gamma CE(soft target); 0 is local
+    training. If `fraction` is below 1, all devices start from one model, which is sent until a device has taken part.
+    """
+    if fraction < 1:
+        require_equal(nets)
+        require_common_start("fd with fraction below 1", common)
+    require_cross_entropy("fd", training)
+    stage = Stage(partial(train_apart, training=training, gamma=gamma), exchange, rounds, fraction)
+    return Method(partial(begin, common=common, sampled=fraction < 1), (stage,), merge_models, figures=FIGURES)
+
+
+def begin(public: Public, seed: int, *, common: bool, sampled: bool) -> tuple[Params, Mapping[str, Message]]:
+    """Begin with the initial models; the server stores the one that devices not yet sampled run."""
+    server, messages = begin_with_memory(public, seed) if sampled else initial_messages(public, seed, common=common)
+    return server | {SOFT: initial_targets(public.classes)}, messages
+
+
+def train_apart(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, gamma: float
+) -> tuple[Params, Update]:
+    """Train the device's own model on hard labels and the others' soft targets; send its logits only."""
+    flat = flatten_net(device.net, starting_params(memory, message, device, step_id))
+    table = message.extra.get(SOFT)
+    slope = None if table is None or gamma == 0 else distillation_slope(likelihoods(table, 1.0), 1.0, gamma)
+    moments = fit(flat, device, step_id, training, memory, slope=slope)
+    params = flat.params()
+    return params | moments, Update(extra=summarise_logits(params, device), size=len(device.data.train))
+
+
+def exchange(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message], Report]:
+    """Send sampled devices the others' mean logits, all other devices the mean of all, and report the latter."""
+    has = {name: update.extra[COUNTS] > 0 for name, update in updates.items()}
+    means = {name: update.extra[SUMS] / update.extra[COUNTS].clamp(min=1)[:, None] for name, update in updates.items()}
+    total, known = torch.stack([*means.values()]).sum(0), torch.stack([*has.values()]).sum(0)
+    everyones = divide_rows(total, known, server[SOFT])
+    others = {name: divide_rows(total - means[name], known - has[name].long(), server[SOFT]) for name in updates}
+    chosen = {name: leaf for name, leaf in server.items() if name.startswith(CHOSEN)}
+    chosen |= {f"{CHOSEN}{name}": torch.tensor(True) for name in updates}
+    later, start = Message(extra={SOFT: everyones}), Message(from_memory(server), {SOFT: everyones})
+    messages = {name: later if f"{CHOSEN}{name}" in chosen else start for name in turn.names}
+    messages |= {name: Message(extra={SOFT: table}) for name, table in others.items()}
+    return server | chosen | {SOFT: everyones}, messages, report(everyones, 1.0)
+
+
+def divide_rows(total: Tensor, count: Tensor, table: Tensor) -> Tensor:
+    """Return total / count row by row, (K, K), and the old table's row where the count is 0."""
+    return torch.where(count[:, None] > 0, total / count.clamp(min=1)[:, None], table)

@@ -1,0 +1,299 @@
+"""FedGen (Zhu, Hong and Zhou 2021, Algorithm 1): the server learns to make features that devices' classifiers know.
+
+The generator G makes features z of the layer before the last one from a label and noise. The server trains it on the
+devices' last layers, the devices add examples that it made to the training of theirs:
+
+    min_G      E_y,eps sum_k a_ky CE(h_k(G(y, eps)), y) + diversity         (4), a_ky: device k's share of label y
+    min_theta  CE of the device's examples + alpha E_y,eps CE(h(G(y, eps)), y)                                    (5)
+
+G travels down with the model and the labels' frequencies p(y); devices send, beside the model, how many examples of
+each label they have. It makes no pictures: whatever stands before the last layer is not touched by generated examples.
+
+(4) prints CE of the softmax of the devices' mean logits. With a linear last layer that is the CE of their mean, so that
+the generator would see one classifier, the average; the authors' code (github.com/zhuangdizhu/FedGen) weights the
+devices' own losses by their shares of the label, as here. From their code also: the network of G, its optimiser, which
+lasts from round to round, the diversity loss, no generated examples in round 1, alpha and the generator's learning rate
+falling by a factor per round.
+
+Departures. Noise is Gaussian, as in the paper (their code draws from [0, 1]). Labels are drawn by p(y) of those who
+took part, as in Algorithm 1 (their code: evenly from the labels that occur). Left out of their code, in no formula: the
+KL loss between a device's outputs for examples and for generated ones (their generative_beta), the end of generated
+examples after 20 epochs. Models are averaged by examples, as FedAvg's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, one_hot
+
+from fedcore.core.aggregation import by_size, mean
+from fedcore.core.messages import initial_messages, received_model, to_everyone
+from fedcore.core.training import (
+    FlatNet,
+    Training,
+    cross_entropy_slope,
+    fit,
+    flatten_net,
+    load,
+    optimiser_step,
+    predict,
+    starting_params,
+)
+from fedcore.methods.dfl.soft_targets import report_series
+from fedcore.nets import init, require_equal, shapes
+from fedcore.nets.parts import layers
+from fedcore.types import (
+    Amount,
+    Count,
+    Data,
+    Device,
+    Fraction,
+    InputError,
+    Message,
+    Method,
+    Net,
+    Params,
+    Positive,
+    Public,
+    Report,
+    Stage,
+    StepId,
+    Turn,
+    Update,
+    generator,
+)
+
+GENERATOR, MOMENTS, LABELS = "generator/", "moments/", "labels"
+"""Prefixes of the generator's leaves and of its optimiser's moments; the leaf of labels' counts or frequencies."""
+
+
+@dataclass(frozen=True)
+class FeatureGenerator:
+    """The generator of features: labels and `noise` random numbers -> z (B, d), by `net`.
+
+    weight, bias: the names of the leaves (K, d) and (K,) of the classifier; bias None: it has none.
+    """
+
+    net: Net
+    classes: int
+    noise: int
+    weight: str
+    bias: str | None
+
+    def draw(self, frequencies: Tensor, count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return labels (B,) and noise (B, n)."""
+        y = torch.multinomial(frequencies, count, replacement=True, generator=draws)
+        return y, torch.randn(count, self.noise, generator=draws)
+
+    def make(self, module: nn.Module, y: Tensor, noise: Tensor) -> Tensor:
+        """Return features (B, d)."""
+        features: Tensor = module(torch.cat([noise, one_hot(y, self.classes).float()], 1))
+        return features
+
+
+@dataclass(frozen=True)
+class GeneratorTraining:
+    """Settings of the generator's training in a round: `steps` of Adam on `batch` labels each."""
+
+    steps: int
+    batch: int
+    lr: float
+    weight_decay: float
+    decay: float
+    diversity: float
+
+    def training(self, round: int) -> Training:
+        rate = self.lr * self.decay**round
+        return Training("adam", rate, 0.0, self.weight_decay, "constant", self.batch, 1)
+
+
+def fedgen(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    rounds: Count = 10,
+    fraction: Fraction = 1.0,
+    alpha: Amount = 10.0,
+    decay: Fraction = 0.98,
+    generated: Count = 32,
+    noise: Count = 32,
+    hidden: Count = 256,
+    steps: Count = 50,
+    batch: Count = 32,
+    lr: Positive = 3e-4,
+    weight_decay: Amount = 0.01,
+    diversity: Amount = 1.0,
+) -> Method:
+    """Build FedGen. In brackets the values that the authors' code has for MNIST.
+
+    rounds, fraction: as in fedavg. alpha (10): weight of the generated examples' loss, for as many of them as a
+    minibatch has; 0 is fedavg. decay (.98): its factor per round, and of the generator's learning rate. generated (32):
+    generated examples per step of a device; their loss is weighted by generated / training.batch. noise (32), hidden
+    (256): the generator's noise numbers and hidden units (CIFAR: 64, 512). steps (50), batch (32), lr (3e-4),
+    weight_decay (1e-2): of the generator's training in a round, by Adam. diversity (1): weight of exp(-mean over pairs
+    of |z - z'| |eps - eps'|^2), means over their numbers.
+    """
+    require_equal(nets)
+    weight, bias = classifier(next(iter(nets.values())))
+    classes, features = shapes(next(iter(nets.values())))[weight]
+    net = Net(partial(network, classes=classes, noise=noise, hidden=hidden, features=features))
+    maker = FeatureGenerator(net, classes, noise, weight, bias)
+    lessons = GeneratorTraining(steps, batch, lr, weight_decay, decay, diversity)
+    local = partial(train_with_generated, training=training, maker=maker, alpha=alpha, decay=decay, generated=generated)
+    stage = Stage(local, partial(teach, maker=maker, lessons=lessons), rounds, fraction)
+    return Method(partial(begin, common=common, maker=maker), (stage,), received_model)
+
+
+def network(classes: int, noise: int, hidden: int, features: int) -> nn.Module:
+    """Build G: (B, noise + K) -> (B, d)."""
+    return nn.Sequential(
+        nn.Linear(noise + classes, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, features)
+    )
+
+
+def classifier(net: Net) -> tuple[str, str | None]:
+    """Return the names of the last layer's weights (K, d) and bias (K,); refuses a net that ends in another layer."""
+    leaves = [*layers(net).values()][-1]
+    weight, *rest = leaves
+    if len(shapes(net)[weight]) != 2 or len(rest) > 1 or any(shapes(net)[b] != shapes(net)[weight][:1] for b in rest):
+        raise InputError("net: fedgen needs a net whose last layer is linear, this one's is not; leave this row out")
+    return weight, rest[0] if rest else None
+
+
+def begin(public: Public, seed: int, *, common: bool, maker: FeatureGenerator) -> tuple[Params, Mapping[str, Message]]:
+    """Send the initial model as FedAvg does; the server draws a generator and keeps it."""
+    net = next(iter(public.nets.values()))
+    require_linear_end(net, init(net, generator(seed, "init")), public.test, maker)
+    made = init(maker.net, generator(seed, "generator"))
+    _, messages = initial_messages(public, seed, common=common)
+    return {f"{GENERATOR}{name}": leaf for name, leaf in made.items()}, messages
+
+
+def require_linear_end(net: Net, params: Params, data: Data, maker: FeatureGenerator) -> None:
+    """Refuse a net that changes its last layer's output: the logits must be that layer's."""
+    x = data.x[:8]
+    bias = params[maker.bias] if maker.bias else torch.zeros(maker.classes)
+    moved = torch.linspace(-1, 1, maker.classes)
+    other = params | {maker.weight: -2 * params[maker.weight]} | ({maker.bias: moved} if maker.bias else {})
+    one, two = predict(params, net, x, len(x)), predict(other, net, x, len(x))
+    if not torch.allclose(two, -2 * (one - bias) + (moved if maker.bias else 0), rtol=1e-3, atol=1e-4):
+        raise InputError("net: fedgen needs a net that ends in its last linear layer; leave this row out")
+
+
+def train_with_generated(
+    memory: Params,
+    message: Message,
+    device: Device,
+    step_id: StepId,
+    *,
+    training: Training,
+    maker: FeatureGenerator,
+    alpha: float,
+    decay: float,
+    generated: int,
+) -> tuple[Params, Update]:
+    """Train on the device's examples and on generated ones (5); send the model and the counts of labels."""
+    flat = flatten_net(device.net, starting_params({}, message, device, step_id))
+    weight = alpha * decay**step_id.round * generated / training.batch
+    pull = None
+    if weight and LABELS in message.extra:
+        pull = generated_pull(flat, message.extra, maker, weight, generated, step_id.generator("generated"))
+    moments = fit(flat, device, step_id, training, memory, pull=pull)
+    counts = torch.bincount(device.data.train.y, minlength=maker.classes)
+    return moments, Update(flat.params(), {LABELS: counts}, len(device.data.train))
+
+
+def generated_pull(
+    flat: FlatNet, sent: Params, maker: FeatureGenerator, weight: float, generated: int, draws: torch.Generator
+) -> Callable[[], None]:
+    """Return a function that adds the gradient of weight * CE of generated examples to the last layer's, by hand."""
+    module = load(maker.net, strip_prefix(GENERATOR, sent)).eval()
+    matrix, slopes = flat.leaves[maker.weight], flat.slopes[maker.weight]
+
+    def pull() -> None:
+        with torch.no_grad():
+            y, noise = maker.draw(sent[LABELS], generated, draws)
+            z = maker.make(module, y, noise)
+            logits = z.mm(matrix.t())
+            if maker.bias:
+                logits += flat.leaves[maker.bias]
+            slope = cross_entropy_slope(logits, y).mul_(weight / generated)
+            slopes.addmm_(slope.t(), z)
+            if maker.bias:
+                flat.slopes[maker.bias].add_(slope.sum(0))
+
+    return pull
+
+
+def teach(
+    server: Params, sent: Mapping[str, Update], turn: Turn, *, maker: FeatureGenerator, lessons: GeneratorTraining
+) -> tuple[Params, Mapping[str, Message], Report]:
+    """Average the models, train the generator on those sent (4), send both.
+
+    The server remembers the generator and its optimiser's memory. It reports generator_loss, the mean over the round's
+    steps of the first part of (4) in nats; nan for a round in which nobody had an example.
+    """
+    model = mean([update.params for update in sent.values()], by_size([update.size for update in sent.values()]))
+    counts = torch.stack([update.extra[LABELS] for update in sent.values()]).double()
+    if not counts.any():
+        return server, to_everyone(turn.names, Message(model)), report_series(generator_loss=math.nan)
+    labels = counts.sum(0) / counts.sum()
+    flat = flatten_net(maker.net, strip_prefix(GENERATOR, server))
+    moments = {name: leaf.clone() for name, leaf in strip_prefix(MOMENTS, server).items()}
+    heads = [(update.params[maker.weight], update.params.get(maker.bias or "")) for update in sent.values()]
+    loss = train_generator(flat, moments, maker, lessons, heads, counts, turn)
+    made = {f"{GENERATOR}{name}": leaf for name, leaf in flat.params().items()}
+    memory = {f"{MOMENTS}{name}": leaf for name, leaf in moments.items()}
+    messages = to_everyone(turn.names, Message(model, made | {LABELS: labels}))
+    return made | memory, messages, report_series(generator_loss=loss)
+
+
+def train_generator(
+    flat: FlatNet,
+    moments: Params,
+    maker: FeatureGenerator,
+    lessons: GeneratorTraining,
+    heads: list[tuple[Tensor, Tensor | None]],
+    counts: Tensor,
+    turn: Turn,
+) -> float:
+    """Train the generator; returns its mean loss.
+
+    heads: the M devices' last layers (K, d) and (K,). counts: (M, K), their examples by label.
+    """
+    training, draws = lessons.training(turn.round), turn.generator("generator")
+    update = optimiser_step(flat, training, moments)
+    matrices = torch.stack([matrix for matrix, _ in heads])
+    biases = torch.stack([torch.zeros(maker.classes) if bias is None else bias for _, bias in heads])
+    shares = (counts / counts.sum(0).clamp(min=1)).float()
+    total = 0.0
+    for _ in range(lessons.steps):
+        y, noise = maker.draw(counts.sum(0), lessons.batch, draws)
+        z = maker.make(flat.module, y, noise)
+        logits = torch.einsum("bd,mkd->mkb", z, matrices) + biases[:, :, None]
+        losses = cross_entropy(logits, y.expand(len(heads), -1), reduction="none")  # (M, B)
+        known = (losses * shares[:, y]).sum(0).mean()
+        flat.gradient.zero_()
+        torch.autograd.backward(known + lessons.diversity * diversity_loss(z, noise))
+        update(training.lr)
+        total += known.item()
+    return total / lessons.steps
+
+
+def diversity_loss(z: Tensor, noise: Tensor) -> Tensor:
+    """Return exp(-mean over pairs of mean |z - z'| times mean (eps - eps')^2): near 1 where all features are alike."""
+    apart = (z[:, None] - z).abs().mean(2)
+    unlike = (noise[:, None] - noise).square().mean(2)
+    return (-apart * unlike).mean().exp()
+
+
+def strip_prefix(prefix: str, params: Params) -> Params:
+    """Return the leaves whose names have the prefix, without it."""
+    return {name.removeprefix(prefix): leaf for name, leaf in params.items() if name.startswith(prefix)}

@@ -1,0 +1,69 @@
+"""FedAvg whose hard labels are smoothed by 1 - rho, rho as in DFL: the control of DFL's soft targets.
+
+At temperature 1 DFL's loss is cross-entropy against rho onehot(y) + (1 - rho) soft target; here the soft target is the
+even one (Szegedy et al. 2016), which nobody has to learn or to send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from fedcore.builders import control
+from fedcore.core.aggregation import average_models
+from fedcore.core.messages import initial_messages, received_model
+from fedcore.core.training import Training, fit, flatten_net, starting_params
+from fedcore.methods.dfl import soft_targets as distillation
+from fedcore.methods.dfl.soft_targets import Kind, Ratio, report_series, require_cross_entropy, smoothing_slope
+from fedcore.nets import require_equal
+from fedcore.types import (
+    Count,
+    Device,
+    Fraction,
+    Message,
+    Method,
+    Net,
+    Params,
+    Report,
+    Share,
+    Stage,
+    StepId,
+    Turn,
+    Update,
+)
+
+
+@control
+def label_smoothing(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    rounds: Count = 10,
+    fraction: Fraction = 1.0,
+    ratio: Kind = "threshold",
+    threshold: Share = 0.6,
+) -> Method:
+    """Build the control. rounds, fraction: as in fedavg. ratio, threshold: as in dfl; threshold 1 is fedavg."""
+    require_equal(nets)
+    require_cross_entropy("label_smoothing", training)
+    rho = distillation.ratio(ratio, threshold, rounds)
+    stage = Stage(partial(train_smoothed, training=training, rho=rho), partial(average, rho=rho), rounds, fraction)
+    return Method(partial(initial_messages, common=common), (stage,), received_model)
+
+
+def train_smoothed(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, rho: Ratio
+) -> tuple[Params, Update]:
+    """Train on labels smoothed by 1 - rho; with rho 1 this is FedAvg's training, bit by bit."""
+    flat = flatten_net(device.net, starting_params({}, message, device, step_id))
+    share = 1 - rho.at(step_id.round)
+    moments = fit(flat, device, step_id, training, memory, slope=smoothing_slope(share) if share else None)
+    return moments, Update(flat.params(), size=len(device.data.train))
+
+
+def average(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, rho: Ratio
+) -> tuple[Params, Mapping[str, Message], Report]:
+    """Average the models by examples; report rho."""
+    return *average_models(server, updates, turn), report_series(rho=rho.at(turn.round))

@@ -1,0 +1,107 @@
+"""SCAFFOLD (Karimireddy et al. 2020, Algorithm 1, option II): every step is corrected by what others' data would add.
+
+The server's variate c travels down beside the model, the change of a device's c_i up: twice FedAvg's traffic both ways
+(buffers, which have no gradient, travel with the model alone). A device keeps c_i to itself between its rounds.
+
+Departures. The server's step size is 1, as in the paper's experiments. K eta_l is the sum of the learning rates of the
+steps that were really taken, which is the same where the rate is constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+
+from fedcore.builders import trains
+from fedcore.core.aggregation import evenly, mean
+from fedcore.core.messages import initial_messages, received_model, to_everyone
+from fedcore.core.training import (
+    Training,
+    descend,
+    flatten_net,
+    learning_rates,
+    minibatches,
+    plain_step,
+    starting_params,
+    to_leaves,
+    to_vector,
+)
+from fedcore.nets import require_equal, use_generator
+from fedcore.types import (
+    Count,
+    Device,
+    Fraction,
+    InputError,
+    Message,
+    Method,
+    Net,
+    Params,
+    Public,
+    Stage,
+    StepId,
+    Turn,
+    Update,
+)
+
+
+@trains(optimiser="sgd", momentum=0.0)
+def scaffold(
+    *, nets: Mapping[str, Net], training: Training, common: bool, rounds: Count = 10, fraction: Fraction = 1.0
+) -> Method:
+    """Build SCAFFOLD. rounds, fraction: as in fedavg. Models are averaged evenly, as in the paper.
+
+    Only plain SGD: option II takes the mean gradient from how far the model moved, which a momentum or Adam changes.
+    """
+    require_equal(nets)
+    if training.optimiser != "sgd" or training.momentum:
+        way = "adam" if training.optimiser == "adam" else f"sgd with momentum {training.momentum}"
+        raise InputError(f"training.optimiser = {way}: scaffold needs plain sgd; use sgd and momentum 0")
+    stage = Stage(partial(train_corrected, training=training), average, rounds, fraction)
+    return Method(partial(begin, common=common), (stage,), received_model)
+
+
+def begin(public: Public, seed: int, *, common: bool) -> tuple[Params, Mapping[str, Message]]:
+    """Begin with c = 0, which is sent with the initial model, if any."""
+    _, messages = initial_messages(public, seed, common=common)
+    with use_generator(torch.Generator()):
+        module = next(iter(public.nets.values())).build()
+    variate = {name: torch.zeros_like(leaf).detach() for name, leaf in module.named_parameters()}
+    one = Message(next(iter(messages.values())).params, variate if common else {})
+    return variate, to_everyone(public.names, one)
+
+
+def train_corrected(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training
+) -> tuple[Params, Update]:
+    r"""Step along g(y) - c_i + c; then compute the new variate from the total change (lines 10 and 12, option II).
+
+    c_i+ = c_i - c + (x - y) / (K eta_l)
+
+    memory: c_i by leaf, empty before the first round, where it is zero. Sends y and c_i+ - c_i.
+    """
+    flat = flatten_net(device.net, starting_params({}, message, device, step_id))
+    x, mine, common = flat.vector.clone(), to_vector(flat, memory), to_vector(flat, message.extra)
+    correction = common - mine
+
+    def correct() -> None:
+        flat.gradient.add_(correction)
+
+    pull = correct if correction.any() else None
+    with use_generator(step_id.generator("noise")):
+        batches = minibatches(flat, len(device.data.train), training, step_id.generator("batches"))
+        descend(device.data.train, batches, plain_step(flat, training, len(batches), pull=pull))
+    way = sum(learning_rates(training, len(batches)))
+    change = (x - flat.vector) / way - common if way else torch.zeros_like(x)
+    return to_leaves(flat, mine + change), Update(flat.params(), to_leaves(flat, change), len(device.data.train))
+
+
+def average(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
+    """Average the models of those who took part (line 16); c <- c + sum dc_i / N, N counting all devices (line 17)."""
+    share = evenly(len(updates))
+    change = mean([update.extra for update in updates.values()], share)
+    part = len(updates) / len(turn.names)
+    variate = {name: leaf + part * change[name] for name, leaf in server.items()}
+    model = mean([update.params for update in updates.values()], share)
+    return variate, to_everyone(turn.names, Message(model, variate))

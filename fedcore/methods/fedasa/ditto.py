@@ -1,0 +1,56 @@
+"""Ditto (Li et al. 2021, Algorithm 1): FedAvg, and on each device a personal model held near the global one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from fedcore.core.aggregation import MEAN, Mixing, average_models
+from fedcore.core.messages import initial_messages
+from fedcore.core.training import Training, fit, flatten_net, proximal_pull, starting_params
+from fedcore.nets import require_equal
+from fedcore.types import Amount, Count, Device, Fraction, Message, Method, Model, Net, Params, Stage, StepId, Update
+
+GLOBAL = "global/"
+"""Prefix of the leaves in a device's memory that hold the moments of the global model's optimiser."""
+
+
+def ditto(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    rounds: Count = 10,
+    fraction: Fraction = 1.0,
+    strength: Amount = 0.01,
+    robust: Mixing = MEAN,
+) -> Method:
+    """Build Ditto. rounds, fraction, robust: as in fedavg. strength: lambda; 0 is local training.
+
+    Both models are trained in each round as `training` says, on the same minibatches: twice FedAvg's work.
+    """
+    require_equal(nets)
+    stage = Stage(
+        partial(train_both, training=training, strength=strength),
+        partial(average_models, mixing=robust),
+        rounds,
+        fraction,
+    )
+    return Method(partial(initial_messages, common=common), (stage,), personal)
+
+
+def train_both(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, strength: float
+) -> tuple[Params, Update]:
+    """Train and send the global model w^t; minimise F_k(v) + lambda/2 ||v - w^t||^2 for the personal model v."""
+    sent = flatten_net(device.net, starting_params({}, message, device, step_id))
+    anchor = sent.vector.clone()
+    shared = fit(sent, device, step_id, training, memory, prefix=GLOBAL)
+    mine = flatten_net(device.net, starting_params(memory, message, device, step_id))
+    moments = fit(mine, device, step_id, training, memory, pull=proximal_pull(mine, anchor, strength))
+    return {**mine.params(), **moments, **shared}, Update(sent.params(), size=len(device.data.train))
+
+
+def personal(memory: Params, message: Message) -> Model:
+    """Run the personal model; before a device's first round, the global one."""
+    return Model(({leaf: memory.get(leaf, x) for leaf, x in message.params.items()},))

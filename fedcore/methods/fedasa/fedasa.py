@@ -1,0 +1,298 @@
+"""FedASA (Deng et al. 2024, Algorithm 1): each device shares the stem and as many cells as fit its data and its budget.
+
+The server trains an auxiliary model on examples of its own. In the alignment rounds it finds for each device the cell
+whose features are nearest to those of the auxiliary model's cell l (8); from then on the device shares at that depth.
+Every round it aggregates each cell over the devices that share it (9) and sends each device its own part back.
+
+Departures. In the alignment rounds the paper's devices send their whole model (line 5); here the stem and all cells
+that their budget allows, which is all that (8) uses: heads are never sent. A device may share the stem alone (m = 0),
+as in Table VI; (8) prints m in [M]. In an alignment round (9) runs over the depths just found. With `common`, the
+server's first message is the whole initial model, whatever the budget, as in step (i) of Section III. The auxiliary
+model has an accuracy of 78.12 % (Sections III-B and V-A); the paper says neither which examples measure it nor where
+the model starts. Here the server holds out a share of its examples, stops training near that accuracy on them, and
+starts from leaves of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Literal, NamedTuple, TypeAlias
+
+import torch
+
+from fedcore.core.aggregation import MEAN, Mixing, hyper_model, sample_submodels
+from fedcore.core.messages import initial_messages, merge_models
+from fedcore.core.training import Training, accuracy, descend, flatten_net, minibatches, plain_step
+from fedcore.methods.fedasa.distances import FIGURES, Distance, distances, report
+from fedcore.methods.fedasa.sharing import train_shared
+from fedcore.nets import init, require_equal, shapes, use_generator
+from fedcore.nets.parts import leaves_up_to, max_depth, require_comparable
+from fedcore.types import (
+    Chance,
+    Count,
+    Data,
+    Depth,
+    Device,
+    InputError,
+    Message,
+    Method,
+    Net,
+    Params,
+    Positive,
+    Public,
+    Report,
+    Share,
+    Stage,
+    StepId,
+    Turn,
+    Update,
+    generator,
+    nbytes,
+)
+
+Budget: TypeAlias = dict[str, Positive] | list[Positive] | Positive | None
+"""C_k: the most bytes that a device may send in a round; one for all, one for each by name or in the devices' order;
+None: no limit."""
+
+Start: TypeAlias = Literal["own", "devices"]
+"""Where the auxiliary model starts: from leaves of its own, or from the devices' common initial model."""
+
+AUXILIARY, HYPER = "auxiliary/", "hyper/"
+"""Prefixes in the server's memory: the auxiliary model, its examples, accuracy and steps; the hyper-model."""
+
+SHORTER = tuple(eighths / 8 for eighths in range(1, 8))
+"""Lengths of the auxiliary model's last step that are tried, as fractions of it."""
+
+
+def fedasa(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    rounds: Count = 10,
+    alignment_rounds: Count = 1,
+    auxiliary: Depth | None = None,
+    auxiliary_init: Start = "own",
+    target: Share | None = 0.7812,
+    steps: Count = 500,
+    held_out: Chance = 0.2,
+    cell: Depth | None = None,
+    distance: Distance = "printed",
+    budget: Budget = None,
+    personal_lr: Positive | None = None,
+    robust: Mixing = MEAN,
+) -> Method:
+    """Build FedASA. All devices take part in every round.
+
+    rounds: T. alignment_rounds: t_0, the first of them. auxiliary: L, cells of the auxiliary model; None: as many as
+    the devices' nets have. auxiliary_init: where its training starts. target: the accuracy near which it ends; None:
+    only after `steps` minibatches, which it never exceeds. held_out: share of the server's examples that measure the
+    accuracy. cell: l, 0 to L; None: L // 2. distance: how features are compared. budget: C_k. personal_lr: eta_h;
+    None: training's rate, which is eta_g. robust: as in fedavg.
+    """
+    require_equal(nets)
+    net = next(iter(nets.values()))
+    require_comparable(net)
+    cells = max_depth(net) if auxiliary is None else auxiliary
+    if cells > max_depth(net):
+        raise InputError(
+            f"fedasa.auxiliary = {cells}: the devices' nets have {max_depth(net)} cells, it can have no more"
+        )
+    if cell is not None and cell > cells:
+        raise InputError(f"fedasa.cell = {cell}: the auxiliary model has cells 0 (the stem) to {cells}")
+    limits = depths_within(budget, nets)
+    aligning = min(alignment_rounds, rounds)
+    memory = net if cells == max_depth(net) else shorten(net, cells)
+    middle = cells // 2 if cell is None else cell
+    find = partial(align, net=net, auxiliary=memory, cell=middle, distance=distance, mixing=robust)
+    most = partial(train_most, limits=limits, training=training, personal_lr=personal_lr)
+    same = partial(train_same, training=training, personal_lr=personal_lr)
+    stages = (Stage(most, find, aligning), Stage(same, partial(mix, mixing=robust), rounds - aligning))
+    teach = partial(train_auxiliary, net=memory, training=training, target=target, steps=steps, held_out=held_out)
+    begin = partial(begin_aligning, auxiliary=memory, start=auxiliary_init, teach=teach, common=common)
+    return Method(begin, stages[: 1 + (rounds > aligning)], merge_models, figures=FIGURES)
+
+
+def shorten(net: Net, cells: int) -> Net:
+    """Return the same net with so many cells."""
+    if not isinstance(net.build, partial) or "cells" not in net.build.keywords:
+        raise InputError(f"fedasa.auxiliary = {cells}: only net.name = cells can be made with fewer cells; use null")
+    return Net(partial(net.build.func, *net.build.args, **{**net.build.keywords, "cells": cells}))
+
+
+def depths_within(budget: Budget, nets: Mapping[str, Net]) -> dict[str, int]:
+    """Return the greatest depth within each device's budget; refuses a budget below the size of the stem."""
+    if isinstance(budget, list):
+        if len(budget) != len(nets):
+            raise InputError(
+                f"fedasa.budget: {len(budget)} numbers for {len(nets)} devices ({', '.join(nets)}, in this order)"
+            )
+        budget = dict(zip(nets, budget, strict=True))
+    if isinstance(budget, dict):
+        if wrong := [name for name in budget if name not in nets]:
+            raise InputError(f"fedasa.budget: {', '.join(wrong)} is no device; the devices are {', '.join(nets)}")
+        if left := [name for name in nets if name not in budget]:
+            raise InputError(f"fedasa.budget: it must name every device; left out: {', '.join(left)}")
+    limits = {}
+    for name, net in nets.items():
+        leaves = init(net, torch.Generator())
+        costs = [nbytes({leaf: leaves[leaf] for leaf in leaves_up_to(net, m)}) for m in range(max_depth(net) + 1)]
+        here = budget[name] if isinstance(budget, dict) else math.inf if budget is None else budget
+        if here < costs[0]:
+            raise InputError(f"fedasa.budget: {name} has {here:.0f} bytes a round, the least that fits is {costs[0]}")
+        limits[name] = sum(cost <= here for cost in costs) - 1
+    return limits
+
+
+def begin_aligning(
+    public: Public, seed: int, *, auxiliary: Net, start: Start, teach: Callable[..., Lesson], common: bool
+) -> tuple[Params, Mapping[str, Message]]:
+    """Draw the initial model and train the auxiliary one; the server stores both.
+
+    The auxiliary model's leaves are named auxiliary/<leaf>, the server's examples auxiliary/x, its accuracy on the
+    held-out ones auxiliary/accuracy, its steps auxiliary/steps, and the hyper-model's leaves hyper/<leaf>.
+    """
+    if len(public.server_data) < 2:
+        raise InputError(
+            f"fedasa: the server has {len(public.server_data)} examples; the auxiliary model needs one to learn from "
+            "and one to be tested on (of all datasets, bearings and cwru alone give the server examples)"
+        )
+    _, messages = initial_messages(public, seed, common=common)
+    whole = init(next(iter(public.nets.values())), generator(seed, "init"))
+    first = whole if start == "devices" else init(auxiliary, generator(seed, "auxiliary", "init"))
+    lesson = teach({leaf: first[leaf] for leaf in shapes(auxiliary)}, public.server_data, seed=seed)
+    hyper = {f"{HYPER}{leaf}": x for leaf, x in whole.items() if common}
+    numbers = {
+        name: torch.tensor(float(x)).double() for name, x in (("accuracy", lesson.accuracy), ("steps", lesson.steps))
+    }
+    memory = lesson.params | {"x": public.server_data.x} | numbers
+    return hyper | {f"{AUXILIARY}{name}": x for name, x in memory.items()}, messages
+
+
+class Lesson(NamedTuple):
+    """The auxiliary model after `steps` minibatches, with its accuracy on held-out examples (a fraction)."""
+
+    params: Params
+    accuracy: float
+    steps: int
+
+
+def train_auxiliary(
+    start: Params,
+    data: Data,
+    *,
+    net: Net,
+    training: Training,
+    target: float | None,
+    steps: int,
+    held_out: float,
+    seed: int,
+) -> Lesson:
+    """Train on the server's examples, a share of them held out, until the accuracy on those reaches the target.
+
+    Returns the model whose accuracy was nearest to the target; without a target the one after all steps. One step can
+    move the accuracy by ten points, so shorter ones are tried in place of the step that reaches the target.
+    """
+    order = torch.randperm(len(data), generator=generator(seed, "auxiliary", "held out"))
+    count = min(max(round(held_out * len(data)), 1), len(data) - 1)
+    held, rest = (Data(data.x[index], data.y[index]) for index in (order[:count], order[count:]))
+    flat = flatten_net(net, start)
+    enough = replace(training, steps=steps)
+
+    def measure(number: int) -> Lesson:
+        params = flat.params()
+        return Lesson(params, accuracy(params, net, held), number)
+
+    def path(target: float) -> Iterator[Lesson]:
+        yield measure(0)
+        for number, batch in enumerate(batches, 1):
+            before = flat.vector.clone()
+            descend(rest, [batch], step)
+            reached = measure(number)
+            yield reached
+            if reached.accuracy >= target:
+                after = flat.vector.clone()
+                for share in SHORTER:
+                    flat.vector.copy_(before.lerp(after, share))
+                    yield measure(number)
+                return
+
+    with use_generator(generator(seed, "auxiliary", "noise")):
+        batches = minibatches(flat, len(rest), enough, generator(seed, "auxiliary"))
+        step = plain_step(flat, enough, len(batches))
+        if target is None:
+            descend(rest, batches, step)
+            return measure(len(batches))
+        aim = target
+        return min(path(aim), key=lambda lesson: abs(lesson.accuracy - aim))
+
+
+def train_most(
+    memory: Params,
+    message: Message,
+    device: Device,
+    step_id: StepId,
+    *,
+    limits: Mapping[str, int],
+    training: Training,
+    personal_lr: float | None,
+) -> tuple[Params, Update]:
+    """Train the whole model; send the stem and as many cells as the budget allows."""
+    shared = leaves_up_to(device.net, limits[device.name])
+    return train_shared(memory, message, device, step_id, shared=shared, training=training, personal_lr=personal_lr)
+
+
+def train_same(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, personal_lr: float | None
+) -> tuple[Params, Update]:
+    """Train the whole model; send the leaves that the message had."""
+    return train_shared(
+        memory, message, device, step_id, shared=message.params.keys(), training=training, personal_lr=personal_lr
+    )
+
+
+def align(
+    server: Params,
+    updates: Mapping[str, Update],
+    turn: Turn,
+    *,
+    net: Net,
+    auxiliary: Net,
+    cell: int,
+    distance: Distance,
+    mixing: Mixing = MEAN,
+) -> tuple[Params, Mapping[str, Message], Report]:
+    """Find the alignment vector m* (8), aggregate the cells (9) and sample (lines 5-17).
+
+    Report m*_k and the distances of every device, and for topic "auxiliary" the auxiliary model's accuracy and steps.
+    """
+    model = {leaf: server[f"{AUXILIARY}{leaf}"] for leaf in shapes(auxiliary)}
+    examples = Data(server[f"{AUXILIARY}x"], torch.empty(len(server[f"{AUXILIARY}x"])))
+    sent = {name: update.params for name, update in updates.items()}
+    apart = distances(net, sent, (auxiliary, model), cell, examples, distance)
+    depths = {name: int(d.argmin()) for name, d in apart.items()}
+    used = {
+        name: replace(update, params={leaf: update.params[leaf] for leaf in leaves_up_to(net, depths[name])})
+        for name, update in updates.items()
+    }
+    found = report(depths, apart)
+    taught = {word: server[f"{AUXILIARY}{word}"].item() for word in ("accuracy", "steps")}
+    return *aggregate(server, used, mixing), replace(
+        found, devices={**found.devices, "auxiliary": dict.fromkeys(depths, taught)}
+    )
+
+
+def mix(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, mixing: Mixing = MEAN
+) -> tuple[Params, Mapping[str, Message]]:
+    """Aggregate and sample; alignment is over, so drop the auxiliary model."""
+    return aggregate({name: x for name, x in server.items() if not name.startswith(AUXILIARY)}, updates, mixing)
+
+
+def aggregate(server: Params, updates: Mapping[str, Update], mixing: Mixing) -> tuple[Params, Mapping[str, Message]]:
+    """Replace the operators of the updates in the hyper-model (9), keep the others, and sample."""
+    hyper = hyper_model(updates, mixing)
+    return server | {f"{HYPER}{leaf}": x for leaf, x in hyper.items()}, sample_submodels(hyper, updates)

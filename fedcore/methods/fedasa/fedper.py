@@ -1,0 +1,44 @@
+"""FedPer (Arivazhagan et al. 2019): all layers except the last, the classifier, are shared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from fedcore.core.aggregation import MEAN, Mixing, exchange
+from fedcore.core.messages import initial_messages, merge_models
+from fedcore.core.training import Training
+from fedcore.methods.fedasa.sharing import train_shared
+from fedcore.nets import require_equal
+from fedcore.nets.parts import layers
+from fedcore.types import Count, Device, InputError, Message, Method, Net, Params, Positive, Stage, StepId, Update
+
+
+def fedper(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    rounds: Count = 10,
+    personal_lr: Positive | None = None,
+    robust: Mixing = MEAN,
+) -> Method:
+    """Build FedPer. All devices take part in every round.
+
+    personal_lr: of the last layer; None: training's. robust: as in fedavg.
+    """
+    require_equal(nets)
+    if any(len(layers(net)) < 2 for net in nets.values()):
+        raise InputError("net: fedper keeps the last layer to each device, this net has no other to share")
+    stage = Stage(
+        partial(train_base, training=training, personal_lr=personal_lr), partial(exchange, mixing=robust), rounds
+    )
+    return Method(partial(initial_messages, common=common), (stage,), merge_models)
+
+
+def train_base(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, personal_lr: float | None
+) -> tuple[Params, Update]:
+    """Train all layers and send all except the last."""
+    base = [leaf for layer in [*layers(device.net).values()][:-1] for leaf in layer]
+    return train_shared(memory, message, device, step_id, shared=base, training=training, personal_lr=personal_lr)

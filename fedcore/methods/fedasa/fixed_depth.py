@@ -1,0 +1,88 @@
+"""G-sharing (Deng et al. 2024, Fig. 3b): all devices share the stem and the same number of cells, alpha_0 to alpha_M.
+
+With depth null nobody shares anything: local training, in rounds. With depth random it is FedASA's control: does it
+matter which depth a device is given?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Literal, TypeAlias
+
+import torch
+
+from fedcore.core.aggregation import MEAN, Mixing, exchange
+from fedcore.core.messages import initial_messages, merge_models
+from fedcore.core.training import Training
+from fedcore.methods.fedasa.sharing import train_shared
+from fedcore.nets import require_equal
+from fedcore.nets.parts import leaves_up_to, max_depth
+from fedcore.types import (
+    Count,
+    Depth,
+    Device,
+    InputError,
+    Message,
+    Method,
+    Net,
+    Params,
+    Positive,
+    Stage,
+    StepId,
+    Update,
+    generator,
+)
+
+Choice: TypeAlias = Depth | Literal["random"] | None
+
+
+def fixed_depth(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    rounds: Count = 10,
+    depth: Choice = 1,
+    personal_lr: Positive | None = None,
+    robust: Mixing = MEAN,
+) -> Method:
+    """Build it. All devices take part in every round.
+
+    depth: cells that are shared besides the stem, 0 to M (of nets without cells: layers after the first, the last one
+    never); null: nothing; random: drawn for each device, evenly from 0 to M. personal_lr: of the personal part; None:
+    training's. robust: as in fedavg.
+    """
+    require_equal(nets)
+    for net in nets.values():
+        if depth is not None and not 0 <= (0 if depth == "random" else depth) <= max_depth(net):
+            raise InputError(
+                f"fixed_depth.depth = {depth!r}: this net's depths are 0 to {max_depth(net)}, random and null"
+            )
+    stage = Stage(
+        partial(train_upto, training=training, depth=depth, personal_lr=personal_lr),
+        partial(exchange, mixing=robust),
+        rounds,
+    )
+    return Method(partial(initial_messages, common=common), (stage,), merge_models)
+
+
+def train_upto(
+    memory: Params,
+    message: Message,
+    device: Device,
+    step_id: StepId,
+    *,
+    training: Training,
+    depth: Choice,
+    personal_lr: float | None,
+) -> tuple[Params, Update]:
+    """Train the whole model; send the stem and the cells up to the device's depth."""
+    here = draw_depth(device.net, step_id.seed, device.name) if depth == "random" else depth
+    shared = () if here is None else leaves_up_to(device.net, here)
+    return train_shared(memory, message, device, step_id, shared=shared, training=training, personal_lr=personal_lr)
+
+
+def draw_depth(net: Net, seed: int, name: str) -> int:
+    """Return a depth from 0 to M that depends on the seed and the device's name alone."""
+    return int(torch.randint(max_depth(net) + 1, (), generator=generator(seed, name, "depth")))

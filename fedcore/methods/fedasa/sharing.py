@@ -1,0 +1,40 @@
+"""Training of a net whose first parts are shared and whose other parts are personal (FedASA, Section III; FedPer)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from fedcore.core.training import WHOLE, FlatNet, Pieces, Training, fit, flatten_net, starting_params
+from fedcore.types import Device, Message, Params, StepId, Update
+
+
+def train_shared(
+    memory: Params,
+    message: Message,
+    device: Device,
+    step_id: StepId,
+    *,
+    shared: Collection[str],
+    training: Training,
+    personal_lr: float | None,
+) -> tuple[Params, Update]:
+    r"""Train shared theta and personal phi together; send theta (Algorithm 1, lines 21-24).
+
+    theta <- theta - eta_g grad L,  phi <- phi - eta_h grad L   (13)
+
+    shared: the leaves of theta, the net's first ones. eta_g is training's rate, eta_h personal_lr (None: the same).
+    Leaves of the message replace those in memory, which is the device's whole model after its last training.
+    """
+    flat = flatten_net(device.net, starting_params({}, Message({**memory, **message.params}), device, step_id))
+    moments = fit(flat, device, step_id, training, memory, pieces=cut_pieces(flat, shared, training.lr, personal_lr))
+    params = flat.params()
+    sent = {leaf: x for leaf, x in params.items() if leaf in shared}
+    return params | moments, Update(sent, size=len(device.data.train))
+
+
+def cut_pieces(flat: FlatNet, shared: Collection[str], lr: float, personal_lr: float | None) -> Pieces:
+    """Cut the vector at the first personal leaf."""
+    personal = [leaf.storage_offset() for name, leaf in flat.leaves.items() if name not in shared]
+    if personal_lr is None or personal_lr == lr or not personal:
+        return WHOLE
+    return ((slice(None, personal[0]), 1.0), (slice(personal[0], None), personal_lr / lr))

@@ -1,0 +1,255 @@
+r"""One exchange of sums: ridge regression on random features, solved by the server in closed form.
+
+    phi = [relu(x W), 1],  G = sum phi' phi,  B = sum phi' Y,  M = (sum_i G_i + lambda I)^-1 sum_i B_i
+
+W (D, F) comes from a seed that all devices know, so that nothing is trained and the solution is that of all examples
+in one place, however they are divided. This is the idea of AFL (He et al. 2025, "AFL: A Single-Round Analytic Approach
+for Federated Learning with Pre-trained Models"). Departures: the features are random instead of a pre-trained net's
+(Rahimi and Recht 2007), and devices send sums instead of local solutions with the matrices that merge them.
+
+The devices run a net of their own kind, D -> F -> K, whatever `net` says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedcore.core.secure_sum import from_integers, gaussian_noise, mask, to_integers
+from fedcore.core.training import SCORING_BATCH
+from fedcore.methods.one_shot import closed_form as closed
+from fedcore.nets.features import net as features_net
+from fedcore.types import (
+    Amount,
+    Chance,
+    Count,
+    Data,
+    Device,
+    InputError,
+    Message,
+    Method,
+    Model,
+    Net,
+    Params,
+    Positive,
+    Public,
+    Report,
+    Stage,
+    StepId,
+    Turn,
+    Update,
+    step_word,
+)
+
+PLAN = "plan"
+"""The leaf of a message that every device starts from: the run's seed, the numbers of an example and the classes, (3,)
+int64."""
+
+GRAM, TARGETS, AXES, RESIDUAL = "gram", "targets", "axes", "residual"
+"""Leaves of an update: G's upper triangle, B (F + 1, K), or in place of G its sketch (F + 1, r) and (F + 1,)."""
+
+REG = 1e-4
+
+MOST_FEATURES = 20_000
+"""Above it the sums alone take gigabytes."""
+
+
+def analytic(
+    *,
+    nets: Mapping[str, Net],
+    features: Count = 2000,
+    reg: Amount | None = None,
+    rank: Count | None = None,
+    precision: Literal["float64", "float32"] = "float64",
+    sums: Literal["plain", "masked"] = "plain",
+    clip: Positive | None = None,
+    epsilon: Positive | None = None,
+    delta: Chance = 1e-5,
+) -> Method:
+    """Build the method.
+
+    features: F, width of the random layer. reg: lambda relative to the mean of G's diagonal. None: the server chooses
+    it by generalised cross-validation (:func:`fedcore.methods.one_shot.closed_form.cross_validated`), since a small one
+    is at its worst where there are about as many examples as features; with a rank or a clip, whose sums do not allow
+    it, REG. rank: devices send the r largest axes of G and the rest of its diagonal, and need at least r examples;
+    None: G itself. precision: of the numbers that devices send; float32 halves them. sums: "plain", or "masked", of
+    which the server sees no device's part. clip: longest phi of an example; longer ones are shortened. epsilon, delta:
+    devices add noise, with which the sums are (epsilon, delta)-differentially private with respect to an example; None:
+    no noise. With masked sums each adds the share that makes their total private, and trusts the others to do so.
+    """
+    _check(features, rank, sums, clip, epsilon)
+    if reg is None and (rank is not None or clip is not None):
+        reg = REG
+    noise = noise_of(epsilon, delta, clip, len(nets) if sums == "masked" else 1)
+    local = partial(
+        send_sums, features=features, rank=rank, precision=precision, clip=clip, noise=noise,
+        partners=tuple(sorted(nets)) if sums == "masked" else (),
+    )  # fmt: skip
+    # Noise moves an eigenvalue by about twice its deviation times the square root of their number (Wigner's law); half
+    # as much again keeps the smallest one clear of zero.
+    spread = 3 * noise * math.sqrt(len(nets) * (features + 1))
+    stage = Stage(local, partial(fit_output, features=features, reg=reg, spread=spread))
+    shift = reg is None or reg + spread > 0
+    return Method(begin, (stage,), deploy, check=partial(check_sizes, features=features, rank=rank, shift=shift))
+
+
+def _check(features: int, rank: int | None, sums: str, clip: float | None, epsilon: float | None) -> None:
+    """Refuse settings that exclude one another."""
+    if features > MOST_FEATURES:
+        raise InputError(f"analytic.features = {features}: must be at most {MOST_FEATURES}")
+    if epsilon is not None and clip is None:
+        raise InputError(
+            f"analytic.epsilon = {epsilon}: needs analytic.clip, since noise hides examples up to a length"
+        )
+    if rank is not None and rank > features + 1:
+        raise InputError(f"analytic.rank = {rank}: must be at most features + 1 = {features + 1}")
+    if rank is not None and (sums == "masked" or epsilon is not None):
+        raise InputError(
+            f"analytic.rank = {rank}: sketches cannot be masked or noised; leave out rank, or sums and epsilon"
+        )
+
+
+def check_sizes(sizes: Mapping[str, int], *, features: int, rank: int | None, shift: bool) -> None:
+    """Refuse too few examples for the rank, or for a solution. shift: whether lambda is above 0."""
+    for name, size in sizes.items():
+        require_rank(rank, name, size)
+    if not shift and sum(sizes.values()) <= features:
+        raise InputError(
+            f"analytic.reg = 0: {sum(sizes.values())} examples do not determine {features + 1} weights of a class; "
+            "set a larger reg, or fewer features"
+        )
+
+
+def require_rank(rank: int | None, name: str, size: int) -> None:
+    """Refuse a rank above a device's number of examples, unless it has none."""
+    if rank is not None and 0 < size < rank:
+        raise InputError(f"analytic.rank = {rank}: {name} has {size} examples, must be at most {size}")
+
+
+def noise_of(epsilon: float | None, delta: float, clip: float | None, devices: int) -> float:
+    r"""Return the deviation of one device's noise. devices: so many of them make a noise of the whole deviation.
+
+    An example of length c changes G, of which each number off the diagonal is sent once, by at most c^2 and B by c:
+    together by sqrt(c^4 + c^2).
+    """
+    if epsilon is None or clip is None:
+        return 0.0
+    return gaussian_noise(epsilon, delta, math.sqrt(clip**4 + clip**2)) / math.sqrt(devices)
+
+
+def begin(public: Public, seed: int) -> tuple[Params, Mapping[str, Message]]:
+    """Tell every device the seed, the numbers of an example and the classes."""
+    plan = {PLAN: torch.tensor([seed, public.test.x.shape[1:].numel(), public.classes])}
+    return plan, dict.fromkeys(public.names, Message(extra=plan))
+
+
+@step_word("sum")
+def send_sums(
+    memory: Params,
+    message: Message,
+    device: Device,
+    step_id: StepId,
+    *,
+    features: int,
+    rank: int | None,
+    precision: str,
+    clip: float | None,
+    noise: float,
+    partners: Collection[str],
+) -> tuple[Params, Update]:
+    """Send G and B of the device's labelled examples."""
+    seed, inputs, classes = message.extra[PLAN].tolist()
+    data = device.data.train
+    if len(data) and data.x[0].numel() != inputs:
+        raise InputError(
+            f"analytic: {device.name} has examples of {data.x[0].numel()} numbers, the shared test set of {inputs}"
+        )
+    require_rank(rank, device.name, len(data))
+    gram, targets = add_examples(data, closed.random_weights(inputs, features, seed), classes, clip)
+    if rank is None:
+        leaves = {GRAM: closed.triangle(gram), TARGETS: targets}
+    else:
+        leaves = {**dict(zip((AXES, RESIDUAL), closed.sketch(gram, rank), strict=True)), TARGETS: targets}
+    if noise:
+        draws = step_id.generator("noise")
+        for name, leaf in leaves.items():
+            leaves[name] = leaf + noise * torch.randn(leaf.shape, dtype=leaf.dtype, generator=draws)
+    for name, leaf in leaves.items():
+        if partners:
+            leaves[name] = mask(to_integers(leaf, device.name, len(partners)), name, device.name, partners, seed)
+        else:
+            leaves[name] = leaf.to(getattr(torch, precision))
+    return {}, Update(extra=leaves)
+
+
+def add_examples(data: Data, weights: Tensor, classes: int, clip: float | None) -> tuple[Tensor, Tensor]:
+    """Return G (F + 1, F + 1) and B (F + 1, K) of some examples."""
+    size = len(weights) + 1
+    gram, targets = torch.zeros(size, size, dtype=torch.float64), torch.zeros(size, classes, dtype=torch.float64)
+    for start in range(0, len(data), SCORING_BATCH):
+        part = slice(start, start + SCORING_BATCH)
+        phi = closed.random_features(data.inputs(part), weights)
+        phi = phi if clip is None else closed.clip_rows(phi, clip)
+        gram += phi.T @ phi
+        targets += closed.class_sums(phi, data.y[part], classes)
+    return gram, targets
+
+
+@step_word("solve")
+def fit_output(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, features: int, reg: float | None, spread: float
+) -> tuple[Params, Mapping[str, Message], Report]:
+    """Send everyone the output layer that fits the sums of all devices; a chosen ridge is in the report.
+
+    spread: added to lambda, so that noise leaves G positive definite.
+    """
+    size, classes = features + 1, int(server[PLAN][2])
+    sketched = any(AXES in update.extra for update in updates.values())
+    gram = gather(updates, [AXES, RESIDUAL], size) if sketched else add_up(updates, GRAM, (size * (size + 1) // 2,))
+    targets = add_up(updates, TARGETS, (size, classes))
+    gram = gram if sketched else closed.from_triangle(gram, size)
+    ridge = closed.cross_validated(gram, targets) if reg is None else reg
+    found = closed.ridge(gram, targets, ridge, spread)
+    if found is None:
+        raise InputError(
+            f"analytic.reg = {ridge}: the devices' examples do not determine {size} weights of a class (fewer examples "
+            "than features, or too much noise); set a larger reg, or fewer features"
+        )
+    layer = {"output.weight": found[:-1].T.float().contiguous(), "output.bias": found[-1].float()}
+    report = Report(series={"analytic": {"reg": ridge}}) if reg is None else Report()
+    return server, dict.fromkeys(turn.names, Message(layer, server)), report
+
+
+def add_up(updates: Mapping[str, Update], leaf: str, shape: tuple[int, ...]) -> Tensor:
+    """Return the sum of a leaf over the devices, in the order of their names, float64; masked ones cancel in it."""
+    for name, update in updates.items():
+        closed.require_sums(name, update.extra.get(leaf, torch.empty(0)), shape, leaf)
+    first, *others = (updates[name].extra[leaf] for name in sorted(updates))
+    total = first.clone() if first.dtype == torch.int64 else first.double()
+    for leaf_of_other in others:
+        total = total + leaf_of_other
+    return from_integers(total) if total.dtype == torch.int64 else total
+
+
+def gather(updates: Mapping[str, Update], leaves: Collection[str], size: int) -> Tensor:
+    """Return the sum of the sketched Gram matrices, (F + 1, F + 1)."""
+    total = torch.zeros(size, size, dtype=torch.float64)
+    for name in sorted(updates):
+        axes, residual = (updates[name].extra.get(leaf, torch.empty(0)) for leaf in leaves)
+        closed.require_sums(name, axes, (size, axes.shape[-1]), AXES)
+        closed.require_sums(name, residual, (size,), RESIDUAL)
+        total += closed.from_sketch(axes, residual)
+    return total
+
+
+def deploy(memory: Params, message: Message) -> Model:
+    """Run the random layer, drawn again from the seed, and the output layer that the server sent."""
+    seed, inputs, classes = message.extra[PLAN].tolist()
+    features = message.params["output.weight"].shape[1]
+    layers = {"features.weight": closed.random_weights(inputs, features, seed), **message.params}
+    return Model((layers,), net=features_net(inputs, features, classes))

@@ -1,0 +1,64 @@
+"""An ensemble: every device gets all models, and they vote.
+
+One exchange; the price is paid downwards and at every prediction: M models are sent to each device, which runs all of
+them. Each vote is weighted by what its device has seen of the class, for which FedOV (ICLR 2023) lets devices learn an
+"unknown" answer; here they send the counts of their labels. See :mod:`fedcore.methods.one_shot.ensembles` and
+docs/one_round.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from fedcore.core.messages import initial_messages, to_everyone
+from fedcore.core.training import Training, train
+from fedcore.methods.one_shot.ensembles import (
+    COUNTS,
+    Voting,
+    deploy_ensemble,
+    deploy_personal,
+    gather_counts,
+    kinds_of,
+    pack_ensemble,
+    personalise,
+    send_model,
+)
+from fedcore.types import Message, Method, Net, Params, Stage, Turn, Update
+
+
+def ensemble(
+    *, nets: Mapping[str, Net], training: Training, common: bool, weights: Voting = "counts", personal: bool = False
+) -> Method:
+    """Build the ensemble.
+
+    weights: of the votes: "counts" (for each class, by the devices' examples of it), "size" (by all their examples),
+    "even", or "entropy" (of their labels). personal: each device corrects the answer by its own labels' frequencies and
+    mixes it with its own model's, as is best on its validation examples. Devices' nets may differ.
+    """
+    deploy = partial(deploy_ensemble, kinds=kinds_of(nets))
+    stages = (
+        Stage(partial(train, training=training), None),
+        Stage(partial(send_model, personal=personal), partial(send_all, nets=nets, weights=weights, personal=personal)),
+    )
+    begin = partial(initial_messages, common=common)
+    if not personal:
+        return Method(begin, stages, deploy)
+    last = Stage(partial(personalise, common=deploy), None)
+    return Method(begin, (*stages, last), partial(deploy_personal, common=deploy))
+
+
+def send_all(
+    server: Params,
+    updates: Mapping[str, Update],
+    turn: Turn,
+    *,
+    nets: Mapping[str, Net],
+    weights: Voting,
+    personal: bool,
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send everyone all models and their weights."""
+    extra = pack_ensemble(updates, turn, weights, nets)
+    if personal:
+        extra[COUNTS] = gather_counts(updates, turn).sum(0)
+    return server, to_everyone(turn.names, Message(extra=extra))

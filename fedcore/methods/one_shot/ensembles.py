@@ -1,0 +1,183 @@
+r"""Models that vote: the weights that follow from devices' counts of labels, and a device's share in the answer.
+
+    e_c(x) ~ sum_i w_ic softmax_c(z_i(x))        normalised over the classes c; z_i: the logits of device i's model
+
+Devices train once, on their own. Counts of labels n_ic travel beside the models, a number per class. Whoever has no
+labelled example has no vote, and its model goes no further.
+
+A personal answer corrects the prior of the common one and mixes in the device's own model:
+
+    g_c(x) ~ p_c(x)^2 pi_ic / pi_c               p: the common model's probabilities; pi_ic = (n_ic + 1) / (n_i + K),
+    (1 - s) softmax(z_i(x)) + s g(x)             pi: the same of all devices' counts
+
+The device takes the share s, of 0, .1, ..., 1, that is most accurate on its own validation examples, the median of
+those that tie. Nothing more is sent than the sum of all counts, downwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fedcore.core.evaluation import combine, outputs
+from fedcore.core.messages import WEIGHTS, pack_models, unpack_models
+from fedcore.core.training import predict
+from fedcore.nets import key
+from fedcore.types import Deploy, Device, Message, Model, Net, Params, StepId, Turn, Update, step_word
+
+Voting: TypeAlias = Literal["counts", "size", "even", "entropy"]
+
+COUNTS, SHARE, ODDS = "labels/counts", "personal/share", "personal/odds"
+"""Leaves: labelled training examples by class (K,) int64, of a device in its update, of all devices in a message; in a
+device's memory, the share s of the common model and pi_i / pi (K,)."""
+
+KINDS = "kinds"
+"""The leaf of a message of models whose nets differ: each one's place among the kinds of nets, (M,) int64."""
+
+SHARES = tuple(tenths / 10 for tenths in range(11))
+
+
+# steps of devices
+
+
+@step_word("offer")
+def send_model(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, personal: bool
+) -> tuple[Params, Update]:
+    """Send the model and the counts of labels. personal: the device keeps its model."""
+    update = Update(memory, {COUNTS: count_labels(memory, device)}, len(device.data.train))
+    return memory if personal else {}, update
+
+
+def count_labels(params: Params, device: Device) -> Tensor:
+    """Return the labelled training examples of each class, (K,) int64. params: a model of the device's net."""
+    classes = predict(params, device.net, device.data.train.x[:1], 1).shape[1]
+    return torch.bincount(device.data.train.y, minlength=classes)
+
+
+@step_word("personalise")
+def personalise(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, common: Deploy
+) -> tuple[Params, Update]:
+    """Choose the device's share of the common model; without validation examples it runs the common model alone.
+
+    common: returns the common model. For a stage that sends nothing: the update becomes the memory.
+    """
+    if len(device.data.val) == 0:
+        return {}, Update()
+    odds = prior_odds(count_labels(memory, device), message.extra[COUNTS])
+    x, y = device.data.val.inputs(), device.data.val.y
+    own, other = Model((memory,)), adapted_model(common(memory, message), odds)
+    share = best_share(outputs(own, device.net, x), outputs(other, device.net, x), y)
+    return {}, Update(memory | {SHARE: torch.tensor(share), ODDS: odds})
+
+
+def best_share(own: Tensor, other: Tensor, y: Tensor) -> float:
+    """Return the share of `other` with the most correct answers: the median of those that tie.
+
+    own, other: log-probabilities (N, K); y (N,).
+    """
+    hits = [int((combine([own, other], (1 - s, s)).argmax(1) == y).sum()) for s in SHARES]
+    return median(s for s, count in zip(SHARES, hits, strict=True) if count == max(hits))
+
+
+def prior_odds(mine: Tensor, everyones: Tensor) -> Tensor:
+    """Return pi_i / pi, (K,) float32, from counts of labels (K,)."""
+    own, common = ((n.double() + 1) / (n.sum() + len(n)) for n in (mine, everyones))
+    return (own / common).float()
+
+
+# models
+
+
+def adapted_model(common: Model, odds: Tensor) -> Model:
+    """Return the common model with a device's prior: p_c^2 odds_c, normalised. odds: pi_i / pi (K,)."""
+    return Model((common,), (tuple(odds.tolist()),), power=2.0)
+
+
+def personal_model(own: Params, common: Model, share: float, odds: Tensor) -> Model:
+    """Return the mixture of a device's model and the adapted common one."""
+    return Model((own, adapted_model(common, odds)), (1 - share, share))
+
+
+def deploy_personal(memory: Params, message: Message, *, common: Deploy) -> Model:
+    """Run the personal mixture, or the common model before it and without validation examples."""
+    if SHARE not in memory:
+        return common(memory, message)
+    own = {name: leaf for name, leaf in memory.items() if name not in (SHARE, ODDS)}
+    return personal_model(own, common(own, message), float(memory[SHARE]), memory[ODDS])
+
+
+def deploy_ensemble(memory: Params, message: Message, *, kinds: Sequence[Net] = ()) -> Model:
+    """Run all models received; before that the device's own, or the initial one. kinds: see `kinds_of`."""
+    if WEIGHTS not in message.extra:
+        return Model((memory or message.params,))
+    voters = unpack_models(message.extra)
+    if not kinds:
+        return voters
+    which = message.extra[KINDS].tolist()
+    models = (Model((params,), net=kinds[k]) for params, k in zip(voters.params, which, strict=True))
+    return replace(voters, members=tuple(models))
+
+
+def kinds_of(nets: Mapping[str, Net]) -> tuple[Net, ...]:
+    """Return the architectures in the order of their first devices; none where all are equal."""
+    kinds: dict[bytes, Net] = {}
+    for net in nets.values():
+        kinds.setdefault(key(net), net)
+    return tuple(kinds.values()) if len(kinds) > 1 else ()
+
+
+# steps of the server
+
+
+def gather_counts(updates: Mapping[str, Update], turn: Turn) -> Tensor:
+    """Return the devices' counts of labels in the order of their names, (C, K)."""
+    return torch.stack([updates[name].extra[COUNTS] for name in turn.names])
+
+
+def voting_weights(counts: Tensor, voting: Voting) -> Tensor:
+    r"""Return the weight of each device's vote, (C, K) float64 for "counts" and else (C,); columns on the simplex.
+
+    counts:  n_ic / sum_j n_jc
+    size:    n_i / sum_j n_j
+    even:    the same for all
+    entropy: h_i / sum_j h_j, h_i the entropy of device i's labels: more for devices that know more classes
+
+    counts: (C, K) labelled examples. Devices without any have weight 0 (if there is none at all, all vote). Where
+    nobody has a weight, such as for a class that nobody holds, the others' votes are even.
+    """
+    n = counts.double()
+    size = n.sum(1)
+    voters = (size > 0).double() if size.any() else torch.ones_like(size)
+    match voting:
+        case "counts":
+            weight, voters = n, voters[:, None]
+        case "size":
+            weight = size
+        case "even":
+            weight = voters
+        case "entropy":
+            weight = torch.special.entr(n / size.clamp(min=1)[:, None]).sum(1)
+    total = weight.sum(0)
+    return torch.where(total > 0, weight / total.clamp(min=1e-300), voters / voters.sum())
+
+
+def elect(updates: Mapping[str, Update], turn: Turn, voting: Voting) -> tuple[list[str], Tensor]:
+    """Return the names of the devices whose vote counts, and their weights (M,) or (M, K) float32."""
+    weights = voting_weights(gather_counts(updates, turn), voting).float()
+    votes = weights.reshape(len(weights), -1).any(1)
+    return [turn.names[i] for i in votes.nonzero()[:, 0].tolist()], weights[votes]
+
+
+def pack_ensemble(updates: Mapping[str, Update], turn: Turn, voting: Voting, nets: Mapping[str, Net]) -> Params:
+    """Return the voters' models, their weights and, where nets differ, their kinds, for a message."""
+    voters, weights = elect(updates, turn, voting)
+    packed = pack_models([updates[name].params for name in voters], weights)
+    keys = [key(net) for net in kinds_of(nets)]
+    return packed | ({KINDS: torch.tensor([keys.index(key(nets[name])) for name in voters])} if keys else {})

@@ -1,0 +1,146 @@
+"""Distillation on Gaussian draws: one exchange, one net, and no data at the server.
+
+Each device sends its model and, for each class of which it has enough examples, a Gaussian of them: the mean, a few
+principal directions and the variances (:mod:`fedcore.methods.one_shot.gaussians`). The server draws examples from the
+Gaussians and trains a fresh net on them. A draw's target is half its label and half the answer of the ensemble of all
+models, weighted by counts of labels (:mod:`fedcore.methods.one_shot.ensembles`). Nets may differ: each architecture
+gets its own.
+
+`recommended` is the same with personal answers on devices that have validation examples: the row of a user who asks
+for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from fedcore.core.evaluation import combine
+from fedcore.core.messages import initial_messages, to_weights
+from fedcore.core.training import SCORING_BATCH, Training, predict, train
+from fedcore.methods.one_shot.ensembles import (
+    COUNTS,
+    Voting,
+    deploy_personal,
+    elect,
+    gather_counts,
+    personalise,
+    send_model,
+)
+from fedcore.methods.one_shot.gaussians import ALL, Sketches, draw, learn, read_sketch, sketch, targets_of
+from fedcore.nets import key
+from fedcore.types import (
+    Device,
+    InputError,
+    Message,
+    Method,
+    Model,
+    Net,
+    Params,
+    Report,
+    Stage,
+    StepId,
+    Turn,
+    Update,
+    step_word,
+)
+
+__all__ = ["gaussian_distillation", "recommended"]
+
+CHUNK = 8192
+"""Draws that the ensemble answers at a time; bounds memory."""
+
+
+def gaussian_distillation(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    sketches: Sketches,
+    weights: Voting = "counts",
+    personal: bool = False,
+) -> Method:
+    """Build the distillation on Gaussian draws.
+
+    rank (15): most principal directions of a class. minimum (20): least examples of a class on a device of which it
+    tells. draws (60,000): drawn examples. hard (.5): the label's share in a draw's target. epochs (10), batch (128), lr
+    (.001): of the net's training, by Adam with a cosine schedule. weights: of the ensemble's votes, as in ensemble.
+    personal: each device corrects the answer by its own labels' frequencies and mixes it with its own model's, as is
+    best on its validation examples.
+    """
+    local = partial(send_sketch, personal=personal, rank=sketches.rank, minimum=sketches.minimum)
+    server = partial(distil, nets=nets, sketches=sketches, weights=weights, personal=personal)
+    stages = (Stage(partial(train, training=training), None), Stage(local, server))
+    begin, check = partial(initial_messages, common=common), partial(check_sizes, minimum=sketches.minimum)
+    if not personal:
+        return Method(begin, stages, deploy_distilled, check=check)
+    last = Stage(partial(personalise, common=deploy_distilled), None)
+    return Method(begin, (*stages, last), partial(deploy_personal, common=deploy_distilled), check=check)
+
+
+def recommended(*, nets: Mapping[str, Net], training: Training, common: bool, sketches: Sketches) -> Method:
+    """Build gaussian_distillation with `personal: true`: a device without validation data runs the common net alone.
+
+    Settings as in gaussian_distillation.
+    """
+    return gaussian_distillation(nets=nets, training=training, common=common, sketches=sketches, personal=True)
+
+
+def check_sizes(sizes: Mapping[str, int], *, minimum: int) -> None:
+    """Refuse data of which no device may tell anything."""
+    if max(sizes.values()) < minimum:
+        raise InputError(f"minimum = {minimum}: no device has as many labelled examples; lower it")
+
+
+@step_word("sketch")
+def send_sketch(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, personal: bool, rank: int, minimum: int
+) -> tuple[Params, Update]:
+    """Send the model, the counts of labels and the Gaussians."""
+    kept, update = send_model(memory, message, device, step_id, personal=personal)
+    classes = len(update.extra[COUNTS])
+    return kept, replace(update, extra=update.extra | sketch(device.data.train, classes, rank, minimum))
+
+
+def distil(
+    server: Params,
+    updates: Mapping[str, Update],
+    turn: Turn,
+    *,
+    nets: Mapping[str, Net],
+    sketches: Sketches,
+    weights: Voting,
+    personal: bool,
+) -> tuple[Params, Mapping[str, Message], Report]:
+    """Draw examples, ask the ensemble and train a fresh net of each architecture; one Gaussian is needed."""
+    known, counts = {name: read_sketch(updates[name].extra) for name in turn.names}, gather_counts(updates, turn)
+    check_sizes(dict(zip(turn.names, counts.sum(1).tolist(), strict=True)), minimum=sketches.minimum)
+    x, y = draw(known, counts, sketches.draws, turn.generator("draws"))
+    voters, votes = elect(updates, turn, weights)
+    answers = torch.cat([
+        combine([predict(updates[name].params, nets[name], part, SCORING_BATCH) for name in voters], to_weights(votes))
+        for part in torch.split(x, CHUNK)
+    ])  # fmt: skip
+    targets = targets_of(y, answers.exp(), sketches.hard)
+    extra = {COUNTS: counts.sum(0)} if personal else {}
+    kinds = {key(nets[name]): nets[name] for name in turn.names}
+    made = {k: Message(learn(net, x, targets, sketches.training, turn), extra) for k, net in kinds.items()}
+    return server, {name: made[key(nets[name])] for name in turn.names}, report(known, counts, sketches.minimum)
+
+
+def report(known: Mapping[str, Mapping[int, object]], counts: Tensor, minimum: int) -> Report:
+    """Warn of classes of which no device tells."""
+    told = {label for parts in known.values() for label in parts}
+    missing = [f"{{{c}}}" for c in counts.sum(0).nonzero()[:, 0].tolist() if c not in told]
+    if ALL in told or not missing:
+        return Report()
+    return Report(words={"warning": f"no device has {minimum} examples of class {', '.join(missing)}: not drawn"})
+
+
+def deploy_distilled(memory: Params, message: Message) -> Model:
+    """Run the net that the server trained; before that the device's own, or the initial one."""
+    return Model((message.params if COUNTS in message.extra else memory or message.params,))

@@ -1,0 +1,185 @@
+r"""Permutations and least squares (Nasery et al. 2025, "PLeaS: Merging Models with Permutations and Least Squares").
+
+Models are brought into one order of units. Then the merged net is built layer by layer, from the input on: each layer
+is the linear one that comes nearest to what every device's own layer says of the device's examples,
+
+    W = (sum_i z_i a')(sum a a' + lambda I)^-1      sums over all devices' examples, lambda: `damping` times the mean
+                                                    diagonal of sum a a'
+
+a = (input, 1): the layer's input in the merged net as far as it is; z_i: the output, before its activation, of the
+layer in the device's own model. Thus a layer makes up for what the layers below it lost, which RegMean does not.
+
+Each layer takes an exchange: the device sends the two sums and gets the layer. Alignment takes one before: the device
+sends its model and gets the order of its units. Without it, devices never send a model. Departures: models of many
+devices, each with examples of its own, in place of two with the same; units are matched by weights, one to one, all of
+them; sums travel, not examples; the damping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedcore.builders import trains
+from fedcore.core.messages import initial_messages, to_everyone
+from fedcore.core.training import Training, load, train
+from fedcore.methods.code.fusion import ONE_TO_ONE, align, carry
+from fedcore.methods.code.widths import common_axes
+from fedcore.methods.one_shot import closed_form as closed
+from fedcore.nets import require_equal, shapes
+from fedcore.nets.inputs import layer_inputs
+from fedcore.types import (
+    Amount,
+    Axes,
+    Device,
+    InputError,
+    Message,
+    Method,
+    Model,
+    Net,
+    Params,
+    Stage,
+    StepId,
+    Turn,
+    Update,
+    step_word,
+)
+
+GRAM, CROSS = "gram", "cross"
+"""Leaves of an update: the upper triangle of sum a a', and sum a z' (D + 1, m), float32."""
+
+ORDER, MERGED = "order/", "merged/"
+"""Prefixes of leaves: of a message, the device's unit in each place of the common order, by label, (n,) int64; of a
+device's memory, the merged net's layers."""
+
+
+@trains(init="common")
+def pleas(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    align: Literal["none", "exact"] = "none",
+    damping: Amount = 1e-3,
+) -> Method:
+    """Build the merge by permutations and least squares.
+
+    align: "exact" first brings every model's units into the order of those of the device with the most examples, which
+    models that do not start from a common one need; "none" leaves them, and then no model is ever sent. damping: lambda
+    relative to the mean of the diagonal.
+    """
+    require_equal(nets)
+    if align == "none" and not common:
+        raise InputError(
+            "training.init = per_device: pleas merges models unit by unit; use common, or pleas.align: exact"
+        )
+    net = next(iter(nets.values()))
+    layers, axes = closed.plain_layers(net, "pleas"), common_axes(nets) if align == "exact" else None
+    matching = (Stage(offer, partial(match, axes=axes)),) if axes is not None else ()
+    fit = Stage(partial(send_sums, layers=layers, axes=axes), partial(solve, net=net, layers=layers, damping=damping),
+                len(layers))  # fmt: skip
+    stages = (Stage(partial(train, training=training), None), *matching, fit)
+    return Method(partial(initial_messages, common=common), stages, partial(deploy, layers=layers))
+
+
+def offer(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
+    """Send the model; the device keeps it."""
+    return memory, Update(own_model(memory), size=len(device.data.train))
+
+
+def match(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, axes: Axes
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send each device the order of its units."""
+    models = {name: updates[name].params for name in turn.names}
+    reference = max(turn.names, key=lambda name: updates[name].size)
+    sent = {}
+    for name, model in models.items():
+        plans = align_units(model, models[reference], axes)
+        sent[name] = Message(extra={f"{ORDER}{label}": order for label, order in plans.items()})
+    return server, sent
+
+
+def align_units(model: Params, target: Params, axes: Axes) -> dict[str, Tensor]:
+    """Return label -> the model's unit that takes the place of each unit of the target, (n,) int64."""
+    return {label: found.plan.argmax(0) for label, found in align(model, target, axes, **ONE_TO_ONE)[1].items()}
+
+
+def reorder(model: Params, orders: Mapping[str, Tensor], axes: Axes) -> Params:
+    """Return the model with its units in these orders; the function that it computes stays."""
+    moved = dict(model)
+    for leaf, labels in axes.items():
+        for axis, label in enumerate(labels):
+            if label is not None:
+                places = torch.eye(len(orders[label]), dtype=moved[leaf].dtype)[orders[label]].T
+                moved[leaf] = carry(moved[leaf], axis, places).contiguous()
+    return moved
+
+
+@step_word("sum")
+def send_sums(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, layers: Sequence[str], axes: Axes | None
+) -> tuple[Params, Update]:
+    """Send the sums of a layer. The device remembers its model, in the common order, and the layers merged so far."""
+    orders = {leaf.removeprefix(ORDER): x for leaf, x in message.extra.items() if leaf.startswith(ORDER)}
+    model = reorder(own_model(memory), orders, axes) if orders and axes is not None else own_model(memory)
+    merged = merged_layers(memory, message)
+    layer, data = layers[step_id.round], device.data.train
+    own, so_far = (load(device.net, params).eval() for params in (model, {**model, **merged}))
+    weights = closed.matrix(model, layer).double()
+    outputs, size = weights.shape
+    gram, cross = torch.zeros(size, size, dtype=torch.float64), torch.zeros(size, outputs, dtype=torch.float64)
+    for part in closed.batches(model, len(data)):
+        a, inputs = (inputs_of(module, layer, data.inputs(part)) for module in (so_far, own))
+        gram += a.T @ a
+        cross += a.T @ (inputs @ weights.T)
+    kept = {**model, **{f"{MERGED}{leaf}": x for leaf, x in merged.items()}}
+    return kept, Update(extra={GRAM: closed.triangle(gram).float(), CROSS: cross.float()})
+
+
+def inputs_of(module: torch.nn.Module, layer: str, x: Tensor) -> Tensor:
+    """Return the rows a = (input, 1) of a layer, (R, D + 1) float64."""
+    found: dict[str, Tensor] = {}
+    layer_inputs(module, x, found.__setitem__)
+    return closed.append_one(found[layer]).double()
+
+
+def solve(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, net: Net, layers: Sequence[str], damping: float
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send everyone the layer that fits the sums of all devices."""
+    layer, like = layers[turn.round], {leaf: torch.empty(shape) for leaf, shape in shapes(net).items()}
+    outputs, inputs = len(like[f"{layer}.bias"]), like[f"{layer}.weight"][0].numel() + 1
+    total = {}
+    for leaf, shape in {GRAM: (inputs * (inputs + 1) // 2,), CROSS: (inputs, outputs)}.items():
+        for name in turn.names:
+            closed.require_sums(name, updates[name].extra.get(leaf, torch.empty(0)), shape, leaf)
+        total[leaf] = torch.stack([updates[name].extra[leaf].double() for name in turn.names]).sum(0)
+    found = closed.ridge(closed.from_triangle(total[GRAM], inputs), total[CROSS], damping)
+    if found is None:
+        raise InputError(
+            f"pleas.damping = {damping}: the inputs of layer {layer} do not determine its weights; set more"
+        )
+    sent = {f"{MERGED}{leaf}": x for leaf, x in closed.to_layer(found.T, like, layer).items()}
+    return server, to_everyone(turn.names, Message(extra=sent))
+
+
+def own_model(memory: Params) -> Params:
+    """Return the device's model: the leaves of its memory without a slash, which no leaf of a net has."""
+    return {leaf: x for leaf, x in memory.items() if "/" not in leaf}
+
+
+def merged_layers(memory: Params, message: Message) -> Params:
+    """Return the leaves of the merged net that the device has."""
+    have = {**memory, **message.extra}
+    return {leaf.removeprefix(MERGED): x for leaf, x in have.items() if leaf.startswith(MERGED)}
+
+
+def deploy(memory: Params, message: Message, *, layers: Sequence[str]) -> Model:
+    """Run the merged net; before it is whole the device's own model, or the initial one."""
+    merged = merged_layers(memory, message)
+    return Model((merged if f"{layers[-1]}.bias" in merged else own_model(memory) or message.params,))

@@ -1,0 +1,131 @@
+r"""Stacking: a ridge regression on the logits of all models (Wolpert 1992), from sums that devices send.
+
+    z(x) = (z_1(x), ..., z_M(x))                      the logits of the M models side by side, M K numbers
+    G = sum (z, 1)'(z, 1), B = sum (z, 1)' onehot(y)  over all devices' examples, (M K + 1, M K + 1) and (M K + 1, K)
+    (A, b) = (G + lambda I)^-1 B                      lambda: `reg` times the mean diagonal; none for the intercept b
+
+The first exchange is the ensemble's. In a second, tiny one each device sends its sums, half of G as it is symmetric,
+and gets A and b. Sums are of training examples. Of the M models one has seen them and is surer of them than of others,
+but they are many, and validation examples stay free to select methods. A class has the score z A + b, of which the
+softmax is the answer: good for choosing a class, poor as a probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fedcore.core.evaluation import answers
+from fedcore.core.messages import WEIGHTS, initial_messages, to_everyone
+from fedcore.core.training import Training, train
+from fedcore.methods.one_shot import closed_form as closed
+from fedcore.methods.one_shot.ensembles import deploy_ensemble, kinds_of, pack_ensemble, send_model
+from fedcore.types import (
+    Device,
+    InputError,
+    Message,
+    Method,
+    Model,
+    Net,
+    Params,
+    Positive,
+    Stage,
+    StepId,
+    Turn,
+    Update,
+    step_word,
+)
+
+Examples: TypeAlias = Literal["validation", "training"]
+
+GRAM, CROSS, HEAD = "stack/gram", "stack/cross", "stack/head/"
+"""Leaves of an update: the upper triangle of G, row by row, and B, float64. Prefix of the leaves of a linear head."""
+
+VOTERS = "stack/voters"
+"""The leaf of the server's memory that holds the numbers of models and classes, M and K."""
+
+
+def stack(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    examples: Examples = "training",
+    reg: Positive = 1e-3,
+) -> Method:
+    """Build stacking. examples: whose sums devices send. reg: lambda as a factor of the mean diagonal of G.
+
+    Devices' nets may differ; the head then sees log-probabilities in place of logits.
+    """
+    kinds = kinds_of(nets)
+    stages = (
+        Stage(partial(train, training=training), None),
+        Stage(partial(send_model, personal=False), partial(send_all, nets=nets)),
+        Stage(partial(send_sums, kinds=kinds, examples=examples), partial(solve, examples=examples, reg=reg)),
+    )
+    return Method(partial(initial_messages, common=common), stages, partial(deploy_stack, kinds=kinds))
+
+
+@step_word("send")
+def send_all(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, nets: Mapping[str, Net]
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send everyone all models; until the head comes they vote as an ensemble."""
+    extra = pack_ensemble(updates, turn, "counts", nets)
+    return {**server, VOTERS: torch.tensor(extra[WEIGHTS].shape)}, to_everyone(turn.names, Message(extra=extra))
+
+
+@step_word("sum")
+def send_sums(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, kinds: Sequence[Net], examples: Examples
+) -> tuple[Params, Update]:
+    """Send G and B of the device's examples; store the models received."""
+    data = device.data.val if examples == "validation" else device.data.train
+    members = deploy_ensemble({}, message, kinds=kinds).members
+    x = data.inputs() if len(data) else device.data.test.inputs(slice(0, 0))
+    logits = [answers(member, device.net, x).double() for member in members]
+    z = torch.cat([*logits, torch.ones(len(x), 1, dtype=torch.float64)], 1)
+    sums = {GRAM: closed.triangle(z.T @ z), CROSS: closed.class_sums(z, data.y, logits[0].shape[1])}
+    return message.extra, Update(extra=sums, size=len(data))
+
+
+def solve(
+    server: Params, updates: Mapping[str, Update], turn: Turn, *, examples: Examples, reg: float
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send everyone the head that the sums of all devices give; raises InputError if no device has an example."""
+    if not any(update.size for update in updates.values()):
+        raise InputError(f"stack.examples = {examples}: no device has any")
+    models, classes = server[VOTERS].tolist()
+    size = models * classes + 1
+    gram = sum_over(updates, turn, GRAM, (size * (size + 1) // 2,))
+    weight, bias = ridge(closed.from_triangle(gram, size), sum_over(updates, turn, CROSS, (size, classes)), reg)
+    head = {f"{HEAD}weight": weight.T.float(), f"{HEAD}bias": bias.float()}
+    return server, to_everyone(turn.names, Message(extra=head))
+
+
+def sum_over(updates: Mapping[str, Update], turn: Turn, leaf: str, shape: tuple[int, ...]) -> Tensor:
+    """Return the sum of the devices' leaves of that name, in their order; refuses one of another shape."""
+    for name in turn.names:
+        closed.require_sums(name, updates[name].extra.get(leaf, torch.empty(0)), shape, leaf)
+    return torch.stack([updates[name].extra[leaf] for name in turn.names]).sum(0)
+
+
+def ridge(gram: Tensor, cross: Tensor, reg: float) -> tuple[Tensor, Tensor]:
+    """Return the coefficients (P, K) and the intercept (K,) from G (P + 1, P + 1) and B (P + 1, K), the ones last."""
+    penalty = torch.full((len(gram),), reg * float(gram.diagonal()[:-1].mean()), dtype=gram.dtype)
+    penalty[-1] = 0
+    solution = torch.linalg.solve(gram + penalty.diag(), cross)
+    return solution[:-1], solution[-1]
+
+
+def deploy_stack(memory: Params, message: Message, *, kinds: Sequence[Net]) -> Model:
+    """Run all models below the head; before it came the ensemble, or the device's own model."""
+    head = {name.removeprefix(HEAD): leaf for name, leaf in message.extra.items() if name.startswith(HEAD)}
+    if not head:
+        return deploy_ensemble(memory, message, kinds=kinds)
+    return replace(deploy_ensemble({}, Message(extra=memory), kinds=kinds), head=head)

@@ -1,0 +1,77 @@
+"""The methods, by name: each is a function in a file of a family's folder, imported on demand.
+
+A file's function of its own name is a builder if it returns a Method; a file with several builders lists them in
+`__all__`. The arguments of a builder are described in :mod:`fedcore.builders`; a user's method is named by
+"package.module:function".
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from fedcore.builders import group_settings, import_builder, suggestion
+from fedcore.core.training import Training
+from fedcore.types import InputError, Method, Net, name_of
+
+_LISTED = re.compile(r"^__all__ = (\[.*?\])", re.MULTILINE | re.DOTALL)
+_BUILDER = re.compile(r"^def ([a-z]\w*)\((?:(?!^def ).)*?\) -> Method:$", re.MULTILINE | re.DOTALL)
+
+
+def _places() -> dict[str, str]:
+    """Return the module of each method; files are read, not imported."""
+    found = {}
+    for file in sorted(Path(__file__).parent.glob("*/[a-z]*.py")):
+        source = file.read_text("utf-8")
+        listed = _LISTED.search(source)
+        for name in ast.literal_eval(listed[1]) if listed else {file.stem} & {*_BUILDER.findall(source)}:
+            found[name] = f"{__package__}.{file.parent.name}.{file.stem}"
+    return dict(sorted(found.items()))
+
+
+METHODS = _places()
+
+
+def builder(name: str) -> Callable[..., Method]:
+    """Return the builder of that name, or at "package.module:function"; raises InputError where there is none."""
+    if ":" in name:
+        return import_builder(name, "method")
+    if name not in METHODS:
+        allowed = f"{', '.join(METHODS)}, package.module:function"
+        raise InputError(f"method = {name!r}: allowed: {allowed}{suggestion(name, METHODS)}")
+    build: Callable[..., Method] = getattr(import_module(METHODS[name]), name)
+    return build
+
+
+def method(
+    name: str | Callable[..., Method],
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    sizes: Mapping[str, int] | None = None,
+    **settings: Any,
+) -> Method:
+    """Build a method. Raises InputError for an unknown name or no method, TypeError for a wrong setting.
+
+    sizes: device -> labelled training examples; with them, raises InputError if the method cannot use these data.
+    """
+    build = builder(name) if isinstance(name, str) else name
+    given = {"nets": nets, "training": training, "common": common}
+    takes = signature(build).parameters
+    built = build(**group_settings(build, settings | {key: value for key, value in given.items() if key in takes}))
+    if not isinstance(built, Method):
+        raise InputError(f"{name_of(build)}: must return a Method, returned {type(built).__name__}")
+    if sizes is not None and built.check is not None:
+        built.check(sizes)
+    return built
+
+
+def is_control(name: str) -> bool:
+    """Tell whether a method is a control, see :func:`fedcore.builders.control`."""
+    return getattr(builder(name), "control", False)

@@ -1,0 +1,273 @@
+r"""The links of ST-LF and its rivals: who is a source, who a target, and with which weights.
+
+The devices' reports and the divergences of pairs give the bounds (17) and (18). With them the server poses (P),
+(11)-(16), and solves it (:func:`plan_links`); or a rule draws sources and targets (:func:`draw_links`). Then a rule
+gives the weights of links, which the server stores and reports.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+import numpy as np
+import torch
+
+from fedcore.methods.st_lf.bound import Constants, corollary_1, empirical_error, source_bound, target_bound, theorem_2
+from fedcore.methods.st_lf.divergence import matrix
+from fedcore.methods.st_lf.energy import check_costs, draw_energy
+from fedcore.methods.st_lf.problem import Array, Problem, Solution
+from fedcore.methods.st_lf.programs import Solver, solve
+from fedcore.types import (
+    Amount,
+    Chance,
+    Count,
+    InputError,
+    Message,
+    Pair,
+    Params,
+    Positive,
+    Report,
+    Turn,
+    Update,
+    generator,
+    step_word,
+)
+
+Range: TypeAlias = tuple[float, float]
+Costs: TypeAlias = list[list[Amount]] | None
+
+Sources: TypeAlias = Literal["labelled", "all"]
+
+Choose: TypeAlias = Callable[[Array, torch.Generator], Array]
+"""A rule that draws sources and targets: which devices may be sources (N,), 1 or 0, generator -> psi (N,)."""
+
+REPORT, SENDS = "report", "sends"
+"""Leaves: the devices' reports (N, 3); whether a device is to send."""
+
+PSI, ALPHA, ENERGY = "psi", "alpha", "energy"
+"""Leaves of the server's memory: 0 for a source (N,); weights of links and their energies (N, N)."""
+
+EXCHANGED, BOUNDS = "exchanged", ("theorem_2", "corollary_1")
+"""Leaves of a method that measures pairs: classifiers sent by each device, bounds of targets' errors, (N,)."""
+
+
+@dataclass(frozen=True)
+class LinkInputs:
+    """The inputs of a rule for weights.
+
+    psi: (N,). error, size: the empirical errors (3) and the numbers of examples, (N,). energy: K (N, N). alpha: the
+    program's weights (N, N), or None without a program.
+    """
+
+    psi: Array
+    error: Array
+    size: Array
+    energy: Array
+    alpha: Array | None = None
+
+
+Weigh: TypeAlias = Callable[[LinkInputs, Turn], Array]
+"""A rule for weights: inputs, turn -> alpha (N, N)."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Settings of the bounds S and T (`fedcore.methods.st_lf.bound`), and the weights phi of the terms of (11).
+
+    phi_d: factor of the divergences in T, 1 in the paper, 100 in the authors' public code.
+    """
+
+    constants: Constants = "assumed"
+    delta: Chance = 1e-3
+    unlabelled: Amount = 1000.0
+    phi_s: Amount = 1.0
+    phi_t: Amount = 5.0
+    phi_e: Amount = 1.0
+    phi_d: Amount = 1.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """Settings of the solver of (P) (`fedcore.methods.st_lf.programs.solve`). tol, max_iterations: of Algorithm 2."""
+
+    solver: Solver = "successive"
+    tol: Positive = 0.003
+    max_iterations: Count = 60
+
+
+@dataclass(frozen=True)
+class Radio:
+    """Costs of links: powers (dBm) and rates (bits per second) are drawn from ranges; bits: the size of a model.
+
+    costs: a user's matrix instead, rows of senders and columns of receivers in the order of the devices' names.
+    """
+
+    powers: Range = (23.0, 25.0)
+    rates: Range = (63e6, 85e6)
+    bits: Positive = 1e9
+    costs: Costs = None
+
+
+# steps of the server
+
+
+def gather(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
+    """Store the reports, (N, 3) in the order of the names; raises InputError if no device has a label."""
+    reports = torch.stack([updates[name].extra[REPORT] for name in turn.names])
+    if not reports[:, 1].any():
+        raise InputError("federation.unlabelled: no device has a label; at least one labelled device is needed")
+    return {**server, REPORT: reports}, {}
+
+
+@step_word("link")
+def plan_links(
+    server: Params,
+    updates: Mapping[Pair, Update],
+    turn: Turn,
+    *,
+    bound: Bound,
+    radio: Radio,
+    program: Program,
+    weights: Weigh,
+) -> tuple[Params, Mapping[str, Message], Report]:
+    """Take sources and targets from the program (P), and the weights of links from the rule.
+
+    The server stores the links, and their Theorem 2 and Corollary 1 for its last report (Table II).
+    """
+    apart = matrix(updates, turn.names).numpy()
+    problem = pose_program(server, apart, turn, bound, radio)
+    answer = solve_program(problem, program)
+    known = LinkInputs(answer.psi, errors(server, bound.unlabelled), sizes(server), problem.energy, answer.alpha)
+    alpha, wrong = weights(known, turn), errors(server, 1.0)
+    how = {"delta": bound.delta, "constants": bound.constants}
+    bounds = theorem_2(alpha, wrong, apart), corollary_1(alpha, wrong, sizes(server), apart, **how)  # type: ignore[arg-type]
+    server = (
+        server
+        | to_tensors(dict(zip(BOUNDS, bounds, strict=True)))
+        | {EXCHANGED: count_classifiers(updates, turn.names)}
+    )
+    found = report_solution(answer, turn.names)
+    values = {"divergence": apart, "objective": answer.objective, "gap": answer.gap, "trace": answer.trace}
+    return form_links(server, turn, known, alpha, replace(found, matrices=to_tensors(values)))
+
+
+@step_word("link")
+def draw_links(
+    server: Params,
+    updates: Mapping[str, Update],
+    turn: Turn,
+    *,
+    radio: Radio,
+    rule: Choose,
+    sources: Sources,
+    weights: Weigh,
+) -> tuple[Params, Mapping[str, Message], Report]:
+    """Draw sources and targets by the rule, and take the weights of links from the other one.
+
+    sources: which devices may be sources, those with a label or all. One without labels would send an untrained model.
+    """
+    server, _ = gather(server, updates, turn)
+    labelled = server[REPORT][:, 1].numpy() > 0
+    psi = rule(
+        (labelled if sources == "labelled" else np.ones_like(labelled)).astype(np.float64), turn.generator("psi")
+    )
+    known = LinkInputs(psi, errors(server, 1.0), sizes(server), link_costs(turn.seed, len(turn.names), radio))
+    return form_links(server, turn, known, weights(known, turn), Report())
+
+
+def form_links(
+    server: Params, turn: Turn, known: LinkInputs, alpha: Array, found: Report
+) -> tuple[Params, Mapping[str, Message], Report]:
+    """Store and report the links, alpha (N, N), and tell devices whether to send. found: the report to extend."""
+    links = to_tensors({PSI: known.psi, ALPHA: alpha, ENERGY: known.energy})
+    sends = torch.from_numpy((alpha > 0).any(1))
+    messages = {name: Message(extra={SENDS: flag}) for name, flag in zip(turn.names, sends, strict=True)}
+    bounds = {name: server[name] for name in BOUNDS if name in server}
+    return server | links, messages, replace(found, matrices={**found.matrices, **links, **bounds})
+
+
+# the program
+
+
+def pose_program(server: Params, apart: Array, turn: Turn, bound: Bound, radio: Radio) -> Problem:
+    """Return (P) from the devices' reports and divergences (17)-(18). apart: d (N, N)."""
+    wrong, how = errors(server, bound.unlabelled), {"delta": bound.delta, "constants": bound.constants}
+    target = target_bound(wrong, sizes(server), apart, **how)  # type: ignore[arg-type]
+    target = target + (bound.phi_d - 1) * apart / 2
+    source = source_bound(wrong, sizes(server), **how)  # type: ignore[arg-type]
+    return Problem(source, target, link_costs(turn.seed, len(turn.names), radio), bound.phi_s, bound.phi_t, bound.phi_e)
+
+
+def solve_program(problem: Problem, program: Program) -> Solution:
+    """Return the solution of (P); if a solver fails, the status says so and names the fallback."""
+    weights = problem.phi_s, problem.phi_t, problem.phi_e
+    return solve_cached(program, weights, *(x.tobytes() for x in (problem.source, problem.target, problem.energy)))
+
+
+@lru_cache(16)
+def solve_cached(program: Program, weights: tuple[float, ...], *constants: bytes) -> Solution:
+    """Solve (P), given as S, T, K (float64), once for all rivals that use ST-LF's sources and targets."""
+    source, *matrices = (np.frombuffer(part) for part in constants)
+    target, energy = (matrix.reshape(len(source), -1) for matrix in matrices)
+    how = {"solver": program.solver, "tol": program.tol, "max_iterations": program.max_iterations}
+    return solve(Problem(source, target, energy, *weights), **how)  # type: ignore[arg-type]
+
+
+def report_solution(answer: Solution, names: Sequence[str]) -> Report:
+    """Report how the program was solved: topic "program", the same numbers for all devices.
+
+    gap: distance of the objective from the optimum, a fraction. For Algorithm 2 also iterations, fall: the total
+    decrease of its penalised objective, and rise: its largest increase in an iteration, as fractions of the first.
+    """
+    found = {"gap": float(answer.gap)}
+    if len(trace := torch.tensor(np.asarray(answer.trace))):
+        steps = trace.diff() / trace[0]
+        found |= {"iterations": float(len(trace)), "fall": float(-steps.sum())}
+        found["rise"] = max([0.0, *steps.tolist()])
+    known = {number: x for number, x in found.items() if math.isfinite(x)}
+    words = {"status": answer.status}
+    if "fallback" in answer.status:
+        words["warning"] = f"the program was not solved as asked; {answer.status}"
+    return Report(devices={"program": dict.fromkeys(names, known)}, words=words)
+
+
+# its constants
+
+
+def errors(server: Params, unlabelled: float) -> Array:
+    """Return the empirical errors (3), (N,)."""
+    wrong, labelled, size = server[REPORT].T.numpy()
+    return empirical_error(wrong, labelled, size, unlabelled=unlabelled)
+
+
+def sizes(server: Params) -> Array:
+    """Return how many examples devices have, (N,)."""
+    return server[REPORT][:, 2].numpy()
+
+
+def link_costs(seed: int, n: int, radio: Radio) -> Array:
+    """Return K (N, N). Drawn from the seed and the number of devices alone, so that all rows of a study share it."""
+    if radio.costs is not None:
+        if any(len(row) != len(radio.costs) for row in radio.costs):
+            raise InputError(f"costs: its rows differ in length, allowed are {n} rows of {n}")
+        return check_costs(np.array(radio.costs, dtype=np.float64), n)
+    draws = generator(seed, "energy")
+    return draw_energy(n, draws, powers=radio.powers, rates=radio.rates, bits=radio.bits)
+
+
+def count_classifiers(updates: Mapping[Pair, Update], names: Sequence[str]) -> torch.Tensor:
+    """Return how many classifiers each device sent to measure divergences, (N,)."""
+    sent = dict.fromkeys(names, 0.0)
+    for pair, update in updates.items():
+        for name in pair:
+            sent[name] += float(update.extra["sent"]) / 2
+    return torch.tensor(list(sent.values()), dtype=torch.float64)
+
+
+def to_tensors(values: Mapping[str, object]) -> Params:
+    """Return arrays and numbers as new tensors."""
+    return {name: torch.tensor(np.asarray(value)) for name, value in values.items()}

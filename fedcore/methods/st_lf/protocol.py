@@ -1,0 +1,196 @@
+r"""ST-LF's protocol, which its rivals share: train, report, form links, send models over them.
+
+1. Every device trains on its labelled examples and keeps the model. One without labels keeps its initial model. The
+   initial model may come from rounds of federated averaging (:class:`Pretraining`), as in the authors' public code.
+2. It reports its model's error on its labelled examples, their number, and the number of all its examples.
+3. Pairs of devices estimate the divergence of their data (:mod:`.divergence`); rivals that draw psi skip this.
+4. The server chooses sources (psi_i = 0), targets (psi_j = 1) and the weights of links (alpha_ij) (:mod:`.planning`).
+5. Sources with a link send their model. A target runs the combination of its sources' models, a source its own
+   (:mod:`.sending`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from inspect import signature
+from typing import Literal, TypeAlias
+
+import torch
+
+from fedcore.core.aggregation import by_size, mean
+from fedcore.core.messages import WEIGHTS, initial_messages, to_everyone, unpack_models
+from fedcore.core.training import Training, accuracy, predict, train
+from fedcore.methods.st_lf.divergence import SCORING_BATCH, Divergence, estimate
+from fedcore.methods.st_lf.planning import (
+    REPORT,
+    SENDS,
+    Bound,
+    Choose,
+    Program,
+    Radio,
+    Sources,
+    Weigh,
+    draw_links,
+    gather,
+    link_costs,
+    plan_links,
+)
+from fedcore.methods.st_lf.sending import DIFFER, How, review, send_models
+from fedcore.nets import require_equal
+from fedcore.types import (
+    Count,
+    Depth,
+    Device,
+    InputError,
+    Message,
+    Method,
+    Model,
+    Net,
+    PairStage,
+    Params,
+    Stage,
+    StepId,
+    Turn,
+    Update,
+)
+
+Disagreement: TypeAlias = Literal["omitted", "measured"]
+
+Stages: TypeAlias = tuple[Stage | PairStage, ...]
+
+FIGURES = ("fedcore.report.figures.st_lf:links", "fedcore.report.figures.st_lf:energy")
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """Federated averaging before local training, of which the paper says nothing but the authors' public code has four.
+
+    pretrain: its rounds, in which devices with labels train. pretrain_epochs: epochs of a round. pretrain_steps:
+    minibatches of a round on every device, in place of them.
+    """
+
+    pretrain: Depth = 0
+    pretrain_epochs: Count = 10
+    pretrain_steps: Count | None = None
+
+
+def protocol_method(
+    name: str,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    pretraining: Pretraining,
+    link_stages: Stages,
+    radio: Radio,
+    how: How,
+) -> Method:
+    """Return the method whose server forms links in the last of `link_stages`, of `by_program` or `by_chance`.
+
+    radio: as bound in these stages; its costs are checked here, before anything runs.
+    """
+    require_equal(nets)
+    try:
+        link_costs(0, len(nets), radio)
+    except InputError as refused:
+        raise InputError(f"{name}.{str(refused).replace('energy:', 'costs:')}") from None
+    if how == "parameters" and not common:
+        raise InputError(
+            f"training.init = per_device: {name}.combine = parameters mixes models that must start from one; "
+            "use common, or combine: outputs"
+        )
+    # Without pretraining the first stage is the training that every one-shot method shares; its result stays on the
+    # device.
+    first: Stages = (Stage(partial(train, training=training), None),)
+    if pretraining.pretrain:
+        if not common:
+            raise InputError(f"training.init = per_device: {name}.pretrain averages models; use common, or pretrain: 0")
+        short = replace(training, epochs=pretraining.pretrain_epochs, steps=pretraining.pretrain_steps)
+        # Stages of one round, as their steps are shared by all rows with these settings; repeated rounds are not.
+        first = (*[Stage(partial(train, training=short), average)] * pretraining.pretrain, *first)
+    stages = (*first, *link_stages, Stage(offer, partial(send_models, how=how)))
+    return Method(partial(initial_messages, common=common), stages, deploy, review, FIGURES)
+
+
+def by_program(
+    nets: Mapping[str, Net], pairs: Divergence, bound: Bound, radio: Radio, program: Program, weights: Weigh
+) -> Stages:
+    """Return stages that measure divergences and let the program (P) choose sources and targets."""
+    estimated = partial(estimate, net=binary(next(iter(nets.values()))), settings=pairs)
+    link = partial(plan_links, bound=bound, radio=radio, program=program, weights=weights)
+    return Stage(report, gather), PairStage(estimated, link)
+
+
+def by_chance(radio: Radio, rule: Choose, sources: Sources, weights: Weigh) -> Stages:
+    """Return the stage after which the rule draws sources and targets, without any step over pairs."""
+    return (Stage(report, partial(draw_links, radio=radio, rule=rule, sources=sources, weights=weights)),)
+
+
+def binary(net: Net) -> Net:
+    """Return the same architecture with two classes: a classifier of the device that an example comes from."""
+    build = net.build
+    refused = InputError("net.name: this net cannot be built with two classes; choose one of fedcore's (docs/nets.md)")
+    if not isinstance(build, partial):
+        raise refused
+    bound = signature(build.func).bind(*build.args, **build.keywords)
+    if "classes" not in bound.arguments:
+        raise refused
+    bound.arguments["classes"] = 2
+    return Net(partial(build.func, *bound.args, **bound.kwargs))
+
+
+# steps of devices
+
+
+def report(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
+    """Report the model's error on the labelled examples, their number and the number of all examples.
+
+    Labelled examples are those of train and val; without any the error is 0 and has no meaning.
+    """
+    parts = [part for part in (device.data.train, device.data.val) if len(part)]
+    labelled = sum(map(len, parts))
+    size = labelled + len(device.data.unlabelled)
+    if not size:
+        raise InputError(f"device {device.name}: it has no examples; at least one is needed, with or without a label")
+    wrong = sum(len(part) * (1 - accuracy(memory, device.net, part)) for part in parts) / max(labelled, 1)
+    return memory, Update(extra={REPORT: torch.tensor([wrong, labelled, size], dtype=torch.float64)}, size=labelled)
+
+
+def offer(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
+    """Send the model if the device has an outgoing link, otherwise nothing."""
+    return memory, Update(memory if message.extra[SENDS] else {}, size=len(device.data.train))
+
+
+def deploy(memory: Params, message: Message) -> Model:
+    """Run the models received over links; without any the device's own model, and before training the initial one."""
+    if WEIGHTS in message.extra:
+        return unpack_models(message.extra)
+    return Model((model_leaves(memory) or message.params,))
+
+
+def model_leaves(memory: Params) -> Params:
+    """Return the device's model: the leaves of its memory without a slash, which no leaf of a net has."""
+    return {name: leaf for name, leaf in memory.items() if "/" not in name}
+
+
+def compare_members(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
+    """Send how often each two of the received models disagree on the device's examples, (M, M); a source sends 0.
+
+    Examples are all but those of the test set, with or without a label. The diagonal is zero.
+    """
+    if WEIGHTS not in message.extra:
+        return memory, Update(extra={DIFFER: torch.zeros(1, 1, dtype=torch.float64)})
+    parts = [part.inputs() for part in (device.data.train, device.data.val, device.data.unlabelled) if len(part)]
+    members = deploy(memory, message).params
+    says = torch.stack([predict(member, device.net, torch.cat(parts), SCORING_BATCH).argmax(1) for member in members])
+    return memory, Update(extra={DIFFER: (says[:, None] != says).double().mean(2)})
+
+
+# step of the server
+
+
+def average(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
+    """Send every device the mean of the models, weighted by the devices' labelled examples."""
+    model = mean([update.params for update in updates.values()], by_size([update.size for update in updates.values()]))
+    return server, to_everyone(turn.names, Message(model))

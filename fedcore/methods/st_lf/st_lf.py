@@ -1,0 +1,261 @@
+"""ST-LF (Wang et al., Algorithms 1 and 2) and its rivals (Section V-B): who is a source, and with which weights.
+
+               sources and targets          weights
+st_lf          of the program (P)           of the program
+least_error    of the program               one: the source of least empirical error; ST-LF's control
+best_source    of the program               one: the source most accurate on the target's test data; a ceiling
+rnd_alpha      of the program               at random                                               (i)
+fedavg_alpha   of the program               the sources' numbers of examples                        (ii)
+fada           of the program               dynamic attention, after adversarial alignment          (iii)
+avg_degree     of the program               at random, on as many links per source as ST-LF has     (iv)
+rnd_psi        at random                    at random                                               (v)
+psi_fedavg     at random                    the sources' numbers of examples                        (vi)
+psi_fada       at random                    dynamic attention, after adversarial alignment          (vii)
+single_match   those with labels, or half   a source for each target, so that the links cost least  (viii)
+
+The control is ST-LF with its divergences and energies taken out of the choice of links: what ST-LF adds to it is what
+they are worth. `best_source` sees the labels of test data: no one source can serve the targets better. Of single
+matching, SM, the paper says no more than that one source is matched with one target. (v) to (viii) draw sources among
+the devices with labels, as the authors' public code does; `sources: all` is the text, where untrained models are sent.
+Departures from the paper are listed in docs/stlf.md; what all share is in fedcore.methods.st_lf.protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+
+from fedcore.builders import control, trains
+from fedcore.core.messages import WEIGHTS
+from fedcore.core.training import Training, accuracy
+from fedcore.methods.st_lf import adversaries, heuristics
+from fedcore.methods.st_lf.adversaries import Alignment
+from fedcore.methods.st_lf.divergence import Divergence
+from fedcore.methods.st_lf.planning import ALPHA, BOUNDS, PSI, Bound, Choose, LinkInputs, Program, Radio, Sources, Weigh
+from fedcore.methods.st_lf.problem import Array
+from fedcore.methods.st_lf.protocol import (
+    Disagreement,
+    Pretraining,
+    by_chance,
+    by_program,
+    compare_members,
+    deploy,
+    protocol_method,
+)
+from fedcore.methods.st_lf.sending import How, add_noise, send_models
+from fedcore.types import (
+    Depth,
+    Device,
+    InputError,
+    Message,
+    Method,
+    Net,
+    Params,
+    Report,
+    Stage,
+    StepId,
+    Turn,
+    Update,
+)
+
+__all__ = [
+    "avg_degree", "best_source", "fada", "fedavg_alpha", "least_error", "psi_fada", "psi_fedavg", "rnd_alpha",
+    "rnd_psi", "single_match", "st_lf",
+]  # fmt: skip
+
+# rules for weights
+
+
+def of_program(known: LinkInputs, turn: Turn) -> Array:
+    assert known.alpha is not None
+    return known.alpha
+
+
+def of_least_error(known: LinkInputs, turn: Turn) -> Array:
+    return heuristics.one_source(known.psi, known.error)
+
+
+def at_random(known: LinkInputs, turn: Turn) -> Array:
+    return heuristics.random_weights(known.psi, turn.generator("alpha"))
+
+
+def by_size(known: LinkInputs, turn: Turn) -> Array:
+    return heuristics.size_weights(known.psi, known.size)
+
+
+def of_equal_degree(known: LinkInputs, turn: Turn) -> Array:
+    return heuristics.average_degree(known.psi, of_program(known, turn), turn.generator("alpha"))
+
+
+def evenly(known: LinkInputs, turn: Turn) -> Array:
+    return heuristics.even_weights(known.psi)
+
+
+def one_to_one(known: LinkInputs, turn: Turn) -> Array:
+    return heuristics.match_sources(known.psi, known.energy)
+
+
+# builders
+
+
+def _with_program(name: str, weights: Weigh) -> Callable[..., Method]:
+    """Return the builder of a method with the program's sources and targets."""
+
+    @trains(init="common")
+    def build(
+        *,
+        nets: Mapping[str, Net],
+        training: Training,
+        common: bool,
+        pretraining: Pretraining,
+        pairs: Divergence,
+        bound: Bound,
+        program: Program,
+        radio: Radio,
+        combine: How = "parameters",
+        disagreement: Disagreement = "omitted",
+    ) -> Method:
+        """Build ST-LF, or a rival that takes its sources and targets.
+
+        pretrain, pretrain_epochs, pretrain_steps: :class:`fedcore.methods.st_lf.protocol.Pretraining`. pair_*,
+        held_out: of the classifiers of Algorithm 1 (`fedcore.methods.st_lf.divergence.Divergence`). constants, delta,
+        unlabelled, phi_d: of the bounds (`fedcore.methods.st_lf.bound`). phi_s, phi_t, phi_e: the weights of (11).
+        powers, rates, bits, costs: :class:`fedcore.methods.st_lf.planning.Radio`. solver, tol, max_iterations:
+        `fedcore.methods.st_lf.programs.solve`. combine: "parameters", a target runs the mean of its sources' models, or
+        "outputs", the mean of their outputs. disagreement: "measured", targets compare their sources' models, for the
+        noise in Theorem 2 (needs outputs; in the traffic these models then count twice), or "omitted", as in the
+        paper's simulations.
+        """
+        link_stages = by_program(nets, pairs, bound, radio, program, weights)
+        built = protocol_method(name, nets, training, common, pretraining, link_stages, radio, combine)
+        if disagreement == "omitted":
+            return built
+        if combine != "outputs":
+            raise InputError(
+                f"{name}.disagreement = measured: targets need their sources' models; use combine: outputs"
+            )
+        return replace(built, stages=(*built.stages, Stage(compare_members, add_noise)))
+
+    build.__name__ = build.__qualname__ = name
+    return build
+
+
+def _with_drawn_roles(name: str, rule: Choose, weights: Weigh) -> Callable[..., Method]:
+    """Return the builder of a method that draws sources and targets."""
+
+    @trains(init="common")
+    def build(
+        *,
+        nets: Mapping[str, Net],
+        training: Training,
+        common: bool,
+        pretraining: Pretraining,
+        radio: Radio,
+        sources: Sources = "labelled",
+        combine: How = "parameters",
+    ) -> Method:
+        """Build a rival that measures nothing over pairs.
+
+        sources: which devices may be sources, those with labels, or "all": one without labels sends an untrained model.
+        The others are `st_lf`'s.
+        """
+        stages = by_chance(radio, rule, sources, weights)
+        return protocol_method(name, nets, training, common, pretraining, stages, radio, combine)
+
+    build.__name__ = build.__qualname__ = name
+    return build
+
+
+st_lf = _with_program("st_lf", of_program)
+least_error = control(_with_program("least_error", of_least_error))
+rnd_alpha = _with_program("rnd_alpha", at_random)
+fedavg_alpha = _with_program("fedavg_alpha", by_size)
+avg_degree = _with_program("avg_degree", of_equal_degree)
+rnd_psi = _with_drawn_roles("rnd_psi", heuristics.random_roles, at_random)
+psi_fedavg = _with_drawn_roles("psi_fedavg", heuristics.random_roles, by_size)
+single_match = _with_drawn_roles("single_match", heuristics.random_halves, one_to_one)
+
+
+@trains(init="common")
+def fada(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    pretraining: Pretraining,
+    pairs: Divergence,
+    bound: Bound,
+    program: Program,
+    radio: Radio,
+    rounds: Depth = 5,
+    alignment: Alignment,
+) -> Method:
+    """Build FADA: every source is aligned with every target.
+
+    rounds: how often sources train their copies. start to identifier_lr: `fedcore.methods.st_lf.adversaries.Alignment`.
+    The others are `st_lf`'s.
+    """
+    link_stages = by_program(nets, pairs, bound, radio, program, evenly)
+    return adversaries.method("fada", nets, training, common, pretraining, link_stages, radio, rounds, alignment)
+
+
+@trains(init="common")
+def psi_fada(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    pretraining: Pretraining,
+    radio: Radio,
+    sources: Sources = "labelled",
+    rounds: Depth = 5,
+    alignment: Alignment,
+) -> Method:
+    """Build psi-FADA, which measures nothing over pairs. sources: as `rnd_psi`'s; the others are `fada`'s."""
+    link_stages = by_chance(radio, heuristics.random_roles, sources, evenly)
+    return adversaries.method("psi_fada", nets, training, common, pretraining, link_stages, radio, rounds, alignment)
+
+
+# the ceiling
+
+
+@control
+@trains(init="common")
+def best_source(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    common: bool,
+    pretraining: Pretraining,
+    pairs: Divergence,
+    bound: Bound,
+    program: Program,
+    radio: Radio,
+) -> Method:
+    """Build the ceiling of all single sources: each target runs the one that its test labels say is best.
+
+    It is no method, as it sees the labels by which it is judged. Its settings are `st_lf`'s.
+    """
+    link_stages = by_program(nets, pairs, bound, radio, program, evenly)
+    built = protocol_method("best_source", nets, training, common, pretraining, link_stages, radio, "outputs")
+    return replace(built, stages=(*built.stages, Stage(examine, choose)))
+
+
+def examine(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
+    """A target sends the accuracy of each received model on its test data, (M,), a source its model."""
+    if WEIGHTS not in message.extra:
+        return memory, Update(memory)
+    right = [accuracy(member, device.net, device.data.test) for member in deploy(memory, message).params]
+    return memory, Update(extra={"right": torch.tensor(right, dtype=torch.float64)})
+
+
+def choose(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message], Report]:
+    """Link each target to its best source (the first, if tied), with weight one."""
+    even, alpha = server[ALPHA], torch.zeros_like(server[ALPHA])
+    for j, name in enumerate(turn.names):
+        if server[PSI][j]:
+            alpha[even[:, j].nonzero()[:, 0][updates[name].extra["right"].argmax()], j] = 1
+    kept = {name: leaf for name, leaf in server.items() if name not in BOUNDS}  # those are of even weights
+    return send_models(kept | {ALPHA: alpha}, updates, turn, how="parameters")

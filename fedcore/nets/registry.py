@@ -1,0 +1,48 @@
+"""Architectures by name. A net is imported on first use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from inspect import signature
+
+from fedcore.types import InputError, Net
+
+NETS = {
+    "mlp": "fedcore.nets.mlp:net",
+    "cnn": "fedcore.nets.cnn:net",
+    "lenet": "fedcore.nets.cnn:lenet",
+    "dfl_cnn": "fedcore.nets.cnn:dfl_cnn",
+    "mcmahan_cnn": "fedcore.nets.cnn:mcmahan_cnn",
+    "stlf_cnn": "fedcore.nets.cnn:stlf_cnn",
+    "vgg11": "fedcore.nets.vgg:vgg11",
+    "vgg16": "fedcore.nets.vgg:vgg16",
+    "resnet20": "fedcore.nets.residual:resnet20",
+    "mobilenet_v2": "fedcore.nets.residual:mobilenet_v2",
+    "cells": "fedcore.nets.cells:net",
+    "auto": "fedcore.nets.auto:net",
+}
+"""name -> "module:function" of a (*, shape, classes, **settings) -> Net. Names with a colon are a user's nets."""
+
+
+def maker(name: str) -> Callable[..., Net]:
+    """Return the function (*, shape, classes, **settings) -> Net of that name."""
+    if ":" in name:
+        from fedcore.nets.custom import custom
+
+        return custom(name)
+    if name not in NETS:
+        raise InputError(f"net.name: {name!r} is not one of {', '.join(NETS)}, nor package.module:Class")
+    module, _, function = NETS[name].partition(":")
+    make: Callable[..., Net] = getattr(import_module(module), function)
+    return make
+
+
+def net(name: str, *, shape: tuple[int, ...], classes: int, **settings: object) -> Net:
+    """Return the net of that name for examples of `shape`. Raises InputError for unknown names or settings."""
+    make = maker(name)
+    try:
+        signature(make).bind(shape=shape, classes=classes, **settings)
+    except TypeError as error:
+        raise InputError(f"net: {error}, for net.name {name}") from None
+    return make(shape=shape, classes=classes, **settings)

@@ -1,0 +1,334 @@
+r"""Partitions as lists of indices, pure functions of the labels (or devices) and a seed.
+
+A partition function (:mod:`fedcore.partition.schemes`) divides examples among devices; :func:`partition` then splits
+each device's examples into train, val and test, and hides labels. This split depends only on the seed, the device's
+name and its examples, so that with `by_device` a changed device does not affect the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from inspect import signature
+from typing import Annotated, Any, Literal, TypeAlias
+
+import numpy as np
+from annotated_types import Ge, Lt
+from numpy.typing import NDArray
+
+from fedcore.data import Dataset, unknown_value
+from fedcore.partition.parts import PARTS, Partition
+from fedcore.partition.schemes import (
+    PARTITIONS,
+    Index,
+    by_device,
+    by_domain,
+    device_names,
+    draws,
+)
+from fedcore.types import Count, Fraction, InputError, Positive
+
+Share: TypeAlias = Annotated[float, Ge(0), Lt(1)]
+"""A fraction that may be 0 and is below 1."""
+
+REDRAWS = 100
+FROM_DATA = ("by_device", "by_domain")
+EVERYONE = "everyone"
+AUTO = "auto"
+
+
+def partition(
+    dataset: Dataset,
+    *,
+    name: str = "dirichlet",
+    devices: Count = 16,
+    alpha: Positive = 0.5,
+    min_size: Count = 10,
+    val: Share = 0.2,
+    test: Share = 0.2,
+    shared_test: Share = 0.2,
+    seed: int,
+    share: Fraction = 0.8,
+    classes: Count = 4,
+    domains: Literal["mixed", "split"] = "mixed",
+    examples: Count | None = None,
+    shared_examples: Count | None = None,
+    unlabelled: Share = 0.0,
+    unlabelled_classes: Literal["own", "shared"] = "own",
+    hidden: Share | Literal["random"] = 0.0,
+) -> Partition:
+    """Divide a dataset among devices, and each device's examples into train, val, test and unlabelled.
+
+    name: a function of PARTITIONS, which uses some of devices, alpha, min_size, share and classes; or "auto", which is
+    by_device if the data name devices, else dirichlet. min_size: minimum examples of a device, all parts together. val,
+    test: fractions of a device's examples. shared_test: fraction of all examples held out first, if there is no
+    official test set; it does not depend on devices or alpha. With by_device, by_domain or split domains it is a
+    fraction of each device or domain.
+
+    domains: "mixed" ignores them. "split" assigns devices to the domains in turn, by name, while a domain has min_size
+    examples for one more, and divides each domain among its devices, "<domain>-00", "<domain>-01", ... examples:
+    maximum examples of all devices, drawn from those not held out, independently of devices and alpha; with split
+    domains in equal parts for each device, so that a small domain's devices are as large as it allows.
+    shared_examples: maximum examples of the shared test set, drawn from it.
+
+    unlabelled: fraction of the devices (rounded) without labels: their train and val examples become unlabelled.
+    hidden: fraction of train and of val that is unlabelled on each other device, which keeps at least one training
+    example; "random": a fraction for each device, uniform in [0, 1). Test examples keep their labels, as they are only
+    reported. Labels are hidden anew, at most REDRAWS times, while a class has no labelled training example. (ST-LF,
+    sec. V: half of the devices unlabelled, the others at random.)
+
+    unlabelled_classes: "shared", with few_classes or device_dirichlet, gives each device without labels the classes of
+    a labelled one, so that some model knows them all (the public code of ST-LF's authors); with "own" it draws its own,
+    as all devices do.
+
+    If the dataset has a split column, `test` is not used, shared_test is a fraction of the rows marked test, and val is
+    drawn from a device's train rows only if it has no row marked val.
+
+    Raises InputError for invalid settings and for a class without a labelled training example.
+    """
+    if name == AUTO:
+        name = "dirichlet" if dataset.device is None else "by_device"
+    if name not in PARTITIONS:
+        raise unknown_value("federation.partition", name, [*PARTITIONS, AUTO])
+    if domains not in ("mixed", "split"):
+        raise unknown_value("federation.domains", domains, ("mixed", "split"))
+    fractions = {"val": val, "test": test, "shared_test": shared_test, "unlabelled": unlabelled}
+    if hidden != "random":
+        fractions["hidden"] = hidden
+    for key, fraction in fractions.items():
+        if isinstance(fraction, str) or not 0 <= fraction < 1:
+            also = ", or random" if key == "hidden" else ""
+            raise InputError(f"federation.{key} = {fraction}: must be a fraction, at least 0 and below 1{also}")
+    if unlabelled_classes not in ("own", "shared"):
+        raise unknown_value("federation.unlabelled_classes", unlabelled_classes, ("own", "shared"))
+    shared_classes = unlabelled_classes == "shared"
+    if shared_classes and (name not in ("few_classes", "device_dirichlet") or domains == "split"):
+        raise InputError(
+            "federation.unlabelled_classes = 'shared': must be own unless federation.partition is few_classes or "
+            "device_dirichlet, and federation.domains is mixed"
+        )
+    if val + test >= 1:
+        raise InputError(f"federation.val + federation.test = {val} + {test}: must be below 1, training needs examples")
+    if min_size < 1:
+        raise InputError(
+            f"federation.min_size = {min_size}: must be at least 1, a device without examples cannot train"
+        )
+    for key, most in {"examples": examples, "shared_examples": shared_examples}.items():
+        if most is not None and most < 1:
+            raise InputError(f"federation.{key} = {most}: must be at least 1, or null for all")
+
+    labels = dataset.train.y.numpy()
+    marks = None if dataset.split is None else np.asarray(dataset.split)
+    pools = _pools(dataset, name, domains)
+    shared = np.array([], dtype=np.int64)
+    if dataset.test is None:
+        may = {who: index if marks is None else index[marks[index] == "test"] for who, index in pools.items()}
+        held = {who: _cut(index, labels, [shared_test], draws(seed, "shared", who))[0] for who, index in may.items()}
+        pools = {who: np.setdiff1d(index, held[who], assume_unique=True) for who, index in pools.items()}
+        shared = np.sort(np.concatenate(list(held.values())))
+        if shared_test > 0 and not len(shared):
+            raise InputError(
+                f"federation.shared_test = {shared_test}: no example is held out of {len(labels)}; raise it"
+            )
+    if shared_examples is not None:
+        whole = shared if dataset.test is None else np.arange(len(dataset.test))
+        if len(whole) > shared_examples:
+            shared = np.sort(draws(seed, "shared examples").choice(whole, shared_examples, replace=False))
+    way = PARTITIONS[name]
+    limit = None if "examples" in signature(way).parameters else examples  # such a way keeps to the limit by itself
+    if limit is not None and domains == "split":
+        numbers = _devices_per_pool(pools, devices, min_size)
+        pools = {
+            who: _limit_examples({who: pool}, labels, round(limit * numbers[who] / devices), draws(seed, who))[who]
+            for who, pool in pools.items()
+        }
+    elif limit is not None:
+        pools = _limit_examples(pools, labels, limit, draws(seed, "examples"))
+
+    names = device_names(devices)
+    without = _without_labels(names, unlabelled, seed) if shared_classes else set()
+    followers = [names.index(who) for who in without]
+
+    def divided(pool: Index, number: int, seed: int) -> dict[str, Index]:
+        given: dict[str, Any] = {"labels": labels[pool], "owners": None, "devices": number, "alpha": alpha}
+        given |= {"examples": None if examples is None else round(examples * number / devices)}
+        given |= {"min_size": min_size, "share": share, "classes": classes, "seed": seed, "followers": followers}
+        if dataset.device is not None:
+            given["owners"] = np.asarray(dataset.device)[pool]
+        shares = way(**{key: given[key] for key in signature(way).parameters})
+        return {who: pool[index] for who, index in shares.items()}
+
+    if name in FROM_DATA:
+        own = pools
+    elif domains == "split":
+        own = _divide_pools(divided, pools, _devices_per_pool(pools, devices, min_size), seed)
+    else:
+        own = divided(pools[EVERYONE], devices, seed)
+    for who, index in own.items():
+        if len(index) < min_size:
+            raise InputError(
+                f"federation.min_size = {min_size}: {who!r} has {len(index)} examples; lower it or drop devices"
+            )
+    parts = {who: _parts(own[who], labels, marks, val, test, draws(seed, "split", who)) for who in sorted(own)}
+    for who, part in parts.items():
+        if not len(part["train"]):
+            raise InputError(f"data.split: device {who!r} has no row marked train; every device needs at least one")
+
+    def hide(*again: int) -> Partition:
+        blank = without if shared_classes else _without_labels(parts, unlabelled, seed, *again)
+        return Partition.of(_hide(parts, blank, hidden, seed, *again), shared)
+
+    made = hide()
+    for again in range(1, REDRAWS):
+        if not _has_unknown_class(made, labels):
+            break
+        made = hide(again)
+    check_labels(dataset, made)
+    return made
+
+
+def _has_unknown_class(partition: Partition, labels: Index) -> bool:
+    """Tell whether a class among the devices' training examples has no labelled one on any device."""
+    known, had = (
+        np.unique(labels[np.concatenate([own[part] for own in partition.devices.values() for part in parts])])
+        for parts in (("train",), ("train", "val", "unlabelled"))
+    )
+    return len(known) < len(had)
+
+
+def _pools(dataset: Dataset, name: str, domains: str) -> dict[str, Index]:
+    """Return the examples to divide separately: of each device, of each domain, or of all together."""
+    if domains == "split":
+        if name in FROM_DATA:
+            raise InputError(f"federation.domains = 'split': must be mixed with federation.partition = {name!r}")
+        if dataset.domain is None:
+            raise InputError("federation.domains = 'split': must be mixed, the data name no domains")
+        return by_domain(dataset.domain)
+    if name == "by_device":
+        return by_device(dataset.device)
+    if name == "by_domain":
+        return by_domain(dataset.domain)
+    return {EVERYONE: np.arange(len(dataset.train))}
+
+
+def _limit_examples(
+    pools: Mapping[str, Index], labels: Index, examples: int, rng: np.random.Generator
+) -> dict[str, Index]:
+    """Keep at most `examples` examples of all pools together."""
+    everything = np.concatenate(list(pools.values()))
+    kept = np.zeros(len(labels), dtype=bool)
+    kept[_cut(everything, labels, [max(1 - examples / len(everything), 0)], rng)[1]] = True
+    return {who: index[kept[index]] for who, index in pools.items()}
+
+
+def _devices_per_pool(pools: Mapping[str, Index], devices: int, min_size: int) -> dict[str, int]:
+    """Return the number of devices of each domain, assigned in turn while it has min_size examples for one more."""
+    if devices < len(pools):
+        raise InputError(f"federation.devices = {devices}: must be at least {len(pools)}, one for each domain")
+    numbers = dict.fromkeys(pools, 0)
+    for given in range(devices):
+        room = [who for who, index in pools.items() if len(index) >= (numbers[who] + 1) * min_size]
+        if not room:
+            raise InputError(
+                f"federation.devices = {devices}: must be at most {given}, so many devices of federation.min_size = "
+                f"{min_size} examples find room in the domains"
+            )
+        numbers[min(room, key=numbers.__getitem__)] += 1
+    for who, number in numbers.items():
+        if not number:
+            raise InputError(
+                f"federation.min_size = {min_size}: domain {who!r} has {len(pools[who])} examples; lower it"
+            )
+    return numbers
+
+
+def _divide_pools(
+    divided: Callable[[Index, int, int], dict[str, Index]],
+    pools: Mapping[str, Index],
+    numbers: Mapping[str, int],
+    seed: int,
+) -> dict[str, Index]:
+    """Divide each domain, by separate random draws, among devices named after it."""
+    own: dict[str, Index] = {}
+    for domain, number in numbers.items():
+        try:
+            shares = divided(pools[domain], number, int(draws(seed, "domain", domain).integers(2**63)))
+        except InputError as refused:
+            raise InputError(f"{refused} (in domain {domain!r})") from None
+        own |= {f"{domain}{who.removeprefix('device')}": index for who, index in shares.items()}
+    return own
+
+
+def _cut(index: Index, labels: Index, fractions: Sequence[float], rng: np.random.Generator) -> list[Index]:
+    """Draw a piece for each fraction; the last piece is the rest, which is never empty.
+
+    The rest gets one example of each label first, so that a rare label stays in training for every seed.
+    """
+    order = rng.permutation(index)
+    first = np.unique(labels[order], return_index=True)[1]
+    order = np.concatenate([np.delete(order, first), order[first]])
+    ends = np.clip(np.rint(len(order) * np.cumsum(fractions)).astype(np.int64), 0, max(len(order) - 1, 0))
+    return [np.sort(piece) for piece in np.split(order, ends)]
+
+
+def _parts(
+    index: Index, labels: Index, marks: NDArray[np.str_] | None, val: float, test: float, rng: np.random.Generator
+) -> dict[str, Index]:
+    """Divide one device's examples into train, val and test."""
+    if marks is None:
+        part = _cut(index, labels, [val, test], rng)
+        return {"train": part[2], "val": part[0], "test": part[1]}
+    found = {part: index[marks[index] == part] for part in ("train", "val", "test")}
+    if not len(found["val"]):
+        found["val"], found["train"] = _cut(found["train"], labels, [val], rng)
+    return found
+
+
+def _without_labels(names: Collection[str], unlabelled: float, seed: int, *again: int) -> set[str]:
+    """Draw the devices without labels. A device's draw depends only on the seed and its name."""
+    ranked = sorted(names, key=lambda who: draws(seed, "unlabelled", who, *again).random()) if unlabelled else []
+    without = set(ranked[: round(unlabelled * len(names))])
+    if len(without) == len(names):
+        raise InputError(f"federation.unlabelled = {unlabelled}: leaves no label on {len(names)} devices; lower it")
+    return without
+
+
+def _hide(
+    devices: Mapping[str, dict[str, Index]], without: Collection[str], hidden: float | str, seed: int, *again: int
+) -> dict[str, dict[str, Index]]:
+    """Move examples of train and val to unlabelled, all of them on the devices `without` labels.
+
+    A device's draws depend only on the seed and its name.
+    """
+    made = {}
+    for who, own in devices.items():
+        rng = draws(seed, "hidden", who, *again)
+        fraction = 1.0 if who in without else rng.random() if isinstance(hidden, str) else hidden
+        most = {"train": len(own["train"]) - (fraction < 1), "val": len(own["val"])}
+        taken = {
+            part: rng.permutation(own[part])[: min(round(fraction * len(own[part])), n)] for part, n in most.items()
+        }
+        known = {part: np.setdiff1d(own[part], index, assume_unique=True) for part, index in taken.items()}
+        made[who] = {**own, **known, "unlabelled": np.sort(np.concatenate([taken["train"], taken["val"]]))}
+    return made
+
+
+def check_labels(dataset: Dataset, partition: Partition) -> None:
+    """Raise InputError if no device has a labelled training example of some class: no model could learn it.
+
+    A class that the server alone knows may be (CWRU's normal bearings at location C): no device is asked for it.
+    """
+    labels = dataset.train.y.numpy()
+    everyone = {part: np.concatenate([own[part] for own in partition.devices.values()]) for part in PARTS}
+    found = {part: np.unique(labels[index]) for part, index in everyone.items()}
+    found["shared test"] = np.unique(labels[partition.shared] if dataset.test is None else dataset.test.y.numpy())
+    servers = set() if dataset.server is None else set(dataset.server.y.tolist())
+    for k, label in enumerate(dataset.classes):
+        where = [part for part, held in found.items() if k in held]
+        if "train" not in where and (where or k not in servers):
+            advice = "add training examples of it or remove the label"
+            if "unlabelled" in where:
+                advice = "lower federation.unlabelled or federation.hidden, or change the seed"
+            raise InputError(
+                f"data: no device has a training example of label {label!r} (found in: {', '.join(where) or 'nothing'})"
+                f"; {advice}"
+            )

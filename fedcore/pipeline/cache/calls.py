@@ -1,0 +1,44 @@
+"""A step's call in a worker process: load its arguments, call the function, store its result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from fedcore.pipeline.cache.store import Ref, Store, put_in, refs, to_json
+
+
+def load_call_save(store: Store, fn: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
+    """Load the arguments' references, call the function and store its result; returns it with the seconds it took."""
+    return call_save(store, lambda *loaded: fn(*store.get(loaded)), args)
+
+
+def load_calls_save(store: Store, fn: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> dict[str, Any]:
+    """Do the same for several calls of a function, one after another; the value is the list of their results."""
+
+    def results() -> Iterator[Any]:
+        found: dict[Ref, Any] = {}
+        for args in calls:
+            # What the call before it needed too, such as a message to everyone, is not read again.
+            found = {ref: found[ref] if ref in found else store.get(ref) for ref in {*refs(args)}}
+            yield store.put(fn(*put_in(found, args)))
+
+    return call_save(store, lambda: list(results()), ())
+
+
+def call_save(store: Store, fn: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
+    """Call the function and store its result; returns it as JSON with references, and the seconds of this thread."""
+    wall, cpu = time.perf_counter(), time.thread_time()
+    value = store.put(fn(*args))
+    return {"value": to_json(value), "wall": time.perf_counter() - wall, "cpu": time.thread_time() - cpu}
+
+
+def load_call(store: Store, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Load the arguments' references and call the function."""
+    return fn(*store.get(args))
+
+
+def sees(store: Store, ref: Ref) -> str:
+    """Return an empty text if this process can read the store, otherwise what is wrong."""
+    return "" if store.holds(ref) else f"cannot read the store {store.place}"

@@ -1,0 +1,121 @@
+"""The journal of steps: a line for each step that a flow needed, with the blobs that its result refers to.
+
+There is also a mark for each flow that is running.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from filelock import FileLock
+
+from fedcore.pipeline import environment
+from fedcore.pipeline.state import write_whole
+
+JOURNAL = environment.STATE / "journal.jsonl"
+FLOWS = environment.STATE / "flows"
+
+Line = dict[str, Any]
+"""Keys: time (seconds since 1970), process, flow, step, unit, key, cached, wall and cpu (seconds), blobs: the digests
+of those that the step's result refers to, and calls: of how many devices' steps it consists, if of several."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """The outcome of one step.
+
+    kind: its word, such as train, fuse or evaluate. cached: whether it was a cache hit. wall, cpu: the seconds that it
+    took when it was computed, in this run or an earlier one. blobs: the digests of those that its result refers to.
+    calls: how many devices' steps it consists of.
+    """
+
+    kind: str
+    unit: str
+    key: str
+    cached: bool
+    wall: float
+    cpu: float
+    blobs: tuple[str, ...]
+    calls: int = 1
+
+
+def append(line: Line) -> None:
+    """Append a line with the current time, in a single write, so that lines of concurrent flows do not mix."""
+    with JOURNAL.open("ab", buffering=0) as journal:
+        journal.write(_to_text({"time": round(time.time(), 3), **line}).encode())
+
+
+def read() -> list[Line]:
+    """Return the journal's lines, except those that are damaged, as one that a killed process left incomplete."""
+    content = JOURNAL.read_bytes() if JOURNAL.exists() else b""
+    found = []
+    for line in content.splitlines():
+        try:
+            found.append(_check(json.loads(line)))
+        except (ValueError, TypeError, LookupError, RecursionError):
+            continue
+    return found
+
+
+def blobs() -> set[str]:
+    """Return the digests of the blobs that the journal's steps refer to."""
+    return {digest for line in read() for digest in line.get("blobs", ())}
+
+
+def _check(line: Any) -> Line:
+    """Return a line if it has all that is read of one; raises ValueError, TypeError or LookupError otherwise."""
+    checked: Line = {**line, "time": float(line["time"]), "key": str(line["key"])}
+    if not all(isinstance(digest, str) for digest in line.get("blobs", ())):
+        raise ValueError("blobs are named by digests")
+    return checked
+
+
+def replace(lines: list[Line]) -> None:
+    """Replace the journal by these lines."""
+    write_whole(JOURNAL, "".join(map(_to_text, lines)).encode())
+
+
+def _to_text(line: Line) -> str:
+    return json.dumps(line) + "\n"
+
+
+def marks() -> list[Path]:
+    """Return the marks of the flow runs that are running or were killed."""
+    return [mark for mark in FLOWS.iterdir() if not mark.name.startswith(".")] if FLOWS.is_dir() else []
+
+
+def write_mark(flow_run: str) -> Path:
+    """Mark a flow run as running in this process."""
+    mark = FLOWS / flow_run
+    with starting():
+        write_whole(mark, str(os.getpid()).encode())
+    return mark
+
+
+def starting() -> FileLock:
+    """Return the lock that a flow holds when it starts, and pruning to its end: no flow starts meanwhile."""
+    FLOWS.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(FLOWS.with_suffix(".lock"), mode=0o600)
+
+
+def alive(mark: Path) -> bool:
+    """Tell whether the process of a flow run's mark is alive. A mark that is damaged, or gone by now, has none."""
+    try:
+        return psutil.pid_exists(int(mark.read_bytes()))
+    except (OSError, ValueError, OverflowError):
+        return False
+
+
+def remove_mark(mark: Path) -> None:
+    """Remove a mark, or whatever lies in its place."""
+    if mark.is_dir():
+        shutil.rmtree(mark)
+    else:
+        mark.unlink(missing_ok=True)

@@ -1,0 +1,295 @@
+"""A step's key covers all that its result depends on, and nothing else.
+
+key = digests of the inputs + the settings bound to the function + the source that the function reaches (comments and
+docstrings aside) + the versions of the packages which that source uses.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import gc
+import hashlib
+import importlib.util
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from functools import cache, lru_cache, partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedcore.pipeline.cache.store import Ref
+from fedcore.types import InputError, name_of
+
+OWN_PACKAGES = {"fedcore"}
+"""Top-level packages that keys cover by source; they cover other installed packages by version."""
+
+BUILTINS = frozenset(dir(builtins))
+
+_PARSING = threading.Lock()
+
+
+def key(fn: Callable[..., Any], *args: Any) -> str:
+    """Return the key of calling a function: 40 hexadecimal digits."""
+    return Digest().of(("step", fn, args))
+
+
+class Digest:
+    """Computes digests of values, equal ones for equal values in every process. Shared parts are digested once."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[Any, str]] = {}
+
+    def of(self, value: Any) -> str:
+        kind = type(value)
+        if kind is str or kind is int:
+            return _of_plain(kind, value)  # type: ignore[arg-type]
+        if kind is Ref:
+            return _of_plain(kind, value.digest)  # type: ignore[arg-type]
+        if kind is tuple:
+            return _blake("\x1f".join(["tuple", *map(self.of, value)]))
+        if is_dataclass(value) or isinstance(value, partial | dict):
+            known = self.known.get(id(value))
+            if known is None:
+                known = self.known[id(value)] = (value, self._hash(value))
+            return known[1]
+        return self._hash(value)
+
+    def _hash(self, value: Any) -> str:
+        return _blake("\x1f".join([type(value).__name__, *self.words(value)]))
+
+    def words(self, value: Any) -> Iterator[str]:
+        """Yield texts that distinguish a value from all others of its type."""
+        if isinstance(value, Ref):
+            yield value.digest
+        elif value is None or isinstance(value, bool | int | float | str):
+            yield repr(value)
+        elif isinstance(value, torch.Tensor):
+            yield from (str(value.dtype), str(tuple(value.shape)), _blake(value.contiguous().numpy().tobytes()))
+        elif isinstance(value, np.ndarray):
+            yield from (str(value.dtype), str(value.shape), _blake(np.ascontiguousarray(value).tobytes()))
+        elif isinstance(value, partial):
+            yield from (self.of(value.func), self.of(value.args), self.of(value.keywords))
+        elif isinstance(value, dict):
+            yield from (self.of(part) for part in value.items())
+        elif isinstance(value, tuple | list):
+            yield from (self.of(part) for part in value)
+        elif isinstance(value, frozenset | set):
+            yield from sorted(self.of(part) for part in value)
+        elif is_dataclass(value) and not isinstance(value, type):
+            for name in _digested_fields(type(value)):
+                yield name
+                yield self.of(getattr(value, name))
+        elif callable(value) and getattr(value, "__qualname__", "<").isidentifier():
+            yield source(value.__module__, value.__qualname__)
+        elif callable(value) and hasattr(value, "__qualname__"):
+            advice = "write it at the top of a module, since its source is part of the step's key"
+            raise InputError(f"a step cannot be keyed by {name_of(value)}: {advice}")
+        else:
+            raise TypeError(f"a step cannot be keyed by {type(value).__name__}")
+
+
+@lru_cache(1 << 16)
+def _of_plain(kind: type, value: Any) -> str:
+    """Return the digest of a text, a whole number or a reference, given by its digest: devices' names, rounds, data."""
+    return _blake(f"{kind.__name__}\x1f{value if kind is Ref else repr(value)}")
+
+
+@cache
+def _digested_fields(kind: type) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind) if f.metadata.get("digest", True))
+
+
+def _blake(text: str | bytes) -> str:
+    return hashlib.blake2b(text.encode() if isinstance(text, str) else text, digest_size=20).hexdigest()
+
+
+@cache
+def source(module: str, name: str) -> str:
+    """Return the digest of the source of a module's name, and of all names that it uses, directly or indirectly."""
+    reached: dict[tuple[str, str], str] = {}
+    versions: set[str] = set()
+    todo = [(module, name)]
+    follow = OWN_PACKAGES | {module.split(".")[0]}
+    while todo:
+        place = todo.pop()
+        if place in reached:
+            continue
+        where, symbol = place
+        reached[place] = ""
+        top = where.split(".")[0]
+        if top in sys.stdlib_module_names:
+            continue
+        if top not in follow and (versions_of := _version(top)):
+            versions |= versions_of
+            continue
+        table = _definitions(where)
+        if symbol not in table:
+            # The name of a submodule, or one that the module imports.
+            if _find(f"{where}.{symbol}") is not None:
+                todo += [(f"{where}.{symbol}", other) for other in _definitions(f"{where}.{symbol}")]
+            continue
+        text, uses = table[symbol]
+        reached[place] = text
+        todo += uses
+    parts = [f"{where}:{symbol}:{text}" for (where, symbol), text in sorted(reached.items())]
+    return _blake("\x1f".join([f"{module}.{name}", *parts, *sorted(versions)]))
+
+
+@cache
+def _version(package: str) -> frozenset[str]:
+    """Return {"name==version"} of an installed package; nothing for a user's own module."""
+    owners = [one for one, paths in _distributions() if f"\n{package}/" in paths or f"\n{package}." in paths]
+    return frozenset(f"{one.name}=={metadata.version(one.name)}" for one in owners)
+
+
+@cache
+def _distributions() -> list[tuple[metadata.Distribution, str]]:
+    """Return the installed distributions, each with the paths of its files."""
+    # metadata.packages_distributions parses all of these paths: half a second for each flow.
+    return [(one, f"\n{one.read_text('RECORD') or ''}") for one in metadata.distributions()]
+
+
+@cache
+def _find(module: str) -> Path | None:
+    if module in sys.modules:
+        origin = getattr(sys.modules[module], "__file__", None)
+        return Path(origin) if origin else None
+    try:
+        spec = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        return None
+    return Path(spec.origin) if spec is not None and spec.origin else None
+
+
+@cache
+def _definitions(module: str) -> dict[str, tuple[str, list[tuple[str, str]]]]:
+    """Return each top-level name of a module with its normalised source and the (module, name) pairs that it uses."""
+    path = _find(module)
+    if path is None or path.suffix != ".py":
+        return {}
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    body = _parse(path.read_text()).body
+    imported: dict[str, tuple[str, str]] = {}
+    for statement in body:
+        for node in ast.walk(statement) if isinstance(statement, ast.If | ast.Try) else [statement]:
+            imported |= _imports(node, package)
+    table: dict[str, tuple[str, list[tuple[str, str]]]] = {}
+    for statement in body:
+        text = ast.dump(_strip(statement))
+        for name in _defined_names(statement):
+            uses = (
+                [*table[name][1], *_uses(statement, module, package, imported)]
+                if name in table
+                else [*_uses(statement, module, package, imported)]
+            )
+            table[name] = ((table[name][0] if name in table else "") + text, uses)
+    # Imported names are part of the table: another module may import them from this one.
+    for name, place in imported.items():
+        table.setdefault(name, ("", [place]))
+    return table
+
+
+def _parse(text: str) -> ast.Module:
+    """Return the syntax tree of a text, while no garbage is collected.
+
+    Python counts the depth of the trees that it builds in one number for all threads, and raises SystemError if it does
+    not come back to its start. A collection in the middle of a tree may run code that parses something, too, or let
+    another thread do so.
+    """
+    with _PARSING:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return ast.parse(text)
+        finally:
+            if collects:
+                gc.enable()
+
+
+def _defined_names(statement: ast.stmt) -> list[str]:
+    """Return the names that a top-level statement defines or whose values it changes, except imports."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [statement.name]
+    return list(dict.fromkeys(name for node in ast.walk(statement) for name in _target_names(node)))
+
+
+def _target_names(node: ast.AST) -> list[str]:
+    """Return the name that a part of a statement defines or changes: x = ..., x[k] = ..., x.y = ..., x.add(...)."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.Name(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()) | ast.Attribute(ctx=ast.Store()):
+            changed: ast.AST = node
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=changed))):
+            pass
+        case _:
+            return []
+    while isinstance(changed, ast.Subscript | ast.Attribute):
+        changed = changed.value
+    return [changed.id] if isinstance(changed, ast.Name) else []
+
+
+def _imports(node: ast.AST, package: str) -> dict[str, tuple[str, str]]:
+    """Return the names that an import statement binds: local name -> (module, name); the name is "" for a module."""
+    bound: dict[str, tuple[str, str]] = {}
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            bound[alias.asname or alias.name.split(".")[0]] = (
+                alias.name if alias.asname else alias.name.split(".")[0],
+                "",
+            )
+    elif isinstance(node, ast.ImportFrom):
+        base = package.rsplit(".", node.level - 1)[0] if node.level else ""
+        origin = ".".join(part for part in (base, node.module) if part)
+        for alias in node.names:
+            bound[alias.asname or alias.name] = (origin, alias.name)
+    return bound
+
+
+def _uses(
+    statement: ast.stmt, module: str, package: str, imported: dict[str, tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """Return the (module, name) pairs that a statement refers to."""
+    known = dict(imported)
+    for node in ast.walk(statement):
+        known |= _imports(node, package)
+    pairs: list[tuple[str, str]] = []
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in known:
+            origin, name = known[node.value.id]
+            inner = f"{origin}.{name}" if name else origin
+            # `local.train` uses one name of the module local; `Training.lr` uses the class.
+            pairs.append((inner, node.attr) if _find(inner) is not None else (origin, name))
+            return
+        if isinstance(node, ast.Name) and node.id not in BUILTINS:
+            pairs.append(known.get(node.id, (module, node.id)))
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(statement)
+    return pairs
+
+
+def _strip(statement: ast.stmt) -> ast.stmt:
+    """Return a statement without docstrings and words for steps; a syntax tree has no comments and no layout."""
+    for node in ast.walk(statement):
+        if isinstance(node, ast.FunctionDef):
+            node.decorator_list = [decorator for decorator in node.decorator_list if not _gives_a_word(decorator)]
+        if (
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            and ast.get_docstring(node, False) is not None
+        ):
+            node.body = node.body[1:] or [ast.Pass()]
+    return statement
+
+
+def _gives_a_word(decorator: ast.expr) -> bool:
+    """Tell whether a decorator is fedcore.types.step_word."""
+    return isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Name) and decorator.func.id == "step_word"

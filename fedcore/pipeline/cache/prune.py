@@ -1,0 +1,69 @@
+"""Prune the cache: delete steps that no run has used for long, and the blobs that only they refer to."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedcore.pipeline.cache import journal
+from fedcore.pipeline.cache.store import Store
+from fedcore.types import InputError
+
+DAY = 86400.0
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """The numbers of deleted steps and blobs, and the bytes of both. left: the bytes of the remaining blobs."""
+
+    steps: int
+    blobs: int
+    nbytes: int
+    left: int
+
+
+def prune(steps: Path, store: Store, days: float, dry_run: bool = False) -> Pruned:
+    """Delete the steps that no run has used for this many days, and blobs of that age to which no other step refers.
+
+    A run uses a step when it computes it or finds it in the cache; the journal has a line with the time and the blobs
+    that the step refers to. Older lines are deleted too. A step has no line if its flow was killed at that moment; its
+    blobs stay until they reach that age. A run that needs a deleted step computes it again. Registered models and the
+    outputs of DVC's stages are copies and need no blob. Raises InputError while a flow runs, since it may need a blob
+    that it has not yet read; a flow that starts meanwhile waits.
+
+    dry_run: delete nothing, and return what would be deleted.
+    """
+    with journal.starting():
+        if any(map(journal.alive, journal.marks())):
+            raise InputError("a flow is running here: try again when it has ended")
+        return _prune(steps, store, days, dry_run)
+
+
+def _prune(steps: Path, store: Store, days: float, dry_run: bool) -> Pruned:
+    since = time.time() - days * DAY
+    lines = journal.read()
+    recent = [line for line in lines if line["time"] >= since]
+    used = {line["key"] for line in recent}
+    needed = {digest for line in recent for digest in line.get("blobs", ())}
+    records, blobs = files(steps, "*"), files(store.root, "*/*")
+    unused = [record for record in records if record.name not in used and is_older(record, since)]
+    orphans = [blob for blob in blobs if blob.stem not in needed and is_older(blob, since)]
+    freed = sum(path.stat().st_size for path in (*unused, *orphans))
+    left = sum(blob.stat().st_size for blob in {*blobs} - {*orphans})
+    found = Pruned(len(unused), len(orphans), freed, left)
+    if dry_run:
+        return found
+    for path in (*unused, *orphans):  # steps first, so that no step refers to a deleted blob if this process is killed
+        path.unlink(missing_ok=True)
+    if len(recent) < len(lines):
+        journal.replace(recent)
+    return found
+
+
+def is_older(path: Path, since: float) -> bool:
+    return path.stat().st_mtime < since
+
+
+def files(folder: Path, pattern: str) -> list[Path]:
+    return [path for path in folder.glob(pattern) if path.is_file()]

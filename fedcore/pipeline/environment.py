@@ -1,0 +1,81 @@
+"""The folders of the pipeline, and the settings that must be made before Prefect or MLflow is imported.
+
+Everything is inside one folder, the project's (or FEDCORE_HOME): `.fedcore/` for the cache, Prefect's server and logs,
+`mlflow.db` and `mlruns/` for the record. A variable that the user has set in the environment is never changed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+import sys
+from pathlib import Path
+
+from fedcore.pipeline.state import set_aside
+
+HOME = Path(os.environ.get("FEDCORE_HOME") or Path.cwd()).resolve()
+STATE = HOME / ".fedcore"
+BLOBS = STATE / "blobs"
+STEPS = STATE / "steps"
+LOCKS = STATE / "locks"
+PREFECT = STATE / "prefect"
+TRACKING = f"sqlite:///{HOME / 'mlflow.db'}"
+ARTIFACTS = HOME / "mlruns"
+
+FILES = (
+    "flows.lock", "journal.jsonl", "password", "server.json", "server.lease", "server.lock", "server.log",
+    "mlflow.lock", "mlflow.log",
+)  # fmt: skip
+FOLDERS = ("blobs", "flows", "locks", "prefect", "steps")
+"""What there may be in STATE."""
+
+DEFAULTS = {
+    "PREFECT_HOME": str(PREFECT),
+    "PREFECT_PROFILES_PATH": str(PREFECT / "profiles.toml"),
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_CLI_PROMPT": "false",
+    # A flow's lines go to Prefect's page; the terminal has them already and needs no line per task.
+    "PREFECT_LOGGING_LEVEL": "INFO",
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "WARNING",
+    "PREFECT_LOGGING_LOGGERS_PREFECT_TASK_RUNS_LEVEL": "WARNING",
+    "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
+    # Steps are recorded by the hundred, at most a second late: one by one they take the server twice the time.
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "200",
+    "DO_NOT_TRACK": "1",
+    "MLFLOW_TRACKING_URI": TRACKING,
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    # One thread per process: workers provide the parallelism, and sums must not depend on the number of threads.
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+
+
+def prepare() -> None:
+    """Set the variables that are not set. Call this before importing Prefect or MLflow.
+
+    The imports of torch, Prefect and MLflow create some 440,000 objects that live until the end. Searching them for
+    garbage took a fifth of the import time, and at exit most of two seconds.
+    """
+    if os.name == "nt":
+        sys.exit("fedcore: the pipeline needs Linux or macOS; on Windows run it in WSL")
+    gc.set_threshold(50_000)
+    atexit.register(gc.freeze)
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    try:
+        STATE.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        sys.exit(f"fedcore: {STATE}: no folder for the cache ({error.strerror})")
+    for name in FILES:
+        if (STATE / name).is_dir():
+            set_aside(STATE / name, "is a folder, not a file")
+    for name in FOLDERS:
+        if (STATE / name).exists() and not (STATE / name).is_dir():
+            set_aside(STATE / name, "is a file, not a folder")

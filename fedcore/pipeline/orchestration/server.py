@@ -1,0 +1,307 @@
+"""One Prefect server for a whole run.
+
+The first command that needs it starts it in the background. It keeps running for a while, so that the stages of a
+`dvc repro` share one server, and stops when it is no longer used. A flow that finds it gone starts it again. It listens
+on loopback only and wants a password (docs/security.md): whoever may speak to it can run commands.
+
+    python -m fedcore.pipeline.orchestration.server start | stop | keep
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http.client import HTTPException
+from urllib.parse import urlsplit
+
+import psutil
+from filelock import FileLock
+
+from fedcore.pipeline import environment
+from fedcore.pipeline.command import CONTINUE, Failed
+from fedcore.pipeline.state import write_whole
+
+STATE = environment.STATE / "server.json"
+PASSWORD = environment.STATE / "password"
+LEASE = environment.STATE / "server.lease"
+LOCK = environment.STATE / "server.lock"
+LOG = environment.STATE / "server.log"
+IDLE = 300.0
+"""Seconds without use after which the server stops."""
+BEAT = 2.0
+RESTARTS = 3
+
+
+def ensure() -> str:
+    """Return the address of a running Prefect API; starts a server if necessary.
+
+    If the user has set PREFECT_API_URL, that server is used. Raises Failed if no server can be started.
+    """
+    environment.prepare()
+    if url := os.environ.get("PREFECT_API_URL"):
+        if os.environ["PREFECT_PROFILES_PATH"] == environment.DEFAULTS["PREFECT_PROFILES_PATH"]:
+            os.environ.setdefault("PREFECT_API_AUTH_STRING", "")  # the profile's password is for another server
+        return url
+    touch()
+    with FileLock(LOCK):
+        url = running() or _restart()
+    os.environ |= {"PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": password()}
+    return url
+
+
+def start_first() -> None:
+    """Start the server in the background if none has ever run here: it makes its database for ten seconds.
+
+    A flow that comes meanwhile waits for it, see `ensure`.
+    """
+    if "PREFECT_API_URL" in os.environ or (environment.PREFECT / "prefect.db").exists():
+        return
+    command = [sys.executable, "-m", "fedcore.pipeline.orchestration.server", "start"]
+    subprocess.Popen(
+        command, cwd=environment.HOME, start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def password() -> str:
+    """Return the password of this project's server, a random one made on first use: user name, colon, secret."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        found = PASSWORD.read_text("ascii").strip()
+        if re.fullmatch(r"fedcore:[\w-]{20,}", found):
+            return found
+    write_whole(PASSWORD, f"fedcore:{secrets.token_urlsafe(24)}\n".encode())
+    return password()
+
+
+def running() -> str | None:
+    """Return the address of this project's server if it answers, and will stop when it is no longer used."""
+    url, pid = _last()
+    return url if pid and psutil.pid_exists(pid) and answers(url) else None
+
+
+def _last() -> tuple[str, int]:
+    """Return the address and the process id of the server last started; "" and 0 if that is not known.
+
+    The password is sent to this address, so it must be one on loopback.
+    """
+    try:
+        said = json.loads(STATE.read_text())
+        url, pid = said["url"], said["pid"]
+        parts = urlsplit(url)
+        known = (
+            (parts.scheme, parts.hostname, type(pid)) == ("http", "127.0.0.1", int) and parts.port and 0 < pid < 2**31
+        )
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        known = False
+    return (url, pid) if known else ("", 0)
+
+
+@contextlib.contextmanager
+def lease() -> Iterator[str]:
+    """Keep the server alive while the body runs; yields its address.
+
+    A server of this project that is gone is started again, at most RESTARTS times. If that fails, or someone has
+    stopped it, this process ends at once: Prefect would ask for it again for minutes, in hundreds of lines.
+    """
+    ours = "PREFECT_API_URL" not in os.environ
+    url = ensure()
+    done = threading.Event()
+
+    def beat() -> None:
+        left = RESTARTS
+        while not done.wait(BEAT):
+            touch()
+            if ours and not listens(url):
+                left -= 1
+                reason = "is gone again and again" if left < 0 else _revive(url)
+                if reason and not done.is_set():
+                    _leave(reason)
+                sys.stderr.write("fedcore: the Prefect server was gone; it was started again\n")
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield url
+    finally:
+        done.set()
+        thread.join()
+        touch()
+
+
+def listens(url: str) -> bool:
+    """Tell whether anything listens at an address on loopback, however busy it is."""
+    try:
+        socket.create_connection(("127.0.0.1", urlsplit(url).port or 0), timeout=BEAT).close()
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _revive(url: str) -> str:
+    """Start the server again at its address; returns the reason if that is impossible."""
+    with FileLock(LOCK):
+        if running() == url:  # another process was faster
+            return ""
+        if not STATE.exists():
+            return "was stopped"
+        try:
+            there = _restart()
+        except (Failed, OSError) as error:
+            return f"is gone and cannot be started again ({error})"
+    return "" if there == url else "is gone, and its port is taken"
+
+
+def _leave(reason: str) -> None:
+    show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""
+    sys.stderr.write(f"{show_cursor}fedcore: the Prefect server {reason}; {CONTINUE}\n")
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def touch() -> None:
+    LEASE.touch()
+
+
+def stop() -> None:
+    """Stop this project's server, if it runs; flows that use it end."""
+    if STATE.exists():
+        with FileLock(LOCK):
+            _stop()
+
+
+def _stop() -> None:
+    _, pid = _last()
+    running = _processes(pid)
+    for process in running:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            process.terminate()
+    for process in psutil.wait_procs(running, 15)[1]:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            process.kill()
+    STATE.unlink(missing_ok=True)
+
+
+def _processes(leader: int) -> list[psutil.Process]:
+    """Return the processes of a server: those in the group of its first one, which may be gone, by their commands."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]) if leader > 0 else ():
+        with contextlib.suppress(OSError):
+            words = process.info["cmdline"] or ()
+            if os.getpgid(process.pid) == leader and (
+                "fedcore.pipeline.orchestration.server" in words or "prefect" in words
+            ):
+                found.append(process)
+    return found
+
+
+def _restart() -> str:
+    """Start the server, at the address of the last one if possible; ends one that does not answer to the password."""
+    port, secret = urlsplit(_last()[0]).port or 0, password()
+    _stop()
+    try:
+        port = free_port(port)
+    except OSError:
+        port = free_port()
+    url = f"http://127.0.0.1:{port}/api"
+    # In its own session, so that Ctrl-C in a run does not stop a server that other runs use.
+    with LOG.open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fedcore.pipeline.orchestration.server", "_watch", str(port)],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=environment.HOME,
+            env={**os.environ, "PREFECT_API_AUTH_STRING": secret},
+        )  # fmt: skip
+    # A flow that is killed meanwhile leaves a server that the next one finds.
+    write_whole(STATE, json.dumps({"url": url, "pid": process.pid}).encode())
+    _write_profile({"PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": secret})
+    limit = time.monotonic() + 120
+    while not answers(url):
+        if process.poll() is not None or time.monotonic() > limit:
+            noted, pages = (path.relative_to(environment.HOME) for path in (LOG, environment.PREFECT))
+            raise Failed(
+                f"the Prefect server did not start; see {noted}, or rename {pages}, which holds its pages only"
+            )
+        time.sleep(0.1)
+    return url
+
+
+def _write_profile(settings: dict[str, str]) -> None:
+    """Make the prefect command use this server in the project's folder (prefect.toml names the file)."""
+    lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
+    text = "\n".join(['active = "fedcore"', "", "[profiles.fedcore]", *lines, ""])
+    write_whole(environment.PREFECT / "profiles.toml", text.encode())
+
+
+def free_port(wanted: int = 0) -> int:
+    """Return a free port on loopback. Raises OSError if `wanted` is in use."""
+    with socket.socket() as probe:
+        # A port whose last server was killed has connections that time out; a server can listen there all the same.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", wanted))
+        return int(probe.getsockname()[1])
+
+
+def answers(url: str) -> bool:
+    """Tell whether a Prefect API answers there, and to this project's password."""
+    token = base64.b64encode(password().encode()).decode()
+    request = urllib.request.Request(f"{url}/admin/version", headers={"Authorization": f"Basic {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=2) as answer:
+            return isinstance(json.loads(answer.read(1000)), str)
+    except (OSError, HTTPException, ValueError):
+        return False
+
+
+def _watch(port: int) -> None:
+    """Run the server until the lease has not been touched for IDLE seconds."""
+    environment.prepare()
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    settings = {
+        "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
+        "PREFECT_SERVER_API_AUTH_STRING": os.environ["PREFECT_API_AUTH_STRING"],
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://127.0.0.1:{port},http://localhost:{port}",
+    }
+    server = subprocess.Popen(command, env={**os.environ, **settings})
+    signal.signal(signal.SIGTERM, lambda *_: server.terminate())
+    while server.poll() is None:
+        time.sleep(1)
+        if time.time() - LEASE.stat().st_mtime > IDLE:
+            server.terminate()
+            break
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        server.wait(15)
+    server.kill()
+
+
+def main(words: list[str]) -> None:
+    match words:
+        case ["start"]:
+            print(ensure())
+        case ["stop"]:
+            stop()
+        case ["keep"]:
+            with lease() as url:
+                print(f"{url}\nits page asks for a password: cat {PASSWORD}", flush=True)
+                threading.Event().wait()
+        case ["_watch", port]:
+            _watch(int(port))
+        case _:
+            sys.exit("usage: python -m fedcore.pipeline.orchestration.server start | stop | keep")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,158 @@
+"""A flow's session: the store, the workers, cached steps, progress in the terminal, and the journal of steps."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import Any
+from uuid import UUID
+
+from prefect import get_client, get_run_logger, runtime
+from prefect.context import refresh_global_settings_context
+from prefect.exceptions import ObjectNotFound
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from prefect.states import Crashed
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from fedcore.execute.accelerator import find_accelerator
+from fedcore.execute.cluster import Cluster
+from fedcore.execute.workers import Engine
+from fedcore.pipeline.cache import journal
+from fedcore.pipeline.cache.journal import Step
+from fedcore.pipeline.cache.store import Store
+from fedcore.pipeline.orchestration import server
+from fedcore.pipeline.orchestration.steps import Steps
+
+REPEATED = ("Finished in state", "Crash detected!", "Unable to connect to", "Service 'EventsWorker' failed")
+"""Beginnings of lines that repeat an error, or that a server which is started again makes void."""
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def prefect_server() -> Iterator[None]:
+    """Run the body with a Prefect server.
+
+    With the project's own, a flow sends no heartbeats unless the user has set them: `mark_running` finds flows whose
+    process ended, nothing else reads them, and each flow would wait up to a second at its end for their thread.
+    """
+    own = {} if "PREFECT_API_URL" in os.environ else {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
+    with server.lease():
+        refresh_global_settings_context()
+        hide_errors()
+        with temporary_settings(set_defaults=own):
+            yield
+
+
+def hide_errors() -> None:
+    """Hide Prefect's lines about errors, which end the command and are shown then (fedcore.pipeline.command).
+
+    Those about a server that does not answer go too: it is started again meanwhile, or the flow ends.
+    """
+    logging.raiseExceptions = False  # else Prefect prints that it could not send a log to a server that is gone
+    shown = _HideErrors()
+    for name in ("flow_runs", "task_runs", "events.clients", "_internal.concurrency"):
+        logging.getLogger(f"prefect.{name}").addFilter(shown)
+
+
+class _HideErrors(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not record.exc_info and not record.getMessage().startswith(REPEATED)
+
+
+class Session:
+    """One run of a flow: its store, its steps, and its progress in the terminal and in the journal.
+
+    on_compute: called after each step that was computed.
+    """
+
+    def __init__(
+        self,
+        flow: str,
+        store: Store,
+        workers: Engine,
+        progress: Progress,
+        accelerator: str | None,
+        on_compute: Callable[[], None],
+    ) -> None:
+        self.flow = flow
+        self.on_compute = on_compute
+        self.store = store
+        self.steps = Steps(store, workers, self._on_step, self._advance, accelerator)
+        self.progress = progress
+        self.log = get_run_logger()
+        self.bar = progress.add_task(flow, total=None)
+        self.done = 0
+        self.local_steps: frozenset[str] = frozenset()
+
+    def start_method(self, description: str, local_steps: frozenset[str]) -> None:
+        """Show a description of the method, and count these of its steps as local."""
+        self.local_steps = local_steps
+        self.progress.update(self.bar, description=description)
+
+    def expect_steps(self, count: int) -> None:
+        """Set the number of remaining local steps."""
+        self.progress.update(self.bar, total=self.done + count)
+
+    def advance_to(self, done: int) -> None:
+        """Set the number of local steps that are done, cache hits included."""
+        self._advance(done - self.done)
+
+    def print_line(self, line: str, terminal: bool = True) -> None:
+        """Print a line in Prefect's log of the flow and, if wanted, in the terminal."""
+        if terminal:
+            self.progress.console.print(line)
+        self.log.info(line.strip())
+
+    def _advance(self, count: int) -> None:
+        self.done += count
+        self.progress.update(self.bar, completed=self.done)
+
+    def _on_step(self, step: Step) -> None:
+        journal.append({
+            "process": os.getpid(), "flow": self.flow, "step": step.kind, "unit": step.unit, "key": step.key,
+            "cached": step.cached, "wall": round(step.wall, 4), "cpu": round(step.cpu, 4),
+            "blobs": step.blobs, **({"calls": step.calls} if step.calls > 1 else {}),
+        })  # fmt: skip
+        if step.kind in self.local_steps:
+            self._advance(step.calls)
+        if not step.cached:
+            self.on_compute()
+
+
+@contextmanager
+def mark_running(flow_run: str) -> Iterator[None]:
+    """Mark a flow run as running; mark those whose process was killed as crashed in Prefect."""
+    for mark in journal.marks():
+        if not journal.alive(mark):
+            with get_client(sync_client=True) as client, suppress(ObjectNotFound, ValueError):
+                client.set_flow_run_state(UUID(mark.name), Crashed(message="its process ended"), force=True)
+            journal.remove_mark(mark)
+    mark = journal.write_mark(flow_run)
+    try:
+        yield
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+@contextmanager
+def open_session(
+    flow: str, store: Store, engine: Engine, accelerator: str = "none", on_compute: Callable[[], None] = lambda: None
+) -> Iterator[Session]:
+    """Open a session; worker processes of its own start with the first step that is not cached.
+
+    accelerator: the hardware for devices' steps, as in section run. on_compute: see `Session`.
+    """
+    columns: list[Any] = [
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("left"), TimeRemainingColumn(),
+    ]  # fmt: skip
+    progress = Progress(*columns, console=console, transient=True)
+    with mark_running(str(runtime.flow_run.id)), store.lease("flow"), engine, progress:
+        found = engine.find_accelerator(accelerator) if isinstance(engine, Cluster) else find_accelerator(accelerator)
+        session = Session(flow, store, engine, progress, found, on_compute)
+        with closing(session.steps.locks):
+            yield session

@@ -1,0 +1,349 @@
+"""Run each step of the loop as a Prefect task, cached by its key and computed in a worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import count
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import CachePolicy
+from prefect.futures import PrefectFuture, as_completed
+from prefect.transactions import IsolationLevel
+
+from fedcore.core.rounds import receive
+from fedcore.core.threats import admit
+from fedcore.execute.accelerator import accelerate, run_on
+from fedcore.execute.cluster import ClusterLost
+from fedcore.execute.remote import WrongWorker
+from fedcore.execute.workers import Engine, WorkerDied
+from fedcore.pipeline import environment
+from fedcore.pipeline.cache.calls import call_save, load_call, load_call_save, load_calls_save
+from fedcore.pipeline.cache.journal import Step
+from fedcore.pipeline.cache.keys import Digest
+from fedcore.pipeline.cache.shared import with_blobs
+from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store, refs, unflatten
+from fedcore.pipeline.command import CONTINUE, Failed
+from fedcore.pipeline.orchestration.locks import StepLocks
+from fedcore.pipeline.orchestration.records import sealed
+
+MANY = 256
+"""The most calls of a map that are a step each."""
+
+SHARD = 64
+"""Calls in a step where there are more than MANY: Prefect takes longer for a step than a small device's training."""
+
+QUICK = {"deploy", "evaluate"}
+"""Steps that take a few milliseconds where models and data are small, less than Prefect takes for a step."""
+
+SMALL = 8 * 2**20
+"""The most bytes that such calls of one step refer to; devices with more than half of it have a step each."""
+
+FEW = 1000
+"""The most values that they refer to: a call that scores a thousand devices is a step of its own."""
+
+
+class Steps:
+    """Runs the loop's functions as cached Prefect tasks: the `execute` that the pipeline gives to fedcore.core.rounds.
+
+    Arguments and results are references (fedcore.pipeline.cache.store). on_step: called with every step when it ends,
+    computed or cached. advance: called with the number of local steps that a step has just done inside. accelerator:
+    the hardware for local steps, None for the CPU; it is part of their keys. done: the steps that have ended.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        workers: Engine,
+        on_step: Callable[[Step], None] = lambda step: None,
+        advance: Callable[[int], None] = lambda count: None,
+        accelerator: str | None = None,
+    ) -> None:
+        self.store = store
+        self.workers = workers
+        self.on_step = on_step
+        self.advance = advance
+        self.accelerator = accelerator
+        self.done: list[Step] = []
+        self.locks = StepLocks()
+        policy = BY_KEY.configure(lock_manager=self.locks, isolation_level=IsolationLevel.SERIALIZABLE)
+        self._step = cached_step.with_options(cache_policy=policy)
+        self._digest = Digest()
+        self._records: dict[str, Mapping[str, Any]] = {}  # a step that several methods share is one task
+        self._handed_out: set[Ref] = set()  # verified references that were returned
+
+    def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
+        return self._run_in_workers(fn, {"": args}, None)[""]
+
+    def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
+        """Run a step on each unit's arguments; many or quick ones share a step (see `into_shards`)."""
+        placed = accelerate(fn, self.accelerator)
+        shards = into_shards(fn, calls)
+        if len(shards) == len(calls):
+            return self._run_in_workers(placed, calls, self.accelerator)
+        sharded = {label: tuple(shard.values()) for label, shard in shards.items()}
+        found = self._run_in_workers(placed, sharded, self.accelerator, load_calls_save)
+        return {
+            unit: result for label, shard in shards.items() for unit, result in zip(shard, found[label], strict=True)
+        }
+
+    def _run_in_workers(
+        self,
+        fn: Callable[..., Any],
+        calls: Mapping[Any, tuple[Any, ...]],
+        accelerator: str | None,
+        work: Callable[..., Any] = load_call_save,
+    ) -> dict[Any, Any]:
+        def body(name: str, *args: Any) -> Any:
+            call = partial(self.workers.call, work, self.store, fn, args, name=name, accelerator=accelerator)
+            return with_blobs(self.store, args, call)
+
+        return self._map(fn, calls, body, sharded=work is load_calls_save)
+
+    def run_inline(self, fn: Callable[..., Any], *args: Any, start: bool = False, known: Any = None) -> Any:
+        """Run a step in this process, since it takes less time than a worker needs to start.
+
+        start: if the step has to be computed, start the workers meanwhile for the next steps. known: the step's result,
+        if this process has computed it already.
+        """
+
+        def body(name: str, *args: Any) -> Any:
+            if start:
+                self.workers.start()
+            if known is not None:
+                return call_save(self.store, lambda: known, ())
+            return self.workers(load_call_save, self.store, fn, args)
+
+        return self._map(fn, {"": args}, body)[""]
+
+    def run_nested(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        unkeyed: tuple[Any, ...] = (),
+        needed: Callable[[Any], Any] = lambda value: value,
+    ) -> Any:
+        """Run a step in this process that runs other steps in the workers: fn(execute, *args, *unkeyed).
+
+        unkeyed: arguments that are no part of the key, since they change only how far the step goes. needed: the part
+        of the result whose blobs must exist.
+        """
+
+        def body(name: str, *args: Any) -> Any:
+            execute = InMemory(self.store, self.workers, self.advance, self.accelerator)
+            return call_save(self.store, fn, (execute, *args, *unkeyed))
+
+        return self._map(accelerate(fn, self.accelerator), {"": args}, body, needed)[""]
+
+    def drop(self, value: Any, but: Any) -> None:
+        """Delete the blobs of a value, except those of `but` and those that other steps of this run returned."""
+        for ref in {*refs(value)} - {*refs(but)} - self._handed_out:
+            self.store.drop(ref)
+
+    def _map(
+        self,
+        fn: Any,
+        calls: Mapping[Any, tuple[Any, ...]],
+        body: Callable[..., Any],
+        needed: Callable[[Any], Any] = lambda value: value,
+        sharded: bool = False,
+    ) -> dict[Any, Any]:
+        kind = word_of(fn, *next(iter(calls.values()), ()))
+        keys = {unit: self._digest.of(("step", fn, args)) for unit, args in calls.items()}
+        jobs = {unit: _Job(partial(body, f"{kind}-{keys[unit]}", *args)) for unit, args in calls.items()}
+        futures = {
+            unit: self._submit(kind, unit, keys[unit], jobs[unit])
+            for unit in sorted(calls, key=_heaviest_first(calls))
+            if keys[unit] not in self._records
+        }
+        results: dict[Any, Any] = {}
+        steps: dict[Any, Step] = {}
+        for unit in _in_order_of_completion(calls, futures):
+            record = _result(kind, unit, futures[unit]) if unit in futures else self._records[keys[unit]]
+            value = unflatten(record["value"], {})
+            if not jobs[unit].ran:
+                try:
+                    self._verify(needed(value))
+                except DamagedBlob:
+                    # The cache refers to a missing or damaged blob: compute the step again and replace its record.
+                    record = _result(kind, unit, self._submit(kind, unit, keys[unit], jobs[unit], refresh=True))
+                    value = unflatten(record["value"], {})
+            self._handed_out.update(refs(needed(value)))
+            self._records[keys[unit]] = record
+            steps[unit] = Step(
+                kind, _label(unit), keys[unit], not jobs[unit].ran, record["wall"], record["cpu"],
+                tuple(sorted({ref.digest for ref in refs(value)})), len(calls[unit]) if sharded else 1,
+            )  # fmt: skip
+            self.on_step(steps[unit])
+            results[unit] = value
+        self.done += [steps[unit] for unit in calls]
+        return {unit: results[unit] for unit in calls}
+
+    def _submit(self, kind: str, unit: Any, key: str, job: _Job, refresh: bool = False) -> PrefectFuture[Any]:
+        number = next(_NUMBERS)
+        _JOBS[number] = job
+        step = self._step.with_options(name=kind, task_run_name=f"{kind} {_label(unit)}".strip())
+        future = (step.with_options(refresh_cache=True) if refresh else step).submit(key, number)
+        future.add_done_callback(lambda _: _forget(number))
+        return future
+
+    def _verify(self, value: Any) -> None:
+        """Read the blobs of a cached step once and offer them to other machines. Raises DamagedBlob.
+
+        Those of a step that has just run are not read: whatever loads them does so, and notices a damage.
+        """
+        found = dict.fromkeys(refs(value))
+        for ref in found:
+            self.store.verify(ref)
+        self.store.offer(found)
+
+
+class InMemory:
+    """An `execute` for repeated rounds: workers load the devices' data, everything else stays in memory."""
+
+    def __init__(self, store: Store, workers: Engine, advance: Callable[[int], None], accelerator: str | None) -> None:
+        self.store = store
+        self.workers = workers
+        self.advance = advance
+        self.accelerator = accelerator
+
+    def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
+        return self.workers(fn, *self.store.get(args))
+
+    def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
+        placed = accelerate(fn, self.accelerator)
+        loaded = {unit: (self.store, placed, args) for unit, args in calls.items()}
+        call = partial(self.workers.map, load_call, loaded, name=word_of(fn), accelerator=self.accelerator)
+        return with_blobs(self.store, tuple(calls.values()), call)
+
+
+def into_shards(fn: Any, calls: Mapping[Any, tuple[Any, ...]]) -> dict[str, dict[Any, Any]]:
+    """Divide the calls of devices into shards that follow one another, each a step of its own.
+
+    Of more than MANY calls SHARD share a step; of fewer those of a QUICK function, up to SMALL bytes and FEW values;
+    the others are shards of one. A step's key covers its own devices, so that one that changes costs its shard.
+    """
+    many = len(calls) > MANY
+    if not many and word_of(fn) not in QUICK:
+        return {_label(unit): {unit: args} for unit, args in calls.items()}
+    shards: list[dict[Any, Any]] = []
+    full = 2.0
+    for unit, args in calls.items():
+        found = [] if many else refs(args)
+        share = 1 / SHARD if many else max(sum(ref.nbytes for ref in found) / SMALL, len(found) / FEW)
+        if full + share > 1:
+            shards.append({})
+            full = 0.0
+        shards[-1][unit] = args
+        full += share
+    return {f"{_label(next(iter(shard)))} to {_label(next(reversed(shard)))}": shard for shard in shards}
+
+
+class _Job:
+    """A step's work, and whether this run has done it."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.work = work
+        self.ran = False
+
+
+# A task's input is a key and a number, so that Prefect does not copy, hash or store a step's data.
+_JOBS: dict[int, _Job] = {}
+_NUMBERS = count()
+
+
+RETRIES = 2
+"""How often a step is tried again after its worker died."""
+
+
+def _result(kind: str, unit: Any, future: PrefectFuture[Any]) -> Any:
+    """Wait for a step's record; raises its error, or Failed if its worker died each time."""
+    word = f"{kind} {_label(unit)}".strip()
+    try:
+        return future.result()
+    except WorkerDied as died:
+        times = died.times if died.times > 1 else RETRIES + 1
+        raise Failed(f"{word}: {died}, {times} times; {CONTINUE}") from None
+    except (ClusterLost, WrongWorker) as lost:
+        raise Failed(f"{word}: {lost}; {CONTINUE}") from None
+
+
+def _forget(number: int) -> None:
+    del _JOBS[number]
+
+
+BY_KEY = CachePolicy.from_cache_key_fn(lambda context, parameters: parameters["key"])
+
+
+@task(
+    cache_policy=BY_KEY,
+    persist_result=True,
+    result_storage=environment.STEPS,
+    result_serializer="json",
+    cache_result_in_memory=False,
+    retries=RETRIES,
+    retry_condition_fn=lambda task, run, state: _should_retry(state),
+)
+def cached_step(key: str, number: int) -> dict[str, Any]:
+    """Run the job of that number, unless the cache has a result for the key.
+
+    Returns its value, with references, and the seconds that it took, sealed.
+    """
+    job = _JOBS[number]
+    job.ran = True
+    return sealed(key, job.work())
+
+
+def _should_retry(state: Any) -> bool:
+    """Tell whether to try a step again: if its worker was killed, but not after an error of the step.
+
+    Dask has tried a step again already when it says that several workers died.
+    """
+    try:
+        state.result()
+    except WorkerDied as died:
+        return died.times == 1
+    except Exception:
+        return False
+    return False
+
+
+def _in_order_of_completion(calls: Mapping[Any, Any], futures: Mapping[Any, PrefectFuture[Any]]) -> Iterator[Any]:
+    """Yield units in the order in which their steps end, units without a step first.
+
+    After a failure the rest follow in the order of the calls, so that the raised error does not depend on timing.
+    """
+    left = dict.fromkeys(unit for unit in calls if unit in futures)
+    yield from (unit for unit in calls if unit not in futures)
+    units = {future: unit for unit, future in futures.items()}
+    for future in as_completed(list(units)):
+        future.wait()  # it has ended; now its state is known without a request to the server
+        if not future.state.is_completed():
+            break
+        del left[units[future]]
+        yield units[future]
+    yield from left
+
+
+def word_of(fn: Any, *args: Any) -> str:
+    """Return the word for a step (see fedcore.types.step_word), whatever its bound arguments and wherever it runs.
+
+    A step of the server has the word of the method's `combine`.
+    """
+    while True:
+        if isinstance(fn, partial):
+            fn, args = fn.func, (*fn.args, *args)
+        elif fn in (run_on, receive, admit):
+            fn, args = args[0], args[1:]
+        else:
+            return str(getattr(fn, "word", "") or fn.__name__.partition("_")[0])
+
+
+def _label(unit: Any) -> str:
+    return " and ".join(unit) if isinstance(unit, tuple) else str(unit)
+
+
+def _heaviest_first(calls: Mapping[Any, tuple[Any, ...]]) -> Callable[[Any], int]:
+    """Return a sort key by the bytes that a call refers to, so that the longest steps start first."""
+    return lambda unit: -sum(ref.nbytes for ref in refs(calls[unit]))

@@ -1,0 +1,97 @@
+"""Pictures besides scores: similarity of data, the method's figures, features of shared parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from typing import Any, TypeAlias
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from fedcore.data import Dataset
+from fedcore.partition import Partition
+from fedcore.partition.tables import groups, similarity, training_numbers
+from fedcore.pipeline.cache.keys import Digest
+from fedcore.pipeline.cache.store import Ref, Store
+from fedcore.report import figures
+from fedcore.report.figures import png
+from fedcore.results import reports
+from fedcore.types import Params, Report
+
+Picture: TypeAlias = Callable[[], bytes]
+"""Draws when it is called; returns a PNG file."""
+
+CAPTIONS = {
+    "similarity": "How alike the devices' data are: cosine between their mean features.",
+    "features": "Test examples of all devices as they leave the parts that each one shares, embedded by t-SNE.",
+}
+
+
+@cache
+def data_numbers(store: Store, dataset: Ref, partition: Ref) -> dict[str, dict[str, float]]:
+    """Return numbers about the devices' data, computed once for all methods."""
+    return training_numbers(store.get(dataset), store.get(partition))
+
+
+def cached_picture(draw: Callable[[], Figure]) -> Picture:
+    """Return a picture that is drawn once for equal numbers, since methods, page and record share some."""
+    return partial(_draw_once, draw)
+
+
+def _draw_once(draw: Callable[[], Figure]) -> bytes:
+    key = Digest().of(draw)
+    if key not in _CACHE:
+        while len(_CACHE) >= CACHED:
+            _CACHE.pop(next(iter(_CACHE)), None)
+        _CACHE[key] = png(draw())
+    return _CACHE[key]
+
+
+_CACHE: dict[str, bytes] = {}
+CACHED = 256
+"""The number of pictures in memory, some 20 kB each; the end of a study needs those of its first rows again."""
+
+
+@cache
+def similarity_map(store: Store, dataset: Ref, partition: Ref) -> bytes:
+    """Draw the devices' similarity, once for all methods."""
+    data: Dataset = store.get(dataset)
+    made: Partition = store.get(partition)
+    return png(figures.similarity(similarity(data, made), groups(data, made)))
+
+
+def of_method(paths: Sequence[str], label: str, turn_reports: Sequence[Report]) -> dict[str, Picture]:
+    """Draw one method's reports by its figures (`Method.figures`); if it has none, its matrices as heat maps."""
+    made = {
+        name.removesuffix(f"-{label}"): cached_picture(draw)
+        for path in paths
+        for name, _, draw in figures.drawings(path, {label: turn_reports})
+    }
+    if paths:
+        return made
+    flat = {name: matrix.numpy() for name, matrix in reports.matrices(turn_reports).items() if matrix.ndim == 2}
+    return {name.replace("/", "-"): cached_picture(partial(figures.heat_map, x, name)) for name, x in flat.items()}
+
+
+def of_methods(paths: Mapping[str, Sequence[str]], turn_reports: figures.Reports) -> Iterator[tuple[str, str, Picture]]:
+    """Yield a name, a caption and a picture for each figure of some methods. paths: label -> functions that draw."""
+    for path in dict.fromkeys(path for of in paths.values() for path in of):
+        mine = {label: turn_reports[label] for label, of in paths.items() if path in of}
+        for name, caption, draw in figures.drawings(path, mine):
+            yield name, caption, cached_picture(draw)
+
+
+def feature_map(store: Store, dataset: Ref, partition: Ref, planes: Mapping[str, Ref]) -> bytes:
+    """Draw the embedded examples of some methods, label -> the result of :func:`fedcore.results.embedding.embed`."""
+    data: Dataset = store.get(dataset)
+    made: Partition = store.get(partition)
+    of = groups(data, made)
+    names = [of.get(name, "") for name in made.devices]
+    return png(figures.features({label: _plane(store.get(ref), names) for label, ref in planes.items()}, data.classes))
+
+
+def _plane(embedding: Params, groups: list[str]) -> pd.DataFrame:
+    x, y = embedding["xy"].T.tolist()
+    columns: dict[str, Any] = {"x": x, "y": y, "label": embedding["y"].tolist()}
+    return pd.DataFrame({**columns, "group": [groups[i] for i in embedding["device"].tolist()]})

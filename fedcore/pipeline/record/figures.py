@@ -1,0 +1,41 @@
+"""The pictures of a run. Imports no MLflow: another process draws them while the record's process writes."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from matplotlib.figure import Figure
+
+from fedcore.pipeline import pictures
+from fedcore.pipeline.cache.store import Store
+from fedcore.pipeline.record.result import Result
+from fedcore.report import figures
+from fedcore.report.figures import png
+from fedcore.results import tidy
+from fedcore.results.summary import curves
+
+
+def draw(store: Store, result: Result) -> dict[str, bytes]:
+    """Return a run's pictures: accuracy by device and over rounds, the method's figures, and the study's pictures."""
+    return {name: picture() for name, picture in _pictures(store, result).items()}
+
+
+def warm_up() -> None:
+    """Draw an empty picture, for which matplotlib reads its fonts."""
+    figure = Figure()
+    figure.subplots()
+    png(figure)
+
+
+def _pictures(store: Store, result: Result) -> dict[str, pictures.Picture]:
+    split = "test" if tidy.has(result.table, "test") else "shared"
+    made: dict[str, pictures.Picture] = {"devices": lambda: png(figures.per_device(result.table, split=split))}
+    if result.table["round"].max() > 1:
+        made["rounds"] = lambda: png(figures.curves(curves(result.table)))
+    made |= pictures.of_method(result.figures, result.row.label, result.reports)
+    place = (store, result.prepared.dataset, result.prepared.partition)
+    if "similarity" in result.show:
+        made["similarity"] = partial(pictures.similarity_map, *place)
+    if result.embedding is not None:
+        made["features"] = partial(pictures.feature_map, *place, {result.row.label: result.embedding})
+    return made

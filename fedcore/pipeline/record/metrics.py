@@ -1,0 +1,79 @@
+"""A run's metrics: a few headline numbers that sort first, and the means of everything else below `topic/`.
+
+accuracy, accuracy_std, accuracy_worst     mean over devices of their own test data, spread and the worst device
+shared_accuracy, ...                       on the shared test set
+validation_accuracy, ...                   on the devices' validation data
+bytes_up, bytes_down                       of all devices, in all rounds so far
+seconds, seconds_cpu                       of all steps
+
+The numbers of single devices are rows of two artifacts: the table of all rounds, and a table of the last one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pandas as pd
+from mlflow.entities import Metric
+
+from fedcore.pipeline.cache.store import digest_of
+from fedcore.results import tidy
+from fedcore.results.summary import groups
+
+PREFIX = {"test": "", "shared": "shared_", "val": "validation_"}
+"""split -> the prefix of its metrics"""
+DEVICES = "devices.json"
+"""The artifact with the last numbers of each device, in the format of MLflow's tables."""
+
+
+def metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int) -> Iterator[Metric]:
+    """Yield a run's metrics over its turns, counted from 1.
+
+    If devices are in several groups, also the mean accuracy of each, e.g. accuracy_in_A. Times are the run's start plus
+    the step, so that writing twice gives one point.
+    """
+    turns = {turn: i for i, turn in enumerate(sorted(set(zip(table["stage"], table["round"], strict=True))), 1)}
+    members = groups(table).drop_duplicates("device").set_index("device")["group"]
+    sent: dict[str, float] = {}
+    known = table[table["value"].notna()]
+    for (stage, number, split, metric), part in known.groupby(["stage", "round", "split", "metric"], sort=True):
+        step, name = turns[stage, number], safe_name(str(metric))
+        found = tidy.over_devices(part, members)
+        if split == "traffic":
+            sent[name] = sent.get(name, 0.0) + float(part["value"].sum())
+            named = {name: sent[name]}
+        elif split not in PREFIX:
+            named = {f"topic/{split}.{name}": found["mean"]}
+        else:
+            named = {f"{PREFIX[split]}{name}": found.pop("mean")}
+            if metric == "accuracy":
+                named |= {f"{PREFIX[split]}accuracy_{safe_name(word)}": value for word, value in found.items()}
+        for key, value in named.items():
+            yield Metric(key, float(value), start + step, step)
+    for column, key in {"wall": "seconds", "cpu": "seconds_cpu"}.items():
+        yield Metric(key, float(seconds[column].sum()), start, 0)
+        for kind, value in zip(seconds["kind"], seconds[column], strict=True):
+            yield Metric(f"topic/seconds.{kind}.{column}", float(value), start, 0)
+
+
+def device_table(table: pd.DataFrame) -> bytes:
+    """Return the last numbers of each device as a table of MLflow: a row per device, a column per split and metric."""
+    last = tidy.final(table).assign(column=table["split"] + "." + table["metric"])
+    order = dict.fromkeys(last["column"])
+    wide = last.pivot_table("value", "device", "column", sort=False, dropna=False)[[*order]]
+    found = wide.reset_index().astype(object).where(lambda cells: cells.notna(), None)
+    return json.dumps({"columns": list(found), "data": found.to_numpy().tolist()}).encode()
+
+
+def read_device_table(content: bytes) -> pd.DataFrame:
+    """Return what :func:`device_table` wrote, indexed by device."""
+    parts = json.loads(content)
+    return pd.DataFrame(parts["data"], columns=parts["columns"]).set_index("device")
+
+
+def safe_name(name: str) -> str:
+    """Return a name that MLflow accepts; a name that had to change ends in a digest, so that names stay distinct."""
+    plain = re.sub(r"^[.]+|[^A-Za-z0-9_. :-]", "_", name)[:100]
+    return plain if plain == name else f"{plain}-{digest_of(name.encode())[:6]}"

@@ -1,0 +1,120 @@
+"""A run's models as MLflow logs and serves them: files that hold no code, and the code that reads them.
+
+The folder is that of :mod:`fedcore.api.serving`. Nothing in it is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from mlflow.models import ModelSignature
+from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, TensorSpec
+from mlflow.types import Schema as Columns
+from mlflow.types.schema import AnyType
+from safetensors.torch import save_file
+
+import fedcore
+from fedcore.api import serving
+from fedcore.api.serving import LABEL, LEAVES, MODELS, PROBABILITY, SCHEMA
+from fedcore.data.encoding import to_json
+from fedcore.data.schema import Schema
+from fedcore.types import Model
+
+CODE = (
+    "__init__.py", "errors.py", "types.py", "builders.py", "pickling.py", "nets", "data/__init__.py", "data/schema.py",
+    "data/encoding.py", "execute/__init__.py", "execute/threads.py", "local.py", "evaluate.py", "serving.py",
+)  # fmt: skip
+"""The files and folders of fedcore that `fedcore.api.serving` imports; a model carries a copy of them."""
+
+PACKAGES = ("torch", "numpy", "pandas", "pydantic", "cloudpickle")
+"""What they need; MLflow brings all but torch."""
+
+
+def write(
+    folder: Path,
+    schema: Schema,
+    nets: Sequence[Mapping[str, Any]],
+    models: Sequence[tuple[Model, int]],
+    devices: Mapping[str, int],
+) -> None:
+    """Write models to a folder, for :func:`fedcore.api.serving.load`.
+
+    nets: sections of settings. models: each distinct model, and the index of its net. devices: device -> index of its
+    model.
+    """
+    folder.mkdir(parents=True)
+    (folder / SCHEMA).write_text(to_json(schema))
+    leaves: dict[str, torch.Tensor] = {}
+    packed = [{"net": net, "model": serving.pack(model, str(i), leaves)} for i, (model, net) in enumerate(models)]
+    card = {"nets": list(nets), "models": packed, "devices": dict(devices)}
+    (folder / MODELS).write_text(json.dumps(card) + "\n")
+    # The format allows no shared memory.
+    save_file(
+        {name: leaf.clone(memory_format=torch.contiguous_format) for name, leaf in leaves.items()}, folder / LEAVES
+    )
+
+
+def write_code(folder: Path, nets: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """Copy the code that reads a folder of models; returns its places, and the packages that it needs.
+
+    A net of the user's own brings its module, or the package that holds it, unless an installed package has it.
+    """
+    home = Path(fedcore.__file__).parent
+    for name in CODE:
+        target = folder / "fedcore" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (home / name).is_dir():
+            shutil.copytree(home / name, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copyfile(home / name, target)
+    places, needed = [str(folder / "fedcore")], [f"torch=={torch.__version__.partition('+')[0]}", *PACKAGES[1:]]
+    for top in dict.fromkeys(str(net["name"]).partition(":")[0].split(".")[0] for net in nets if ":" in net["name"]):
+        spec = find_spec(top)
+        if distributions := _distributions().get(top):
+            needed += [f"{name}=={metadata.version(name)}" for name in distributions]
+        elif spec is not None and spec.origin is not None:
+            file = Path(spec.origin)
+            places.append(str(file.parent if file.name == "__init__.py" else file))
+    return places, needed
+
+
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    return metadata.packages_distributions()
+
+
+def signature(schema: Schema) -> ModelSignature:
+    """Return what a model takes and returns: columns by name, or arrays; a label and its probability.
+
+    The model itself checks kinds and values, with the row in its message: MLflow refuses a whole number for a fraction.
+    """
+    if schema.columns:
+        given = [ColSpec(AnyType(), column.name) for column in schema.columns]
+        inputs = Columns(given + ([ColSpec(AnyType(), schema.device, required=False)] if schema.device else []))
+    else:
+        inputs = Columns([TensorSpec(np.dtype(schema.dtype), (-1, *schema.shape))])
+    outputs = Columns([ColSpec(DataType.string, LABEL), ColSpec(DataType.float, PROBABILITY)])
+    return ModelSignature(inputs, outputs, ParamSchema([ParamSpec("device", DataType.string, "")]))
+
+
+LOADER = serving.__name__
+"""The module whose `_load_pyfunc` MLflow calls with the folder."""
+
+FOLDER = "models"
+"""The folder's name."""
+
+
+def load(place: Path) -> serving.ServedModels:
+    """Return the models that MLflow has logged at a place; a net of the user's own may come from the code there."""
+    sys.path.append(str(place / "code"))
+    return serving.load(place / "data" / FOLDER)

@@ -1,0 +1,95 @@
+"""The result of a method and its steps, as the flow passes it to the record.
+
+Imports neither Prefect nor MLflow.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from fedcore.data import Dataset
+from fedcore.data.schema import Schema
+from fedcore.methods import is_control
+from fedcore.partition import Partition, fitted, training
+from fedcore.pipeline.cache.journal import Step
+from fedcore.pipeline.cache.store import Ref, digest_of
+from fedcore.results import tidy
+from fedcore.types import Federation, Report
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fedcore.config.settings import MethodSettings, Setting
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """A dataset and its partition, as references."""
+
+    dataset: Ref
+    partition: Ref
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a method. config: the digest of all its inputs. models: the deployed model of each device.
+
+    reports: the server's report of each turn. figures: functions that draw them, see :class:`fedcore.types.Method`.
+    show: pictures to draw besides its scores. embedding: its devices' examples in the plane, if they are drawn.
+    """
+
+    setting: Setting
+    row: MethodSettings
+    seed: int
+    size: str
+    config: str
+    prepared: PreparedData
+    fed: Federation
+    table: pd.DataFrame
+    seconds: pd.DataFrame
+    steps: tuple[Step, ...]
+    models: dict[str, Ref]
+    reports: tuple[Report, ...]
+    figures: tuple[str, ...] = ()
+    show: tuple[str, ...] = ()
+    embedding: Ref | None = None
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of the table, the models and the names of the pictures; seconds are no part of it."""
+        models = json.dumps({name: ref.digest for name, ref in self.models.items()})
+        return digest_of((models + self.table.to_csv(index=False) + "".join(self.show)).encode())
+
+    @property
+    def shared(self) -> Ref | None:
+        """The model that all devices run, if it is the same for all."""
+        return next(iter(self.models.values())) if len(set(self.models.values())) == 1 else None
+
+    @property
+    def control(self) -> bool:
+        return is_control(self.row.name)
+
+    @property
+    def validation(self) -> float | None:
+        """Mean accuracy over the devices' validation splits, or None if they are empty."""
+        last = tidy.final(self.table)
+        values = last[(last["split"] == "val") & (last["metric"] == "accuracy")]["value"].dropna()
+        return float(values.mean()) if len(values) else None
+
+    def schema(self, dataset: Dataset, made: Partition) -> Schema:
+        """Return how each device prepared its examples. dataset, made: those of `prepared`."""
+        return fitted(dataset, training(made), self.setting.federation["scale"])
+
+    @property
+    def name(self) -> str:
+        place = "" if self.setting.name == "base" else f" {self.setting.name}"
+        return f"{self.row.label}{place} seed {self.seed}"
+
+
+def digest(results: Iterable[Result]) -> str:
+    """Return a name for a run's outputs: the digest of its configurations."""
+    return digest_of("".join(result.config for result in results).encode())[:12]

@@ -1,0 +1,383 @@
+"""The record in MLflow: one run per method, seed and configuration, under a parent per study.
+
+MLflow is never an input to a computation. A run is identified by the digest of its configuration, so that a retried,
+resumed or repeated flow continues the same run. It writes the same values again under the same keys and times, and
+MLflow keeps each of them once.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+import sqlite3
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import numpy as np
+import pandas as pd
+import torch
+from filelock import FileLock
+from mlflow import MlflowClient
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
+from mlflow.utils.time import get_current_time_millis
+
+from fedcore import data as sources
+from fedcore import nets
+from fedcore.data.encoding import to_json
+from fedcore.data.schema import Schema as DataSchema
+from fedcore.pipeline import environment
+from fedcore.pipeline.cache.store import Store
+from fedcore.pipeline.files import SCHEMA, TABLE
+from fedcore.pipeline.record import models, promotion
+from fedcore.pipeline.record.figures import draw
+from fedcore.pipeline.record.metrics import DEVICES, device_table, metrics, safe_name
+from fedcore.pipeline.record.mlflow_cleanup import forget_model
+from fedcore.pipeline.record.registry import registered
+from fedcore.pipeline.record.result import Result
+from fedcore.results import reports
+from fedcore.types import Model, Report
+
+EXPERIMENT = "fedcore"
+BATCH = 1000
+NOTE = 8000
+"""The most characters that MLflow keeps of a run's description."""
+REST = "The rest is on the page, among the artifacts."
+MODE = {"mlflow.experimentKind": "custom_model_development"}
+"""Opens the experiment's page on its runs, in MLflow's mode for training models."""
+
+
+def create_database(uri: str) -> None:
+    """Create MLflow's database atomically, if it is a file that does not exist.
+
+    MLflow creates it by dozens of migrations; a database whose migrations were interrupted cannot be opened again.
+    """
+    path = _file(uri)
+    if path is None or path.exists():
+        return
+    part = path.with_name(f"{path.name}.part")
+    part.unlink(missing_ok=True)
+    MlflowClient(f"sqlite:///{part}")
+    part.replace(path)
+
+
+def check_database(uri: str) -> None:
+    """Raise sqlite3.DatabaseError if MLflow's database is a damaged file; MLflow would try it again for minutes."""
+    path = _file(uri)
+    if path is not None:
+        with closing(sqlite3.connect(path)) as database:
+            ((verdict, *_),) = database.execute("pragma quick_check(1)")
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(f"database disk image is malformed ({verdict.splitlines()[-1]})")
+
+
+def _file(uri: str) -> Path | None:
+    """Return the file of a database; None if it is no file."""
+    kind, _, place = uri.partition("sqlite:///")
+    return None if kind or not place else Path(place)
+
+
+PLACES = {
+    "experiments": "artifact_location", "runs": "artifact_uri", "logged_models": "artifact_location",
+    "model_versions": "storage_location",
+}  # fmt: skip
+"""Where MLflow's database holds places of artifacts: table -> column."""
+
+
+def relocate(uri: str, artifacts: Path) -> None:
+    """Point a database to the artifacts beside it, after the project's folder was moved or copied.
+
+    MLflow stores absolute places. Those in the project are in a folder of `artifacts`' name; others stay.
+    """
+    kind, _, place = uri.partition("sqlite:///")
+    if kind or not Path(place).is_file():
+        return
+    with closing(sqlite3.connect(place)) as database, database:
+        query = "select artifact_location from experiments where name = ?"
+        found = database.execute(query, [EXPERIMENT]).fetchone()
+        if found is None or found[0] == artifacts.as_uri() or not found[0].endswith(f"/{artifacts.name}"):
+            return
+        old, new = found[0], artifacts.as_uri()
+        for table, column in PLACES.items():
+            change = f"update {table} set {column} = ? || substr({column}, ?) where {column} = ? or {column} like ?"
+            database.execute(change, [new, len(old) + 1, old, f"{old}/%"])
+
+
+class Record:
+    """Writes runs (of a flow: `fedcore.pipeline.record.writer`)."""
+
+    def __init__(self) -> None:
+        self.lock = FileLock(environment.STATE / "mlflow.lock")
+        with self.lock:
+            create_database(mlflow.get_tracking_uri())
+            check_database(mlflow.get_tracking_uri())
+            relocate(mlflow.get_tracking_uri(), environment.ARTIFACTS)
+            self.client = MlflowClient()
+            found = self.client.get_experiment_by_name(EXPERIMENT)
+            self.experiment = found.experiment_id if found else self._create()
+
+    def _create(self) -> str:
+        place = environment.ARTIFACTS.as_uri()
+        return str(self.client.create_experiment(EXPERIMENT, artifact_location=place, tags=MODE))
+
+    def save(self, store: Store, result: Result, title: str, drawn: Mapping[str, bytes] | None = None) -> None:
+        """Write a method's result to its run, unless the run has it. drawn: its pictures, if they exist."""
+        if self.is_complete(result.config, result.digest):
+            return
+        setting = result.setting
+        tags = {
+            "fedcore.kind": "control" if result.control else "method", "fedcore.study": setting.study,
+            "fedcore.setting": setting.name, "fedcore.size": result.size, "fedcore.method": result.row.label,
+            "fedcore.seed": str(result.seed), "fedcore.dataset": setting.data["name"],
+            "fedcore.data": result.prepared.dataset.digest, "fedcore.partition": result.prepared.partition.digest,
+        }  # fmt: skip
+        run = self.open(result.config, result.name, tags, self.parent(setting.study, result.size, title))
+        held: sources.Dataset
+        held, made = store.get((result.prepared.dataset, result.prepared.partition))
+        schema = result.schema(held, made)
+        # The models are logged first, since MLflow copies the metrics that their run already has to them one by one.
+        model = self.model(run, store, result, schema)
+        if not result.control:
+            self.register(run, model, result.setting.task, tags)
+        profile = {"examples": len(held.train), "classes": list(held.classes), "shape": list(schema.shape)}
+        self.write(
+            run, params=_params(result), table=result.table, seconds=result.seconds,
+            dataset=(setting.data["name"], result.prepared.dataset.digest, profile), turn_reports=result.reports,
+            drawn=draw(store, result) if drawn is None else drawn, schema=schema,
+        )  # fmt: skip
+        self.close(run, result.digest)
+
+    def find(self, config: str) -> Run | None:
+        """Return the run of a configuration."""
+        query = f"tags.`fedcore.config` = '{config}'"
+        runs = self.client.search_runs([self.experiment], query, max_results=1)
+        return runs[0] if runs else None
+
+    def is_complete(self, config: str, result: str) -> bool:
+        """Tell whether a configuration's run already has this result."""
+        run = self.find(config)
+        return run is not None and run.data.tags.get("fedcore.result") == result and run.info.status == "FINISHED"
+
+    def open(self, config: str, name: str, tags: Mapping[str, str], parent: str | None) -> Run:
+        """Return the run of a configuration; creates it if there is none."""
+        with self.lock:
+            run = self.find(config)
+            if run is None:
+                lineage = {"mlflow.parentRunId": parent} if parent else {}
+                run = self.client.create_run(
+                    self.experiment, run_name=name, tags={"fedcore.config": config, **tags, **lineage}
+                )
+            elif run.info.status != "RUNNING":
+                self.client.update_run(run.info.run_id, status="RUNNING")
+        return run
+
+    def parent(self, study: str, size: str, title: str) -> str:
+        """Return the id of a study's run."""
+        run = self.open(
+            f"study {study} {size}", f"{study} ({size})",
+            {"fedcore.kind": "study", "fedcore.study": study, "fedcore.size": size, "mlflow.note.content": title}, None,
+        )  # fmt: skip
+        self.client.set_terminated(run.info.run_id, "FINISHED")
+        return str(run.info.run_id)
+
+    def write(
+        self,
+        run: Run,
+        *,
+        params: Mapping[str, Any],
+        table: pd.DataFrame,
+        seconds: pd.DataFrame,
+        dataset: tuple[str, str, Mapping[str, Any]],
+        turn_reports: Sequence[Report],
+        drawn: Mapping[str, bytes],
+        schema: DataSchema | None = None,
+    ) -> None:
+        """Write a run's parameters, metrics, tables, dataset, schema, reports, pictures; again, it changes nothing."""
+        where = run.info.run_id
+        self.client.log_batch(where, params=[Param(key, _shorten(value)) for key, value in params.items()])
+        start = run.info.start_time
+        courses = reports.series(turn_reports)
+        points = list(metrics(table, seconds, start))
+        name, digest, profile = dataset
+        entity = Dataset(
+            name, digest[:36], "code", json.dumps({"tags": {"fedcore.dataset": name}}), None, json.dumps(profile)
+        )
+        self.client.log_inputs(where, [DatasetInput(entity, [InputTag("mlflow.data.context", "federation")])])
+        words = {f"words/{safe_name(name)}.txt": text for one in turn_reports for name, text in one.words.items()}
+        files = {path: text.encode() for path, text in words.items()}
+        arrays = {metric: torch.tensor(course) for numbers in courses.values() for metric, course in numbers.items()}
+        for name, leaf in {**reports.matrices(turn_reports), **arrays}.items():
+            path = "/".join(safe_name(part) for part in name.split("/"))
+            files[f"arrays/{path}.npy"] = _npy(leaf.numpy())
+            if leaf.ndim == 1:
+                key = f"topic/{path.replace('/', '.')}"
+                points += [Metric(key, x, start + i, i) for i, x in enumerate(leaf.tolist()) if math.isfinite(x)]
+        for first in range(0, len(points), BATCH):
+            self.client.log_batch(where, metrics=points[first : first + BATCH])
+        files |= {DEVICES: device_table(table), TABLE: _parquet(table)}
+        files |= {f"pictures/{name}.png": picture for name, picture in drawn.items()}
+        files |= {SCHEMA: to_json(schema).encode()} if schema else {}
+        self._artifacts(where, files)
+        self.client.set_tag(where, MLFLOW_LOGGED_ARTIFACTS, json.dumps([{"path": DEVICES, "type": "table"}]))
+
+    def close(self, run: Run, result: str) -> None:
+        self.client.set_tag(run.info.run_id, "fedcore.result", result)
+        self.client.set_terminated(run.info.run_id, "FINISHED")
+
+    def model(self, run: Run, store: Store, result: Result, schema: DataSchema) -> str:
+        """Log the models that the devices of a run deploy, once per run; returns their id."""
+        where = run.info.run_id
+        for logged in self.client.search_logged_models([self.experiment], f"source_run_id = '{where}'"):
+            if str(logged.status) == "READY":
+                return str(logged.model_id)
+            forget_model(self.client, logged)
+        sections = result.setting.nets
+        runs = {name: (result.models[name], i % len(sections)) for i, name in enumerate(result.fed.devices)}
+        distinct = list(dict.fromkeys(runs.values()))
+        found = [(store.get(ref), net) for ref, net in distinct]
+        devices = {name: distinct.index(what) for name, what in runs.items()}
+        with tempfile.TemporaryDirectory() as folder, _quiet(), mlflow.start_run(run_id=where):
+            what = _log_arguments(Path(folder), schema, sections, found, devices)
+            info = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", result.row.label), **what)
+        return str(info.model_id)
+
+    def register(self, run: Run, model_id: str, task: str, tags: Mapping[str, str]) -> None:
+        """Register a run's models, once."""
+        name = registered(task)
+        with self.lock:
+            if self.client.search_model_versions(f"run_id = '{run.info.run_id}'"):
+                return
+            if not self.client.search_registered_models(f"name = '{name}'"):
+                self.client.create_registered_model(name, description="The models that the devices of a run deploy")
+            self.client.create_model_version(
+                name, f"models:/{model_id}", run.info.run_id, tags=dict(tags), model_id=model_id
+            )
+
+    def propose(self, configs: Sequence[str], promote: bool) -> list[str]:
+        """Propose the versions of configurations' runs, the first one for each registered model; returns a line each.
+
+        See :mod:`fedcore.pipeline.record.promotion`.
+        """
+        found: dict[str, ModelVersion] = {}
+        for config in configs:
+            if run := self.find(config):
+                for version in self.client.search_model_versions(f"run_id = '{run.info.run_id}'"):
+                    found.setdefault(version.name, version)
+        with self.lock:
+            return [promotion.propose(self.client, version, promote) for version in found.values()]
+
+    def describe(
+        self,
+        study: str,
+        size: str,
+        title: str,
+        note: str,
+        numbers: Mapping[tuple[str, ...], float],
+        files: Mapping[str, bytes],
+    ) -> None:
+        """Write a comparison to its study's run: the answer, headline numbers of each row, the page and pictures.
+
+        The run describes the last comparison. numbers: the parts of a metric's name -> value.
+        """
+        where = self.parent(study, size, title)
+        named = {"/".join(map(safe_name, parts)): value for parts, value in numbers.items()}
+        with self.lock:  # an equal flow at the same time writes no second points
+            self.client.set_tag(where, "mlflow.note.content", shorten(f"{title}\n\n{note}"))
+            known = self.client.get_run(where).data.metrics
+            now = get_current_time_millis()
+            points = [Metric(key, value, now, 0) for key, value in named.items() if known.get(key) != value]
+            for first in range(0, len(points), BATCH):
+                self.client.log_batch(where, metrics=points[first : first + BATCH])
+            self._artifacts(where, files)
+
+    def _artifacts(self, run_id: str, files: Mapping[str, bytes]) -> None:
+        """Log files in one call, since MLflow looks up the run for each. files: path in the run -> content."""
+        with tempfile.TemporaryDirectory() as folder:
+            for path, content in files.items():
+                local = Path(folder) / path
+                local.parent.mkdir(parents=True, exist_ok=True)
+                local.write_bytes(content)
+            self.client.log_artifacts(run_id, folder)
+
+
+def shorten(note: str) -> str:
+    """Leave out the last parts of a description, each a paragraph or a table, until MLflow can keep it."""
+    if len(note) <= NOTE:
+        return note
+    parts = note.split("\n\n")
+    while parts and (len("\n\n".join([*parts, REST])) > NOTE or parts[-1].startswith("#")):  # no title without a table
+        parts.pop()
+    return "\n\n".join([*parts, REST])
+
+
+def warm_up() -> None:
+    """Save a small model and discard it; the first one takes seconds for imports."""
+    model = Model((nets.init(nets.net("mlp", shape=(1,), classes=2, widths=[1]), torch.Generator()),))
+    with tempfile.TemporaryDirectory() as folder, _quiet():
+        what = _log_arguments(
+            Path(folder) / "files",
+            DataSchema((1,), "float32", ("a", "b")),
+            [{"name": "mlp", "widths": [1]}],
+            [(model, 0)],
+            {"a": 0},
+        )
+        mlflow.pyfunc.save_model(path=f"{folder}/model", **what)
+
+
+def _log_arguments(
+    folder: Path,
+    schema: DataSchema,
+    sections: Sequence[Mapping[str, Any]],
+    found: Sequence[tuple[Model, int]],
+    devices: Mapping[str, int],
+) -> dict[str, Any]:
+    """Write models, see :func:`fedcore.pipeline.record.models.write`; returns MLflow's arguments to log or save
+    them."""
+    models.write(folder / models.FOLDER, schema, sections, found, devices)
+    places, needed = models.write_code(folder / "code", sections)
+    return {
+        "loader_module": models.LOADER, "data_path": str(folder / models.FOLDER), "code_paths": places,
+        "signature": models.signature(schema), "pip_requirements": needed,
+        "metadata": {"classes": list(schema.classes)},
+    }  # fmt: skip
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide MLflow's advice to give an example of the input, which would be private."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*input example", category=UserWarning)
+        yield
+
+
+def _params(result: Result) -> dict[str, Any]:
+    """Return all settings of a run by their keys in params.yaml."""
+    setting = result.setting
+    sections = {"data": setting.data, "federation": setting.federation, "net": setting.net}
+    flat = {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}
+    return {"study": setting.study, "setting": setting.name, "seed": result.seed, **flat, **result.row.flat()}
+
+
+def _shorten(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 500 else text[:497] + "..."
+
+
+def _parquet(table: pd.DataFrame) -> bytes:
+    out = io.BytesIO()
+    table.to_parquet(out, index=False)
+    return out.getvalue()
+
+
+def _npy(array: np.ndarray) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array, allow_pickle=False)
+    return out.getvalue()

@@ -1,0 +1,209 @@
+"""The record, written by a process of its own while the flow goes on.
+
+MLflow and the pictures take as long as the rows of a small study, and would compete with the flow's process. This one
+has a lower priority than the workers and uses the time in which they wait for each other. A further one draws a run's
+pictures while this one writes the runs before it.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from functools import cache
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rich.progress import track as progress
+
+from fedcore.execute.workers import WorkerDied, Workers
+from fedcore.pipeline import environment
+from fedcore.pipeline.cache.store import Store
+from fedcore.pipeline.command import CONTINUE, Failed
+from fedcore.pipeline.record.result import Result
+from fedcore.types import InputError
+
+if TYPE_CHECKING:
+    from fedcore.pipeline.record.runs import Record
+
+
+PATIENCE = 120.0
+"""Seconds to wait for a database that another program locks."""
+
+ASIDE = "set mlflow.db aside, e.g. rename it; the next run writes the record again"
+
+T = TypeVar("T")
+
+
+class RecordWriter:
+    """Writes runs in order, in another process, which starts with the first call: a flow that is refused has none.
+
+    An error in that process is raised by the next call, or at the end of the block.
+    """
+
+    def __init__(self) -> None:
+        check_driver(os.environ.get("MLFLOW_TRACKING_URI", ""))
+        self._process = Workers(1, nice=19)
+        self._artist = Workers(1, nice=19)
+        self._drawing = ThreadPoolExecutor(1, thread_name_prefix="fedcore-pictures")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="fedcore-record")
+        self._pending: list[Future[list[str] | None]] = []
+        self.proposed: list[str] = []
+        self._ready = False
+
+    def warm_up(self) -> None:
+        """Prepare the processes to write and to draw a run, once."""
+        if not self._ready:
+            self._ready = True
+            self._submit(warm_up)
+            self._drawing.submit(self._call, self._artist, warm_up_artist)
+
+    def save(self, store: Store, result: Result, title: str, computed: bool = False) -> None:
+        """Write a method's result to its run, unless the run has it.
+
+        computed: the result is new, so the run hardly has it; its pictures are drawn while earlier runs are written.
+        """
+        drawn = [self._drawing.submit(self._call, self._artist, draw, store, result)] if computed else []
+        self._submit(save, store, result, title, *drawn)
+
+    def describe(self, *study: Any) -> None:
+        """Write a comparison to its study's run, see :meth:`fedcore.pipeline.record.runs.Record.describe`."""
+        self._submit(describe, *study)
+
+    def propose(self, configs: Sequence[str], promote: bool = False) -> None:
+        """Propose the versions of configurations' runs, see :meth:`fedcore.pipeline.record.runs.Record.propose`.
+
+        `proposed` has the lines about them after the block.
+        """
+        self._submit(propose, configs, promote)
+
+    def _submit(self, fn: Callable[..., list[str] | None], *args: Any) -> None:
+        self._check()
+        self._pending.append(self._thread.submit(self._call, self._process, fn, *args))
+
+    def _call(self, process: Workers, fn: Callable[..., T], *args: Any) -> T:
+        """Call a function in a process; once more in a new one if it was killed, since to write again is harmless."""
+        known = [arg.result() if isinstance(arg, Future) else arg for arg in args]
+        try:
+            return process.call(fn, *known)
+        except WorkerDied:
+            try:
+                return process.call(fn, *known)
+            except WorkerDied as died:
+                raise Failed(f"the record in MLflow: {died}, twice; {CONTINUE}") from None
+
+    def _check(self) -> None:
+        for written in [one for one in self._pending if one.done()]:
+            self._pending.remove(written)
+            self.proposed += written.result() or []
+
+    def __enter__(self) -> RecordWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with self._process, self._artist:
+            if error is None:  # the record of hundreds of short rows takes minutes more
+                quiet = not sys.stdout.isatty()
+                for _ in progress(
+                    as_completed(self._pending), "writing the record", len(self._pending), transient=True, disable=quiet
+                ):
+                    pass
+            # The current run is finished; after an error a resumed flow writes the rest.
+            for thread in (self._drawing, self._thread):
+                thread.shutdown(cancel_futures=error is not None)
+        if error is None:
+            self._check()
+
+
+def check_driver(uri: str) -> None:
+    """Refuse a database server whose driver is not installed: MLflow would say so after the run."""
+    if uri.startswith(("postgresql", "mysql", "mssql")):
+        from sqlalchemy.engine import make_url
+
+        try:
+            make_url(uri).get_dialect().import_dbapi()
+        except ImportError as missing:
+            raise InputError(f"MLFLOW_TRACKING_URI: the database's driver is not installed: {missing}") from None
+
+
+# In the other processes
+
+
+def warm_up() -> None:
+    """Open the record, and prepare the process to write a run."""
+    with_patience(record)
+    from fedcore.pipeline.record import runs
+
+    runs.warm_up()
+
+
+def warm_up_artist() -> None:
+    """Import what draws; the first text of all takes as long as a picture."""
+    from fedcore.pipeline.record import figures as drawings
+
+    drawings.warm_up()
+
+
+def draw(store: Store, result: Result) -> dict[str, bytes]:
+    from fedcore.pipeline.record import figures as drawings
+
+    return drawings.draw(store, result)
+
+
+def save(store: Store, result: Result, title: str, drawn: Mapping[str, bytes] | None = None) -> None:
+    def write() -> None:
+        with record().lock:  # an equal flow beside this one finds the run complete
+            record().save(store, result, title, drawn)
+
+    with_patience(write)
+
+
+def describe(*study: Any) -> None:
+    with_patience(lambda: record().describe(*study))
+
+
+def propose(configs: Sequence[str], promote: bool) -> list[str]:
+    return with_patience(lambda: record().propose(configs, promote))
+
+
+def with_patience(use: Callable[[], T]) -> T:
+    """Use the record; while another program locks its database, try again and again, at most PATIENCE seconds.
+
+    Raises Failed if the database stays locked or cannot be used.
+    """
+    end, told = time.monotonic() + PATIENCE, False
+    while True:
+        try:
+            return use()
+        except Exception as error:
+            fault = database_fault(error)
+            if fault is None:
+                raise
+            if "locked" not in fault or time.monotonic() > end:
+                damaged = "malformed" in fault or "not a database" in fault
+                raise Failed(f"the record in MLflow: {fault}; {ASIDE if damaged else CONTINUE}") from None
+        if not told:
+            told = True
+            sys.stderr.write(f"fedcore: waiting up to {PATIENCE:.0f} s for the record in MLflow: {fault}\n")
+        time.sleep(1)
+
+
+def database_fault(error: BaseException | None) -> str | None:
+    """Return the words of the database if it is the cause of an error: it is locked, damaged, full, ..."""
+    while error is not None:
+        if isinstance(error, sqlite3.Error):
+            return str(error)
+        error = error.__cause__ or error.__context__
+    return None
+
+
+@cache
+def record() -> Record:
+    """Return the record; opens it once."""
+    environment.prepare()
+    from fedcore.pipeline.record import runs  # MLflow is imported where runs are written
+
+    return runs.Record()

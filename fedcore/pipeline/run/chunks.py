@@ -1,0 +1,151 @@
+"""A method's rounds as cached, resumable steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fedcore.core.rounds import Round, State, begin, finish, measure, next_turn, play, take_turn
+from fedcore.pipeline.cache.store import DamagedBlob
+from fedcore.pipeline.orchestration.steps import Steps
+from fedcore.types import Federation, Method, PairStage, step_word
+
+SEGMENT = 30.0
+"""Seconds between two checkpoints of a stage; one round if that takes longer."""
+
+KEPT = 2
+"""The number of checkpoints of a stage that a run keeps."""
+
+
+def rounds(method: Method, fed: Federation, seed: int, steps: Steps, every: int) -> Iterator[Round]:
+    """Yield a method's rounds, as fedcore.core.rounds.run does.
+
+    In a stage of one round each device is a step. In a stage of several rounds each segment is a step that writes
+    nothing before its end, so that a crash loses at most a segment. The last KEPT checkpoints stay, earlier ones are
+    deleted; a run whose segments are cached needs the last one only, see `restore`.
+    """
+    state = next_turn(method, begin(method, fed, seed, steps))
+    starts: list[State] = []  # where this stage's segments began
+    written: list[State] = []  # checkpoints of this stage that this run has written and not deleted
+    while state.stage < len(method.stages):
+        starts = [*(starts if state.round else ()), state]
+        left = method.stages[state.stage].rounds - state.round
+        if left == 1 and state.round == 0:
+            played = [play(method, fed, seed, steps, state)]
+        else:
+            played = play_segment(method, fed, seed, steps, starts, every, left)
+            written = [*(written if state.round else ()), *([] if steps.done[-1].cached else [played[-1].state])]
+            for old in written[:-KEPT]:
+                steps.drop(stored_parts(old), but=[stored_parts(one) for one in written[-KEPT:]])
+            written = written[-KEPT:]
+        for number, one in enumerate(played, 1):
+            over = number == len(played) and next_turn(method, one.state).stage == len(method.stages)
+            if over:
+                yield finish(method, fed, steps, one)
+            elif one.scores is None and one.state.round % every == 0:
+                yield replace(one, scores=measure(method, fed, one.state, steps))
+            else:
+                yield one
+        state = next_turn(method, played[-1].state)
+
+
+def count_local_steps(method: Method, devices: int) -> int:
+    """Return the number of local steps of a method on this number of devices."""
+    units = [devices * (devices - 1) // 2 if isinstance(stage, PairStage) else devices for stage in method.stages]
+    return sum(
+        stage.rounds * max(1, round(stage.fraction * count)) for stage, count in zip(method.stages, units, strict=True)
+    )
+
+
+def play_segment(
+    method: Method, fed: Federation, seed: int, steps: Steps, starts: Sequence[State], every: int, left: int
+) -> list[Round]:
+    """Run the next rounds of a stage, at most `left`, or find them in the cache.
+
+    starts: the states at the starts of the stage's segments, this one last. The number of remaining rounds is not part
+    of a segment's key, so that a longer run continues a shorter one. A segment of a longer run may go too far for a
+    shorter run, which then computes its own.
+    """
+    state, places = starts[-1], [(*stored_parts(one), one.stage, one.round, one.delivered) for one in starts]
+
+    def needed(found: Any) -> Any:
+        """The blobs that must exist: the reports, and the state at the end of the stage."""
+        return found["reports"], found["state"] if len(found["rounds"]) == left else ()
+
+    found = steps.run_nested(play_stretch, method, fed, seed, places[-1], every, unkeyed=(left, places), needed=needed)
+    if len(found["rounds"]) > left:
+        found = steps.run_nested(
+            play_stretch, method, fed, seed, places[-1], every, left, unkeyed=(places,), needed=needed
+        )
+    server, messages, memories, replays = found["state"]
+    reports = steps.store.get(found["reports"])
+    nothing = dict.fromkeys(fed.devices, 0)
+    made = []
+    for number, ((up, down, scores), report) in enumerate(zip(found["rounds"], reports, strict=True), 1):
+        here = replace(state, round=state.round + number)
+        turn = take_turn(method.stages[state.stage], replace(state, round=state.round + number - 1), fed, seed)
+        made.append(Round(turn, here, nothing | up, nothing | down, scores, report))
+    end = replace(
+        made[-1].state, server=server, messages=messages, memories=memories, replays=replays,
+        delivered=frozenset(found["delivered"]),
+    )  # fmt: skip
+    made[-1] = replace(made[-1], state=end)
+    return made
+
+
+def stored_parts(state: State) -> tuple[Any, dict[str, Any], dict[Any, Any], dict[str, Any]]:
+    """Return the stored parts of a state: the server's memory, messages, devices' memories, updates to be replayed."""
+    return state.server, dict(state.messages), dict(state.memories), dict(state.replays)
+
+
+@step_word("rounds")
+def play_stretch(
+    execute: Any, method: Method, fed: Federation, seed: int, place: tuple[Any, ...], every: int, left: int,
+    places: Sequence[tuple[Any, ...]],
+) -> dict[str, Any]:  # fmt: skip
+    """Run at most `left` rounds, for about SEGMENT seconds.
+
+    Returns the state after them, and the numbers and the report of each round: the bytes of devices that send or
+    receive any, as thousands may do neither.
+
+    places: the starts of the stage's segments, `place` last. execute: a fedcore.pipeline.orchestration.steps.InMemory.
+    The signature does not name this type: a step's key covers the source that its function uses, and the result does
+    not depend on how a segment is run.
+    """
+    state = restore(execute, method, fed, seed, places)
+    end = time.monotonic() + SEGMENT
+    made: list[tuple[Mapping[str, int], Mapping[str, int], Any]] = []
+    reports: list[Any] = []
+    while not made or (len(made) < left and time.monotonic() < end):
+        played = play(method, fed, seed, execute, state)
+        state = played.state
+        execute.advance(len(played.turn.units))
+        scores = measure(method, fed, state, execute) if state.round % every == 0 else None
+        made.append((positive(played.up), positive(played.down), scores))
+        reports.append(played.report)
+    return {"state": stored_parts(state), "delivered": sorted(state.delivered), "rounds": made, "reports": reports}
+
+
+def positive(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return the counts that are not 0."""
+    return {name: count for name, count in counts.items() if count}
+
+
+def restore(execute: Any, method: Method, fed: Federation, seed: int, places: Sequence[tuple[Any, ...]]) -> State:
+    """Load the state of the last place, or compute it again from the last checkpoint that is intact.
+
+    Raises DamagedBlob if none is, nor the start of the stage.
+    """
+    for place in reversed(places):
+        try:
+            state = State(*execute.store.get(place[:-3]), *place[-3:])
+        except DamagedBlob:
+            if place is places[0]:
+                raise
+        else:
+            break
+    while state.round < places[-1][-2]:
+        state = play(method, fed, seed, execute, state).state
+    return state

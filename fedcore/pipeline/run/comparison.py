@@ -1,0 +1,284 @@
+"""Combine many results: the tidy table, the summary, the answers, the page, and the models to propose."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedcore.config.papers import Paper, Papers, of_study
+from fedcore.config.settings import slug
+from fedcore.config.studies import Study, find_study, run_section, title_for
+from fedcore.pipeline.files import (
+    BRIEF,
+    CLAIMS,
+    GROUPS,
+    INDEX,
+    METRICS,
+    PAGE,
+    PICTURES,
+    PLOTS,
+    RUNS,
+    SECONDS,
+    SUMMARY,
+    TABLE,
+)
+from fedcore.pipeline.record.result import Result
+from fedcore.pipeline.record.writer import RecordWriter
+from fedcore.report import spreadsheet
+from fedcore.report.answers import answer_numbers, brief, markdown, study_answers
+from fedcore.report.figures import accuracy_along, png
+from fedcore.report.page import html
+from fedcore.report.plots import Plots, draw
+from fedcore.report.tables import FEW, Table, csv, places, score_table
+from fedcore.results.answer import Answer, Place, answers
+from fedcore.results.claims import judge_all, verdict_table
+from fedcore.results.summary import NO_SECONDS, by_group, summarise
+from fedcore.results.tidy import choose, transfer_seconds
+from fedcore.types import InputError
+
+HEADLINE = {
+    "accuracy": "test_mean",
+    "accuracy_worst": "test_worst",
+    "shared_accuracy": "shared_mean",
+    "bytes_up": "bytes_up",
+    "bytes_down": "bytes_down",
+}
+"""The metrics of each row in its study's run -> columns of the summary."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The tables and pictures of a comparison. groups: the summary by group of devices. pictures: those that the runs
+    drew, by study and setting. along: each study's accuracy over its grid. plots: those of the tables. papers: each
+    study's conditions and figures. answers: what to do in each setting.
+    """
+
+    table: pd.DataFrame
+    summary: pd.DataFrame
+    groups: pd.DataFrame
+    questions: dict[str, str]
+    pictures: dict[tuple[str, str], dict[str, bytes]]
+    claims: pd.DataFrame
+    along: dict[str, bytes]
+    plots: Plots
+    papers: dict[str, Paper]
+    answers: dict[Place, Answer]
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What results say. studies: by name. table: the results' rows, and those that the studies derive from them."""
+
+    studies: dict[str, Study]
+    table: pd.DataFrame
+    summary: pd.DataFrame
+    answers: dict[Place, Answer]
+
+
+def compare(
+    params: Mapping[str, Any],
+    results: Sequence[Path],
+    seconds: Sequence[Path],
+    divisions: Iterable[Path],
+    papers: Papers | None = None,
+    answered: Answered | None = None,
+) -> Comparison:
+    """Compare results that are in some folders.
+
+    divisions: pictures of partitions. answered: what their tables say, if this command has just made them.
+    """
+    answered = answered or read_answered(params, results, seconds)
+    chosen, table, summary = answered.studies, answered.table, answered.summary
+    studies = list(chosen)
+    pictures: dict[tuple[str, str], dict[str, bytes]] = {}
+    names = {slug(name): name for name in table["setting"].unique()}
+    for path in divisions:
+        place = (path.parts[-4], names.get(path.parts[-3], path.parts[-3]))
+        pictures.setdefault(place, {})["Who holds what (first seed)."] = path.read_bytes()
+    for folder in results:
+        if (folder / PICTURES / INDEX).is_file():
+            index = spreadsheet.read(folder / PICTURES / INDEX, dtype=str, keep_default_na=False)
+            for setting, file, caption in zip(index["setting"], index["file"], index["caption"], strict=True):
+                place = (folder.name.rpartition("-")[0], setting)
+                pictures.setdefault(place, {})[caption] = (folder / PICTURES / file).read_bytes()
+    points = grid(results)
+    verdicts = [
+        (study, verdict)
+        for study in studies
+        for rows in [table[table["study"] == study]]
+        for verdict in judge_all(chosen[study].claims, chosen[study].valid, rows, points[study])
+    ]
+    grids = {
+        study: png(accuracy_along(summary[summary["study"] == study], points[study], key))
+        for study in studies
+        if (key := chosen[study].along) and any(key in point for point in points[study].values())
+    }
+    return Comparison(
+        table,
+        summary,
+        by_group(table),
+        {
+            str(study): title_for(chosen[str(study)].title, rows.groupby("setting")["device"].nunique())
+            for study, rows in table.groupby("study", sort=False)
+        },
+        pictures,
+        verdict_table(verdicts),
+        grids,
+        draw(table, summary),
+        {study: paper for study in studies if (paper := of_study(papers or {}, study))},
+        answered.answers,
+    )
+
+
+def read_answered(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequence[Path]) -> Answered:
+    """Return what results that are in some folders say."""
+    for missing in (path for folder in results if not (path := folder / TABLE).is_file()):
+        raise InputError(f"{missing}: no such file; make it with: dvc repro")
+    spent = [spreadsheet.read(folder / SECONDS) for folder in seconds if (folder / SECONDS).is_file()]
+    return answer(params, [pd.read_parquet(folder / TABLE) for folder in results], spent, controls(results))
+
+
+def answer_results(params: Mapping[str, Any], results: Iterable[Result]) -> Answered:
+    """Return what results say that are not yet in folders."""
+    found = list(results)
+    given = frozenset(result.row.label for result in found if result.control)
+    return answer(params, [result.table for result in found], [result.seconds for result in found], given)
+
+
+def answer(
+    params: Mapping[str, Any], tables: Sequence[pd.DataFrame], seconds: Sequence[pd.DataFrame], controls: frozenset[str]
+) -> Answered:
+    """Return what some tables say. seconds: of their steps, as far as they are known. controls: the labels of those."""
+    whole = pd.concat(tables, ignore_index=True)
+    chosen = {study: find_study(params, study) for study in whole["study"].unique()}
+    table = pd.concat([whole, *derived(whole, chosen)], ignore_index=True)
+    spent = pd.concat(seconds, ignore_index=True) if seconds else NO_SECONDS
+    never = controls | tuned_controls(chosen, controls)
+    return Answered(chosen, table, summarise(table, spent, never), answers(table, never, run_section(params).matters))
+
+
+def tuned_controls(studies: Mapping[str, Study], controls: frozenset[str]) -> frozenset[str]:
+    """Return the tuned labels whose rows are controls only."""
+    return frozenset(
+        label for one in studies.values() for label, rows in one.tuned.items() if controls.issuperset(rows)
+    )
+
+
+def derived(table: pd.DataFrame, studies: Mapping[str, Study]) -> Iterator[pd.DataFrame]:
+    """Yield what studies derive from their results: tuned rows, and the seconds of a transfer on a given link."""
+    for name, study in studies.items():
+        mine = table[table["study"] == name]
+        more = [choose(mine, label, rows) for label, rows in study.tuned.items()]
+        yield from more
+        if study.link is not None:
+            yield transfer_seconds(pd.concat([mine, *more]), study.link)
+
+
+def grid(results: Iterable[Path]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return study -> setting -> its point in the study's grid."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for folder in results:
+        for run in json.loads((folder / RUNS).read_text()):
+            found.setdefault(run["study"], {})[run["setting"]] = run["point"]
+    return found
+
+
+def controls(results: Iterable[Path]) -> frozenset[str]:
+    """Return the labels of controls."""
+    runs = [run for folder in results for run in json.loads((folder / RUNS).read_text())]
+    return frozenset(run["method"] for run in runs if run["control"])
+
+
+def write(found: Comparison, versioned: Path, unversioned: Path) -> None:
+    """Write a comparison: tables and pictures to `versioned`, those with seconds and the page to `unversioned`."""
+    versioned.mkdir(parents=True, exist_ok=True)
+    unversioned.mkdir(parents=True, exist_ok=True)
+    found.table.to_parquet(versioned / TABLE, index=False)
+    (versioned / PLOTS).mkdir(exist_ok=True)
+    for (study, setting), picture in found.plots.comparisons.items():
+        (versioned / PLOTS / f"{slug(f'{study}-{setting}')}.png").write_bytes(picture)
+    for place, picture in found.plots.courses.items():
+        (versioned / PLOTS / f"{slug('-'.join(filter(None, place)))}-rounds.png").write_bytes(picture)
+    for study, picture in found.along.items():
+        (versioned / PLOTS / f"{study}.png").write_bytes(picture)
+    (versioned / BRIEF).write_text(brief(found.answers))
+    (versioned / METRICS).write_text(json.dumps(answer_numbers(found.answers), indent=1) + "\n")
+    (versioned / CLAIMS).write_text(csv(found.claims))
+    (unversioned / SUMMARY).write_text(csv(found.summary))
+    if len(found.groups):
+        (unversioned / GROUPS).write_text(csv(found.groups))
+    else:
+        (unversioned / GROUPS).unlink(missing_ok=True)
+    whole = html(
+        found.table, found.summary, found.questions, found.pictures, found.claims, found.along, found.groups,
+        found.plots, found.papers, found.answers,
+    )  # fmt: skip
+    (unversioned / PAGE).write_text(whole)
+
+
+def notes(summary: pd.DataFrame, found: Mapping[Place, Answer]) -> dict[str, str]:
+    """Return each study's answer in Markdown, with its tables; those of more than FEW settings are left out."""
+    boxes = study_answers(found)
+    return {
+        str(study): markdown(boxes[str(study)], tables_of(rows)) for study, rows in summary.groupby("study", sort=False)
+    }
+
+
+def describe(found: Comparison, sizes: Mapping[str, str], writer: RecordWriter, page: Path) -> None:
+    """Write each study to its run in the record: the answer, its tables, headline numbers, the page and pictures."""
+    texts = notes(found.summary, found.answers)
+    for study, rows in found.summary.groupby("study", sort=False):
+        name = str(study)
+        drawn = {f"{setting}.png": png for (of, setting), png in found.plots.comparisons.items() if of == name}
+        files = {f"pictures/{slug(file)}": png for file, png in drawn.items()} | {PAGE: page.read_bytes()}
+        writer.describe(name, sizes[name], found.questions[name], texts[name], headline_numbers(rows), files)
+
+
+def tables_of(summary: pd.DataFrame) -> dict[str, Table]:
+    """Return the tables of one study by their titles; none for more than FEW settings."""
+    found = {f"{setting} ({dataset})": score_table(rows) for (_, dataset, setting), rows in places(summary)}
+    return found if len(found) <= FEW else {}
+
+
+def headline_numbers(summary: pd.DataFrame) -> dict[tuple[str, ...], float]:
+    """Return the numbers of one study: (metric, row) -> value; in several settings (metric, setting, row)."""
+    several = len(summary["setting"].unique()) > 1
+    return {
+        (metric, *([row["setting"]] if several else []), row["method"]): float(row[column])
+        for _, row in summary.iterrows()
+        for metric, column in HEADLINE.items()
+        if pd.notna(row[column])
+    }
+
+
+def proposals(results: Iterable[Path], answers: Mapping[Place, Answer]) -> list[str]:
+    """Return the configurations of the runs to propose as champions, one for each study and setting, in their order.
+
+    It is the row that the answer recommends, or if nothing can be said the one with the best mean accuracy over seeds
+    on the devices' validation data, with the first seed. Controls are never proposed, and nothing is without a score.
+    """
+    found: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
+    for folder in results:
+        for run in json.loads((folder / RUNS).read_text()):
+            if not run["control"]:
+                mine = found.setdefault((run["study"], run["setting"]), {})
+                mine.setdefault(run["method"], []).append(run)
+    advised = {(study, setting): one.advised for (study, _, setting), one in answers.items()}
+    chosen = []
+    for place, rows in found.items():
+        scores = {name: _mean([run["validation"] for run in runs]) for name, runs in rows.items()}
+        known = [name for name, score in scores.items() if score is not None]
+        name = advised.get(place) or max(known, key=lambda name: scores[name] or 0.0, default=None)
+        if name in rows:
+            chosen.append(min(rows[name], key=lambda run: run["seed"])["config"])
+    return chosen
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None

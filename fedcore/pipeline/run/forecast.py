@@ -1,0 +1,235 @@
+"""What a run would compute: its steps are looked up in the cache, and none is run.
+
+The loop runs on an `execute` that finds what is cached, and stands in for the rest with references to nothing, whose
+sizes are those of models or, in the first stage in which devices send, of what one sends after a single minibatch.
+Their keys are in no cache, so that what depends on them counts as not cached either.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property, partial
+from math import prod
+from statistics import median
+from typing import Any
+
+from fedcore.config.request import Job
+from fedcore.config.studies import run_section
+from fedcore.core.evaluation import score
+from fedcore.core.rounds import receive, to_memories
+from fedcore.execute.accelerator import accelerate, find_accelerator
+from fedcore.execute.workers import Inline, Workers
+from fedcore.nets import shapes
+from fedcore.pipeline import environment
+from fedcore.pipeline.cache import journal
+from fedcore.pipeline.cache.journal import Step
+from fedcore.pipeline.cache.keys import Digest
+from fedcore.pipeline.cache.shared import open_store
+from fedcore.pipeline.cache.store import Ref, Store, refs, unflatten
+from fedcore.pipeline.orchestration.records import is_whole
+from fedcore.pipeline.orchestration.steps import into_shards, word_of
+from fedcore.pipeline.record.result import PreparedData
+from fedcore.pipeline.run import partitions
+from fedcore.pipeline.run.chunks import rounds
+from fedcore.pipeline.run.message_sizes import message_bytes
+from fedcore.pipeline.run.run_method import count_examples, deploy_models
+from fedcore.pipeline.run.step_functions import deploy
+from fedcore.report.forecast import Expected, print_forecast
+from fedcore.types import Federation, InputError, Message, Method, Report
+
+
+class History:
+    """What this project's journal says of earlier steps: seconds and bytes of one device's, by kind."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._lines = [line for line in journal.read() if line.get("cached") is False and "wall" in line]
+
+    @cached_property
+    def seconds(self) -> dict[str, float]:
+        """Median seconds by kind; those of rounds are of one device in one round."""
+        found: dict[str, list[float]] = defaultdict(list)
+        for line in self._lines:
+            if line["step"] != "rounds":
+                found[line["step"]].append(float(line["wall"]) / line.get("calls", 1))
+            elif (record := look_up(line["key"])) is not None:
+                played = unflatten(record["value"], {})["rounds"]
+                turns = sum(len({*up, *down}) for up, down, _ in played)
+                found["rounds"].append(float(line["wall"]) / max(1, turns))
+        return {kind: median(walls) for kind, walls in found.items()}
+
+    @cached_property
+    def disk(self) -> dict[str, float]:
+        """Median bytes of blobs by kind."""
+        found: dict[str, list[float]] = defaultdict(list)
+        for line in self._lines:
+            paths = [self.store.path(Ref(digest, 0)) for digest in line.get("blobs", ())]
+            size = sum(path.stat().st_size for path in paths if path.is_file())
+            found[line["step"]].append(size / line.get("calls", 1))
+        return {kind: median(sizes) for kind, sizes in found.items()}
+
+
+class Lookup:
+    """Stands in for Steps (fedcore.pipeline.orchestration.steps), and runs nothing but what takes no time.
+
+    work: kind -> how many device's rounds or steps are not cached, those of several devices at once as fractions of
+    `workers`.
+    """
+
+    def __init__(self, store: Store, workers: int, accelerator: str | None = None) -> None:
+        self.store = store
+        self.workers = workers
+        self.accelerator = accelerator
+        self.done: list[Step] = []
+        self.work: dict[str, float] = defaultdict(float)
+        self.model = 0
+        self.sent: dict[int, int] = {}  # stage -> bytes of a message; models where it is not known
+        self._digest = Digest()
+
+    def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
+        return self._find(fn, "", args, 1.0, partial(self._stand_in, fn=fn, args=args))
+
+    def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
+        placed, share = accelerate(fn, self.accelerator), 1 / min(self.workers, max(1, len(calls)))
+        found: dict[Any, Any] = {}
+        if len(shards := into_shards(fn, calls)) < len(calls):
+            for label, shard in shards.items():
+                nothing = partial(self._stand_ins, fn=fn, calls=shard)
+                values = self._find(placed, label, tuple(shard.values()), len(shard) * share, nothing, calls=len(shard))
+                found |= zip(shard, values, strict=True)
+            return found
+        for unit, args in calls.items():
+            found[unit] = self._find(placed, unit, args, share, partial(self._stand_in, fn=fn, args=args))
+        return found
+
+    def run_inline(self, fn: Callable[..., Any], *args: Any, start: bool = False, known: Any = None) -> Any:
+        return self._find(fn, "", args, 1.0, lambda key: self.store.put(Inline().call(fn, *self.store.get(args))))
+
+    def run_nested(
+        self, fn: Callable[..., Any], *args: Any, unkeyed: tuple[Any, ...] = (), needed: Callable[[Any], Any]
+    ) -> Any:
+        method, fed, _, place, _, left = (*args, *unkeyed)[:6]
+        stage = method.stages[place[4]]
+        turns, message = left * max(1, round(stage.fraction * len(fed.devices))), self._message(place[4])
+
+        def stand_in(key: str) -> dict[str, Any]:
+            sent = dict.fromkeys(fed.devices, int(stage.fraction * message) if stage.combine is not None else 0)
+            state: Any = Ref(f"{key} server", self.model), dict.fromkeys(fed.devices, Ref(key, message)), {}, {}
+            return {"state": state, "delivered": [], "rounds": [(sent, sent, {})] * left, "reports": [Report()] * left}
+
+        return self._find(accelerate(fn, self.accelerator), "", args, turns, stand_in, needed)
+
+    def drop(self, value: Any, but: Any) -> None:
+        pass
+
+    def _find(
+        self,
+        fn: Any,
+        unit: Any,
+        args: tuple[Any, ...],
+        work: float,
+        stand_in: Callable[[str], Any],
+        needed: Callable[[Any], Any] = lambda value: value,
+        calls: int = 1,
+    ) -> Any:
+        key, kind = self._digest.of(("step", fn, args)), word_of(fn, *args)
+        record = look_up(key)
+        value = None if record is None else unflatten(record["value"], {})
+        cached = record is not None and all(self.store.holds(ref) for ref in refs(needed(value)))
+        if key not in {step.key for step in self.done}:  # methods share steps
+            self.done.append(Step(kind, str(unit), key, cached, 0.0, 0.0, (), calls))
+            self.work[kind] += 0 if cached else work
+        return value if cached else stand_in(key)
+
+    def _stand_ins(self, key: str, fn: Any, calls: Mapping[Any, tuple[Any, ...]]) -> list[Any]:
+        return [self._stand_in(f"{key} {number}", fn, args) for number, args in enumerate(calls.values())]
+
+    def _stand_in(self, key: str, fn: Any, args: tuple[Any, ...]) -> Any:
+        """Return what the step of that key returns, with references to nothing, the same whenever it is asked for."""
+        one, other = Ref(key, self.model), Ref(f"{key} server", self.model)
+        if fn is receive:
+            turn = args[3]
+            return other, dict.fromkeys(turn.names, Ref(key, self._message(turn.stage))), Report()
+        if fn is to_memories:
+            return {name: Ref(f"{key} {name}", self.model) for name in args[0]}
+        if fn is score:
+            return {name: {} for name in args[3]}
+        if fn is deploy:
+            return one
+        if len(args) == 3:  # an update with what is attached to it
+            return Ref(key, self._message(args[2].stage))
+        if len(args) == 2:  # the beginning: the federation without its data, and the seed
+            common = getattr(fn, "keywords", {}).get("common", True)
+            return other, dict.fromkeys(args[0].nets, one if common else self.store.put(Message({})))
+        return other, Ref(key, self._message(args[3].stage))
+
+    def _message(self, stage: int) -> int:
+        """Return the bytes of a message of a stage, which the server is taken to answer with as many."""
+        return self.sent.get(stage, self.model)
+
+
+def look_up(key: str) -> Mapping[str, Any] | None:
+    """Return the record of a step, None without a whole one."""
+    try:
+        content = (environment.STEPS / key).read_bytes()
+    except OSError:
+        return None
+    found: dict[str, Any] = json.loads(json.loads(content)["result"]) if is_whole(key, content) else {}
+    return found or None
+
+
+def forecast(jobs: Iterable[Job], store: Store, workers: int, accelerator: str | None) -> Iterator[Expected]:
+    """Yield what each method of the jobs would cost. It reads the data and divides them, as a preview does."""
+    history = History(store)
+    look: Any = Lookup(store, workers, accelerator)
+    sources: dict[str, Ref] = {}
+    for job in jobs:
+        for setting in job.settings:
+            if setting.source not in sources:
+                sources[setting.source] = partitions.read_dataset(store, setting.data)
+            divided = partitions.divide_dataset(look, sources[setting.source], setting.federation, job.seed)
+            prepared = PreparedData(sources[setting.source], divided)
+            fed, sizes = partitions.build_federation(look, setting, prepared), count_examples(store, prepared)
+            look.model = max(model_bytes(fed), 1)
+            largest = max(data.nbytes for data in refs([device.data for device in fed.devices.values()]))
+            for row in setting.methods:
+                try:
+                    method = row.build(fed.public.nets, sizes)
+                    look.sent = message_bytes(row, fed, sizes, store)
+                except InputError:
+                    if job.optional:
+                        continue
+                    raise
+                before, look.work = len(look.done), defaultdict(float)
+                traffic = play(method, fed, job.seed, look, setting.every)
+                steps = look.done[before:]
+                left = [step for step in steps if not step.cached]
+                yield Expected(
+                    job.study, row.label, len(steps), len(steps) - len(left),
+                    sum(work * history.seconds.get(kind, 0.0) for kind, work in look.work.items()),
+                    sum(history.disk.get(step.kind, look.model) * step.calls for step in left), traffic,
+                    3 * look.model * len(fed.devices),  # each device's memory, message and update
+                    largest + 4 * look.model,  # its gradient and two of Adam
+                    frozenset(step.kind for step in left) - frozenset(history.seconds),
+                )  # fmt: skip
+
+
+def play(method: Method, fed: Federation, seed: int, look: Any, every: int) -> int:
+    """Go through a method's rounds; returns the bytes that all devices send and receive."""
+    played = list(rounds(method, fed, seed, look, every))
+    deploy_models(look, method, fed, played[-1].state)
+    return sum(sum(one.up.values()) + sum(one.down.values()) for one in played)
+
+
+def model_bytes(fed: Federation) -> int:
+    """Return the bytes of the largest device's model."""
+    return max(4 * sum(map(prod, shapes(device.net).values())) for device in fed.devices.values())
+
+
+def print_plan(params: Mapping[str, Any], jobs: Iterable[Job]) -> None:
+    """Print what a run of the jobs would compute."""
+    run = run_section(params)
+    rows = forecast(jobs, open_store(run.store), Workers(run.workers).count, find_accelerator(run.accelerator))
+    print_forecast(rows)

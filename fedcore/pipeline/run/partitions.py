@@ -1,0 +1,111 @@
+"""From a dataset to a federation: read, store, divide among devices."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedcore.config.settings import Setting
+from fedcore.core.threats import split_threats
+from fedcore.data import Dataset, load
+from fedcore.nets import net
+from fedcore.partition import Partition
+from fedcore.partition.tables import counts, from_frame, to_frame
+from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store
+from fedcore.pipeline.orchestration.steps import Steps
+from fedcore.pipeline.record.result import PreparedData
+from fedcore.pipeline.run.step_functions import describe, distribute, divide
+from fedcore.report import spreadsheet
+from fedcore.report.figures import class_counts, png
+from fedcore.types import Device, Federation, InputError
+
+DATASET = "dataset.safetensors"
+PARTITION = "index.parquet"
+
+
+def read_dataset(store: Store, settings: dict[str, Any], read: Dataset | None = None) -> Ref:
+    """Read a dataset from its source into the store. It is not cached, since its files may have changed.
+
+    read: the dataset, if this command has just read it.
+    """
+    if read is None:
+        read = load(settings["name"], **{key: value for key, value in settings.items() if key != "name"})
+    ref: Ref = store.put(read)
+    return ref
+
+
+def import_dataset(store: Store, folder: Path) -> Ref:
+    """Copy a dataset that an earlier stage wrote into the store."""
+    try:
+        return store.import_blob(folder / DATASET)
+    except (OSError, DamagedBlob) as error:
+        raise InputError(f"{folder / DATASET}: cannot be read ({error}); make it again with: dvc repro") from None
+
+
+def save_dataset(store: Store, dataset: Ref, folder: Path) -> None:
+    """Write a dataset to a folder that DVC versions: the stored bytes, and a readable summary."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(store.path(dataset), folder / DATASET)
+    held: Dataset = store.get(dataset)
+    card = {
+        "digest": dataset.digest,
+        "shape": list(held.train.x.shape[1:]),
+        "classes": list(held.classes),
+        "examples": len(held.train),
+        "test": len(held.test) if held.test is not None else None,
+        "devices": len(set(held.device)) if held.device is not None else None,
+    }
+    (folder / "card.json").write_text(json.dumps(card, indent=1) + "\n")
+
+
+@lru_cache(maxsize=1)
+def read(store: Store, prepared: PreparedData) -> tuple[Dataset, Partition]:
+    """Return a dataset and its partition; the last ones are kept, since all that describes them is written in turn."""
+    found: tuple[Dataset, Partition] = store.get((prepared.dataset, prepared.partition))
+    return found
+
+
+def save_partition(store: Store, prepared: PreparedData, folder: Path) -> None:
+    """Write a partition to a folder that DVC versions: index lists, a table and a picture."""
+    folder.mkdir(parents=True, exist_ok=True)
+    held, parts = read(store, prepared)
+    to_frame(parts).to_parquet(folder / PARTITION, index=False)
+    table = counts(held, parts)
+    spreadsheet.write(table, folder / "who.csv")
+    (folder / "who.png").write_bytes(png(class_counts(table)))
+
+
+def import_partition(store: Store, folder: Path) -> Ref:
+    """Copy a partition that an earlier stage wrote into the store."""
+    try:
+        frame = pd.read_parquet(folder / PARTITION)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder / PARTITION}: cannot be read ({error}); make it again with: dvc repro") from None
+    made: Ref = store.put(from_frame(frame))
+    return made
+
+
+def divide_dataset(
+    steps: Steps, dataset: Ref, federation: Mapping[str, Any], seed: int, divided: Partition | None = None
+) -> Ref:
+    """Partition a dataset as a cached step. divided: its result, if this command has just divided the dataset."""
+    _, section = split_threats(federation)
+    words = {"name" if key == "partition" else key: value for key, value in section.items() if key != "scale"}
+    made: Ref = steps.run_inline(partial(divide, federation=words, seed=seed), dataset, known=divided)
+    return made
+
+
+def build_federation(steps: Steps, setting: Setting, prepared: PreparedData) -> Federation:
+    """Return the federation; its devices hold references, which the loop never reads."""
+    scaled = partial(distribute, scale=setting.federation["scale"])
+    devices_data, shared, servers_data = steps.run_inline(scaled, prepared.dataset, prepared.partition, start=True)
+    card = steps.run_inline(describe, prepared.dataset)
+    nets = [net(shape=card["shape"], classes=len(card["classes"]), **one) for one in setting.nets]
+    devices = {name: Device(name, nets[i % len(nets)], devices_data[name]) for i, name in enumerate(devices_data)}
+    return Federation(devices, shared, len(card["classes"]), servers_data, setting.threats)

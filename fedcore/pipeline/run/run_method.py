@@ -1,0 +1,221 @@
+"""Run one method on one federation, and write its results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+
+from fedcore.config.settings import MethodSettings, Setting
+from fedcore.core.rounds import State, deployments
+from fedcore.data.encoding import to_json
+from fedcore.pipeline import pictures
+from fedcore.pipeline.cache.journal import Step
+from fedcore.pipeline.cache.keys import Digest
+from fedcore.pipeline.cache.store import Ref, Store
+from fedcore.pipeline.files import INDEX, MODELS, PICTURES, RUNS, SCHEMA, SECONDS, TABLE
+from fedcore.pipeline.orchestration.session import Session
+from fedcore.pipeline.orchestration.steps import Steps, word_of
+from fedcore.pipeline.record.result import PreparedData, Result
+from fedcore.pipeline.run.chunks import count_local_steps, rounds
+from fedcore.pipeline.run.partitions import read
+from fedcore.pipeline.run.step_functions import deploy
+from fedcore.report import spreadsheet
+from fedcore.results import reports, tidy
+from fedcore.results.embedding import embed
+from fedcore.types import Federation, InputError, Method, Report
+
+
+def run_method(
+    session: Session, setting: Setting, prepared: PreparedData, fed: Federation, row: MethodSettings, seed: int,
+    size: str, every: int, show: Collection[str] = (),
+) -> Result:  # fmt: skip
+    """Run a method to its end; every step is cached."""
+    steps_before, local_before = len(session.steps.done), session.done
+    method = row.build(fed.public.nets)
+    session.start_method(
+        f"{setting.study} {setting.name} seed {seed}: {row.label}", frozenset(word_of(s.local) for s in method.stages)
+    )
+    played = list(rounds(method, fed, seed, session.steps, every))
+    session.advance_to(local_before + count_local_steps(method, len(fed.devices)))
+    told: list[Report] = session.store.get([one.report for one in played])
+    turn_reports = name_classes(session.store, prepared, told)
+    for warning in reports.words(turn_reports, reports.WARNING):
+        session.print_line(f"  {row.label}: {warning}")
+    models = deploy_models(session.steps, method, fed, played[-1].state)
+    plane = embed_features(session, row, fed, models, played[-1].state, seed) if "features" in show else None
+    done = tuple(session.steps.done[steps_before:])
+    words = (
+        "config", setting.study, size, setting.name, row.label, row.flat(), seed, every, prepared.dataset.digest,
+        prepared.partition.digest, setting.federation["scale"], fed.public.nets, method,
+        *([session.steps.accelerator] if session.steps.accelerator else []), *([fed.threats] if fed.threats else []),
+    )  # fmt: skip
+    place = tidy.Row(setting.study, setting.data["name"], setting.name, row.label, seed)
+    data = pictures.data_numbers(session.store, prepared.dataset, prepared.partition)
+    numbers = {"data": data, **reports.final_numbers(method, turn_reports, played[-1].scores)}
+    return Result(
+        setting, row, seed, size, Digest().of(words), prepared, fed,
+        tidy.rows(place, played, turn_reports, numbers), seconds_by_kind(setting, row.label, seed, done), done, models,
+        tuple(turn_reports), method.figures, tuple(show), plane,
+    )  # fmt: skip
+
+
+def embed_features(
+    session: Session, row: MethodSettings, fed: Federation, models: dict[str, Ref], state: State, seed: int
+) -> Ref | None:
+    """Embed devices' examples as their shared parts represent them; prints the reason if that is impossible."""
+    try:
+        found: Ref = session.steps(partial(embed, seed=seed), models, dict(state.messages), dict(fed.devices))
+    except InputError as error:
+        session.print_line(f"  {row.label}: no picture of its features; {error}")
+        return None
+    return found
+
+
+def name_classes(store: Store, prepared: PreparedData, told: list[Report]) -> list[Report]:
+    """Return reports whose warnings name the data's classes; reads the data only if there are warnings."""
+    if not reports.words(told, reports.WARNING):
+        return told
+    return reports.name_classes(told, store.get(prepared.dataset).classes)
+
+
+def count_examples(store: Store, prepared: PreparedData) -> dict[str, int]:
+    """Return device -> its labelled training examples."""
+    numbers = pictures.data_numbers(store, prepared.dataset, prepared.partition)
+    return {name: int(of["examples"]) for name, of in numbers.items()}
+
+
+def count_all_steps(setting: Setting, fed: Federation) -> int:
+    """Return the number of local steps of a setting's methods on a federation."""
+    return sum(count_local_steps(row.build(fed.public.nets), len(fed.devices)) for row in setting.methods)
+
+
+def deploy_models(steps: Steps, method: Method, fed: Federation, state: State) -> dict[str, Ref]:
+    """Return each device's deployed model; equal models are computed once."""
+    groups = deployments(method, fed, state)
+    found = steps.map(deploy, {names[0]: arguments for names, arguments in groups})
+    return {name: found[names[0]] for names, _ in groups for name in names}
+
+
+def save(results: Sequence[Result], folder: Path) -> None:
+    """Write a seed's results to a folder that DVC versions, or to the folder of a run. No seconds, no dates."""
+    folder.mkdir(parents=True, exist_ok=True)
+    table = pd.concat([result.table for result in results], ignore_index=True)
+    table.to_parquet(folder / TABLE, index=False)
+    models = {f"{r.setting.name}: {r.row.label}": {name: ref.digest for name, ref in r.models.items()} for r in results}
+    (folder / MODELS).write_text(json.dumps(models, indent=1) + "\n")
+    runs = [
+        {
+            "study": r.setting.study, "setting": r.setting.name, "point": r.setting.point,
+            "method": r.row.label, "seed": r.seed,
+            "config": r.config, "candidate": r.shared is not None and not r.control, "control": r.control,
+            "validation": r.validation,
+        }
+        for r in results
+    ]  # fmt: skip
+    (folder / RUNS).write_text(json.dumps(runs, indent=1) + "\n")
+
+
+def save_schemas(store: Store, results: Iterable[Result], folder: Path) -> None:
+    """Write how the devices prepared a user's own data: setting -> schema."""
+    found = {}
+    for name, result in {result.setting.name: result for result in results}.items():
+        dataset, made = read(store, result.prepared)
+        if dataset.schema is not None:
+            found[name] = json.loads(to_json(result.schema(dataset, made)))
+    if found:
+        (folder / SCHEMA).write_text(json.dumps(found, indent=1) + "\n")
+
+
+def save_metrics(results: Sequence[Result], metrics: Path, curves: Path) -> None:
+    """Write a seed's accuracies of the last round, and of all rounds."""
+    table = pd.concat([result.table for result in results], ignore_index=True)
+    for path in (metrics, curves):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    metrics.write_text(json.dumps(tidy.headline(table), indent=1) + "\n")
+    spreadsheet.write(tidy.curves(table), curves, index=False)
+
+
+def save_pictures(store: Store, results: Iterable[Result], folder: Path) -> None:
+    """Draw the pictures of each setting, and list them with their captions."""
+    (folder / PICTURES).mkdir(parents=True, exist_ok=True)
+    drawn = []
+    settings: dict[str, list[Result]] = {}
+    for result in results:
+        settings.setdefault(result.setting.name, []).append(result)
+    for name, mine in settings.items():
+        for file, caption, picture in setting_pictures(store, mine):
+            path = Path(mine[0].setting.slug) / f"{file}.png"
+            (folder / PICTURES / path).parent.mkdir(exist_ok=True)
+            (folder / PICTURES / path).write_bytes(picture())
+            drawn.append((name, path.as_posix(), caption))
+    columns = ["setting", "file", "caption"]
+    spreadsheet.write(pd.DataFrame(drawn, columns=columns), folder / PICTURES / INDEX, index=False)
+
+
+def setting_pictures(store: Store, results: Sequence[Result]) -> Iterator[tuple[str, str, pictures.Picture]]:
+    """Yield the pictures of one setting's methods: name, caption, picture."""
+    show = results[0].show
+    place = (store, results[0].prepared.dataset, results[0].prepared.partition)
+    if "similarity" in show:
+        yield "similarity", pictures.CAPTIONS["similarity"], partial(pictures.similarity_map, *place)
+    drawn = {
+        result.row.label: [path for path in result.figures if path.rpartition(":")[2] in show] for result in results
+    }
+    yield from pictures.of_methods(drawn, {result.row.label: result.reports for result in results})
+    planes = {result.row.label: result.embedding for result in results if result.embedding is not None}
+    if "features" in show and planes:
+        yield "features", pictures.CAPTIONS["features"], partial(pictures.feature_map, *place, planes)
+
+
+def save_seconds(results: Sequence[Result], folder: Path) -> None:
+    """Write the seconds of the steps; the results do not contain them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    seconds = pd.concat([result.seconds for result in results], ignore_index=True)
+    spreadsheet.write(seconds, folder / SECONDS, index=False)
+
+
+def summary_line(result: Result) -> str:
+    """Return a method's result in one line."""
+    last = tidy.final(result.table)
+    scores = last[(last["metric"] == "accuracy") & last["value"].notna()].groupby("split")["value"]
+    means, worst = scores.mean(), scores.min()
+    shown = ", ".join(
+        f"{words} {means[split]:.3f} (worst {worst[split]:.3f})"
+        for split, words in (("test", "own test"), ("shared", "shared test"))
+        if split in means
+    )
+    computed = sum(not step.cached for step in result.steps)
+    return f"  {result.name:<36} {shown}  [{computed} of {len(result.steps)} steps computed]"
+
+
+def tally(steps: Iterable[Step]) -> str:
+    """Return the numbers of computed and of all steps by kind, as a line."""
+    parts = [f"{kind} {computed}/{computed + cached}" for kind, (computed, cached) in count_by_kind(steps).items()]
+    return "steps computed: " + ", ".join(parts)
+
+
+def seconds_by_kind(setting: Setting, label: str, seed: int, steps: Iterable[Step]) -> pd.DataFrame:
+    """Return the seconds of a method's steps by kind, as measured when they were computed."""
+    spent: dict[str, list[float]] = {}
+    for step in steps:
+        total = spent.setdefault(step.kind, [0.0, 0.0])
+        total[0] += step.wall
+        total[1] += step.cpu
+    place = (setting.study, setting.name, label, seed)
+    return pd.DataFrame(
+        [(*place, kind, wall, cpu) for kind, (wall, cpu) in spent.items()],
+        columns=["study", "setting", "method", "seed", "kind", "wall", "cpu"],
+    )
+
+
+def count_by_kind(steps: Iterable[Step]) -> Mapping[str, tuple[int, int]]:
+    """Return kind of step -> the numbers of computed steps and of cache hits."""
+    found: dict[str, tuple[int, int]] = {}
+    for step in steps:
+        computed, cached = found.get(step.kind, (0, 0))
+        found[step.kind] = (computed + (not step.cached), cached + step.cached)
+    return found

@@ -1,0 +1,115 @@
+"""The answers of a comparison as boxes of text, for the terminal, the page, MLflow and Prefect."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from fedcore.report.tables import FEW, Table
+from fedcore.results.answer import Action, Answer, Place, points, tally
+from fedcore.results.summary import format_bytes
+
+SPECIAL = re.compile(r"[\\`*_{}\[\]<>#|]")
+"""Characters that mean something in Markdown."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """One setting's answer, or the count of the answers of a study with more than FEW settings."""
+
+    title: str
+    headline: str
+    sentences: tuple[str, ...] = ()
+
+
+def study_answers(found: Mapping[Place, Answer]) -> dict[str, list[Box]]:
+    """Return the boxes of each study."""
+    return {
+        study: [Box(study, tally(mine.values()))]
+        if len(mine) > FEW
+        else [
+            Box(f"{study}: {setting} ({dataset})", answer.headline, tuple(answer.sentences))
+            for (_, dataset, setting), answer in mine.items()
+        ]
+        for study, mine in by_study(found).items()
+    }
+
+
+def by_study(found: Mapping[Place, Answer]) -> dict[str, dict[Place, Answer]]:
+    """Return the answers of each study."""
+    studies: dict[str, dict[Place, Answer]] = {}
+    for place, answer in found.items():
+        studies.setdefault(place[0], {})[place] = answer
+    return studies
+
+
+def facts(answer: Answer) -> list[tuple[str, str]]:
+    """Return the few numbers that decide, each with what it means; none where nothing was compared."""
+    advice, devices = answer.advice, answer.devices
+    if advice.gain is None or advice.accuracy is None:
+        return []
+    gain = f"{points(advice.gain.mean)} ± {100 * advice.gain.spread:.1f}"
+    best = f"with {advice.best}, the best way of combining"
+    against = "points against training alone" if answer.own else "points against one device's model"
+    if advice.action is Action.UNSURE:
+        return [(f"{advice.accuracy:.1%}", f"right {best}"), (gain, against)]
+    if advice.action is not Action.USE:
+        return [(f"{advice.accuracy:.1%}", "right when trained alone"), (gain, f"points {best}")]
+    found = [(f"{advice.accuracy:.1%}", "right"), (gain, against)]
+    if devices is not None:
+        found.append((f"{devices.helped} of {devices.count}", f"devices helped, {devices.hurt or 'none'} hurt"))
+    return [*found, (format_bytes(answer.up + answer.down), "sent and received by a device")]
+
+
+def brief(found: Mapping[Place, Answer]) -> str:
+    """Return a line for each setting: the answer and its facts; for a study with more than FEW settings the count."""
+    lines = []
+    for study, mine in by_study(found).items():
+        if len(mine) > FEW:
+            lines.append(f"{study}: {tally(mine.values())}")
+            continue
+        for (_, _, setting), answer in mine.items():
+            told = ", ".join(f"{value} {meaning}" for value, meaning in facts(answer)) or answer.advice.reason
+            lines.append(f"{study if len(mine) == 1 else f'{study}: {setting}'}: {answer.headline}: {told}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def answer_numbers(found: Mapping[Place, Answer]) -> dict[str, dict[str, float]]:
+    """Return each study's numbers for `dvc metrics`, means over its settings; those that are unknown are left out.
+
+    accuracy: of the row that the answer recommends, or if nothing can be said of the best that combines. gain: of that
+    row on training alone, or where training alone is recommended of the best that combines.
+    """
+    numbers: dict[str, dict[str, list[float]]] = {}
+    for (study, _, _), answer in found.items():
+        mine = numbers.setdefault(study, {})
+        advice = answer.advice
+        for name, value in (("accuracy", advice.accuracy), ("gain", None if advice.gain is None else advice.gain.mean)):
+            if value is not None:
+                mine.setdefault(name, []).append(value)
+    return {
+        study: {name: round(sum(values) / len(values), 6) for name, values in mine.items()}
+        for study, mine in numbers.items()
+    }
+
+
+def markdown(boxes: Iterable[Box], tables: Mapping[str, Table] | None = None) -> str:
+    """Return boxes, and tables by their titles below them, as Markdown."""
+    return "\n\n".join([*map(_box, boxes), *(_table(title, table) for title, table in (tables or {}).items())]) + "\n"
+
+
+def _box(box: Box) -> str:
+    lines = [f"**{_escape(box.title)}: {_escape(box.headline)}**", ""]
+    return "\n".join([*lines, *(f"- {_escape(sentence)}" for sentence in box.sentences)])
+
+
+def _table(title: str, table: Table) -> str:
+    heads = [_escape(head.replace("\n", " ")) for head in table.heads]
+    lines = [heads, ["---"] * len(heads), *([_escape(cell.text) for cell in line.cells] for line in table.lines)]
+    return "\n".join([f"### {_escape(title)}", "", *(f"| {' | '.join(line)} |" for line in lines)])
+
+
+def _escape(text: str) -> str:
+    """Return a text that Markdown shows as it is."""
+    return SPECIAL.sub(r"\\\g<0>", text)

@@ -1,0 +1,61 @@
+"""Transport plans as pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.figure import Figure
+
+from fedcore.report.figures.drawing import MAP, Array, Drawing, Reports, plain
+from fedcore.results.reports import matrices
+from fedcore.types import Params
+
+
+def transport_plans(reports: Reports) -> Iterator[Drawing]:
+    """Yield a figure for each method: the plans of the last fold, which has the largest weight."""
+    for label, found in reports.items():
+        if last := last_fold(matrices(found)):
+            plans = {name: plan.numpy() for name, plan in last.items()}
+            caption = f"Transport plans of {label}: shares of a unit's mass."
+            yield f"transport-{label}", caption, partial(shares_of_mass, plans)
+
+
+def last_fold(found: Params) -> Params:
+    """Return label -> transport plan of the last fold, or nothing. found: plan/<fold>/<label> -> plan."""
+    names = [name.split("/", 1)[1].rpartition("/") for name in found if name.startswith("plan/")]
+    return {label: found[f"plan/{fold}/{label}"] for fold, _, label in names if fold == names[-1][0]}
+
+
+def shares_of_mass(plans: Mapping[str, npt.ArrayLike]) -> Figure:
+    """Draw transport plans side by side: the shares, 0 to 1, of each unit's mass (a row) by receiving unit.
+
+    plans: name -> (n, m), non-negative. Of large plans each drawn cell is the largest of a block, so that a lone match
+    (a plan that is nearly a permutation) stays visible.
+    """
+    columns = min(len(plans), 6)
+    lines = -(-len(plans) // columns)
+    figure = Figure(figsize=(0.9 + 1.7 * columns, 0.5 + 1.9 * lines), layout="constrained")
+    panels = figure.subplots(lines, columns, squeeze=False).ravel()
+    for panel, (name, plan) in zip(panels, plans.items(), strict=False):
+        mass = np.asarray(plan, float)
+        shares = mass / np.where(mass.sum(1, keepdims=True) > 0, mass.sum(1, keepdims=True), 1.0)
+        image = panel.imshow(_coarse(shares, 96), cmap=MAP, vmin=0, vmax=1, interpolation="nearest")
+        panel.set_title(f"{plain(name)}\n{mass.shape[0]} by {mass.shape[1]}", fontsize=7)
+        panel.set_xticks([])
+        panel.set_yticks([])
+    for panel in panels[len(plans) :]:
+        panel.set_axis_off()
+    figure.colorbar(image, ax=panels.tolist(), label="share of a unit's mass", shrink=1 / lines, aspect=16)
+    return figure
+
+
+def _coarse(matrix: Array, most: int) -> Array:
+    """Return the largest value of each block, at most so many blocks a side."""
+    for axis in (0, 1):
+        long = matrix.shape[axis]
+        starts = np.linspace(0, long, min(most, long), endpoint=False).astype(int)
+        matrix = np.maximum.reduceat(matrix, starts, axis=axis)
+    return matrix

@@ -1,0 +1,135 @@
+"""Shared parts of figures: colours, panels, matrices, legends and PNG bytes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import Formatter, MaxNLocator
+
+from fedcore.types import Report
+
+Array: TypeAlias = npt.NDArray[np.float64]
+
+BLUE = "#0072b2"  # of Okabe and Ito's palette for every kind of colour vision
+COLOURS = (BLUE, "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")  # of the same palette
+MARKERS = "osD^vPX"
+LINES = ("-", "--", ":")
+MAP = "viridis"  # even steps of lightness, for every kind of colour vision
+GREY = "0.45"
+
+FEW_CELLS = 16
+"""Maximum rows of a matrix whose values are written into its cells."""
+
+Reports: TypeAlias = Mapping[str, Sequence[Report]]
+"""label of a method -> the reports of all its turns"""
+
+Drawing: TypeAlias = tuple[str, str, Callable[[], Figure]]
+"""A picture's name, its caption, and the call that draws it. The name of one method's picture ends in -<label>."""
+
+
+def show(
+    figure: Figure, panel: Axes, values: Array, label: str, form: Formatter | None, scale: Normalize | None = None
+) -> None:
+    """Show a matrix with a colour bar; cells without a value stay grey."""
+    panel.set_facecolor("0.85")
+    image = panel.imshow(np.ma.masked_invalid(values), cmap=MAP, norm=scale)
+    figure.colorbar(image, ax=panel, label=label, format=form)
+
+
+def name_cells(panel: Axes, rows: Iterable[object], columns: Iterable[object]) -> None:
+    """Name the rows and columns of a matrix."""
+    down, across = [plain(name) for name in rows], [plain(name) for name in columns]
+    panel.set_yticks(np.arange(len(down)), down)
+    panel.set_xticks(np.arange(len(across)), across)
+
+
+def write_cells(panel: Axes, light: Array, form: Callable[[float], str], values: Array | None = None) -> None:
+    """Write a matrix's values into its cells, in black or white. light: the values shown by the colours."""
+    values = light if values is None else values
+    known = light[np.isfinite(light)]
+    middle = (known.min() + known.max()) / 2 if len(known) else 0.0
+    for y, x in zip(*np.nonzero(np.isfinite(values)), strict=True):
+        ink = "white" if light[y, x] < middle else "black"
+        panel.text(x, y, form(values[y, x]), color=ink, ha="center", va="center", size=7)
+
+
+def bare(panel: Axes) -> None:
+    """Reduce a panel's frame to two spines and a pale grid."""
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.grid(color="0.92", linewidth=0.8)
+    panel.set_axisbelow(True)
+
+
+def method_styles(methods: Iterable[str], hollow: Iterable[bool] | None = None) -> dict[str, dict[str, Any]]:
+    """Return each method's colour, marker and line, the same in all figures of the same methods."""
+    order = dict.fromkeys(methods, False) if hollow is None else dict(zip(methods, hollow, strict=True))
+    where = {method: i for i, method in enumerate(sorted(order))}
+    turns = {method: divmod(i, len(COLOURS)) for method, i in where.items()}
+    return {
+        method: {
+            "color": COLOURS[i],
+            "marker": MARKERS[(i + lap) % len(MARKERS)],
+            "linestyle": LINES[lap % len(LINES)],
+            "markersize": 7,
+            "markerfacecolor": "white" if order[method] else COLOURS[i],
+        }
+        for method in order
+        for lap, i in [turns[method]]
+    }
+
+
+def legend(figure: Figure, styles: Mapping[str, Mapping[str, Any]]) -> None:
+    """Put the methods' legend to the right and widen the figure by as much. styles: see `method_styles`."""
+    handles = [Line2D([], [], **style) for style in styles.values()]
+    width, height = figure.get_size_inches()
+    columns = -(-len(styles) // int(height / 0.24))  # as many lines as the figure is high
+    figure.set_size_inches(width + 1.3 * (columns - 1), height)
+    names = [plain(name) for name in styles]
+    figure.legend(handles, names, loc="outside right center", frameon=False, ncols=columns)
+
+
+def percent(value: float, _: object = None) -> str:
+    """Format a share as a percentage, as the formatter of an axis."""
+    return f"{100 * value:.3g}%"
+
+
+def plain(text: object) -> str:
+    """Escape the dollar signs of a text, which would start a formula."""
+    return str(text).replace("$", r"\$")
+
+
+def png(figure: Figure) -> bytes:
+    """Return a figure as the bytes of a PNG file; equal figures give equal bytes."""
+    out = io.BytesIO()
+    figure.set_dpi(110)
+    canvas = FigureCanvasAgg(figure)
+    canvas.print_png(out, metadata={"Software": None})  # type: ignore[no-untyped-call]  # savefig lays it out twice
+    return out.getvalue()
+
+
+def heat_map(matrix: npt.ArrayLike, title: str) -> Figure:
+    """Draw a matrix, one cell per number, with a colour bar."""
+    figure = Figure(figsize=(5.2, 4.4), layout="constrained")
+    panel = figure.subplots()
+    show(figure, panel, np.atleast_2d(np.asarray(matrix, float)), "", None)
+    panel.set_title(plain(title), loc="left", fontsize=10)
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    panel.yaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure
+
+
+def drawings(path: str, reports: Reports) -> Iterator[Drawing]:
+    """Return the drawings of some methods' reports by a function of `Method.figures`."""
+    module, _, name = path.partition(":")
+    found: Iterator[Drawing] = getattr(import_module(module), name)(reports)
+    return found

@@ -1,0 +1,368 @@
+"""Figures of class counts, and of accuracy: final, over rounds, along a grid, and of each device."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+
+from fedcore.report.figures.drawing import (
+    BLUE,
+    GREY,
+    bare,
+    legend,
+    method_styles,
+    name_cells,
+    percent,
+    plain,
+    show,
+    write_cells,
+)
+from fedcore.results.summary import SPLITS, format_bytes, last_round, standings, verdict
+
+QUIET = "#6f8fa6"
+EVEN = 1e6
+"""An alpha from which on the classes' shares on devices differ by less than a thousandth."""
+
+MANY = 256
+"""Most devices that a figure shows one by one: Matplotlib draws at most some 2,000 side by side, and takes seconds."""
+
+
+def class_counts(counts: pd.DataFrame) -> Figure:
+    """Draw the training examples of every device and class (CODE, Fig. 5), with device sizes above.
+
+    counts: from :func:`fedcore.partition.tables.counts`. A disc's area is the number of examples; colour has no
+    meaning. Examples without a label have no class: they are the grey part of a device's bar. Above MANY devices see
+    `class_shares`.
+    """
+    table = counts.drop(columns=["n_train", "n_val", "n_test", "n_unlabelled"], errors="ignore")
+    devices, classes = table.shape
+    if devices > MANY:
+        return class_shares(table)
+    cell = float(np.clip(9 / devices, 0.26, 0.5))  # inches
+    wide, high = cell * devices, max(cell * classes, 1.8)
+    largest = max(int(table.to_numpy().max()), 1)
+    area = (72 * cell * 0.92) ** 2 / largest  # points^2 for one example
+
+    figure = Figure(figsize=(wide + 2.2, high + 2.0), layout="constrained")
+    sizes, discs = figure.subplots(2, 1, sharex=True, height_ratios=[1.0, high])
+    at = np.arange(devices)
+    labelled = table.sum(axis=1)
+    sizes.bar(at, labelled, width=0.7, color=BLUE)
+    if "n_unlabelled" in counts:
+        sizes.bar(at, counts["n_unlabelled"], bottom=labelled, width=0.7, color="0.75", label="without\nlabel")
+        sizes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, handlelength=0.9)
+    sizes.set_ylabel("examples")
+    sizes.spines[["top", "right"]].set_visible(False)
+    sizes.tick_params(axis="x", length=0)
+
+    device, label = np.nonzero(table.to_numpy())
+    discs.scatter(device, label, s=table.to_numpy()[device, label] * area, color=BLUE, linewidths=0, zorder=2)
+    discs.set_xticks(at, [str(name) for name in table.index], rotation=90)
+    discs.set_yticks(np.arange(classes), [str(name) for name in table.columns])
+    discs.set_xlim(-0.6, devices - 0.4)
+    discs.set_ylim(classes - 0.4, -0.6)
+    discs.set_ylabel("class")
+    discs.grid(color="0.92", linewidth=0.8)
+    discs.set_axisbelow(True)
+    for value in sorted({max(largest // 10, 1), max(largest // 2, 1), largest}):
+        discs.scatter([], [], s=value * area, color=BLUE, linewidths=0, label=f"{value:,}")
+    discs.legend(
+        title="training\nexamples",
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1.0),
+        frameon=False,
+        labelspacing=7 * cell - 0.6,  # line spacing of the largest disc's width
+        handletextpad=1.4,
+    )
+    return figure
+
+
+def class_shares(table: pd.DataFrame) -> Figure:
+    """Draw each class's share of the training examples of very many devices, with device sizes above.
+
+    table: labelled training examples by device and class. Devices stand by their commonest class, then by its share.
+    """
+    examples = table.to_numpy(float)
+    sizes = examples.sum(axis=1)
+    shares = examples / np.maximum(sizes, 1)[:, None]
+    order = np.lexsort((-shares.max(axis=1), shares.argmax(axis=1)))
+    figure = Figure(figsize=(9, 2.4 + max(0.26 * table.shape[1], 1.2)), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1.0, max(0.26 * table.shape[1], 1.2)])
+    above.fill_between(np.arange(len(order)), sizes[order], step="mid", color=BLUE, linewidth=0)
+    above.set_ylim(0)
+    above.set_ylabel("examples")
+    above.spines[["top", "right"]].set_visible(False)
+    show(figure, below, shares[order].T, "share of\nexamples", FuncFormatter(percent))
+    below.set_aspect("auto")
+    below.set_yticks(np.arange(table.shape[1]), [plain(name) for name in table.columns])
+    below.set_xlabel(f"{len(order):,} devices, by their commonest class")
+    below.set_ylabel("class")
+    return figure
+
+
+def comparison(summary: pd.DataFrame) -> Figure:
+    """Draw the accuracy of every method of one setting on devices' test data and on the shared test set.
+
+    summary: the rows of one setting from `fedcore.results.summary.summarise`, drawn in their order. The best (by rank)
+    are blue and bold; controls are grey and hollow, below a line.
+    """
+    control = summary["control"].to_numpy(bool)
+    at = np.arange(len(summary)) + 0.9 * control
+    figure, panels = _panels(summary, 3.8, 1.9 + 0.34 * float(at.max() + 1.4), sharey=True)
+    for panel, split in panels.items():
+        table = summary[[f"{split}_{part}" for part in ("mean", "std_seeds", "worst", "rank")]]
+        rows = table.astype(float).to_numpy()
+        for y, (mean, std, worst, rank), hollow, word in zip(at, rows, control, standings(summary, split), strict=True):
+            if np.isnan(mean):
+                continue
+            colour = GREY if hollow else BLUE if rank == 1 else QUIET
+            panel.hlines(y, worst, mean, color=colour, linewidth=1.2)
+            panel.plot(worst, y, "|", color=colour, markersize=9, markeredgewidth=1.8)
+            panel.hlines(y, mean - np.nan_to_num(std), mean + np.nan_to_num(std), color=colour, linewidth=7, alpha=0.35)
+            panel.plot(mean, y, "o", color=colour, markersize=8, markerfacecolor="white" if hollow else colour)
+            panel.annotate(
+                f"{mean:.1%}   {word.removeprefix('control').strip()}",
+                (1.02, y),
+                xycoords=("axes fraction", "data"),
+                verticalalignment="center",
+                color=GREY if hollow else "black",
+                fontweight="bold" if rank == 1 else "normal",
+            )
+        panel.set_xlabel("accuracy")
+        panel.xaxis.set_major_formatter(percent)
+        panel.tick_params(axis="y", length=0)
+        panel.grid(axis="y", visible=False)
+        panel.set_ylim(at.max() + 0.7, -0.7)
+        if control.any() and not control.all():
+            panel.axhline(at[control].min() - 0.95, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
+    first = next(iter(panels))
+    first.set_yticks(at, [plain(name) for name in summary["method"]])
+    if control.any():
+        first.annotate(
+            "controls",
+            (-0.02, at[control].min() - 0.6),
+            xycoords=("axes fraction", "data"),
+            horizontalalignment="right",
+            fontstyle="italic",
+            fontsize=8,
+            color=GREY,
+        )
+    band = Line2D([], [], color=QUIET, linewidth=7, alpha=0.35), Line2D([], [], color=QUIET, marker="o", markersize=7)
+    tick = Line2D([], [], color=QUIET, marker="|", markersize=9, markeredgewidth=1.8, linestyle="")
+    handles: list[Any] = [band, tick]
+    words = ["mean ± standard deviation over seeds", "worst device"]
+    figure.legend(handles, words, loc="outside lower left", ncols=2, frameon=False, fontsize=9)
+    figure.suptitle(
+        "\n".join(textwrap.fill(plain(part), 56 * len(panels)) for part in verdict(summary)),
+        x=0.01,
+        horizontalalignment="left",
+        fontsize=10.5,
+        linespacing=1.35,
+    )
+    return figure
+
+
+def accuracy_by_traffic(summary: pd.DataFrame) -> Figure:
+    """Draw the accuracy of every method of one setting over the bytes that a device sends and receives (mean).
+
+    The axis is logarithmic above its first power of ten and linear below it, so that methods that send nothing are at
+    0. Controls are hollow.
+    """
+    sent = ((summary["bytes_up"] + summary["bytes_down"]) / summary["n_devices"]).fillna(0.0).to_numpy(float)
+    low = 10 ** np.floor(np.log10(sent[sent > 0].min(initial=np.inf))) if sent.any() else 1.0
+    figure, panels = _panels(summary, 3.6, 3.4)
+    styles = method_styles(summary["method"], summary["control"])
+    styles = {method: style | {"linestyle": ""} for method, style in styles.items()}
+    for panel, split in panels.items():
+        for x, (_, row) in zip(sent, summary.iterrows(), strict=True):
+            mean, std = float(row[f"{split}_mean"]), float(np.nan_to_num(row[f"{split}_std_seeds"]))
+            panel.errorbar(x, mean, std, elinewidth=1.2, **styles[row["method"]])
+        panel.set_xscale("symlog", linthresh=low)
+        panel.set_xlim(0.8 * low if sent.all() else -0.25 * low, 10 ** np.ceil(np.log10(max(sent.max() * 1.2, low))))
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
+        panel.xaxis.set_minor_locator(NullLocator())
+        panel.yaxis.set_major_formatter(percent)
+        panel.set_xlabel("bytes up and down per device")
+    next(iter(panels)).set_ylabel("accuracy")
+    legend(figure, styles)
+    return figure
+
+
+def curves(course: pd.DataFrame) -> Figure:
+    """Draw accuracy after every evaluated round: mean over devices and seeds, a band of one spread over seeds.
+
+    course: rows from `fedcore.results.summary.curves`. One setting: a panel for each split with values. Several
+    settings: a panel for each, on devices' test data if every setting has them, else on the shared test set. A method
+    with a single evaluated round continues as a dotted horizontal line, for comparison.
+    """
+    course = course[course["metric"] == "accuracy"]
+    splits = [split for split in SPLITS if (course["split"] == split).any()] or list(SPLITS)
+    names = list(dict.fromkeys(course["setting"]))
+    own = course[course["split"] == "test"]["setting"].nunique() == len(names)
+    places = [(name, "test" if own else "shared") for name in names]
+    if len(names) == 1:
+        places = [(names[0], split) for split in splits]
+    last = course[course["split"] == places[0][1]].sort_values("step").groupby("method")["mean"].last()
+    styles = method_styles(last.sort_values(ascending=False, kind="stable").index)
+    columns = min(len(places), 3)
+    lines = -(-len(places) // columns)
+    figure = Figure(figsize=(1.6 + 3.6 * columns, 0.6 + 2.8 * lines), layout="constrained")
+    panels = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    for panel, (name, split) in zip(panels, places, strict=False):
+        here = course[(course["setting"] == name) & (course["split"] == split)]
+        for method, line in here.groupby("method"):
+            step, mean, std = line.sort_values("step")[["step", "mean", "std"]].to_numpy(float).T
+            style = styles[str(method)] | {"markersize": 4, "markevery": max(len(step) // 8, 1)}
+            panel.plot(step, mean, **style)
+            if len(step) > 1:
+                panel.fill_between(step, mean - std, mean + std, color=style["color"], alpha=0.15, linewidth=0)
+            else:
+                panel.hlines(mean, step, course["step"].max(), color=style["color"], linewidth=1, linestyle=":")
+        panel.set_title(SPLITS[split] if len(names) == 1 else plain(name), loc="left", fontsize=10)
+        panel.set_xlim(0.5, course["step"].max() + 0.5)
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        panel.yaxis.set_major_formatter(percent)
+        bare(panel)
+    for panel in panels[len(places) :]:
+        panel.set_axis_off()
+    figure.supxlabel("round", fontsize=10)
+    figure.supylabel("accuracy" if len(names) == 1 else f"accuracy on {SPLITS[places[0][1]]} data", fontsize=10)
+    legend(figure, styles)
+    return figure
+
+
+def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]], key: str) -> Figure:
+    """Draw accuracy along one key of a study's grid, a panel for each combination of the others: CODE, Figs. 8 and 9.
+
+    summary: a study's rows. points: setting -> its point in the grid. The accuracy is on the shared test set if there
+    is one. Bars are one standard deviation over seeds; controls are hollow. Numbers that span more than six powers of
+    ten, as alpha does up to an even partition, stand side by side, and so do 0 and numbers that span more than two.
+    """
+    split = "shared" if summary["shared_mean"].notna().all() else "test"
+    place = {
+        name: {**point, key: tuple(point[key]) if isinstance(point[key], list) else point[key]}
+        for name, point in points.items()
+        if key in point and (summary["setting"] == name).any()
+    }
+    words = {
+        name: ", ".join(
+            f"{other.rpartition('.')[2]} = {_value_name(other, value)}"
+            for other, value in point.items()
+            if other != key
+        )
+        for name, point in place.items()
+    }
+    panels = list(dict.fromkeys(words.values()))
+    columns = min(len(panels), 3)
+    lines = -(-len(panels) // columns)
+    figure = Figure(figsize=(1.8 + 3.2 * columns, 0.6 + 2.7 * lines), layout="constrained")
+    axes = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    values = list(dict.fromkeys(point[key] for point in place.values()))
+    if numbers := all(isinstance(value, int | float) for value in values):
+        values = sorted(values)
+        least = min((value for value in values if value > 0), default=values[-1])
+        numbers = values[-1] <= (1e6 if values[0] > 0 else 1e2) * least
+    styles = method_styles(summary["method"], summary["control"])
+    for panel, word in zip(axes, panels, strict=False):
+        rows = summary[summary["setting"].isin([name for name in place if words[name] == word])]
+        for method, line in rows.groupby("method", sort=False):
+            x = [place[name][key] if numbers else values.index(place[name][key]) for name in line["setting"]]
+            line = line.assign(x=x).sort_values("x")
+            std = line[f"{split}_std_seeds"].fillna(0.0)
+            panel.errorbar(line["x"], line[f"{split}_mean"], std, elinewidth=1.2, **styles[str(method)])
+        panel.set_title(word, loc="left", fontsize=10)
+        panel.yaxis.set_major_formatter(percent)
+        bare(panel)
+    for panel in axes[len(panels) :]:
+        panel.set_axis_off()
+    first = axes[0]
+    if numbers and min(values) > 0 and max(values) >= 8 * min(values):
+        first.set_xscale("log")
+        first.xaxis.set_minor_locator(NullLocator())
+    first.set_xticks(values if numbers else range(len(values)), [_value_name(key, value) for value in values])
+    figure.supxlabel(key.rpartition(".")[2], fontsize=10)
+    figure.supylabel(f"accuracy on {SPLITS[split]} data", fontsize=10)
+    legend(figure, styles)
+    return figure
+
+
+def _value_name(key: str, value: Any) -> str:
+    """Return the name of a setting's value; an alpha whose partition no device can tell from an even one is even."""
+    return "even" if key == "federation.alpha" and value >= EVEN else _short_text(value)
+
+
+def _short_text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return "+".join(map(_short_text, value))
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def per_device(table: pd.DataFrame, seed: int | None = None, split: str = "test") -> Figure:
+    """Draw the accuracy of every device under every method of one setting after the last round, best method first.
+
+    table: tidy rows of one setting. seed: the seed to draw, as partitions differ between seeds; None: the smallest.
+    Above MANY devices see `device_shares`.
+    """
+    last = last_round(table)
+    seed = int(last["seed"].min()) if seed is None else seed
+    wanted = (last["metric"] == "accuracy") & (last["split"] == split) & (last["seed"] == seed)
+    cells = last[wanted].pivot_table(index="method", columns="device", values="value", dropna=False, sort=True)
+    cells = cells.loc[cells.mean(axis=1).sort_values(ascending=False, kind="stable").index]
+    values = cells.to_numpy(float)
+    methods, devices = values.shape
+    title = f"{SPLITS.get(split, split)}, seed {seed}"
+    if devices > MANY:
+        return device_shares(cells, title)
+    cell = float(np.clip(9 / devices, 0.28, 0.42))  # inches
+    figure = Figure(figsize=(2.6 + cell * devices, 1.5 + 0.34 * methods), layout="constrained")
+    panel = figure.subplots()
+    show(figure, panel, values, "accuracy", FuncFormatter(percent))
+    panel.set_aspect("auto")
+    name_cells(panel, cells.index, cells.columns)
+    panel.tick_params(axis="x", rotation=90)
+    panel.set_title(f"{title}, in %", loc="left", fontsize=10)
+    write_cells(panel, values, lambda value: f"{100 * value:.0f}")
+    return figure
+
+
+def device_shares(cells: pd.DataFrame, title: str) -> Figure:
+    """Draw, for every method, the share of very many devices whose accuracy is at most so high.
+
+    cells: accuracy by method and device, best method first.
+    """
+    figure = Figure(figsize=(6.2, 3.6), layout="constrained")
+    panel = figure.subplots()
+    styles = {name: {**style, "marker": ""} for name, style in method_styles(cells.index).items()}
+    for name, values in cells.iterrows():
+        known = np.sort(values.dropna().to_numpy(float))
+        panel.step(
+            [*known, 1], [*np.arange(1, len(known) + 1) / max(len(known), 1), 1], where="post", **styles[str(name)]
+        )
+    panel.xaxis.set_major_formatter(percent)
+    panel.yaxis.set_major_formatter(percent)
+    panel.set_xlabel("accuracy of a device, at most")
+    panel.set_ylabel(f"share of {cells.shape[1]:,} devices")
+    panel.set_title(title, loc="left", fontsize=10)
+    bare(panel)
+    legend(figure, styles)
+    return figure
+
+
+def _panels(summary: pd.DataFrame, wide: float, high: float, sharey: bool = False) -> tuple[Figure, dict[Axes, str]]:
+    """Return a figure with a panel for each split with values."""
+    splits = [split for split in SPLITS if summary[f"{split}_mean"].notna().any()] or list(SPLITS)
+    figure = Figure(figsize=(1.6 + wide * len(splits), high))
+    figure.set_layout_engine("constrained", w_pad=0.12)
+    panels = figure.subplots(1, len(splits), sharex=True, sharey=sharey, squeeze=False)[0]
+    for panel, split in zip(panels, splits, strict=True):
+        panel.set_title(SPLITS[split], loc="left", fontsize=10)
+        bare(panel)
+    return figure, dict(zip(panels, splits, strict=True))

@@ -1,0 +1,73 @@
+"""What a run would compute, in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fedcore.report.terminal import standard
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What one method would cost in one setting and seed.
+
+    steps, cached: the method's steps that no method before it shares, and those of them that are in the cache. seconds,
+    disk: what the others take, and the bytes that they write. traffic: bytes that all devices send and receive. flow,
+    worker: bytes of tensors that the flow's process and a worker hold at once. unknown: kinds of steps without a time.
+    """
+
+    study: str
+    method: str
+    steps: int
+    cached: int
+    seconds: float
+    disk: float
+    traffic: float
+    flow: int
+    worker: int
+    unknown: frozenset[str]
+
+
+def print_forecast(rows: Iterable[Expected], console: Console | None = None) -> None:
+    """Print a line for each study and method, over its settings and seeds, and their sum."""
+    console = console or standard()
+    found = list(rows)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("study", "method"):
+        table.add_column(name)
+    for name in ("steps", "cached", "seconds", "disk", "traffic"):
+        table.add_column(name, justify="right")
+    for study, method in dict.fromkeys((row.study, row.method) for row in found):
+        table.add_row(study, method, *_cells([row for row in found if (row.study, row.method) == (study, method)]))
+    table.add_section()
+    table.add_row("", "all", *_cells(found))
+    console.print(table)
+    unknown = sorted({kind for row in found for kind in row.unknown})
+    if unknown:
+        console.print(Text(f"+ not in the sum, since no such step has run here: {', '.join(unknown)}"))
+    flow, worker = (_size(max((getattr(row, name) for row in found), default=0)) for name in ("flow", "worker"))
+    console.print(Text(f"tensors in memory: {flow} in the flow's process, {worker} in a worker"))
+    console.print(Text("Seconds are medians of this project's journal; a message is as large as a device's first."))
+    console.print(Text("Starting, and writing the record, take some ten seconds more."))
+
+
+def _cells(rows: list[Expected]) -> list[str]:
+    unknown = "+" if any(row.unknown for row in rows) else ""
+    return [
+        f"{sum(row.steps for row in rows):,}", f"{sum(row.cached for row in rows):,}",
+        f"{sum(row.seconds for row in rows):,.1f}{unknown}", _size(sum(row.disk for row in rows)),
+        _size(sum(row.traffic for row in rows)),
+    ]  # fmt: skip
+
+
+def _size(nbytes: float) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if nbytes >= scale:
+            return f"{nbytes / scale:,.1f} {unit}"
+    return f"{nbytes:.0f} B"

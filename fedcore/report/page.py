@@ -1,0 +1,209 @@
+"""The web page of a comparison: one file that holds its style, script, numbers and pictures and refers to nothing else.
+
+Tables and pictures are made here; the script (templates/page.js) turns them into charts, a slider and tables that sort.
+It is our own because the page has to stay small and to run under a strict content security policy: the bundle
+of Plotly's package is larger than the page may be, and Vega compiles its expressions, which the policy forbids.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
+from PIL import Image
+
+from fedcore.config.papers import Paper, Papers
+from fedcore.report import figures
+from fedcore.report.answers import facts
+from fedcore.report.charts import Numbers, chart_numbers
+from fedcore.report.papers import CONDITION_HEADS, VALUE_HEADS, condition_cells, value_cells
+from fedcore.report.plots import Plots, draw
+from fedcore.report.tables import FEW, Cell, Line, Table, domain_table, link_table, places, score_table, where_it_holds
+from fedcore.results.answer import Answer, Place, tally
+from fedcore.results.answer import answers as find_answers
+
+Pictures: TypeAlias = Mapping[tuple[str, str], Mapping[str, Figure | bytes]]
+"""(study, setting) -> caption -> a figure, or the bytes of a PNG file"""
+
+COLOURS = 64
+TITLE = "Which way of combining serves the devices best?"
+COMPARISON = "Accuracy on own test data and on the shared test set."
+ALONG = "Accuracy over the study's settings; hollow: controls."
+ROUNDS = "Accuracy over rounds, mean over devices and seeds ± seeds; dotted: methods that are evaluated once."
+TRAFFIC = "Accuracy against what a device sends and receives; hollow: controls."
+DEVICES = "Accuracy of every device, one seed."
+
+TEMPLATES = Environment(
+    loader=PackageLoader("fedcore.report"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+TEMPLATES.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture on the page. data: a PNG file in base 64."""
+
+    caption: str
+    data: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """One setting on the page.
+
+    anchor: its id, and its key among the numbers of the charts. name: its study, and where a study has several
+    settings also its own. headline, sentences, facts: its answer. scores: its table of methods. plain: pictures in
+    place of the charts. tables, pictures: further ones, folded.
+    """
+
+    anchor: str
+    name: str
+    dataset: str
+    headline: str
+    sentences: list[str]
+    facts: list[tuple[str, str]]
+    scores: Table
+    plain: list[Picture]
+    tables: list[Table]
+    pictures: list[Picture]
+
+
+@dataclass(frozen=True)
+class Study:
+    """One study on the page.
+
+    many: it has more than FEW settings, each of them folded. headline: how often each answer is given, if many.
+    claims: columns of each claim by name. pictures: those that cover all its settings. printed: the paper's values
+    beside ours, and its conditions.
+    """
+
+    anchor: str
+    name: str
+    question: str
+    many: bool
+    headline: str
+    claims: list[dict[Hashable, Any]]
+    pictures: list[Picture]
+    printed: list[Table]
+    sections: list[Section] = field(default_factory=list)
+
+
+def html(
+    table: pd.DataFrame,
+    summary: pd.DataFrame,
+    questions: Mapping[str, str],
+    pictures: Pictures,
+    claims: pd.DataFrame | None = None,
+    along: Mapping[str, bytes] | None = None,
+    groups: pd.DataFrame | None = None,
+    plots: Plots | None = None,
+    papers: Papers | None = None,
+    answers: Mapping[Place, Answer] | None = None,
+) -> str:
+    """Return the page: each study with its answers, charts, tables and claims, the rest folded.
+
+    table: the tidy table. summary: as :func:`fedcore.results.summary.summarise` returns it for that table. questions:
+    study -> its question. pictures: further pictures of a setting, e.g. of its partition. claims: columns study, says,
+    rule, of, where, verdict, numbers. along: study -> a picture of all its settings. groups: as
+    :func:`fedcore.results.summary.by_group` returns them. plots: those of :func:`draw` for the same tables, if they
+    are already drawn. papers: study -> the conditions and figures of its paper. answers: of each setting; by default
+    those of :func:`fedcore.results.answer.answers`. A study with more than FEW settings has charts and tables for each,
+    but only the pictures in `pictures`. Equal input gives an equal page.
+    """
+    plots = plots or draw(table, summary)
+    answers = answers or find_answers(table, frozenset(summary["method"][summary["control"]]))
+    count = summary.groupby("study")["setting"].nunique()
+    tidy = dict(places(table))
+    domains = {} if groups is None else dict(places(groups))
+    studies: dict[str, Study] = {}
+    numbers: dict[str, Numbers] = {}
+    for place, rows in places(summary):
+        study, dataset, setting = place
+        many = bool(count[study] > FEW)
+        if study not in studies:
+            mine = [] if claims is None else claims[claims["study"] == study].fillna("").to_dict("records")
+            mine = [claim | {"numbers": where_it_holds(claim["numbers"])} for claim in mine]
+            whole = {ALONG: (along or {}).get(study), ROUNDS: plots.courses.get((study, ""))}
+            studies[study] = Study(
+                f"study-{len(studies)}",
+                study,
+                questions.get(study, study),
+                many,
+                tally(answer for (of, *_), answer in answers.items() if of == study) if many else "",
+                mine,
+                [picture(text, png) for text, png in whole.items() if png],
+                printed_tables(papers[study]) if papers and study in papers else [],
+            )
+        anchor = f"setting-{len(numbers)}"
+        numbers[anchor] = chart_numbers(tidy[place], rows, answers[place].matters)
+        tables = [domain_table(domains[place], rows) if place in domains else None, link_table(tidy[place], rows)]
+        shown = dict(pictures.get((study, setting), {}))
+        plain: dict[str, Figure | bytes] = {}
+        if not many:
+            shown |= {ROUNDS: plots.courses[study, setting]} if (study, setting) in plots.courses else {}
+            split = "test" if rows["test_mean"].notna().any() else "shared"
+            shown |= {DEVICES: figures.per_device(tidy[place], split=split)}
+            plain = {COMPARISON: plots.comparisons[study, setting], TRAFFIC: figures.accuracy_by_traffic(rows)}
+        studies[study].sections.append(
+            Section(
+                anchor,
+                study if count[study] == 1 else f"{study}: {setting}",
+                dataset,
+                answers[place].headline,
+                answers[place].sentences,
+                facts(answers[place]),
+                score_table(rows),
+                [picture(*pair) for pair in plain.items()],
+                [found for found in tables if found],
+                [picture(*pair) for pair in shown.items()],
+            )
+        )
+    script = str(TEMPLATES.get_template("page.js").render())
+    return TEMPLATES.get_template("page.html.jinja").render(
+        title=TITLE,
+        studies=list(studies.values()),
+        seeds=int(summary["n_seeds"].max()),
+        numbers=numbers,
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def printed_tables(paper: Paper) -> list[Table]:
+    """Return the tables of a study's printed values and of its conditions; those without lines are left out."""
+    values = [value_cells(figure, value) for figure, value in paper.printed]
+    conditions = [condition_cells(condition) for condition in paper.conditions]
+    found = [
+        ("Printed in the paper, beside ours", VALUE_HEADS, values),
+        ("Conditions", CONDITION_HEADS, conditions),
+    ]
+    return [
+        Table("printed", list(heads), [Line([Cell(word) for word in cells], False) for cells in lines], title)
+        for title, heads, lines in found
+        if lines
+    ]
+
+
+def picture(caption: str, drawing: Figure | bytes) -> Picture:
+    """Return a figure or a PNG file as a picture on the page, in COLOURS colours, which makes it a third as large."""
+    png = drawing if isinstance(drawing, bytes) else figures.png(drawing)
+    return Picture(caption, base64.b64encode(few_colours(png)).decode())
+
+
+def few_colours(png: bytes) -> bytes:
+    """Return a PNG file with at most COLOURS colours."""
+    small = io.BytesIO()
+    with Image.open(io.BytesIO(png)) as image:
+        image.convert("RGB").quantize(COLOURS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(small, "png")
+    return small.getvalue()

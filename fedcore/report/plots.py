@@ -1,0 +1,56 @@
+"""The plots that both the page and DVC's outputs show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from fedcore.report import figures
+from fedcore.report.tables import FEW, places
+from fedcore.results.summary import curves
+
+PANELS = 12
+"""A study with more settings has no picture of accuracy over rounds."""
+
+
+@dataclass(frozen=True)
+class Plots:
+    """PNG files by (study, setting). comparisons: accuracies of all methods. courses: accuracy over rounds."""
+
+    comparisons: dict[tuple[str, str], bytes]
+    courses: dict[tuple[str, str], bytes]
+
+
+def draw(table: pd.DataFrame, summary: pd.DataFrame) -> Plots:
+    """Draw each setting's comparison, where a study has at most FEW of them, and accuracy over rounds."""
+    count = summary.groupby("study")["setting"].nunique()
+    return Plots(
+        {
+            (study, setting): figures.png(figures.comparison(rows))
+            for (study, _, setting), rows in places(summary)
+            if count[study] <= FEW
+        },
+        courses(table, summary),
+    )
+
+
+def courses(table: pd.DataFrame, summary: pd.DataFrame) -> dict[tuple[str, str], bytes]:
+    """Draw accuracy over rounds: (study, setting) -> a picture, for each setting in which a method has several rounds.
+
+    A study with more than FEW settings, at most PANELS, has one picture of them all: (study, "").
+    """
+    course = curves(table)
+    made = {}
+    for study, rows in summary[summary["rounds"] > 1].groupby("study", sort=False):
+        mine = course[(course["study"] == study) & course["setting"].isin(rows["setting"])]
+        count = summary[summary["study"] == study]["setting"].nunique()
+        if count <= FEW:
+            for setting in dict.fromkeys(rows["setting"]):
+                made[str(study), str(setting)] = figures.png(figures.curves(mine[mine["setting"] == setting]))
+        elif count <= PANELS:
+            order = {name: place for place, name in enumerate(dict.fromkeys(summary["setting"]))}
+            made[str(study), ""] = figures.png(
+                figures.curves(mine.sort_values("setting", key=lambda names: names.map(order), kind="stable"))
+            )
+    return made

@@ -1,0 +1,202 @@
+"""The tables that the page and the terminal show, as formatted text, and a summary as CSV."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pandas as pd
+
+from fedcore.report import spreadsheet
+from fedcore.results.summary import PLACE, SPLITS, format_bytes, standings
+
+FEW = 3
+"""A study with more settings is shown in short: one table in the terminal, fewer pictures on the page."""
+SIGNS = {
+    "=": "a tie: the difference from the best method of the same rank is within the spread",
+    "≈": "within the spread of the best method",
+    "↑": "above the best method by more than the spread",
+}
+LINKS = {
+    "accuracy": "targets' accuracy, %",
+    "target": "targets",
+    "links_out": "links",
+    "energy": "energy of all links",
+    "share": "energy, % of the most",
+    "theorem_2": "Theorem 2",
+    "corollary_1": "Corollary 1",
+}
+"""The columns of the table of links, as in ST-LF's Tables I and II: column -> its head."""
+SUMMED = ("target", "links_out", "energy")
+
+
+class Cell(NamedTuple):
+    """The text of a cell. best: its method ranks first on the column's split. value: its number, to sort by."""
+
+    text: str
+    best: bool = False
+    value: float | None = None
+
+
+class Line(NamedTuple):
+    """A line of a table. control: it belongs to a control."""
+
+    cells: list[Cell]
+    control: bool
+
+
+@dataclass(frozen=True)
+class Table:
+    """kind: scores, domains or links. title, unit: above the table; "" for none. notes: sentences below it."""
+
+    kind: str
+    heads: list[str]
+    lines: list[Line]
+    title: str = ""
+    unit: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def csv(summary: pd.DataFrame) -> str:
+    """Return the summary as CSV text; the same text for the same numbers."""
+    return str(spreadsheet.write(summary, index=False, float_format="%.6g", lineterminator="\n"))
+
+
+def places(table: pd.DataFrame) -> Iterator[tuple[tuple[str, str, str], pd.DataFrame]]:
+    """Yield the rows of each study, dataset and setting, in the order of the table."""
+    for place, rows in table.groupby(PLACE, sort=False):
+        study, dataset, setting = map(str, place)
+        yield (study, dataset, setting), rows
+
+
+def where_it_holds(numbers: str) -> str:
+    """Return a claim's numbers for readers: "in 2 of 3; ..." says where the rule holds, whatever the verdict."""
+    return f"holds {numbers}" if numbers.startswith("in ") else numbers
+
+
+def number(value: float) -> str:
+    """Return a number with one decimal, "-" for nan."""
+    return "-" if pd.isna(value) else f"{value:.1f}"
+
+
+def quantity(text: str, value: float) -> Cell:
+    """Return the cell of a number, which sorts by it; nan has no place in the order."""
+    return Cell(text, value=None if pd.isna(value) else float(value))
+
+
+def notes(rows: pd.DataFrame) -> tuple[str, ...]:
+    """Return a sentence for each sign that occurs in the table of one setting."""
+    words = "".join(standings(rows))
+    return tuple(f"{sign} {meaning}." for sign, meaning in SIGNS.items() if sign in words)
+
+
+def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
+    """Return the heads of one setting's table, by column, and its lines. Columns without any value are left out."""
+    heads = {"rank": "rank", "method": "method"}
+    lines = [
+        {"rank": quantity(standing, rank), "method": Cell(str(method))}
+        for standing, rank, method in zip(standings(rows), rows["rank"], rows["method"], strict=True)
+    ]
+    for split in [split for split in SPLITS if rows[f"{split}_mean"].notna().any()]:
+        spread = rows[f"{split}_std_seeds"].notna().any()
+        heads[split] = f"{SPLITS[split]}\n%{' ± seeds' * bool(spread)}"
+        heads[f"{split}_std_devices"] = "devices\n±"
+        heads[f"{split}_worst"] = "worst\ndevice"
+        for line, (_, row) in zip(lines, rows.iterrows(), strict=True):
+            mean, seeds = (number(100 * row[f"{split}_{part}"]) for part in ("mean", "std_seeds"))
+            best = pd.notna(row[f"{split}_rank"]) and row[f"{split}_rank"] == 1
+            text = f"{mean} ± {seeds:>4}" if seeds != "-" else mean
+            line[split] = quantity(text, row[f"{split}_mean"])._replace(best=bool(best))
+            for part in ("std_devices", "worst"):
+                value = row[f"{split}_{part}"]
+                line[f"{split}_{part}"] = quantity(number(100 * value), value)
+    for way, word in {"bytes_up": "up", "bytes_down": "down"}.items():
+        heads[way] = f"{word} per\ndevice"
+        for line, sent in zip(lines, rows[way] / rows["n_devices"], strict=True):
+            line[way] = quantity(format_bytes(sent), sent)
+    if rows["rounds"].max() > 1:
+        heads["bytes_round"] = "up per\ndevice, round"
+        for line, sent in zip(lines, rows["bytes_up"] / rows["n_devices"] / rows["rounds"], strict=True):
+            line["bytes_round"] = quantity(format_bytes(sent), sent)
+    if rows["macs"].max() > rows["macs"].min():
+        for cost, word in {"nets_run": "nets\nrun", "macs": "multiplications\nper example"}.items():
+            heads[cost] = word
+            for line, value in zip(lines, rows[cost], strict=True):
+                line[cost] = quantity("-" if pd.isna(value) else f"{value:,.0f}", value)
+    for clock, word in {"wall": "seconds", "cpu": "seconds\nof CPU"}.items():
+        if rows[clock].notna().any():
+            heads[clock] = word
+            for line, value in zip(lines, rows[clock], strict=True):
+                line[clock] = quantity(number(value), value)
+    return heads, lines
+
+
+def score_table(rows: pd.DataFrame) -> Table:
+    """Return the table of one setting's summary: a line for each method."""
+    heads, found = cells(rows)
+    lines = [Line(list(line.values()), bool(control)) for line, control in zip(found, rows["control"], strict=True)]
+    return Table("scores", list(heads.values()), lines, notes=notes(rows))
+
+
+def domain_table(groups: pd.DataFrame, rows: pd.DataFrame) -> Table:
+    """Return one setting's accuracies by domain, on the primary split: a line for each row of its summary.
+
+    groups: the setting's part of :func:`fedcore.results.summary.by_group`.
+    """
+    split = rows["primary"].iloc[0]
+    found = {
+        (row["method"], row["group"]): f"{number(100 * row['mean'])} ± {number(100 * row['std_devices'])}"
+        for _, row in groups[groups["split"] == split].iterrows()
+    }
+    names = sorted({group for _, group in found})
+    lines = [
+        Line([Cell(str(method)), *(Cell(found.get((method, name), "-")) for name in names)], bool(control))
+        for method, control in zip(rows["method"], rows["control"], strict=True)
+    ]
+    return Table("domains", ["method", *names], lines, "Accuracy by domain", f"{SPLITS[split]}, % ± devices")
+
+
+def link_table(table: pd.DataFrame, rows: pd.DataFrame) -> Table | None:
+    """Return targets, their accuracy, links and energy: a line for each method that forms links; None without any.
+
+    table: the setting's part of the tidy table. rows: its summary.
+    """
+    found = links(table)
+    if not found:
+        return None
+    names = [name for name in LINKS if any(name in row for row in found.values())]
+
+    def text(value: float, spread: float) -> str:
+        return "-" if math.isnan(value) else f"{value:.3g}" + ("" if math.isnan(spread) else f" ± {spread:.2g}")
+
+    lines = [
+        Line(
+            [Cell(str(method)), *(Cell(text(*found[method].get(name, (math.nan, math.nan)))) for name in names)],
+            bool(control),
+        )
+        for method, control in zip(rows["method"], rows["control"], strict=True)
+        if method in found
+    ]
+    return Table("links", ["method", *(LINKS[name] for name in names)], lines, "Who teaches whom", "± seeds")
+
+
+def links(table: pd.DataFrame) -> dict[str, dict[str, tuple[float, float]]]:
+    """Return method -> column of LINKS -> its mean and standard deviation over seeds, from one setting's tidy table.
+
+    Accuracies and bounds are means over targets; links, targets and energy are sums over devices. share: the method's
+    energy as a percentage of the greatest energy of a method.
+    """
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    rows = table[(table["split"] == "links") & table["metric"].isin(LINKS)]
+    for (method, metric), part in rows.groupby(["method", "metric"], sort=False):
+        seeds = part.groupby("seed")["value"]
+        values = seeds.sum() if metric in SUMMED else seeds.mean()
+        times = 100 if metric == "accuracy" else 1
+        found.setdefault(str(method), {})[str(metric)] = times * float(values.mean()), times * float(values.std())
+    most = max((row["energy"][0] for row in found.values() if "energy" in row), default=0.0)
+    for row in found.values():
+        if most and "energy" in row:
+            row["share"] = 100 * row["energy"][0] / most, math.nan
+    return found

@@ -1,0 +1,129 @@
+"""Answers, summary and claims in the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from fedcore.report.answers import study_answers
+from fedcore.report.console import PlainConsole
+from fedcore.report.tables import FEW, cells, notes, number, places, where_it_holds
+from fedcore.results.answer import Answer, Place
+from fedcore.results.summary import SPLITS, verdict
+
+VERDICTS = {"holds": "bold", "does not hold": "bold", "not tested": ""}
+"""verdict -> rich's style"""
+WIDE = 100
+"""The number of columns that a whole table needs; a narrower terminal shows fewer of its columns."""
+
+
+def print_summary(summary: pd.DataFrame, console: Console | None = None) -> None:
+    """Print a table for each study and setting, followed by its verdict. Needs 80 columns, uses 100.
+
+    A study with more than FEW settings is printed as one table with a line for each setting; the page shows it in full.
+    """
+    console = console or standard()
+    for _, rows in summary.groupby("study", sort=False):
+        (_print_settings if rows["setting"].nunique() <= FEW else _print_grid)(rows, console)
+
+
+def print_answers(found: Mapping[Place, Answer], console: Console | None = None) -> None:
+    """Print what to do in each setting, and why; for a study with more than FEW settings how often."""
+    console = console or standard()
+    for boxes in study_answers(found).values():
+        for one in boxes:
+            console.print(Text(f"{one.title}: {one.headline}", style="bold"))
+            for sentence in one.sentences:
+                console.print(Padding(Text(sentence), (0, 0, 0, 2)))
+    console.print()
+
+
+def print_claims(claims: pd.DataFrame, console: Console | None = None) -> None:
+    """Print each claim with its verdict, its rule and the numbers behind it."""
+    console = console or standard()
+    for study, rows in claims.fillna("").groupby("study", sort=False):
+        console.print(Text(f"{study}: claims of the paper", style="bold"))
+        for _, row in rows.iterrows():
+            where = f" where {row['where']}" if row["where"] else ""
+            console.print(Text(f"  {row['verdict']}: {row['says']}", style=VERDICTS[row["verdict"]]))
+            numbers = where_it_holds(row["numbers"])
+            console.print(Text(f"    {row['rule']}{where} ({row['of']}): {numbers}", style="dim"))
+        console.print()
+
+
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], console: Console | None = None) -> None:
+    """Print a table of texts; a cell that is too wide goes on in the next line."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for head in heads:
+        table.add_column(Text(head), overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    (console or standard()).print(table)
+
+
+def standard() -> Console:
+    """Return a console on standard output: as wide as the terminal, else WIDE."""
+    return PlainConsole(width=None if sys.stdout.isatty() else WIDE)
+
+
+def _print_grid(summary: pd.DataFrame, console: Console) -> None:
+    """Print the mean accuracies of a study, in %: a line for each setting, a column for each method."""
+    split = "test" if (summary["primary"] == "test").all() else "shared"
+    table = _table(f"{summary['study'].iloc[0]}: accuracy on {SPLITS[split]} data, %")
+    methods = list(dict.fromkeys(summary.sort_values("control", kind="stable")["method"]))
+    table.add_column(Text("setting"), overflow="fold")
+    for method in methods:
+        table.add_column(Text(method.replace("_", "_\u200b")), justify="right", overflow="fold")
+    for (_, _, setting), rows in places(summary):
+        found = {
+            method: Text(number(100 * mean), "bold" if rank == 1 else "")
+            for method, mean, rank in zip(
+                rows["method"], rows[f"{split}_mean"], rows[f"{split}_rank"].fillna(0), strict=True
+            )
+        }
+        table.add_row(Text(setting), *(found.get(method, Text("-")) for method in methods))
+    console.print(table)
+    console.print()
+
+
+def _print_settings(summary: pd.DataFrame, console: Console) -> None:
+    """Print the table of each setting, its verdict, and a note for each sign."""
+    for (study, dataset, setting), rows in places(summary):
+        heads, lines = cells(rows)
+        hidden = {"shared_std_devices", "shared_worst", "cpu", "bytes_round", "macs"}
+        hidden |= {"wall"} if rows["nets_run"].max() > 1 else {"nets_run"}
+        hidden |= {"test_std_devices", "wall"} if console.width < WIDE else set()
+        table = _table(f"{study}: {setting} ({dataset})")
+        for name in [name for name in heads if name not in hidden]:
+            left = name in ("rank", "method")
+            table.add_column(
+                Text(heads[name]), justify="left" if left else "right", no_wrap=name != "method", overflow="fold"
+            )
+        for i, line in enumerate(lines):
+            control = bool(rows["control"].iloc[i])
+            if control and i and not rows["control"].iloc[i - 1]:
+                table.add_section()
+            shown = [Text(cell.text, "bold" if cell.best else "") for name, cell in line.items() if name not in hidden]
+            table.add_row(*shown, style="dim" if control else "")
+        console.print(table)
+        console.print()
+        for sentence in [*verdict(rows), *notes(rows)]:
+            console.print(Text(sentence))
+        console.print()
+
+
+def _table(title: str) -> Table:
+    return Table(
+        title=Text(title, style="bold"),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
+    )

@@ -1,0 +1,314 @@
+"""params.yaml and the files of studies and claims: how they are read, changed and refused."""
+
+from __future__ import annotations
+
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asked import PARAMS, ROOT, ask, copied, points, refusal
+from dvc.utils.hydra import apply_overrides
+
+from fedcore.config.params import REQUIRED, change, parse, read, read_mapping
+from fedcore.methods import METHODS
+
+BOMB = [f"{b}: &{b} [{','.join(10 * [f'*{a}'])}]" for a, b in pairwise("abcdefghi")]
+"""Each line ten times the one before."""
+
+
+def project(folder: Path, **files: str | bytes) -> Path:
+    """Copy the parameters, and write some files of it anew: `studies__mine` is studies/mine.yaml."""
+    shutil.copyfile(ROOT / "params.yaml", folder / "params.yaml")
+    for name in ("studies", "claims"):
+        shutil.copytree(ROOT / name, folder / name)
+    for name, content in files.items():
+        path = folder / f"{name.replace('__', '/')}.yaml"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+def test_the_files_are_short():
+    assert len((ROOT / "params.yaml").read_text().splitlines()) <= 250
+    assert len((ROOT / "dvc.lock").read_text().splitlines()) <= 1500
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("override", "line"),
+    [
+        ("code_ot.reg=0.1", "  reg: 0.1"),
+        ("fedavg.weights=even", "  weights: even              # size, even"),
+        ("run.workers=2", "  workers: 2                 # worker processes; empty: one per core"),
+        ("federation.alpha=1.0e+20", "  alpha: 1e+20               # dirichlet, few_classes, device_dirichlet,"),
+        ("federation.devices=16", None),
+    ],
+)
+def test_dvc_sets_a_parameter_and_leaves_the_layout(tmp_path: Path, override: str, line: str | None):
+    """`dvc exp run -S` writes the whole file anew; a value that it already has changes nothing."""
+    path = project(tmp_path) / "params.yaml"
+    before = path.read_text().splitlines()
+    apply_overrides(path, [override])
+    after = path.read_text().splitlines()
+    changed = [new for old, new in zip(before, after, strict=True) if old != new]
+    assert len(changed) == (line is not None)
+    assert all(new.startswith(str(line)) for new in changed)
+    assert read(tmp_path) == change(PARAMS, parse([override]))
+
+
+@pytest.mark.parametrize(
+    ("override", "lines"),
+    [
+        ("+methods.rounds=3", ["methods:", "  rounds: 3"]),
+        ("+half_best.exam=test", ["half_best:", "  exam: test"]),
+        ("+code_ot.training.lr=0.5", ["  training:", "    lr: 0.5"]),
+    ],
+)
+def test_dvc_adds_a_parameter_that_only_a_signature_has(tmp_path: Path, override: str, lines: list[str]):
+    path = project(tmp_path) / "params.yaml"
+    before = path.read_text().splitlines()
+    apply_overrides(path, [override])
+    after = path.read_text().splitlines()
+    assert [line for line in after if line not in before or line == "  training:"] == lines
+    assert len(after) <= len(before) + len(lines)
+    section = override[1:].partition(".")[0]
+    assert read(tmp_path)[section] == change(PARAMS, parse([override[1:]]))[section]
+
+
+def test_dvc_sets_a_list_and_leaves_the_comments(tmp_path: Path):
+    path = project(tmp_path) / "params.yaml"
+    before = path.read_text().splitlines()
+    apply_overrides(path, ["net.widths=[16,8]"])
+    assert [line for line in path.read_text().splitlines() if line not in before] == ["  - 16", "  - 8"]
+
+
+# words
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [("3", 3), ("0.5", 0.5), ("1.0e-3", 0.001), ("1e-07", 1e-7), ("true", True), ("null", None), ("", None),
+     ("a b", "a b"), ("[16, 8]", [16, 8]), ("{a: 1}", {"a": 1}), ("a=b", "a=b"), ("1e", "1e")],
+)  # fmt: skip
+def test_values_of_arguments_are_yaml(word: str, value: Any):
+    assert parse([f"some.key={word}"]) == {"some.key": value}
+
+
+@pytest.mark.parametrize("word", ["federation.devices", "", "=3", "a=[1", "a={", "a={b: 1, b: 2}"])
+def test_an_argument_without_a_value_is_refused(word: str):
+    refusal(parse, [word])
+
+
+# keys
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("federation.devises", "federation.devises: no such key; did you mean devices?"),
+        ("fedration.devices", "fedration.devices: no such key; did you mean federation?"),
+        ("federation.zzz", "federation.zzz: no such key"),
+        ("data.rot", "data.rot: no such key; did you mean root?"),
+        ("federation.alpha.beta", "federation.alpha.beta: alpha has no keys below it"),
+        ("lmf.order", "lmf.order: no such key"),
+        ("half_best.exem", "half_best.exem: no such key; did you mean exam?"),
+        ("scaffold.training.momentun", "scaffold.training.momentun: no such key; did you mean momentum?"),
+        ("methods.round", "methods.round: no such key; did you mean rounds?"),
+        ("run.evry", "run.evry: no such key; did you mean every?"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_one(key: str, says: str):
+    assert refusal(change, PARAMS, {key: 1}) == says
+
+
+def test_a_change_leaves_the_rest(params: dict[str, Any]):
+    after = change(params, {"federation.devices": 3, "data.root": "here", "net.widths": [4]})
+    assert params == PARAMS
+    assert after["federation"] == {**params["federation"], "devices": 3}
+    assert after["data"]["root"] == "here"
+    assert {key for key in after if after[key] != params[key]} == {"federation", "data", "net"}
+
+
+def test_a_key_that_only_a_signature_has_can_be_changed(params: dict[str, Any]):
+    assert change(params, {"data.device": "who"})["data"]["device"] == "who"
+    assert "half_best" not in params
+    assert change(params, {"half_best.exam": "test"})["half_best"] == {"exam": "test"}
+    assert change(params, {"scaffold.training.momentum": 0.5})["scaffold"] == {"training": {"momentum": 0.5}}
+
+
+def test_a_section_cannot_become_a_value():
+    assert "set a key below it: partition, devices" in refusal(change, PARAMS, {"federation": 3})
+    assert "set a key below it: exam" in refusal(change, PARAMS, {"half_best": 3})
+
+
+# settings of every method
+
+
+def rounds(params: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    (point,) = points(params, **changes)
+    return {row.label: row.settings.get("rounds") for row in point.methods}
+
+
+def test_a_shared_setting_reaches_every_method_that_takes_it(params: dict[str, Any]):
+    rows: dict[str, Any] = {"fedavg": {}, "dfl": {}, "lmf": {}, "ten": {"method": "fedavg", "rounds": 10}}
+    assert rounds(ask(params, rows)) == {"fedavg": 1, "dfl": 10, "lmf": None, "ten": 10}
+    assert rounds(params, methods__rounds=3) == {"fedavg": 3, "dfl": 3, "lmf": None, "ten": 10}
+
+
+def test_a_later_change_wins_over_a_shared_setting(params: dict[str, Any]):
+    """In one place a method's own setting wins."""
+    ask(params, {"fedavg": {}, "dfl": {}}, set={"methods.rounds": 3, "dfl.rounds": 4})
+    assert rounds(params) == {"fedavg": 3, "dfl": 4}
+    assert rounds(params, fedavg__rounds=5) == {"fedavg": 5, "dfl": 4}
+    assert rounds(params, methods__rounds=6) == {"fedavg": 6, "dfl": 6}
+    params["methods"] = {"rounds": 7}
+    params["dfl"]["rounds"] = 8
+    assert rounds(ask(params, {"fedavg": {}, "dfl": {}})) == {"fedavg": 7, "dfl": 8}
+
+
+def test_a_wrong_shared_setting_is_refused(params: dict[str, Any]):
+    ask(params, {"local_only": {}})
+    assert "methods.rounds = 'many'" in refusal(points, params, methods__rounds="many")
+    params["methods"] = {"surplus": 1}
+    assert "methods.surplus" in refusal(points, params)
+
+
+# the files
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"run: [\n", "not YAML"),
+        (b"\xff\xfe\x00", "not YAML"),
+        (b"- run\n", "sections"),
+        (b"", "sections"),
+        (b"run: {}\n", "missing"),
+        (b"runn: {}\n", "did you mean run?"),
+        (b"run: 3\n", "section"),
+        (b"studies: {}\n", "studies: no such section"),
+        (b"run: {}\nrun: {}\n", "run"),
+        (b"run: {size: small, size: paper}\n", "size"),
+    ],
+)
+def test_a_file_that_is_no_parameter_file_is_refused(tmp_path: Path, content: bytes, says: str):
+    assert says in refusal(read, project(tmp_path, params=content))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("run: &a\n  size: *a\n", "an alias refers to what contains it"),
+        ("run: " + "[" * 100_000, "nested more than 50 deep"),
+        ("run: " + "[" * 40 + "a: " * 60, "not YAML"),
+        ("\n".join(["a: &a [1,1,1,1,1,1,1,1,1,1]", *BOMB]), "more than 100000 values"),
+        ("run: 1999-99-99\n", "month"),
+        ("? [1]\n: 2\n", "not YAML"),
+        ("run: !!python/object/apply:os.getpid []\n", "python/object"),
+        ("run: \0", "not YAML"),
+    ],
+)
+def test_yaml_that_would_hang_or_break_is_refused(tmp_path: Path, content: str, says: str):
+    assert says in refusal(read, project(tmp_path, params=content))
+
+
+def test_a_folder_in_the_place_of_the_parameters_is_refused(tmp_path: Path):
+    (project(tmp_path) / "params.yaml").unlink()
+    (tmp_path / "params.yaml").mkdir()
+    assert "params.yaml: cannot be read (Is a directory)" in refusal(read, tmp_path)
+
+
+def test_numbers_are_those_of_json():
+    """YAML 1.1 reads 010 as 8, 1:30 as 90 and 0x10 as 16."""
+    words = ("010", "0x10", "0b1", "0o7", "1_0", "1:30", "1:30.5", "1e")
+    assert parse([f"a.{word}={word}" for word in words]) == {f"a.{word}": word for word in words}
+    numbers = {"1e-07": 1e-7, "-.5E3": -500.0, "5.": 5.0, "+3": 3, "-0": 0, "1.0e+20": 1e20, ".inf": float("inf")}
+    assert parse([f"{word}={word}" for word in numbers]) == numbers
+    assert type(parse(["a=3"])["a"]) is int
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"st_lf__phi_s": False}, "st_lf.phi_s = False: must be a number"),
+        ({"training__steps": True}, "training.steps = True: must be a number"),
+        ({"code_ot__max_iterations": "1"}, "code_ot.max_iterations = '1': must be a number"),
+        ({"net__widths": [16, True]}, "net.widths.1 = True: must be a number"),
+        ({"training__lr": float("inf")}, "training.lr = inf: input should be a finite number"),
+        ({"federation__devices": 2**63}, "must be a number below 2^63"),
+        ({"data__name": "mnist", "data__download": "no"}, "data.download = 'no': must be true or false"),
+    ],
+)
+def test_a_value_of_another_kind_is_not_taken(changes: dict[str, Any], says: str):
+    methods: dict[str, Any] = {"st_lf": {}, "code_ot": {}, "fedavg": {}}
+    assert says in refusal(points, ask(copied(), methods), **changes)
+
+
+def test_a_grid_of_a_million_points_is_refused_at_once():
+    grid = {f"training.{key}": list(range(1, 101)) for key in ("epochs", "batch", "lr")}
+    said = refusal(points, ask(copied(), {"lmf": {}}, grid=grid))
+    assert said == "studies.asked.sizes.small.grid: has 1000000 settings, at most 2000 are allowed"
+
+
+def test_a_missing_file_is_refused(tmp_path: Path):
+    assert "no such file" in refusal(read, tmp_path)
+
+
+ONE = "title: '?'\n  methods: {lmf: {}}\n  sizes: {small: {}}\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"studies__mine": f"code:\n  {ONE}"}, "code is also in"),
+        ({"studies__mine": f"mine:\n  {ONE}mine:\n  {ONE}"}, "mine"),
+        ({"studies__mine": f"mine:\n  {ONE}  title: twice\n"}, "title"),
+        ({"studies__mine": f"../../zz:\n  {ONE}"}, "'../../zz'"),
+        ({"studies__mine": "- mine\n"}, "must hold studies"),
+        ({"studies__mine": "mine: {\n"}, "not YAML"),
+        ({"claims__mine": "cod: []\n"}, "claims: there is no study 'cod'; did you mean code?"),
+        ({"claims__mine": "code: []\ncode: []\n"}, "code"),
+    ],
+)
+def test_a_malformed_study_or_claim_is_refused(tmp_path: Path, files: dict[str, str], says: str):
+    assert says in refusal(read, project(tmp_path, **files))
+
+
+def test_keys_of_a_merged_anchor_may_be_said_again(tmp_path: Path):
+    project(tmp_path, studies__mine=f"one: &one\n  {ONE}two:\n  <<: *one\n  title: other\n")
+    assert [read(tmp_path)["studies"][name]["title"] for name in ("one", "two")] == ["?", "other"]
+
+
+def test_claims_are_those_of_the_study_of_that_name(tmp_path: Path):
+    claim = "{says: Better., rule: lmf > lmf}"
+    project(tmp_path, studies__mine=f"mine:\n  {ONE}", claims__mine=f"mine: [{claim}]\n")
+    assert read(tmp_path)["studies"]["mine"]["claims"] == [{"says": "Better.", "rule": "lmf > lmf"}]
+
+
+def test_an_entry_of_claims_may_hold_gates_beside_claims(tmp_path: Path):
+    gate = "{when: lmf > 0.2, why: it is at chance}"
+    project(tmp_path, studies__mine=f"mine:\n  {ONE}", claims__mine=f"mine:\n  valid: [{gate}]\n  claims: []\n")
+    study = read(tmp_path)["studies"]["mine"]
+    assert study["valid"] == [{"when": "lmf > 0.2", "why": "it is at chance"}]
+    assert study["claims"] == []
+    (tmp_path / "claims/mine.yaml").write_text("mine: {vaild: []}\n")
+    assert refusal(read, tmp_path) == "claims: mine.vaild: no such key (allowed: valid, claims)"
+
+
+def test_the_project_has_each_section_and_study_once():
+    assert set(PARAMS) - set(METHODS) == {*REQUIRED, "methods", "studies"}
+    for folder, more in (("studies", {"mine", "closed"}), ("claims", set[str]())):
+        known = {"code", "fedasa", "dfl", "hostile", "one_shot", "st_lf"} | more
+        assert {path.stem for path in (ROOT / folder).iterdir()} == known
+
+
+def test_what_was_read_can_be_changed_and_a_changed_file_is_read(tmp_path: Path):
+    """Texts are parsed once; nobody else has the values."""
+    path = tmp_path / "some.yaml"
+    path.write_text("a: &x {b: [1]}\nc: *x\n")
+    first = read_mapping(path, "keys")
+    first["a"]["b"].append(2)
+    assert read_mapping(path, "keys") == {"a": {"b": [1]}, "c": {"b": [1]}}
+    path.write_text("a: {b: [3]}\n")
+    assert read_mapping(path, "keys") == {"a": {"b": [3]}}

@@ -1,0 +1,171 @@
+"""Requests: what a command asks for, and what it needs to know that."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from asked import PARAMS, ROOT, refusal
+from forks import run
+
+from fedcore.config.request import ask, plan_jobs
+from fedcore.config.studies import find_study, title_for
+from fedcore.data import DATASETS, OWN
+from fedcore.methods import METHODS
+from fedcore.nets import net
+
+
+@pytest.mark.parametrize(
+    ("words", "studies"),
+    [
+        ([], ["code"]),
+        (["data.name=table"], ["mine"]),
+        (["data.name=image_folder", "method=fedavg"], ["mine"]),
+        (["data.name=mnist"], ["code"]),
+        (["data.name=table", "study=dfl"], ["dfl"]),
+        (["data.name=table", "run.studies=[dfl]"], None),
+    ],
+)
+def test_a_command_without_a_study_has_one_that_fits_the_data(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], studies: list[str] | None
+):
+    monkeypatch.chdir(ROOT)
+    assert ask(words).studies == studies
+
+
+def test_params_yaml_may_name_ones_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text().replace("name: digits", "name: table"))
+    (tmp_path / "studies").symlink_to(ROOT / "studies")
+    monkeypatch.chdir(tmp_path)
+    assert ask([]).studies == ["mine"]
+
+
+def test_the_study_of_ones_own_data_has_every_method():
+    rows = find_study(PARAMS, "mine").methods
+    assert {str(row.get("method", label)) for label, row in rows.items()} == {*METHODS}
+    assert {*OWN} <= {*DATASETS}
+
+
+def test_the_study_of_ones_own_data_takes_net_and_devices_from_them(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    words = ["data.name=table", "data.path=t.csv", "data.label=y"]
+    (_, jobs), (_, typed) = plan_jobs(ask(words)), plan_jobs(ask([*words, "federation.partition=iid", "net.name=mlp"]))
+    assert [job.optional for job in jobs] == [True] * 3
+    assert jobs[0].settings[0].federation["partition"] == "auto"
+    assert jobs[0].settings[0].net["name"] == "auto"
+    assert typed[0].settings[0].federation["partition"] == "iid"
+    assert typed[0].settings[0].net["name"] == "mlp"
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("analytic.rank=0", "analytic.rank = 0: input should be greater than or equal to 1"),
+        ("analytic.epsilon=0", "analytic.epsilon = 0: input should be greater than 0"),
+        ("analytic.delta=1", "analytic.delta = 1: input should be less than 1"),
+        ("ensemble.weights=foo", "ensemble.weights = 'foo': input should be 'counts', 'size', 'even' or 'entropy'"),
+        ("gaussian_distillation.hard=1.5", "gaussian_distillation.hard = 1.5: input should be less than or equal to 1"),
+        ("gaussian_distillation.minimum=1", "gaussian_distillation.minimum = 1: input should be greater than or equal"),
+        ("recommended.personal=false", "recommended.personal: no such key"),
+        ("regmean.align=ot", "regmean.align = 'ot': input should be 'none' or 'exact'"),
+        ("stack.reg=0", "stack.reg = 0: input should be greater than 0"),
+    ],
+)
+def test_a_wrong_setting_of_one_exchange_is_refused(monkeypatch: pytest.MonkeyPatch, word: str, line: str):
+    monkeypatch.chdir(ROOT)
+    assert refusal(lambda: plan_jobs(ask(["study=one_shot", word]))).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("seeds=3", "seeds = 3: must be a list, for example [0,1,2]"),
+        ("run.seeds=3", "run.seeds = 3: must be a list, for example [0,1,2]"),
+        ("methods=a, b", "methods = 'a, b': must be a list, for example [a,b]"),
+        ("studies=code", "studies = 'code': must be a list, for example [code]"),
+        ("size=[1]", "size = [1]: input should be a valid string"),
+        ("data.ignore=s99", "data.ignore = 's99': must be a list, for example [s99]"),
+        ("data.categorical=s99", "data.categorical = 's99': must be a list, for example [s99]"),
+        ("data.features=a,b", "data.features = 'a,b': must be a list, for example [a,b]"),
+        ("net.widths=32", "net.widths = 32: must be a list, for example [32]"),
+        ("net.widths={}", "net.widths = {}: must be a list"),
+    ],
+)
+def test_what_should_be_a_list_is_refused_with_an_example(monkeypatch: pytest.MonkeyPatch, word: str, line: str):
+    monkeypatch.chdir(ROOT)
+    words = ["data.name=table", "data.path=t.csv", "data.label=y", "net.name=mlp", word]
+    assert refusal(lambda: plan_jobs(ask(words))) == line
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("analytic.rank=30", "analytic.rank = 30: b has 20 examples, must be at most 20 (row analytic)"),
+        ("analytic.rank=300", "analytic.rank = 300: must be at most features + 1 = 201 (row analytic)"),
+        ("analytic.reg=0", "analytic.reg = 0: 120 examples do not determine 201 weights of a class; set a larger reg"),
+        ("analytic.epsilon=1", "analytic.epsilon = 1.0: needs analytic.clip, since noise hides"),
+        ("gaussian_distillation.minimum=101", "minimum = 101: no device has as many labelled examples; lower it (row"),
+    ],
+)
+def test_data_that_a_row_cannot_use_are_refused_as_it_is_built(monkeypatch: pytest.MonkeyPatch, word: str, line: str):
+    monkeypatch.chdir(ROOT)
+    rows = plan_jobs(ask(["study=one_shot", "seed=0", "federation.alpha=1.0", word]))[1][0].settings[0].methods
+    (row,) = [row for row in rows if row.label == word.split(".")[0]]
+    nets = dict.fromkeys("ab", net("mlp", shape=(4,), classes=3, widths=[5]))
+    assert refusal(row.build, nets, {"a": 100, "b": 20}).startswith(line)
+
+
+def test_a_title_has_the_number_of_devices():
+    assert title_for("{devices} devices?", [6]) == "6 devices?"
+    assert title_for("{devices} devices?", [16, 4, 8]) == "4 to 16 devices?"
+    assert title_for("Which {methods}?", [4]) == "Which {methods}?"
+
+
+ASK = """
+import json, runpy, sys
+module, *words = sys.argv[1:]
+sys.argv = [module, *words]
+try:
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+except SystemExit as leaving:
+    code = leaving.code
+print(json.dumps([code, sorted({"prefect", "mlflow", "torch"} & {*sys.modules})]), file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "flows").glob("[a-z]*.py")))
+def test_every_command_has_help_at_once(tmp_path: Path, name: str):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "FEDCORE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, f"flows.{name}", "--help"],
+        capture_output=True, text=True, cwd=ROOT, env=environment, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stderr) == [0, []]
+    assert f"python -m flows.{name}" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["flows.federate", "federation.devises=4"], "did you mean devices?"),
+        (["flows.federate", "data.name=table", "data.path=none.csv", "data.label=y"], "no such file"),
+        (["flows.prepare", "preview", "data.nme=table"], "did you mean name?"),
+        (["flows.prepare", "date"], "usage: python -m flows.prepare preview|data|partition"),
+        (["flows.compare", "shwo"], "shwo: unknown"),
+        (["flows.plan", "all"], "all: unknown"),
+        (["flows.ui", "now"], "now: unknown"),
+    ],
+)
+def test_a_wrong_command_is_refused_without_waiting_for_prefect(tmp_path: Path, words: list[str], said: str):
+    done = run("-m", *words, folder=ROOT, FEDCORE_HOME=str(tmp_path))
+    assert (done.out, done.code) == ("", 2)
+    assert done.err.startswith("fedcore: ")
+    assert said in done.err
+    assert done.err.count("\n") == 1
+    assert not {"prefect", "mlflow"} & done.imported

@@ -1,0 +1,452 @@
+"""Settings against the signatures that take them: types, ranges and defaults, and that none is unread."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from functools import cache, reduce
+from importlib import import_module
+from inspect import getsource, signature
+from operator import getitem
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from asked import PARAMS, ROOT, ask, copied, everything, points, refusal
+
+from fedcore.builders import CONTEXT
+from fedcore.config.params import FROM_RUN, change
+from fedcore.config.settings import Setting
+from fedcore.config.signatures import model
+from fedcore.config.studies import run_section
+from fedcore.core.training import Training
+from fedcore.data import DATASETS
+from fedcore.methods import METHODS, builder
+from fedcore.nets import NETS
+from fedcore.partition import partition
+from fedcore.types import Threats
+
+WRONG: dict[str, list[Any]] = {
+    "run.studies": [[], "code", [1]],
+    "run.size": [3, None],
+    "run.seeds": [[], [-1], ["a"], 3, [0.5]],
+    "run.every": [0, "often", 1.5, None],
+    "run.workers": [0, -1, "two"],
+    "run.engine": ["ray", None, True],
+    "run.cluster": ["10.0.0.5:8786", "tcp://10.0.0.5", "http://10.0.0.5:8786", "tcp://10.0.0.5:99999", 8786],
+    "run.store": ["", "s3://", "s3://a::b", 3],
+    "run.accelerator": ["cuda", "nane", None, True],
+    "run.matters": [0, 1, -0.1, "little", None],
+    "data.name": ["minst", 3, None, {}],
+    "data.download": ["perhaps"],
+    "federation.partition": ["dirichle", None, {}],
+    "federation.devices": [0, -1, 2.5, "many", None],
+    "federation.alpha": [0, -1, "small", None, float("nan")],
+    "federation.classes": [0, 1.5, "a"],
+    "federation.share": [0, 1.5, "a"],
+    "federation.min_size": [0, -3, 1.5],
+    "federation.examples": [0, 1.5],
+    "federation.shared_examples": [0, 1.5],
+    "federation.unlabelled_classes": ["all", None],
+    "federation.domains": ["splitt"],
+    "federation.unlabelled": [-0.1, 1, "a"],
+    "federation.hidden": [-0.1, 1, "some"],
+    "federation.val": [-0.1, 1, 1.5, "a"],
+    "federation.test": [-0.1, 1],
+    "federation.shared_test": [-0.1, 1],
+    "federation.scale": ["global", None],
+    "federation.hostile": [-0.1, 1.1, "some", None],
+    "federation.attack": ["hack", None],
+    "federation.strength": [0, -1, "strong"],
+    "federation.drop": [-0.1, 1, "often"],
+    "federation.deadline": [0, -1, "soon"],
+    "federation.bound": [0, -1, "long"],
+    "federation.beyond": ["trim", None],
+    "net.name": ["mpl", None, {}, [1]],
+    "net.widths": ["wide", 3, [0.5], None],
+    "net.variants": ["wide", [3]],
+    "training.optimiser": ["adm", None],
+    "training.lr": [0, -1, "fast", None, float("inf")],
+    "training.momentum": [-0.1, 1],
+    "training.weight_decay": [-0.1],
+    "training.schedule": ["cosin"],
+    "training.batch": [0, 1.5, "a"],
+    "training.epochs": [0, 1.5],
+    "training.steps": [0, 1.5],
+    "training.init": ["same", None],
+    "training.loss": ["mse", None],
+    "training.moments": ["keep", None],
+    "dfl.training.init": ["same"],
+    "analytic.reg": [-1, "a"],
+    "scaffold.training.momentum": [-0.1, 1],
+    "fada.rounds": [-1, 1.5],
+    "psi_fada.rounds": [-1, 1.5],
+    "fedasa.alignment_rounds": [0, 1.5],
+    "fedasa.auxiliary": [-1, 1.5],
+    "fedasa.auxiliary_init": ["common", None],
+    "fedasa.budget": [0, -1, "a", [1, -2]],
+    "fedasa.cell": [-1, 0.5],
+    "fedasa.target": [-0.1, 1.1, "a"],
+    "fixed_depth.depth": [-1, 0.5, "all"],
+}
+WRONG_OF_METHODS: dict[str, list[Any]] = {
+    "align": ["newton", None],
+    "alpha": [-0.1, "a"],
+    "batch": [0, 1.5],
+    "bits": [0, -1],
+    "clip": [0, -1, "a"],
+    "combine": ["gradients", None],
+    "constants": ["guessed", None],
+    "costs": ["dear", [[-1.0]]],
+    "damping": [-0.1, "a"],
+    "decay": [0, 1.1],
+    "delta": [0, 1],
+    "disagreement": ["guessed", None],
+    "distance": ["cosine", None],
+    "diversity": [-0.1, "a"],
+    "draws": [0, 1.5],
+    "epochs": [0, 1.5],
+    "examples": ["test", None],
+    "epsilon": [0, -1, "a"],
+    "exam": ["validate"],
+    "features": [0, 1.5],
+    "fraction": [0, 1.1, "a"],
+    "gamma": [-0.1, "a"],
+    "generated": [0, 1.5],
+    "hard": [-0.1, 1.1, "a"],
+    "held_out": [0, 1],
+    "hidden": [0, 1.5],
+    "identifier_lr": [0, -1],
+    "identifier_steps": [0, 1.5],
+    "lr": [0, -1],
+    "max_iterations": [0, 1.5],
+    "minimum": [0, 1, 2.5],
+    "mixing": ["average", None],
+    "mu": [-0.1, "a"],
+    "noise": [0, 1.5],
+    "order": ["up"],
+    "outliers": [-0.1, 0.5, "a"],
+    "p": [0, 3, 1.5],
+    "pair_batch": [0, 1.5],
+    "pair_iterations": [0, 1.5],
+    "pair_lr": [0, -1],
+    "pair_rounds": [0, 1.5],
+    "personal": ["maybe", 2],
+    "repair": ["maybe", 2],
+    "personal_lr": [0, -1, "a"],
+    "phi_d": [-0.1, "a"],
+    "phi_e": [-0.1, "a"],
+    "phi_s": [-0.1, "a"],
+    "phi_t": [-0.1, "a"],
+    "powers": ["loud", 3],
+    "precision": ["float16", None],
+    "pretrain": [-1, 0.5],
+    "pretrain_epochs": [0, 1.5],
+    "pretrain_steps": [0, 1.5],
+    "rank": [0, 1.5, "a"],
+    "rates": ["fast", None],
+    "ratio": ["rising", None],
+    "reg": [0, -1, "a"],
+    "rounds": [0, 1.5, "a"],
+    "sends": ["models"],
+    "share": [-0.1, 1.1, "a"],
+    "sharpness": [-0.1, "a"],
+    "shots": [0, 1.5],
+    "shown": [0, 1.5],
+    "solver": ["newtn"],
+    "sources": ["most", None],
+    "start": ["source", None],
+    "steps": [0, 1.5],
+    "strength": [-0.1, "a"],
+    "sums": ["secret", None],
+    "temperature": [0, -1, "a"],
+    "threshold": [-0.1, 1.1, "a"],
+    "tol": [0, -1],
+    "unlabelled": [-0.1, "a"],
+    "weight": [-0.1, "a"],
+    "weight_decay": [-0.1],
+    "weighting": ["sizes", None],
+    "weights": ["sizes"],
+}
+"""Of every method that has a setting of the name, unless WRONG has the method's."""
+
+FREE = {"data.root", "data.path", "data.label"}
+"""Names of places and columns: what is there decides, when it is read."""
+
+SHOWN = {key: section for key, section in PARAMS.items() if key != "studies"}
+
+
+def leaves(section: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in section.items():
+        yield from leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key}"]
+
+
+def of_methods() -> list[str]:
+    return [f"{name}.{key}" for name in METHODS for key in model(builder(name), CONTEXT).model_fields]
+
+
+def wrong() -> dict[str, list[Any]]:
+    """Return values that a setting must not have: of all that is in params.yaml, and of all that methods take."""
+    return {key: WRONG_OF_METHODS.get(key.rpartition(".")[2], []) for key in of_methods()} | WRONG
+
+
+def concerned(key: str) -> tuple[str, ...]:
+    """Return the methods that read a setting: that of its section, or all."""
+    section = key.partition(".")[0]
+    return (section,) if section in METHODS else tuple(METHODS)
+
+
+@cache
+def unchanged(methods: tuple[str, ...]) -> list[Setting]:
+    return everything(copied(), methods)[1]
+
+
+def test_every_setting_refuses_some_value():
+    assert {key for key, values in wrong().items() if not values} == set()
+    assert set(leaves(SHOWN)) <= set(wrong()) | FREE
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in wrong().items() for value in values])
+def test_a_value_beyond_its_range_is_refused_by_name(params: dict[str, Any], key: str, value: Any):
+    line = refusal(everything, change(params, {key: value}), concerned(key))
+    assert key.split(".")[-1] in line
+    assert "nan" in line or str(value).strip("[]'") in line
+
+
+@pytest.mark.parametrize("section", sorted(SHOWN))
+def test_an_unused_key_is_refused(params: dict[str, Any], section: str):
+    params[section]["surplus"] = 1
+    assert f"{section}.surplus" in refusal(everything, params)
+
+
+HAVE_NO_DEFAULT = {"run.studies", "run.size", "run.seeds", "net.name", "data.name"}
+"""A run must say them."""
+
+
+@pytest.mark.parametrize("key", sorted(HAVE_NO_DEFAULT))
+def test_a_missing_key_is_refused(params: dict[str, Any], key: str):
+    section, name = key.split(".")
+    del params[section][name]
+    assert key in refusal(everything, params)
+
+
+def test_params_yaml_has_the_defaults_of_the_signatures(params: dict[str, Any]):
+    before = everything(copied())
+    for key in set(leaves(SHOWN)) - HAVE_NO_DEFAULT:
+        *sections, name = key.split(".")
+        del reduce(getitem, sections, params)[name]
+    after = everything(params)
+    assert {**after[0].model_dump(), "studies": []} == {**before[0].model_dump(), "studies": []}
+    assert json.dumps([asdict(one) for one in after[1]]) == json.dumps([asdict(one) for one in before[1]])
+
+
+OTHER: dict[str, Any] = {
+    "federation.partition": "iid", "federation.scale": "device", "net.widths": [5], "training.optimiser": "sgd",
+    "training.schedule": "linear", "training.init": "common", "federation.val": 0.125, "federation.test": 0.125,
+    "federation.shared_test": 0.5, "training.momentum": 0.5, "federation.share": 0.5, "federation.examples": 99,
+    "federation.domains": "split", "federation.shared_examples": 99, "federation.unlabelled": 0.5,
+    "federation.unlabelled_classes": "shared",
+    "federation.hidden": "random", "net.variants": [{"widths": [3, 2]}], "training.loss": "table3",
+    "training.moments": "kept", "training.steps": 7,
+}  # fmt: skip
+OTHER_OF_METHODS: dict[str, Any] = {
+    "weights": "even", "order": "descending", "auxiliary": 1, "cell": 0, "distance": "unit_norm", "budget": 1.0e6,
+    "sends": "change", "weighting": "examples", "decay": 0.5, "fraction": 0.5, "ratio": "fixed", "threshold": 0.5,
+    "exam": "test", "solver": "exact", "p": 2, "personal_lr": 0.5, "held_out": 0.5, "constants": "printed",
+    "delta": 0.5, "powers": [20.0, 21.0], "rates": [1.0, 2.0], "costs": [[0.0]], "combine": "outputs",
+    "start": "target", "auxiliary_init": "devices", "target": 0.5, "sources": "all", "disagreement": "measured",
+    "hard": 0.25, "examples": "validation", "personal": True, "repair": True,
+    "rank": 5, "precision": "float32", "sums": "masked", "clip": 2.0, "epsilon": 1.0, "share": 0.5, "align": "exact",
+    "mixing": "median", "outliers": 0.4, "reg": 0.5, "pretrain_steps": 7,
+}  # fmt: skip
+REACHING = [
+    key for key in leaves(SHOWN) if key.split(".")[0] in ("federation", "net", "training") and key != "net.name"
+]
+
+
+@pytest.mark.parametrize("key", [*REACHING, *of_methods()])
+def test_every_key_reaches_a_run(params: dict[str, Any], key: str):
+    """Two allowed values lead to two settings."""
+    section, name = key.split(".")
+    now = params.get(section, {}).get(name, 1)
+    value = OTHER.get(key, OTHER_OF_METHODS.get(name, now + 1 if isinstance(now, int | float) else None))
+    if section in METHODS:
+        now = model(builder(section), CONTEXT).model_fields[name].default
+        value = OTHER_OF_METHODS.get(name, now + 1 if isinstance(now, int | float) else None)
+    assert value not in (None, now)
+    assert everything(change(params, {key: value}), concerned(key))[1] != unchanged(concerned(key))
+
+
+def test_every_key_of_the_federation_can_be_typed(params: dict[str, Any]):
+    for key, parameter in signature(partition).parameters.items():
+        if key not in FROM_RUN:
+            assert everything(change(params, {f"federation.{key}": parameter.default}))
+    for key, field in model(Threats).model_fields.items():
+        assert everything(change(params, {f"federation.{key}": field.default}))
+
+
+def test_threats_are_settings_only_where_devices_misbehave(params: dict[str, Any]):
+    """A federation of honest devices is the same with an attack that nobody makes."""
+    (plain,) = everything(params)[1]
+    assert plain.threats is None
+    assert everything(change(params, {"federation.attack": "noise"}))[1] == [plain]
+    (drops,) = everything(change(params, {"federation.drop": 0.25}))[1]
+    assert drops.threats == Threats(drop=0.25)
+    assert drops.federation == plain.federation | asdict(Threats(drop=0.25))
+
+
+def test_the_default_parameters_are_read(params: dict[str, Any]):
+    run, (point,) = everything(params)
+    assert run.studies[0] == "code"
+    assert [row.name for row in point.methods] == list(METHODS)
+
+
+def reads(function: Any) -> set[str]:
+    """Return the names that a function's body uses."""
+    (tree,) = ast.parse(dedent(getsource(function))).body
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+
+
+def taking(place: str) -> Any:
+    """Return the function that takes settings, by where it stands or the method's name."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name) if name else builder(place)
+
+
+@pytest.mark.parametrize("place", [*DATASETS.values(), *NETS.values(), *METHODS])
+def test_every_parameter_of_a_sections_function_is_used(place: str):
+    function = taking(place)
+    assert set(signature(function).parameters) - set(CONTEXT) <= reads(function)
+
+
+def test_a_setting_of_several_types_is_refused_in_one_line(params: dict[str, Any]):
+    line = refusal(everything, change(params, {"federation.hidden": "some"}))
+    assert line.startswith("federation.hidden = 'some': ")
+    assert "'random'" in line
+    assert "more)" not in line
+
+
+def test_settings_of_other_datasets_and_nets_are_ignored(params: dict[str, Any]):
+    changes = {"data.subset": "letters", "data.size": 20, "net.maps": [3], "net.widths": [5]}
+    (point,) = points(ask(params, {"lmf": {}}), (), **{key.replace(".", "__"): value for key, value in changes.items()})
+    assert point.data == {"name": "digits", "scaling": "none"}
+    assert point.net == {"name": "mlp", "widths": [5]}
+    (point,) = points(params, (), net__name="lenet", net__width=0.5)
+    assert point.net == {"name": "lenet", "width": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("data.subst", "letters"), ("net.wdth", 2), ("data.size", "large"), ("net.maps", "many")]
+)
+def test_a_setting_that_no_dataset_or_net_takes_is_refused(params: dict[str, Any], key: str, value: Any):
+    section, name = key.split(".")
+    params[section][name] = value
+    assert key in refusal(everything, params)
+
+
+OWN = """
+from torch import nn
+
+
+class Small(nn.Sequential):
+    def __init__(self, shape, classes, units: int = 3):
+        super().__init__(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], units), nn.Linear(units, classes))
+"""
+
+
+def test_settings_of_a_users_net_can_change(params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "own_of_settings.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ask(params, {"local_only": {}})
+    (point,) = points(params, (), net__name="own_of_settings:Small", net__units=8)
+    assert point.net == {"name": "own_of_settings:Small", "units": 8}
+    line = refusal(points, params, (), net__name="own_of_settings:Small", net__unit=8)
+    assert line.startswith("net.unit: no such key (allowed: units)")
+    assert "did you mean units?" in line
+    assert "net.units = 'a'" in refusal(points, params, (), net__name="own_of_settings:Small", net__units="a")
+
+
+def test_nets_may_vary_from_device_to_device(params: dict[str, Any]):
+    params["net"]["variants"] = [{"widths": [5, 4]}, {"widths": [3, 2]}]
+    (point,) = points(ask(params, {"lmf": {}}))
+    widths = params["net"]["widths"]
+    assert point.net == {
+        "name": "mlp", "widths": widths,
+        "variants": [{"name": "mlp", "widths": [5, 4]}, {"name": "mlp", "widths": [3, 2]}],
+    }  # fmt: skip
+    params["net"]["variants"] = {"widths": [5]}
+    assert "net.variants" in refusal(everything, params)
+    params["net"]["variants"] = [{"widths": 5}]
+    assert "net.widths = 5" in refusal(everything, params)
+
+
+def test_every_key_of_training_is_used():
+    fields = set(Training.__dataclass_fields__)
+    text = (ROOT / "fedcore" / "local.py").read_text()
+    used = {
+        node.attr
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "training"
+    }
+    assert fields == used
+    assert set(PARAMS["training"]) == fields | {"init"}
+
+
+METHOD = """
+from fedcore.methods.fedavg import fedavg
+
+
+def halved(*, nets, training, common: bool, rounds: int = 5, trim: float = 0.25):
+    return fedavg(nets=nets, training=training, common=common, rounds=rounds)
+"""
+
+
+@pytest.fixture
+def halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "own_method_of_settings.py").write_text(METHOD)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "own_method_of_settings:halved"
+
+
+def test_a_users_method_is_a_row_or_an_argument(params: dict[str, Any], halved: str):
+    ask(params, {"fedavg": {}, "mine": {"method": halved, "trim": 0.5}})
+    assert [(row.label, row.settings) for row in points(params)[0].methods[1:]] == [
+        ("mine", {"rounds": 5, "trim": 0.5})
+    ]
+    (row,) = points(params, (halved,))[0].methods
+    assert (row.label, row.name, row.settings) == ("halved", halved, {"rounds": 5, "trim": 0.25})
+    assert points(params, (halved,), methods__rounds=2)[0].methods[0].settings["rounds"] == 2
+
+
+def test_settings_of_a_users_method_can_be_changed(params: dict[str, Any], halved: str):
+    ask(params, {"mine": {"method": halved}})
+    for methods in ((), (halved,)):
+        (row,) = points(params, methods, halved__trim=0.5, halved__training__epochs=3)[0].methods
+        assert (row.settings, row.training["epochs"]) == ({"rounds": 5, "trim": 0.5}, 3)
+    assert refusal(points, params, (), halved__trom=1) == "halved.trom: no such key; did you mean trim?"
+    assert "halved.trim = 'a'" in refusal(points, params, (), halved__trim="a")
+    assert "halved.trim = 'a'" in refusal(points, ask(params, {"mine": {"method": halved, "trim": "a"}}))
+
+
+def test_a_missing_method_of_a_user_is_refused(params: dict[str, Any], halved: str):
+    ask(params, {"lmf": {}})
+    assert "did you mean lmf?" in refusal(points, params, ("lmv",))
+    assert "has no 'halve'" in refusal(points, params, (halved[:-1],))
+    assert "has no 'halve'" in refusal(points, params, (halved[:-1],), halved__trim=0.5)
+    assert "method = 'halved': allowed: " in refusal(points, params, ("halved",), halved__trim=0.5)
+    assert "cannot be imported" in refusal(points, params, ("nowhere_of_settings:halved",))
+    assert "two rows 'halved'" in refusal(points, ask(params, {"halved": {"method": halved}, halved: {}}))
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["sftp://me:word@10.0.0.5/blobs", "simplecache::sftp://me:word@10.0.0.5/blobs", "s3://bucket/x?key=word"],
+)
+def test_a_line_about_an_address_does_not_repeat_its_password(place: str):
+    line = refusal(run_section, {**PARAMS, "run": {**PARAMS["run"], "store": place}})
+    assert line.startswith("run.store = '")
+    assert line.endswith("must be a folder or one URL such as s3://bucket/prefix, without a password or options")
+    assert line.count("word") == 1

@@ -1,0 +1,355 @@
+"""Studies: what wins over what, grids, claims, and the studies that are there."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from asked import PARAMS, ROOT, ask, points, refusal
+from sets import REAL, real
+
+from fedcore.config.studies import Run, Size, Study, find_study, grid_points, run_section
+from fedcore.data import load
+from fedcore.nets import net
+from fedcore.pipeline.run.partitions import divide_dataset
+from fedcore.types import InputError, Net
+
+# what wins
+
+
+def test_later_layers_win_params_set_grid_arguments(params: dict[str, Any]):
+    params["federation"]["alpha"] = 1.0
+    ask(params, {"lmf": {}})
+    assert [point.federation["alpha"] for point in points(params)] == [1.0]
+    ask(params, {"lmf": {}}, set={"federation.alpha": 2.0, "federation.devices": 5})
+    assert [(p.federation["alpha"], p.federation["devices"]) for p in points(params)] == [(2.0, 5)]
+    ask(params, {"lmf": {}}, set={"federation.alpha": 2.0}, grid={"federation.alpha": [3.0, 4.0]})
+    assert [point.federation["alpha"] for point in points(params)] == [3.0, 4.0]
+    assert [point.federation["alpha"] for point in points(params, federation__alpha=5.0)] == [5.0]
+    assert params["federation"]["alpha"] == 1.0  # nothing is written back
+
+
+def test_a_grid_is_every_combination_with_a_name_for_each(params: dict[str, Any]):
+    ask(params, {"lmf": {}}, grid={"federation.alpha": [1.0e20, 0.1], "lmf.solver": ["newton", "exact"]})
+    found = points(params)
+    assert [(p.federation["alpha"], p.methods[0].settings["solver"]) for p in found] == [
+        (1e20, "newton"), (1e20, "exact"), (0.1, "newton"), (0.1, "exact"),
+    ]  # fmt: skip
+    assert [p.name for p in found] == [
+        f"alpha={alpha} solver={solver}" for alpha in ("1e+20", "0.1") for solver in ("newton", "exact")
+    ]
+    assert [p.point for p in found][:2] == [
+        {"federation.alpha": 1e20, "lmf.solver": "newton"}, {"federation.alpha": 1e20, "lmf.solver": "exact"},
+    ]  # fmt: skip
+    assert len({p.slug for p in found}) == 4
+    assert all(set(p.slug) <= set("abcdefghijklmnopqrstuvwxyzA_BCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.=+-") for p in found)
+    assert [p.name for p in points(params, federation__alpha=1.0)] == ["alpha=1 solver=newton", "alpha=1 solver=exact"]
+    ask(params, {"lmf": {}})
+    assert [p.name for p in points(params)] == ["base"]
+
+
+def test_a_row_wins_over_its_methods_section_and_training(params: dict[str, Any]):
+    params["training"] |= {"epochs": 7, "lr": 0.5, "init": "per_device"}
+    params["lmf"]["reg"] = 0.25
+    rows = {
+        "lmf": {},
+        "sharp": {"method": "lmf", "reg": 0.125, "training": {"epochs": 2, "init": "common"}},
+        "fedavg_2": {"method": "fedavg", "rounds": 2},
+    }
+    plain, sharp, average = points(ask(params, rows))[0].methods
+    assert (plain.label, plain.name, plain.settings["reg"], plain.training["epochs"], plain.common) == (
+        "lmf",
+        "lmf",
+        0.25,
+        7,
+        False,
+    )
+    assert (sharp.label, sharp.name, sharp.settings["reg"]) == ("sharp", "lmf", 0.125)
+    assert (sharp.training["epochs"], sharp.training["lr"], sharp.common) == (2, 0.5, True)
+    assert (average.name, average.settings["rounds"], average.settings["weights"]) == (
+        "fedavg",
+        2,
+        params["fedavg"]["weights"],
+    )
+    # What is typed for the method reaches every row of it, unless the row says otherwise.
+    plain, sharp, _ = points(params, lmf__reg=0.5)[0].methods
+    assert (plain.settings["reg"], sharp.settings["reg"]) == (0.5, 0.125)
+
+
+def test_a_study_may_say_how_often_it_is_evaluated(params: dict[str, Any]):
+    params["run"]["every"] = 2
+    assert points(ask(params, {"lmf": {}}))[0].every == 2
+    ask(params, {"lmf": {}}, set={"run.every": 3})
+    assert points(params)[0].every == 3
+    assert points(params, run__every=5)[0].every == 5
+    ask(params, {"lmf": {}}, grid={"run.every": [1, 4]})
+    assert [point.every for point in points(params)] == [1, 4]
+
+
+def test_a_study_sets_no_other_key_of_section_run(params: dict[str, Any]):
+    says = "studies.asked: run.seeds applies to all studies; a study may set run.every only"
+    assert refusal(points, ask(params, {"lmf": {}}, set={"run.seeds": [1]})) == says
+    assert refusal(points, ask(params, {"lmf": {}}, grid={"run.seeds": [[1], [2]]})) == says
+    assert "run.every = 0" in refusal(points, ask(params, {"lmf": {}}, set={"run.every": 0}))
+
+
+def test_a_methods_own_section_may_change_its_training(params: dict[str, Any]):
+    params["lmf"]["training"] = {"epochs": 3, "init": "common"}
+    lmf, code = points(ask(params, {"lmf": {}, "code_ot": {}}))[0].methods
+    assert (lmf.training["epochs"], lmf.common) == (3, True)
+    assert (code.training["epochs"], code.common) == (params["training"]["epochs"], False)
+    assert lmf.flat()["training.epochs"] == 3
+    assert lmf.flat()["init"] == "common"
+
+
+def test_methods_are_chosen_by_label_or_by_name(params: dict[str, Any]):
+    ask(params, {"ten": {"method": "fedavg", "rounds": 10}, "lmf": {}})
+    assert [row.label for row in points(params)[0].methods] == ["ten", "lmf"]
+    assert [(row.label, row.settings["rounds"]) for row in points(params, ("ten",))[0].methods] == [("ten", 10)]
+    assert [(row.label, row.settings["rounds"]) for row in points(params, ("fedavg",))[0].methods] == [("fedavg", 1)]
+
+
+@pytest.fixture(scope="module")
+def federate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The flow's module, imported with a home and an environment of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.environ", {**os.environ, "FEDCORE_HOME": str(tmp_path_factory.mktemp("home"))})
+        yield import_module("flows.federate")
+
+
+@pytest.mark.slow
+def test_arguments_change_the_run_and_the_studies(federate: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)
+    words = ["study=code", "run.seeds=[5,6]", "run.every=3", "studies.code.methods={lmf: {}}", "federation.devices=3"]
+    params, jobs = federate.plan_jobs(federate.parse(words))
+    assert [job.seed for job in jobs] == [5, 6]
+    assert run_section(params).every == jobs[0].settings[0].every == 3
+    assert [row.label for row in jobs[0].settings[0].methods] == ["lmf"]
+    assert jobs[0].settings[0].federation["devices"] == 3
+    assert [job.seed for job in federate.plan_jobs(federate.parse(["study=code", "seed=9", "run.seeds=[5,6]"]))[1]] == [
+        9
+    ]
+    assert federate.plan_jobs(federate.parse(["study=dfl", "run.every=3"]))[1][0].settings[0].every == 3
+    assert "run.evry" in refusal(federate.plan_jobs, federate.parse(["run.evry=3"]))
+    assert "run.every = 0" in refusal(federate.plan_jobs, federate.parse(["run.every=0"]))
+
+
+def test_the_command_line_names_one_or_many(federate: Any):
+    asked = federate.parse(["study=code", "seeds=[1,2]", "method=lmf", "size=paper", "prepared=true", "lmf.reg=0.5"])
+    assert asked == federate.Request(
+        studies=["code"], seeds=[1, 2], methods=["lmf"], size="paper", prepared=True, changes={"lmf.reg": 0.5}
+    )
+
+
+# grids and claims
+
+
+def test_settings_that_go_together_have_a_name(params: dict[str, Any]):
+    grid = {
+        "optimiser": {
+            "sgd": {"training.optimiser": "sgd", "training.lr": 0.1},
+            "adam": {"training.optimiser": "adam", "training.lr": 0.001},
+        },
+        "federation.alpha": [1.0, 0.1],
+    }
+    ask(params, {"lmf": {}}, grid=grid)
+    found = points(params)
+    assert [p.name for p in found] == [
+        "optimiser=sgd alpha=1", "optimiser=sgd alpha=0.1", "optimiser=adam alpha=1", "optimiser=adam alpha=0.1",
+    ]  # fmt: skip
+    assert [(p.methods[0].training["optimiser"], p.methods[0].training["lr"]) for p in found[1:3]] == [
+        ("sgd", 0.1), ("adam", 0.001),
+    ]  # fmt: skip
+    assert [p.name for p in points(params, optimiser="adam", federation__alpha=0.5)] == ["optimiser=adam alpha=0.5"]
+    assert "did you mean adam?" in refusal(points, params, optimiser="adma")
+
+
+@pytest.mark.parametrize(
+    ("claim", "says"),
+    [
+        ({"says": "a", "rule": "lmf beats code_ot"}, "must be one of A > B"),
+        ({"says": "a", "rule": "lmf > fedavg_99"}, "'fedavg_99'"),
+        ({"says": "a", "rule": "lmf rises with federation.alpha", "of": "accuracy"}, "a split and a metric"),
+        ({"says": "a", "rule": "lmf > code_ot", "of": "best of test.accuracy"}, "std of test.accuracy"),
+        ({"says": "a", "rule": "0.9 > 0.8"}, "must be one of A > B"),
+        ({"rule": "lmf > code_ot"}, "says: is missing"),
+        ({"says": "a", "rule": "lmf > code_ot", "at": 0}, "at = 0"),
+        ({"says": "a", "rule": "lmf stays within 1 with round pairwise"}, "must be one of A > B"),
+    ],
+)
+def test_a_claim_that_cannot_be_read_is_refused(params: dict[str, Any], claim: dict[str, Any], says: str):
+    ask(params, {"lmf": {}, "code_ot": {}})
+    params["studies"]["asked"]["claims"] = [claim]
+    line = refusal(find_study, params, "asked")
+    assert "studies.asked.claims" in line
+    assert says in line
+
+
+def test_a_tuned_row_is_chosen_among_rows_and_may_be_claimed(params: dict[str, Any]):
+    ask(params, {"lmf": {}, "fedavg": {}, "code_ot": {}})
+    asked = params["studies"]["asked"]
+    asked["claims"] = [{"says": "?", "rule": "code_ot > best"}]
+    assert "names 'best', but the study has no such row" in refusal(find_study, params, "asked")
+    asked["tuned"] = {"best": ["lmf", "fedavg"]}
+    assert [row.label for row in points(params)[0].methods] == ["lmf", "fedavg", "code_ot"]
+    for tuned, says in (
+        ({"best": ["lmf", "fedprox"]}, "studies.asked.tuned.best: 'fedprox' is not a row in methods"),
+        ({"lmf": ["fedavg", "code_ot"]}, "studies.asked.tuned.lmf: is a row of methods as well; use another label"),
+        ({"best": ["lmf"]}, "studies.asked.tuned.best"),
+    ):
+        asked["tuned"] = tuned
+        assert says in refusal(find_study, params, "asked")
+
+
+@pytest.mark.parametrize(
+    ("gate", "says"),
+    [
+        ({"when": "lmf beats 0.1", "why": "a"}, "when = 'lmf beats 0.1': must be one of A > B"),
+        ({"when": "lmf falls with round pairwise", "why": "a"}, "one setting at a time"),
+        ({"when": "lmf falls with federation.alpha", "why": "a"}, "one setting at a time"),
+        ({"when": "lmf > fedavg_99", "why": "a"}, "studies.asked.valid: 'lmf > fedavg_99' names 'fedavg_99'"),
+        ({"when": "lmf > 0.1", "why": "a", "of": "accuracy"}, "a split and a metric"),
+        ({"when": "lmf > 0.1", "why": "a", "where": {"alpha": 1.0}}, "where names 'alpha', which no grid has"),
+        ({"when": "lmf > 0.1"}, "why: is missing"),
+    ],
+)
+def test_a_gate_that_cannot_be_read_is_refused(params: dict[str, Any], gate: dict[str, Any], says: str):
+    ask(params, {"lmf": {}, "code_ot": {}})
+    params["studies"]["asked"]["valid"] = [gate]
+    line = refusal(find_study, params, "asked")
+    assert "studies.asked.valid" in line
+    assert says in line
+
+
+@pytest.mark.parametrize("name", PARAMS["studies"])
+def test_a_study_has_the_control_that_guesses_and_a_gate_for_its_claims(name: str):
+    study = find_study(PARAMS, name)
+    assert study.valid or not study.claims
+    assert "majority" in study.methods
+
+
+@pytest.mark.parametrize("key", ["domain", "labelled"])
+def test_a_grid_may_not_have_a_key_that_chooses_devices(params: dict[str, Any], key: str):
+    ask(params, {"lmf": {}})
+    params["studies"]["asked"]["sizes"]["small"]["grid"] = {key: {"a": {"training.lr": 0.1}}}
+    line = refusal(find_study, params, "asked")
+    assert f"studies.asked.sizes.small.grid.{key}: not allowed" in line
+
+
+def test_only_known_pictures_are_shown(params: dict[str, Any]):
+    ask(params, {"lmf": {}})
+    known = ["similarity", "alignment", "features", "transport", "soft_targets", "links"]
+    params["studies"]["asked"]["show"] = known
+    assert find_study(params, "asked").show == params["studies"]["asked"]["show"]
+    params["studies"]["asked"]["show"] = ["linked"]
+    assert "studies.asked.show.0 = 'linked'" in refusal(find_study, params, "asked")
+
+
+@pytest.mark.parametrize("model", [Run, Size, Study])
+def test_every_key_of_a_study_and_of_the_run_is_read_by_some_code(model: Any):
+    sources = [
+        path.read_text()
+        for part in ("fedcore/pipeline", "fedcore/config", "fedcore/report", "tasks", "flows")
+        for path in (ROOT / part).rglob("*.py")
+    ]
+    read = {node.attr for text in sources for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)}
+    assert set(model.model_fields) <= read
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "size"), [(n, s) for n, study in PARAMS["studies"].items() for s in study["sizes"]])
+def test_every_study_is_valid_in_every_size(name: str, size: str):
+    found = grid_points(PARAMS, name, size, {})
+    grid = PARAMS["studies"][name]["sizes"][size].get("grid", {})
+    count = 1
+    for tried in grid.values():
+        count *= len(tried)
+    assert len(found) == count
+    assert len({point.slug for point in found}) == count
+    labels = list(PARAMS["studies"][name]["methods"])
+    assert [[row.label for row in point.methods] for point in found] == [labels] * count
+    if name == "code":
+        assert {"local_only", "fedavg"} <= {row.name for point in found for row in point.methods}  # the baselines
+    for point in found:
+        one = built((1, 512) if point.data["name"] in ("bearings", "cwru") else (1, 28, 28), json.dumps(point.net))
+        assert all(row.build({"a": one}).stages for row in point.methods)
+
+
+@pytest.mark.slow
+def test_every_study_of_the_digits_can_divide_them():
+    whole = sections(lambda data: data if data["name"] == "digits" else None)
+    assert [len(federations) > 20 for federations in whole.values()] == [True]
+    assert refusals(whole) == []
+
+
+@real
+@pytest.mark.slow
+def test_every_study_of_the_data_at_hand_can_divide_them():
+    """A set of which no file is there is left out; of CWRU, each set of locations is a dataset of its own."""
+    whole = sections(lambda data: {**data, "root": str(REAL), "download": False} if "download" in data else None)
+    assert sum("cwru" in words for words in whole) >= 10
+    assert refusals(whole, left_out="data.root") == []
+
+
+def sections(change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> dict[str, set[str]]:
+    """Return data -> federations, those of all studies in all sizes. change: to the data; None leaves them out."""
+    found: dict[str, set[str]] = {}
+    for name, study in PARAMS["studies"].items():
+        for size in study["sizes"]:
+            for point in grid_points(PARAMS, name, size, {}):
+                if (data := change(point.data)) is not None:
+                    found.setdefault(json.dumps(data), set()).add(json.dumps(point.federation))
+    return found
+
+
+def refusals(sections: dict[str, set[str]], left_out: str | None = None) -> list[str]:
+    """Divide data; returns what is refused. left_out: what is said of data that may be left out."""
+    steps: Any = SimpleNamespace(run_inline=lambda step, data, known: step(data))
+    refused = []
+    for words, federations in sections.items():
+        data = json.loads(words)
+        try:
+            dataset: Any = load(data.pop("name"), **data)
+        except InputError as error:
+            if left_out is None or left_out not in str(error):
+                refused.append(f"{words}: {error}")
+            continue
+        for section in sorted(federations):
+            try:
+                divide_dataset(steps, dataset, json.loads(section), 0)
+            except InputError as error:
+                refused.append(f"{words} {section}: {error}")
+    return refused
+
+
+@cache
+def built(shape: tuple[int, ...], section: str) -> Net:
+    return net(shape=shape, classes=10, **json.loads(section))
+
+
+KILOBYTES = {
+    ("mnist", "cnn"): 265.9, ("cifar10", "cnn"): 249.7, ("cifar100", "cnn"): 253.1, ("mnist", "resnet20"): 908.7,
+    ("cifar10", "resnet20"): 909.9, ("mnist", "mobilenet_v2"): 9420.8, ("cifar10", "mobilenet_v2"): 9420.8,
+}  # fmt: skip
+"""DFL, Table IV: files of its nets, those that are the nets its text describes (docs/dfl.md)."""
+
+
+def test_settings_that_go_together_may_be_named_by_numbers():
+    """Typed, such a number chooses its point, and one that is not there is refused."""
+    (point,) = grid_points(PARAMS, "dfl_table5", "small", {"dfl.threshold": 0.6})
+    assert point.point == {"dfl.threshold": 0.6}
+    assert [row.settings["threshold"] for row in point.methods if "threshold" in row.settings] == [0.6] * 3
+    line = refusal(grid_points, PARAMS, "dfl_table5", "small", {"dfl.threshold": 0.55})
+    assert "dfl.threshold = 0.55: allowed: 0.0, 0.1," in line
+
+
+def test_an_unknown_study_or_size_is_refused():
+    assert "did you mean code?" in refusal(find_study, PARAMS, "cod")
+    assert "small, paper" in refusal(grid_points, PARAMS, "code", "tiny", {})

@@ -1,0 +1,177 @@
+import math
+from collections import namedtuple
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from federations import NET, data, federation, model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, f1_score, log_loss
+
+from fedcore import nets
+from fedcore.core.evaluation import BATCH, cost, drop_training_data, evaluate, metrics, outputs, score
+from fedcore.core.messages import received_model
+from fedcore.core.training import predict
+from fedcore.nets.features import net as features_net
+from fedcore.types import Data, Message, Model
+
+Stored = namedtuple("Stored", "digest nbytes")
+THREE = Model(tuple(model(i) for i in range(3)), (0.5, 0.3, 0.2))
+
+
+def probabilities(members, x):
+    """Class probabilities of each member (M, N, K), by numpy."""
+    logits = np.stack([predict(member, NET, x, 7).double().numpy() for member in members])
+    powers = np.exp(logits - logits.max(2, keepdims=True))
+    return powers / powers.sum(2, keepdims=True)
+
+
+@pytest.mark.slow
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(count=st.integers(1, 30), classes=st.integers(2, 6), seen=st.integers(1, 6), seed=st.integers(0, 999))
+def test_metrics_are_scikit_learns(count, classes, seen, seed):
+    """Also where classes are missing from truth, prediction or both."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(count, classes, dtype=torch.float64, generator=generator)
+    y = torch.randint(0, min(seen, classes), (count,), generator=generator)
+    guess = logits.argmax(1)
+    assert metrics(logits.log_softmax(1), y) == pytest.approx({
+        "accuracy": accuracy_score(y, guess),
+        "macro_f1": f1_score(y, guess, average="macro", zero_division=0),
+        "loss": log_loss(y, logits.softmax(1), labels=range(classes)),
+    })  # fmt: skip
+
+
+def test_metrics_computed_by_hand():
+    # Truth 0 0 1 2, said 0 1 1 1: F1 of class 0 is 2/3, of 1 is 2 * 1 / (1 + 3), of 2 is 0; class 3 does not occur.
+    said = torch.tensor([0, 1, 1, 1])
+    p = torch.full((4, 4), 0.1, dtype=torch.float64).index_put((torch.arange(4), said), torch.tensor(0.7).double())
+    found = metrics(p.log(), torch.tensor([0, 0, 1, 2]))
+    loss = -(2 * math.log(0.7) + 2 * math.log(0.1)) / 4
+    assert found == pytest.approx({"accuracy": 2 / 4, "macro_f1": (2 / 3 + 1 / 2 + 0) / 3, "loss": loss})
+
+
+def test_without_examples_there_is_no_value():
+    none = data(0)
+    for found in (evaluate(Model((model(),)), NET, none), evaluate(THREE, NET, none)):
+        assert list(found) == ["accuracy", "macro_f1", "loss"]
+        assert all(math.isnan(value) for value in found.values())
+
+
+def test_a_single_members_outputs_do_not_saturate():
+    certain = {name: leaf * 100 for name, leaf in model().items()}
+    x = data(9).x
+    found = outputs(Model((certain,)), NET, x)
+    torch.testing.assert_close(found, predict(certain, NET, x, 9).log_softmax(1))
+    assert found.isfinite().all()
+    assert found.min() < -1000
+
+
+def test_members_probabilities_are_averaged_by_their_weights():
+    x = data(40).x
+    by_hand = np.tensordot(THREE.weights, probabilities(THREE.members, x), 1)
+    found = outputs(THREE, NET, x).exp()
+    torch.testing.assert_close(found.double().numpy(), by_hand, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.sum(1), torch.ones(40))
+
+
+def test_the_mixture_is_what_is_scored():
+    examples = data(40)
+    by_hand = np.tensordot(THREE.weights, probabilities(THREE.members, examples.x), 1)
+    found = evaluate(THREE, NET, examples)
+    assert found["accuracy"] == (by_hand.argmax(1) == examples.y.numpy()).mean()
+    assert found["loss"] == pytest.approx(log_loss(examples.y, by_hand), rel=1e-5)
+    alone = [evaluate(Model((member,)), NET, examples)["loss"] for member in THREE.members]
+    assert all(abs(found["loss"] - loss) > 0.01 for loss in alone)
+
+
+def test_all_weight_on_one_member_is_that_member():
+    examples = data(40)
+    lone = evaluate(Model((model(1),)), NET, examples)
+    assert evaluate(Model((model(0), model(1)), (0.0, 1.0)), NET, examples) == pytest.approx(lone)
+
+
+def test_weights_by_class_and_a_power_are_normalised():
+    x = data(40).x
+    table = ((0.5, 0.0, 1.0), (0.25, 0.0, 2.0), (0.25, 1.0, 0.0))
+    for power in (1.0, 2.0):
+        by_hand = np.einsum("mk,mnk->nk", np.array(table), probabilities(THREE.members, x) ** power)
+        found = outputs(Model(THREE.members, table, power), NET, x).exp()
+        expected = by_hand / by_hand.sum(1, keepdims=True)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    sharp = outputs(Model((model(1),), power=2.0), NET, x)
+    torch.testing.assert_close(sharp, (2 * outputs(Model((model(1),)), NET, x)).log_softmax(1))
+
+
+def test_members_may_be_models():
+    x, own = data(40).x, model(5)
+    nested = Model((own, THREE), (0.4, 0.6))
+    flat = Model((own, *THREE.members), (0.4, 0.3, 0.18, 0.12))
+    torch.testing.assert_close(outputs(nested, NET, x), outputs(flat, NET, x))
+    assert [*map(id, nested.params)] == [*map(id, flat.members)]
+
+
+def test_a_head_takes_the_place_of_the_mean():
+    x, weight = data(40).x, torch.randn(3, 9, generator=torch.Generator().manual_seed(0))
+    z = torch.cat([predict(member, NET, x, 40) for member in THREE.members], 1)
+    found = outputs(Model(THREE.members, THREE.weights, head={"weight": weight, "bias": torch.ones(3)}), NET, x)
+    torch.testing.assert_close(found, (z @ weight.T + 1).log_softmax(1))
+
+
+def test_images_are_scaled_before_they_are_scored():
+    x = torch.randint(0, 256, (9, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(9) % 3
+    scaled = evaluate(THREE, NET, Data(x.float() / 255, y))
+    assert evaluate(THREE, NET, Data(x, y)) == pytest.approx(scaled)
+    assert evaluate(THREE, NET, Data(x.float(), y))["loss"] != pytest.approx(scaled["loss"])
+
+
+def test_more_examples_than_are_scored_at_a_time():
+    examples = data(BATCH + 3)
+    halves = [Data(examples.x[part], examples.y[part]) for part in (slice(0, 500), slice(500, None))]
+    found = [evaluate(THREE, NET, half)["accuracy"] * len(half) for half in halves]
+    assert evaluate(THREE, NET, examples)["accuracy"] == pytest.approx(sum(found) / len(examples))
+
+
+def test_a_model_is_scored_on_its_devices_own_splits_and_the_shared_set():
+    fed = federation("ab")
+    device = fed.devices["b"]
+    devices = {"a": fed.devices["a"], "b": replace(device, data=replace(device.data, val=data(0)))}
+    found = score(received_model, {}, Message(model()), devices, fed.test)
+    assert list(found) == ["a", "b"]
+    assert all(list(splits) == ["val", "test", "shared", "inference"] for splits in found.values())
+    deployed = Model((model(),))
+    assert found["a"]["val"] == evaluate(deployed, NET, devices["a"].data.val)
+    assert found["b"]["test"] == evaluate(deployed, NET, devices["b"].data.test)
+    assert found["a"]["shared"] == found["b"]["shared"] == evaluate(deployed, NET, fed.test)
+    assert math.isnan(found["b"]["val"]["loss"])
+
+
+def test_scores_need_no_training_examples():
+    """So they are not transferred; a device whose data are a handle stays as it is."""
+    fed = federation("ab")
+    devices = {name: drop_training_data(device) for name, device in fed.devices.items()}
+    assert all(len(device.data.train) == 0 for device in devices.values())
+    assert all(len(device.data.train) > 0 for device in fed.devices.values())
+    how = received_model, {}, Message(model())
+    assert score(*how, devices, fed.test) == score(*how, fed.devices, fed.test)
+    stored = replace(fed.devices["a"], data=Stored("digest", 8))
+    assert drop_training_data(stored) is stored
+
+
+def test_a_models_cost_is_that_of_all_nets_it_runs():
+    weights = 4 * 5 + 5 * 4 + 4 * 3
+    assert cost(Model((model(),)), NET, (4,)) == {"nets_run": 1.0, "macs": weights}
+    assert cost(THREE, NET, (4,)) == {"nets_run": 3.0, "macs": 3 * weights}
+    assert cost(Model((model(),), net=features_net(4, 7, 3)), NET, (4,)) == {"nets_run": 1.0, "macs": 4 * 7 + 7 * 3}
+    assert math.isnan(cost(THREE, NET, None)["macs"])
+
+
+def test_a_model_with_a_net_of_its_own_runs_on_it():
+    net = features_net(4, 7, 3)
+    params = nets.init(net, torch.Generator().manual_seed(1))
+    x = data(6).x
+    by_hand = (x @ params["features.weight"].T).relu() @ params["output.weight"].T + params["output.bias"]
+    torch.testing.assert_close(outputs(Model((params,), net=net), NET, x), by_hand.log_softmax(1))

@@ -1,0 +1,529 @@
+import math
+import pickle
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from federations import ADAM, NBYTES, NET, NETS, SGD, Recorder, bits, device_of, federation, last, model, workers
+
+from fedcore import nets
+from fedcore.core.aggregation import by_size, mean
+from fedcore.core.evaluation import evaluate, score
+from fedcore.core.messages import initial_messages, received_model, to_everyone
+from fedcore.core.rounds import State, begin, check, deployments, finish, measure, run, take_turn
+from fedcore.core.training import train
+from fedcore.execute.workers import Inline, one_thread
+from fedcore.methods import method as build
+from fedcore.methods.code.ranking import begin as begin_ranked
+from fedcore.types import InputError, Message, Method, Model, PairStage, Stage, StepId, Update, generator
+
+WIDE = nets.net("mlp", shape=(4,), classes=3, widths=[7])
+COMMON = partial(initial_messages, common=True)
+PLANS = {"solver": "newton", "reg": 0.01, "tol": 1e-7, "max_iterations": 100, "p": 1}
+
+
+def fedavg(rounds=1, fraction=1.0, common=True, training=SGD):
+    memory = {"rounds": rounds, "fraction": fraction, "weights": "size"}
+    return build("fedavg", nets=NETS, training=training, common=common, **memory)
+
+
+def code_ot(shots):
+    return build(
+        "code_ot", nets=NETS, training=SGD, common=False, shots=shots, order="ascending", exam="validation", **PLANS
+    )
+
+
+def plays(stages, begin=COMMON, deploy=received_model):
+    return Method(begin, stages, deploy)
+
+
+def tally(memory, message, device, step_id):
+    """Count the rounds in which this device took part, and draw."""
+    mine = {"seen": memory.get("seen", torch.zeros(1)) + 1, "drawn": torch.rand(2, generator=step_id.generator())}
+    return mine, Update(message.params, mine)
+
+
+def gather(server, updates, turn):
+    """Remember how often each device took part, and when the server heard of it; tell only those who did."""
+    seen = {name: update.extra["seen"] for name, update in updates.items()}
+    told = {name: Message(update.params, server | seen) for name, update in updates.items()}
+    return server | seen | {"last": torch.tensor([turn.stage, turn.round])}, told
+
+
+def quiet(server, updates, turn):
+    return server, {}
+
+
+def fixed(memory, message):
+    return Model((model(),))
+
+
+COUNTING = plays((Stage(tally, gather, 3, 0.5), Stage(tally, gather, 2)))
+
+
+# The loop and its turns
+
+
+@pytest.mark.parametrize("common", [True, False])
+def test_the_loop_is_two_nested_loops(common):
+    fed = federation()
+    sent = nets.init(NET, generator(5, "init")) if common else {}
+    played = list(run(fedavg(rounds=3, common=common), fed, 5, Inline()))
+    assert len(played) == 3
+    for number, one in enumerate(played):
+        models, sizes = [], []
+        for name, device in fed.devices.items():
+            with one_thread():
+                _, update = train({}, Message(sent), device, StepId(5, 0, number, name), training=SGD)
+            models.append(update.params)
+            sizes.append(len(device.data.train))
+        sent = mean(models, by_size(sizes))
+        for name, device in fed.devices.items():
+            assert bits(one.state.messages[name].params) == bits(sent)
+            for split, examples in (("val", device.data.val), ("test", device.data.test), ("shared", fed.test)):
+                assert one.scores[name][split] == evaluate(Model((sent,)), NET, examples)
+
+
+def test_turns_follow_each_other():
+    local = partial(train, training=SGD)
+    stages = (Stage(local, quiet, 2), Stage(local, quiet, 0), Stage(local, quiet), Stage(local, quiet, 2))
+    played = list(run(plays(stages), federation(), 7, Inline()))
+    assert [(one.turn.stage, one.turn.round) for one in played] == [(0, 0), (0, 1), (2, 0), (3, 0), (3, 1)]
+    assert all(one.turn.units == one.turn.names == ("a", "b", "c") and one.turn.seed == 7 for one in played)
+    assert [(one.state.stage, one.state.round) for one in played] == [(0, 1), (0, 2), (2, 1), (3, 1), (3, 2)]
+
+
+def test_the_last_turn_is_evaluated_even_if_stages_without_rounds_follow():
+    local = partial(train, training=SGD)
+    played = list(run(plays((Stage(local, quiet), Stage(local, quiet, 0))), federation(), 0, Inline(), every=5))
+    assert [one.scores is None for one in played] == [False]
+
+
+@pytest.mark.parametrize(("every", "evaluated"), [(1, [0, 1, 2, 3, 4, 5]), (2, [1, 4, 5]), (3, [2, 5]), (9, [5])])
+def test_evaluation_every_so_many_rounds_of_a_stage_and_at_the_end(every, evaluated):
+    stages = (Stage(tally, quiet, 3), Stage(tally, quiet, 3))
+    played = list(run(plays(stages), federation("ab"), 0, Inline(), every=every))
+    assert [i for i, one in enumerate(played) if one.scores is not None] == evaluated
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "method", [fedavg(4, 0.5, common=False), COUNTING, code_ot(3)], ids=["sampled", "own", "shots"]
+)
+def test_any_state_goes_on_to_the_same_bits(method):
+    fed = federation("abcd")
+    whole = list(run(method, fed, 1, Inline()))
+    states = [begin(method, fed, 1, Inline()), *(one.state for one in whole)]
+    for done, state in enumerate(states):
+        rest = list(run(method, fed, 1, Inline(), state=pickle.loads(pickle.dumps(state))))
+        assert [bits(one) for one in rest] == [bits(one) for one in whole[done:]]
+
+
+@pytest.mark.slow
+def test_the_same_bits_here_and_in_one_worker_and_in_two():
+    fed = federation("abcde")
+    for method in (fedavg(3, 0.5, training=ADAM), code_ot(2), COUNTING):
+        ways = (Inline(), workers(1), workers(2))
+        here, *there = ([bits(one) for one in run(method, fed, 2, execute)] for execute in ways)
+        assert len(here) > 1
+        assert there == [here, here]
+
+
+# Sampling
+
+
+@pytest.mark.parametrize(
+    ("devices", "fraction", "expected"), [(10, 0.3, 3), (10, 0.01, 1), (3, 0.5, 2), (7, 0.99, 7), (10, 1.0, 10)]
+)
+def test_a_fraction_takes_part_and_at_least_one(devices, fraction, expected):
+    fed = federation("abcdefghij"[:devices])
+    for number in range(20):
+        turn = take_turn(Stage(tally, gather, 20, fraction), State({}, {}, round=number), fed, 0)
+        assert len(turn.units) == len(set(turn.units)) == expected
+        assert list(turn.units) == [name for name in fed.devices if name in turn.units]
+        assert turn.names == tuple(fed.devices)
+
+
+def test_samples_depend_on_seed_stage_and_round_alone_and_favour_nobody():
+    fed, stage = federation("abcdefghij"), Stage(tally, gather, 1, 0.3)
+
+    def units(seed, number, round):
+        return take_turn(stage, State({}, {}, stage=number, round=round), fed, seed).units
+
+    assert units(1, 0, 0) == units(1, 0, 0)
+    for vary in (lambda i: (i, 0, 0), lambda i: (0, i, 0), lambda i: (0, 0, i)):
+        drawn = [units(*vary(i)) for i in range(300)]
+        counts = [sum(name in names for names in drawn) for name in fed.devices]
+        assert all(abs(count - 90) < 4 * 8 for count in counts), counts  # of 300 * .3, standard deviation 7.9
+
+
+def test_a_new_device_changes_nobody_elses_draws():
+    for few, many in (("bc", "abc"), ("abc", "abcd")):
+        alone = last(build("local_only", nets=NETS, training=SGD, common=False), federation(few), 3)
+        together = last(build("local_only", nets=NETS, training=SGD, common=False), federation(many), 3)
+        for name in few:
+            assert bits(alone.state.memories[name]) == bits(together.state.memories[name])
+            assert alone.scores[name] == together.scores[name]
+
+
+# Memory and messages
+
+
+@pytest.mark.slow
+def test_device_memory_lasts_and_is_left_alone_between_participations():
+    played = list(run(plays((Stage(tally, gather, 12, 0.3),)), federation("abcdefghij"), 0, Inline()))
+    seen, before = dict.fromkeys("abcdefghij", 0), {}
+    for one in played:
+        for name in one.turn.units:
+            seen[name] += 1
+        memory = one.state.memories
+        assert set(memory) == {name for name, count in seen.items() if count}
+        for name in memory:
+            assert memory[name]["seen"].item() == seen[name] == one.state.server[name].item()
+            assert name in one.turn.units or memory[name] is before[name]
+        before = memory
+    assert max(seen.values()) > 1
+
+
+def test_who_is_not_addressed_keeps_the_message_it_had():
+    state = begin(COUNTING, federation("abcd"), 0, Inline())
+    for one in run(COUNTING, federation("abcd"), 0, Inline(), state=state):
+        for name in "abcd":
+            assert (one.state.messages[name] is state.messages[name]) == (name not in one.turn.units)
+        state = one.state
+
+
+def alternate(memory, message, device, step_id):
+    return ({} if memory else {"on": torch.ones(1)}), Update()
+
+
+def test_memory_can_be_given_up():
+    played = list(run(plays((Stage(alternate, quiet, 3),)), federation("ab"), 0, Inline()))
+    assert [sorted(one.state.memories) for one in played] == [["a", "b"], [], ["a", "b"]]
+
+
+def test_a_step_draws_from_where_it_stands():
+    fed = federation()
+    for one in run(COUNTING, fed, 4, Inline()):
+        for name in one.turn.units:
+            expected = torch.rand(2, generator=generator(4, one.turn.stage, one.turn.round, name, ""))
+            assert torch.equal(one.state.memories[name]["drawn"], expected)
+
+
+def test_without_combine_nothing_is_sent_and_the_model_becomes_memory():
+    fed, alone = federation(), plays((Stage(partial(train, training=SGD), None),))
+    start = begin(alone, fed, 0, Inline())
+    (one,) = run(alone, fed, 0, Inline(), state=start)
+    assert one.up == each(0)
+    assert one.state.messages is start.messages
+    assert one.state.server is start.server
+    for name, device in fed.devices.items():
+        with one_thread():
+            _, update = train({}, start.messages[name], device, StepId(0, 0, 0, name), training=SGD)
+        assert bits(one.state.memories[name]) == bits(update.params)
+
+
+# Bytes, counted by hand: the model weighs 256 bytes
+
+
+def traffic(method, names="abc", seed=0):
+    return [(dict(one.up), dict(one.down)) for one in run(method, federation(names), seed, Inline())]
+
+
+def each(a, b=None, c=None):
+    return {"a": a, "b": a if b is None else b, "c": a if c is None else c}
+
+
+def test_the_first_model_the_updates_and_the_final_delivery_are_counted():
+    assert NBYTES == 256
+    assert traffic(fedavg(1)) == [(each(256), each(512))]
+    assert traffic(fedavg(3)) == [(each(256), each(256)), (each(256), each(256)), (each(256), each(512))]
+
+
+def test_devices_that_initialise_themselves_are_sent_nothing_at_first():
+    assert traffic(fedavg(1, common=False)) == [(each(256), each(256))]
+    assert traffic(fedavg(2, common=False)) == [(each(256), each(0)), (each(256), each(512))]
+    assert traffic(code_ot(2)) == [(each(256), each(0)), (each(256), each(512))]
+
+
+@pytest.mark.parametrize(("common", "first"), [(True, 256), (False, 0)])
+def test_who_stays_alone_sends_nothing_and_is_delivered_nothing(common, first):
+    assert traffic(build("local_only", nets=NETS, training=SGD, common=common)) == [(each(0), each(first))]
+
+
+def test_in_sampled_rounds_only_those_who_take_part_send_and_receive():
+    sampled = fedavg(4, 0.34)
+    units = [one.turn.units for one in run(sampled, federation(), 0, Inline())]
+    assert all(len(names) == 1 for names in units)
+    expected = []
+    for number, names in enumerate(units):
+        took_part = {name: 256 * (name in names) for name in "abc"}
+        final = 256 * (number == 3)
+        expected.append((took_part, {name: count + final for name, count in took_part.items()}))
+    assert traffic(sampled) == expected
+
+
+def chatty(memory, message, device, step_id):
+    return memory, Update(
+        {"fc3.bias": message.params["fc3.bias"]}, {"note": torch.zeros(2, dtype=torch.float64)}, size=9
+    )
+
+
+def answer(server, updates, turn):
+    return {"kept": torch.zeros(1000)}, {"b": Message({}, {"note": torch.zeros(5, dtype=torch.int16)})}
+
+
+def test_parts_and_extras_count_and_memory_does_not():
+    rounds = traffic(plays((Stage(chatty, answer), Stage(tally, quiet)), deploy=fixed))
+    assert rounds[0] == (each(3 * 4 + 2 * 8), each(256))
+    # The second stage sends back the model, where there is one, and three numbers; b alone has a new message.
+    assert rounds[1] == (each(256 + 12, 12, 256 + 12), each(0, 10, 0))
+
+
+def test_a_message_travels_once_however_many_stages_read_it():
+    silent = Stage(partial(train, training=SGD), None)
+    assert traffic(plays((silent, Stage(tally, quiet, 2), silent))) == [
+        (each(0), each(256)), (each(268), each(0)), (each(268), each(0)), (each(0), each(0))
+    ]  # fmt: skip
+
+
+def test_who_never_takes_part_gets_the_last_message_in_the_end():
+    played = list(run(plays((Stage(tally, quiet, 2, 0.34),)), federation(), 3, Inline()))
+    assert [sum(one.down.values()) for one in played] == [256, 3 * 256 - 256]
+    assert {name for one in played for name, count in one.down.items() if count} == {"a", "b", "c"}
+
+
+# Updates that are refused
+
+
+def spoil(memory, message, device, step_id, *, who, part, leaf, value):
+    update = Update(model(device.name), {"c": torch.zeros(2), "fc1.bias": torch.zeros(9)})
+    return memory, replace(update, **{part: getattr(update, part) | {leaf: value}}) if device.name == who else update
+
+
+NAN, INF = torch.tensor([0.0, 0.0, math.nan, 0.0, 0.0]), torch.tensor([0.0, 0.0, 0.0, 0.0, math.inf])
+BAD = {
+    "nan": ("params", "fc1.bias", NAN, r"leaf fc1\.bias has values that are not finite; lower the learning rate"),
+    "inf": ("params", "fc1.bias", INF, r"leaf fc1\.bias has values that are not finite"),
+    "-inf": ("params", "fc1.bias", -INF, r"leaf fc1\.bias has values that are not finite"),
+    "extra": ("extra", "c", NAN, r"leaf c has values that are not finite"),
+    "namesake": ("extra", "fc1.bias", NAN, r"leaf fc1\.bias has values that are not finite"),
+    "double": ("extra", "d", NAN.double(), r"leaf d has values that are not finite"),
+    "shape": ("params", "fc1.bias", torch.zeros(4), r"leaf fc1\.bias has shape \(4,\), its net has \(5,\)"),
+    "turned": ("params", "fc1.weight", torch.zeros(4, 5), r"leaf fc1\.weight has shape \(4, 5\), its net has \(5, 4\)"),
+    "unknown": ("params", "fc9.bias", torch.zeros(5), r"leaf fc9\.bias is not one of its net's \(fc1\.weight, .*\)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("who", ["b", "c"])
+def test_an_update_that_cannot_be_used_is_refused_with_its_device_and_leaf(bad, who):
+    part, leaf, value, words = BAD[bad]
+    spoilt = plays((Stage(partial(spoil, who=who, part=part, leaf=leaf, value=value), quiet),))
+    with pytest.raises(InputError, match=f"^update of {who}: {words}") as refused:
+        last(spoilt, federation())
+    assert "\n" not in str(refused.value)
+    last(spoilt, federation("ad"))  # whoever is not spoilt is not refused
+
+
+# Results of the server that are refused
+
+WRONG = {
+    "no server": (lambda server, to_all: to_all, r"must return \(server, messages\) or .*, returned dict"),
+    "four parts": (lambda server, to_all: (server, to_all, {}, {}), r".*returned \(dict, dict, dict, dict\)"),
+    "one message": (lambda server, to_all: (server, to_all["a"]), r".*returned \(dict, Message\)"),
+    "a model": (lambda server, to_all: (server, {"a": {}}), r"the server's message to a in round 1: must be a Message"),
+    "a stranger": (lambda server, to_all: (server, {"z": Message()}), r"the server's message to z in round 1: must be"),
+    "nan": (
+        lambda server, to_all: (server, {"b": Message({"fc1.bias": NAN})}),
+        r"the server's message to b in round 1: leaf fc1\.bias has values that are not finite$",
+    ),
+}  # fmt: skip
+
+
+def err(server, updates, turn, *, wrong):
+    return WRONG[wrong][0](server, to_everyone(turn.names, Message(model())))
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_result_of_the_server_is_refused_in_one_line(wrong):
+    spoilt = plays((Stage(partial(train, training=SGD), partial(err, wrong=wrong), 2),))
+    words = WRONG[wrong][1]
+    with pytest.raises(InputError, match=f"^{words}" if words.startswith("the") else f"^test_rounds:err: {words}"):
+        last(spoilt, federation())
+
+
+def test_many_devices_are_scored_in_pieces_with_the_same_scores(monkeypatch):
+    fed, method, execute = federation("abcde"), fedavg(), Recorder()
+    state = last(method, fed).state
+    whole = measure(method, fed, state, Inline())
+    monkeypatch.setattr("fedcore.core.rounds.TOGETHER", 2)
+    assert repr(measure(method, fed, state, execute)) == repr(whole)  # nan is not equal to itself
+    assert [(unit, list(scores)) for _, unit, scores in execute.steps] == [
+        ("a", ["a", "b"]), ("c", ["c", "d"]), ("e", ["e"])
+    ]  # fmt: skip
+
+
+def test_training_that_diverges_is_refused():
+    with pytest.raises(InputError, match=r"^update of a: leaf fc\d\.\w+ has values that are not finite; lower"):
+        last(fedavg(training=replace(SGD, lr=1e30)), federation())
+
+
+def test_parts_of_a_model_counters_and_any_extra_are_fine():
+    check("a", Update(), NET)
+    check("a", Update({"fc1.bias": torch.zeros(5)}, {"fc1.bias": torch.zeros(2, 2), "n": torch.tensor(3)}), NET)
+    check(("a", "b"), Update({"anything": torch.zeros(2)}), None)
+
+
+def test_each_update_is_held_against_its_own_devices_net():
+    fed = federation("ab")
+    fed = replace(fed, devices={**fed.devices, "b": device_of("b", WIDE)})
+    last(plays((Stage(partial(train, training=SGD), quiet),)), fed)
+    with pytest.raises(InputError, match=r"^update of b: leaf fc1\.weight has shape \(5, 4\), its net has \(7, 4\)"):
+        last(plays((Stage(partial(spoil, who="", part="extra", leaf="", value=NAN), quiet),)), fed)
+
+
+# Scores
+
+
+def evaluations(method, fed):
+    execute = Recorder()
+    one = list(run(method, fed, 0, execute, every=9))[-1]
+    return one, [unit for fn, unit, _ in execute.steps if fn is score]
+
+
+def test_devices_with_the_same_model_share_one_evaluation():
+    fed = federation()
+    one, evaluated = evaluations(fedavg(2), fed)
+    assert evaluated == ["a"]
+    deployed = Model((one.state.messages["a"].params,))
+    for name, device in fed.devices.items():
+        assert one.scores[name]["val"] == evaluate(deployed, NET, device.data.val)
+        assert one.scores[name]["test"] == evaluate(deployed, NET, device.data.test)
+    assert one.scores["a"]["val"] != one.scores["b"]["val"]
+
+
+def test_a_turn_that_is_scored_is_not_scored_again():
+    fed = federation()
+    method = build("local_only", nets=NETS, training=SGD, common=True)
+    played, execute = last(method, fed), Recorder()
+    assert finish(method, fed, execute, played).scores is played.scores
+    assert not execute.steps
+    assert finish(method, fed, Inline(), replace(played, scores=None)).scores == played.scores
+
+
+def test_devices_with_models_of_their_own_are_each_evaluated():
+    fed = federation()
+    one, evaluated = evaluations(build("local_only", nets=NETS, training=SGD, common=True), fed)
+    assert evaluated == ["a", "b", "c"]
+    for name, device in fed.devices.items():
+        deployed = Model((one.state.memories[name],))
+        for split, examples in (("val", device.data.val), ("test", device.data.test), ("shared", fed.test)):
+            assert one.scores[name][split] == evaluate(deployed, NET, examples)
+
+
+def test_devices_with_different_nets_are_never_taken_together():
+    fed, method = federation("abcd"), plays(())
+    fed = replace(fed, devices={name: device_of(name, WIDE if name in "bd" else NET) for name in "abcd"})
+    start, execute = begin(method, fed, 0, Inline()), Recorder()
+    scores = measure(method, fed, start, execute)
+    assert [list(result) for _, _, result in execute.steps] == [["a", "c"], ["b", "d"]]
+    assert list(scores) == list("abcd")
+    told_the_same = replace(start, messages=to_everyone("abcd", Message()))
+    assert [names for names, _ in deployments(method, fed, told_the_same)] == [["a", "c"], ["b", "d"]]
+
+
+# Pairs
+
+
+def gap(memory, message, device, step_id):
+    """How far apart the two devices' examples lie."""
+    one, other = device
+    drawn = torch.rand(1, generator=step_id.generator())
+    counts = torch.tensor([mine["seen"].item() if mine else 0.0 for mine in memory])
+    distance = (one.data.train.x.mean(0) - other.data.train.x.mean(0)).norm()[None]
+    return {}, Update({}, {"gap": distance, "drawn": drawn, "seen": counts, "bias": message[1].params["fc3.bias"]})
+
+
+def note(server, updates, turn):
+    kept = {f"{a}{b}/{leaf}": x for (a, b), update in updates.items() for leaf, x in update.extra.items()}
+    return server | kept, {}
+
+
+def test_a_pair_stage_runs_on_every_unordered_pair():
+    fed = federation()
+    paired = plays((Stage(tally, quiet), PairStage(gap, note)))
+    one = last(paired, fed, 6)
+    assert one.turn.units == (("a", "b"), ("a", "c"), ("b", "c"))
+    assert one.turn.names == ("a", "b", "c")
+    means = {name: device.data.train.x.mean(0) for name, device in fed.devices.items()}
+    for a, b in one.turn.units:
+        kept = {leaf: one.state.server[f"{a}{b}/{leaf}"] for leaf in ("gap", "drawn", "seen", "bias")}
+        assert kept["gap"].item() == pytest.approx(math.dist(means[a].tolist(), means[b].tolist()), rel=1e-5)
+        assert torch.equal(kept["drawn"], torch.rand(1, generator=generator(6, 1, 0, (a, b), "")))
+        assert kept["seen"].tolist() == [1.0, 1.0]
+        assert torch.equal(kept["bias"], one.state.messages[b].params["fc3.bias"])
+    assert set(one.state.memories) == {"a", "b", "c"}
+
+
+def test_a_device_in_many_pairs_receives_a_message_once_per_turn():
+    sent = 4 + 4 + 8 + 12  # gap, draw, two counts, three biases
+    paired = plays((PairStage(gap, note), Stage(tally, quiet)))
+    up, down = traffic(paired)[0]
+    assert up == each(2 * sent, sent, 0)  # the first of a pair sends
+    assert down == each(256)
+
+
+def test_a_fraction_of_the_pairs_takes_part():
+    fed, seen, have = federation("abcd"), set(), set()
+    for one in run(plays((PairStage(gap, note, 8, 0.5),)), fed, 0, Inline()):
+        assert len(one.turn.units) == 3
+        assert all(a < b for a, b in one.turn.units)
+        present = {name for pair in one.turn.units for name in pair}
+        assert one.down == {name: 256 * (name in present - have) for name in "abcd"}
+        have |= present
+        seen |= set(one.turn.units)
+    assert len(seen) == 6
+
+
+def broken(memory, message, device, step_id):
+    return {}, Update({}, {"gap": torch.tensor([math.nan if step_id.unit == ("b", "c") else 1.0])})
+
+
+def test_a_pairs_update_that_cannot_be_used_is_refused_with_both_names():
+    with pytest.raises(InputError, match=r"^update of b and c: leaf gap has values that are not finite"):
+        last(plays((PairStage(broken, note),)), federation())
+
+
+def test_an_exam_set_stays_with_the_server_and_is_no_traffic():
+    begin = partial(begin_ranked, common=False, exam="test")
+    one = last(plays((Stage(tally, quiet),), begin, fixed), federation())
+    assert one.state.server["exam/x"].nbytes > 0
+    assert one.down == each(0)
+
+
+def doubled(update, device, step_id):
+    """Adds the sum of the device's labels and of the update's first bias, drawn at its own step."""
+    labels = device.data.train.y.sum().float()
+    draw = torch.rand(1, generator=step_id.generator("attach"))
+    return replace(update, extra={"added": torch.stack([labels, update.params["fc1.bias"].sum()]), "draw": draw})
+
+
+def test_what_is_attached_travels_with_the_update_of_the_same_turn():
+    fed = federation()
+    seen = {}
+
+    def keep(server, updates, turn):
+        seen.update(updates)
+        return server, {}
+
+    attached = plays((Stage(partial(train, training=SGD), keep, attach=doubled),))
+    one = last(attached, fed)
+    assert set(one.up.values()) == {NBYTES + 8 + 4}
+    assert set(one.down.values()) == {NBYTES}  # the initial model
+    for name, device in fed.devices.items():
+        assert seen[name].extra["added"][0] == device.data.train.y.sum()
+        assert seen[name].extra["added"][1] == seen[name].params["fc1.bias"].sum()
+    assert len({float(update.extra["draw"]) for update in seen.values()}) == 3
+    assert bits(last(attached, fed)) == bits(one)

@@ -1,0 +1,243 @@
+"""Devices that lie, are late or drop out: what is sent, what is counted, and what stays as it was."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from federations import ADAM, NET, NETS, SGD, bits, constant, federation, last, model, sending, workers
+
+from fedcore import nets
+from fedcore.core.aggregation import add, by_size, mean, subtract
+from fedcore.core.rounds import receive, run
+from fedcore.core.threats import clip, dropouts, falsify, hostile_devices, late, norm
+from fedcore.execute.workers import Inline
+from fedcore.methods import method
+from fedcore.results import reports
+from fedcore.types import InputError, Message, StepId, Threats, Turn, Update, generator
+
+NAMES = tuple("abcdefghij")
+START = nets.init(NET, generator(0, "init"))
+
+
+def fedavg(rounds=1, **settings):
+    return method("fedavg", nets=NETS, training=SGD, common=True, rounds=rounds, **settings)
+
+
+def under(threats, names="abcde"):
+    return replace(federation(names), threats=threats)
+
+
+def conduct(turns):
+    return reports.devices([one.report for one in turns])["conduct"]
+
+
+def turn_of(number, names=NAMES):
+    return Turn(0, 0, number, names, names)
+
+
+# Reductions
+
+
+@pytest.mark.parametrize("sends", ["model", "change"])
+def test_threats_that_never_strike_change_no_bit(sends):
+    built = fedavg(3, sends=sends)
+    plain = list(run(built, federation("abcde"), 0, Inline()))
+    for idle in (Threats(), Threats(deadline=1e9), Threats(bound=1e9), Threats(bound=1e9, beyond="refuse")):
+        turns = list(run(built, under(idle), 0, Inline()))
+        assert [bits(one.state.messages) for one in turns] == [bits(one.state.messages) for one in plain]
+        assert [one.scores for one in turns] == [one.scores for one in plain]
+
+
+def test_an_update_scaled_by_one_is_honest_and_flipped_twice_too():
+    honest, sent = Update(model(1), {"sum": torch.ones(3)}), Message(model(2))
+    step = StepId(0, 0, 0, "a")
+    same = falsify(honest, sent, step, threats=Threats(attack="scale", strength=1.0), sends="model")
+    torch.testing.assert_close(same.params, honest.params)
+    flip = Threats(attack="sign_flip", strength=1.0)
+    twice = falsify(falsify(honest, sent, step, threats=flip, sends="model"), sent, step, threats=flip, sends="model")
+    torch.testing.assert_close(twice.params, honest.params)
+    torch.testing.assert_close(twice.extra, honest.extra)
+
+
+# Attacks
+
+
+@pytest.mark.parametrize("sends", ["model", "change"])
+@pytest.mark.parametrize(("attack", "factor"), [("sign_flip", -4.0), ("scale", 4.0)])
+def test_the_server_averages_what_hostile_devices_send(sends, attack, factor):
+    """Device a's change is multiplied, whether it sends its model or the change."""
+    fed = under(Threats(hostile=0.2, attack=attack, strength=4.0))
+    (liar,) = hostile_devices(fed.threats, fed.devices, 0)
+    honest = {name: fedavg().stages[0].local({}, Message(START), fed.devices[name], StepId(0, 0, 0, name))[1]
+              for name in fed.devices}  # fmt: skip
+    changes = {name: subtract(update.params, START) for name, update in honest.items()}
+    changes[liar] = {leaf: factor * x for leaf, x in changes[liar].items()}
+    expected = add(START, mean([*changes.values()], by_size([update.size for update in honest.values()])))
+    found = last(fedavg(sends=sends), fed).state.messages["a"].params
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_noise_is_as_large_as_the_change_times_the_strength():
+    sent, honest = Message({"w": torch.zeros(20000)}), Update({"w": torch.full((20000,), 0.5)})
+    threats = Threats(attack="noise", strength=3.0)
+    false = falsify(honest, sent, StepId(0, 0, 0, "a"), threats=threats, sends="model").params["w"]
+    assert false.mean().item() == pytest.approx(0, abs=0.05)
+    assert false.std().item() == pytest.approx(1.5, rel=0.02)
+    again = falsify(honest, sent, StepId(0, 0, 0, "a"), threats=threats, sends="model").params["w"]
+    other = falsify(honest, sent, StepId(0, 0, 1, "a"), threats=threats, sends="model").params["w"]
+    assert torch.equal(false, again)
+    assert not torch.equal(false, other)
+
+
+class Sent(Inline):
+    """Runs steps in this process and remembers the updates that the server got."""
+
+    def __init__(self):
+        self.updates = []
+
+    def __call__(self, fn, *args):
+        if fn is receive:
+            self.updates.append(args[2])
+        return super().__call__(fn, *args)
+
+
+def test_a_stale_device_repeats_itself_and_a_copy_is_another_devices():
+    for attack in ("stale", "duplicate"):
+        fed, execute = under(Threats(hostile=0.4, attack=attack)), Sent()
+        liars = hostile_devices(fed.threats, fed.devices, 0)
+        list(run(fedavg(3), fed, 0, execute))
+        first, *later = execute.updates
+        honest = next(name for name in fed.devices if name not in liars)
+        for round in (first, *later):
+            for name in fed.devices:
+                source = (first[name] if attack == "stale" else round[honest]) if name in liars else round[name]
+                assert bits(round[name]) == bits(source)
+        assert bits(first[honest]) != bits(later[0][honest])
+
+
+def test_a_stale_device_repeats_an_update_of_the_same_stage():
+    fed, execute = under(Threats(hostile=0.4, attack="stale")), Sent()
+    once = fedavg(2)
+    list(run(replace(once, stages=once.stages * 2), fed, 0, execute))
+    (liar, *_) = hostile_devices(fed.threats, fed.devices, 0)
+    first, second, third, fourth = (bits(updates[liar]) for updates in execute.updates)
+    assert first == second != third == fourth
+
+
+def test_more_hostile_devices_include_the_fewer_and_seeds_draw_others():
+    drawn = [hostile_devices(Threats(hostile=share), NAMES, 0) for share in (0.0, 0.1, 0.3, 0.6, 1.0)]
+    assert [len(names) for names in drawn] == [0, 1, 3, 6, 10]
+    assert all({*few} <= {*many} for few, many in pairwise(drawn))
+    assert len({hostile_devices(Threats(hostile=0.3), NAMES, seed) for seed in range(20)}) > 5
+    assert hostile_devices(Threats(hostile=0.3), reversed(NAMES), 0) == drawn[2]
+
+
+# Late devices and dropouts
+
+
+def test_dropouts_are_as_frequent_as_set_and_never_everyone():
+    gone = [dropouts(Threats(drop=0.3), turn_of(number)) for number in range(300)]
+    assert sum(map(len, gone)) == pytest.approx(900, abs=4 * 25)  # of 3000 * .3, standard deviation 25
+    assert all(len(dropouts(Threats(drop=0.99), turn_of(number))) < 10 for number in range(300))
+
+
+def test_a_device_is_late_as_often_as_its_examples_say():
+    """Its time is n_k / mean(n) times an exponential draw: P(late) = exp(-deadline mean(n) / n_k)."""
+    updates = {name: Update(size=30 if name < "f" else 10) for name in NAMES}
+    tardy = [late(Threats(deadline=2.0), updates, turn_of(number)) for number in range(400)]
+    for group, share in (("abcde", math.exp(-2 * 20 / 30)), ("fghij", math.exp(-2 * 20 / 10))):
+        expected, count = share * 2000, sum(name in names for names in tardy for name in group)
+        assert count == pytest.approx(expected, abs=4 * math.sqrt(expected))
+    assert all(len(late(Threats(deadline=1e-9), updates, turn_of(number))) == 9 for number in range(50))
+
+
+def test_a_dropout_sends_nothing_and_a_late_device_sends_in_vain():
+    fed = under(Threats(drop=0.5))
+    turns = list(run(fedavg(4), fed, 0, Inline()))
+    for one in turns:
+        gone = {*dropouts(fed.threats, one.turn)}
+        assert {name for name, count in one.up.items() if not count} == gone
+        assert all(one.down[name] for name in fed.devices)
+    assert sum(told["dropped"] for told in conduct(turns).values()) == sum(
+        len(dropouts(fed.threats, one.turn)) for one in turns
+    )
+    slow = list(run(fedavg(4), under(Threats(deadline=0.5)), 0, Inline()))
+    assert all(all(one.up.values()) for one in slow)
+    assert sum(told["late"] for told in conduct(slow).values()) > 4
+
+
+# The bound
+
+
+def test_a_longer_update_is_clipped_to_the_bound_or_left_out():
+    values = {"a": 1.0, "b": 1.0, "c": 100.0}
+    built = sending(fedavg(sends="change"), {name: Update(constant(x), size=1) for name, x in values.items()})
+    for beyond, mean_change in (("clip", (1 + 1 + 2) / 3), ("refuse", 1.0)):
+        threats = Threats(bound=2.0 * math.sqrt(64), beyond=beyond)
+        one = last(built, under(threats, "abc"))
+        torch.testing.assert_close(
+            one.state.messages["a"].params, {leaf: x + mean_change for leaf, x in START.items()}, atol=1e-5, rtol=1e-5
+        )
+        word = "clipped" if beyond == "clip" else "refused"
+        assert {name: told[word] for name, told in conduct([one]).items()} == {"a": 0.0, "b": 0.0, "c": 1.0}
+
+
+@pytest.mark.parametrize("sends", ["model", "change"])
+def test_a_clipped_update_has_the_length_of_the_bound_and_its_direction(sends):
+    update, sent = Update(model(1)), Message(model(2))
+    shorter = clip(update, sent, sends, 0.25)
+    assert norm(shorter, sent, sends) == pytest.approx(0.25, rel=1e-5)
+    about = sent.params if sends == "model" else {leaf: torch.zeros_like(x) for leaf, x in model().items()}
+    before, after = (
+        torch.cat([(one.params[leaf] - about[leaf]).flatten() for leaf in about]) for one in (update, shorter)
+    )
+    assert torch.cosine_similarity(before, after, dim=0).item() == pytest.approx(1, abs=1e-5)
+
+
+def test_a_bound_that_refuses_everyone_ends_the_run_with_one_line():
+    with pytest.raises(InputError, match=r"^federation\.bound = 1e-09: every update of round 1 is beyond it; raise it"):
+        last(fedavg(), under(Threats(bound=1e-9, beyond="refuse")))
+
+
+# Bits, and methods
+
+
+def test_the_same_bits_from_any_state_and_conduct_is_told_by_name():
+    for attack in ("noise", "stale"):
+        fed = under(Threats(hostile=0.4, attack=attack, drop=0.3, deadline=2.0, bound=3.0))
+        whole = list(run(fedavg(4), fed, 1, Inline()))
+        for done, one in enumerate(whole[:-1], 1):
+            rest = list(run(fedavg(4), fed, 1, Inline(), state=one.state))
+            assert [bits(turn) for turn in rest] == [bits(turn) for turn in whole[done:]]
+        liars = hostile_devices(fed.threats, fed.devices, 1)
+        assert {one.report.words["hostile"] for one in whole} == {", ".join(liars)}
+        told = conduct(whole)
+        assert set(told) == set(fed.devices)
+        assert all({*numbers} == {"attacked", "dropped", "late", "clipped"} for numbers in told.values())
+        assert {name for name, numbers in told.items() if numbers["attacked"]} <= {*liars}
+
+
+@pytest.mark.slow
+def test_the_same_bits_in_worker_processes():
+    fed = under(Threats(hostile=0.4, attack="noise", drop=0.3, deadline=2.0, bound=3.0))
+    built = method("fedavg", nets=NETS, training=ADAM, common=True, rounds=3)
+    here, there = ([bits(one) for one in run(built, fed, 1, execute)] for execute in (Inline(), workers(2)))
+    assert here == there
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["code_ot", "dfl", "fd", "scaffold", "fedgen", "ditto", "fedper"])
+def test_other_methods_bear_flips_dropouts_and_late_devices(name):
+    built = method(name, nets=NETS, training=SGD, common=name not in ("code_ot", "fd"))
+    fed = under(Threats(hostile=0.2, strength=1.0, drop=0.2, deadline=2.0))
+    turns = list(run(built, fed, 0, Inline()))
+    assert conduct(turns).keys() == fed.devices.keys()
+    assert all(math.isfinite(splits["test"]["accuracy"]) for splits in turns[-1].scores.values())
+
+
+def test_a_method_with_steps_of_pairs_is_refused_before_it_begins():
+    built = method("st_lf", nets=NETS, training=SGD, common=True)
+    with pytest.raises(InputError, match=r"^federation\.hostile, drop, deadline and bound: must not be set"):
+        last(built, under(Threats(hostile=0.2)))

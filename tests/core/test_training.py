@@ -1,0 +1,293 @@
+import math
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from fedcore import nets
+from fedcore.config.signatures import check, model
+from fedcore.core.training import (
+    Training,
+    accuracy,
+    flatten_net,
+    load,
+    minibatches,
+    predict,
+    to_leaves,
+    to_vector,
+    train,
+)
+from fedcore.types import Data, Device, InputError, Message, Net, Splits, StepId
+
+SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=4, epochs=2)
+ADAM = replace(SGD, optimiser="adam", lr=0.01)
+AT = StepId(seed=3, stage=0, round=0, unit="a")
+BY_HAND = nets.net("mlp", shape=(1, 6, 6), classes=3, widths=[9, 5])
+
+
+def plain() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 9), nn.ReLU(), nn.Linear(9, 5), nn.ReLU(), nn.Linear(5, 3))
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 2, 3, bias=False), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3))
+
+
+def forgetful() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 3))
+
+
+NETS = {"by hand": BY_HAND, "autograd": Net(plain), "batch norm": Net(normed)}
+
+
+def data(count, seed=0, kind=torch.uint8):
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randint(0, 256, (count, 1, 6, 6), generator=g).to(kind)
+    return Data(x, torch.randint(0, 3, (count,), generator=g))
+
+
+def device(net, count=10, kind=torch.uint8):
+    return Device("a", net, Splits(data(count, 0, kind), data(7, 1, kind), data(0)))
+
+
+def start(net, seed=5):
+    return nets.init(net, torch.Generator().manual_seed(seed))
+
+
+def after(net, training=SGD, step_id=AT, **settings):
+    """What `train` returns from one common start."""
+    return train({}, Message(start(net)), device(net, **settings), step_id, training=training)[1].params
+
+
+def plainly(net, training, step_id=AT, count=10):
+    """The same by a plain loop over PyTorch's optimisers and schedulers."""
+    module = net.build()
+    module.load_state_dict(start(net))
+    generator = step_id.generator("batches")
+    examples = data(count)
+    batches = [b for _ in range(training.epochs)
+               for b in torch.randperm(count, generator=generator).split(training.batch)]  # fmt: skip
+    if training.optimiser == "sgd":
+        optimiser = torch.optim.SGD(
+            module.parameters(), training.lr, training.momentum, weight_decay=training.weight_decay
+        )
+    else:
+        optimiser = torch.optim.Adam(module.parameters(), training.lr, weight_decay=training.weight_decay)
+    schedule = {
+        "constant": lambda: torch.optim.lr_scheduler.ConstantLR(optimiser, 1.0),
+        "cosine": lambda: torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, len(batches)),
+        "linear": lambda: torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, len(batches)),
+    }[training.schedule]()
+    for index in batches:
+        optimiser.zero_grad()
+        cross_entropy(module(examples.x[index] / 255), examples.y[index]).backward()
+        optimiser.step()
+        schedule.step()
+    return dict(module.state_dict())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("net", NETS.values(), ids=NETS)
+@pytest.mark.parametrize(
+    "training",
+    [
+        SGD,
+        replace(SGD, weight_decay=0.1, schedule="linear"),
+        replace(SGD, momentum=0.9, weight_decay=0.01, schedule="cosine"),
+        ADAM,
+        replace(ADAM, weight_decay=0.01, schedule="cosine"),
+    ],
+    ids=["sgd", "decay", "momentum", "adam", "adam-decay"],
+)
+def test_training_is_the_plain_loop(net, training):
+    torch.testing.assert_close(after(net, training), plainly(net, training), rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("training", [SGD, replace(SGD, momentum=0.5), ADAM], ids=["sgd", "momentum", "adam"])
+def test_by_hand_and_autograd_agree(training):
+    def autograd():
+        return Device("a", Net(plain), device(BY_HAND).data)
+
+    message = start(BY_HAND)
+    renamed = dict(zip(nets.shapes(Net(plain)), message.values(), strict=True))
+    _, hand = train({}, Message(message), device(BY_HAND), AT, training=training)
+    _, auto = train({}, Message(renamed), autograd(), AT, training=training)
+    torch.testing.assert_close(list(hand.params.values()), list(auto.params.values()), rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_one_step_computed_by_hand(momentum):
+    # A linear model of zeros gives each of two classes 1/2. One example x = 2 of class 0: the loss's slope at the
+    # logits is (1/2 - 1, 1/2); times x at the weights. One step of .1 moves against it.
+    net = nets.net("mlp", shape=(1,), classes=2, widths=[])
+    one, none = Data(torch.tensor([[2.0]]), torch.tensor([0])), Data(torch.empty(0, 1), torch.empty(0).long())
+    zeros = {"fc1.weight": torch.zeros(2, 1), "fc1.bias": torch.zeros(2)}
+    training = replace(SGD, epochs=1, momentum=momentum)
+    _, update = train({}, Message(zeros), Device("a", net, Splits(one, none, none)), AT, training=training)
+    expected = {"fc1.weight": torch.tensor([[0.1], [-0.1]]), "fc1.bias": torch.tensor([0.05, -0.05])}
+    torch.testing.assert_close(update.params, expected)
+    assert update.size == 1
+    assert math.isnan(update.score)
+
+
+def test_batch_statistics_travel_with_the_model():
+    params = after(NETS["batch norm"])
+    assert params["1.num_batches_tracked"].item() == 6  # 10 examples by 4, twice
+    assert not torch.equal(params["1.running_mean"], start(NETS["batch norm"])["1.running_mean"])
+
+
+def test_a_lone_last_example_is_left_out_where_batches_have_statistics():
+    assert after(NETS["batch norm"], count=9)["1.num_batches_tracked"].item() == 4
+    assert after(NETS["batch norm"], count=1)["1.num_batches_tracked"].item() == 0
+    torch.testing.assert_close(after(BY_HAND, count=9), plainly(BY_HAND, SGD, count=9), rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("net", [*NETS.values(), Net(forgetful)], ids=[*NETS, "dropout"])
+@pytest.mark.parametrize("training", [SGD, ADAM], ids=["sgd", "adam"])
+def test_same_seed_same_bits_and_nothing_is_changed(net, training):
+    memory, message, here = {}, Message(start(net)), device(net, kind=torch.float32)
+    before = deepcopy((memory, message.params, here.data.train.x))
+    everyones = torch.get_rng_state()
+    first, second = (train(memory, message, here, AT, training=training)[1] for _ in range(2))
+    torch.testing.assert_close(first.params, second.params, rtol=0, atol=0)
+    torch.testing.assert_close((memory, message.params, here.data.train.x), before, rtol=0, atol=0)
+    assert torch.equal(torch.get_rng_state(), everyones)
+    owners = {leaf.untyped_storage().data_ptr() for leaf in [*first.params.values(), *message.params.values()]}
+    assert len(owners) == 2 * len(message.params)  # no leaf stands in another's memory
+    later = train(memory, message, here, replace(AT, round=1), training=training)[1]
+    assert any(not torch.equal(leaf, later.params[name]) for name, leaf in first.params.items())
+
+
+def drawn(count, training, net=BY_HAND):
+    """The minibatches of a round, as lists."""
+    flat = flatten_net(net, start(net))
+    return [batch.tolist() for batch in minibatches(flat, count, training, AT.generator("batches"))]
+
+
+def test_as_many_steps_as_epochs_have_are_the_same_bits():
+    """Ten examples by four, twice: six minibatches."""
+    same, fewer = replace(SGD, steps=6, epochs=1), replace(SGD, steps=5, epochs=1)
+    assert drawn(10, same) == drawn(10, SGD)
+    assert drawn(10, fewer) == drawn(10, SGD)[:5]
+    torch.testing.assert_close(after(BY_HAND, same), after(BY_HAND, SGD), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 100])
+def test_every_device_takes_its_steps_however_many_examples_it_has(count):
+    """Until an example comes back, all have been there once."""
+    batches = drawn(count, replace(SGD, steps=7))
+    assert len(batches) == 7
+    order = [k for batch in batches for k in batch]
+    for k in range(0, len(order) - count + 1, count):
+        assert sorted(order[k : k + count]) == list(range(count))
+
+
+def test_steps_without_a_usable_minibatch_are_none():
+    assert drawn(0, replace(SGD, steps=3)) == []
+    assert drawn(1, replace(SGD, steps=3), NETS["batch norm"]) == []
+    assert len(drawn(5, replace(SGD, steps=3), NETS["batch norm"])) == 3
+
+
+def test_what_a_device_owns_goes_before_what_it_was_sent():
+    message, head = start(BY_HAND, 1), {"fc3.weight": start(BY_HAND, 2)["fc3.weight"]}
+    memory, update = train(head, Message(message), device(BY_HAND), AT, training=SGD)
+    _, expected = train({}, Message({**message, **head}), device(BY_HAND), AT, training=SGD)
+    assert memory == head
+    torch.testing.assert_close(update.params, expected.params, rtol=0, atol=0)
+
+
+def test_without_a_message_a_device_starts_from_the_same_leaves_each_round():
+    initial = nets.init(BY_HAND, AT.generator("init"))
+    for step in (AT, replace(AT, stage=1, round=4)):
+        _, update = train({}, Message(), device(BY_HAND), step, training=SGD)
+        _, expected = train({}, Message(initial), device(BY_HAND), step, training=SGD)
+        torch.testing.assert_close(update.params, expected.params, rtol=0, atol=0)
+
+
+def test_other_memory_is_no_leaf():
+    memory = {"variate": torch.ones(2)}
+    kept, update = train(memory, Message(start(BY_HAND)), device(BY_HAND), AT, training=SGD)
+    assert kept == memory
+    assert set(update.params) == set(nets.shapes(BY_HAND))
+
+
+@pytest.mark.parametrize("net", NETS.values(), ids=NETS)
+@pytest.mark.parametrize("training", [SGD, replace(ADAM, weight_decay=0.1, schedule="cosine")], ids=["sgd", "adam"])
+def test_without_examples_the_model_stays_and_weighs_nothing(net, training):
+    none = data(0)
+    for x in (none.x, torch.empty(0)):
+        here = Device("a", net, Splits(Data(x, none.y), none, none))
+        _, update = train({}, Message(start(net)), here, AT, training=training)
+        torch.testing.assert_close(update.params, start(net), rtol=0, atol=0)
+        assert update.size == 0
+        assert math.isnan(update.score)
+
+
+@pytest.mark.parametrize("training", [SGD, ADAM], ids=["sgd", "adam"])
+def test_what_is_not_a_number_flows_out(training):
+    broken = {name: leaf * torch.nan for name, leaf in start(BY_HAND).items()}
+    _, update = train({}, Message(broken), device(BY_HAND), AT, training=training)
+    assert all(bool(leaf.isnan().all()) for leaf in update.params.values())
+
+
+@pytest.mark.parametrize("net", NETS.values(), ids=NETS)
+def test_predictions_are_the_modules_own(net):
+    params, examples = after(net), data(11)
+    module = net.build().eval()
+    module.load_state_dict(params)
+    expected = module(examples.x / 255).detach()
+    for x, batch in ((examples.x, 4), (examples.inputs(), 100)):
+        torch.testing.assert_close(predict(params, net, x, batch), expected)
+    right = (expected.argmax(1) == examples.y).double().mean().item()
+    assert accuracy(params, net, examples) == right
+    assert predict(params, net, examples.x[:0], 4).shape == (0, 3)
+
+
+def test_the_score_is_the_accuracy_on_validation():
+    _, update = train({}, Message(start(BY_HAND)), device(BY_HAND), AT, training=SGD)
+    assert update.score == accuracy(update.params, BY_HAND, device(BY_HAND).data.val)
+
+
+def test_modules_do_not_share_parameters():
+    first, second = flatten_net(BY_HAND, start(BY_HAND, 1)), flatten_net(BY_HAND, start(BY_HAND, 2))
+    first.vector.zero_()
+    torch.testing.assert_close(second.params(), start(BY_HAND, 2), rtol=0, atol=0)
+    assert first.params().keys() == second.params().keys()
+
+
+def test_leaves_of_another_net_are_not_taken():
+    with pytest.raises(RuntimeError, match=r"fc1\.bias"):
+        load(BY_HAND, {**start(BY_HAND), "fc1.bias": torch.zeros(1)})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("optimiser", "sdg"), ("optimiser", ["sgd"]), ("lr", 0), ("lr", "fast"), ("lr", math.inf),
+     ("momentum", 1.0), ("weight_decay", -1e-4), ("schedule", "step"), ("batch", 0), ("batch", 1.5), ("epochs", 0)],
+)  # fmt: skip
+def test_unusable_settings_are_refused(name, value):
+    with pytest.raises(InputError, match=rf"^training\.{name} = "):
+        check(model(Training), "training", {name: value})
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet", "resnet20"])
+def test_numbers_by_leaf_are_laid_out_as_the_net_is_and_come_back(name):
+    """Whatever the memory order of its leaves; zero where a leaf is missing."""
+    net = nets.net(name, shape=(1, 28, 28), classes=3, **({"widths": [9]} if name == "mlp" else {}))
+    params = start(net)
+    flat = flatten_net(net, params)
+    assert torch.equal(to_vector(flat, params), flat.vector)
+    back = to_leaves(flat, flat.vector)
+    assert set(back) == set(flat.leaves)
+    for leaf, x in back.items():
+        assert torch.equal(x, params[leaf])
+        assert x.is_contiguous()
+        x.zero_()
+    assert flat.vector.any()
+    last = list(flat.leaves)[-1]
+    alone = to_vector(flat, {last: params[last]})
+    assert torch.equal(to_leaves(flat, alone)[last], params[last])
+    assert alone.count_nonzero() == params[last].count_nonzero()

@@ -1,0 +1,101 @@
+"""Pixels standardised by one mean and deviation per channel."""
+
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sets import REAL, drawn, leaf_file, real, refusal, written
+from torch import Tensor
+
+from fedcore.data import DATASETS, Dataset, load
+from fedcore.data.cifar import CIFAR10, CIFAR100
+from fedcore.data.images import FASHION
+from fedcore.data.pixels import scale
+from fedcore.types import Data
+
+NOT_IMAGES = {"bearings", "cwru", "table"}
+
+
+def both(name: str, **settings: object) -> tuple[Dataset, Dataset]:
+    return load(name, **settings), load(name, scaling="standard", **settings)
+
+
+def of_channels(x: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """NumPy's mean and deviation of each channel."""
+    values = x.numpy().astype(np.float64)
+    return values.mean((0, 2, 3)), values.std((0, 2, 3))
+
+
+@pytest.mark.parametrize("name", sorted(set(DATASETS) - NOT_IMAGES))
+def test_every_set_of_images_can_be_standardised_and_is_not_unasked(name):
+    module, _, function = DATASETS[name].partition(":")
+    assert signature(getattr(import_module(module), function)).parameters["scaling"].default == "none"
+
+
+def test_mnist_is_shifted_and_divided_by_the_published_constants(tmp_path):
+    plain, standard = both("mnist", root=written(tmp_path), download=False)
+    for one, other in ((plain.train, standard.train), (plain.test, standard.test)):
+        assert one is not None
+        assert other is not None
+        assert other.x.dtype == torch.float32
+        np.testing.assert_allclose(other.x.numpy(), (one.x.numpy() / 255 - 0.1307) / 0.3081, atol=1e-6)
+        assert other.y.tolist() == one.y.tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("digits", {}),
+        ("mnist_m", {"base": "digits"}),
+        ("domains", {"domains": ["digits", "digits_inverted", "digits_photo"]}),
+    ],
+)
+def test_without_published_constants_training_examples_give_them(name, settings):
+    _, standard = both(name, **settings)
+    mean, std = of_channels(standard.train.x)
+    np.testing.assert_allclose(mean, 0, atol=1e-5)
+    np.testing.assert_allclose(std, 1, atol=1e-5)
+
+
+def test_scaling_moves_and_stretches_all_domains_alike():
+    plain, standard = both("domains", domains=["digits", "digits_inverted"])
+    before, after = plain.train.inputs(), standard.train.x
+    for channel in range(3):
+        slope, start = np.polyfit(before[:, channel].flatten().numpy(), after[:, channel].flatten().numpy(), 1)
+        torch.testing.assert_close(after[:, channel], before[:, channel] * slope + start, atol=1e-4, rtol=0)
+    assert standard.domain == plain.domain
+
+
+def test_examples_that_a_source_marks_as_test_give_no_moments(tmp_path: Path):
+    leaf_file(tmp_path / "train" / "a.json", {"f1": (drawn(0.0, 0.5), [0, 1])})
+    leaf_file(tmp_path / "test" / "a.json", {"f1": (drawn(*[0.0] * 50), [2] * 50)})
+    standard = load("leaf", path=tmp_path, scaling="standard")
+    mean, std = of_channels(standard.train.x[:2])
+    np.testing.assert_allclose([*mean, *std], [0, 1], atol=1e-4)
+
+
+def test_a_blank_channel_is_only_centred():
+    x = torch.zeros(4, 2, 3, 3, dtype=torch.uint8)
+    x[:, 1] = torch.arange(4, dtype=torch.uint8).reshape(4, 1, 1)
+    scaled = scale(Dataset(Data(x, torch.zeros(4, dtype=torch.int64)), None, ("a",)), "standard").train.x
+    assert scaled.isfinite().all()
+    assert (scaled[:, 0] == 0).all()
+
+
+def test_an_unknown_scaling_is_refused():
+    assert refusal("digits", scaling="standart").startswith("data.scaling = 'standart': did you mean 'standard'?")
+
+
+@pytest.mark.slow
+@real
+def test_published_constants_are_those_of_mnist_itself():
+    mean, std = of_channels(load("mnist", root=REAL, download=False).train.x / 255)
+    np.testing.assert_allclose([*mean, *std], [0.1307, 0.3081], atol=5e-5)
+
+
+def test_published_constants_have_one_number_per_channel():
+    assert [len(of) for known in (FASHION, CIFAR10.moments, CIFAR100.moments) for of in known] == [1, 1, 3, 3, 3, 3]

@@ -1,0 +1,68 @@
+"""Parts of a flow are killed, the flow is asked to end, its server is stopped, or an equal flow runs beside it."""
+
+from __future__ import annotations
+
+from scenarios import Hurt
+
+from fedcore.pipeline.command import CONTINUE
+
+PREPARED = 3
+"""Steps before the methods: partition, distribute, describe."""
+
+
+def test_a_flow_outlives_its_server_a_worker_and_the_records_process(hurt: Hurt):
+    assert hurt.healed.said is not None
+    assert hurt.healed.said.code == 0, hurt.healed.said.err
+    assert hurt.healed.said.err == "fedcore: the Prefect server was gone; it was started again\n"
+    assert hurt.healed.record == hurt.calm.record
+
+
+def test_two_equal_flows_leave_the_record_of_one(hurt: Hurt):
+    """Runs, points, model versions, models and inputs, none of them twice."""
+    assert hurt.twins.record == hurt.calm.record
+    assert hurt.calm.record["inputs"] > hurt.calm.record["models"] > 0
+
+
+def test_of_two_equal_flows_one_computes_a_step_and_the_other_takes_it(hurt: Hurt):
+    computed = [step["key"] for step in hurt.twins.computed()]
+    assert len({*computed}) == len(computed)
+    assert {*computed} == {step["key"] for step in hurt.calm.computed()}
+
+
+def test_whatever_was_killed_the_results_are_the_same(hurt: Hurt):
+    assert hurt.same
+
+
+def test_a_flow_that_is_asked_to_end_says_one_line_and_leaves_nothing(hurt: Hurt):
+    assert (hurt.ended.code, hurt.ended.err) == (143, f"fedcore: stopped; {CONTINUE}\n")
+    assert hurt.left == []
+
+
+def test_a_flow_whose_server_is_stopped_says_one_line_and_goes_on_later(hurt: Hurt):
+    line = f"fedcore: the Prefect server was stopped; {CONTINUE}\n"
+    assert (hurt.alone.code, hurt.alone.err) == (1, line)
+    assert len(hurt.again.computed("train")) < hurt.again.count("train")
+
+
+def test_a_flow_on_a_dask_cluster_outlives_a_worker(hurt: Hurt):
+    """It computes the same steps, each once, and says where the cluster is."""
+    assert hurt.spread.said is not None
+    assert (hurt.spread.said.code, hurt.spread.said.err) == (0, "")
+    assert hurt.spread.said.out.startswith("dask: 2 workers, http://127.0.0.1:")
+    keys = [step["key"] for step in hurt.spread.computed()]
+    assert len(keys) == len({*keys})
+    assert {*keys} == {step["key"] for step in hurt.calm.computed()}
+    assert hurt.spread.record == hurt.calm.record
+
+
+def test_a_plan_counts_the_steps_of_a_run_and_those_in_the_cache(hurt: Hurt):
+    """Before: none has a time. After: the traffic of each method as it was."""
+    steps = len({step["key"] for step in hurt.calm.steps}) - PREPARED
+    before, after = (
+        {words[0]: words[1:] for line in plan.splitlines() if (words := line.split())[:1] in (["all"], ["code"])}
+        for plan in hurt.plans
+    )
+    assert before["all"][:3] == [str(steps), "0", "0.0+"]
+    assert after["all"][:3] == [str(steps), str(steps), "0.0"]
+    assert "since no such step has run here: begin, deploy, evaluate, keep, rounds, train\n" in hurt.plans[0]
+    assert "+" not in hurt.plans[1]

@@ -1,0 +1,250 @@
+"""Transport against independent solvers: POT's three, the Hungarian method, and the marginals themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import ot
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from fedcore.methods.code.transport import SOLVERS, Plan, cost, solve, uniform
+from fedcore.types import InputError
+
+TOL = 1e-7
+
+
+def run(solver: str, C: Tensor, reg: float, a: Tensor | None = None, b: Tensor | None = None, cap: int = 200) -> Plan:
+    a, b = uniform(C.shape[0]) if a is None else a, uniform(C.shape[1]) if b is None else b
+    return solve(C, a, b, solver=solver, reg=reg, tol=TOL, max_iterations=cap)
+
+
+def points(n: int, d: int, seed: int) -> Tensor:
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def weights(n: int, seed: int) -> Tensor:
+    w = torch.rand(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.1
+    return w / w.sum()
+
+
+def layers(n: int, noise: float, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Two layers' units as training leaves them: near each other (a common initialisation) or unrelated (inf)."""
+    x, other = 0.1 * points(n, 64, seed), 0.1 * points(n, 64, seed + 1)
+    return (x, other) if noise == float("inf") else (x, x + noise * other)
+
+
+KINDS = {
+    "different p1": cost(*layers(200, float("inf")), 1),
+    "different p2": cost(*layers(200, float("inf")), 2),
+    "near p1": cost(*layers(200, 0.1), 1),
+    "near p2": cost(*layers(200, 0.1), 2),
+    "nearly equal p2": cost(*layers(200, 1e-3), 2),
+    "equal p1": cost(*layers(200, 0.0), 1),
+    "plane p1": cost(points(120, 2, 0), points(120, 2, 1), 1),
+    "plane near p1": cost(points(200, 2, 0), points(200, 2, 0) + 0.1 * points(200, 2, 1), 1),
+    "space near p2": cost(points(200, 8, 0), points(200, 8, 0) + points(200, 8, 1), 2),
+    "wide p2": cost(points(60, 8, 0), points(150, 8, 1), 2),
+    "tall p1": cost(points(150, 8, 0), points(60, 8, 1), 1),
+    "duplicates p1": cost(points(20, 4, 0).repeat(4, 1), points(20, 4, 0).repeat(4, 1), 1),
+    "duplicates p2": cost(points(20, 4, 0).repeat(4, 1), points(50, 4, 1), 2),
+    "noise": torch.rand(120, 120, generator=torch.Generator().manual_seed(0), dtype=torch.float64),
+    "constant": torch.ones(30, 40, dtype=torch.float64),
+    "zero": torch.zeros(30, 40, dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("solver", ["newton", "sinkhorn"])
+@pytest.mark.parametrize("p", [1, 2])
+def test_entropic_plan_is_that_of_pot(solver: str, p: int) -> None:
+    C, a, b = cost(points(30, 5, 0), points(40, 5, 1), p), weights(30, 2), weights(40, 3)
+    reg = 0.1 * C.max().item()
+    for theirs in (ot.sinkhorn, ot.bregman.sinkhorn_log):
+        want = theirs(a.numpy(), b.numpy(), C.numpy(), reg, numItermax=100_000, stopThr=1e-12)
+        got = run(solver, C, reg, a, b, cap=10_000).plan.numpy()
+        np.testing.assert_allclose(got, want, atol=1e-8)
+        np.testing.assert_allclose((got * C.numpy()).sum(), (want * C.numpy()).sum(), atol=1e-6)
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_exact_plan_costs_what_pot_and_the_hungarian_method_say(p: int) -> None:
+    C, a, b = cost(points(30, 5, 0), points(40, 5, 1), p), weights(30, 2), weights(40, 3)
+    assert (run("exact", C, 1.0, a, b).plan * C).sum().item() == pytest.approx(ot.emd2(a.numpy(), b.numpy(), C.numpy()))
+    C = cost(points(50, 5, 0), points(50, 5, 1), p)
+    rows, columns = linear_sum_assignment(C.numpy())
+    assert (run("exact", C, 1.0).plan * C).sum().item() == pytest.approx(C.numpy()[rows, columns].mean())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reg", [0.3, 0.1, 0.05])
+def test_excess_over_the_least_cost_depends_on_lambda_not_epsilon(reg: float) -> None:
+    """Definition 1 allows epsilon; the entropic plan costs up to lambda log n more than the least (eqs. 6 and 7)."""
+    C = cost(points(40, 5, 0), points(40, 5, 1), 1)
+    rows, columns = linear_sum_assignment(C.numpy())
+    plan = run("sinkhorn", C, reg, cap=100_000)
+    assert plan.converged
+    assert plan.excess == pytest.approx((plan.plan * C).sum().item() - C.numpy()[rows, columns].mean(), abs=1e-12)
+    assert 1e4 * TOL < plan.excess <= reg * np.log(40)
+    assert np.isnan(run("newton", C, reg).excess)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reg", [1e-3, 1e-4, 1e-6, 1e-9, 1e-300])
+def test_newton_tends_to_the_assignment_as_lambda_vanishes(reg: float) -> None:
+    C = cost(points(60, 5, 0), points(60, 5, 1), 1)
+    rows, columns = linear_sum_assignment(C.numpy())
+    plan = run("newton", C, reg)
+    assert plan.converged
+    # the entropic plan's cost lies within lambda log n of the smallest
+    excess = (plan.plan * C).sum().item() - C.numpy()[rows, columns].mean()
+    assert -1e-6 <= excess <= reg * np.log(60) + 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reg", [1e2, 1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-12])
+@pytest.mark.parametrize("kind", KINDS)
+def test_newton_never_meets_its_cap(kind: str, reg: float) -> None:
+    plan = run("newton", KINDS[kind], reg)
+    n, m = KINDS[kind].shape
+    assert plan.converged
+    assert plan.iterations < 60
+    assert (plan.plan >= 0).all()
+    assert (plan.plan.sum(1) - uniform(n)).abs().sum() + (plan.plan.sum(0) - uniform(m)).abs().sum() <= TOL
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("noise", [0.1, 1.0, float("inf")])
+def test_newton_on_a_wide_layer_with_small_lambda(noise: float, p: int) -> None:
+    for reg in (1e-2, 1e-3):
+        plan = run("newton", cost(*layers(400, noise), p), reg)
+        assert plan.converged
+        assert plan.iterations < 30
+
+
+def test_identical_units_share_alike() -> None:
+    """Four copies of each unit: within a block of copies every entry is the same."""
+    blocks = run("newton", KINDS["duplicates p1"], 0.05).plan.reshape(4, 20, 4, 20).transpose(1, 2).reshape(16, -1)
+    torch.testing.assert_close(blocks, blocks[:1].expand_as(blocks), rtol=0, atol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", ["newton", "sinkhorn", "exact"])
+def test_plan_follows_renamed_and_swapped_units(solver: str) -> None:
+    C = cost(points(20, 3, 0), points(20, 3, 1), 1)
+    order = torch.randperm(20, generator=torch.Generator().manual_seed(2))
+    plan = run(solver, C, 0.1, cap=10_000).plan
+    torch.testing.assert_close(run(solver, C[order], 0.1, cap=10_000).plan, plan[order], rtol=0, atol=1e-7)
+    torch.testing.assert_close(run(solver, C.T, 0.1, cap=10_000).plan.T, plan, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("solver", ["newton", "sinkhorn", "exact"])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1)])
+def test_single_units(solver: str, shape: tuple[int, int]) -> None:
+    plan = run(solver, torch.rand(shape, dtype=torch.float64) * 1e3, 1e-2)
+    torch.testing.assert_close(plan.plan, torch.full(shape, 1 / max(shape), dtype=torch.float64))
+    assert plan.converged
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
+@given(
+    n=st.integers(1, 12),
+    m=st.integers(1, 12),
+    seed=st.integers(0, 1000),
+    reg=st.sampled_from([0.02, 0.1, 1.0]),
+    even=st.booleans(),
+)
+def test_algorithm_2_stays_within_its_bound_and_agrees_with_newton(
+    n: int, m: int, seed: int, reg: float, even: bool
+) -> None:
+    C = torch.rand(n, m, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    a, b = (uniform(n), uniform(m)) if even else (weights(n, seed), weights(m, seed + 1))
+    looped, direct = run("sinkhorn", C, reg, a, b, cap=20_000), run("newton", C, reg, a, b)
+    assert direct.converged
+    assert looped.bound >= looped.iterations
+    if looped.converged:
+        torch.testing.assert_close(looped.plan, direct.plan, rtol=0, atol=1e-4)
+        assert ((looped.plan - direct.plan) * C).sum().abs() < 1e-5
+
+
+@pytest.mark.parametrize(("reg", "ends"), [(0.01, False), (0.1, False), (0.5, False), (1.0, True)])
+def test_steps_as_printed_end_only_where_lambda_is_near_1(reg: float, ends: bool) -> None:
+    """(28) and (29) leave out lambda, although f is in units of the cost in (16)."""
+    C = cost(points(20, 5, 0), points(20, 5, 1), 1)
+    log_a, f, g = uniform(20).log(), torch.zeros(20, dtype=torch.float64), torch.zeros(20, dtype=torch.float64)
+    for t in range(400):
+        rows, columns = (((f[:, None] + g - C) / reg).logsumexp(axis) for axis in (1, 0))
+        wrong = (rows.exp() - 1 / 20).abs().sum() + (columns.exp() - 1 / 20).abs().sum()
+        if wrong <= TOL or wrong > 1e6:
+            break
+        f, g = (f + log_a - rows, g) if t % 2 == 0 else (f, g + log_a - columns)
+    assert (wrong <= TOL) == ends
+    if ends:
+        plan = ((f[:, None] + g - C) / reg).exp()
+        torch.testing.assert_close(run("sinkhorn", C, reg).plan, plan, rtol=1e-5, atol=1e-8)
+
+
+def test_bound_by_hand() -> None:
+    """C = 2, lambda = 1/2, weights 1/4: R = 2 / .5 + ln 4, tol 1e-7."""
+    plan = run("sinkhorn", torch.full((4, 2), 2.0, dtype=torch.float64), 0.5)
+    assert plan.bound == pytest.approx(2 + 4 * (4 + np.log(4)) / 1e-7)
+    assert plan.iterations == 1
+
+
+def test_capped_sinkhorn_says_so() -> None:
+    plan = run("sinkhorn", KINDS["different p2"], 1e-3, cap=10)
+    assert (plan.iterations, plan.converged) == (10, False)
+    assert plan.violation > TOL
+
+
+def test_cost_is_the_distance_or_its_square() -> None:
+    x, y = points(30, 4, 0), points(40, 4, 1)
+    want = (x[:, None] - y).norm(dim=2)
+    torch.testing.assert_close(cost(x, y, 1), want)
+    torch.testing.assert_close(cost(x, y, 2), want**2)
+
+
+@pytest.mark.slow
+def test_same_problem_same_bits() -> None:
+    first, second = (run("newton", KINDS["different p2"], 1e-3) for _ in range(2))
+    assert torch.equal(first.plan, second.plan)
+
+
+BAD = {
+    "cost: shape": {"cost": torch.ones(2, 3)},
+    "cost: some": {"cost": torch.tensor([[1.0, float("nan")], [0.0, 1.0]])},
+    "cost: some entries are negative": {"cost": -torch.ones(2, 2)},
+    "a: weights": {"a": torch.tensor([1.0, 0.0])},
+    "b: weights": {"b": torch.tensor([1.0, 1.0])},
+    "solver: 'hungry' is unknown": {"solver": "hungry"},
+    "reg: 0": {"reg": 0},
+    "reg: nan": {"reg": float("nan")},
+    "tol: -1": {"tol": -1},
+    "max_iterations: 0": {"max_iterations": 0},
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_bad_input_is_refused_in_one_line(words: str) -> None:
+    good = {"cost": torch.ones(2, 2), "a": uniform(2), "b": uniform(2)}
+    settings = {"solver": "newton", "reg": 0.1, "tol": TOL, "max_iterations": 9}
+    with pytest.raises(InputError, match=f"^{words}") as refusal:
+        solve(**(good | settings | BAD[words]))  # type: ignore[arg-type]
+    assert "\n" not in str(refusal.value)
+
+
+def test_what_a_solver_cannot_do_is_refused() -> None:
+    with pytest.raises(InputError, match="identity"):
+        run("identity", torch.ones(2, 3), 1.0)
+    with pytest.raises(InputError, match="too small"):
+        run("sinkhorn", torch.full((2, 2), 1e10), 1e-300)
+    with pytest.raises(InputError, match="order of a transport"):
+        cost(points(2, 2, 0), points(2, 2, 1), 0.5)
+
+
+def test_every_solver_is_registered() -> None:
+    assert list(SOLVERS) == ["newton", "sinkhorn", "exact", "identity"]

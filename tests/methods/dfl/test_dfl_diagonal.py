@@ -1,0 +1,63 @@
+"""The control of DFL that smooths as much and tells nothing: FedAvg with PyTorch's own label smoothing."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from federations import NET, NETS, SGD, bits, federation, last
+from torch.nn.functional import cross_entropy
+
+from fedcore import nets
+from fedcore.core.aggregation import by_size, mean
+from fedcore.core.rounds import run
+from fedcore.execute.workers import Inline
+from fedcore.methods import is_control, method
+from fedcore.types import InputError, StepId, generator
+
+GIVEN = {"nets": NETS, "training": SGD, "common": True, "rounds": 4, "fraction": 1.0}
+SOFT = {"ratio": "threshold", "threshold": 0.6, "temperature": 1.0, "weighting": "counts"}
+dfl, dfl_diagonal = (partial(method, name, **GIVEN, **SOFT) for name in ("dfl", "dfl_diagonal"))
+
+
+def test_at_temperature_1_it_is_pytorchs_smoothing_by_the_mean_diagonal():
+    """(1 - rho) (1 - d) K / (K - 1), d of the table that the round before reported."""
+    fed, sent, own = federation(), nets.init(NET, generator(1, "init")), 1.0
+    rounds = list(run(dfl_diagonal(), fed, 1, Inline()))
+    shares = []
+    for number, rho in enumerate((1.0, 0.6, 0.6, 0.6)):
+        shares.append((1 - rho) * (1 - own) * 3 / 2)
+        members = []
+        for name, there in fed.devices.items():
+            module, examples = NET.build(), there.data.train
+            module.load_state_dict(sent)
+            draw = StepId(1, 0, number, name).generator("batches")
+            optimiser = torch.optim.SGD(module.parameters(), SGD.lr)
+            for _ in range(SGD.epochs):
+                for index in torch.randperm(len(examples), generator=draw).split(SGD.batch):
+                    optimiser.zero_grad()
+                    smoothed = partial(cross_entropy, label_smoothing=shares[-1])
+                    smoothed(module(examples.x[index]), examples.y[index]).backward()
+                    optimiser.step()
+            members.append({leaf: x.clone() for leaf, x in module.state_dict().items()})
+        sent = mean(members, by_size([len(there.data.train) for there in fed.devices.values()]))
+        own = rounds[number].report.series["distillation"]["diagonal"]
+        torch.testing.assert_close(rounds[number].state.messages["a"].params, sent, rtol=1e-4, atol=1e-5)
+    assert shares[1] > 0.1
+
+
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+def test_with_threshold_1_it_is_dfl_and_below_it_is_not(temperature):
+    fed = federation("abcd")
+    for threshold, same in ((1.0, True), (0.6, False)):
+        one, two = (last(built(threshold=threshold, temperature=temperature), fed, 2) for built in (dfl, dfl_diagonal))
+        assert (bits(one.state.messages) == bits(two.state.messages)) is same
+        assert (one.up, one.down) == (two.up, two.down)
+
+
+def test_it_is_a_control_and_is_refused_by_its_own_name():
+    assert is_control("dfl_diagonal")
+    assert not is_control("dfl")
+    with pytest.raises(InputError, match=r"^training.init = per_device: dfl_diagonal averages changes"):
+        dfl_diagonal(common=False)

@@ -1,0 +1,99 @@
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from federations import ADAM, NBYTES, NET, NETS, SGD, Recorder, bits, federation, last
+from signals import WHOLE
+from signals import federation as signals
+
+from fedcore import nets
+from fedcore.core.aggregation import by_size, exchange, mean
+from fedcore.core.evaluation import evaluate
+from fedcore.core.messages import initial_messages, merge_models
+from fedcore.core.rounds import run
+from fedcore.core.training import train
+from fedcore.execute.workers import one_thread
+from fedcore.methods import method
+from fedcore.methods.fedasa.sharing import train_shared
+from fedcore.nets.parts import layers
+from fedcore.types import InputError, Message, Method, Model, Stage, StepId, generator
+
+GIVEN = {"nets": NETS, "training": SGD, "common": True, "rounds": 3}
+fedper = partial(method, "fedper", **GIVEN, personal_lr=None)
+HEAD = ("fc3.weight", "fc3.bias")
+BODY = [leaf for leaf in nets.shapes(NET) if leaf not in HEAD]
+KEPT = replace(ADAM, moments="kept")
+
+
+def part(params, names):
+    return {leaf: params[leaf] for leaf in names}
+
+
+@pytest.mark.parametrize("training", [SGD, ADAM], ids=["sgd", "adam"])
+def test_a_plain_loop(training):
+    fed = federation()
+    whole = nets.init(NET, generator(2, "init"))
+    body, heads = part(whole, BODY), {name: part(whole, HEAD) for name in fed.devices}
+    for number in range(3):
+        with one_thread():
+            updates = {
+                name: train({}, Message(body | heads[name]), there, StepId(2, 0, number, name), training=training)[
+                    1
+                ].params
+                for name, there in fed.devices.items()
+            }
+        heads = {name: part(params, HEAD) for name, params in updates.items()}
+        body = mean([part(params, BODY) for params in updates.values()], by_size([6, 9, 12]))
+    one = last(fedper(training=training), fed, 2)
+    for name, there in fed.devices.items():
+        assert bits(one.state.messages[name].params) == bits(body)
+        assert bits(part(one.state.memories[name], HEAD)) == bits(heads[name])
+        assert one.scores[name]["test"] == evaluate(Model(({**body, **heads[name]},)), NET, there.data.test)
+
+
+def test_personal_layers_and_moments_never_travel():
+    execute = Recorder()
+    for one in run(fedper(training=KEPT), federation(), 0, execute):
+        assert one.up == dict.fromkeys("abc", NBYTES - 4 * (12 + 3))
+        for message in one.state.messages.values():
+            assert [*message.params] == BODY
+            assert not message.extra
+        assert all(any(name.startswith("moments/") for name in memory) for memory in one.state.memories.values())
+    updates = [result[1] for _, _, result in execute.steps if isinstance(result, tuple)]
+    assert len(updates) == 9
+    assert all([*update.params] == BODY and not update.extra for update in updates)
+
+
+@pytest.mark.parametrize("training", [SGD, KEPT], ids=["sgd", "kept"])
+@pytest.mark.parametrize("common", [True, False])
+def test_with_nothing_personal_it_is_fedavg(training, common):
+    everything = partial(train_shared, shared=tuple(nets.shapes(NET)), training=training, personal_lr=None)
+    shared = Method(partial(initial_messages, common=common), (Stage(everything, exchange, 3),), merge_models)
+    averaged = method("fedavg", **GIVEN | {"training": training, "common": common}, fraction=1.0, weights="size")
+    one, two = (last(built, federation(), 4) for built in (shared, averaged))
+    assert bits(one.state.messages) == bits(two.state.messages)
+    assert (one.scores, one.up, one.down) == (two.scores, two.up, two.down)
+
+
+def test_a_rate_of_its_own_for_the_last_layer():
+    one, two = (last(fedper(rounds=1, personal_lr=lr), federation()).state.memories["a"] for lr in (None, 1e-12))
+    start = nets.init(NET, generator(0, "init"))
+    torch.testing.assert_close(part(two, HEAD), part(start, HEAD))
+    assert not torch.allclose(one["fc3.bias"], start["fc3.bias"])
+    assert not torch.allclose(two["fc1.weight"], start["fc1.weight"])
+
+
+def test_the_papers_network_sends_322144_numbers():
+    fed = signals("ab", WHOLE, (1, 512))
+    built = method("fedper", **GIVEN | {"nets": fed.public.nets, "rounds": 1}, personal_lr=None)
+    one = last(built, fed)
+    assert one.up == {"a": 4 * 322_144, "b": 4 * 322_144}
+    assert one.down == dict.fromkeys("ab", 4 * (323_434 + 322_144))  # the whole initial model, then the base
+    assert [*layers(WHOLE)][-1] == "head.fc2"
+
+
+def test_a_net_of_one_layer_is_refused():
+    linear = nets.net("mlp", shape=(4,), classes=3, widths=[])
+    with pytest.raises(InputError, match="keeps the last layer"):
+        fedper(nets={"a": linear})

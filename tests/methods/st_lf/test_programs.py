@@ -1,0 +1,301 @@
+"""The programs against brute force and against what any answer must be; the paper's regimes as numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise, product
+
+import links
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedcore.methods.st_lf.bound import source_bound, target_bound
+from fedcore.methods.st_lf.geometric import initial_point
+from fedcore.methods.st_lf.problem import Problem, Solution, best_links, energy_of_links, objective
+from fedcore.methods.st_lf.programs import RISE, gap, local_search, solve, solve_exactly, solve_successively
+from fedcore.types import InputError
+
+SEEDS = st.integers(0, 2**31 - 1)
+
+
+def every_psi(n: int) -> list[np.ndarray]:
+    return [np.array(psi, dtype=np.float64) for psi in product((0, 1), repeat=n) if not all(psi)]
+
+
+def cheapest(problem: Problem, psi: np.ndarray) -> float:
+    """(11) at the best links of psi, target by target and term by term."""
+    sources = [i for i in range(len(psi)) if psi[i] == 0]
+    value = sum(problem.phi_s * problem.source[i] for i in sources)
+    for j in range(len(psi)):
+        if psi[j] == 1:
+            value += min(
+                problem.phi_t * problem.target[i, j] + problem.phi_e * problem.energy[i, j] / 1.001 for i in sources
+            )
+    return float(value)
+
+
+def feasible(answer: Solution) -> None:
+    psi, alpha = answer.psi, answer.alpha
+    assert set(psi) <= {0.0, 1.0}
+    assert (psi == 0).any()
+    np.testing.assert_allclose(alpha.sum(0), psi, atol=1e-12)  # targets on the simplex, sources receive nothing
+    assert (alpha >= 0).all()
+    assert not alpha[psi == 1].any()  # a target sends nothing
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(n=st.integers(1, 8), seed=SEEDS)
+def test_exact_is_brute_force_over_all_psi(n: int, seed: int) -> None:
+    problem = links.plain(n, seed)
+    answer = solve_exactly(problem)
+    feasible(answer)
+    assert answer.objective == pytest.approx(min(cheapest(problem, psi) for psi in every_psi(n)), rel=1e-9, abs=1e-12)
+    assert answer.objective == pytest.approx(cheapest(problem, answer.psi), rel=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [6, 7, 8])
+def test_algorithm_2_against_every_choice_of_sources(n: int) -> None:
+    """It finds the sources of the optimum on ST-LF's bounds, and its links cost at most a fifth more; not elsewhere."""
+    problem = links.random(n, 0)
+    best = min(cheapest(problem, psi) for psi in every_psi(n))
+    found, repaired = (solve(problem, solver=solver) for solver in ("successive", "repaired"))
+    feasible(found)
+    feasible(repaired)
+    assert repaired.objective == pytest.approx(best, rel=1e-9)
+    assert best * (1 - 1e-9) <= found.objective <= 1.2 * best
+    assert found.gap == pytest.approx(found.objective / best - 1, abs=1e-8)
+    assert cheapest(problem, found.psi) == pytest.approx(best, rel=1e-9)
+    other = links.plain(n, 0)
+    assert solve(other, solver="successive").objective >= min(cheapest(other, psi) for psi in every_psi(n)) * (1 - 1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phi_e", [1.0, 10.0])
+def test_the_trace_ends_at_the_true_objective(phi_e: float) -> None:
+    """A closed link pays next to nothing. With a floor of alpha at eps_E it would pay half: 234 for 81 at phi_E = 1."""
+    answer = solve(links.random(10, 0, phi_e=phi_e), solver="successive")
+    assert answer.trace[-1] == pytest.approx(answer.objective, rel=0.015)
+
+
+@pytest.mark.slow
+def test_where_algorithm_2_ends_depends_on_its_start() -> None:
+    """The paper says that its answer is optimal regardless of the initial estimate."""
+    problem, n = links.random(8, 0), 8
+    best, ends = min(cheapest(problem, psi) for psi in every_psi(n)), []
+    for seed in range(4):
+        alpha = np.random.default_rng(seed).uniform(0, 1, (n, n))
+        np.fill_diagonal(alpha, 0)
+        begin = replace(initial_point(n), alpha=alpha / alpha.sum(0) / 2)
+        found = solve_successively(problem, form="cone", tol=0.003, max_iterations=60, begin=begin)
+        feasible(found)
+        ends.append(found.objective / best)
+    assert min(ends) >= 1 - 1e-9
+    assert max(ends) > 1.01 * min(ends)
+
+
+@settings(max_examples=60, deadline=None)
+@given(n=st.integers(3, 8), seed=SEEDS)
+def test_no_mixture_of_sources_beats_the_best_single_one_even_with_noise(n: int, seed: int) -> None:
+    problem, rng = links.random(n, seed, phi_e=0.1, noisy=True), np.random.default_rng(seed)
+    psi = (rng.uniform(size=n) < 0.5).astype(np.float64)
+    psi[0], psi[-1] = 0, 1
+    alpha = np.zeros((n, n))
+    mixture = rng.dirichlet(np.full(int((psi == 0).sum()), 0.5), int(psi.sum())).T
+    alpha[np.ix_(psi == 0, psi == 1)] = mixture
+    assert objective(problem, psi, best_links(problem, psi)) <= objective(problem, psi, alpha) * (1 + 1e-12)
+
+
+@pytest.mark.slow
+@settings(max_examples=5, deadline=None, derandomize=True)
+@given(n=st.integers(1, 6), seed=SEEDS, noisy=st.booleans())
+def test_every_answer_is_feasible_and_the_penalised_objective_never_rises(n: int, seed: int, noisy: bool) -> None:
+    problem = links.random(n, seed, phi_e=10.0 ** (seed % 4 - 2), noisy=noisy and n > 1)
+    answer = solve(problem, solver="successive")
+    feasible(answer)
+    for before, after in zip(answer.trace, answer.trace[1:], strict=False):
+        assert after <= before * (1 + RISE)
+    assert "fallback" not in answer.status  # a rise would have ended it so
+    feasible(fixed := solve(problem, solver="repaired"))
+    feasible(best := solve(problem, solver="exact"))
+    assert best.gap == 0
+    assert 0 <= fixed.gap <= answer.gap + 1e-12
+    assert answer.gap == pytest.approx((answer.objective - best.objective) / best.objective, abs=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", ["successive", "repaired", "exact"])
+def test_relabelling_the_devices_permutes_the_answer(solver: str) -> None:
+    problem = links.random(6, 3)
+    order = np.random.default_rng(0).permutation(6)
+    there = np.ix_(order, order)
+    moved = Problem(problem.source[order], problem.target[there], problem.energy[there])
+    here, found = solve(problem, solver=solver), solve(moved, solver=solver)
+    np.testing.assert_array_equal(found.psi, here.psi[order])
+    np.testing.assert_allclose(found.alpha, here.alpha[there], atol=1e-3)
+
+
+@pytest.mark.parametrize("solver", ["successive", "repaired", "exact"])
+def test_free_sources_make_everyone_a_source(solver: str) -> None:
+    answer = solve(replace(links.random(8, 0), phi_s=0.0), solver=solver)
+    assert not answer.psi.any()
+    assert answer.objective == answer.gap == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", ["successive", "repaired", "exact"])
+def test_free_targets_and_links_leave_only_the_source_with_the_least_bound(solver: str) -> None:
+    problem = replace(links.random(8, 0), phi_t=0.0, phi_e=0.0)
+    answer = solve(problem, solver=solver)
+    assert np.flatnonzero(answer.psi == 0) == problem.source.argmin()
+    assert answer.objective == pytest.approx(problem.source.min())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", ["successive", "exact"])
+def test_free_target_errors_do_not_make_everyone_a_target(solver: str) -> None:
+    """The paper says that phi_T = 0 does; with (13) and links from sources only someone must send."""
+    answer = solve(replace(links.random(10, 0), phi_t=0.0), solver=solver)
+    np.testing.assert_array_equal(answer.psi, np.arange(10) >= 5)
+
+
+def test_the_printed_constants_make_everyone_a_source() -> None:
+    sizes, error = np.full(10, 1000.0), np.where(np.arange(10) < 5, 0.1, 1.0)
+    source = source_bound(error, sizes, delta=1e-3, constants="printed")
+    target = target_bound(error, sizes, np.zeros((10, 10)), delta=1e-3, constants="printed")
+    assert not solve(Problem(source, target, np.zeros((10, 10))), solver="exact").psi.any()
+    assert 5 * target.min() > 59 > 4 > source.max()
+
+
+def test_one_device_is_its_own_source() -> None:
+    for solver in ("successive", "repaired", "exact"):
+        answer = solve(Problem(np.array([2.0]), np.zeros((1, 1)), np.zeros((1, 1))), solver=solver)
+        assert (answer.psi, answer.alpha, answer.objective) == (0, 0, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", ["successive", "exact"])
+def test_a_labelled_device_becomes_a_target_where_its_error_is_large(solver: str) -> None:
+    """Fig. 4: device 3, and the objective falls until no weight moves any more, whatever the errors."""
+    divergence = links.symmetric(10, 0, 1.0)
+    small, large = (solve(links.figure_5(divergence, third=error), solver=solver) for error in (0.1, 0.9))
+    assert (small.psi[2], large.psi[2]) == (0, 1)
+    assert divergence[large.alpha[:, 2].argmax(), 2] < 0.15
+    for answer in (small, large) if solver == "successive" else ():
+        assert answer.status == "cone: Solved"
+        assert all(after <= before * (1 + RISE) for before, after in pairwise(answer.trace))
+        assert answer.trace[-1] < 0.95 * answer.trace[0]
+
+
+def test_under_eq_18_a_labelled_device_is_a_source_for_any_error() -> None:
+    """1,000 examples: T is at least 1.9, five times that is above any S, so that Fig. 4B cannot appear."""
+    error, sizes = np.where(np.arange(10) < 5, 0.1, 1e3), np.full(10, 1000.0)
+    error[2] = 1.0
+    how = {"delta": 1e-3, "constants": "assumed"}
+    source, target = source_bound(error, sizes, **how), target_bound(error, sizes, np.zeros((10, 10)), **how)
+    assert 5 * target[:, 2].min() > 2 * source[2]
+    answer = solve(Problem(source, target, np.zeros((10, 10)), phi_e=0.0), solver="exact")
+    np.testing.assert_array_equal(answer.psi, np.arange(10) >= 5)
+
+
+def test_uniform_divergence_gives_every_target_all_sources_alike() -> None:
+    """Fig. 5, first column: the labelled devices are sources, every link weighs a fifth."""
+    answer = solve(links.figure_5(1 - np.eye(10)), solver="successive")
+    np.testing.assert_array_equal(answer.psi, np.arange(10) >= 5)
+    np.testing.assert_allclose(answer.alpha[:5, 5:], 0.2, atol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", ["successive", "exact"])
+def test_a_device_near_all_others_is_their_only_source(solver: str) -> None:
+    """Fig. 5, second column."""
+    divergence = 1 - np.eye(10)
+    divergence[0] = divergence[:, 0] = 0
+    answer = solve(links.figure_5(divergence), solver=solver)
+    np.testing.assert_array_equal(answer.psi, np.arange(10) > 0)
+    np.testing.assert_allclose(answer.alpha[0], np.arange(10) > 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "device"), [(0, 0), (2, 3)])
+def test_a_labelled_device_of_small_divergence_becomes_a_target(seed: int, device: int) -> None:
+    """Fig. 5, third column: every other labelled device stays a source."""
+    divergence = links.symmetric(10, seed, 1.0)
+    for solver in ("successive", "exact"):
+        answer = solve(links.figure_5(divergence), solver=solver)
+        np.testing.assert_array_equal(answer.psi, (np.arange(10) >= 5) | (np.arange(10) == device))
+        assert divergence[answer.alpha[:, device].argmax(), device] < 0.15
+
+
+def staircase(solver: str) -> list[float]:
+    problem = links.figure_5(np.zeros((10, 10)))
+    error = np.where(np.arange(10) < 5, np.random.default_rng(0).uniform(0.05, 0.3, 10), 1e3)
+    divergence, sizes = links.symmetric(10, 0, 1.0), np.full(10, 1000.0)
+    target = target_bound(error, sizes, divergence, delta=1e-3, constants="assumed")
+    return [
+        energy_of_links(problem.energy, solve(replace(problem, target=target, phi_e=phi_e), solver=solver).alpha)
+        for phi_e in (0, 1e-5, 1, 10, 1000)
+    ]
+
+
+@pytest.mark.parametrize("solver", [pytest.param("successive", marks=pytest.mark.slow), "exact"])
+def test_energy_falls_in_steps_as_it_weighs_more(solver: str) -> None:
+    """Fig. 6: saturated at first, one step after another, and nothing is sent at 1e3."""
+    joules = staircase(solver)
+    assert joules == sorted(joules, reverse=True)
+    assert joules[0] == joules[1]
+    assert joules[-1] == 0
+    assert len(set(joules)) >= 4
+
+
+def test_local_search_is_what_stands_in_for_a_solver_that_fails() -> None:
+    problem = links.random(8, 0)
+    answer = solve_exactly(problem, time_limit=0.0)
+    assert answer.status == "HiGHS: Time limit reached; fallback: local search"
+    feasible(answer)
+    begin = initial_point(8)
+    begin.alpha[:] = 20 * (1 - np.eye(8))  # no step brings links down so far
+    answer = solve_successively(problem, form="cone", tol=1e-3, max_iterations=5, begin=begin)
+    assert answer.status == "cone: PrimalInfeasible at iteration 1; fallback: local search"
+    feasible(answer)
+    np.testing.assert_array_equal(answer.psi, local_search(problem))
+
+
+@settings(max_examples=30, deadline=None)
+@given(n=st.integers(2, 8), seed=SEEDS)
+def test_no_single_change_improves_on_local_search(n: int, seed: int) -> None:
+    problem = links.plain(n, seed)
+    psi = local_search(problem)
+    for device in range(n):
+        other = np.where(np.arange(n) == device, 1 - psi, psi)
+        assert not (other == 0).any() or cheapest(problem, other) >= cheapest(problem, psi) - 1e-9
+
+
+def test_gap_is_a_fraction_of_the_optimum() -> None:
+    assert (gap(3.0, 2.0), gap(2.0, 2.0), gap(0.0, 0.0), gap(1.0, 0.0)) == (0.5, 0, 0, np.inf)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"energy": np.zeros((4, 3))}, r"energy: shape \(4, 3\) does not fit 4 devices, allowed is \(4, 4\)"),
+        ({"energy": -np.ones((4, 4))}, "energy: -1 is negative, allowed are finite values from 0"),
+        ({"energy": np.full((4, 4), np.inf)}, "energy: some values are infinite or nan"),
+        ({"target": np.zeros(4)}, r"target: shape \(4,\) does not fit 4 devices"),
+        ({"source": np.zeros(0)}, "source: there is no device"),
+        ({"noise": np.ones((4, 4, 4))}, "noise: a model differs from itself"),
+        ({"phi_e": -1.0}, "phi_e: -1.0 is not a weight"),
+    ],
+)
+def test_what_is_no_problem_is_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        replace(links.plain(4, 0), **change)
+
+
+@pytest.mark.parametrize("setting", [{"solver": "best"}, {"form": "sdp"}, {"tol": 0.0}, {"max_iterations": 0}])
+def test_what_is_no_setting_is_refused(setting: dict[str, object]) -> None:
+    with pytest.raises(InputError, match=next(iter(setting))):
+        solve(links.plain(4, 0), **{"solver": "exact", **setting})

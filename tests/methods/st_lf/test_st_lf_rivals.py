@@ -1,0 +1,229 @@
+"""ST-LF's rivals: how they choose sources and weights, and that what they share with ST-LF is the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+from federations import NET, bits, half, last
+from links import BOUND, GIVEN, RADIO, REPORTS, TURN, planted, reported
+
+from fedcore.core.evaluation import evaluate
+from fedcore.core.rounds import run
+from fedcore.execute.workers import Inline
+from fedcore.methods import is_control, method
+from fedcore.methods.st_lf.heuristics import (
+    average_degree,
+    match_sources,
+    one_source,
+    random_halves,
+    random_roles,
+    random_weights,
+    size_weights,
+)
+from fedcore.methods.st_lf.planning import LinkInputs, Program, draw_links, plan_links
+from fedcore.methods.st_lf.st_lf import at_random, by_size, of_equal_degree, of_least_error, of_program, one_to_one
+from fedcore.results.reports import matrices
+from fedcore.types import Model, PairStage, Update, generator
+
+DRAWN = {name: GIVEN[name] for name in ("nets", "training", "common", "powers", "rates", "bits", "costs", "combine")}
+WITHOUT_CHOICE = {name: GIVEN[name] for name in GIVEN if name != "combine"}
+WITH_PSI = ("rnd_alpha", "fedavg_alpha", "avg_degree", "least_error")
+ALONE = ("rnd_psi", "psi_fedavg", "single_match")
+PSI = np.array([0.0, 1, 0, 1, 1, 0])
+
+
+def feasible(psi, alpha):
+    np.testing.assert_allclose(alpha.sum(0), psi)
+    assert (alpha >= 0).all()
+    assert not alpha[psi == 1].any()
+
+
+def draws(*words):
+    return generator("rival", *words)
+
+
+def test_random_weights_use_every_link_and_are_dirichlet():
+    drawn = np.stack([random_weights(PSI, draws(seed)) for seed in range(400)])
+    for alpha in drawn:
+        feasible(PSI, alpha)
+        assert (alpha > 0).sum() == 9
+    shares = drawn[:, PSI == 0][:, :, PSI == 1]
+    np.testing.assert_allclose(shares.mean((0, 2)), 1 / 3, atol=0.03)
+    np.testing.assert_allclose(shares.var((0, 2)), (1 / 3) * (2 / 3) / 4, rtol=0.15)  # of Dir(1, 1, 1)
+
+
+def test_size_weights_are_the_sources_shares():
+    alpha = size_weights(PSI, np.array([1.0, 50, 2, 50, 50, 5]))
+    feasible(PSI, alpha)
+    for j in (1, 3, 4):
+        np.testing.assert_allclose(alpha[:, j], [1 / 8, 0, 2 / 8, 0, 0, 5 / 8])
+
+
+def test_the_source_of_least_error_is_linked_to_every_target():
+    alpha = one_source(PSI, np.array([0.3, 0.0, 0.2, 0.1, 0.0, 0.2]))
+    feasible(PSI, alpha)
+    assert alpha[2].tolist() == PSI.tolist()
+    assert not one_source(np.zeros(3), np.ones(3)).any()
+
+
+@pytest.mark.parametrize("count", [3, 6, 9])
+def test_average_degree_has_as_many_links_as_it_should_and_serves_everyone(count):
+    given = np.zeros((6, 6))
+    pairs = [(i, j) for j in (1, 3, 4) for i in (0, 2, 5)]
+    for i, j in pairs[:count]:
+        given[i, j] = 1
+    for seed in range(20):
+        alpha = average_degree(PSI, given, draws(seed))
+        feasible(PSI, alpha)
+        out = (alpha > 0).sum(1)[PSI == 0]
+        assert (out >= count // 3).all()
+        assert out.sum() - count <= 2  # links of targets that nobody drew
+    assert not average_degree(np.zeros(6), np.zeros((6, 6)), draws(0)).any()
+
+
+def test_single_matching_is_the_cheapest_of_all_matchings():
+    psi, energy = np.array([0.0, 1, 0, 1, 0, 1]), torch.rand(6, 6, generator=draws(0), dtype=torch.float64).numpy()
+    alpha = match_sources(psi, energy)
+    feasible(psi, alpha)
+    assert set((alpha > 0).sum(1)[psi == 0]) == {1}
+    best = min(sum(energy[i, j] for i, j in zip(order, (1, 3, 5), strict=True)) for order in permutations((0, 2, 4)))
+    assert energy[alpha > 0].sum() == pytest.approx(best)
+
+
+def test_there_is_always_a_source_and_half_are_targets_if_matched():
+    drawn = np.stack([random_roles(np.ones(2), draws(seed)) for seed in range(200)])
+    assert (drawn == 0).any(1).all()
+    assert {tuple(psi) for psi in drawn} == {(0, 0), (0, 1), (1, 0)}
+    assert {random_halves(np.ones(n), draws(n)).sum() for n in (5, 4)} == {2}
+    assert random_halves(np.ones(1), draws(0)).sum() == 0
+
+
+@pytest.mark.slow
+def test_devices_without_labels_are_targets_unless_all_may_send():
+    may = np.array([1.0, 0, 1, 1, 0])
+    drawn = np.stack([random_roles(may, draws(seed)) for seed in range(400)])
+    assert drawn[:, may == 0].all()
+    assert (drawn == 0).any(1).all()
+    assert drawn[:, may == 1].mean() == pytest.approx(0.25, abs=0.04)
+    assert random_halves(may, draws(0)).tolist() == [0, 1, 0, 0, 1]
+    for name in ALONE:
+        servers = {
+            sources: [last(method(name, **DRAWN, sources=sources), half(), seed).state.server for seed in range(8)]
+            for sources in ("labelled", "all")
+        }
+        assert all(server["psi"][2:].all() for server in servers["labelled"])
+        assert not all(server["psi"][2:].all() for server in servers["all"])
+
+
+def test_a_source_serves_more_targets_only_if_sources_are_few():
+    psi, energy = np.array([0.0, 1, 0, 1, 1, 1]), torch.rand(6, 6, generator=draws(1), dtype=torch.float64).numpy()
+    alpha = match_sources(psi, energy)
+    feasible(psi, alpha)
+    assert sorted((alpha > 0).sum(1)[psi == 0]) == [2, 2]
+
+
+def test_each_rival_weighs_as_its_name_says():
+    """On ST-LF's sources a and b, and on drawn ones; devices have 600, 500, 700 and 800 examples."""
+    sizes, psi = np.array([600.0, 500, 700, 800]), np.array([0.0, 0, 1, 1])
+    given = np.array([[0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0.0]])
+    known = LinkInputs(psi, np.zeros(4), sizes, np.ones((4, 4)), given)
+    np.testing.assert_allclose(by_size(known, TURN)[:, 2:].T, [[6 / 11, 5 / 11, 0, 0]] * 2)
+    assert len({*at_random(known, TURN)[:2, 2:].ravel().tolist()}) == 4
+    one_each = (of_equal_degree(known, TURN) > 0).sum(1)
+    assert one_each[:2].min() == 1
+    assert one_each.sum() <= 3  # a target that nobody drew draws one
+    others = [of_equal_degree(known, replace(TURN, seed=seed)) for seed in range(20)]
+    assert len({alpha.tobytes() for alpha in others}) > 4  # drawn, not ST-LF's own
+    sent = {name: Update(extra={"report": row}) for name, row in zip("abcd", REPORTS["report"], strict=True)}
+    for seed in range(20):
+        turn = replace(TURN, seed=seed)
+        server, *_ = draw_links({}, sent, turn, radio=RADIO, rule=random_roles, sources="all", weights=by_size)
+        drawn, alpha = server["psi"].numpy(), server["alpha"].numpy()
+        feasible(drawn, alpha)
+        sources = np.where(drawn == 0, sizes, 0)
+        np.testing.assert_allclose(alpha[:, drawn == 1].T, [sources / sources.sum()] * int(drawn.sum()))
+        server, *_ = draw_links({}, sent, turn, radio=RADIO, rule=random_halves, sources="all", weights=one_to_one)
+        paired = server["psi"].numpy()
+        assert server["alpha"].tolist() == match_sources(paired, server["energy"].numpy()).tolist()
+        assert paired.sum() == 2
+
+
+def told(built):
+    return [one.report for one in run(built, half(), 2, Inline())]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITH_PSI)
+def test_sources_targets_and_energies_are_st_lfs(name):
+    mine, its = (matrices(told(method(what, **GIVEN))) for what in (name, "st_lf"))
+    for leaf in ("psi", "energy", "divergence", "objective"):
+        assert bits(mine[leaf]) == bits(its[leaf])
+    feasible(mine["psi"].numpy(), mine["alpha"].numpy())
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_random_ones_measure_nothing_over_pairs_and_share_energies(name):
+    built = method(name, **DRAWN, sources="all")
+    assert len(built.stages) == 3
+    assert not any(isinstance(stage, PairStage) for stage in built.stages)
+    server = last(built, half(), 2).state.server
+    feasible(server["psi"].numpy(), server["alpha"].numpy())
+    its = last(method("st_lf", **GIVEN), half(), 2).state.server
+    assert bits(server["energy"]) == bits(its["energy"])
+    other = last(built, half(), 4).state.server
+    assert bits(server["alpha"]) != bits(other["alpha"])
+
+
+def test_the_ceiling_is_the_best_single_source_of_each_target():
+    """By hand: every source's model on every target's test data, the most accurate taken."""
+    fed = half()
+    one = last(method("best_source", **WITHOUT_CHOICE), fed, 2)
+    its = last(method("st_lf", **GIVEN), fed, 2)
+    psi = its.state.server["psi"]
+    assert bits(one.state.server["psi"]) == bits(psi)
+    sources = [name for name, target in zip(fed.devices, psi, strict=True) if not target]
+    for name, target in zip(fed.devices, psi, strict=True):
+        if target:
+            models = [Model((its.state.memories[source],)) for source in sources]
+            reached = [evaluate(model, NET, fed.devices[name].data.test)["accuracy"] for model in models]
+            assert one.scores[name]["test"]["accuracy"] == max(reached)
+        else:
+            assert one.scores[name] == its.scores[name]
+    assert is_control("best_source")
+    feasible(psi.numpy(), one.state.server["alpha"].numpy())
+
+
+@pytest.mark.slow
+def test_with_one_source_weights_do_not_matter():
+    """Rnd-alpha, FedAvg's weights, AvgD and the control are ST-LF where one device alone has labels."""
+    fed = half(unknown="bcd")
+    found = {name: last(method(name, **GIVEN), fed, 2) for name in ("st_lf", *WITH_PSI)}
+    for name in WITH_PSI:
+        assert found[name].scores == found["st_lf"].scores
+        assert bits(found[name].state.server["alpha"]) == bits(found["st_lf"].state.server["alpha"])
+
+
+def test_without_divergence_and_energy_the_optimum_is_the_control():
+    """Then a target's best source is that of least error; divergences and energies are all that tells them apart."""
+    reports = reported(*((error, 500, 600) for error in (0.3, 0.1, 0.2)), (0, 0, 600))
+    program = Program("exact", 3e-3, 60)
+    near, far = np.zeros((4, 4)), 2 * (1 - np.eye(4))
+    far[2, 3] = far[3, 2] = 0
+    found = {}
+    for name, weigh in (
+        ("st_lf", of_program),
+        ("least_error", of_least_error),
+    ):
+        for how, d, phi_e in (("free", near, 0.0), ("far", far, 1.0)):
+            bound = replace(BOUND, phi_e=phi_e)
+            settings = {"bound": bound, "radio": RADIO, "program": program, "weights": weigh}
+            found[name, how] = plan_links(reports, planted(d), TURN, **settings)[0]
+    for leaf in ("psi", "alpha", "theorem_2", "corollary_1"):
+        assert bits(found["least_error", "free"][leaf]) == bits(found["st_lf", "free"][leaf])
+    assert found["st_lf", "free"]["alpha"][1, 3] == 1
+    assert found["st_lf", "far"]["alpha"][2, 3] == 1
+    assert found["least_error", "far"]["alpha"][1, 3] == 1

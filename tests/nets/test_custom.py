@@ -1,0 +1,154 @@
+"""A user's own module by import path."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Annotated, get_type_hints
+
+import pytest
+import torch
+from annotated_types import Ge
+from torch import nn
+
+from fedcore import nets
+from fedcore.core.training import Training, predict, train
+from fedcore.methods.code.fusion import align
+from fedcore.nets.tables import table
+from fedcore.types import Data, Device, InputError, Message, Splits, StepId
+
+HERE = __name__
+SGD = Training("sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=4, epochs=1)
+
+
+class Small(nn.Module):
+    """A module as people write them: `view`, a setting, no table."""
+
+    def __init__(self, classes: int, units: Annotated[int, Ge(1)], slope: float = 0.1):
+        super().__init__()
+        self.conv, self.slope = nn.Conv2d(1, 2, 3), slope
+        self.one, self.two = nn.Linear(32, units), nn.Linear(units, classes)
+
+    def forward(self, x):
+        x = torch.nn.functional.leaky_relu(self.conv(x), self.slope)
+        return self.two(torch.relu(self.one(x.view(x.size(0), -1))))
+
+
+class Tabled(Small):
+    @staticmethod
+    def axes(classes, units, slope=0.1):
+        return {
+            "conv.weight": ("c", None, None, None), "conv.bias": ("c",), "one.weight": ("u", "c"), "one.bias": ("u",),
+            "two.weight": (None, "u"), "two.bias": (None,),
+        }  # fmt: skip
+
+
+def chain(shape, classes, *, width=8):
+    size = torch.Size(shape).numel()
+    return nn.Sequential(nn.Flatten(), nn.Linear(size, width), nn.ReLU(), nn.Linear(width, classes))
+
+
+chain.axes = table(chain((1, 6, 6), 3))
+
+
+def positional(shape, /):
+    return nn.Identity()
+
+
+def odd(kind: str):
+    shared = nn.Linear(36, 36)
+    return {
+        "list": [],
+        "classes": nn.Sequential(nn.Flatten(), nn.Linear(36, 5)),
+        "shape": nn.Linear(9, 3),
+        "shared": nn.Sequential(nn.Flatten(), shared, shared, nn.Linear(36, 3)),
+        "double": nn.Sequential(nn.Flatten(), nn.Linear(36, 3), Half()),
+    }[kind]
+
+
+class Half(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("factor", torch.ones((), dtype=torch.float64))
+
+    def forward(self, x):
+        return (x * self.factor).float()
+
+
+NUMBER = 3
+
+
+def own(name, **settings):
+    return nets.net(f"{HERE}:{name}", shape=(1, 6, 6), classes=3, **settings)
+
+
+def test_its_settings_are_its_signature():
+    maker = nets.maker(f"{HERE}:Small")
+    assert list(inspect.signature(maker).parameters) == ["shape", "classes", "units", "slope"]
+    assert get_type_hints(maker, include_extras=True)["units"] == Annotated[int, Ge(1)]
+    assert inspect.signature(maker).parameters["slope"].default == 0.1
+    assert inspect.signature(maker).parameters["units"].default is inspect.Parameter.empty
+    assert list(inspect.signature(nets.maker("lenet")).parameters) == ["shape", "classes", "width"]
+
+
+def test_it_is_built_by_the_users_own_callable():
+    net = own("Small", units=7)
+    assert net.build.func is Small
+    assert net.build.keywords == {"classes": 3, "units": 7}
+    assert own("chain", width=4).build.keywords == {"shape": (1, 6, 6), "classes": 3, "width": 4}
+    assert nets.key(net) == nets.key(own("Small", units=7)) != nets.key(own("Small", units=8))
+
+
+def test_it_trains_and_predicts():
+    net = own("Small", units=7)
+    examples = Data(torch.rand(9, 1, 6, 6, generator=torch.Generator().manual_seed(0)), torch.arange(9) % 3)
+    device = Device("a", net, Splits(examples, examples, examples))
+    update = train({}, Message(), device, StepId(0, 0, 0, "a"), training=SGD)[1]
+    module = net.build().eval()
+    module.load_state_dict(update.params)
+    torch.testing.assert_close(predict(update.params, net, examples.x, 4), module(examples.x).detach())
+
+
+def test_its_table_is_an_attribute():
+    with pytest.raises(InputError, match="no table of axes"):
+        _ = own("Small", units=7).table
+    assert own("chain", width=8).table == {
+        "1.weight": ("1", None), "1.bias": ("1",), "3.weight": (None, "1"), "3.bias": (None,)
+    }  # fmt: skip
+    net = own("Tabled", units=5)
+    params = nets.init(net, torch.Generator().manual_seed(0))
+    order = torch.tensor([3, 1, 4, 0, 2])
+    shuffled = params | {leaf: params[leaf][order] for leaf in ("one.weight", "one.bias")}
+    shuffled["two.weight"] = params["two.weight"][:, order]
+    found, _ = align(shuffled, params, net.table, solver="exact", reg=0.01, tol=1e-7, max_iterations=9, p=1)
+    torch.testing.assert_close(found, params, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("no_such_module:Net", {}, "'no_such_module:Net' cannot be imported: No module named 'no_such_module'"),
+        (":Net", {}, "cannot be imported"),
+        (f"{HERE}:Big", {}, f"{HERE} has no 'Big'"),
+        (f"{HERE}:NUMBER", {}, "neither a class nor a function"),
+        (f"{HERE}:Data", {}, "is not an nn.Module"),
+        (f"{HERE}:positional", {}, "takes 'shape' by position"),
+        (f"{HERE}:Small", {}, "missing a required argument: 'units'"),
+        (f"{HERE}:Small", {"units": 3, "depth": 2}, "unexpected keyword argument 'depth'"),
+        (f"{HERE}:Small", {"units": "3"}, r"fails for examples of \(1, 6, 6\): TypeError"),
+        (f"{HERE}:odd", {"kind": "list"}, "makes a list, not an nn.Module"),
+        (f"{HERE}:odd", {"kind": "classes"}, r"returns \(2, 5\) for two examples, but logits must be \(2, 3\)"),
+        (f"{HERE}:odd", {"kind": "shape"}, "fails for examples"),
+        (f"{HERE}:odd", {"kind": "shared"}, "under two names"),
+        (f"{HERE}:odd", {"kind": "double"}, "not float32"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_one_line(name, settings, words):
+    with pytest.raises(InputError, match=words) as refusal:
+        nets.net(name, shape=(1, 6, 6), classes=3, **settings)
+    assert "\n" not in str(refusal.value)
+
+
+def test_the_random_numbers_of_others_are_left_alone():
+    before = torch.get_rng_state()
+    own("Small", units=7)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,452 @@
+"""A step's key: equal where the result must be, different where it may be."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from project import Project
+
+from fedcore.core.training import Training
+from fedcore.methods import METHODS
+from fedcore.pipeline.cache import keys
+from fedcore.pipeline.cache.keys import Digest, key
+from fedcore.pipeline.cache.store import Ref
+from fedcore.types import InputError, Net, Stage, StepId
+
+# sources, on packages that the tests write
+
+
+STEP = '''
+"""A module."""
+import math
+import keyed_beside
+import numpy as np
+from .helpers import near, unused
+from . import helpers, deep
+from .deep import tables
+from fedcore.types import step_word
+
+LIMIT = 3
+REST = 4
+
+@step_word("walk")
+def step(x, *, rate=1):
+    """Do a step."""
+    # a remark
+    return near(x) + LIMIT + helpers.far(x) + tables.WEIGHTS["a"] + other(x) + keyed_beside.own(x)
+
+def other(x):
+    def inner(y):
+        return y * math.pi
+    return inner(x)
+
+def apart(x):
+    return unused(x) + REST
+
+class Shape:
+    """A class."""
+    side = LIMIT
+
+    def area(self):
+        return near(self.side)
+'''
+HELPERS = """
+from .deep.tables import WEIGHTS as weights, spell
+
+def near(x):
+    return x + 1
+
+def far(x):
+    return below(x) + len(spell(x))
+
+def below(x):
+    return x * 2 + len(weights)
+
+def unused(x):
+    return x * 3
+"""
+TABLES = """
+WEIGHTS = {"a": 1}
+WEIGHTS["b"] = 2
+OTHER = {"c": 3}
+WEIGHTS.update(d=4)
+try:
+    from json import dumps as written
+except ImportError:
+    raise
+
+if True:
+    def spell(x):
+        return written(x) + "!"
+"""
+BESIDE = """
+def own(x):
+    return x + 1
+
+def idle(x):
+    return x
+"""
+
+
+class Package:
+    """A package whose source is written and written again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "keyed"
+        self.files = {"__init__.py": "", "steps.py": STEP, "helpers.py": HELPERS, "deep/__init__.py": "",
+                      "deep/tables.py": TABLES, "../keyed_beside.py": BESIDE}  # fmt: skip
+        self.write({})
+        self.steps = import_module("keyed.steps")
+
+    def write(self, changes: dict[str, tuple[str, str]]) -> None:
+        for name, text in self.files.items():
+            old, new = changes.get(name, ("", ""))
+            assert old in text, f"{name}: no {old!r}"
+            path = self.folder / name
+            path.parent.mkdir(exist_ok=True, parents=True)
+            path.write_text(text.replace(old, new, 1) if old else text)
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    yield Package(tmp_path)
+    for name in [name for name in sys.modules if name.startswith("keyed")]:
+        del sys.modules[name]
+    for part in (keys.source, keys._definitions, keys._find):
+        part.cache_clear()
+
+
+REACHED = {
+    "its own body": ("steps.py", "+ LIMIT", "- LIMIT"),
+    "its default": ("steps.py", "rate=1", "rate=2"),
+    "a constant": ("steps.py", "LIMIT = 3", "LIMIT = 5"),
+    "a function beside it": ("steps.py", "math.pi", "math.e"),
+    "an imported function": ("helpers.py", "x + 1", "x + 2"),
+    "a function of an imported module": ("helpers.py", "below(x)", "below(-x)"),
+    "a function behind it": ("helpers.py", "x * 2", "x * 4"),
+    "a table, through two modules": ("deep/tables.py", '"a": 1', '"a": 2'),
+    "a table, by a line that fills it": ("deep/tables.py", '["b"] = 2', '["b"] = 3'),
+    "a table, by a call that fills it": ("deep/tables.py", "d=4", "d=5"),
+    "a function of a module beside its package": ("../keyed_beside.py", "x + 1", "x + 2"),
+    "a function under a condition": ("deep/tables.py", '"!"', '"?"'),
+    "where a name of another package comes from": ("deep/tables.py", "import dumps", "import loads"),
+    "where a name comes from": ("steps.py", "from .helpers import near", "from .helpers import far as near"),
+}
+WITHOUT = {
+    "a comment": ("steps.py", "# a remark", "# another"),
+    "its word": ("steps.py", '"walk"', '"run"'),
+    "its docstring": ("steps.py", "Do a step.", "Take a step, differently."),
+    "the module's docstring": ("steps.py", "A module.", "Another."),
+    "layout": ("steps.py", "near(x) + LIMIT + helpers", "(near(x)\n        +   LIMIT) + helpers"),
+    "a function that it does not reach": ("helpers.py", "x * 3", "x * 5"),
+    "a constant that it does not reach": ("steps.py", "REST = 4", "REST = 5"),
+    "a table that it does not reach": ("deep/tables.py", '"c": 3', '"c": 4'),
+    "a class that it does not reach": ("steps.py", "side = LIMIT", "side = 2 * LIMIT"),
+    "a function that it does not reach beside its package": ("../keyed_beside.py", "x\n", "-x\n"),
+    "an import that it does not use": ("steps.py", "import math\n", "import math\nimport json\n"),
+}
+
+
+def changed(package: Package, file: str, old: str, new: str, name: str = "step") -> str:
+    package.write({file: (old, new)})
+    for part in (keys.source, keys._definitions, keys._find):
+        part.cache_clear()
+    return key(getattr(package.steps, name), 1)
+
+
+@pytest.mark.parametrize("what", REACHED)
+def test_source_that_a_step_uses_changes_its_key(package: Package, what: str):
+    before = changed(package, "steps.py", "", "")
+    assert changed(package, *REACHED[what]) != before
+    assert changed(package, "steps.py", "", "") == before
+
+
+@pytest.mark.parametrize("what", WITHOUT)
+def test_source_that_a_step_does_not_use_leaves_its_key(package: Package, what: str):
+    before = changed(package, "steps.py", "", "")
+    assert changed(package, *WITHOUT[what]) == before
+
+
+def test_a_class_counts_with_its_methods(package: Package):
+    before = changed(package, "steps.py", "", "", name="Shape")
+    assert changed(package, "steps.py", "near(self.side)", "near(-self.side)", name="Shape") != before
+    assert changed(package, "steps.py", "A class.", "Another class.", name="Shape") == before
+    assert changed(package, "helpers.py", "x + 1", "x + 2", name="Shape") != before
+
+
+def test_a_collection_that_parses_disturbs_no_key(package: Package):
+    def parse(phase: str, found: object) -> None:
+        ast.parse("x")
+
+    before, often = changed(package, "steps.py", "", ""), gc.get_threshold()
+    gc.callbacks.append(parse)
+    gc.set_threshold(10)
+    try:
+        assert changed(package, "steps.py", "", "") == before
+    finally:
+        gc.set_threshold(*often)
+        gc.callbacks.remove(parse)
+    assert gc.isenabled()
+
+
+def test_another_function_has_another_key(package: Package):
+    assert key(package.steps.step, 1) != key(package.steps.other, 1)
+    same = "def a(x):\n    return x\n\ndef b(x):\n    return x\n"
+    (package.folder / "twins.py").write_text(same)
+    twins = import_module("keyed.twins")
+    assert key(twins.a, 1) != key(twins.b, 1)
+
+
+# values
+
+
+def near(x: int) -> int:
+    return x
+
+
+@dataclass(frozen=True)
+class Point:
+    x: int
+    y: int
+    note: str = field(default="", metadata={"digest": False})
+
+
+@dataclass(frozen=True)
+class Spot:
+    x: int
+    y: int
+
+
+ONE = torch.arange(6.0).reshape(2, 3)
+DIFFERENT: dict[str, tuple[Any, Any]] = {
+    "a number": (1, 2),
+    "whole and real": (1, 1.0),
+    "a bit and a number": (True, 1),
+    "a number and its text": (1, "1"),
+    "nothing and its text": (None, "None"),
+    "small changes": (0.1, 0.1 + 1e-16),
+    "signs of zero": (0.0, -0.0),
+    "lists and tuples": ([1, 2], (1, 2)),
+    "order": ((1, 2), (2, 1)),
+    "order of keys": ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+    "keys": ({"a": 1}, {"b": 1}),
+    "nesting": ((1, (2, 3)), ((1, 2), 3)),
+    "joined texts": (("ab", "c"), ("a", "bc")),
+    "a separator in a text": (("a\x1fb",), ("a", "b")),
+    "nothing and an empty tuple": ((), ((),)),
+    "tensors": (ONE, ONE + 1),
+    "shapes": (ONE, ONE.reshape(3, 2)),
+    "kinds of tensors": (ONE, ONE.double()),
+    "a tensor and an array": (ONE, ONE.numpy()),
+    "arrays": (np.arange(3), np.arange(3)[::-1]),
+    "kinds of arrays": (np.arange(3), np.arange(3, dtype=np.int32)),
+    "fields": (Point(1, 2), Point(2, 1)),
+    "classes with the same fields": (Point(1, 2), Spot(1, 2)),
+    "references": (Ref("a", 1), Ref("b", 1)),
+    "functions": (near, len),
+    "settings bound by name": (partial(near, rate=1), partial(near, rate=2)),
+    "settings bound by place": (partial(near, 1), partial(near, 2)),
+    "bound and not": (near, partial(near)),
+    "sets": ({1, 2}, {1, 3}),
+    "training": (
+        Training("adam", 0.1, 0.0, 0.0, "constant", 8, 1),
+        Training("adam", 0.1, 0.0, 0.0, "constant", 8, 2),
+    ),
+    "fractions of devices": (Stage(near, None, fraction=0.5), Stage(near, None, fraction=1.0)),
+}
+EQUAL: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "tensors that lie differently": lambda: (ONE, ONE.T.contiguous().T),
+    "arrays that lie differently": lambda: (np.arange(6)[::2], np.array([0, 2, 4])),
+    "sets in another order": lambda: ({1, 2, 3}, {3, 2, 1}),
+    "a field that is not part of it": lambda: (Point(1, 2, "a"), Point(1, 2, "b")),
+    "a net's table of axes": lambda: (Net(near, {"w": (None,)}), Net(near, None)),
+    "how many rounds follow": lambda: (Stage(near, None, rounds=1), Stage(near, None, rounds=10)),
+    "the bytes of a reference": lambda: (Ref("a", 1), Ref("a", 2)),
+    "partials made twice": lambda: (partial(near, rate=(1, 2)), partial(near, rate=(1, 2))),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_different_values_have_different_keys(what: str):
+    one, other = DIFFERENT[what]
+    assert key(near, one) != key(near, other)
+    assert key(near, {"deep": [one]}) != key(near, {"deep": [other]})
+
+
+@pytest.mark.parametrize("what", EQUAL)
+def test_equal_values_have_equal_keys(what: str):
+    one, other = EQUAL[what]()
+    assert key(near, one) == key(near, other)
+    assert key(near, {"deep": [one]}) == key(near, {"deep": [other]})
+
+
+def test_the_digest_of_a_value_never_changes():
+    """Else every step of every cache would be computed again."""
+    steps = StepId(0, 1, 2, "d0"), StepId(0, 1, 2, ("d0", "d1"))
+    plain = "a", 1, -1, True, False, 1.0, -0.0, 0.0, None
+    value = (*plain, Ref("f" * 40, 7), {"k": ("b", [2, "2"]), "n": {3}}, *steps, ())
+    for _ in range(2):  # the second time from memory
+        assert Digest().of(value) == "7e60bb32decb4feb6177628cebd06b49bd1619b3"
+
+
+def test_a_key_is_forty_hexadecimal_digits():
+    assert len(key(near)) == 40
+    assert int(key(near), 16) >= 0
+
+
+class Holder:
+    def method(self) -> None: ...
+
+    @staticmethod
+    def alone() -> None: ...
+
+
+def closure() -> Callable[[], None]:
+    def inside() -> None: ...
+
+    return inside
+
+
+@pytest.mark.parametrize(
+    "value",
+    [lambda: 1, Holder().method, Holder.alone, closure(), object(), Holder(), iter([]), 1j, b"bytes"],
+    ids=["a lambda", "a bound method", "a static method", "a closure", "an object", "an instance", "an iterator",
+         "a complex number", "bytes"],
+)  # fmt: skip
+def test_a_value_without_source_or_fixed_value_has_no_key(value: Any):
+    for step, argument in ((value, 1), (near, value), (partial(near, rate=value), 1), (near, {"a": [value]})):
+        with pytest.raises((InputError, TypeError), match="a step cannot be keyed by"):
+            key(step, argument)
+
+
+def test_shared_parts_are_digested_once_and_never_mixed_up():
+    digest = Digest()
+    made = [digest.of({"a": number}) for number in range(200)]  # dicts that die at once, so that ids are used again
+    assert len(set(made)) == 200
+    shared = Point(1, 2)
+    assert digest.of((shared, shared)) == Digest().of((Point(1, 2), Point(1, 2)))
+
+
+# the library's own steps, on a copy of the project
+
+
+EDITS = (
+    "fedcore/methods/code/fusion.py:code", "fedcore/methods/code/fusion.py:lmf",
+    "fedcore/methods/code/transport.py:newton", "fedcore/core/training.py:plain_step", "fedcore/core/training.py:#",
+    "fedcore/core/aggregation.py:mean", "fedcore/core/evaluation.py:metrics", "fedcore/report/figures/drawing.py:png",
+)  # fmt: skip
+IN_ROUNDS = (
+    "fedprox", "fedper", "ditto", "fixed_depth", "fedasa", "dfl", "dfl_diagonal", "fd", "scaffold", "fedgen",
+    "label_smoothing",
+)  # fmt: skip
+"""Methods with a training of their own."""
+TRANSFERS = {
+    "st_lf", "least_error", "best_source", "rnd_alpha", "fedavg_alpha", "avg_degree", "rnd_psi", "psi_fedavg",
+    "single_match",
+}  # fmt: skip
+"""Methods of several stages: who trains first, then reports, then sends."""
+ALIGNED = {"fada": 3, "psi_fada": 2}
+"""The same, and the stage from which on devices train and average again, the server training identifiers."""
+VOTING = {"ensemble", "gaussian_distillation", "pleas", "recommended", "stack"}
+"""Methods whose devices keep what they train in a first stage and send something of it in the second."""
+DISTILLED = {"gaussian_distillation receive 1", "recommended receive 1"}
+FUSED = {f"{name} {step}" for name in ("lmf", "code_ot", "regmean") for step in ("receive 0", "stretch")}
+UNTRAINED = ("analytic", "majority")
+"""Methods that train nothing on devices."""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The keys after each edit, and those of another process with another order of hashes."""
+    project = Project.copy(tmp_path_factory.mktemp("keys"))
+    again = json.loads(project.run("python", "-m", "probe_keys", PYTHONHASHSEED="1").out)[""]
+    return {"again": again, **json.loads(project.run("python", "-m", "probe_keys", *EDITS, PYTHONHASHSEED="0").out)}
+
+
+def moved(found: dict[str, Any], edit: str) -> set[str]:
+    return {name for name, value in found[edit].items() if value != found[""][name]}
+
+
+@pytest.mark.slow
+def test_keys_are_the_same_in_every_process(found: dict[str, Any]):
+    assert found["again"] == found[""]
+    assert {f"{name} {step}" for name in METHODS for step in ("train", "score", "deploy", "stretch")} <= {*found[""]}
+    assert {f"{name} receive 0" for name in {*METHODS} - TRANSFERS - VOTING - {*ALIGNED, "local_only"}} <= {*found[""]}
+    assert {f"{name} {step}" for name in VOTING for step in ("local 1", "receive 1")} <= {*found[""]}
+    assert {f"{name} {step}" for name in (*TRANSFERS, *ALIGNED) for step in ("local 1", "receive 1", "receive 2")} <= {
+        *found[""]
+    }
+
+
+@pytest.mark.slow
+def test_every_step_of_a_method_has_a_plain_word(found: dict[str, Any]):
+    """The words of what devices do count in the progress bar, so that they are none of the server's."""
+    for name, words in found["words"].items():
+        assert all(word.isalpha() for word in (*words["devices"], *words["server"])), name
+        assert not {*words["devices"]} & {*words["server"], "begin", "evaluate", "deploy", "rounds"}, name
+    assert found["words"]["code_ot"] == {"devices": ["train"], "server": ["begin", "fuse"]}
+    assert found["words"]["st_lf"] == {
+        "devices": ["train", "report", "compare", "offer"], "server": ["begin", "gather", "link", "send"],
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_editing_the_fusion_retrains_nobody(found: dict[str, Any]):
+    assert moved(found, "fedcore/methods/code/fusion.py:code") == {"code_ot receive 0", "code_ot stretch"}
+    assert moved(found, "fedcore/methods/code/fusion.py:lmf") == {"lmf receive 0", "lmf stretch"}
+    assert moved(found, "fedcore/methods/code/transport.py:newton") == FUSED
+
+
+@pytest.mark.slow
+def test_editing_the_average_affects_only_averaging_methods(found: dict[str, Any]):
+    averaging = {f"{name} receive 0" for name in ("fedavg", "regmean", *IN_ROUNDS) if name != "fd"}
+    averaging.add("fedasa receive 1")
+    played = {f"{name} stretch" for name in ("fedavg", "regmean", *IN_ROUNDS, *TRANSFERS, *ALIGNED) if name != "fd"}
+    sending = {max(step for step in found[""] if step.startswith(f"{name} receive")) for name in TRANSFERS}
+    sending.add("best_source receive 3")  # of all models, before the last one of the best
+    hearing = {f"{name} local {k}" for name, first in ALIGNED.items() for k in (first, first + 1)}
+    assert moved(found, "fedcore/core/aggregation.py:mean") == averaging | played | sending | hearing
+
+
+@pytest.mark.slow
+def test_editing_the_training_retrains_everyone_and_nothing_else(found: dict[str, Any]):
+    """What is combined after it depends on what was trained, by its digest, not on how."""
+    trained = {name for name in found[""] if name.split(" ")[-1] in ("train", "stretch")}
+    expected = trained - {f"{name} {step}" for name in UNTRAINED for step in ("train", "stretch")}
+    pairs = {f"{name} local 2" for name in TRANSFERS if f"{name} receive 3" in found[""]}
+    assert len(pairs) == 6, "those that train a classifier for each pair of devices"
+    others = {"fedasa local 1", "fada local 2"} | {f"{name} receive {first}" for name, first in ALIGNED.items()}
+    assert moved(found, "fedcore/core/training.py:plain_step") == expected | pairs | others | DISTILLED
+    assert moved(found, "fedcore/core/training.py:#") == set()
+
+
+@pytest.mark.slow
+def test_editing_the_evaluation_repeats_only_evaluation(found: dict[str, Any]):
+    expected = {name for name in found[""] if name.split(" ")[-1] in ("score", "stretch")}
+    assert moved(found, "fedcore/core/evaluation.py:metrics") == expected
+    assert moved(found, "fedcore/report/figures/drawing.py:png") == set()
+
+
+@pytest.mark.slow
+def test_one_shot_methods_share_their_training(found: dict[str, Any]):
+    """With the same message and device, training is one step for all of them."""
+    trained = {found[""][f"{name} train"] for name in METHODS if name not in (*IN_ROUNDS, *UNTRAINED)}
+    assert len(trained) == 1
+
+
+@pytest.mark.slow
+def test_another_version_of_torch_changes_every_key(found: dict[str, Any]):
+    assert moved(found, "torch==0.0") == set(found[""])

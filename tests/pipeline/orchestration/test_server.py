@@ -1,0 +1,152 @@
+"""The files by which commands find the project's Prefect server: believed only where they can be right."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from socketserver import BaseRequestHandler, TCPServer
+from typing import Any
+
+import pytest
+
+from fedcore.pipeline.orchestration import server
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(server, "STATE", tmp_path / "server.json")
+    monkeypatch.setattr(server, "PASSWORD", tmp_path / "password")
+    return tmp_path
+
+
+URL = "http://127.0.0.1:4200/api"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        None,
+        3,
+        [],
+        {},
+        {"url": URL},
+        {"url": URL, "pid": "1"},
+        {"url": URL, "pid": 0},
+        {"url": URL, "pid": -1},
+        {"url": URL, "pid": 10**30},
+        {"url": None, "pid": 1},
+        {"url": [URL], "pid": 1},
+        {"url": "http://127.0.0.1/api", "pid": 1},
+        {"url": "http://127.0.0.1:0/api", "pid": 1},
+        {"url": "http://127.0.0.1:99999/api", "pid": 1},
+        {"url": "http://127.0.0.1:x/api", "pid": 1},
+        {"url": "http://192.0.2.1:4200/api", "pid": 1},
+        {"url": "http://127.0.0.1:4200@192.0.2.1:80/api", "pid": 1},
+        {"url": "file:///etc/passwd", "pid": 1},
+    ],
+)
+def test_an_address_that_is_none_is_not_used(state: Path, said: Any):
+    """The password goes to this address: it must be on loopback."""
+    (state / "server.json").write_text(json.dumps(said))
+    assert server._last() == ("", 0)
+    assert server.running() is None
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"\xff\xfe", b"[" * 100_000])
+def test_a_file_that_is_no_json_is_no_address(state: Path, content: bytes):
+    assert server._last() == ("", 0)
+    (state / "server.json").write_bytes(content)
+    assert server._last() == ("", 0)
+
+
+def test_an_address_is_read(state: Path):
+    (state / "server.json").write_text(json.dumps({"url": URL, "pid": 7}))
+    assert server._last() == (URL, 7)
+
+
+def test_the_password_is_random_and_stays(state: Path):
+    first = server.password()
+    assert server.password() == first
+    (state / "password").unlink()
+    assert server.password() != first
+    assert (state / "password").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xff", b"fedcore:short", b"fedcore:" + b"a" * 30 + b"\0b"])
+def test_a_damaged_password_is_made_anew(state: Path, content: bytes):
+    (state / "password").write_bytes(content)
+    assert len(server.password()) > 30
+    assert server.password() == server.password()
+
+
+@contextmanager
+def speaking(answer: bytes) -> Iterator[str]:
+    """Listen on loopback, and answer everything alike."""
+
+    class Handler(BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(10_000)
+            self.request.sendall(answer)
+
+    with TCPServer(("127.0.0.1", 0), Handler) as listening:
+        threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        yield f"http://127.0.0.1:{listening.server_address[1]}/api"
+        listening.shutdown()
+
+
+def page(content: bytes, status: str = "200 OK") -> bytes:
+    return f"HTTP/1.0 {status}\r\nContent-Type: text/html\r\n\r\n".encode() + content
+
+
+@pytest.mark.parametrize(
+    ("answer", "good"),
+    [
+        (page(b'"3.8.8"'), True),
+        (page(b"<html>"), False),
+        (page(b"{}"), False),
+        (page(b'"3.8.8"', "401 Unauthorized"), False),
+        (page(b'"3.8.8"', "503 Service Unavailable"), False),
+        (b"220 mail\r\n", False),
+        (b"\0\xff", False),
+        (b"", False),
+    ],
+)
+def test_only_a_prefect_server_that_takes_the_password_counts(state: Path, answer: bytes, good: bool):
+    with speaking(answer) as url:
+        assert server.answers(url) is good
+        assert server.listens(url)
+    assert not server.answers(url)
+    assert not server.listens(url)
+
+
+def test_a_server_that_the_user_names_does_not_get_this_projects_password(monkeypatch: pytest.MonkeyPatch):
+    """Prefect takes the address from the environment and would take the password from the project's profile."""
+    monkeypatch.setattr(server.environment, "prepare", lambda: None)
+    for name, value in server.environment.DEFAULTS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PREFECT_API_URL", "http://192.0.2.1/api")
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", "")  # so that it is put back
+    monkeypatch.delenv("PREFECT_API_AUTH_STRING")
+    assert server.ensure() == "http://192.0.2.1/api"
+    assert os.environ["PREFECT_API_AUTH_STRING"] == ""
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", "mine")
+    server.ensure()
+    assert os.environ["PREFECT_API_AUTH_STRING"] == "mine"
+
+
+def test_only_a_projects_first_server_is_started_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    started: list[list[str]] = []
+    monkeypatch.setattr(server.subprocess, "Popen", lambda command, **_: started.append(command))
+    monkeypatch.setattr(server.environment, "PREFECT", tmp_path)
+    monkeypatch.setenv("PREFECT_API_URL", URL)
+    server.start_first()
+    monkeypatch.delenv("PREFECT_API_URL")
+    assert started == []
+    server.start_first()
+    (tmp_path / "prefect.db").touch()
+    server.start_first()
+    assert [command[1:] for command in started] == [["-m", "fedcore.pipeline.orchestration.server", "start"]]

@@ -1,0 +1,218 @@
+"""Logged models: they predict what was evaluated, need MLflow and PyTorch alone, and refuse wrong rows by name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fedcore import nets
+from fedcore.api import serving
+from fedcore.core.evaluation import outputs
+from fedcore.data.encoding import encode
+from fedcore.data.schema import Column, Fit, Schema
+from fedcore.execute.threads import one_thread
+from fedcore.pipeline.record import models
+from fedcore.types import InputError, Model, Net
+
+COLUMNS = (Column("force", "number"), Column("running", "boolean"), Column("kind", "text", ("old", "new")))
+SCHEMA = Schema(
+    (4,), "float32", ("bad", "good", "worn"), COLUMNS, "fault", "site", "median",
+    devices={"A": Fit((1.0, 0, 0, 0), (2.0, 0, 0, 0), (3.0, 1, 1, 1)),
+             "B": Fit((5.0, 0, 0, 0), (-7.0, 0, 0, 0), (0.1, 1, 1, 1))},
+    shared=Fit((3.0, 0, 0, 0), (1.0, 0, 0, 0), (2.0, 1, 1, 1)),
+)  # fmt: skip
+SECTIONS: list[dict[str, Any]] = [{"name": "mlp", "widths": [5]}, {"name": "mlp", "widths": [7, 3]}]
+NETS: list[Net] = [nets.net(shape=(4,), classes=3, **section) for section in SECTIONS]
+ROWS = pd.DataFrame(
+    {
+        "kind": ["old", "new", "odd", None],
+        "other": 1,
+        "force": [1.5, None, -2.0, 7],
+        "running": [True, False, True, True],
+        "site": ["B", "A", "B", "A"],
+    },
+    index=[10, 11, 12, 13],
+)
+
+
+def member(net: int, seed: int) -> dict[str, torch.Tensor]:
+    return nets.init(NETS[net], torch.Generator().manual_seed(seed))
+
+
+OWN = [(Model((member(0, 1),)), 0), (Model((member(1, 2), member(1, 3)), (0.25, 0.75)), 1)]
+"""Two devices' models, of unequal nets; the second is an ensemble."""
+
+
+def saved(folder: Path, found: list[tuple[Model, int]], devices: dict[str, int]) -> serving.ServedModels:
+    models.write(folder / "files", SCHEMA, SECTIONS, found, devices)
+    return serving.load(folder / "files")
+
+
+def expected(model: Model, net: Net, rows: pd.DataFrame, device: str | None) -> pd.DataFrame:
+    with one_thread():
+        found = outputs(model, net, encode(rows, SCHEMA, device))
+    names = np.array(SCHEMA.classes, dtype=object)[found.argmax(1).numpy()]
+    return pd.DataFrame({"label": names, "probability": found.amax(1).exp().numpy()}, index=rows.index)
+
+
+def test_each_devices_rows_are_predicted_by_its_model_with_the_same_bits(tmp_path: Path):
+    served = saved(tmp_path, OWN, {"A": 0, "B": 1})
+    for device, (model, net) in zip("AB", OWN, strict=True):
+        mine = ROWS[ROWS["site"] == device]
+        known = expected(model, NETS[net], mine, device)
+        pd.testing.assert_frame_equal(served.predict(mine.drop(columns="site"), device), known, check_exact=True)
+        pd.testing.assert_frame_equal(served.predict(ROWS).loc[mine.index], known, check_exact=True)
+    assert list(served.predict(ROWS).index) == list(ROWS.index)
+
+
+def test_a_model_of_all_devices_needs_no_device(tmp_path: Path):
+    model = Model((member(0, 5),))
+    served = saved(tmp_path, [(model, 0)], {"A": 0, "B": 0})
+    known = expected(model, NETS[0], ROWS, None)
+    pd.testing.assert_frame_equal(served.predict(ROWS.drop(columns="site")), known, check_exact=True)
+    pd.testing.assert_frame_equal(served.predict(ROWS.assign(site="elsewhere")), known, check_exact=True)
+
+
+@pytest.mark.parametrize(
+    ("rows", "device", "said"),
+    [
+        (ROWS.rename(columns={"force": "forces"}), None, "column 'force' is not there"),
+        (ROWS.assign(force=["1", "2", "x", "3"]), None, "column 'force', row 3: 'x' is not a finite number"),
+        (ROWS, "C", "device = 'C': no such device; the model knows: A, B"),
+        (ROWS.assign(site=["A", "C", "B", "A"]), None, "row 2: 'C': each device has a model of its own"),
+        (ROWS.drop(columns="site"), None, "device: each device has a model of its own, so name one of: A, B"),
+        (np.zeros((2, 4), np.float32), "A", "has no column names"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_by_name(tmp_path: Path, rows: Any, device: str | None, said: str):
+    with pytest.raises(InputError, match=said.replace("(", r"\(")):
+        saved(tmp_path, OWN, {"A": 0, "B": 1}).predict(rows, device)
+
+
+@pytest.mark.slow
+def test_the_files_are_read_without_their_package(tmp_path: Path):
+    """The reader of the leaves equals that of safetensors, for each type and an empty leaf."""
+    from safetensors.torch import load_file, save_file
+
+    leaves = {f"{dtype}": (torch.arange(6).reshape(2, 3) % 2).to(dtype) for dtype in serving.DTYPES.values()} | {
+        "empty": torch.zeros(0, 3),
+        "scalar": torch.tensor(2.5),
+    }
+    save_file(leaves, tmp_path / "leaves", {"about": "nothing"})
+    for name, leaf in load_file(tmp_path / "leaves").items():
+        torch.testing.assert_close(serving.read_safetensors(tmp_path / "leaves")[name], leaf, rtol=0, atol=0)
+
+
+BARE = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        known = ("safetensors", "sklearn", "scipy", "prefect", "dvc", "cvxpy", "ot")
+        if name.startswith("fedcore.pipeline") or name.partition(".")[0] in known:
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Blocked())
+import mlflow, pandas as pd
+model = mlflow.pyfunc.load_model(sys.argv[1])
+rows = pd.read_json(sys.argv[2], orient="split")
+print(model.predict(rows).to_json(orient="split", double_precision=15))
+print(model.predict(rows.drop(columns="site"), params={"device": "B"}).to_json(orient="split", double_precision=15))
+try:
+    model.predict(rows.rename(columns={"force": "forces"}))
+except Exception as error:
+    print(error)
+import fedcore
+print(fedcore.__file__)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # MLflow's own
+def test_mlflow_loads_a_model_where_nothing_of_the_project_is(tmp_path: Path):
+    """In another process, without safetensors and the rest of the pipeline's packages; then with the code in it."""
+    import mlflow
+
+    served = saved(tmp_path, OWN, {"A": 0, "B": 1})
+    places, needed = models.write_code(tmp_path / "code", SECTIONS)
+    mlflow.pyfunc.save_model(
+        path=str(tmp_path / "model"), loader_module=models.LOADER, data_path=str(tmp_path / "files"),
+        code_paths=places, signature=models.signature(SCHEMA), pip_requirements=needed,
+    )  # fmt: skip
+    assert not [path for path in (tmp_path / "model").rglob("*") if path.suffix in (".pkl", ".pth", ".pt", ".pickle")]
+    rows = ROWS.astype({"kind": object})
+    rows.to_json(tmp_path / "rows.json", orient="split")
+    call = [sys.executable, "-W", "ignore", "-c", BARE, str(tmp_path / "model"), str(tmp_path / "rows.json")]
+    done = subprocess.run(call, capture_output=True, text=True, cwd=tmp_path, env={"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    by_row, as_b, *refused, place = done.stdout.splitlines()
+    for text, known in ((by_row, served.predict(ROWS)), (as_b, served.predict(ROWS, "B"))):
+        said = json.loads(text)
+        assert said["columns"] == ["label", "probability"]
+        assert [label for label, _ in said["data"]] == known["label"].tolist()
+        assert [np.float32(p) for _, p in said["data"]] == known["probability"].tolist()
+    assert "Model is missing inputs ['force']" in " ".join(refused)
+    assert Path(place).is_relative_to(tmp_path / "model")
+
+
+MODULE = """
+from torch import nn
+
+class Mine(nn.Sequential):
+    def __init__(self, shape, classes, width=3):
+        super().__init__(nn.Linear(shape[0], width), nn.ReLU(), nn.Linear(width, classes))
+"""
+
+
+@pytest.mark.slow
+def test_a_net_of_ones_own_brings_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "own_nets_of_a_test.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    section = {"name": "own_nets_of_a_test:Mine", "width": 4}
+    places, needed = models.write_code(tmp_path / "code", [section, {"name": "mlp"}])
+    assert places == [str(tmp_path / "code" / "fedcore"), str(tmp_path / "own_nets_of_a_test.py")]
+    assert needed[0] == f"torch=={torch.__version__.partition('+')[0]}"
+    net = nets.net(shape=(4,), classes=3, **section)
+    model = Model((nets.init(net, torch.Generator()),))
+    models.write(tmp_path / "files", SCHEMA, [section], [(model, 0)], {"A": 0})
+    rows = ROWS.assign(site="A")
+    known = expected(model, net, rows, "A")
+    pd.testing.assert_frame_equal(serving.load(tmp_path / "files").predict(rows), known, check_exact=True)
+
+
+def test_arrays_are_predicted_as_they_were_loaded(tmp_path: Path):
+    schema = replace(Schema((1, 2, 2), "uint8", ("a", "b")), devices={"A": Fit()})
+    net = nets.net("mlp", shape=(1, 2, 2), classes=2, widths=[3])
+    model = Model((nets.init(net, torch.Generator()),))
+    models.write(tmp_path / "files", schema, [{"name": "mlp", "widths": [3]}], [(model, 0)], {"A": 0})
+    x = np.arange(12, dtype=np.uint8).reshape(3, 1, 2, 2)
+    found = serving.load(tmp_path / "files").predict(x)
+    with one_thread():
+        known = outputs(model, net, torch.from_numpy(x) / 255)
+    np.testing.assert_array_equal(found["probability"], known.amax(1).exp().numpy())
+
+
+def test_all_that_a_model_holds_is_packed():
+    """Nested tuples, lists and dicts, nothing, and a net; but no function of another package."""
+    leaves: dict[str, torch.Tensor] = {}
+    net = nets.net("cnn", shape=(1, 8, 8), classes=3)
+    value = {"a": ((1.5, 2), [None, "x"], {}), "net": net, "model": Model((member(0, 1), member(0, 2)), (0.5, 0.5))}
+    packed = json.loads(json.dumps(serving.pack(value, "0", leaves)))
+    found = serving.unpack(packed, leaves)
+    assert found["a"] == value["a"]
+    assert found["model"].weights == (0.5, 0.5)
+    assert [list(leaves) for leaves in found["model"].members] == [list(member(0, 1))] * 2
+    assert nets.shapes(found["net"]) == nets.shapes(net)
+    with pytest.raises(ValueError, match="not a net of the library: os:system"):
+        serving.unpack({"net": "os:system", "arguments": [["ls"], {"dict": {}}]}, {})
+    with pytest.raises(TypeError, match="cannot hold set"):
+        serving.pack({1}, "0", {})

@@ -1,0 +1,234 @@
+"""Champions: proposals are compared on the same held-out data, and only a promotion moves the alias."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import mlflow
+import pytest
+from tables import frame, rows
+
+from fedcore.data.schema import Schema
+from fedcore.pipeline.record import promotion, registry, runs
+from fedcore.pipeline.record.metrics import DEVICES, device_table
+from fedcore.types import InputError
+from flows import predict, promote
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own
+
+Make = Callable[..., Any]
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def make(client: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    """Return a function that registers a version with accuracies of devices, for a task named after the test."""
+    name = registry.registered(re.sub(r"\W+", "-", request.node.name))
+    client.create_registered_model(name)
+    experiment = client.get_experiment_by_name("fedcore").experiment_id
+
+    def version(accuracy: list[float], partition: str = "p", data: str = "d") -> Any:
+        run = client.create_run(experiment)
+        (tmp_path / DEVICES).write_bytes(device_table(frame(rows({"a": [accuracy]}))))
+        client.log_artifact(run.info.run_id, str(tmp_path / DEVICES))
+        tags = {
+            "fedcore.data": data, "fedcore.partition": partition, "fedcore.method": "a", "fedcore.seed": "0",
+            "fedcore.study": "code", "fedcore.size": "small", "fedcore.setting": "base",
+        }  # fmt: skip
+        return client.create_model_version(name, "file:///nowhere", run.info.run_id, tags=tags)
+
+    return version
+
+
+def champion(client: Any, version: Any) -> str | None:
+    found = promotion.alias(client, version.name, registry.CHAMPION)
+    return found and str(found.version)
+
+
+def test_a_run_proposes_and_does_not_crown_itself(client: Any, make: Make):
+    first = make([0.5, 0.6])
+    said = promotion.propose(client, first, False)
+    assert "there is no champion yet" in said
+    assert f"python -m flows.promote {first.name.removeprefix('fedcore-')}" in said
+    assert champion(client, first) is None
+    candidate = promotion.alias(client, first.name, registry.CANDIDATE)
+    assert candidate is not None
+    assert candidate.tags[promotion.PROPOSAL] == said.partition("; to promote")[0]
+
+
+def test_a_promotion_keeps_the_champion_before_as_previous(client: Any, make: Make):
+    first, second = make([0.5, 0.6]), make([0.7, 0.8])
+    for version in (first, second, second):
+        promotion.promote(client, version)
+    assert champion(client, first) == str(second.version)
+    previous = promotion.alias(client, first.name, registry.PREVIOUS)
+    assert previous is not None
+    assert previous.version == first.version
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "partition", "better"),
+    [
+        ([0.8, 0.7, 0.9], "p", "yes"),  # +.1 on each device
+        ([0.6, 0.5, 0.7], "p", "no"),
+        ([0.7, 0.6, 0.8], "p", "no"),  # the same
+        ([1.0, 0.4, 0.76], "p", "no"),  # +.02 with a standard error of .15
+        ([0.9, 0.9, 0.9], "other", "not comparable"),
+    ],
+)
+def test_a_candidate_is_compared_on_the_same_data(
+    client: Any, make: Make, accuracy: list[float], partition: str, better: str
+):
+    present, candidate = make([0.7, 0.6, 0.8]), make(accuracy, partition)
+    promotion.promote(client, present)
+    assert promotion.compare(client, candidate).better == better
+    # The nightly rule promotes a better one only.
+    assert promotion.propose(client, candidate, True).endswith("; promoted") == (better == "yes")
+    assert champion(client, present) == str((candidate if better == "yes" else present).version)
+
+
+def test_the_nightly_rule_promotes_the_first_one(client: Any, make: Make):
+    first = make([0.5])
+    assert promotion.propose(client, first, True).endswith("(a, seed 0): promoted; it is the first champion")
+    assert champion(client, first) == str(first.version)
+    assert promotion.propose(client, first, True).endswith("is the champion")
+
+
+def test_what_is_not_there_is_named(client: Any, make: Make):
+    first = make([0.5])
+    task = first.name.removeprefix("fedcore-")
+    with pytest.raises(InputError, match="model = 'tsak': not registered; there is: .*" + task):
+        promotion.find(client, "tsak", "1")
+    with pytest.raises(InputError, match=r"version = .7.: .* has no such version; it has no alias"):
+        promotion.find(client, task, "7")
+    with pytest.raises(InputError, match=f"'champion'.*promote one: python -m flows.promote {task}"):
+        promotion.load(client, task)
+    assert promotion.find(client, task, "1").version == first.version
+
+
+def test_every_version_is_listed_with_its_accuracy_and_alias(
+    client: Any, make: Make, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    versions = [make([0.5]), make([0.6]), make([0.7])]
+    for version in versions[:2]:
+        promotion.promote(client, version)
+    client.log_metric(versions[1].run_id, "accuracy", 0.6)
+    client.log_metric(versions[1].run_id, "validation_accuracy", 0.125)
+    client.set_model_version_tag(versions[1].name, versions[1].version, "fedcore.setting", "alpha=1")
+    task = versions[0].name.removeprefix("fedcore-")
+    monkeypatch.setattr(runs, "Record", lambda: SimpleNamespace(client=client))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
+    promote.main([task, "versions"])
+    head, _, *rows, advice = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
+    assert head == "version method seed study setting own test, % shared test, % validation, % is"
+    assert rows == [
+        "1 a 0 code (small) base - - - previous", "2 a 0 code (small) alpha=1 60.0 - 12.5 champion",
+        "3 a 0 code (small) base - - -",
+    ]  # fmt: skip
+    assert advice == f"to promote one: python -m flows.promote {task} version=NUMBER"
+
+
+VERSIONS = registry.Versions({"1", "2"}, {"champion": "1"}), registry.Versions({"1"}, {"candidate": "1"})
+
+
+@pytest.mark.parametrize(
+    ("led", "answer"),
+    [
+        ("", r"^--model: no model has been promoted; promote one: python -m flows\.promote NAME, NAME is a or b$"),
+        ("b", "b"),
+        ("ab", "^--model: must be one of a, b$"),
+    ],
+)
+def test_the_only_champion_is_chosen(led: str, answer: str):
+    known = {task: VERSIONS[task not in led] for task in "ab"}
+    if answer == "b":
+        assert registry.choose(known, None) == ("b", "champion")
+    else:
+        with pytest.raises(InputError, match=answer):
+            registry.choose(known, None)
+
+
+def test_the_only_model_without_a_champion_is_told_how_to_get_one():
+    with pytest.raises(
+        InputError, match=r"^--model: no model has been promoted; promote one: python -m flows\.promote b$"
+    ):
+        registry.choose({"b": VERSIONS[1]}, None)
+
+
+def test_the_names_are_read_from_the_database_as_mlflow_has_them(client: Any, make: Make, monkeypatch):
+    versions = [make([0.5]), make([0.6]), make([0.7])]
+    client.delete_model_version(versions[0].name, versions[0].version)
+    promotion.promote(client, versions[1])
+    promotion.promote(client, versions[2])
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
+    known = registry.read()
+    assert known is not None
+    assert known == promotion.all_versions(client)
+    one = known[versions[0].name.removeprefix("fedcore-")]
+    assert one == registry.Versions({"2", "3"}, {"champion": "3", "previous": "2"})
+
+
+def test_a_record_that_is_no_readable_file_is_left_to_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    place = tmp_path / "mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{place}")
+    assert registry.read() == {}
+    place.write_bytes(b"not a database" * 99)
+    assert registry.read() is None
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    assert registry.read() is None
+
+
+@pytest.mark.parametrize(("shape", "what"), [((1, 8, 8), "pictures"), ((1, 512), r"arrays \(\.npy\)")])
+@pytest.mark.parametrize("name", ["new.csv", "new.TSV", "new.parquet"])
+def test_a_model_of_pictures_or_signals_says_so_of_a_table(shape: tuple[int, ...], what: str, name: str):
+    with pytest.raises(InputError, match=rf"^digits predicts {what}; {name} is a table$"):
+        predict.read(Path(name), Schema(shape, "float32", ("a", "b")), "digits")
+
+
+REFUSED = {
+    "promote versin=3": "versin: unknown; there is version",
+    "promote digits mnist": "usage: python -m flows.promote",
+    "promote digits": "model = 'digits': not registered",
+    "promote digits versions": "model = 'digits': not registered",
+    "promote digits verzions": "usage: python -m flows.promote",
+    "promote digits versions version=1": "usage: python -m flows.promote",
+    "predict": "arguments are required: rows",
+    "predict new.csv --modle digits": "unrecognized arguments: --modle",
+    "predict nowhere.csv": "nowhere.csv: no such file or folder",
+    "predict new.csv --out none/labels.csv": "--out = none/labels.csv: no such folder",
+    "predict new.csv --out .": "--out = .: is a folder",
+    "predict new.csv": "--model: no model is registered; run python -m flows.federate",
+    "predict new.csv --model digits@champion": "model = 'digits': not registered",
+}
+REFUSING = """
+import json, sys
+from flows import predict, promote
+from fedcore.pipeline.command import report_bad_input
+for words in json.load(sys.stdin):
+    try:
+        with report_bad_input():
+            {"predict": predict, "promote": promote}[words.split()[0]].main(words.split()[1:])
+    except SystemExit as leaving:
+        print(leaving.code, *sorted({"torch", "mlflow", "pandas"} & {*sys.modules}))
+"""
+
+
+def test_wrong_words_are_refused_before_pytorch_and_mlflow_are_imported(tmp_path: Path):
+    """Their imports take five seconds of a core."""
+    (tmp_path / "new.csv").write_text("a,b\n1,2\n")
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "FEDCORE_HOME": str(tmp_path)}
+    env.pop("MLFLOW_TRACKING_URI", None)
+    call = [sys.executable, "-c", REFUSING]
+    done = subprocess.run(call, input=json.dumps([*REFUSED]), capture_output=True, text=True, cwd=tmp_path, env=env)
+    assert done.stdout.splitlines() == ["2"] * len(REFUSED), done.stderr
+    for line, words in zip(done.stderr.splitlines(), REFUSED.values(), strict=True):
+        assert line.startswith("fedcore: ")
+        assert words in line

@@ -1,0 +1,34 @@
+"""What a plan takes a message's size to be, beside what is sent."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from federations import SGD, federation
+
+from fedcore.config.settings import MethodSettings
+from fedcore.core.rounds import run
+from fedcore.execute.workers import Inline
+from fedcore.pipeline.cache.store import Store
+from fedcore.pipeline.run.message_sizes import message_bytes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "stage"), [("fedavg", 0), ("fd", 0), ("scaffold", 0), ("ensemble", 1), ("st_lf", 1)])
+def test_a_plan_counts_messages_as_large_as_they_are(name: str, stage: int, tmp_path: Path):
+    fed = federation("abc")
+    sizes = {who: len(device.data.train) for who, device in fed.devices.items()}
+    training = asdict(SGD) | {"moments": "fresh"}
+    row = MethodSettings(name, name, True, training, {})
+    turns = list(run(row.build(fed.public.nets, sizes), fed, 0, Inline()))
+    sent = next(turn for turn in turns if any(turn.up.values()))
+    assert sent.turn.stage == stage
+    assert message_bytes(row, fed, sizes, Store(tmp_path)) == {stage: sent.up["c"]}
+
+
+def test_devices_that_send_nothing_have_no_message(tmp_path: Path):
+    fed = federation("ab")
+    row = MethodSettings("local_only", "local_only", False, asdict(SGD), {})
+    assert message_bytes(row, fed, {"a": 6, "b": 9}, Store(tmp_path)) == {}

@@ -1,0 +1,175 @@
+"""How a command ends early: one line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from project import ROOT
+
+from fedcore.errors import shorten_traceback
+from fedcore.pipeline.command import CONTINUE, Failed, Stopped, report_bad_input
+from fedcore.pipeline.state import write_whole
+from fedcore.types import InputError
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (InputError("lr = -1: must be above 0"), 2, "lr = -1: must be above 0"),
+        (Failed("the worker died; " + CONTINUE), 1, f"the worker died; {CONTINUE}"),
+        (KeyboardInterrupt(), 130, f"stopped; {CONTINUE}"),
+        (Stopped(signal.SIGTERM), 143, f"stopped; {CONTINUE}"),
+    ],
+)
+def test_an_early_end_is_one_line(capsys: pytest.CaptureFixture[str], error: BaseException, code: int, line: str):
+    with pytest.raises(SystemExit) as left, report_bad_input():
+        raise error
+    assert left.value.code == code
+    assert capsys.readouterr() == ("", f"fedcore: {line}\n")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_is_one_line_and_the_run_can_go_on(number: int, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as left, report_bad_input():
+        raise OSError(number, os.strerror(number), "blobs/a")
+    assert left.value.code == 1
+    assert capsys.readouterr().err == f"fedcore: blobs/a: no room to write: {os.strerror(number)}; {CONTINUE}\n"
+
+
+def test_a_file_without_room_ends_a_flow_in_a_line_and_leaves_no_part(tmp_path: Path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(Failed, match="a/b: no room to write"):
+            write_whole(tmp_path / "a" / "b", bytes(2000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not [*(tmp_path / "a").iterdir()]
+
+
+READ_BY_NOBODY = """
+from fedcore.pipeline.command import report_bad_input
+with report_bad_input():
+    {what}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "what",
+    ["print('row\\n' * 99999)", "print('row')", "print('row'); raise SystemExit", "import os; os.write(1, b'row')"],
+)
+def test_a_command_whose_reader_has_left_ends_quietly(what: str):
+    """As `| head` does; a short output is written as the command ends."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    call = [sys.executable, "-c", READ_BY_NOBODY.format(what=what)]
+    done = subprocess.run(call, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def broken() -> None:
+    json.loads("{")
+
+
+def cut_off() -> None:
+    raise BrokenPipeError(errno.EPIPE, "a worker's")
+
+
+@pytest.mark.parametrize(
+    ("fail", "last"),
+    [
+        (broken, "json.decoder.JSONDecodeError: Expecting property name"),
+        (cut_off, "BrokenPipeError: [Errno 32] a worker's"),
+        (partial(os.stat, "no such file"), "FileNotFoundError: [Errno 2] No such file or directory: 'no such file'"),
+    ],
+)
+def test_an_error_of_the_code_has_a_traceback(
+    fail: Callable[[], object], last: str, capsys: pytest.CaptureFixture[str]
+):
+    """It names the lines of the caller, and none of json."""
+    with pytest.raises(SystemExit) as left, report_bad_input():
+        fail()
+    said = capsys.readouterr().err
+    assert left.value.code == 1
+    assert said.splitlines()[-1].startswith(last)
+    assert "test_command.py" in said
+    assert "decoder.py" not in said
+
+
+def test_a_traceback_of_other_packages_alone_stays_whole():
+    error = ValueError("shape")
+    trace = None
+    try:
+        json.loads("{")
+    except json.JSONDecodeError as found:
+        trace = found.__traceback__.tb_next if found.__traceback__ else None
+    error.__traceback__ = trace
+    shorten_traceback(error)
+    assert len(traceback.extract_tb(error.__traceback__)) == len(traceback.extract_tb(trace)) > 1
+
+
+def test_signals_are_as_before_after_the_command():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    with report_bad_input():
+        assert signal.getsignal(signal.SIGTERM) not in before
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+PROGRAM = """
+import signal, time
+from fedcore.pipeline.command import report_bad_input
+with report_bad_input():
+    try:
+        print("ready", flush=True)
+        time.sleep(600)
+    finally:
+        print("tidied", flush=True)
+        {after}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("after", ["pass", "time.sleep(600)"])
+def test_a_signal_ends_a_command_tidily_and_a_second_one_at_once(number: signal.Signals, after: str):
+    command = [sys.executable, "-c", PROGRAM.format(after=after)]
+    with subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # nohup has the tests ignore SIGHUP
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.stdout.readline() == "tidied\n"
+        if after != "pass":
+            process.send_signal(number)
+        _, said = process.communicate(timeout=600)
+    assert process.returncode == 128 + number
+    assert said == ("" if after != "pass" else f"fedcore: stopped; {CONTINUE}\n")
+
+
+@pytest.mark.slow
+def test_a_signal_that_was_ignored_stays_ignored():
+    """nohup starts a command with SIGHUP ignored."""
+    program = (
+        "import os, signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "from fedcore.pipeline.command import report_bad_input\n"
+        "with report_bad_input():\n    os.kill(os.getpid(), signal.SIGHUP); print('on')"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert (said.returncode, said.stdout, said.stderr) == (0, "on\n", "")

@@ -1,0 +1,65 @@
+"""State files: written whole, healed where something else lies in their place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from project import ROOT
+
+from fedcore.pipeline.state import set_aside, write_whole
+
+
+def test_what_lies_in_the_place_of_a_file_is_set_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "a" / "kept").mkdir(parents=True)
+    write_whole(tmp_path / "a", b"new")
+    assert (tmp_path / "a").read_bytes() == b"new"
+    assert (tmp_path / "a.damaged" / "kept").is_dir()
+    write_whole(tmp_path / "a" / "b", b"deeper")
+    assert (tmp_path / "a" / "b").read_bytes() == b"deeper"
+    assert (tmp_path / "a.damaged1").read_bytes() == b"new"
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"fedcore: a is a folder, not a file; set aside as {tmp_path / 'a.damaged'}"
+    assert second == f"fedcore: a is a file, not a folder; set aside as {tmp_path / 'a.damaged1'}"
+
+
+def test_only_the_owner_may_read_a_state_file(tmp_path: Path):
+    write_whole(tmp_path / "a", b"")
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
+
+
+def test_nothing_is_overwritten_by_what_is_set_aside(tmp_path: Path):
+    for content in "abc":
+        (tmp_path / "x").write_text(content)
+        set_aside(tmp_path / "x", "is odd")
+    assert sorted(path.read_text() for path in tmp_path.iterdir()) == ["a", "b", "c"]
+
+
+def prepared(home: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from fedcore.pipeline.environment import prepare; prepare()"]
+    return subprocess.run(
+        command, env={"PYTHONPATH": str(ROOT), "FEDCORE_HOME": str(home)}, capture_output=True, text=True
+    )
+
+
+@pytest.mark.slow
+def test_a_damaged_state_is_set_aside_before_a_run(tmp_path: Path):
+    for name in ("journal.jsonl", "server.json", "mlflow.lock"):
+        (tmp_path / ".fedcore" / name).mkdir(parents=True)
+    for name in ("blobs", "flows"):
+        (tmp_path / ".fedcore" / name).write_text("text")
+    said = prepared(tmp_path)
+    assert said.returncode == 0
+    assert len(said.stderr.splitlines()) == 5
+    assert {path.suffix for path in (tmp_path / ".fedcore").iterdir()} == {".damaged"}
+    assert prepared(tmp_path).stderr == ""
+
+
+@pytest.mark.slow
+def test_a_state_that_is_no_folder_is_one_line(tmp_path: Path):
+    (tmp_path / ".fedcore").write_text("text")
+    said = prepared(tmp_path)
+    assert said.returncode == 1
+    assert said.stderr == f"fedcore: {tmp_path / '.fedcore'}: no folder for the cache (File exists)\n"

@@ -1,0 +1,121 @@
+"""The answer's box in the terminal, on the page, and as Markdown."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pandas as pd
+import pytest
+from comparisons import METHODS, WICKED, comparison, dot, sweep
+from rich.console import Console
+from tables import frame, rows
+
+from fedcore.report.answers import answer_numbers, brief, facts, markdown, study_answers
+from fedcore.report.page import html
+from fedcore.report.plots import Plots
+from fedcore.report.tables import score_table
+from fedcore.report.terminal import print_answers
+from fedcore.results.answer import Answer, Place, answers
+from fedcore.results.summary import summarise
+
+CONTROLS = frozenset(METHODS[-1:])
+
+
+def found(table: pd.DataFrame) -> dict[Place, Answer]:
+    return answers(table, CONTROLS)
+
+
+def printed(table: pd.DataFrame) -> str:
+    out = io.StringIO()
+    print_answers(found(table), Console(file=out, width=80))
+    return out.getvalue()
+
+
+@pytest.mark.slow
+def test_the_terminal_shows_each_settings_answer_in_80_columns():
+    table = comparison()[0]
+    text = printed(table)
+    assert max(map(len, text.splitlines())) <= 80
+    for (study, dataset, setting), answer in found(table).items():
+        assert f"{study}: {setting} ({dataset}): {answer.headline}" in text
+        for sentence in answer.sentences:
+            assert sentence in " ".join(text.split())
+
+
+@pytest.mark.slow
+def test_many_settings_are_counted_in_a_line():
+    text = printed(sweep(5))
+    assert len(text.splitlines()) == 2
+    assert re.match(r"study: .+ in \d of 5 settings", text)
+
+
+@pytest.mark.slow
+def test_the_box_stands_on_top_of_the_page():
+    table, summary = comparison()
+    given = found(table)
+    plots = Plots(dict.fromkeys(zip(summary["study"], summary["setting"], strict=True), dot()), {})
+    page = html(table, summary, {}, {}, plots=plots)
+    for answer in given.values():
+        box = page[page.index('<div class="answer"') :].replace("&#39;", "'")
+        assert f"<strong>{answer.headline}</strong>" in page[: page.index("</nav>")]
+        assert f"<strong>{answer.headline}</strong>" in box
+        for sentence in answer.sentences:
+            assert f"<p>{sentence}</p>" in box
+
+
+@pytest.mark.slow
+def test_markdown_and_page_show_names_as_they_are():
+    table = frame(
+        rows({WICKED: [[0.5], [0.5]], "a|b_c*": [[0.4], [0.4]]}, up=5.0), rows({"alone": [[0.1]] * 2}, up=0.0)
+    )
+    summary = summarise(table, pd.DataFrame(columns=["study", "setting", "method", "seed", "wall", "cpu"]), frozenset())
+    given = answers(table, frozenset())
+    text = markdown(study_answers(given)["study"], {"alpha=1": score_table(summary)})
+    assert WICKED not in text
+    assert "\\<script\\>" in text
+    line = next(line for line in text.splitlines() if "b\\_c" in line)
+    assert "a\\|b\\_c\\*" in line
+    cells = re.split(r"(?<!\\)\|", line)
+    assert len(cells) == len(re.split(r"(?<!\\)\|", next(x for x in text.splitlines() if x.startswith("| rank"))))
+    plots = Plots({("study", "alpha=1"): dot()}, {})
+    assert WICKED not in html(table, summary, {}, {}, plots=plots, answers=given)
+
+
+def test_numbers_and_facts_are_those_of_the_answer():
+    better = [[0.8, 0.7], [0.9, 0.7]]
+    table = pd.concat([
+        frame(
+            rows({"local_only": [[0.6, 0.6], [0.7, 0.6]]}, up=0.0, setting=setting), rows({"a": runs}, setting=setting)
+        )
+        for setting, runs in {"one": better, "two": [[0.7, 0.7], [0.8, 0.6]]}.items()
+    ])  # fmt: skip
+    given = answers(table, frozenset())
+    first, second = given.values()
+    assert facts(first) == [
+        ("77.5%", "right"), ("+15.0 ± 0.0", "points against training alone"), ("2 of 2", "devices helped, none hurt"),
+        ("300 B", "sent and received by a device"),
+    ]  # fmt: skip
+    assert second.advice.accuracy == pytest.approx(0.7)
+    assert brief(given).splitlines()[0] == (
+        "study: one: Use a: 77.5% right, +15.0 ± 0.0 points against training alone, 2 of 2 devices helped, none hurt, "
+        "300 B sent and received by a device"
+    )
+    assert brief(dict.fromkeys([*given][:1], first)).startswith("study: Use a: 77.5% right")
+    many = {("study", "digits", str(i)): first for i in range(4)}
+    assert brief(many) == "study: Use a in 4 of 4 settings.\n"
+    assert answer_numbers(given) == {"study": {"accuracy": 0.7375, "gain": 0.1125}}
+    alone = answers(table[table["seed"] == 0], frozenset())
+    assert [facts(one) for one in alone.values()] == [[], []]
+    assert brief(alone).splitlines()[1] == "study: two: Cannot say: at least two seeds are needed"
+    assert [*answer_numbers(alone)["study"]] == ["accuracy"]
+
+
+def test_facts_of_an_answer_that_recommends_no_method_name_the_best_one():
+    runs = {"a": [[0.5], [0.5]], "b": [[0.2], [0.2]]}
+    table = frame(rows(runs), rows({"local_only": [[0.6], [0.7]]}, up=0.0))
+    (alone,) = answers(table, frozenset()).values()
+    assert alone.headline == "Train alone"
+    assert facts(alone) == [
+        ("65.0%", "right when trained alone"), ("-15.0 ± 7.1", "points with a, the best way of combining"),
+    ]  # fmt: skip

@@ -1,0 +1,37 @@
+"""What a run would cost, in the terminal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+
+from rich.console import Console
+
+from fedcore.report.forecast import Expected, print_forecast
+
+ONE = Expected("code", "lmf", 1200, 200, 90.25, 3.5e6, 2e9, 40_000, 999, frozenset())
+
+
+def printed(*rows: Expected) -> list[list[str]]:
+    out = StringIO()
+    print_forecast(rows, Console(file=out, width=100))
+    return [line.split() for line in out.getvalue().splitlines() if line.strip()]
+
+
+def test_a_method_is_one_line_over_its_settings_and_seeds():
+    lines = printed(ONE, replace(ONE, flow=41_000), replace(ONE, method="code_ot", steps=5, cached=5, seconds=0.0))
+    assert ["code", "lmf", "2,400", "400", "180.5", "7.0", "MB", "4.0", "GB"] in lines
+    assert ["code", "code_ot", "5", "5", "0.0", "3.5", "MB", "2.0", "GB"] in lines
+    assert ["all", "2,405", "405", "180.5", "10.5", "MB", "6.0", "GB"] in lines
+    assert "41.0 kB in the flow's process, 999 B in a worker" in " ".join(lines[-3])
+    assert " ".join(lines[-1]) == "Starting, and writing the record, take some ten seconds more."
+
+
+def test_a_kind_of_step_that_has_no_time_is_named():
+    lines = printed(ONE, replace(ONE, study="dfl", unknown=frozenset({"train", "fuse"})))
+    assert [line[4] for line in lines if line[:2] in (["code", "lmf"], ["dfl", "lmf"])] == ["90.2", "90.2+"]
+    assert "+ not in the sum, since no such step has run here: fuse, train" in [" ".join(line) for line in lines]
+
+
+def test_nothing_to_run_is_no_error():
+    assert ["all", "0", "0", "0.0", "0", "B", "0", "B"] in printed()

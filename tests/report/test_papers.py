@@ -1,0 +1,91 @@
+"""The index of the papers' figures: what it shows, and that the committed one is that of the files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from asked import PARAMS, ROOT, refusal
+
+from fedcore.config.papers import Condition, Figure, Paper, Value, read_papers
+from fedcore.report.papers import index
+
+CLAIMS = """study,says,rule,of,where,verdict,numbers
+code_fig8,a,b,c,,holds,1
+code_fig8,a,b,c,,not tested,1
+code_fig8,a,b,c,,holds,1
+code_fig8,(ours) a,b,c,,holds,1
+code_fig8,(ours) a,b,c,,does not hold,1
+code_fig9,a,b,c,,does not hold,1
+"""
+
+PAPER = Paper(
+    conditions=[
+        Condition(
+            setting="pixels | bits", paper="not said", place="VII-A", ours=0.1307, why="as\nusual", effect=".87 not .73"
+        )
+    ],
+    figures=[
+        Figure(name="Fig. 1", shows="a drawing", status="nothing to run"),
+        Figure(
+            name="Fig. 8",
+            shows="accuracy",
+            status="part",
+            study="code_fig8",
+            command="python -m flows.federate study=code_fig8",
+            why="SGD: 40 min",
+            values=[
+                Value(what="LMF", paper=0.876, ours=0.861, spread=0.02, seeds=5, source="results/mine.csv"),
+                Value(what="CODE", paper=0.9),
+            ],
+        ),
+        Figure(name="Fig. 9", shows="epochs", status="not run", study="code_fig9", why="3 h"),
+    ],
+)
+
+
+def project(folder: Path) -> Path:
+    (folder / "docs" / "results").mkdir(parents=True)
+    (folder / "docs" / "results" / "mine.csv").write_text("a\n1\n")
+    (folder / "docs" / "results" / "some-claims.csv").write_text(CLAIMS)
+    (folder / "docs" / "code.md").write_text("# CODE\n")
+    return folder
+
+
+def test_every_figure_has_a_line_with_status_command_reason_and_verdicts(tmp_path: Path):
+    text = index({"code": PAPER}, project(tmp_path))
+    lines = text.splitlines()
+    assert "| [code](#code) | 0 | 1 | 1 | 1 |" in lines
+    assert "[The method and its studies](code.md)" in lines
+    assert "| Fig. 1 | a drawing | nothing to run |  |  |  |" in lines
+    command = "`python -m flows.federate study=code_fig8`"
+    counts = "2 hold, 1 not tested; ours: 1 hold, 1 do not ([some-claims](results/some-claims.csv))"
+    assert f"| Fig. 8 | accuracy | part | {command} | SGD: 40 min | {counts} |" in lines
+    assert (
+        "| Fig. 9 | epochs | not run | `code_fig9` | 3 h | 1 do not ([some-claims](results/some-claims.csv)) |" in lines
+    )
+
+
+def test_values_and_conditions_stand_beside_the_papers(tmp_path: Path):
+    lines = index({"code": PAPER}, project(tmp_path)).splitlines()
+    ours = "0.861 ± 0.02 (5 seeds) | -0.015 | within 3 sd | [mine.csv](results/mine.csv)"
+    assert f"| Fig. 8 | LMF | 0.876 | {ours} |" in lines
+    assert "| Fig. 8 | CODE | 0.9 |  |  | not measured |  |" in lines
+    assert "| pixels \\| bits | not said | VII-A | 0.1307 | as usual | .87 not .73 |" in lines
+
+
+def test_a_source_may_be_named_from_the_projects_root(tmp_path: Path):
+    whole = project(tmp_path)
+    value = Value(what="LMF", paper=1.0, ours=1.0, source="docs/results/mine.csv")
+    paper = Paper(figures=[Figure(name="F", shows="?", status="run", command="x", values=[value])])
+    assert "[mine.csv](results/mine.csv)" in index({"code": paper}, whole)
+    (whole / "docs/results/mine.csv").unlink()
+    assert refusal(index, {"code": paper}, whole) == "papers: LMF: source 'docs/results/mine.csv' does not exist"
+
+
+def test_without_papers_the_page_says_so(tmp_path: Path):
+    assert index({}, tmp_path).endswith("No paper has an entry yet.\n")
+
+
+def test_the_committed_index_is_that_of_the_papers():
+    """If not: python -m flows.compare papers."""
+    assert (ROOT / "docs/papers.md").read_text() == index(read_papers(PARAMS["studies"], ROOT), ROOT)

@@ -1,0 +1,133 @@
+"""The preview of a user's data, before anything is computed."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from asked import copied
+from PIL import Image
+from rich.console import Console
+
+from fedcore.config.request import Job
+from fedcore.config.settings import Setting
+from fedcore.config.studies import grid_points
+from fedcore.partition import partition
+from fedcore.report.preview import print_preview, show_own
+from fedcore.types import InputError
+
+
+def preview(tolerant: bool = False, **changes: Any) -> str:
+    """Return the preview of study mine with settings of data; one of federation has the prefix federation__."""
+    named = {key.replace("__", ".") if "__" in key else f"data.{key}": value for key, value in changes.items()}
+    (setting,) = grid_points(copied(), "mine", "small", named)
+    out = io.StringIO()
+    print_preview(setting, 0, tolerant, Console(file=out, width=100))
+    return out.getvalue()
+
+
+def job(study: str, settings: list[Setting], seed: int) -> Job:
+    return Job(study=study, title=study, size="small", seed=seed, settings=settings, show=(), optional=False)
+
+
+@pytest.fixture
+def plants(tmp_path: Path) -> Path:
+    """Six sites, 12 numbers of unequal scale, a text column, 5 % missing cells, a label of strings."""
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame(rng.normal(0, 1, (300, 12)), columns=[f"s{i:02d}" for i in range(12)])
+    rows["s03"] *= 1500
+    rows["model"] = rng.choice(["A1", "B2", "C3"], 300)
+    rows = rows.mask(rng.random(rows.shape) < 0.05)
+    rows["unit"] = "C"
+    rows["site"] = np.repeat([f"plant_{name}" for name in "ABCDEF"], 50)
+    rows["fault"] = np.where(np.arange(300) % 4, "none", "leak")
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    return tmp_path / "t.csv"
+
+
+def test_a_run_gets_what_the_preview_has_read_and_divided(plants: Path):
+    words = {"data.name": "table", "data.path": str(plants), "data.label": "fault", "data.device": "site"}
+    words |= {"data.missing": "median", "federation.partition": "by_device"}
+    settings = [*grid_points(copied(), "mine", "small", words)]
+    shown = show_own([job("mine", settings, 5)])
+    assert [*shown.datasets] == [settings[0].source]
+    assert [*shown.partitions] == [(settings[0].source, settings[0].division, 5)]
+    (dataset,), (divided,) = shown.datasets.values(), shown.partitions.values()
+    way = {"name" if key == "partition" else key: value for key, value in settings[0].federation.items()}
+    again = partition(dataset, seed=5, **{key: value for key, value in way.items() if key != "scale"})
+    assert np.array_equal(divided.indices, again.indices)
+    assert np.array_equal(divided.sizes, again.sizes)
+    assert divided.names == again.names
+    other = grid_points(copied(), "mine", "small", {**words, "federation.shared_test": 0.3})
+    assert next(iter(other)).division != settings[0].division
+
+
+def test_data_that_are_not_a_users_own_are_not_shown():
+    settings = [*grid_points(copied(), "code", "small", {})]
+    shown = show_own([job("code", settings, 0)])
+    assert not shown.datasets
+    assert not shown.partitions
+
+
+def test_a_preview_says_what_is_used_and_what_is_not(plants: Path):
+    text = preview(name="table", path=str(plants), label="fault", device="site", missing="median")
+    gaps = pd.read_csv(plants).drop(columns=["unit", "site", "fault"]).isna().sum()
+    assert "300 examples, 13 of 14 columns, 15 inputs, 2 classes of fault, 6 devices, 60 shared" in text
+    for name, count in gaps.items():
+        assert f"{count} ({count / 300:.1%})" in next(line for line in text.splitlines() if line.startswith(f"{name} "))
+    assert "left out: unit, the same value in every row: 'C'" in text
+    assert f"missing: {gaps.sum()} cells; a number is filled with the median" in text
+    assert "scales: spans " in text
+    assert "federation.scale=device is suggested" in text
+    lines = [line.split() for line in text.splitlines() if line.startswith("plant_")]
+    assert len(lines) == 6
+    assert all(int(leak) + int(none) == 100 for *_, leak, none in lines)
+    assert len(text.splitlines()) <= 40
+
+
+def test_gaps_are_shown_before_they_are_refused(plants: Path):
+    given = {"name": "table", "path": str(plants), "label": "fault", "device": "site"}
+    assert "a run needs data.missing=median or data.missing=drop" in preview(tolerant=True, **given)
+    with pytest.raises(InputError, match=r"the cell is missing \(\d+ in 13 columns\); set data.missing=median"):
+        preview(**given)
+    assert "rows with a missing cell are dropped" in preview(missing="drop", **given)
+
+
+def test_scaled_data_need_no_advice_on_scales(plants: Path):
+    given = {"name": "table", "path": str(plants), "label": "fault", "device": "site", "missing": "median"}
+    assert "scales" not in preview(federation__scale="device", **given)
+
+
+def test_a_wide_table_of_many_devices_fits_40_lines(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame(rng.normal(0, 1, (1200, 60)) * 10.0 ** rng.integers(-3, 4, 60)).add_prefix("column number ")
+    rows = rows.mask(rng.random(rows.shape) < 0.01)
+    for i in range(9):
+        rows[f"text {i}"] = [f"{i}-{k}" for k in range(1200)]
+    rows["row"] = range(1200)
+    rows["who"] = np.arange(1200) % 40
+    rows["y"] = np.arange(1200) // 40 % 12
+    rows.to_parquet(tmp_path / "t.parquet")
+    text = preview(name="table", path=str(tmp_path / "t.parquet"), label="y", device="who", missing="median")
+    assert len(text.splitlines()) <= 40
+    assert max(map(len, text.splitlines())) <= 100
+    assert "... and 48 more columns" in text
+    assert "... and 6 more columns left out" in text
+    assert "... and 32 more devices" in text
+    assert "6 more classes" in text
+    assert "data.ignore=[row]" in text
+
+
+def test_pictures_have_a_preview_too(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    for name in ("circle", "square"):
+        (tmp_path / name).mkdir()
+        for i in range(30):
+            Image.fromarray(rng.integers(0, 255, (9, 9, 3), dtype=np.uint8)).save(tmp_path / name / f"{i}.png")
+    text = preview(name="image_folder", path=str(tmp_path), size=8, federation__devices=3, federation__min_size=5)
+    assert "60 examples, 3 x 8 x 8 numbers each, 2 classes, 3 devices, 12 shared test examples" in text.splitlines()
+    assert text.count("device-0") == 3

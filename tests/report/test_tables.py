@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import io
+
+import pandas as pd
+import pytest
+from comparisons import LINKS, add_links, comparison
+from tables import frame, rows
+
+from fedcore.report.tables import cells, csv, links
+from fedcore.results.summary import COLUMNS
+
+
+def test_csv_reads_back():
+    summary = comparison()[1]
+    text = csv(summary)
+    back = pd.read_csv(io.StringIO(text))
+    assert list(back.columns) == COLUMNS
+    assert text == csv(summary)
+    pd.testing.assert_series_equal(back["test_mean"], summary["test_mean"], rtol=1e-5)
+    assert back["rank"].isna().tolist() == summary["control"].tolist()
+
+
+def test_links_are_means_over_targets_and_sums_over_devices():
+    found = links(add_links(frame(rows({"a": [[0.8] * 3] * 2, "b": [[0.5] * 3] * 2})), LINKS))
+    means = {method: {name: mean for name, (mean, _) in row.items()} for method, row in found.items()}
+    assert means["a"] == pytest.approx({"accuracy": 70, "target": 1.5, "energy": 3, "share": 25})
+    assert means["b"] == pytest.approx({"accuracy": 35, "target": 2, "energy": 12, "share": 100})
+    assert found["a"]["accuracy"][1] == pytest.approx(200**0.5)
+
+
+def test_the_cost_of_an_answer_is_shown_where_methods_differ_in_it():
+    summary = comparison()[1]
+    place = summary[summary["setting"] == summary["setting"].iloc[0]].copy()
+    assert "macs" not in cells(place)[0]
+    place["nets_run"], place["macs"] = 1.0, 52544.0
+    assert "macs" not in cells(place)[0]
+    place.loc[place.index[0], ["nets_run", "macs"]] = [16.0, 16 * 52544.0]
+    heads, lines = cells(place)
+    assert [heads["nets_run"], heads["macs"]] == ["nets\nrun", "multiplications\nper example"]
+    assert [lines[0][cost].text for cost in ("nets_run", "macs")] == ["16", "840,704"]
+    assert [lines[1][cost].text for cost in ("nets_run", "macs")] == ["1", "52,544"]
