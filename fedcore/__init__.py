@@ -57,15 +57,15 @@ if TYPE_CHECKING:
     from fedcore.types import Update as Update
 
 _PLACES = {
+    "api.federation": ["federate", "net"],
+    "api.runs": ["compare", "method", "run"],
     "builders": ["control", "trains"],
+    "core.aggregation": ["by_size", "evenly", "mean"],
+    "core.messages": ["initial_messages", "received_model", "to_everyone"],
+    "core.training": ["Training", "train"],
     "data": ["Dataset", "load"],
     "data.arrays": ["from_arrays"],
-    "division": ["federate", "net"],
-    "local": ["Training", "train"],
-    "messages": ["initial_messages", "received_model", "to_everyone"],
-    "mixing": ["by_size", "evenly", "mean"],
     "results.claims": ["Claim", "Gate"],
-    "runs": ["compare", "method", "run"],
     "types": [
         "Amount", "Count", "Data", "Device", "Federation", "Fraction", "InputError", "Message", "Method", "Model",
         "Net", "Positive", "Share", "Splits", "Stage", "StepId", "Turn", "Update",

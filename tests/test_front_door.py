@@ -208,7 +208,7 @@ def test_results_are_shown_by_their_accuracies():
 # names
 
 
-@pytest.mark.parametrize("name", [*METHODS, *PARTITIONS, *sorted(set(NETS) - {"cells"})])
+@pytest.mark.parametrize("name", [*METHODS, *PARTITIONS, *sorted(set(NETS))])
 def test_every_method_way_and_net_is_a_function_of_the_package(name: str):
     made = getattr(fc, name)
     assert made.__name__ == name
@@ -376,7 +376,7 @@ def said(code: str, *paths: Path) -> str:
 @pytest.mark.slow
 def test_dir_lists_public_names_alone_and_each_is_there():
     out = said("import fedcore as fc; print(*dir(fc)); [getattr(fc, name) for name in dir(fc)]", ROOT)
-    assert set(out.split()) == {*fc.__all__, *METHODS, *PARTITIONS, *NETS} - {"cells"}
+    assert set(out.split()) == {*fc.__all__, *METHODS, *PARTITIONS, *NETS}
 
 
 def test_the_package_alone_imports_no_library():

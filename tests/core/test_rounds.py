@@ -350,7 +350,7 @@ def err(server, updates, turn, *, wrong):
 def test_a_wrong_result_of_the_server_is_refused_in_one_line(wrong):
     spoilt = plays((Stage(partial(train, training=SGD), partial(err, wrong=wrong), 2),))
     words = WRONG[wrong][1]
-    with pytest.raises(InputError, match=f"^{words}" if words.startswith("the") else f"^test_rounds:err: {words}"):
+    with pytest.raises(InputError, match=f"^{words}" if words.startswith("the") else f"^{__name__}:err: {words}"):
         last(spoilt, federation())
 
 

@@ -27,9 +27,8 @@ def fedprox(
     Departure: a device does `training.epochs` epochs; the paper lets it stop at any inexact minimum.
     """
     require_equal(nets)
-    stage = Stage(
-        partial(train_near, training=training, mu=mu), partial(average_models, mixing=robust), rounds, fraction
-    )
+    combine = partial(average_models, mixing=robust)
+    stage = Stage(partial(train_near, training=training, mu=mu), combine, rounds, fraction)
     return Method(partial(initial_messages, common=common), (stage,), received_model)
 
 
