@@ -351,7 +351,7 @@ def test_a_builder_must_return_a_method(digits: fc.Dataset):
         return rounds
 
     fed = fc.federate(digits, fc.iid(), devices=2, net=fc.mlp(4))
-    with pytest.raises(fc.InputError, match=r"^test_front_door:.*number: must return a Method, returned int "):
+    with pytest.raises(fc.InputError, match=rf"^{__name__}:.*number: must return a Method, returned int "):
         fc.run(fc.method(number), fed, progress=False)
 
 
