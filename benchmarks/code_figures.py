@@ -25,7 +25,7 @@ from torch import Tensor
 
 import fedcore as fc
 from fedcore.methods.code.report import partners
-from fedcore.methods.code.transport import Plan, cost, solve, uniform
+from fedcore.methods.code.transport import Plan, Transport, cost, solve_transport, uniform
 from fedcore.report.figures import png
 from fedcore.report.figures.code import shares_of_mass
 
@@ -62,7 +62,7 @@ def timed(C: Tensor, reg: float, tol: float, cap: int) -> tuple[Plan, float]:
 def clock(C: Tensor, solver: str, reg: float, tol: float, cap: int) -> tuple[Plan, float]:
     """Solve the problem once; return the plan and the seconds."""
     even, begin = uniform(len(C)), time.perf_counter()
-    plan = solve(C, even, even, solver=solver, reg=reg, tol=tol, max_iterations=cap)
+    plan = solve_transport(C, even, even, Transport(solver, reg, tol, cap))
     return plan, time.perf_counter() - begin
 
 
@@ -105,9 +105,7 @@ def main() -> None:
     table.to_csv(results / "code-fig6-mnist.csv", index=False, float_format="%.6g")
     (pictures / "code-fig6-mnist.png").write_bytes(png(figure_6(table)))
     even = uniform(len(C))
-    plans = {
-        f"lambda {reg:g}": solve(C, even, even, solver="newton", reg=reg, tol=1e-7, max_iterations=200) for reg in SHOWN
-    }
+    plans = {f"lambda {reg:g}": solve_transport(C, even, even, Transport(reg=reg, max_iterations=200)) for reg in SHOWN}
     for name, plan in plans.items():
         print(f"Fig. 7, {name}: a unit's mass goes to {partners(plan):.3g} units in effect")
     (pictures / "code-fig7-mnist.png").write_bytes(

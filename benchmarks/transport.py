@@ -48,7 +48,7 @@ def solvers(C: Tensor, reg: float) -> dict[str, Callable[[], np.ndarray]]:
     a = b = transport.uniform(UNITS)
 
     def ours(name: str) -> Callable[[], np.ndarray]:
-        return lambda: transport.solve(C, a, b, solver=name, reg=reg, tol=TOL, max_iterations=CAPS[name]).plan.numpy()
+        return lambda: transport.solve_transport(C, a, b, transport.Transport(name, reg, TOL, CAPS[name])).plan.numpy()
 
     def theirs(name: str) -> Callable[[], np.ndarray]:
         settings = {"method": name, "numItermax": POT_CAPS[name], "stopThr": TOL, "warn": False}

@@ -15,6 +15,7 @@ from scenarios import Own, documented
 
 from fedcore import nets
 from fedcore.methods.code.fusion import align, units
+from fedcore.methods.code.transport import Transport
 from fedcore.types import Net
 
 DEVICES = 4
@@ -111,7 +112,7 @@ def test_the_documented_tables_undo_a_shuffle(shown: str, name: str):
             if label:
                 x = shuffled[leaf].movedim(axis, 0).unflatten(0, (widths[label], -1))
                 shuffled[leaf] = x.flip(0).flatten(0, 1).movedim(0, axis)
-    aligned, plans = align(shuffled, target, net.table, solver="exact", reg=0.01, tol=1e-7, max_iterations=100, p=1)
+    aligned, plans = align(shuffled, target, net.table, Transport("exact"))
     assert set(plans) == {label for labels in net.table.values() for label in labels if label}
     for leaf, x in target.items():
         torch.testing.assert_close(aligned[leaf], x)

@@ -13,6 +13,7 @@ from torch import nn
 from fedcore import nets
 from fedcore.core.training import Training, predict, train
 from fedcore.methods.code.fusion import align
+from fedcore.methods.code.transport import Transport
 from fedcore.nets.tables import table
 from fedcore.types import Data, Device, InputError, Message, Splits, StepId
 
@@ -119,7 +120,7 @@ def test_its_table_is_an_attribute():
     order = torch.tensor([3, 1, 4, 0, 2])
     shuffled = params | {leaf: params[leaf][order] for leaf in ("one.weight", "one.bias")}
     shuffled["two.weight"] = params["two.weight"][:, order]
-    found, _ = align(shuffled, params, net.table, solver="exact", reg=0.01, tol=1e-7, max_iterations=9, p=1)
+    found, _ = align(shuffled, params, net.table, Transport("exact"))
     torch.testing.assert_close(found, params, rtol=0, atol=1e-6)
 
 

@@ -12,12 +12,12 @@ from typing import Literal, TypeAlias
 
 from fedcore.core.messages import received_model
 from fedcore.core.training import Training
-from fedcore.methods.code.fusion import Options, code
+from fedcore.methods.code.fusion import code
 from fedcore.methods.code.ranking import Exam, begin, rank_ascending, train_for_exam
 from fedcore.methods.code.report import FIGURES, report
-from fedcore.methods.code.transport import Solver
+from fedcore.methods.code.transport import Transport
 from fedcore.methods.code.widths import common_axes, fit_widths
-from fedcore.types import Axes, Count, Message, Method, Net, Params, Positive, Report, Turn, Update
+from fedcore.types import Axes, Count, Message, Method, Net, Params, Report, Turn, Update
 
 Order: TypeAlias = Literal["ascending", "descending"]
 
@@ -30,21 +30,21 @@ def code_ot(
     shots: Count = 1,
     order: Order = "ascending",
     exam: Exam = "classes",
-    solver: Solver = "newton",
-    reg: Positive = 0.01,
-    tol: Positive = 1e-7,
-    max_iterations: Count = 10000,
-    p: Literal[1, 2] = 1,
+    transport: Transport,
 ) -> Method:
-    """Build CODE.
+    """Build CODE. Devices' nets may differ in widths.
 
-    shots: communication rounds; after the first, devices train on from the fused model (Fig. 10). order: in which the
-    models are folded; the last one counts half. exam: what orders them. solver, reg (lambda), tol (epsilon),
-    max_iterations, p: see fedcore.methods.code.transport. Devices' nets may differ in widths; raises InputError for one
-    without an axes table.
+    Args:
+        shots: communication rounds, from 1. After the first, devices train on from the fused model (Fig. 10).
+        order: the order of accuracy in which models are folded; the last one counts half. "ascending" is Algorithm 1's.
+        exam: what models are ranked by: "classes", the accuracies on each class that devices report; "validation", on
+            their own validation examples; or "test", on the server's test set, as in the paper.
+        transport: how units are matched.
+
+    Raises:
+        InputError: for a net without an axes table, and for nets of different depth or kind.
     """
-    options = Options(solver=solver, reg=reg, tol=tol, max_iterations=max_iterations, p=p)
-    combine = partial(fuse, nets=nets, axes=common_axes(nets), order=order, options=options)
+    combine = partial(fuse, nets=nets, axes=common_axes(nets), order=order, transport=transport)
     # The first shot is a stage of its own: its training is the one that every one-shot method shares.
     first = train_for_exam(training, combine, exam)
     stages = (first, replace(first, rounds=shots - 1))
@@ -59,13 +59,13 @@ def fuse(
     nets: Mapping[str, Net],
     axes: Axes,
     order: Order,
-    options: Options,
+    transport: Transport,
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Sort the models and fold them into one; report the transport plans."""
     names = rank_ascending(server, updates, nets)
     if order == "descending":
         names.reverse()
     models = {name: updates[name].params for name in names}
-    fused, plans = code(list(models.values()), axes, **options)
-    messages = fit_widths(fused, models, nets, turn.names, axes, options)
+    fused, plans = code(list(models.values()), axes, transport)
+    messages = fit_widths(fused, models, nets, turn.names, axes, transport)
     return server, messages, report(dict(zip(names[1:], plans, strict=True)))

@@ -26,35 +26,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
-from fedcore.methods.code.transport import Plan, cost, solve, uniform
+from fedcore.methods.code.transport import Plan, Transport, cost, solve_transport, uniform
 from fedcore.types import Axes, InputError, Params
 
 STATISTICS = ("running_mean", "running_var")
 """PyTorch's names of a norm's buffers."""
 
 
-class Options(TypedDict):
-    """How units are matched: a solver of `transport.SOLVERS`, its lambda, tolerance and cap, and the cost's order."""
-
-    solver: str
-    reg: float
-    tol: float
-    max_iterations: int
-    p: float
-
-
-ONE_TO_ONE = Options(solver="exact", reg=1.0, tol=1e-7, max_iterations=1, p=1)
+ONE_TO_ONE = Transport(solver="exact")
 """Each unit goes to one other, so that sums over units' outputs can be moved with them."""
 
 
-def align(
-    model: Params, target: Params, axes: Axes, *, solver: str, reg: float, tol: float, max_iterations: int, p: float
-) -> tuple[Params, dict[str, Plan]]:
+def align(model: Params, target: Params, axes: Axes, transport: Transport) -> tuple[Params, dict[str, Plan]]:
     """Return the model in the units of the target, and the plan of every label.
 
     The result has the target's shapes and the model's function as far as the plans are permutations or splits.
@@ -74,9 +61,7 @@ def align(
             raise InputError(f"axes: {label!r} depends on labels further down, list the leaves in forward order")
         x = torch.cat([moved[leaf].reshape(n, -1) for leaf in ready], 1)
         y = torch.cat([target[leaf].reshape(m, -1) for leaf in ready], 1)
-        plans[label] = solve(
-            cost(x, y, p), uniform(n), uniform(m), solver=solver, reg=reg, tol=tol, max_iterations=max_iterations
-        )
+        plans[label] = solve_transport(cost(x, y, transport.p), uniform(n), uniform(m), transport)
         T = plans[label].plan
         for leaf, names in axes.items():
             for axis, name in enumerate(names):
@@ -109,7 +94,7 @@ def average(a: Params, b: Params, weight: float = 0.5) -> Params:
     return {leaf: (1 - weight) * a[leaf] + weight * x if x.is_floating_point() else x for leaf, x in b.items()}
 
 
-def code(models: Sequence[Params], axes: Axes, **options: Unpack[Options]) -> tuple[Params, list[dict[str, Plan]]]:
+def code(models: Sequence[Params], axes: Axes, transport: Transport) -> tuple[Params, list[dict[str, Plan]]]:
     """Fold the models into one (CODE, Algorithm 1): align the result so far to the next model and average the two.
 
     models in ascending order of accuracy: the last counts 1/2, the one before 1/4, ..., the first two alike. Returns
@@ -117,7 +102,7 @@ def code(models: Sequence[Params], axes: Axes, **options: Unpack[Options]) -> tu
     """
     fused, plans = models[0], []
     for target in models[1:]:
-        aligned, plan = align(fused, target, axes, **options)
+        aligned, plan = align(fused, target, axes, transport)
         fused = average(aligned, target)
         plans.append(plan)
     return fused, plans
@@ -129,7 +114,7 @@ def fold_without_alignment(models: Sequence[Params]) -> Params:
 
 
 def lmf(
-    models: Sequence[Params], axes: Axes, *, reference: int, **options: Unpack[Options]
+    models: Sequence[Params], axes: Axes, transport: Transport, *, reference: int
 ) -> tuple[Params, list[dict[str, Plan]]]:
     """Layer-wise model fusion (Singh and Jaggi 2020, the paper's [54]): align all to one model and take the mean.
 
@@ -138,7 +123,7 @@ def lmf(
     reference itself stays as it is. Returns the mean and every model's plans (none for the reference).
     """
     target = models[reference]
-    aligned = [(model, {}) if model is target else align(model, target, axes, **options) for model in models]
+    aligned = [(model, {}) if model is target else align(model, target, axes, transport) for model in models]
     return mean([model for model, _ in aligned], target), [plans for _, plans in aligned]
 
 

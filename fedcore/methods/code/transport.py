@@ -5,7 +5,8 @@ r"""Optimal transport between two weighted sets of units.
     Omega(T) = -sum_ij T_ij (log T_ij - 1)                                        (eq. 7)
 
 C (n, m) costs, a (n,) and b (m,) positive weights that sum to one, T (n, m); everything in float64. The answer has the
-form T = diag(e^(f/lambda)) exp(-C/lambda) diag(e^(g/lambda)) (eq. 11). `solve` checks its input and calls a solver:
+form T = diag(e^(f/lambda)) exp(-C/lambda) diag(e^(g/lambda)) (eq. 11). `solve_transport` checks the problem and calls
+a solver:
 
 newton      the default: the semi-dual by damped Newton steps along a decreasing lambda
 sinkhorn    the paper's Algorithm 2
@@ -25,10 +26,44 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedcore.types import InputError
+from fedcore.types import Count, InputError, Positive
+
+Solver: TypeAlias = Literal["newton", "sinkhorn", "exact", "identity"]
 
 SHARPEST = 1e-8
 """Smallest lambda / max C that `newton` tells from zero: float64 places exp((g - C) / lambda) to 2e-16 / SHARPEST."""
+
+
+@dataclass(frozen=True)
+class Transport:
+    """Settings of the alignment of units.
+
+    Args:
+        solver: "newton", "sinkhorn" (the paper's Algorithm 2), "exact" (lambda = 0) or "identity" (no alignment).
+        reg: lambda of (6), in units of the cost, above 0.
+        tol: epsilon, the violation of the marginals (27) at which a solver stops, in [0, 2]; Algorithm 2, line 3.
+        max_iterations: cap on a solver's steps (half-steps of Algorithm 2, Newton steps), from 1.
+        p: power of the distance between two units, 1 as printed in (24), or 2 as in Table II and (4).
+
+    Raises:
+        InputError: for a value out of range.
+    """
+
+    solver: Solver = "newton"
+    reg: Positive = 0.01
+    tol: Positive = 1e-7
+    max_iterations: Count = 10000
+    p: Literal[1, 2] = 1
+
+    def __post_init__(self) -> None:
+        if self.solver not in SOLVERS:
+            raise InputError(f"solver: {self.solver!r} is unknown, allowed are {', '.join(SOLVERS)}")
+        if not 0 < self.reg < inf:
+            raise InputError(f"reg: {self.reg} is not allowed, it must be positive and finite")
+        if not 0 < self.tol < inf:
+            raise InputError(f"tol: {self.tol} is not allowed, it must be positive and finite")
+        if self.max_iterations < 1:
+            raise InputError(f"max_iterations: {self.max_iterations} is not allowed, it must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -77,7 +112,7 @@ def bound(cost: Tensor, a: Tensor, b: Tensor, reg: float, tol: float) -> float:
     return 2 + 4 * radius / tol
 
 
-def sinkhorn(cost: Tensor, a: Tensor, b: Tensor, *, reg: float, tol: float, max_iterations: int) -> Plan:
+def sinkhorn(cost: Tensor, a: Tensor, b: Tensor, settings: Transport) -> Plan:
     r"""Algorithm 2: scale rows and columns in turn, in the log domain; iterations counts half-steps t.
 
     f <- f + lambda (log a - log T 1),  t even                                    (eq. 28)
@@ -91,6 +126,7 @@ def sinkhorn(cost: Tensor, a: Tensor, b: Tensor, *, reg: float, tol: float, max_
     epsilon is the tolerance of (27) alone. Definition 1 allows the cost as much, but the solution of (6) for a fixed
     lambda costs more than the least, however small epsilon is: `excess` tells by how much.
     """
+    reg, max_iterations = settings.reg, settings.max_iterations
     kernel = -cost / reg
     if not kernel.isfinite().all():
         raise InputError(f"reg: {reg} is too small for costs up to {cost.max().item():.3g}, allowed with solver newton")
@@ -100,15 +136,14 @@ def sinkhorn(cost: Tensor, a: Tensor, b: Tensor, *, reg: float, tol: float, max_
         logT = kernel + duals[0][:, None] + duals[1]
         marginal = logT.logsumexp(1 - side)
         violation = (marginal.exp() - logs[side].exp()).abs().sum()
-        if t == max_iterations or (t > 0 and violation <= tol):
+        if t == max_iterations or (t > 0 and violation <= settings.tol):
             break
         duals[side] += logs[side] - marginal
-    found = _plan(logT.exp(), t, cost, a, b, reg, tol)
-    least = exact(cost, a, b, reg=reg, tol=tol, max_iterations=max_iterations)
-    return replace(found, excess=((found.plan - least.plan) * cost).sum().item())
+    plan, least = _plan(logT.exp(), t, cost, a, b, settings), exact(cost, a, b, settings)
+    return replace(plan, excess=((plan.plan - least.plan) * cost).sum().item())
 
 
-def newton(cost: Tensor, a: Tensor, b: Tensor, *, reg: float, tol: float, max_iterations: int) -> Plan:
+def newton(cost: Tensor, a: Tensor, b: Tensor, settings: Transport) -> Plan:
     r"""Maximise the semi-dual over g by damped Newton steps; iterations counts them (cap: max_iterations).
 
     T_ij = a_i softmax_j((g_j - C_ij) / lambda)            rows are exact, f is eliminated
@@ -125,11 +160,12 @@ def newton(cost: Tensor, a: Tensor, b: Tensor, *, reg: float, tol: float, max_it
     Below lambda = SHARPEST * max C the plan is `exact`'s: it meets the marginals, and its objective exceeds the
     smallest by at most lambda log(min(n, m)), which float64 does not resolve. Works on the smaller side.
     """
+    reg, tol, max_iterations = settings.reg, settings.tol, settings.max_iterations
     if reg < SHARPEST * cost.max().item():
-        return exact(cost, a, b, reg=reg, tol=tol, max_iterations=max_iterations)
+        return exact(cost, a, b, settings)
     if len(a) < len(b):
-        flipped = newton(cost.T.contiguous(), b, a, reg=reg, tol=tol, max_iterations=max_iterations)
-        return _plan(flipped.plan.T, flipped.iterations, cost, a, b, reg, tol)
+        flipped = newton(cost.T.contiguous(), b, a, settings)
+        return _plan(flipped.plan.T, flipped.iterations, cost, a, b, settings)
 
     def plan(g: Tensor) -> tuple[Tensor, Tensor]:
         T = torch.softmax((g - cost) / lam, 1).mul_(a[:, None])
@@ -161,34 +197,32 @@ def newton(cost: Tensor, a: Tensor, b: Tensor, *, reg: float, tol: float, max_it
                     break
                 delta *= 10
         if lam == reg:
-            return _plan(T, steps, cost, a, b, reg, tol)
+            return _plan(T, steps, cost, a, b, settings)
         lower = max(lam / 3, reg)
         slope = (g - before[1]) / (lam - before[0])
         before, g, lam = (lam, g), g + slope * (lower - lam), lower
 
 
-def exact(cost: Tensor, a: Tensor, b: Tensor, *, reg: float, tol: float, max_iterations: int) -> Plan:
+def exact(cost: Tensor, a: Tensor, b: Tensor, settings: Transport) -> Plan:
     """Return a plan of least cost (problem P0, eq. 3) by POT's network simplex.
 
-    reg and max_iterations are not used; iterations is 0, as the simplex does not report its pivots. Among tied plans
+    lambda and the cap are not used; iterations is 0, as the simplex does not report its pivots. Among tied plans
     it returns one vertex, so that n = m units with equal weights are matched one to one.
     """
     import ot  # takes a second, and only this solver needs it
 
     plan = ot.emd(a.numpy(), b.numpy(), cost.numpy(), numItermax=100_000_000)
-    return _plan(torch.from_numpy(plan), 0, cost, a, b, reg, tol)
+    return _plan(torch.from_numpy(plan), 0, cost, a, b, settings)
 
 
-def identity(cost: Tensor, a: Tensor, b: Tensor, *, reg: float, tol: float, max_iterations: int) -> Plan:
+def identity(cost: Tensor, a: Tensor, b: Tensor, settings: Transport) -> Plan:
     """Return diag(a): unit i goes to unit i. For comparison with methods that do not align."""
     if len(a) != len(b):
         raise InputError(f"solver: identity cannot align {len(a)} units to {len(b)}, allowed are equal widths")
-    return _plan(torch.diag(a), 0, cost, a, b, reg, tol)
+    return _plan(torch.diag(a), 0, cost, a, b, settings)
 
 
-Solver: TypeAlias = Literal["newton", "sinkhorn", "exact", "identity"]
-
-SOLVERS: dict[str, Callable[..., Plan]] = {
+SOLVERS: dict[str, Callable[[Tensor, Tensor, Tensor, Transport], Plan]] = {
     "newton": newton,
     "sinkhorn": sinkhorn,
     "exact": exact,
@@ -196,16 +230,8 @@ SOLVERS: dict[str, Callable[..., Plan]] = {
 }
 
 
-def solve(cost: Tensor, a: Tensor, b: Tensor, *, solver: str, reg: float, tol: float, max_iterations: int) -> Plan:
-    """Check the problem and solve it. cost (n, m) >= 0; a (n,) and b (m,) > 0, each summing to one; reg = lambda."""
-    if solver not in SOLVERS:
-        raise InputError(f"solver: {solver!r} is unknown, allowed are {', '.join(SOLVERS)}")
-    if not 0 < reg < inf:
-        raise InputError(f"reg: {reg} is not allowed, it must be positive and finite")
-    if not 0 < tol < inf:
-        raise InputError(f"tol: {tol} is not allowed, it must be positive and finite")
-    if max_iterations < 1:
-        raise InputError(f"max_iterations: {max_iterations} is not allowed, it must be at least 1")
+def solve_transport(cost: Tensor, a: Tensor, b: Tensor, settings: Transport) -> Plan:
+    """Check the problem and solve it. cost (n, m) >= 0; a (n,) and b (m,) > 0, each summing to one."""
     if cost.shape != (len(a), len(b)) or cost.numel() == 0:
         raise InputError(f"cost: shape {tuple(cost.shape)} does not fit {len(a)} by {len(b)} units")
     cost, a, b = cost.double(), a.double(), b.double()
@@ -214,14 +240,15 @@ def solve(cost: Tensor, a: Tensor, b: Tensor, *, solver: str, reg: float, tol: f
     for name, weights in (("a", a), ("b", b)):
         if not ((weights > 0).all() and abs(weights.sum().item() - 1) < 1e-9):
             raise InputError(f"{name}: weights must be positive and sum to one")
-    return SOLVERS[solver](cost, a, b, reg=reg, tol=tol, max_iterations=max_iterations)
+    return SOLVERS[settings.solver](cost, a, b, settings)
 
 
-def marginal_error(found: Tensor, wanted: Tensor) -> float:
+def marginal_error(marginal: Tensor, target: Tensor) -> float:
     """Return the L1 distance between a marginal and its target."""
-    return (found - wanted).abs().sum().item()
+    return (marginal - target).abs().sum().item()
 
 
-def _plan(plan: Tensor, iterations: int, cost: Tensor, a: Tensor, b: Tensor, reg: float, tol: float) -> Plan:
+def _plan(plan: Tensor, iterations: int, cost: Tensor, a: Tensor, b: Tensor, settings: Transport) -> Plan:
     violation = marginal_error(plan.sum(1), a) + marginal_error(plan.sum(0), b)
-    return Plan(plan.contiguous(), iterations, violation, violation <= tol, bound(cost, a, b, reg, tol))
+    limit = bound(cost, a, b, settings.reg, settings.tol)
+    return Plan(plan.contiguous(), iterations, violation, violation <= settings.tol, limit)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from fedcore.methods.code.fusion import Options, align
+from fedcore.methods.code.fusion import align
+from fedcore.methods.code.transport import Transport
 from fedcore.nets import key
 from fedcore.types import Axes, InputError, Message, Net, Params
 
@@ -28,7 +29,7 @@ def fit_widths(
     nets: Mapping[str, Net],
     names: Iterable[str],
     axes: Axes,
-    options: Options,
+    transport: Transport,
 ) -> dict[str, Message]:
     """Return each device's message: the fused model in the shapes of its own net.
 
@@ -37,11 +38,11 @@ def fit_widths(
     does not say what such devices receive.
     """
     best = {key(nets[name]): model for name, model in models.items()}
-    sent = {kind: Message(_fit(fused, model, axes, options)) for kind, model in best.items()}
+    sent = {kind: Message(_fit(fused, model, axes, transport)) for kind, model in best.items()}
     return {name: sent[key(nets[name])] for name in names}
 
 
-def _fit(fused: Params, model: Params, axes: Axes, options: Options) -> Params:
+def _fit(fused: Params, model: Params, axes: Axes, transport: Transport) -> Params:
     if all(leaf.shape == model[name].shape for name, leaf in fused.items()):
         return fused
-    return align(fused, model, axes, **options)[0]
+    return align(fused, model, axes, transport)[0]

@@ -106,7 +106,7 @@ def match(
 
 def align_units(model: Params, target: Params, axes: Axes) -> dict[str, Tensor]:
     """Return label -> the model's unit that takes the place of each unit of the target, (n,) int64."""
-    return {label: found.plan.argmax(0) for label, found in align(model, target, axes, **ONE_TO_ONE)[1].items()}
+    return {label: found.plan.argmax(0) for label, found in align(model, target, axes, ONE_TO_ONE)[1].items()}
 
 
 def reorder(model: Params, orders: Mapping[str, Tensor], axes: Axes) -> Params:

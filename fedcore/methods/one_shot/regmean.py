@@ -236,7 +236,7 @@ def unpack(name: str, update: Update, layers: Sequence[str]) -> Grams:
 
 def move(model: Params, grams: Grams, reference: Params, axes: Axes) -> tuple[Params, Grams]:
     """Return a model in the units of the reference, and its Gram matrices in the same order of inputs."""
-    aligned, plans = align_units(model, reference, axes, **ONE_TO_ONE)
+    aligned, plans = align_units(model, reference, axes, ONE_TO_ONE)
     moved: Grams = {}
     for layer, gram in grams.items():
         leaf = f"{layer}.weight"

@@ -26,13 +26,14 @@ from fedcore.core.training import predict
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method
 from fedcore.methods.code.fusion import align
+from fedcore.methods.code.transport import Transport
 from fedcore.types import InputError, Message, Net, Report, StepId, Turn, Update, generator
 
 GIVEN = {
     "nets": NETS, "training": SGD, "common": False, "shots": 1, "order": "ascending", "exam": "validation",
     "solver": "newton", "reg": 0.01, "tol": 1e-7, "max_iterations": 10_000, "p": 1,
 }  # fmt: skip
-PLANS = {name: GIVEN[name] for name in ("solver", "reg", "tol", "max_iterations", "p")}
+PLANS = Transport(**{name: GIVEN[name] for name in ("solver", "reg", "tol", "max_iterations", "p")})
 code_ot = partial(method, "code_ot", **GIVEN)
 no_alignment = partial(method, "no_alignment", nets=NETS, training=SGD, common=False)
 X = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
@@ -204,7 +205,7 @@ def test_models_of_unequal_widths_fuse_and_return_in_each_devices_shapes():
     assert tuple(report.matrices["plan/c/h1"].shape) == (7, 5)
     assert messages["a"] is messages["c"]
     assert messages["b"] is messages["d"]  # aligned to the better of the two wide models, once
-    fit = align(messages["a"].params, updates["b"].params, NET.table, **PLANS)[0]
+    fit = align(messages["a"].params, updates["b"].params, NET.table, PLANS)[0]
     assert bits(messages["b"].params) == bits(fit)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedcore.methods.code.fusion import Options, align, average, carry, code, fold_without_alignment, lmf
+from fedcore.methods.code.fusion import align, average, carry, code, fold_without_alignment, lmf
+from fedcore.methods.code.transport import Transport
 from fedcore.types import Axes, InputError, Params
 
 MLP: Axes = {
@@ -43,9 +46,7 @@ RESIDUAL: Axes = {
     "head.weight": (None, "c"),
 }
 WIDTHS = {"h1": 12, "h2": 10, "h3": 8, "c1": 4, "c2": 6, "h": 9, "c": 7}
-NEWTON: Options = {"solver": "newton", "reg": 0.01, "tol": 1e-7, "max_iterations": 200, "p": 1}
-EXACT: Options = NEWTON | {"solver": "exact"}
-IDENTITY: Options = NEWTON | {"solver": "identity"}
+NEWTON, EXACT, IDENTITY = Transport(max_iterations=200), Transport("exact"), Transport("identity")
 
 
 def mlp(params: Params, x: Tensor) -> Tensor:
@@ -120,16 +121,16 @@ def inputs(shape: tuple[int, ...]) -> Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [NEWTON, EXACT, NEWTON | {"p": 2}], ids=["newton", "exact", "squared"])
+@pytest.mark.parametrize("transport", [NEWTON, EXACT, replace(NEWTON, p=2)], ids=["newton", "exact", "squared"])
 @pytest.mark.parametrize("name", NETS)
-def test_shuffled_network_fuses_back_to_itself(name: str, options: Options) -> None:
+def test_shuffled_network_fuses_back_to_itself(name: str, transport: Transport) -> None:
     axes, forward, shape = NETS[name]
     target = network(axes, 0)
     model = gather(target, axes, shuffles(axes, 1))
     x = inputs(shape)
     torch.testing.assert_close(forward(model, x), forward(target, x), rtol=1e-4, atol=1e-4)
     assert not all(torch.equal(model[leaf], target[leaf]) for leaf in axes)
-    for fused in (code([model, target], axes, **options)[0], lmf([model, target], axes, reference=1, **options)[0]):
+    for fused in (code([model, target], axes, transport)[0], lmf([model, target], axes, transport, reference=1)[0]):
         torch.testing.assert_close(fused, target, rtol=0, atol=1e-6)
         torch.testing.assert_close(forward(fused, x), forward(target, x), rtol=1e-4, atol=1e-4)
 
@@ -139,7 +140,7 @@ def test_reading_the_masses_literally_does_not_bring_it_back() -> None:
     """The decisive test decides: with 1/N in place of N the same plans leave half of the target and nothing else."""
     target = network(MLP, 0)
     model = gather(target, MLP, shuffles(MLP, 1))
-    aligned, plans = align(model, target, MLP, **EXACT)
+    aligned, plans = align(model, target, MLP, EXACT)
     literal = {leaf: x.double() for leaf, x in model.items()}
     for leaf, names in MLP.items():
         for axis, name in enumerate(names):
@@ -156,16 +157,16 @@ def test_reading_the_masses_literally_does_not_bring_it_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
+    "transport",
     [pytest.param(NEWTON, marks=pytest.mark.slow), EXACT, IDENTITY],
     ids=["newton", "exact", "identity"],
 )
 @pytest.mark.parametrize("name", NETS)
-def test_identical_networks_are_a_fixed_point(name: str, options: Options) -> None:
+def test_identical_networks_are_a_fixed_point(name: str, transport: Transport) -> None:
     axes, _, _ = NETS[name]
     models = [network(axes, 0) for _ in range(4)]
-    torch.testing.assert_close(code(models, axes, **options)[0], models[0], rtol=0, atol=1e-6)
-    torch.testing.assert_close(lmf(models, axes, reference=0, **options)[0], models[0], rtol=0, atol=1e-6)
+    torch.testing.assert_close(code(models, axes, transport)[0], models[0], rtol=0, atol=1e-6)
+    torch.testing.assert_close(lmf(models, axes, transport, reference=0)[0], models[0], rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -181,11 +182,11 @@ def test_split_and_merged_units_leave_the_function(name: str, copies: int) -> No
     x = inputs(shape)
     want = forward(narrow, x)
     torch.testing.assert_close(forward(wide, x), want, rtol=1e-4, atol=1e-4)
-    split, _ = align(narrow, wide, axes, **EXACT)
-    merged, _ = align(wide, narrow, axes, **EXACT)
+    split, _ = align(narrow, wide, axes, EXACT)
+    merged, _ = align(wide, narrow, axes, EXACT)
     torch.testing.assert_close(split, wide, rtol=0, atol=1e-5)
     torch.testing.assert_close(merged, narrow, rtol=0, atol=1e-5)
-    torch.testing.assert_close(forward(code([wide, narrow], axes, **EXACT)[0], x), want, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(forward(code([wide, narrow], axes, EXACT)[0], x), want, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -193,7 +194,7 @@ def test_unequal_widths_take_the_targets_shapes() -> None:
     wide = gather(network(MLP, 0), MLP, {label: torch.arange(n).repeat(2) for label, n in WIDTHS.items()})
     other = network(MLP, 1)
     for model, target in ((wide, other), (other, wide)):
-        aligned, plans = align(model, target, MLP, **NEWTON)
+        aligned, plans = align(model, target, MLP, NEWTON)
         assert {leaf: x.shape for leaf, x in aligned.items()} == {leaf: x.shape for leaf, x in target.items()}
         assert plans["h1"].plan.shape == (len(model["fc1.bias"]), len(target["fc1.bias"]))
         assert list(plans) == ["h1", "h2", "h3"]
@@ -206,7 +207,7 @@ def test_identity_alignment_is_the_geometric_fold_bit_for_bit(seed: int, count: 
     generator = torch.Generator().manual_seed(seed)
     draw = [{"in": (width, 4), "out": (3, width)} for _ in range(count)]
     models = [{leaf: torch.randn(shape, generator=generator) for leaf, shape in one.items()} for one in draw]
-    fused, plans = code(models, axes, **IDENTITY)
+    fused, plans = code(models, axes, IDENTITY)
     plain = fold_without_alignment(models)
     assert all(torch.equal(fused[leaf], plain[leaf]) for leaf in axes)
     assert len(plans) == count - 1
@@ -218,7 +219,7 @@ def test_identity_alignment_is_the_geometric_fold_bit_for_bit(seed: int, count: 
 def test_lmf_layer_by_layer_is_the_mean_of_aligned_models() -> None:
     """Written as the paper tells it: average a layer over all, then go on to the next."""
     models = [network(MLP, seed) for seed in range(3)]
-    fused, plans = lmf(models, MLP, reference=2, **NEWTON)
+    fused, plans = lmf(models, MLP, NEWTON, reference=2)
     assert [list(found) for found in plans] == [["h1", "h2", "h3"], ["h1", "h2", "h3"], []]
     incoming = [torch.eye(5, dtype=torch.float64) for _ in models]
     for layer, label in (("fc1", "h1"), ("fc2", "h2"), ("fc3", "h3"), ("fc4", None)):
@@ -237,9 +238,9 @@ def test_lmf_layer_by_layer_is_the_mean_of_aligned_models() -> None:
 def test_counters_are_the_targets_and_nothing_is_mutated() -> None:
     models = [network(CNN, seed) for seed in range(3)]
     before = [{leaf: x.clone() for leaf, x in model.items()} for model in models]
-    fused, _ = code(models, CNN, **NEWTON)
+    fused, _ = code(models, CNN, NEWTON)
     assert fused["norm.num_batches_tracked"].item() == 2
-    assert lmf(models, CNN, reference=1, **NEWTON)[0]["norm.num_batches_tracked"].item() == 1
+    assert lmf(models, CNN, NEWTON, reference=1)[0]["norm.num_batches_tracked"].item() == 1
     assert {leaf: (x.shape, x.dtype) for leaf, x in fused.items()} == {
         leaf: (x.shape, x.dtype) for leaf, x in models[0].items()
     }
@@ -250,7 +251,7 @@ def test_units_that_differ_in_their_bias_alone_are_told_apart() -> None:
     target = network(MLP, 0)
     target["fc1.weight"] = target["fc1.weight"][:1].expand(12, 5).clone()
     model = gather(target, MLP, shuffles(MLP, 1))
-    torch.testing.assert_close(align(model, target, MLP, **EXACT)[0], target, rtol=0, atol=1e-6)
+    torch.testing.assert_close(align(model, target, MLP, EXACT)[0], target, rtol=0, atol=1e-6)
 
 
 def test_running_statistics_travel_and_do_not_count() -> None:
@@ -259,7 +260,7 @@ def test_running_statistics_travel_and_do_not_count() -> None:
     model = gather(target, CNN, orders)
     for k, leaf in enumerate(("norm.running_mean", "norm.running_var")):
         model[leaf] = 100.0 * torch.arange(4) + k
-    found, plans = align(model, target, CNN, **EXACT)
+    found, plans = align(model, target, CNN, EXACT)
     torch.testing.assert_close(plans["c1"].plan.argmax(1), orders["c1"])
     for leaf in ("norm.running_mean", "norm.running_var"):
         torch.testing.assert_close(found[leaf][orders["c1"]], model[leaf])
@@ -286,7 +287,7 @@ BAD: dict[str, tuple[Axes, Params]] = {
 def test_tables_that_do_not_fit_are_refused_in_one_line(words: str) -> None:
     axes, params = BAD[words]
     with pytest.raises(InputError, match=words) as refusal:
-        align(params, params, axes, **NEWTON)
+        align(params, params, axes, NEWTON)
     assert "\n" not in str(refusal.value)
 
 
@@ -294,4 +295,4 @@ def test_fixed_axes_must_agree() -> None:
     other = network(MLP, 0)
     other["fc4.bias"] = torch.ones(4)
     with pytest.raises(InputError, match="is 3 long for the model and 4 for the target"):
-        align(network(MLP, 1), other, MLP, **NEWTON)
+        align(network(MLP, 1), other, MLP, NEWTON)

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from fedcore import nets
 from fedcore.core.aggregation import evenly, mean
-from fedcore.methods.code.fusion import Options, align, code, units
+from fedcore.methods.code.fusion import align, code, units
+from fedcore.methods.code.transport import Transport
 from fedcore.types import Axes, Net, Params
 
-EXACT: Options = {"solver": "exact", "reg": 0.01, "tol": 1e-7, "max_iterations": 200, "p": 1}
-NEWTON: Options = EXACT | {"solver": "newton", "reg": 1e-4}
+EXACT, NEWTON = Transport("exact"), Transport(reg=1e-4, max_iterations=200)
 
 
 def network(net: Net, seed: int) -> Params:
@@ -78,14 +78,14 @@ def test_shuffling_along_the_table_leaves_the_function(case: str, training: bool
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [EXACT, NEWTON], ids=["exact", "newton"])
+@pytest.mark.parametrize("transport", [EXACT, NEWTON], ids=["exact", "newton"])
 @pytest.mark.parametrize("case", NARROW)
-def test_shuffled_net_fuses_back_to_itself(case: str, options: Options) -> None:
+def test_shuffled_net_fuses_back_to_itself(case: str, transport: Transport) -> None:
     net, _ = narrow(case)
     target = network(net, 0)
     model = gather(target, net.table, shuffles(target, net.table, 1))
-    torch.testing.assert_close(align(model, target, net.table, **options)[0], target, rtol=0, atol=1e-5)
-    torch.testing.assert_close(code([model, target], net.table, **options)[0], target, rtol=0, atol=1e-5)
+    torch.testing.assert_close(align(model, target, net.table, transport)[0], target, rtol=0, atol=1e-5)
+    torch.testing.assert_close(code([model, target], net.table, transport)[0], target, rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_split_and_merged_units_leave_the_function(case: str, copies: int) -> No
     x = images(shape)
     wanted = outputs(net, small, x)
     same(outputs(wider, wide, x), wanted)
-    split, merged = align(small, wide, net.table, **EXACT)[0], align(wide, small, net.table, **EXACT)[0]
+    split, merged = align(small, wide, net.table, EXACT)[0], align(wide, small, net.table, EXACT)[0]
     torch.testing.assert_close(split, wide, rtol=0, atol=1e-5)
     torch.testing.assert_close(merged, small, rtol=0, atol=1e-5)
     same(outputs(wider, split, x), wanted)
@@ -112,7 +112,7 @@ def test_unequal_widths_take_the_targets_shapes(case: str) -> None:
     """CODE, Remark 3."""
     (net, shape), (wider, _) = narrow(case), narrow(case, 2)
     for own, other in ((net, wider), (wider, net)):
-        fused, plans = code([network(own, 0), network(other, 1)], own.table, **EXACT)
+        fused, plans = code([network(own, 0), network(other, 1)], own.table, EXACT)
         assert {leaf: tuple(x.shape) for leaf, x in fused.items()} == nets.shapes(other)
         assert bool(outputs(other, fused, images(shape)).isfinite().all())
         assert [*plans[0]] == [*units(fused, own.table)]
@@ -137,4 +137,4 @@ def test_whole_nets_come_back_as_well(case: str) -> None:
     net = nets.net(case, shape=(1, 28, 28), classes=10)
     target = network(net, 0)
     model = gather(target, net.table, shuffles(target, net.table, 1))
-    torch.testing.assert_close(align(model, target, net.table, **EXACT)[0], target, rtol=0, atol=1e-6)
+    torch.testing.assert_close(align(model, target, net.table, EXACT)[0], target, rtol=0, atol=1e-6)

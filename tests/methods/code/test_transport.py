@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from fedcore.methods.code.transport import SOLVERS, Plan, cost, solve, uniform
+from fedcore.methods.code.transport import SOLVERS, Plan, Transport, cost, solve_transport, uniform
 from fedcore.types import InputError
 
 TOL = 1e-7
@@ -19,7 +19,7 @@ TOL = 1e-7
 
 def run(solver: str, C: Tensor, reg: float, a: Tensor | None = None, b: Tensor | None = None, cap: int = 200) -> Plan:
     a, b = uniform(C.shape[0]) if a is None else a, uniform(C.shape[1]) if b is None else b
-    return solve(C, a, b, solver=solver, reg=reg, tol=TOL, max_iterations=cap)
+    return solve_transport(C, a, b, Transport(solver, reg, TOL, cap))  # type: ignore[arg-type]
 
 
 def points(n: int, d: int, seed: int) -> Tensor:
@@ -214,12 +214,14 @@ def test_same_problem_same_bits() -> None:
     assert torch.equal(first.plan, second.plan)
 
 
-BAD = {
+BAD_PROBLEMS = {
     "cost: shape": {"cost": torch.ones(2, 3)},
     "cost: some": {"cost": torch.tensor([[1.0, float("nan")], [0.0, 1.0]])},
     "cost: some entries are negative": {"cost": -torch.ones(2, 2)},
     "a: weights": {"a": torch.tensor([1.0, 0.0])},
     "b: weights": {"b": torch.tensor([1.0, 1.0])},
+}
+BAD_SETTINGS = {
     "solver: 'hungry' is unknown": {"solver": "hungry"},
     "reg: 0": {"reg": 0},
     "reg: nan": {"reg": float("nan")},
@@ -228,12 +230,18 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("words", BAD)
-def test_bad_input_is_refused_in_one_line(words: str) -> None:
+@pytest.mark.parametrize("words", BAD_PROBLEMS)
+def test_bad_problem_is_refused_in_one_line(words: str) -> None:
     good = {"cost": torch.ones(2, 2), "a": uniform(2), "b": uniform(2)}
-    settings = {"solver": "newton", "reg": 0.1, "tol": TOL, "max_iterations": 9}
     with pytest.raises(InputError, match=f"^{words}") as refusal:
-        solve(**(good | settings | BAD[words]))  # type: ignore[arg-type]
+        solve_transport(**(good | BAD_PROBLEMS[words]), settings=Transport())
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("words", BAD_SETTINGS)
+def test_bad_settings_are_refused_in_one_line(words: str) -> None:
+    with pytest.raises(InputError, match=f"^{words}") as refusal:
+        Transport(**BAD_SETTINGS[words])  # type: ignore[arg-type]
     assert "\n" not in str(refusal.value)
 
 
