@@ -20,7 +20,7 @@ from fedcore.core.training import Training
 from fedcore.methods.code.fusion import fold_without_alignment
 from fedcore.methods.code.ranking import Exam, begin, rank_ascending, train_for_exam
 from fedcore.nets import require_equal
-from fedcore.types import Message, Method, Net, Params, Turn, Update
+from fedcore.types import Message, Method, Net, Params, RoundInfo, Update
 
 __all__ = ["best_local", "half_best", "no_alignment"]
 
@@ -68,24 +68,26 @@ def _control(
 
 
 def choose(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, nets: Mapping[str, Net]
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net]
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone the best model."""
-    return server, to_everyone(turn.names, Message(updates[rank_ascending(server, updates, nets)[-1]].params))
+    return server, to_everyone(round_info.names, Message(updates[rank_ascending(server, updates, nets)[-1]].params))
 
 
 def halve(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, nets: Mapping[str, Net]
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net]
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone the best model, every number in it halved (counters are kept)."""
     best = updates[rank_ascending(server, updates, nets)[-1]].params
     half = {name: x / 2 if x.is_floating_point() else x for name, x in best.items()}
-    return server, to_everyone(turn.names, Message(half))
+    return server, to_everyone(round_info.names, Message(half))
 
 
 def fold(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, nets: Mapping[str, Net]
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net]
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone the weighted mean of the models, in CODE's order."""
     names = rank_ascending(server, updates, nets)
-    return server, to_everyone(turn.names, Message(fold_without_alignment([updates[name].params for name in names])))
+    return server, to_everyone(
+        round_info.names, Message(fold_without_alignment([updates[name].params for name in names]))
+    )

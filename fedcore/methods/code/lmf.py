@@ -13,7 +13,7 @@ from fedcore.methods.code.ranking import Exam, begin, rank_ascending, train_for_
 from fedcore.methods.code.report import FIGURES, report
 from fedcore.methods.code.transport import Transport
 from fedcore.methods.code.widths import common_axes, fit_widths
-from fedcore.types import Axes, Count, Message, Method, Net, Params, Report, Turn, Update
+from fedcore.types import Axes, Count, Message, Method, Net, Params, Report, RoundInfo, Update
 
 
 def lmf(
@@ -44,7 +44,7 @@ def lmf(
 def fuse(
     server: Params,
     updates: Mapping[str, Update],
-    turn: Turn,
+    round_info: RoundInfo,
     *,
     nets: Mapping[str, Net],
     axes: Axes,
@@ -54,5 +54,5 @@ def fuse(
     names = rank_ascending(server, updates, nets)
     models = {name: updates[name].params for name in names}
     fused, plans = fusion.lmf(list(models.values()), axes, transport, reference=len(names) - 1)
-    messages = fit_widths(fused, models, nets, turn.names, axes, transport)
+    messages = fit_widths(fused, models, nets, round_info.names, axes, transport)
     return server, messages, report(dict(zip(names, plans, strict=True)))
