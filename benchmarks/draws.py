@@ -21,7 +21,7 @@ from fedcore.core.messages import to_weights
 from fedcore.core.training import Training, accuracy, predict, train
 from fedcore.methods.one_shot.ensembles import voting_weights
 from fedcore.methods.one_shot.gaussians import Sketches, draw, learn, read_sketch, sketch, targets_of
-from fedcore.types import Data, Message, StepId, Turn
+from fedcore.types import Data, Message, RoundInfo, StepId
 
 TRAINING = Training(lr=0.002, batch=32, epochs=5)
 SKETCHES = Sketches(draws=15_000)
@@ -44,7 +44,7 @@ def measure(mnist: fc.Dataset, seed: int) -> dict[str, float]:
         for name, net in NETS.items()
     }
     devices, test = feds["cnn"].devices, Data(feds["cnn"].test.inputs(), feds["cnn"].test.y)
-    turn = Turn(seed, 1, 0, tuple(devices), tuple(devices))
+    round_info = RoundInfo(seed, 1, 0, tuple(devices), tuple(devices))
     kinds = {name: next(iter(fed.devices.values())).net for name, fed in feds.items()}
     models = {
         name: [
@@ -63,8 +63,10 @@ def measure(mnist: fc.Dataset, seed: int) -> dict[str, float]:
         who: {label: replace(one, residual=torch.zeros(())) for label, one in parts.items()}
         for who, parts in told.items()
     }
-    x, y = draw(told, counts, SKETCHES.draws, turn.generator("draws"))
-    plain, _ = draw(bare, counts, SKETCHES.draws, turn.generator("draws"))  # the same draws without residual noise
+    x, y = draw(told, counts, SKETCHES.draws, round_info.generator("draws"))
+    plain, _ = draw(
+        bare, counts, SKETCHES.draws, round_info.generator("draws")
+    )  # the same draws without residual noise
     images = [device.data.train for device in devices.values()]
     real = torch.cat([part.inputs() for part in images]), torch.cat([part.y for part in images])
 
@@ -77,7 +79,7 @@ def measure(mnist: fc.Dataset, seed: int) -> dict[str, float]:
 
     def student(name: str, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         targets = targets_of(labels, answers(name, inputs).exp(), SKETCHES.hard)
-        params = learn(kinds[name], inputs, targets, SKETCHES.training, turn)
+        params = learn(kinds[name], inputs, targets, SKETCHES.training, round_info)
         return predict(params, kinds[name], test.x, 256).softmax(1)
 
     mlp, cnn = (student(name, x, y) for name in ("mlp", "cnn"))

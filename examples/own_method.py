@@ -10,18 +10,18 @@ import torch
 import fedcore as fc
 
 
-@fc.trains(init="common")
+@fc.training_defaults(init="common")
 def median(*, training, common, rounds: fc.Count = 10, fraction: fc.Fraction = 1.0):
     """Build the method. rounds: communication rounds. fraction: share of the devices in each."""
     stage = fc.Stage(partial(fc.train, training=training), take_median, rounds, fraction)
     return fc.Method(partial(fc.initial_messages, common=common), (stage,), fc.received_model)
 
 
-def take_median(server, updates, turn):
+def take_median(server, updates, round_info):
     """Send everyone the median of the models that were sent."""
     models = [update.params for update in updates.values()]
     model = {name: torch.stack([one[name] for one in models]).quantile(0.5, 0) for name in models[0]}
-    return server, fc.to_everyone(turn.names, fc.Message(model))
+    return server, fc.to_everyone(round_info.names, fc.Message(model))
 
 
 if __name__ == "__main__":

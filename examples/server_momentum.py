@@ -9,7 +9,7 @@ from functools import partial
 import fedcore as fc
 
 
-@fc.trains(init="common")
+@fc.training_defaults(init="common")
 def fedavgm(*, training, rounds: fc.Count = 10, fraction: fc.Fraction = 1.0, beta: fc.Share = 0.9):
     """Build the method. rounds, fraction: as FedAvg's. beta: the part of the velocity that is kept."""
     stage = fc.Stage(partial(fc.train, training=training), partial(move, beta=beta), rounds, fraction)
@@ -23,12 +23,12 @@ def begin(public, seed):
     return remember(model, {name: leaf.new_zeros(leaf.shape) for name, leaf in model.items()}), messages
 
 
-def move(server, updates, turn, *, beta):
+def move(server, updates, round_info, *, beta):
     """Move the model by its velocity: v <- beta v + (mean of the devices' models - w), w <- w + v."""
     average = fc.mean([one.params for one in updates.values()], fc.by_size([one.size for one in updates.values()]))
     velocity = {name: beta * server[f"velocity/{name}"] + x - server[f"model/{name}"] for name, x in average.items()}
     model = {name: server[f"model/{name}"] + v for name, v in velocity.items()}
-    return remember(model, velocity), fc.to_everyone(turn.names, fc.Message(model))
+    return remember(model, velocity), fc.to_everyone(round_info.names, fc.Message(model))
 
 
 def remember(model, velocity):

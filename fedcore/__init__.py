@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedcore.api.runs import method as method
     from fedcore.api.runs import run as run
     from fedcore.builders import control as control
-    from fedcore.builders import trains as trains
+    from fedcore.builders import training_defaults as training_defaults
     from fedcore.core.aggregation import by_size as by_size
     from fedcore.core.aggregation import evenly as evenly
     from fedcore.core.aggregation import mean as mean
@@ -49,17 +49,17 @@ if TYPE_CHECKING:
     from fedcore.types import Model as Model
     from fedcore.types import Net as Net
     from fedcore.types import Positive as Positive
+    from fedcore.types import RoundInfo as RoundInfo
     from fedcore.types import Share as Share
     from fedcore.types import Splits as Splits
     from fedcore.types import Stage as Stage
     from fedcore.types import StepId as StepId
-    from fedcore.types import Turn as Turn
     from fedcore.types import Update as Update
 
 _PLACES = {
     "api.federation": ["federate", "net"],
     "api.runs": ["compare", "method", "run"],
-    "builders": ["control", "trains"],
+    "builders": ["control", "training_defaults"],
     "core.aggregation": ["by_size", "evenly", "mean"],
     "core.messages": ["initial_messages", "received_model", "to_everyone"],
     "core.training": ["Training", "train"],
@@ -68,7 +68,7 @@ _PLACES = {
     "results.claims": ["Claim", "Gate"],
     "types": [
         "Amount", "Count", "Data", "Device", "Federation", "Fraction", "InputError", "Message", "Method", "Model",
-        "Net", "Positive", "Share", "Splits", "Stage", "StepId", "Turn", "Update",
+        "Net", "Positive", "Share", "Splits", "Stage", "StepId", "RoundInfo", "Update",
     ],
 }  # fmt: skip
 _PLACE = {name: f"{__name__}.{module}" for module, names in _PLACES.items() for name in names}

@@ -28,11 +28,11 @@ def control(build: F) -> F:
     return build
 
 
-def trains(**changes: Any) -> Callable[[F], F]:
+def training_defaults(**changes: Any) -> Callable[[F], F]:
     """Set a method's own defaults of local training: settings of Training, and `init`."""
 
     def mark(build: F) -> F:
-        build.trains = changes  # type: ignore[attr-defined]
+        build.training_defaults = changes  # type: ignore[attr-defined]
         return build
 
     return mark

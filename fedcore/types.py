@@ -335,7 +335,7 @@ class StepId:
 
 
 @dataclass(frozen=True)
-class Turn:
+class RoundInfo:
     """One round of one stage: the participating units (after sampling) and the names of all devices."""
 
     seed: int
@@ -392,13 +392,13 @@ class Combine(Protocol):
     need.
     """
 
-    def __call__(self, server: Params, updates: Mapping[str, Update], turn: Turn, /) -> Sent: ...
+    def __call__(self, server: Params, updates: Mapping[str, Update], round_info: RoundInfo, /) -> Sent: ...
 
 
 class PairCombine(Protocol):
     """The server's step after a stage over pairs; otherwise as `Combine`."""
 
-    def __call__(self, server: Params, updates: Mapping[Pair, Update], turn: Turn, /) -> Sent: ...
+    def __call__(self, server: Params, updates: Mapping[Pair, Update], round_info: RoundInfo, /) -> Sent: ...
 
 
 class Begin(Protocol):

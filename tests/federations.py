@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedcore import nets
-from fedcore.core.rounds import Round, run
+from fedcore.core.rounds import RoundResult, run
 from fedcore.core.training import Training, train
 from fedcore.execute.workers import Inline, Workers, one_thread
 from fedcore.types import Data, Device, Federation, Message, Method, Net, Params, Splits, StepId, Update, generator
@@ -79,7 +79,7 @@ def shuffled(params: Params, net: Net, seed: int) -> Params:
     return moved
 
 
-def last(method: Method, fed: Federation, seed: int = 0) -> Round:
+def last(method: Method, fed: Federation, seed: int = 0) -> RoundResult:
     """Play a method to its end, in this process."""
     return list(run(method, fed, seed, Inline()))[-1]
 

@@ -11,7 +11,7 @@ from fedcore.methods.st_lf.energy import draw_energy
 from fedcore.methods.st_lf.planning import Bound, Program, Radio, plan_links
 from fedcore.methods.st_lf.problem import Array, Problem
 from fedcore.methods.st_lf.st_lf import of_program
-from fedcore.types import Turn, Update
+from fedcore.types import RoundInfo, Update
 
 GIVEN = {
     "nets": dict.fromkeys("abcd", NET), "training": SGD, "common": True, "pair_rounds": 3, "pair_iterations": 2,
@@ -64,7 +64,7 @@ def figure_5(divergence: Array, phi_e: float = 0.0, third: float = 0.1) -> Probl
 
 BOUND, RADIO = Bound("assumed", 1e-3, 1e3, 1.0, 5.0, 1.0), Radio((23.0, 25.0), (63e6, 85e6), 1e9, None)
 NAMES = tuple("abcd")
-TURN = Turn(5, 2, 0, tuple((a, b) for i, a in enumerate(NAMES) for b in NAMES[i + 1 :]), NAMES)
+ROUND_INFO = RoundInfo(5, 2, 0, tuple((a, b) for i, a in enumerate(NAMES) for b in NAMES[i + 1 :]), NAMES)
 
 
 def planted(d: np.ndarray) -> dict[tuple[str, str], Update]:
@@ -72,7 +72,7 @@ def planted(d: np.ndarray) -> dict[tuple[str, str], Update]:
     place = {name: i for i, name in enumerate(NAMES)}
     return {
         (a, b): Update(extra={"errors": torch.full((2,), (1 - d[place[a], place[b]] / 2) / 2), "sent": torch.tensor(6)})
-        for a, b in TURN.units
+        for a, b in ROUND_INFO.units
     }
 
 
@@ -84,7 +84,7 @@ D = np.array([[0, 1, 0.2, 1.8], [1, 0, 1.6, 0.4], [0.2, 1.6, 0, 1], [1.8, 0.4, 1
 REPORTS = reported((0.1, 500, 600), (0.2, 400, 500), (0, 0, 700), (0, 0, 800))
 
 
-def formed(server=REPORTS, d=D, turn=TURN, bound=BOUND, radio=RADIO, solver="exact"):
+def formed(server=REPORTS, d=D, round_info=ROUND_INFO, bound=BOUND, radio=RADIO, solver="exact"):
     """The server's memory, its messages and its report after planted reports and divergences."""
     program = Program(solver, 3e-3, 60)
-    return plan_links(server, planted(d), turn, bound=bound, radio=radio, program=program, weights=of_program)
+    return plan_links(server, planted(d), round_info, bound=bound, radio=radio, program=program, weights=of_program)

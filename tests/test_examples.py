@@ -13,7 +13,7 @@ import pytest
 import torch
 from forks import run
 
-from fedcore.types import Turn, Update
+from fedcore.types import RoundInfo, Update
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -61,11 +61,11 @@ def test_server_momentum_keeps_its_velocity(monkeypatch: pytest.MonkeyPatch):
     module = importlib.import_module("server_momentum")
     still = {"w": torch.zeros(1)}
     updates = {"a": Update({"w": torch.ones(1)}), "b": Update({"w": torch.full((1,), 5.0)}, size=3)}
-    turn = Turn(0, 0, 0, ("a", "b"), ("a", "b"))
-    memory, _ = module.move(module.remember(still, still), updates, turn, beta=0.5)
-    memory, messages = module.move(memory, updates, turn, beta=0.5)
+    round_info = RoundInfo(0, 0, 0, ("a", "b"), ("a", "b"))
+    memory, _ = module.move(module.remember(still, still), updates, round_info, beta=0.5)
+    memory, messages = module.move(memory, updates, round_info, beta=0.5)
     assert messages["b"].params["w"].item() == 4 + 0.5 * 4
-    plain, _ = module.move(memory, updates, turn, beta=0.0)
+    plain, _ = module.move(memory, updates, round_info, beta=0.0)
     assert plain["model/w"].item() == 4  # FedAvg's mean
 
 

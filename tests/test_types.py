@@ -4,7 +4,7 @@ import pytest
 import torch
 from federations import NBYTES, NET, federation, model
 
-from fedcore.types import Data, InputError, Message, Method, Net, Stage, StepId, Turn, Update, generator, nbytes
+from fedcore.types import Data, InputError, Message, Method, Net, RoundInfo, Stage, StepId, Update, generator, nbytes
 
 
 def drawn(generator):
@@ -93,10 +93,10 @@ def test_a_local_steps_draws_depend_on_seed_stage_round_unit_and_purpose():
 
 
 def test_a_turn_knows_where_its_units_stand_and_draws_for_itself():
-    turn = Turn(seed=1, stage=2, round=3, units=("a",), names=("a", "b"))
-    assert turn.step_id("a") == StepId(1, 2, 3, "a")
-    assert drawn(turn.generator("x")) == drawn(generator(1, 2, 3, "server", "x"))
-    assert drawn(turn.generator("x")) != drawn(turn.step_id("a").generator("x"))
+    round_info = RoundInfo(seed=1, stage=2, round=3, units=("a",), names=("a", "b"))
+    assert round_info.step_id("a") == StepId(1, 2, 3, "a")
+    assert drawn(round_info.generator("x")) == drawn(generator(1, 2, 3, "server", "x"))
+    assert drawn(round_info.generator("x")) != drawn(round_info.step_id("a").generator("x"))
 
 
 @pytest.mark.parametrize("name", ["a\nb", "a\r", "\x1b[2J", "\u202eb", "\x00", "tab\t"])

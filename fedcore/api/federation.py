@@ -31,8 +31,8 @@ PARTITION_CONTEXT = ("dataset", "name", "seed")
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way to divide examples among devices, and its settings, see :mod:`fedcore.partition.schemes`."""
+class Partitioner:
+    """How to divide examples among devices, and its settings, see :mod:`fedcore.partition.schemes`."""
 
     name: str
     settings: Mapping[str, Any]
@@ -52,16 +52,16 @@ class Architecture:
 
 
 @cache
-def way(name: str) -> Callable[..., Way]:
-    """Return the function that takes the settings of that way, by position or by name."""
+def partitioner(name: str) -> Callable[..., Partitioner]:
+    """Return the function that takes the settings of that partition, by position or by name."""
     known = settings_of(partition.partition)
     mine = {key: known[key] for key in signature(PARTITIONS[name]).parameters if key in known}
     takes = {key: of for key, of in mine.items() if key not in (*PARTITION_CONTEXT, "devices")}
 
-    def make(*values: Any, **settings: Any) -> Way:
+    def make(*values: Any, **settings: Any) -> Partitioner:
         given = _by_name(name, list(takes), values, settings)
         check(model(make), name, given)
-        return Way(name, given)
+        return Partitioner(name, given)
 
     return _present(make, name, PARTITIONS[name], takes, Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -96,7 +96,7 @@ class DividedDataset:
     """A dataset and its partition, drawn anew for each seed as in the pipeline."""
 
     dataset: Dataset
-    way: Way
+    partitioner: Partitioner
     settings: Mapping[str, Any]
     nets: tuple[Net, ...]
     scale: str
@@ -106,11 +106,12 @@ class DividedDataset:
 
     def __repr__(self) -> str:
         """Say how the data are divided, and on which nets; nothing is divided for it."""
-        known = "devices" in signature(PARTITIONS[self.way.name]).parameters  # else the data say how many
+        known = "devices" in signature(PARTITIONS[self.partitioner.name]).parameters  # else the data say how many
         count = f"{self.settings['devices']} devices by " if known else ""
         nets = " and ".join(dict.fromkeys(map(describe_net, self.nets)))
         threats = "" if self.threats is None else f"\n{call('Threats', _changed(self.threats))}"
-        return f"{self.name}: {count}{call(self.way.name, self.way.settings)}, {nets}\n{self.dataset!r}{threats}"
+        division = call(self.partitioner.name, self.partitioner.settings)
+        return f"{self.name}: {count}{division}, {nets}\n{self.dataset!r}{threats}"
 
     def partition(self, seed: int = 0) -> Partition:
         """Return the partition, see :class:`fedcore.partition.Partition`."""
@@ -141,7 +142,7 @@ class DividedDataset:
         return self._last[seed]
 
     def _divide(self, seed: int) -> tuple[Partition, Federation]:
-        made = partition.partition(self.dataset, name=self.way.name, seed=seed, **self.settings)
+        made = partition.partition(self.dataset, name=self.partitioner.name, seed=seed, **self.settings)
         held, shared = partition.splits(self.dataset, made, self.scale)
         own = partition.server_examples(self.dataset, self.scale)
         devices = {name: Device(name, self.nets[i % len(self.nets)], held[name]) for i, name in enumerate(held)}
@@ -150,7 +151,7 @@ class DividedDataset:
 
 def federate(
     dataset: Dataset,
-    way: Way | None = None,
+    partitioner: Partitioner | None = None,
     *,
     net: Architecture | Sequence[Architecture] | None = None,
     scale: Literal["none", "device"] = "none",
@@ -159,8 +160,8 @@ def federate(
 ) -> DividedDataset:
     """Describe a federation: the dataset is divided when a method runs, with the run's seed.
 
-    way: how examples are divided, e.g. `dirichlet(0.5)`, which is the default. net: of all devices, or several that
-    they have in turn; an MLP by default. scale: "device", each device standardises features by its own training
+    partitioner: how examples are divided, e.g. `dirichlet(0.5)`, which is the default. net: of all devices, or several
+    that they have in turn; an MLP by default. scale: "device", each device standardises features by its own training
     examples. name: of the dataset in tables. The other settings are those of :func:`fedcore.partition.partition`:
     devices, val, test, shared_test, examples, shared_examples, domains, unlabelled, hidden; and those of
     :class:`fedcore.types.Threats`: hostile, attack, strength, drop, deadline, bound, beyond.
@@ -169,16 +170,18 @@ def federate(
     """
     if not isinstance(dataset, Dataset):
         raise InputError(f"federate.dataset = {describe(dataset)}: must be a dataset, e.g. load('digits')")
-    chosen = way if way is not None else Way("dirichlet", {})
-    if not isinstance(chosen, Way):
-        raise InputError(f"federate.way = {chosen!r}: must be one of {', '.join(PARTITIONS)}, e.g. dirichlet(0.5)")
+    chosen = partitioner if partitioner is not None else Partitioner("dirichlet", {})
+    if not isinstance(chosen, Partitioner):
+        raise InputError(
+            f"federate.partitioner = {chosen!r}: must be one of {', '.join(PARTITIONS)}, e.g. dirichlet(0.5)"
+        )
     if twice := sorted(set(chosen.settings) & set(settings)):
         raise InputError(f"federate.{twice[0]}: is already set in {chosen.name}")
     if scale not in ("none", "device"):
         raise InputError(f"federate.scale = {scale!r}: must be none or device")
-    misconduct, divided = split_threats({**chosen.settings, **settings})
+    behaviour, divided = split_threats({**chosen.settings, **settings})
     given = check(model(partition.partition, PARTITION_CONTEXT), "federate", divided).model_dump()
-    threats = Threats(**check(model(Threats), "federate", misconduct).model_dump())
+    threats = Threats(**check(model(Threats), "federate", behaviour).model_dump())
     given_nets: Any = net or architecture("mlp")()
     several = [*given_nets] if isinstance(given_nets, list | tuple) else [given_nets]
     for one in several:

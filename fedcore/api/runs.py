@@ -16,11 +16,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from fedcore.api.federation import DividedDataset, architecture, way
+from fedcore.api.federation import DividedDataset, architecture, partitioner
 from fedcore.builders import CONTEXT, describe, settings_of
 from fedcore.config.signatures import check_method
 from fedcore.core.evaluation import outputs
-from fedcore.core.rounds import Execute, Round, deployments
+from fedcore.core.rounds import Execute, RoundResult, deployments
 from fedcore.core.rounds import run as rounds
 from fedcore.core.training import Training
 from fedcore.data import schema_of
@@ -88,7 +88,7 @@ def method(
     if training is not None and not isinstance(training, Training | Mapping):
         raise InputError(f"{name}.training = {training!r}: must be a Training, or a dict of its settings and init")
     changes = asdict(training) if isinstance(training, Training) else training or {}
-    trained = {**getattr(build, "trains", {}), **changes}
+    trained = {**getattr(build, "training_defaults", {}), **changes}
     return Recipe(label or name, build, *check_method(build, name, settings, trained, f"{name}.training"))
 
 
@@ -119,7 +119,7 @@ def settings_functions() -> dict[str, Callable[[str], Callable[..., Any]]]:
     """Return, for each method, partition and net, a function that returns the function of its settings."""
     return {
         **dict.fromkeys(NETS, architecture),
-        **dict.fromkeys(PARTITIONS, way),
+        **dict.fromkeys(PARTITIONS, partitioner),
         **dict.fromkeys(METHODS, recipe_of),
     }
 
@@ -187,7 +187,7 @@ class Result:
     seed: int
     fed: DividedDataset | Federation
     method: Method
-    rounds: tuple[Round, ...]
+    rounds: tuple[RoundResult, ...]
     table: pd.DataFrame
 
     def __repr__(self) -> str:
@@ -367,7 +367,7 @@ def _run_one(
     return Result(recipe, seed, fed, method, played, table)
 
 
-def _show_progress(turns: Iterator[Round], what: str, method: Method) -> Iterator[Round]:
+def _show_progress(turns: Iterator[RoundResult], what: str, method: Method) -> Iterator[RoundResult]:
     """Show the progress of a method's turns."""
     from rich.progress import track
 

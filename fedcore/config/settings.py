@@ -156,8 +156,8 @@ def _data(section: Mapping[str, Any]) -> dict[str, Any]:
 
 def _federation(section: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of `fedcore.partition.partition`, `scale`, and those of `Threats` if devices misbehave."""
-    misconduct, others = split_threats(section)
-    threats = Threats(**check(model(Threats), "federation", misconduct).model_dump())
+    behaviour, others = split_threats(section)
+    threats = Threats(**check(model(Threats), "federation", behaviour).model_dump())
     settings = {"partition": signature(partition).parameters["name"].default, **others}
     scale = check(Scale, "federation", {key: settings.pop(key) for key in ("scale",) if key in settings}).scale
     name = settings.pop("partition")
@@ -200,6 +200,6 @@ def _method(params: Mapping[str, Any], label: str, row: Mapping[str, Any]) -> Me
     settings = {**common, **params.get(section, {}), **row}
     changes = [part.get("training", {}) for part in (params.get(section, {}), row)]
     settings.pop("training", None)
-    training = {**params["training"], **getattr(build, "trains", {}), **changes[0], **changes[1]}
+    training = {**params["training"], **getattr(build, "training_defaults", {}), **changes[0], **changes[1]}
     complete, trained, together = check_method(build, section, settings, training, "training")
     return MethodSettings(label.rpartition(":")[2], name, together, asdict(trained), complete)

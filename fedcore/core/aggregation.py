@@ -29,7 +29,7 @@ from annotated_types import Ge, Lt
 from torch import Tensor
 
 from fedcore.core.messages import from_memory, to_everyone
-from fedcore.types import Message, Params, Turn, Update
+from fedcore.types import Message, Params, RoundInfo, Update
 
 Rule: TypeAlias = Literal["mean", "median", "trimmed", "clipped", "krum", "multi_krum"]
 
@@ -110,7 +110,7 @@ def mean_of_users(
 
 
 @dataclass(frozen=True)
-class Mixing:
+class Aggregator:
     """How a server makes one model of many.
 
     mixing: the rule, see :mod:`fedcore.core.aggregation`. outliers: share of the updates that may be hostile, for
@@ -132,7 +132,7 @@ class Mixing:
         return _number_by_number(members, middle)
 
 
-MEAN = Mixing()
+MEAN = Aggregator()
 
 
 def _number_by_number(members: Sequence[Params], middle: Callable[[Tensor], Tensor]) -> Params:
@@ -215,20 +215,20 @@ def apply_changes(
 
 
 def average_models(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, mixing: Mixing = MEAN
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, mixing: Aggregator = MEAN
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send every device the mean of the updates, weighted by examples, or what stands in its place."""
-    return server, to_everyone(turn.names, Message(hyper_model(updates, mixing)))
+    return server, to_everyone(round_info.names, Message(hyper_model(updates, mixing)))
 
 
 def exchange(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, mixing: Mixing = MEAN
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, mixing: Aggregator = MEAN
 ) -> tuple[Params, Mapping[str, Message]]:
     """Aggregate cell by cell (9) and send each device what it shares (sampling)."""
     return server, sample_submodels(hyper_model(updates, mixing), updates)
 
 
-def hyper_model(updates: Mapping[str, Update], mixing: Mixing = MEAN) -> Params:
+def hyper_model(updates: Mapping[str, Update], mixing: Aggregator = MEAN) -> Params:
     """Return all leaves of the updates, aggregated (9), each over the devices that sent it."""
     sizes = {name: update.size for name, update in updates.items()}
     return mean_of_users({name: update.params for name, update in updates.items()}, sizes, mixing)

@@ -12,7 +12,7 @@ import torch
 
 from fedcore.core.evaluation import drop_training_data, score
 from fedcore.core.messages import received_model
-from fedcore.core.threats import admit, dropouts, falsify, hostile_devices
+from fedcore.core.threats import admit, corrupt, dropouts, hostile_devices
 from fedcore.nets import key, shapes
 from fedcore.types import (
     Combine,
@@ -27,10 +27,10 @@ from fedcore.types import (
     PairStage,
     Params,
     Report,
+    RoundInfo,
     Scores,
     Stage,
     Threats,
-    Turn,
     Unit,
     Update,
     generator,
@@ -69,7 +69,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Round:
+class RoundResult:
     """The outcome of one turn.
 
     up, down: bytes that each device sent and received in this turn. A message counts once, when its device takes part;
@@ -77,7 +77,7 @@ class Round:
     None if it was not evaluated. report: the server's findings in this turn.
     """
 
-    turn: Turn
+    round_info: RoundInfo
     state: State
     up: Mapping[str, int]
     down: Mapping[str, int]
@@ -94,17 +94,17 @@ def begin(method: Method, fed: Federation, seed: int, execute: Execute) -> State
 
 def run(
     method: Method, fed: Federation, seed: int, execute: Execute, state: State | None = None, every: int = 1
-) -> Iterator[Round]:
+) -> Iterator[RoundResult]:
     """Run a method turn by turn, from the start or from the state of an earlier run.
 
     execute: runs the steps; it may keep their results as references, which the loop never opens.
     every: evaluate after every so many rounds of a stage; the last turn is always evaluated.
     """
     state = begin(method, fed, seed, execute) if state is None else state
-    while (state := next_turn(method, state)).stage < len(method.stages):
+    while (state := next_round(method, state)).stage < len(method.stages):
         played = play(method, fed, seed, execute, state)
         state = played.state
-        if next_turn(method, state).stage == len(method.stages):
+        if next_round(method, state).stage == len(method.stages):
             yield finish(method, fed, execute, played)
         elif state.round % every == 0:
             yield replace(played, scores=measure(method, fed, state, execute))
@@ -112,7 +112,7 @@ def run(
             yield played
 
 
-def next_turn(method: Method, state: State) -> State:
+def next_round(method: Method, state: State) -> State:
     """Return the state with stage and round of the next turn; at the end, stage is the number of stages.
 
     An update that is sent again is one of the same stage.
@@ -122,22 +122,24 @@ def next_turn(method: Method, state: State) -> State:
     return state
 
 
-def play(method: Method, fed: Federation, seed: int, execute: Execute, state: State) -> Round:
+def play(method: Method, fed: Federation, seed: int, execute: Execute, state: State) -> RoundResult:
     """Run one turn."""
     stage = method.stages[state.stage]
-    turn = take_turn(stage, state, fed, seed)
-    out = execute.map(stage.local, {unit: (*inputs(unit, state, fed), turn.step_id(unit)) for unit in turn.units})
+    round_info = sample_round(stage, state, fed, seed)
+    out = execute.map(
+        stage.local, {unit: (*inputs(unit, state, fed), round_info.step_id(unit)) for unit in round_info.units}
+    )
     updates: dict[Any, Update | Handle] = {unit: update for unit, (_, update) in out.items()}
     if isinstance(stage, Stage) and stage.attach is not None:
-        calls = {name: (update, fed.devices[name], turn.step_id(name)) for name, update in updates.items()}
+        calls = {name: (update, fed.devices[name], round_info.step_id(name)) for name, update in updates.items()}
         updates = execute.map(stage.attach, calls)
     replays = state.replays
     if fed.threats and isinstance(stage, Stage) and stage.combine is not None:
-        updates, replays = mislead(stage, fed.threats, execute, state, turn, updates)
-    present = {name for unit in turn.units for name in members(unit)}
-    up = dict.fromkeys(turn.names, 0)
+        updates, replays = apply_attack(stage, fed.threats, execute, state, round_info, updates)
+    present = {name for unit in round_info.units for name in members(unit)}
+    up = dict.fromkeys(round_info.names, 0)
     lacking = present - state.delivered
-    down = {name: state.messages[name].nbytes if name in lacking else 0 for name in turn.names}
+    down = {name: state.messages[name].nbytes if name in lacking else 0 for name in round_info.names}
     server, messages, delivered = state.server, state.messages, state.delivered | present
     report: Report | Handle = Report()
     new = {} if isinstance(stage, PairStage) else {name: memory for name, (memory, _) in out.items()}
@@ -150,18 +152,23 @@ def play(method: Method, fed: Federation, seed: int, execute: Execute, state: St
         if fed.threats and isinstance(stage, Stage):
             told: Any = {name: state.messages[name] for name in updates}
             combine = partial(admit, combine, fed.threats, told, stage.sends)
-        server, sent, report = execute(receive, combine, state.server, updates, turn, fed.public.nets)
+        server, sent, report = execute(receive, combine, state.server, updates, round_info, fed.public.nets)
         messages, delivered = {**state.messages, **sent}, delivered - sent.keys()
     memories = {name: memory for name, memory in {**state.memories, **new}.items() if memory}
     state = State(server, messages, memories, replays, state.stage, state.round + 1, delivered)
-    return Round(turn, state, up, down, report=report)
+    return RoundResult(round_info, state, up, down, report=report)
 
 
-def mislead(
-    stage: Stage, threats: Threats, execute: Execute, state: State, turn: Turn, updates: Mapping[str, Update | Handle]
+def apply_attack(
+    stage: Stage,
+    threats: Threats,
+    execute: Execute,
+    state: State,
+    round_info: RoundInfo,
+    updates: Mapping[str, Update | Handle],
 ) -> tuple[dict[Any, Update | Handle], Mapping[str, Update | Handle]]:
     """Return the updates that hostile devices falsify and dropouts do not send, and those to be sent again later."""
-    hostile = [name for name in hostile_devices(threats, turn.names, turn.seed) if name in updates]
+    hostile = [name for name in hostile_devices(threats, round_info.names, round_info.seed) if name in updates]
     replays = dict(state.replays)
     false: Mapping[str, Update | Handle] = {}
     if threats.attack == "stale":
@@ -171,10 +178,10 @@ def mislead(
         honest = [name for name in updates if name not in hostile]
         false = {name: updates[honest[0]] for name in hostile if honest}
     elif hostile:
-        lie = partial(falsify, threats=threats, sends=stage.sends)
-        calls = {name: (updates[name], state.messages[name], turn.step_id(name)) for name in hostile}
+        lie = partial(corrupt, threats=threats, sends=stage.sends)
+        calls = {name: (updates[name], state.messages[name], round_info.step_id(name)) for name in hostile}
         false = execute.map(lie, calls)
-    gone = dropouts(threats, turn)
+    gone = dropouts(threats, round_info)
     return {name: false.get(name, update) for name, update in updates.items() if name not in gone}, replays
 
 
@@ -192,7 +199,7 @@ def to_memories(updates: Mapping[str, Update]) -> dict[str, Params]:
     return {name: update.params for name, update in updates.items()}
 
 
-def finish(method: Method, fed: Federation, execute: Execute, last: Round) -> Round:
+def finish(method: Method, fed: Federation, execute: Execute, last: RoundResult) -> RoundResult:
     """Return the last turn, evaluated unless it is, with the final messages sent to all who lack them.
 
     Without a server none are sent.
@@ -218,7 +225,7 @@ def inputs(unit: Unit, state: State, fed: Federation) -> tuple[Any, Any, Any]:
     return memories, messages, devices
 
 
-def take_turn(stage: Stage | PairStage, state: State, fed: Federation, seed: int) -> Turn:
+def sample_round(stage: Stage | PairStage, state: State, fed: Federation, seed: int) -> RoundInfo:
     """Return the next turn with all units, or a fraction of them (at least one) sampled without replacement."""
     names = tuple(fed.devices)
     units: list[Unit] = list(combinations(names, 2)) if isinstance(stage, PairStage) else list(names)
@@ -226,14 +233,14 @@ def take_turn(stage: Stage | PairStage, state: State, fed: Federation, seed: int
         count = max(1, round(stage.fraction * len(units)))
         drawn = torch.randperm(len(units), generator=generator(seed, state.stage, state.round, "sample"))[:count]
         units = [units[i] for i in sorted(drawn.tolist())]
-    return Turn(seed, state.stage, state.round, tuple(units), names)
+    return RoundInfo(seed, state.stage, state.round, tuple(units), names)
 
 
 def receive(
     combine: Combine | PairCombine,
     server: Params,
     updates: Mapping[Any, Update],
-    turn: Turn,
+    round_info: RoundInfo,
     nets: Mapping[str, Net],
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Check and combine updates, and check what the server sends.
@@ -243,11 +250,11 @@ def receive(
     """
     for unit, update in updates.items():
         check(unit, update, nets[unit] if isinstance(unit, str) else None)
-    found = combine(server, updates, turn)
+    found = combine(server, updates, round_info)
     if not isinstance(found, tuple) or len(found) not in (2, 3) or not isinstance(found[1], Mapping):
         wanted = "(server, messages) or (server, messages, report)"
         raise InputError(f"{name_of(combine)}: must return {wanted}, returned {described(found)}")
-    check_sent(found[1], turn)
+    check_sent(found[1], round_info)
     return found if len(found) == 3 else (*found, Report())
 
 
@@ -258,11 +265,11 @@ def described(value: Any) -> str:
     return type(value).__name__
 
 
-def check_sent(messages: Mapping[str, Message], turn: Turn) -> None:
+def check_sent(messages: Mapping[str, Message], round_info: RoundInfo) -> None:
     """Refuse a message to nobody, and a model that is not finite, from which no device could train."""
     for name, message in {id(message): (name, message) for name, message in messages.items()}.values():
-        who = f"the server's message to {name} in round {turn.round + 1}"
-        if name not in turn.names or not isinstance(message, Message):
+        who = f"the server's message to {name} in round {round_info.round + 1}"
+        if name not in round_info.names or not isinstance(message, Message):
             raise InputError(f"{who}: must be a Message to a device; it is {described(message)}")
         for leaf_name, leaf in message.params.items():  # others may be infinite: the logits of a one-hot target
             if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):

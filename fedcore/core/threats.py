@@ -20,11 +20,11 @@ from fedcore.types import (
     Message,
     Params,
     Report,
+    RoundInfo,
     Sends,
     Sent,
     StepId,
     Threats,
-    Turn,
     Update,
     generator,
     step_word,
@@ -50,16 +50,16 @@ def hostile_devices(threats: Threats, names: Iterable[str], seed: int) -> tuple[
     return tuple(sorted(sorted(names, key=drawn.__getitem__)[: round(threats.hostile * len(names))]))
 
 
-def dropouts(threats: Threats, turn: Turn) -> tuple[str, ...]:
+def dropouts(threats: Threats, round_info: RoundInfo) -> tuple[str, ...]:
     """Return the sampled devices that send nothing in this turn; at least one sends."""
-    units = [str(unit) for unit in turn.units]
-    drawn = {name: torch.rand((), generator=turn.step_id(name).generator("drop")).item() for name in units}
+    units = [str(unit) for unit in round_info.units]
+    drawn = {name: torch.rand((), generator=round_info.step_id(name).generator("drop")).item() for name in units}
     gone = [name for name in units if drawn[name] < threats.drop]
     return tuple(name for name in gone if len(gone) < len(units) or name != max(units, key=drawn.__getitem__))
 
 
 @step_word("attack")
-def falsify(update: Update, message: Message, step_id: StepId, *, threats: Threats, sends: Sends) -> Update:
+def corrupt(update: Update, message: Message, step_id: StepId, *, threats: Threats, sends: Sends) -> Update:
     r"""Return a hostile device's update, theta its honest model, theta_0 the one it was sent, s the strength.
 
     sign_flip: theta_0 - s (theta - theta_0). scale: theta_0 + s (theta - theta_0). noise: theta_0 + s r z, r the root
@@ -99,14 +99,14 @@ def admit(
     sends: Sends,
     server: Params,
     updates: Mapping[str, Update],
-    turn: Turn,
+    round_info: RoundInfo,
 ) -> Sent:
     """Combine the updates that are in time and within the bound, and report by name which are not.
 
     messages: what each device was sent. Raises InputError if no update is within the bound.
     """
-    tardy = late(threats, updates, turn)
-    in_time = {name: update for name, update in updates.items() if name not in tardy}
+    late_devices = find_late(threats, updates, round_info)
+    in_time = {name: update for name, update in updates.items() if name not in late_devices}
     beyond: set[str] = set()
     if threats.bound is not None:
         beyond = {name for name, update in in_time.items() if norm(update, messages[name], sends) > threats.bound}
@@ -116,26 +116,27 @@ def admit(
         kept = {name: update for name, update in in_time.items() if name not in beyond}
     if not kept:
         raise InputError(
-            f"federation.bound = {threats.bound}: every update of round {turn.round + 1} is beyond it; raise it, "
+            f"federation.bound = {threats.bound}: every update of round {round_info.round + 1} is beyond it; raise it, "
             "or set federation.beyond to clip"
         )
-    hostile = hostile_devices(threats, turn.names, turn.seed)
+    hostile = hostile_devices(threats, round_info.names, round_info.seed)
     events = {
         "attacked": (threats.hostile, {*hostile} & {*updates}),
-        "dropped": (threats.drop, dropouts(threats, turn)),
-        "late": (threats.deadline, tardy),
+        "dropped": (threats.drop, dropouts(threats, round_info)),
+        "late": (threats.deadline, late_devices),
         "clipped" if threats.beyond == "clip" else "refused": (threats.bound, beyond),
     }
     counts = {
-        name: {event: float(name in who) for event, (setting, who) in events.items() if setting} for name in turn.names
+        name: {event: float(name in who) for event, (setting, who) in events.items() if setting}
+        for name in round_info.names
     }
-    found = combine(server, kept, turn)
+    found = combine(server, kept, round_info)
     report = found[2] if len(found) == 3 else Report()
     words = {**report.words, "hostile": ", ".join(hostile)} if hostile else report.words
     return found[0], found[1], replace(report, counts={CONDUCT: counts}, words=words)
 
 
-def late(threats: Threats, updates: Mapping[str, Update], turn: Turn) -> set[str]:
+def find_late(threats: Threats, updates: Mapping[str, Update], round_info: RoundInfo) -> set[str]:
     """Return the devices whose updates come after the deadline; the first one to come never does.
 
     A device needs e n_k / mean(n), e exponential with mean 1 (the straggling devices of Lee et al. 2018, without their
@@ -145,7 +146,7 @@ def late(threats: Threats, updates: Mapping[str, Update], turn: Turn) -> set[str
         return set()
     examples = sum(max(1, update.size) for update in updates.values()) / len(updates)
     taken = {
-        name: torch.empty(()).exponential_(generator=turn.step_id(name).generator("time")).item()
+        name: torch.empty(()).exponential_(generator=round_info.step_id(name).generator("time")).item()
         * (max(1, update.size) / examples)
         for name, update in updates.items()
     }

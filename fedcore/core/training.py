@@ -38,7 +38,7 @@ WHOLE: Pieces = ((slice(None), 1.0),)
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Logits (B, K) and labels (B,) -> the mean loss over them."""
 
-Slope: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+LogitGrad: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Logits (B, K) and labels (B,) -> the derivative of the loss, summed over them, at the logits (B, K)."""
 
 MOMENTS = "moments/"
@@ -135,7 +135,7 @@ class FlatNet:
     vector: Tensor
     gradient: Tensor
     leaves: Params
-    slopes: Params
+    gradients: Params
 
     def params(self) -> Params:
         """Return a copy of all leaves."""
@@ -164,9 +164,9 @@ def fit(
     memory: Params,
     *,
     prefix: str = MOMENTS,
-    pull: Callable[[], None] | None = None,
+    grad_hook: Callable[[], None] | None = None,
     pieces: Pieces = WHOLE,
-    slope: Slope | None = None,
+    logit_grad: LogitGrad | None = None,
 ) -> Params:
     """Train a model on the device's examples; returns the optimiser's moments if they are to be kept.
 
@@ -177,7 +177,9 @@ def fit(
     moments = {name.removeprefix(prefix): leaf.clone() for name, leaf in mine.items()}
     with nets.use_generator(step_id.generator("noise")):
         batches = minibatches(flat, len(device.data.train), training, step_id.generator("batches"))
-        step = plain_step(flat, training, len(batches), moments, pull=pull, pieces=pieces, slope=slope)
+        step = plain_step(
+            flat, training, len(batches), moments, grad_hook=grad_hook, pieces=pieces, logit_grad=logit_grad
+        )
         descend(device.data.train, batches, step)
     return {f"{prefix}{name}": leaf for name, leaf in moments.items()} if kept else {}
 
@@ -197,7 +199,7 @@ def flatten_net(net: Net, params: Params) -> FlatNet:
     names = [name for name, _ in template.named_parameters()]
     sizes = [math.ceil(params[name].numel() / ALIGNMENT) * ALIGNMENT for name in names]
     vector, gradient = torch.zeros(sum(sizes)), torch.zeros(sum(sizes))
-    leaves, slopes = (
+    leaves, gradients = (
         {
             name: view_of(part, params[name].shape, _channels_last(template))
             for name, part in zip(names, parts, strict=True)
@@ -208,8 +210,8 @@ def flatten_net(net: Net, params: Params) -> FlatNet:
         leaf.copy_(params[name])
     module = load(net, {name: leaves[name] if name in leaves else leaf.clone() for name, leaf in params.items()})
     for name, parameter in module.named_parameters():
-        parameter.grad = slopes[name]
-    return FlatNet(module.train(), vector, gradient, leaves, slopes)
+        parameter.grad = gradients[name]
+    return FlatNet(module.train(), vector, gradient, leaves, gradients)
 
 
 def to_vector(flat: FlatNet, numbers: Params) -> Tensor:
@@ -297,9 +299,9 @@ def plain_step(
     steps: int,
     moments: Params | None = None,
     *,
-    pull: Callable[[], None] | None = None,
+    grad_hook: Callable[[], None] | None = None,
     pieces: Pieces = WHOLE,
-    slope: Slope | None = None,
+    logit_grad: LogitGrad | None = None,
 ) -> Step:
     """Return the step that minimises the mean loss.
 
@@ -308,29 +310,29 @@ def plain_step(
     `training.loss`.
     """
     rates = iter(learning_rates(training, steps))
-    known = slope or (cross_entropy_slope if training.loss == "ce" else None)
-    bare = training.optimiser == "sgd" and training.momentum == 0 and pull is None and len(pieces) == 1
+    known = logit_grad or (cross_entropy_grad if training.loss == "ce" else None)
+    bare = training.optimiser == "sgd" and training.momentum == 0 and grad_hook is None and len(pieces) == 1
     if isinstance(flat.module, ManualGradients) and bare and known is not None:
         module, at_logits = flat.module, known
 
         def fused(x: Tensor, y: Tensor) -> None:
             rate = next(rates)
             keep = 1 - rate * training.weight_decay
-            manual_step(module, flat.leaves, x, y, flat.leaves, keep=keep, scale=-rate, slope=at_logits)
+            manual_step(module, flat.leaves, x, y, flat.leaves, keep=keep, scale=-rate, logit_grad=at_logits)
 
         return fused
-    gradient, update = gradient_step(flat, training.loss, slope), optimiser_step(flat, training, moments, pieces)
+    gradient, update = gradient_step(flat, training.loss, logit_grad), optimiser_step(flat, training, moments, pieces)
 
     def step(x: Tensor, y: Tensor) -> None:
         gradient(x, y)
-        if pull is not None:
-            pull()
+        if grad_hook is not None:
+            grad_hook()
         update(next(rates))
 
     return step
 
 
-def proximal_pull(flat: FlatNet, anchor: Tensor, weight: float) -> Callable[[], None] | None:
+def proximal_grad_hook(flat: FlatNet, anchor: Tensor, weight: float) -> Callable[[], None] | None:
     """Return a function that adds the gradient of weight/2 ||w - anchor||^2 to `flat.gradient`; None for weight 0.
 
     anchor: (P,), in the layout of `flat.vector`.
@@ -339,34 +341,36 @@ def proximal_pull(flat: FlatNet, anchor: Tensor, weight: float) -> Callable[[], 
         return None
     away = torch.empty_like(anchor)
 
-    def pull() -> None:
+    def grad_hook() -> None:
         flat.gradient.add_(torch.sub(flat.vector, anchor, out=away), alpha=weight)
 
-    return pull
+    return grad_hook
 
 
-def gradient_step(flat: FlatNet, loss: str = "ce", slope: Slope | None = None) -> Step:
+def gradient_step(flat: FlatNet, loss: str = "ce", logit_grad: LogitGrad | None = None) -> Step:
     """Return a step that writes the gradient of the mean loss to `flat.gradient`. slope: of a loss to use instead."""
     module, mean = flat.module, LOSSES[loss]
-    known = slope or (cross_entropy_slope if loss == "ce" else None)
+    known = logit_grad or (cross_entropy_grad if loss == "ce" else None)
     if isinstance(module, ManualGradients) and known is not None:
-        return lambda x, y: manual_step(module, flat.leaves, x, y, flat.slopes, keep=0.0, scale=1.0, slope=known)
+        return lambda x, y: manual_step(
+            module, flat.leaves, x, y, flat.gradients, keep=0.0, scale=1.0, logit_grad=known
+        )
 
     def gradient(x: Tensor, y: Tensor) -> None:
         flat.gradient.zero_()
-        if slope is None:
+        if logit_grad is None:
             torch.autograd.backward(mean(module(x), y))
         else:
             logits = module(x)
-            torch.autograd.backward(logits, slope(logits.detach(), y) / len(y))
+            torch.autograd.backward(logits, logit_grad(logits.detach(), y) / len(y))
 
     return gradient
 
 
-def cross_entropy_slope(logits: Tensor, y: Tensor) -> Tensor:
+def cross_entropy_grad(logits: Tensor, y: Tensor) -> Tensor:
     """Return softmax(logits) - onehot(y), the slope of cross-entropy."""
-    slope = logits.softmax(1)
-    return slope.scatter_add_(1, y[:, None], slope.new_full((len(y), 1), -1.0))
+    logit_grad = logits.softmax(1)
+    return logit_grad.scatter_add_(1, y[:, None], logit_grad.new_full((len(y), 1), -1.0))
 
 
 def manual_step(
@@ -378,7 +382,7 @@ def manual_step(
     *,
     keep: float,
     scale: float,
-    slope: Slope,
+    logit_grad: LogitGrad,
 ) -> None:
     """Compute into <- keep * into + scale * (gradient of the mean loss), without autograd.
 
@@ -386,7 +390,7 @@ def manual_step(
     """
     with torch.no_grad():
         activations = module.activations(leaves, x)
-        module.pull(leaves, activations, slope(activations[-1], y), into, keep=keep, scale=scale / len(y))
+        module.backward(leaves, activations, logit_grad(activations[-1], y), into, keep=keep, scale=scale / len(y))
 
 
 def learning_rates(training: Training, steps: int) -> list[float]:

@@ -26,8 +26,8 @@ class ManualGradients(Protocol):
 
     def activations(self, leaves: Params, x: Tensor) -> list[Tensor]: ...
 
-    def pull(
-        self, leaves: Params, activations: list[Tensor], slope: Tensor, into: Params, *, keep: float, scale: float
+    def backward(
+        self, leaves: Params, activations: list[Tensor], logit_grad: Tensor, into: Params, *, keep: float, scale: float
     ) -> None: ...
 
 
@@ -52,8 +52,8 @@ class MLP(nn.Module):
                 found[-1].relu_()
         return found
 
-    def pull(
-        self, leaves: Params, activations: list[Tensor], slope: Tensor, into: Params, *, keep: float, scale: float
+    def backward(
+        self, leaves: Params, activations: list[Tensor], logit_grad: Tensor, into: Params, *, keep: float, scale: float
     ) -> None:
         """Backpropagate from the logits to the leaves: into <- keep * into + scale * gradient.
 
@@ -61,13 +61,13 @@ class MLP(nn.Module):
         one product per leaf: the derivative passes through a weight before that weight changes. The derivative of a
         ReLU is the sign of its output.
         """
-        ones = slope.new_ones(len(slope))
+        ones = logit_grad.new_ones(len(logit_grad))
         for layer, inputs in zip(reversed(self.layers), reversed(activations[:-1]), strict=True):
             weight, bias = f"{layer}.weight", f"{layer}.bias"
-            below = slope.mm(leaves[weight]).mul_(inputs.sign()) if layer != self.layers[0] else slope
-            into[weight].addmm_(slope.t(), inputs, beta=keep, alpha=scale)
-            into[bias].addmv_(slope.t(), ones, beta=keep, alpha=scale)
-            slope = below
+            below = logit_grad.mm(leaves[weight]).mul_(inputs.sign()) if layer != self.layers[0] else logit_grad
+            into[weight].addmm_(logit_grad.t(), inputs, beta=keep, alpha=scale)
+            into[bias].addmv_(logit_grad.t(), ones, beta=keep, alpha=scale)
+            logit_grad = below
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

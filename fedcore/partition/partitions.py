@@ -133,8 +133,10 @@ def partition(
         whole = shared if dataset.test is None else np.arange(len(dataset.test))
         if len(whole) > shared_examples:
             shared = np.sort(draws(seed, "shared examples").choice(whole, shared_examples, replace=False))
-    way = PARTITIONS[name]
-    limit = None if "examples" in signature(way).parameters else examples  # such a way keeps to the limit by itself
+    partitioner = PARTITIONS[name]
+    limit = (
+        None if "examples" in signature(partitioner).parameters else examples
+    )  # such a way keeps to the limit by itself
     if limit is not None and domains == "split":
         numbers = _devices_per_pool(pools, devices, min_size)
         pools = {
@@ -154,7 +156,7 @@ def partition(
         given |= {"min_size": min_size, "share": share, "classes": classes, "seed": seed, "followers": followers}
         if dataset.device is not None:
             given["owners"] = np.asarray(dataset.device)[pool]
-        shares = way(**{key: given[key] for key in signature(way).parameters})
+        shares = partitioner(**{key: given[key] for key in signature(partitioner).parameters})
         return {who: pool[index] for who, index in shares.items()}
 
     if name in FROM_DATA:

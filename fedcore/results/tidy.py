@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from fedcore.core.rounds import Round, members
+from fedcore.core.rounds import RoundResult, members
 from fedcore.results.summary import LESS, SCORED
 from fedcore.types import Numbers, Report
 
@@ -26,7 +26,7 @@ class Row(NamedTuple):
 
 def rows(
     row: Row,
-    played: Sequence[Round],
+    played: Sequence[RoundResult],
     reports: Sequence[Report],
     beside: Mapping[str, Numbers],
 ) -> pd.DataFrame:
@@ -39,8 +39,8 @@ def rows(
     """
     found: list[tuple[Any, ...]] = []
     for one, report in zip(played, reports, strict=True):
-        place = (one.turn.stage, one.turn.round + 1)
-        present = {name for unit in one.turn.units for name in members(unit)}
+        place = (one.round_info.stage, one.round_info.round + 1)
+        present = {name for unit in one.round_info.units for name in members(unit)}
         for metric, sent in (("bytes_up", one.up), ("bytes_down", one.down)):
             counts = ((device, count) for device, count in sent.items() if count or device in present)
             found += [(*place, device, "traffic", metric, float(count)) for device, count in counts]
@@ -94,8 +94,8 @@ def has(table: pd.DataFrame, split: str) -> bool:
 
 def final(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of each method's last turn."""
-    turn = table["stage"] * 1_000_000 + table["round"]
-    return table[turn == turn.groupby([table["setting"], table["method"], table["seed"]]).transform("max")]
+    round_info = table["stage"] * 1_000_000 + table["round"]
+    return table[round_info == round_info.groupby([table["setting"], table["method"], table["seed"]]).transform("max")]
 
 
 def choose(table: pd.DataFrame, label: str, candidates: Sequence[str]) -> pd.DataFrame:

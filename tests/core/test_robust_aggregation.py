@@ -12,7 +12,7 @@ from scipy.stats import trim_mean
 
 from fedcore.builders import CONTEXT
 from fedcore.config.signatures import model as settings_model
-from fedcore.core.aggregation import Mixing, by_size, evenly, krum_scores, mean, most_hostile
+from fedcore.core.aggregation import Aggregator, by_size, evenly, krum_scores, mean, most_hostile
 from fedcore.methods import builder, method
 from fedcore.types import Update
 
@@ -39,10 +39,10 @@ def flat(params):
 @pytest.mark.parametrize("count", [1, 2, 5, 8])
 def test_median_and_trimmed_mean_are_those_of_numpy_and_scipy(count):
     members = models(count)
-    found = Mixing("median")(members, evenly(count))
+    found = Aggregator("median")(members, evenly(count))
     np.testing.assert_allclose(flat(found), np.median(stacked(members), axis=0), atol=1e-6)
     for outliers in (0.0, 0.2, 0.3, 0.49):
-        found = Mixing("trimmed", outliers)(members, evenly(count))
+        found = Aggregator("trimmed", outliers)(members, evenly(count))
         np.testing.assert_allclose(flat(found), trim_mean(stacked(members), outliers, axis=0), atol=1e-6)
 
 
@@ -59,17 +59,17 @@ def test_krum_is_the_brute_force(count, outliers):
     scores = [score(i) for i in range(count)]
     np.testing.assert_allclose(krum_scores(torch.from_numpy(points), near), scores)
     best = np.argsort(scores, kind="stable")
-    assert bits(Mixing("krum", outliers)(members, evenly(count))) == bits(members[best[0]])
-    several = Mixing("multi_krum", outliers)(members, evenly(count))
+    assert bits(Aggregator("krum", outliers)(members, evenly(count))) == bits(members[best[0]])
+    several = Aggregator("multi_krum", outliers)(members, evenly(count))
     np.testing.assert_allclose(flat(several), points[best[:near]].mean(0), atol=1e-6)
 
 
 def test_clipping_computed_by_hand():
     """Points 0, 1, 2, 3, 103: the median is 2, the distances 2, 1, 0, 1, 101, their median 1; 0 -> 1, 103 -> 3."""
     members = [{"w": torch.tensor([x])} for x in (0.0, 1.0, 2.0, 3.0, 103.0)]
-    found = Mixing("clipped")(members, evenly(5))
+    found = Aggregator("clipped")(members, evenly(5))
     assert found["w"].item() == pytest.approx((1 + 1 + 2 + 3 + 3) / 5)
-    weighted = Mixing("clipped")(members, torch.tensor([0, 0, 0, 0, 1.0], dtype=torch.float64))
+    weighted = Aggregator("clipped")(members, torch.tensor([0, 0, 0, 0, 1.0], dtype=torch.float64))
     assert weighted["w"].item() == pytest.approx(3)
 
 
@@ -83,13 +83,13 @@ def test_a_share_that_is_not_exact_in_binary_counts_whole_devices():
 
 def test_without_outliers_the_trimmed_mean_is_the_even_mean():
     members = models(6)
-    torch.testing.assert_close(Mixing("trimmed", 0.0)(members, evenly(6)), mean(members, evenly(6)))
+    torch.testing.assert_close(Aggregator("trimmed", 0.0)(members, evenly(6)), mean(members, evenly(6)))
 
 
 @pytest.mark.parametrize("rule", ["mean", *RULES])
 def test_equal_models_stay_as_they_are_and_one_alone_keeps_its_bits(rule):
-    assert bits(Mixing(rule)([model()], evenly(1))) == bits(model())
-    torch.testing.assert_close(Mixing(rule)([model()] * 7, evenly(7)), model())
+    assert bits(Aggregator(rule)([model()], evenly(1))) == bits(model())
+    torch.testing.assert_close(Aggregator(rule)([model()] * 7, evenly(7)), model())
 
 
 @pytest.mark.parametrize("name", TAKERS)
@@ -128,8 +128,8 @@ def test_the_order_of_the_devices_does_not_matter(count, seed, rule):
     assume("krum" not in rule or count > 4)  # with fewer, scores are equal and the first one counts
     members, weights = models(count), by_size(range(1, count + 1))
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
-    moved = Mixing(rule)([members[i] for i in order], weights[order])
-    torch.testing.assert_close(moved, Mixing(rule)(members, weights))
+    moved = Aggregator(rule)([members[i] for i in order], weights[order])
+    torch.testing.assert_close(moved, Aggregator(rule)(members, weights))
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -141,7 +141,7 @@ def test_a_minority_cannot_move_the_median_beyond_the_honest_range(honest, seed,
         {name: size * torch.randn(x.shape, generator=draws) for name, x in model().items()} for _ in range(honest - 1)
     ]
     low, high = stacked(members).min(0), stacked(members).max(0)
-    for rule in (Mixing("median"), Mixing("trimmed", 0.499)):
+    for rule in (Aggregator("median"), Aggregator("trimmed", 0.499)):
         found = flat(rule([*lies, *members], evenly(2 * honest - 1)))
         assert (found >= low - 1e-5).all()
         assert (found <= high + 1e-5).all()
@@ -152,16 +152,16 @@ def test_every_rule_moves_with_its_points(rule):
     """So that models and changes of one model give the same: theta + t for all j moves the result by t."""
     members, shift = models(7), model("shift")
     moved = [{name: x + shift[name] for name, x in one.items()} for one in members]
-    found = Mixing(rule)(members, evenly(7))
+    found = Aggregator(rule)(members, evenly(7))
     torch.testing.assert_close(
-        Mixing(rule)(moved, evenly(7)), {name: x + shift[name] for name, x in found.items()}, atol=1e-5, rtol=1e-5
+        Aggregator(rule)(moved, evenly(7)), {name: x + shift[name] for name, x in found.items()}, atol=1e-5, rtol=1e-5
     )
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_integer_leaves_are_the_first_members(rule):
     members = [{"w": torch.tensor([float(i)]), "seen": torch.tensor(i)} for i in range(5)]
-    found = Mixing(rule)(members, evenly(5))
+    found = Aggregator(rule)(members, evenly(5))
     assert found["seen"].dtype == torch.int64
     if rule not in ("krum", "multi_krum"):
         assert found["seen"].item() == 0

@@ -11,7 +11,7 @@ from fedcore import nets
 from fedcore.core.aggregation import by_size, mean
 from fedcore.core.evaluation import evaluate, score
 from fedcore.core.messages import initial_messages, received_model, to_everyone
-from fedcore.core.rounds import State, begin, check, deployments, finish, measure, run, take_turn
+from fedcore.core.rounds import State, begin, check, deployments, finish, measure, run, sample_round
 from fedcore.core.training import train
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method as build
@@ -44,14 +44,14 @@ def tally(memory, message, device, step_id):
     return mine, Update(message.params, mine)
 
 
-def gather(server, updates, turn):
+def gather(server, updates, round_info):
     """Remember how often each device took part, and when the server heard of it; tell only those who did."""
     seen = {name: update.extra["seen"] for name, update in updates.items()}
     told = {name: Message(update.params, server | seen) for name, update in updates.items()}
-    return server | seen | {"last": torch.tensor([turn.stage, turn.round])}, told
+    return server | seen | {"last": torch.tensor([round_info.stage, round_info.round])}, told
 
 
-def quiet(server, updates, turn):
+def quiet(server, updates, round_info):
     return server, {}
 
 
@@ -89,8 +89,10 @@ def test_turns_follow_each_other():
     local = partial(train, training=SGD)
     stages = (Stage(local, quiet, 2), Stage(local, quiet, 0), Stage(local, quiet), Stage(local, quiet, 2))
     played = list(run(plays(stages), federation(), 7, Inline()))
-    assert [(one.turn.stage, one.turn.round) for one in played] == [(0, 0), (0, 1), (2, 0), (3, 0), (3, 1)]
-    assert all(one.turn.units == one.turn.names == ("a", "b", "c") and one.turn.seed == 7 for one in played)
+    assert [(one.round_info.stage, one.round_info.round) for one in played] == [(0, 0), (0, 1), (2, 0), (3, 0), (3, 1)]
+    assert all(
+        one.round_info.units == one.round_info.names == ("a", "b", "c") and one.round_info.seed == 7 for one in played
+    )
     assert [(one.state.stage, one.state.round) for one in played] == [(0, 1), (0, 2), (2, 1), (3, 1), (3, 2)]
 
 
@@ -139,17 +141,17 @@ def test_the_same_bits_here_and_in_one_worker_and_in_two():
 def test_a_fraction_takes_part_and_at_least_one(devices, fraction, expected):
     fed = federation("abcdefghij"[:devices])
     for number in range(20):
-        turn = take_turn(Stage(tally, gather, 20, fraction), State({}, {}, round=number), fed, 0)
-        assert len(turn.units) == len(set(turn.units)) == expected
-        assert list(turn.units) == [name for name in fed.devices if name in turn.units]
-        assert turn.names == tuple(fed.devices)
+        round_info = sample_round(Stage(tally, gather, 20, fraction), State({}, {}, round=number), fed, 0)
+        assert len(round_info.units) == len(set(round_info.units)) == expected
+        assert list(round_info.units) == [name for name in fed.devices if name in round_info.units]
+        assert round_info.names == tuple(fed.devices)
 
 
 def test_samples_depend_on_seed_stage_and_round_alone_and_favour_nobody():
     fed, stage = federation("abcdefghij"), Stage(tally, gather, 1, 0.3)
 
     def units(seed, number, round):
-        return take_turn(stage, State({}, {}, stage=number, round=round), fed, seed).units
+        return sample_round(stage, State({}, {}, stage=number, round=round), fed, seed).units
 
     assert units(1, 0, 0) == units(1, 0, 0)
     for vary in (lambda i: (i, 0, 0), lambda i: (0, i, 0), lambda i: (0, 0, i)):
@@ -175,13 +177,13 @@ def test_device_memory_lasts_and_is_left_alone_between_participations():
     played = list(run(plays((Stage(tally, gather, 12, 0.3),)), federation("abcdefghij"), 0, Inline()))
     seen, before = dict.fromkeys("abcdefghij", 0), {}
     for one in played:
-        for name in one.turn.units:
+        for name in one.round_info.units:
             seen[name] += 1
         memory = one.state.memories
         assert set(memory) == {name for name, count in seen.items() if count}
         for name in memory:
             assert memory[name]["seen"].item() == seen[name] == one.state.server[name].item()
-            assert name in one.turn.units or memory[name] is before[name]
+            assert name in one.round_info.units or memory[name] is before[name]
         before = memory
     assert max(seen.values()) > 1
 
@@ -190,7 +192,7 @@ def test_who_is_not_addressed_keeps_the_message_it_had():
     state = begin(COUNTING, federation("abcd"), 0, Inline())
     for one in run(COUNTING, federation("abcd"), 0, Inline(), state=state):
         for name in "abcd":
-            assert (one.state.messages[name] is state.messages[name]) == (name not in one.turn.units)
+            assert (one.state.messages[name] is state.messages[name]) == (name not in one.round_info.units)
         state = one.state
 
 
@@ -206,8 +208,8 @@ def test_memory_can_be_given_up():
 def test_a_step_draws_from_where_it_stands():
     fed = federation()
     for one in run(COUNTING, fed, 4, Inline()):
-        for name in one.turn.units:
-            expected = torch.rand(2, generator=generator(4, one.turn.stage, one.turn.round, name, ""))
+        for name in one.round_info.units:
+            expected = torch.rand(2, generator=generator(4, one.round_info.stage, one.round_info.round, name, ""))
             assert torch.equal(one.state.memories[name]["drawn"], expected)
 
 
@@ -254,7 +256,7 @@ def test_who_stays_alone_sends_nothing_and_is_delivered_nothing(common, first):
 
 def test_in_sampled_rounds_only_those_who_take_part_send_and_receive():
     sampled = fedavg(4, 0.34)
-    units = [one.turn.units for one in run(sampled, federation(), 0, Inline())]
+    units = [one.round_info.units for one in run(sampled, federation(), 0, Inline())]
     assert all(len(names) == 1 for names in units)
     expected = []
     for number, names in enumerate(units):
@@ -270,7 +272,7 @@ def chatty(memory, message, device, step_id):
     )
 
 
-def answer(server, updates, turn):
+def answer(server, updates, round_info):
     return {"kept": torch.zeros(1000)}, {"b": Message({}, {"note": torch.zeros(5, dtype=torch.int16)})}
 
 
@@ -342,8 +344,8 @@ WRONG = {
 }  # fmt: skip
 
 
-def err(server, updates, turn, *, wrong):
-    return WRONG[wrong][0](server, to_everyone(turn.names, Message(model())))
+def err(server, updates, round_info, *, wrong):
+    return WRONG[wrong][0](server, to_everyone(round_info.names, Message(model())))
 
 
 @pytest.mark.parametrize("wrong", WRONG)
@@ -446,7 +448,7 @@ def gap(memory, message, device, step_id):
     return {}, Update({}, {"gap": distance, "drawn": drawn, "seen": counts, "bias": message[1].params["fc3.bias"]})
 
 
-def note(server, updates, turn):
+def note(server, updates, round_info):
     kept = {f"{a}{b}/{leaf}": x for (a, b), update in updates.items() for leaf, x in update.extra.items()}
     return server | kept, {}
 
@@ -455,10 +457,10 @@ def test_a_pair_stage_runs_on_every_unordered_pair():
     fed = federation()
     paired = plays((Stage(tally, quiet), PairStage(gap, note)))
     one = last(paired, fed, 6)
-    assert one.turn.units == (("a", "b"), ("a", "c"), ("b", "c"))
-    assert one.turn.names == ("a", "b", "c")
+    assert one.round_info.units == (("a", "b"), ("a", "c"), ("b", "c"))
+    assert one.round_info.names == ("a", "b", "c")
     means = {name: device.data.train.x.mean(0) for name, device in fed.devices.items()}
-    for a, b in one.turn.units:
+    for a, b in one.round_info.units:
         kept = {leaf: one.state.server[f"{a}{b}/{leaf}"] for leaf in ("gap", "drawn", "seen", "bias")}
         assert kept["gap"].item() == pytest.approx(math.dist(means[a].tolist(), means[b].tolist()), rel=1e-5)
         assert torch.equal(kept["drawn"], torch.rand(1, generator=generator(6, 1, 0, (a, b), "")))
@@ -478,12 +480,12 @@ def test_a_device_in_many_pairs_receives_a_message_once_per_turn():
 def test_a_fraction_of_the_pairs_takes_part():
     fed, seen, have = federation("abcd"), set(), set()
     for one in run(plays((PairStage(gap, note, 8, 0.5),)), fed, 0, Inline()):
-        assert len(one.turn.units) == 3
-        assert all(a < b for a, b in one.turn.units)
-        present = {name for pair in one.turn.units for name in pair}
+        assert len(one.round_info.units) == 3
+        assert all(a < b for a, b in one.round_info.units)
+        present = {name for pair in one.round_info.units for name in pair}
         assert one.down == {name: 256 * (name in present - have) for name in "abcd"}
         have |= present
-        seen |= set(one.turn.units)
+        seen |= set(one.round_info.units)
     assert len(seen) == 6
 
 
@@ -514,7 +516,7 @@ def test_what_is_attached_travels_with_the_update_of_the_same_turn():
     fed = federation()
     seen = {}
 
-    def keep(server, updates, turn):
+    def keep(server, updates, round_info):
         seen.update(updates)
         return server, {}
 

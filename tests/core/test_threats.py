@@ -11,11 +11,11 @@ from federations import ADAM, NET, NETS, SGD, bits, constant, federation, last, 
 from fedcore import nets
 from fedcore.core.aggregation import add, by_size, mean, subtract
 from fedcore.core.rounds import receive, run
-from fedcore.core.threats import clip, dropouts, falsify, hostile_devices, late, norm
+from fedcore.core.threats import clip, corrupt, dropouts, find_late, hostile_devices, norm
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.results import reports
-from fedcore.types import InputError, Message, StepId, Threats, Turn, Update, generator
+from fedcore.types import InputError, Message, RoundInfo, StepId, Threats, Update, generator
 
 NAMES = tuple("abcdefghij")
 START = nets.init(NET, generator(0, "init"))
@@ -34,7 +34,7 @@ def conduct(turns):
 
 
 def turn_of(number, names=NAMES):
-    return Turn(0, 0, number, names, names)
+    return RoundInfo(0, 0, number, names, names)
 
 
 # Reductions
@@ -53,10 +53,10 @@ def test_threats_that_never_strike_change_no_bit(sends):
 def test_an_update_scaled_by_one_is_honest_and_flipped_twice_too():
     honest, sent = Update(model(1), {"sum": torch.ones(3)}), Message(model(2))
     step = StepId(0, 0, 0, "a")
-    same = falsify(honest, sent, step, threats=Threats(attack="scale", strength=1.0), sends="model")
+    same = corrupt(honest, sent, step, threats=Threats(attack="scale", strength=1.0), sends="model")
     torch.testing.assert_close(same.params, honest.params)
     flip = Threats(attack="sign_flip", strength=1.0)
-    twice = falsify(falsify(honest, sent, step, threats=flip, sends="model"), sent, step, threats=flip, sends="model")
+    twice = corrupt(corrupt(honest, sent, step, threats=flip, sends="model"), sent, step, threats=flip, sends="model")
     torch.testing.assert_close(twice.params, honest.params)
     torch.testing.assert_close(twice.extra, honest.extra)
 
@@ -82,11 +82,11 @@ def test_the_server_averages_what_hostile_devices_send(sends, attack, factor):
 def test_noise_is_as_large_as_the_change_times_the_strength():
     sent, honest = Message({"w": torch.zeros(20000)}), Update({"w": torch.full((20000,), 0.5)})
     threats = Threats(attack="noise", strength=3.0)
-    false = falsify(honest, sent, StepId(0, 0, 0, "a"), threats=threats, sends="model").params["w"]
+    false = corrupt(honest, sent, StepId(0, 0, 0, "a"), threats=threats, sends="model").params["w"]
     assert false.mean().item() == pytest.approx(0, abs=0.05)
     assert false.std().item() == pytest.approx(1.5, rel=0.02)
-    again = falsify(honest, sent, StepId(0, 0, 0, "a"), threats=threats, sends="model").params["w"]
-    other = falsify(honest, sent, StepId(0, 0, 1, "a"), threats=threats, sends="model").params["w"]
+    again = corrupt(honest, sent, StepId(0, 0, 0, "a"), threats=threats, sends="model").params["w"]
+    other = corrupt(honest, sent, StepId(0, 0, 1, "a"), threats=threats, sends="model").params["w"]
     assert torch.equal(false, again)
     assert not torch.equal(false, other)
 
@@ -146,22 +146,22 @@ def test_dropouts_are_as_frequent_as_set_and_never_everyone():
 def test_a_device_is_late_as_often_as_its_examples_say():
     """Its time is n_k / mean(n) times an exponential draw: P(late) = exp(-deadline mean(n) / n_k)."""
     updates = {name: Update(size=30 if name < "f" else 10) for name in NAMES}
-    tardy = [late(Threats(deadline=2.0), updates, turn_of(number)) for number in range(400)]
+    late_devices = [find_late(Threats(deadline=2.0), updates, turn_of(number)) for number in range(400)]
     for group, share in (("abcde", math.exp(-2 * 20 / 30)), ("fghij", math.exp(-2 * 20 / 10))):
-        expected, count = share * 2000, sum(name in names for names in tardy for name in group)
+        expected, count = share * 2000, sum(name in names for names in late_devices for name in group)
         assert count == pytest.approx(expected, abs=4 * math.sqrt(expected))
-    assert all(len(late(Threats(deadline=1e-9), updates, turn_of(number))) == 9 for number in range(50))
+    assert all(len(find_late(Threats(deadline=1e-9), updates, turn_of(number))) == 9 for number in range(50))
 
 
 def test_a_dropout_sends_nothing_and_a_late_device_sends_in_vain():
     fed = under(Threats(drop=0.5))
     turns = list(run(fedavg(4), fed, 0, Inline()))
     for one in turns:
-        gone = {*dropouts(fed.threats, one.turn)}
+        gone = {*dropouts(fed.threats, one.round_info)}
         assert {name for name, count in one.up.items() if not count} == gone
         assert all(one.down[name] for name in fed.devices)
     assert sum(told["dropped"] for told in conduct(turns).values()) == sum(
-        len(dropouts(fed.threats, one.turn)) for one in turns
+        len(dropouts(fed.threats, one.round_info)) for one in turns
     )
     slow = list(run(fedavg(4), under(Threats(deadline=0.5)), 0, Inline()))
     assert all(all(one.up.values()) for one in slow)
@@ -210,7 +210,7 @@ def test_the_same_bits_from_any_state_and_conduct_is_told_by_name():
         whole = list(run(fedavg(4), fed, 1, Inline()))
         for done, one in enumerate(whole[:-1], 1):
             rest = list(run(fedavg(4), fed, 1, Inline(), state=one.state))
-            assert [bits(turn) for turn in rest] == [bits(turn) for turn in whole[done:]]
+            assert [bits(round_info) for round_info in rest] == [bits(round_info) for round_info in whole[done:]]
         liars = hostile_devices(fed.threats, fed.devices, 1)
         assert {one.report.words["hostile"] for one in whole} == {", ".join(liars)}
         told = conduct(whole)

@@ -19,7 +19,7 @@ from fedcore.core.training import (
     flatten_net,
     gradient_step,
     optimiser_step,
-    proximal_pull,
+    proximal_grad_hook,
     train,
 )
 from fedcore.methods.fedasa.sharing import cut_pieces
@@ -101,7 +101,7 @@ def test_gradients_are_autograds(loss):
     gradient_step(flat, loss)(x, y)
     LOSSES[loss](module(x), y).backward()
     for name, leaf in module.named_parameters():
-        torch.testing.assert_close(flat.slopes[name], leaf.grad, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(flat.gradients[name], leaf.grad, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -186,9 +186,9 @@ def test_rates_by_part_for_all_or_none():
 def test_a_pull_is_the_gradient_of_half_the_squared_distance():
     flat, anchor = flatten_net(NET, model("here")), flatten_net(NET, model("there")).vector
     flat.gradient.fill_(1.0)
-    proximal_pull(flat, anchor, 0.5)()
+    proximal_grad_hook(flat, anchor, 0.5)()
     torch.testing.assert_close(flat.gradient, 1 + 0.5 * (flat.vector - anchor))
-    assert proximal_pull(flat, anchor, 0) is None
+    assert proximal_grad_hook(flat, anchor, 0) is None
     strong = flatten_net(NET, model("here"))
-    fit(strong, A, StepId(0, 0, 0, "a"), replace(SGD, epochs=40), {}, pull=proximal_pull(strong, anchor, 9.0))
+    fit(strong, A, StepId(0, 0, 0, "a"), replace(SGD, epochs=40), {}, grad_hook=proximal_grad_hook(strong, anchor, 9.0))
     assert (strong.vector - anchor).norm() < 0.1 * (flatten_net(NET, model("here")).vector - anchor).norm()

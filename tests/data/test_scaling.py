@@ -65,8 +65,8 @@ def test_scaling_moves_and_stretches_all_domains_alike():
     plain, standard = both("domains", domains=["digits", "digits_inverted"])
     before, after = plain.train.inputs(), standard.train.x
     for channel in range(3):
-        slope, start = np.polyfit(before[:, channel].flatten().numpy(), after[:, channel].flatten().numpy(), 1)
-        torch.testing.assert_close(after[:, channel], before[:, channel] * slope + start, atol=1e-4, rtol=0)
+        logit_grad, start = np.polyfit(before[:, channel].flatten().numpy(), after[:, channel].flatten().numpy(), 1)
+        torch.testing.assert_close(after[:, channel], before[:, channel] * logit_grad + start, atol=1e-4, rtol=0)
     assert standard.domain == plain.domain
 
 

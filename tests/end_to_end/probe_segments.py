@@ -14,7 +14,7 @@ import torch
 from prefect import flow
 
 from fedcore.core import rounds as library
-from fedcore.core.rounds import Round, deployments
+from fedcore.core.rounds import RoundResult, deployments
 from fedcore.core.training import Training
 from fedcore.execute.workers import Inline, Workers
 from fedcore.methods import method
@@ -75,14 +75,14 @@ METHODS = {
 }
 
 
-def said(rounds: list[Round]) -> str:
+def said(rounds: list[RoundResult]) -> str:
     """Return all results of some rounds except the state."""
-    return repr([(r.turn, dict(r.up), dict(r.down), r.scores) for r in rounds])
+    return repr([(r.round_info, dict(r.up), dict(r.down), r.scores) for r in rounds])
 
 
-def near(rounds: list[Round], others: list[Round]) -> bool:
+def near(rounds: list[RoundResult], others: list[RoundResult]) -> bool:
     """Tell whether two runs are equal. A tensor's place in memory may change the last bit of a float32 loss."""
-    traffic = [[(r.turn, dict(r.up), dict(r.down)) for r in run] for run in (rounds, others)]
+    traffic = [[(r.round_info, dict(r.up), dict(r.down)) for r in run] for run in (rounds, others)]
     numbers = [[x for r in run for x in flat(r.scores)] for run in (rounds, others)]
     return traffic[0] == traffic[1] and all(
         mine == his or math.isclose(mine, his, rel_tol=1e-6) or (math.isnan(mine) and math.isnan(his))
@@ -94,7 +94,7 @@ def flat(scores: Any) -> list[float]:
     return [x for part in scores.values() for x in flat(part)] if isinstance(scores, dict) else [scores or 0.0]
 
 
-def models(chosen: Method, fed: Federation, last: Round, store: Store) -> str:
+def models(chosen: Method, fed: Federation, last: RoundResult, store: Store) -> str:
     """Return every device's deployed model, to the last bit."""
     found = {}
     for names, (deploy, memory, message) in deployments(chosen, fed, last.state):
@@ -109,17 +109,17 @@ class Play:
     def __init__(self, store: Store, pool: Workers, fed: Federation) -> None:
         self.store, self.pool, self.fed = store, pool, fed
 
-    def rounds(self, chosen: Method, seed: int, every: int = 1) -> Iterator[Round]:
+    def rounds(self, chosen: Method, seed: int, every: int = 1) -> Iterator[RoundResult]:
         self.steps = Steps(self.store, self.pool)
         return segments.rounds(chosen, self.fed, seed, self.steps, every)
 
-    def whole(self, one: Round) -> bool:
+    def whole(self, one: RoundResult) -> bool:
         """Tell whether all of a round's state is stored."""
         return all(self.store.holds(ref) for ref in refs(segments.stored_parts(one.state)))
 
-    def forget(self, one: Round) -> None:
+    def forget(self, one: RoundResult) -> None:
         """Delete a round's state, except the parts that existed before the first round."""
-        begun = refs(segments.stored_parts(library.begin(scaffold(1), self.fed, one.turn.seed, self.steps)))
+        begun = refs(segments.stored_parts(library.begin(scaffold(1), self.fed, one.round_info.seed, self.steps)))
         Steps(self.store, self.pool).drop(segments.stored_parts(one.state), but=[*begun])
 
     def computed(self, kind: str) -> tuple[int, int]:
@@ -176,7 +176,7 @@ def find() -> dict[str, Any]:
         store = Store(environment.BLOBS)
         play = Play(store, pool, stored(plain, store))
 
-        def plainly(chosen: Method, seed: int, every: int = 1) -> list[Round]:
+        def plainly(chosen: Method, seed: int, every: int = 1) -> list[RoundResult]:
             return list(library.run(chosen, plain, seed, Inline(), every=every))
 
         for name, chosen in METHODS.items():

@@ -146,13 +146,13 @@ def test_headline_numbers_are_metrics_at_each_round(runs: dict[str, Any], repro:
         found = points(repro.runs, runs[label])
         mine = table[(table["method"] == label) & table["value"].notna() & (table["split"] != "traffic")]
         assert len(mine) > 0
-        for (split, metric, turn), part in mine.groupby(["split", "metric", "round"]):
+        for (split, metric, round_info), part in mine.groupby(["split", "metric", "round"]):
             key = f"{prefix[split]}{metric}" if split in prefix else f"topic/{split}.{metric}"
-            assert found[key, turn] == pytest.approx(part["value"].mean(), rel=1e-12)
+            assert found[key, round_info] == pytest.approx(part["value"].mean(), rel=1e-12)
             if metric == "accuracy":
                 spread = part["value"].std(ddof=0)
-                assert found[f"{key}_std", turn] == pytest.approx(spread, rel=1e-9, abs=1e-12)
-                assert found[f"{key}_worst", turn] == part["value"].min()
+                assert found[f"{key}_std", round_info] == pytest.approx(spread, rel=1e-9, abs=1e-12)
+                assert found[f"{key}_worst", round_info] == part["value"].min()
         assert not [key for key, _ in found if "device-" in key]
 
 

@@ -121,8 +121,8 @@ def test_who_takes_part_sends_and_nobody_else(row):
     messages = begin(built, FED, 0, Inline()).messages
     for one in turns:
         assert list(one.up) == list(one.down) == list(FED.devices)
-        sends = built.stages[one.turn.stage].combine is not None
-        first = {unit if isinstance(unit, str) else unit[0] for unit in one.turn.units if sends}
+        sends = built.stages[one.round_info.stage].combine is not None
+        first = {unit if isinstance(unit, str) else unit[0] for unit in one.round_info.units if sends}
         told = {name for name in first if messages[name].extra.get(SENDS, True)}  # a server may ask only some
         assert {name for name, count in one.up.items() if count} == told
         messages = one.state.messages

@@ -140,7 +140,7 @@ def test_channels_innermost_are_a_matter_of_speed_alone(case):
     cross_entropy(other(x), torch.arange(6) % 3).backward()
     for name, leaf in other.named_parameters():
         scale = leaf.grad.abs().max().clamp_min(1e-3)
-        torch.testing.assert_close(flat.slopes[name] / scale, leaf.grad / scale, rtol=0, atol=5e-3, msg=name)
+        torch.testing.assert_close(flat.gradients[name] / scale, leaf.grad / scale, rtol=0, atol=5e-3, msg=name)
 
 
 @pytest.mark.slow

@@ -93,11 +93,13 @@ def test_the_chain_rule_by_hand_is_autograds(widths, batch, keep, scale, seed):
     module = mlp((6,), widths, 4).double()
     leaves = {name: leaf.detach().clone() for name, leaf in module.named_parameters()}
     x = torch.randn(batch, 6, dtype=torch.float64, generator=seeded(seed))
-    slope = torch.randn(batch, 4, dtype=torch.float64, generator=seeded(seed + 1))
-    gradients = torch.autograd.grad(module(x), list(module.parameters()), slope)
+    logit_grad = torch.randn(batch, 4, dtype=torch.float64, generator=seeded(seed + 1))
+    gradients = torch.autograd.grad(module(x), list(module.parameters()), logit_grad)
     expected = [keep * leaf + scale * g for leaf, g in zip(leaves.values(), gradients, strict=True)]
     assert isinstance(module, MLP)
-    module.pull(leaves, module.activations(leaves, x), slope, leaves, keep=keep, scale=scale)  # onto the leaves
+    module.backward(
+        leaves, module.activations(leaves, x), logit_grad, leaves, keep=keep, scale=scale
+    )  # onto the leaves
     torch.testing.assert_close(list(leaves.values()), expected)
 
 
@@ -112,7 +114,7 @@ def test_nothing_is_kept_of_what_was_there():
     module = MLP([3, 2])
     leaves = {name: leaf.detach() for name, leaf in module.named_parameters()}
     into = {name: torch.full_like(leaf, torch.nan) for name, leaf in leaves.items()}
-    module.pull(leaves, module.activations(leaves, torch.ones(1, 3)), torch.ones(1, 2), into, keep=0.0, scale=1.0)
+    module.backward(leaves, module.activations(leaves, torch.ones(1, 3)), torch.ones(1, 2), into, keep=0.0, scale=1.0)
     assert all(bool(leaf.isfinite().all()) for leaf in into.values())
 
 

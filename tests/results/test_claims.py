@@ -26,18 +26,18 @@ def table(**more):
                     continue
                 wobble = 0.005 * (seed - 1) if method == "even" else 0.0
                 value = base + noise + wobble - (0.1 if point["federation.alpha"] == 1.0 else 0.0)
-                for turn in (1, 2):
+                for round_info in (1, 2):
                     for device, side in (("a", 0.01), ("b", -0.01)):
                         row = (
                             setting,
                             method,
                             seed,
                             0,
-                            turn,
+                            round_info,
                             device,
                             "shared",
                             "accuracy",
-                            value - 0.2 * (2 - turn) + side,
+                            value - 0.2 * (2 - round_info) + side,
                         )
                         rows.append(row)
     columns = ["setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
@@ -245,10 +245,10 @@ def test_a_trend_over_lists_follows_the_grid():
 def course(**values):
     """Rows of one device in setting "one", seeds 0 and 1: method -> values after rounds 1, 2, ...; a list of stages."""
     rows = [
-        ("one", method, seed, stage, turn, "a", "shared", "accuracy", value + seed / 1000)
+        ("one", method, seed, stage, round_info, "a", "shared", "accuracy", value + seed / 1000)
         for method, stages in values.items()
         for stage, of in enumerate(stages)
-        for turn, value in enumerate(of, 1)
+        for round_info, value in enumerate(of, 1)
         for seed in (0, 1)
         if value is not None
     ]

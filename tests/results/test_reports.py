@@ -53,7 +53,7 @@ def test_a_warning_names_classes_in_the_place_of_their_numbers():
     assert named == [Report(words={"warning": "no 'worn', 'leak' or {2}: {x}", "status": "{1}"}), Report()]
 
 
-def median(server, updates, turn):
+def median(server, updates, round_info):
     """Send the median of the models; report how far everyone is from it."""
     stacked = {
         leaf: torch.stack([update.params[leaf] for update in updates.values()])
@@ -68,9 +68,9 @@ def median(server, updates, turn):
         series={"median": {"spread": max(numbers["distance"] for numbers in far.values())}},
         devices={"median": far},
         matrices={"head": model["fc3.weight"]},
-        words={"warning": f"round {turn.round}"},
+        words={"warning": f"round {round_info.round}"},
     )
-    return server, to_everyone(turn.names, Message(model)), found
+    return server, to_everyone(round_info.names, Message(model)), found
 
 
 def review(devices, scores):
@@ -99,13 +99,15 @@ def test_what_a_method_of_ones_own_reports_is_in_its_rounds_and_rows():
     rows = table[table["split"] == "median"].set_index(["round", "device", "metric"])["value"].to_dict()
     (course,) = reports.series(told)["median"].values()
     assert rows == {
-        **{(turn, name, "spread"): course[turn - 1] for turn in (2, 3) for name in fed.devices},  # evaluated rounds
+        **{
+            (round_info, name, "spread"): course[round_info - 1] for round_info in (2, 3) for name in fed.devices
+        },  # evaluated rounds
         **{(3, name, metric): x for name, numbers in found["median"].items() for metric, x in numbers.items()},
     }
 
 
 def test_a_method_that_reports_nothing_has_empty_reports():
-    def silent(server, updates, turn):
+    def silent(server, updates, round_info):
         return server, {}
 
     built = Method(

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedcore.core.aggregation import MEAN, Mixing, apply_changes, by_size, evenly, subtract
+from fedcore.core.aggregation import MEAN, Aggregator, apply_changes, by_size, evenly, subtract
 from fedcore.core.messages import (
     begin_with_memory,
     initial_messages,
@@ -34,10 +34,10 @@ from fedcore.types import (
     Method,
     Net,
     Params,
+    RoundInfo,
     Sends,
     Stage,
     StepId,
-    Turn,
     Update,
     step_word,
 )
@@ -55,21 +55,21 @@ def fedavg(
     fraction: Fraction = 1.0,
     weights: Weights = "size",
     sends: Sends = "model",
-    robust: Mixing = MEAN,
+    aggregator: Aggregator = MEAN,
     sums: Sums = "plain",
 ) -> Method:
     """Build FedAvg.
 
     rounds: communication rounds. fraction: share of devices per round. weights: "size" (by training examples) or
     "even". sends: a device's "model", or its "change", what training added to the model that it was sent: equal but for
-    rounding, and as many bytes. Methods that send changes (DFL) are compared with the latter, bit by bit. robust: its
-    fields `mixing` and `outliers` are settings themselves: what takes the mean's place to withstand hostile devices,
-    see :class:`fedcore.core.aggregation.Mixing`. sums: "masked", the server sees the sum of all models alone
-    (:mod:`fedcore.core.secure_sum`), in 8 bytes a number; it takes every device in every round.
+    rounding, and as many bytes. Methods that send changes (DFL) are compared with the latter, bit by bit. aggregator:
+    its fields `mixing` and `outliers` are settings themselves: what takes the mean's place to withstand hostile
+    devices, see :class:`fedcore.core.aggregation.Aggregator`. sums: "masked", the server sees the sum of all models
+    alone (:mod:`fedcore.core.secure_sum`), in 8 bytes a number; it takes every device in every round.
     """
     require_equal(nets)
     if sums == "masked":
-        asked = {"fraction": (fraction, 1.0), "sends": (sends, "model"), "mixing": (robust.mixing, "mean")}
+        asked = {"fraction": (fraction, 1.0), "sends": (sends, "model"), "mixing": (aggregator.mixing, "mean")}
         for key, (value, needed) in asked.items():
             if value != needed:
                 raise InputError(
@@ -80,38 +80,38 @@ def fedavg(
         stage = Stage(partial(train, training=training), combine, rounds, attach=hide)
         return Method(partial(initial_messages, common=common), (stage,), received_model)
     if sends == "model":
-        combine = partial(average, weights=weights, mixing=robust)
+        combine = partial(average, weights=weights, mixing=aggregator)
         stage = Stage(partial(train, training=training), combine, rounds, fraction)
         return Method(partial(initial_messages, common=common), (stage,), received_model)
     require_common_start("fedavg.sends = change", common)
-    combine = partial(follow, weights=weights, mixing=robust)
+    combine = partial(follow, weights=weights, mixing=aggregator)
     stage = Stage(partial(train_change, training=training), combine, rounds, fraction, sends=sends)
     return Method(begin_with_memory, (stage,), received_model)
 
 
 def average(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, weights: Weights, mixing: Mixing
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, weights: Weights, mixing: Aggregator
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send every device the weighted mean of the updates, or what stands in its place."""
     model = mixing([update.params for update in updates.values()], shares(updates, weights))
-    return server, to_everyone(turn.names, Message(model))
+    return server, to_everyone(round_info.names, Message(model))
 
 
 @step_word("mask")
 def mask_model(update: Update, device: Device, step_id: StepId, *, partners: Sequence[str], weights: Weights) -> Update:
     """Replace the model by its leaves times the device's weight, n_i or 1, as masked integers."""
     factor = update.size if weights == "size" else 1
-    turn = f"{step_id.stage}/{step_id.round}"  # a mask that is used twice hides nothing of the difference
+    round_info = f"{step_id.stage}/{step_id.round}"  # a mask that is used twice hides nothing of the difference
     masked = {}
     for name, leaf in update.params.items():
         numbers = to_integers(factor * leaf.double(), device.name, len(partners))
-        masked[name] = mask(numbers, f"{turn}/{name}", device.name, partners, step_id.seed)
+        masked[name] = mask(numbers, f"{round_info}/{name}", device.name, partners, step_id.seed)
     return replace(update, params={}, extra=masked)
 
 
 @step_word("average")
 def average_masked(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, net: Net, weights: Weights
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, net: Net, weights: Weights
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send every device the weighted mean of the models, of which only the sum is known."""
     total = sum(update.size if weights == "size" else 1 for update in updates.values())
@@ -119,9 +119,9 @@ def average_masked(
         name: (from_integers(torch.stack([update.extra[name] for update in updates.values()]).sum(0)) / total).to(
             x.dtype
         )
-        for name, x in init(net, turn.generator("types")).items()
+        for name, x in init(net, round_info.generator("types")).items()
     }
-    return server, to_everyone(turn.names, Message(model))
+    return server, to_everyone(round_info.names, Message(model))
 
 
 def train_change(
@@ -134,11 +134,11 @@ def train_change(
 
 @step_word("average")
 def follow(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, weights: Weights, mixing: Mixing
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, weights: Weights, mixing: Aggregator
 ) -> tuple[Params, Mapping[str, Message]]:
     """Move the model by the weighted mean of the changes."""
     model = apply_changes(server, [update.params for update in updates.values()], shares(updates, weights), mixing)
-    return to_memory(model), to_everyone(turn.names, Message(model))
+    return to_memory(model), to_everyone(round_info.names, Message(model))
 
 
 def shares(updates: Mapping[str, Update], weights: Weights) -> Tensor:

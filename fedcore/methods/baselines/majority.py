@@ -19,7 +19,7 @@ from fedcore.builders import control
 from fedcore.core.messages import initial_messages, received_model
 from fedcore.core.training import predict
 from fedcore.nets import init, key, shapes
-from fedcore.types import Device, InputError, Message, Method, Net, Params, Stage, StepId, Turn, Update
+from fedcore.types import Device, InputError, Message, Method, Net, Params, RoundInfo, Stage, StepId, Update
 
 COUNTS = "counts"
 """The leaf of an update: how many labelled training examples a device has of each class, (K,) int64."""
@@ -50,14 +50,14 @@ def count_labels(memory: Params, message: Message, device: Device, step_id: Step
 
 
 def guess(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, nets: Mapping[str, Net]
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net]
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send every device the model whose outputs are the frequencies of the labels, (n_k + 1) / (N + K)."""
     counts = torch.stack([update.extra[COUNTS] for update in updates.values()]).sum(0)
     logits = (counts + 1.0).log() - (counts + 1.0).sum().log()
     distinct = {key(net): net for net in nets.values()}
     messages = {k: Message(constant_model(net, logits)) for k, net in distinct.items()}
-    return server, {name: messages[key(nets[name])] for name in turn.names}
+    return server, {name: messages[key(nets[name])] for name in round_info.names}
 
 
 def constant_model(net: Net, logits: Tensor) -> Params:

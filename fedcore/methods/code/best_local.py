@@ -10,7 +10,7 @@ from fedcore.core.messages import received_model, to_everyone
 from fedcore.core.training import Training
 from fedcore.methods.code.ranking import Exam, begin, rank_ascending, train_for_exam
 from fedcore.nets import require_equal
-from fedcore.types import Message, Method, Net, Params, Turn, Update
+from fedcore.types import Message, Method, Net, Params, RoundInfo, Update
 
 
 @control
@@ -22,7 +22,7 @@ def best_local(*, nets: Mapping[str, Net], training: Training, common: bool, exa
 
 
 def choose(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, nets: Mapping[str, Net]
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net]
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone the best model."""
-    return server, to_everyone(turn.names, Message(updates[rank_ascending(server, updates, nets)[-1]].params))
+    return server, to_everyone(round_info.names, Message(updates[rank_ascending(server, updates, nets)[-1]].params))

@@ -17,7 +17,7 @@ from fedcore.methods.code.ranking import Exam, begin, rank_ascending, train_for_
 from fedcore.methods.code.report import FIGURES, report
 from fedcore.methods.code.transport import Solver
 from fedcore.methods.code.widths import common_axes, fit_widths
-from fedcore.types import Axes, Count, Message, Method, Net, Params, Positive, Report, Turn, Update
+from fedcore.types import Axes, Count, Message, Method, Net, Params, Positive, Report, RoundInfo, Update
 
 Order: TypeAlias = Literal["ascending", "descending"]
 
@@ -54,7 +54,7 @@ def code_ot(
 def fuse(
     server: Params,
     updates: Mapping[str, Update],
-    turn: Turn,
+    round_info: RoundInfo,
     *,
     nets: Mapping[str, Net],
     axes: Axes,
@@ -67,5 +67,5 @@ def fuse(
         names.reverse()
     models = {name: updates[name].params for name in names}
     fused, plans = code(list(models.values()), axes, **options)
-    messages = fit_widths(fused, models, nets, turn.names, axes, options)
+    messages = fit_widths(fused, models, nets, round_info.names, axes, options)
     return server, messages, report(dict(zip(names[1:], plans, strict=True)))

@@ -14,7 +14,7 @@ from fedcore.core.messages import received_model, to_everyone
 from fedcore.core.training import Training
 from fedcore.methods.code.ranking import Exam, begin, rank_ascending, train_for_exam
 from fedcore.nets import require_equal
-from fedcore.types import Message, Method, Net, Params, Turn, Update
+from fedcore.types import Message, Method, Net, Params, RoundInfo, Update
 
 
 @control
@@ -26,9 +26,9 @@ def half_best(*, nets: Mapping[str, Net], training: Training, common: bool, exam
 
 
 def halve(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, nets: Mapping[str, Net]
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net]
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone the best model, every number in it halved (counters are kept)."""
     best = updates[rank_ascending(server, updates, nets)[-1]].params
     half = {name: leaf / 2 if leaf.is_floating_point() else leaf for name, leaf in best.items()}
-    return server, to_everyone(turn.names, Message(half))
+    return server, to_everyone(round_info.names, Message(half))

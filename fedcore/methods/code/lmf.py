@@ -15,7 +15,7 @@ from fedcore.methods.code.ranking import Exam, begin, rank_ascending, train_for_
 from fedcore.methods.code.report import FIGURES, report
 from fedcore.methods.code.transport import Solver
 from fedcore.methods.code.widths import common_axes, fit_widths
-from fedcore.types import Axes, Count, Message, Method, Net, Params, Positive, Report, Turn, Update
+from fedcore.types import Axes, Count, Message, Method, Net, Params, Positive, Report, RoundInfo, Update
 
 
 def lmf(
@@ -40,11 +40,17 @@ def lmf(
 
 
 def fuse(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, nets: Mapping[str, Net], axes: Axes, options: Options
+    server: Params,
+    updates: Mapping[str, Update],
+    round_info: RoundInfo,
+    *,
+    nets: Mapping[str, Net],
+    axes: Axes,
+    options: Options,
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Fuse the models; report the transport plans."""
     names = rank_ascending(server, updates, nets)
     models = {name: updates[name].params for name in names}
     fused, plans = fusion.lmf(list(models.values()), axes, reference=len(names) - 1, **options)
-    messages = fit_widths(fused, models, nets, turn.names, axes, options)
+    messages = fit_widths(fused, models, nets, round_info.names, axes, options)
     return server, messages, report(dict(zip(names, plans, strict=True)))

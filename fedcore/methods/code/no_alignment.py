@@ -11,7 +11,7 @@ from fedcore.core.training import Training
 from fedcore.methods.code.fusion import fold_without_alignment
 from fedcore.methods.code.ranking import Exam, begin, rank_ascending, train_for_exam
 from fedcore.nets import require_equal
-from fedcore.types import Message, Method, Net, Params, Turn, Update
+from fedcore.types import Message, Method, Net, Params, RoundInfo, Update
 
 
 @control
@@ -23,8 +23,10 @@ def no_alignment(*, nets: Mapping[str, Net], training: Training, common: bool, e
 
 
 def fold(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, nets: Mapping[str, Net]
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net]
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send every device the weighted mean of the models, in CODE's order."""
     names = rank_ascending(server, updates, nets)
-    return server, to_everyone(turn.names, Message(fold_without_alignment([updates[name].params for name in names])))
+    return server, to_everyone(
+        round_info.names, Message(fold_without_alignment([updates[name].params for name in names]))
+    )

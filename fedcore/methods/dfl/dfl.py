@@ -15,7 +15,7 @@ from functools import partial
 
 from torch import Tensor
 
-from fedcore.builders import control, trains
+from fedcore.builders import control, training_defaults
 from fedcore.core.aggregation import apply_changes, by_size, subtract
 from fedcore.core.messages import begin_with_memory, received_model, require_common_start, to_everyone, to_memory
 from fedcore.core.training import Training, fit, flatten_net, starting_params
@@ -25,7 +25,7 @@ from fedcore.methods.dfl.soft_targets import (
     Kind,
     Ratio,
     Weighting,
-    distillation_slope,
+    distillation_grad,
     level_targets,
     likelihoods,
     summarise_logits,
@@ -43,10 +43,10 @@ from fedcore.types import (
     Positive,
     Public,
     Report,
+    RoundInfo,
     Share,
     Stage,
     StepId,
-    Turn,
     Update,
     step_word,
 )
@@ -70,7 +70,7 @@ class SoftTargets:
     weighting: Weighting = "counts"
 
 
-@trains(init="common")
+@training_defaults(init="common")
 def dfl(
     *,
     nets: Mapping[str, Net],
@@ -85,7 +85,7 @@ def dfl(
 
 
 @control
-@trains(init="common")
+@training_defaults(init="common")
 def dfl_diagonal(
     *,
     nets: Mapping[str, Net],
@@ -151,10 +151,10 @@ def train_and_show(
     """
     flat = flatten_net(device.net, starting_params({}, message, device, step_id))
     table, share = message.extra.get(SOFT), rho.at(step_id.round)
-    slope = None
+    logit_grad = None
     if table is not None and share < 1:
-        slope = distillation_slope(targets(table, temperature), share, 1 - share, temperature)
-    moments = fit(flat, device, step_id, training, memory, slope=slope)
+        logit_grad = distillation_grad(targets(table, temperature), share, 1 - share, temperature)
+    moments = fit(flat, device, step_id, training, memory, logit_grad=logit_grad)
     params = flat.params()
     update = Update(subtract(params, message.params), summarise_logits(params, device), len(device.data.train))
     return moments, update
@@ -164,7 +164,7 @@ def train_and_show(
 def combine(
     server: Params,
     updates: Mapping[str, Update],
-    turn: Turn,
+    round_info: RoundInfo,
     *,
     rho: Ratio,
     temperature: float,
@@ -177,5 +177,5 @@ def combine(
     sent = list(updates.values())
     model = apply_changes(server, [update.params for update in sent], by_size([update.size for update in sent]))
     table = update_targets(server[SOFT], sent, weighting)
-    report = distillation.report(table, temperature, rho=rho.at(turn.round))
-    return to_memory(model) | {SOFT: table}, to_everyone(turn.names, Message(model, {SOFT: table})), report
+    report = distillation.report(table, temperature, rho=rho.at(round_info.round))
+    return to_memory(model) | {SOFT: table}, to_everyone(round_info.names, Message(model, {SOFT: table})), report

@@ -24,7 +24,7 @@ from fedcore.methods.dfl.soft_targets import (
     FIGURES,
     SOFT,
     SUMS,
-    distillation_slope,
+    distillation_grad,
     initial_targets,
     likelihoods,
     report,
@@ -43,9 +43,9 @@ from fedcore.types import (
     Params,
     Public,
     Report,
+    RoundInfo,
     Stage,
     StepId,
-    Turn,
     Update,
 )
 
@@ -87,13 +87,15 @@ def train_apart(
     """Train the device's own model on hard labels and the others' soft targets; send its logits only."""
     flat = flatten_net(device.net, starting_params(memory, message, device, step_id))
     table = message.extra.get(SOFT)
-    slope = None if table is None or gamma == 0 else distillation_slope(likelihoods(table, 1.0), 1.0, gamma)
-    moments = fit(flat, device, step_id, training, memory, slope=slope)
+    logit_grad = None if table is None or gamma == 0 else distillation_grad(likelihoods(table, 1.0), 1.0, gamma)
+    moments = fit(flat, device, step_id, training, memory, logit_grad=logit_grad)
     params = flat.params()
     return params | moments, Update(extra=summarise_logits(params, device), size=len(device.data.train))
 
 
-def exchange(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message], Report]:
+def exchange(
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo
+) -> tuple[Params, Mapping[str, Message], Report]:
     """Send sampled devices the others' mean logits, all other devices the mean of all, and report the latter."""
     has = {name: update.extra[COUNTS] > 0 for name, update in updates.items()}
     means = {name: update.extra[SUMS] / update.extra[COUNTS].clamp(min=1)[:, None] for name, update in updates.items()}
@@ -103,7 +105,7 @@ def exchange(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple
     chosen = {name: leaf for name, leaf in server.items() if name.startswith(CHOSEN)}
     chosen |= {f"{CHOSEN}{name}": torch.tensor(True) for name in updates}
     later, start = Message(extra={SOFT: everyones}), Message(from_memory(server), {SOFT: everyones})
-    messages = {name: later if f"{CHOSEN}{name}" in chosen else start for name in turn.names}
+    messages = {name: later if f"{CHOSEN}{name}" in chosen else start for name in round_info.names}
     messages |= {name: Message(extra={SOFT: table}) for name, table in others.items()}
     return server | chosen | {SOFT: everyones}, messages, report(everyones, 1.0)
 

@@ -37,7 +37,7 @@ from fedcore.core.messages import initial_messages, received_model, to_everyone
 from fedcore.core.training import (
     FlatNet,
     Training,
-    cross_entropy_slope,
+    cross_entropy_grad,
     fit,
     flatten_net,
     load,
@@ -62,9 +62,9 @@ from fedcore.types import (
     Positive,
     Public,
     Report,
+    RoundInfo,
     Stage,
     StepId,
-    Turn,
     Update,
     generator,
 )
@@ -202,38 +202,43 @@ def train_with_generated(
     """Train on the device's examples and on generated ones (5); send the model and the counts of labels."""
     flat = flatten_net(device.net, starting_params({}, message, device, step_id))
     weight = alpha * decay**step_id.round * generated / training.batch
-    pull = None
+    grad_hook = None
     if weight and LABELS in message.extra:
-        pull = generated_pull(flat, message.extra, maker, weight, generated, step_id.generator("generated"))
-    moments = fit(flat, device, step_id, training, memory, pull=pull)
+        grad_hook = generated_grad_hook(flat, message.extra, maker, weight, generated, step_id.generator("generated"))
+    moments = fit(flat, device, step_id, training, memory, grad_hook=grad_hook)
     counts = torch.bincount(device.data.train.y, minlength=maker.classes)
     return moments, Update(flat.params(), {LABELS: counts}, len(device.data.train))
 
 
-def generated_pull(
+def generated_grad_hook(
     flat: FlatNet, sent: Params, maker: FeatureGenerator, weight: float, generated: int, draws: torch.Generator
 ) -> Callable[[], None]:
     """Return a function that adds the gradient of weight * CE of generated examples to the last layer's, by hand."""
     module = load(maker.net, strip_prefix(GENERATOR, sent)).eval()
-    matrix, slopes = flat.leaves[maker.weight], flat.slopes[maker.weight]
+    matrix, gradients = flat.leaves[maker.weight], flat.gradients[maker.weight]
 
-    def pull() -> None:
+    def grad_hook() -> None:
         with torch.no_grad():
             y, noise = maker.draw(sent[LABELS], generated, draws)
             z = maker.make(module, y, noise)
             logits = z.mm(matrix.t())
             if maker.bias:
                 logits += flat.leaves[maker.bias]
-            slope = cross_entropy_slope(logits, y).mul_(weight / generated)
-            slopes.addmm_(slope.t(), z)
+            logit_grad = cross_entropy_grad(logits, y).mul_(weight / generated)
+            gradients.addmm_(logit_grad.t(), z)
             if maker.bias:
-                flat.slopes[maker.bias].add_(slope.sum(0))
+                flat.gradients[maker.bias].add_(logit_grad.sum(0))
 
-    return pull
+    return grad_hook
 
 
 def teach(
-    server: Params, sent: Mapping[str, Update], turn: Turn, *, maker: FeatureGenerator, lessons: GeneratorTraining
+    server: Params,
+    sent: Mapping[str, Update],
+    round_info: RoundInfo,
+    *,
+    maker: FeatureGenerator,
+    lessons: GeneratorTraining,
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Average the models, train the generator on those sent (4), send both.
 
@@ -243,15 +248,15 @@ def teach(
     model = mean([update.params for update in sent.values()], by_size([update.size for update in sent.values()]))
     counts = torch.stack([update.extra[LABELS] for update in sent.values()]).double()
     if not counts.any():
-        return server, to_everyone(turn.names, Message(model)), report_series(generator_loss=math.nan)
+        return server, to_everyone(round_info.names, Message(model)), report_series(generator_loss=math.nan)
     labels = counts.sum(0) / counts.sum()
     flat = flatten_net(maker.net, strip_prefix(GENERATOR, server))
     moments = {name: leaf.clone() for name, leaf in strip_prefix(MOMENTS, server).items()}
     heads = [(update.params[maker.weight], update.params.get(maker.bias or "")) for update in sent.values()]
-    loss = train_generator(flat, moments, maker, lessons, heads, counts, turn)
+    loss = train_generator(flat, moments, maker, lessons, heads, counts, round_info)
     made = {f"{GENERATOR}{name}": leaf for name, leaf in flat.params().items()}
     memory = {f"{MOMENTS}{name}": leaf for name, leaf in moments.items()}
-    messages = to_everyone(turn.names, Message(model, made | {LABELS: labels}))
+    messages = to_everyone(round_info.names, Message(model, made | {LABELS: labels}))
     return made | memory, messages, report_series(generator_loss=loss)
 
 
@@ -262,13 +267,13 @@ def train_generator(
     lessons: GeneratorTraining,
     heads: list[tuple[Tensor, Tensor | None]],
     counts: Tensor,
-    turn: Turn,
+    round_info: RoundInfo,
 ) -> float:
     """Train the generator; returns its mean loss.
 
     heads: the M devices' last layers (K, d) and (K,). counts: (M, K), their examples by label.
     """
-    training, draws = lessons.training(turn.round), turn.generator("generator")
+    training, draws = lessons.training(round_info.round), round_info.generator("generator")
     update = optimiser_step(flat, training, moments)
     matrices = torch.stack([matrix for matrix, _ in heads])
     biases = torch.stack([torch.zeros(maker.classes) if bias is None else bias for _, bias in heads])

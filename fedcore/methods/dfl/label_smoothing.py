@@ -14,7 +14,7 @@ from fedcore.core.aggregation import average_models
 from fedcore.core.messages import initial_messages, received_model
 from fedcore.core.training import Training, fit, flatten_net, starting_params
 from fedcore.methods.dfl import soft_targets as distillation
-from fedcore.methods.dfl.soft_targets import Kind, Ratio, report_series, require_cross_entropy, smoothing_slope
+from fedcore.methods.dfl.soft_targets import Kind, Ratio, report_series, require_cross_entropy, smoothing_grad
 from fedcore.nets import require_equal
 from fedcore.types import (
     Count,
@@ -25,10 +25,10 @@ from fedcore.types import (
     Net,
     Params,
     Report,
+    RoundInfo,
     Share,
     Stage,
     StepId,
-    Turn,
     Update,
 )
 
@@ -58,12 +58,12 @@ def train_smoothed(
     """Train on labels smoothed by 1 - rho; with rho 1 this is FedAvg's training, bit by bit."""
     flat = flatten_net(device.net, starting_params({}, message, device, step_id))
     share = 1 - rho.at(step_id.round)
-    moments = fit(flat, device, step_id, training, memory, slope=smoothing_slope(share) if share else None)
+    moments = fit(flat, device, step_id, training, memory, logit_grad=smoothing_grad(share) if share else None)
     return moments, Update(flat.params(), size=len(device.data.train))
 
 
 def average(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, rho: Ratio
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, rho: Ratio
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Average the models by examples; report rho."""
-    return *average_models(server, updates, turn), report_series(rho=rho.at(turn.round))
+    return *average_models(server, updates, round_info), report_series(rho=rho.at(round_info.round))

@@ -14,7 +14,7 @@ from functools import partial
 
 import torch
 
-from fedcore.builders import trains
+from fedcore.builders import training_defaults
 from fedcore.core.aggregation import evenly, mean
 from fedcore.core.messages import initial_messages, received_model, to_everyone
 from fedcore.core.training import (
@@ -39,14 +39,14 @@ from fedcore.types import (
     Net,
     Params,
     Public,
+    RoundInfo,
     Stage,
     StepId,
-    Turn,
     Update,
 )
 
 
-@trains(optimiser="sgd", momentum=0.0)
+@training_defaults(optimiser="sgd", momentum=0.0)
 def scaffold(
     *, nets: Mapping[str, Net], training: Training, common: bool, rounds: Count = 10, fraction: Fraction = 1.0
 ) -> Method:
@@ -88,20 +88,22 @@ def train_corrected(
     def correct() -> None:
         flat.gradient.add_(correction)
 
-    pull = correct if correction.any() else None
+    grad_hook = correct if correction.any() else None
     with use_generator(step_id.generator("noise")):
         batches = minibatches(flat, len(device.data.train), training, step_id.generator("batches"))
-        descend(device.data.train, batches, plain_step(flat, training, len(batches), pull=pull))
+        descend(device.data.train, batches, plain_step(flat, training, len(batches), grad_hook=grad_hook))
     way = sum(learning_rates(training, len(batches)))
     change = (x - flat.vector) / way - common if way else torch.zeros_like(x)
     return to_leaves(flat, mine + change), Update(flat.params(), to_leaves(flat, change), len(device.data.train))
 
 
-def average(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
+def average(
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo
+) -> tuple[Params, Mapping[str, Message]]:
     """Average the models of those who took part (line 16); c <- c + sum dc_i / N, N counting all devices (line 17)."""
     share = evenly(len(updates))
     change = mean([update.extra for update in updates.values()], share)
-    part = len(updates) / len(turn.names)
+    part = len(updates) / len(round_info.names)
     variate = {name: leaf + part * change[name] for name, leaf in server.items()}
     model = mean([update.params for update in updates.values()], share)
-    return variate, to_everyone(turn.names, Message(model, variate))
+    return variate, to_everyone(round_info.names, Message(model, variate))

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedcore.core.training import SCORING_BATCH, Slope, Training, predict
+from fedcore.core.training import SCORING_BATCH, LogitGrad, Training, predict
 from fedcore.types import Device, InputError, Params, Report, Update
 
 Kind: TypeAlias = Literal["fixed", "dynamic", "threshold"]
@@ -116,7 +116,7 @@ def level_targets(table: Tensor, temperature: float) -> Tensor:
     return torch.where(sent[:, None], level, soft)
 
 
-def distillation_slope(targets: Tensor, hard: float, soft: float, temperature: float = 1.0) -> Slope:
+def distillation_grad(targets: Tensor, hard: float, soft: float, temperature: float = 1.0) -> LogitGrad:
     r"""Return the slope of hard * CE(y) + soft * tau^2 KL(p_y || softmax(z / tau)) at the logits z.
 
     hard (softmax(z) - onehot(y)) + soft tau (softmax(z / tau) - p_y)
@@ -127,23 +127,23 @@ def distillation_slope(targets: Tensor, hard: float, soft: float, temperature: f
     """
     table = (hard * torch.eye(len(targets), dtype=torch.float64) + soft * temperature * targets.double()).float()
 
-    def slope(logits: Tensor, y: Tensor) -> Tensor:
+    def logit_grad(logits: Tensor, y: Tensor) -> Tensor:
         if temperature == 1:
             return logits.softmax(1).mul_(hard + soft).sub_(table.index_select(0, y))
         sharp, flat = logits.softmax(1), (logits / temperature).softmax(1)
         return sharp.mul_(hard).add_(flat, alpha=soft * temperature).sub_(table.index_select(0, y))
 
-    return slope
+    return logit_grad
 
 
-def smoothing_slope(share: float) -> Slope:
+def smoothing_grad(share: float) -> LogitGrad:
     """Return the slope of cross-entropy against (1 - share) onehot(y) + share / K: softmax(z) less these targets."""
 
-    def slope(logits: Tensor, y: Tensor) -> Tensor:
+    def logit_grad(logits: Tensor, y: Tensor) -> Tensor:
         found = logits.softmax(1).sub_(share / logits.shape[1])
         return found.scatter_add_(1, y[:, None], found.new_full((len(y), 1), share - 1))
 
-    return slope
+    return logit_grad
 
 
 def report(table: Tensor, temperature: float, **numbers: float) -> Report:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from fedcore.core.aggregation import MEAN, Mixing, average_models
+from fedcore.core.aggregation import MEAN, Aggregator, average_models
 from fedcore.core.messages import initial_messages
-from fedcore.core.training import Training, fit, flatten_net, proximal_pull, starting_params
+from fedcore.core.training import Training, fit, flatten_net, proximal_grad_hook, starting_params
 from fedcore.nets import require_equal
 from fedcore.types import Amount, Count, Device, Fraction, Message, Method, Model, Net, Params, Stage, StepId, Update
 
@@ -23,16 +23,16 @@ def ditto(
     rounds: Count = 10,
     fraction: Fraction = 1.0,
     strength: Amount = 0.01,
-    robust: Mixing = MEAN,
+    aggregator: Aggregator = MEAN,
 ) -> Method:
-    """Build Ditto. rounds, fraction, robust: as in fedavg. strength: lambda; 0 is local training.
+    """Build Ditto. rounds, fraction, aggregator: as in fedavg. strength: lambda; 0 is local training.
 
     Both models are trained in each round as `training` says, on the same minibatches: twice FedAvg's work.
     """
     require_equal(nets)
     stage = Stage(
         partial(train_both, training=training, strength=strength),
-        partial(average_models, mixing=robust),
+        partial(average_models, mixing=aggregator),
         rounds,
         fraction,
     )
@@ -47,7 +47,7 @@ def train_both(
     anchor = sent.vector.clone()
     shared = fit(sent, device, step_id, training, memory, prefix=GLOBAL)
     mine = flatten_net(device.net, starting_params(memory, message, device, step_id))
-    moments = fit(mine, device, step_id, training, memory, pull=proximal_pull(mine, anchor, strength))
+    moments = fit(mine, device, step_id, training, memory, grad_hook=proximal_grad_hook(mine, anchor, strength))
     return {**mine.params(), **moments, **shared}, Update(sent.params(), size=len(device.data.train))
 
 

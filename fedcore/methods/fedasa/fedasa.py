@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 
-from fedcore.core.aggregation import MEAN, Mixing, hyper_model, sample_submodels
+from fedcore.core.aggregation import MEAN, Aggregator, hyper_model, sample_submodels
 from fedcore.core.messages import initial_messages, merge_models
 from fedcore.core.training import Training, accuracy, descend, flatten_net, minibatches, plain_step
 from fedcore.methods.fedasa.distances import FIGURES, Distance, distances, report
@@ -44,10 +44,10 @@ from fedcore.types import (
     Positive,
     Public,
     Report,
+    RoundInfo,
     Share,
     Stage,
     StepId,
-    Turn,
     Update,
     generator,
     nbytes,
@@ -83,7 +83,7 @@ def fedasa(
     distance: Distance = "printed",
     budget: Budget = None,
     personal_lr: Positive | None = None,
-    robust: Mixing = MEAN,
+    aggregator: Aggregator = MEAN,
 ) -> Method:
     """Build FedASA. All devices take part in every round.
 
@@ -91,7 +91,7 @@ def fedasa(
     the devices' nets have. auxiliary_init: where its training starts. target: the accuracy near which it ends; None:
     only after `steps` minibatches, which it never exceeds. held_out: share of the server's examples that measure the
     accuracy. cell: l, 0 to L; None: L // 2. distance: how features are compared. budget: C_k. personal_lr: eta_h;
-    None: training's rate, which is eta_g. robust: as in fedavg.
+    None: training's rate, which is eta_g. aggregator: as in fedavg.
     """
     require_equal(nets)
     net = next(iter(nets.values()))
@@ -107,10 +107,10 @@ def fedasa(
     aligning = min(alignment_rounds, rounds)
     memory = net if cells == max_depth(net) else shorten(net, cells)
     middle = cells // 2 if cell is None else cell
-    find = partial(align, net=net, auxiliary=memory, cell=middle, distance=distance, mixing=robust)
+    find = partial(align, net=net, auxiliary=memory, cell=middle, distance=distance, mixing=aggregator)
     most = partial(train_most, limits=limits, training=training, personal_lr=personal_lr)
     same = partial(train_same, training=training, personal_lr=personal_lr)
-    stages = (Stage(most, find, aligning), Stage(same, partial(mix, mixing=robust), rounds - aligning))
+    stages = (Stage(most, find, aligning), Stage(same, partial(mix, mixing=aggregator), rounds - aligning))
     teach = partial(train_auxiliary, net=memory, training=training, target=target, steps=steps, held_out=held_out)
     begin = partial(begin_aligning, auxiliary=memory, start=auxiliary_init, teach=teach, common=common)
     return Method(begin, stages[: 1 + (rounds > aligning)], merge_models, figures=FIGURES)
@@ -257,13 +257,13 @@ def train_same(
 def align(
     server: Params,
     updates: Mapping[str, Update],
-    turn: Turn,
+    round_info: RoundInfo,
     *,
     net: Net,
     auxiliary: Net,
     cell: int,
     distance: Distance,
-    mixing: Mixing = MEAN,
+    mixing: Aggregator = MEAN,
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Find the alignment vector m* (8), aggregate the cells (9) and sample (lines 5-17).
 
@@ -286,13 +286,15 @@ def align(
 
 
 def mix(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, mixing: Mixing = MEAN
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, mixing: Aggregator = MEAN
 ) -> tuple[Params, Mapping[str, Message]]:
     """Aggregate and sample; alignment is over, so drop the auxiliary model."""
     return aggregate({name: x for name, x in server.items() if not name.startswith(AUXILIARY)}, updates, mixing)
 
 
-def aggregate(server: Params, updates: Mapping[str, Update], mixing: Mixing) -> tuple[Params, Mapping[str, Message]]:
+def aggregate(
+    server: Params, updates: Mapping[str, Update], mixing: Aggregator
+) -> tuple[Params, Mapping[str, Message]]:
     """Replace the operators of the updates in the hyper-model (9), keep the others, and sample."""
     hyper = hyper_model(updates, mixing)
     return server | {f"{HYPER}{leaf}": x for leaf, x in hyper.items()}, sample_submodels(hyper, updates)

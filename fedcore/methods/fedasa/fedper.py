@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from fedcore.core.aggregation import MEAN, Mixing, exchange
+from fedcore.core.aggregation import MEAN, Aggregator, exchange
 from fedcore.core.messages import initial_messages, merge_models
 from fedcore.core.training import Training
 from fedcore.methods.fedasa.sharing import train_shared
@@ -21,17 +21,17 @@ def fedper(
     common: bool,
     rounds: Count = 10,
     personal_lr: Positive | None = None,
-    robust: Mixing = MEAN,
+    aggregator: Aggregator = MEAN,
 ) -> Method:
     """Build FedPer. All devices take part in every round.
 
-    personal_lr: of the last layer; None: training's. robust: as in fedavg.
+    personal_lr: of the last layer; None: training's. aggregator: as in fedavg.
     """
     require_equal(nets)
     if any(len(layers(net)) < 2 for net in nets.values()):
         raise InputError("net: fedper keeps the last layer to each device, this net has no other to share")
     stage = Stage(
-        partial(train_base, training=training, personal_lr=personal_lr), partial(exchange, mixing=robust), rounds
+        partial(train_base, training=training, personal_lr=personal_lr), partial(exchange, mixing=aggregator), rounds
     )
     return Method(partial(initial_messages, common=common), (stage,), merge_models)
 

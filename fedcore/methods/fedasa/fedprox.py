@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from fedcore.core.aggregation import MEAN, Mixing, average_models
+from fedcore.core.aggregation import MEAN, Aggregator, average_models
 from fedcore.core.messages import initial_messages, received_model
-from fedcore.core.training import Training, fit, flatten_net, proximal_pull, starting_params
+from fedcore.core.training import Training, fit, flatten_net, proximal_grad_hook, starting_params
 from fedcore.nets import require_equal
 from fedcore.types import Amount, Count, Device, Fraction, Message, Method, Net, Params, Stage, StepId, Update
 
@@ -20,14 +20,14 @@ def fedprox(
     rounds: Count = 10,
     fraction: Fraction = 1.0,
     mu: Amount = 0.01,
-    robust: Mixing = MEAN,
+    aggregator: Aggregator = MEAN,
 ) -> Method:
-    """Build FedProx. rounds, fraction, robust: as in fedavg. mu: weight of the proximal term; 0 is FedAvg by size.
+    """Build FedProx. rounds, fraction, aggregator: as in fedavg. mu: weight of the proximal term; 0 is FedAvg by size.
 
     Departure: a device does `training.epochs` epochs; the paper lets it stop at any inexact minimum.
     """
     require_equal(nets)
-    combine = partial(average_models, mixing=robust)
+    combine = partial(average_models, mixing=aggregator)
     stage = Stage(partial(train_near, training=training, mu=mu), combine, rounds, fraction)
     return Method(partial(initial_messages, common=common), (stage,), received_model)
 
@@ -37,5 +37,5 @@ def train_near(
 ) -> tuple[Params, Update]:
     """Minimise F_k(w) + mu/2 ||w - w^t||^2, from the global model w^t."""
     flat = flatten_net(device.net, starting_params({}, message, device, step_id))
-    moments = fit(flat, device, step_id, training, memory, pull=proximal_pull(flat, flat.vector.clone(), mu))
+    moments = fit(flat, device, step_id, training, memory, grad_hook=proximal_grad_hook(flat, flat.vector.clone(), mu))
     return moments, Update(flat.params(), size=len(device.data.train))

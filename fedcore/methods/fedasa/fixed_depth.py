@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from fedcore.core.aggregation import MEAN, Mixing, exchange
+from fedcore.core.aggregation import MEAN, Aggregator, exchange
 from fedcore.core.messages import initial_messages, merge_models
 from fedcore.core.training import Training
 from fedcore.methods.fedasa.sharing import train_shared
@@ -45,13 +45,13 @@ def fixed_depth(
     rounds: Count = 10,
     depth: Choice = 1,
     personal_lr: Positive | None = None,
-    robust: Mixing = MEAN,
+    aggregator: Aggregator = MEAN,
 ) -> Method:
     """Build it. All devices take part in every round.
 
     depth: cells that are shared besides the stem, 0 to M (of nets without cells: layers after the first, the last one
     never); null: nothing; random: drawn for each device, evenly from 0 to M. personal_lr: of the personal part; None:
-    training's. robust: as in fedavg.
+    training's. aggregator: as in fedavg.
     """
     require_equal(nets)
     for net in nets.values():
@@ -61,7 +61,7 @@ def fixed_depth(
             )
     stage = Stage(
         partial(train_upto, training=training, depth=depth, personal_lr=personal_lr),
-        partial(exchange, mixing=robust),
+        partial(exchange, mixing=aggregator),
         rounds,
     )
     return Method(partial(initial_messages, common=common), (stage,), merge_models)

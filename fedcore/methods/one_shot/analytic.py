@@ -39,9 +39,9 @@ from fedcore.types import (
     Positive,
     Public,
     Report,
+    RoundInfo,
     Stage,
     StepId,
-    Turn,
     Update,
     step_word,
 )
@@ -202,7 +202,13 @@ def add_examples(data: Data, weights: Tensor, classes: int, clip: float | None) 
 
 @step_word("solve")
 def fit_output(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, features: int, reg: float | None, spread: float
+    server: Params,
+    updates: Mapping[str, Update],
+    round_info: RoundInfo,
+    *,
+    features: int,
+    reg: float | None,
+    spread: float,
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Send everyone the output layer that fits the sums of all devices; a chosen ridge is in the report.
 
@@ -222,7 +228,7 @@ def fit_output(
         )
     layer = {"output.weight": found[:-1].T.float().contiguous(), "output.bias": found[-1].float()}
     report = Report(series={"analytic": {"reg": ridge}}) if reg is None else Report()
-    return server, dict.fromkeys(turn.names, Message(layer, server)), report
+    return server, dict.fromkeys(round_info.names, Message(layer, server)), report
 
 
 def add_up(updates: Mapping[str, Update], leaf: str, shape: tuple[int, ...]) -> Tensor:

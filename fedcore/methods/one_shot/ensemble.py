@@ -24,7 +24,7 @@ from fedcore.methods.one_shot.ensembles import (
     personalise,
     send_model,
 )
-from fedcore.types import Message, Method, Net, Params, Stage, Turn, Update
+from fedcore.types import Message, Method, Net, Params, RoundInfo, Stage, Update
 
 
 def ensemble(
@@ -51,14 +51,14 @@ def ensemble(
 def send_all(
     server: Params,
     updates: Mapping[str, Update],
-    turn: Turn,
+    round_info: RoundInfo,
     *,
     nets: Mapping[str, Net],
     weights: Voting,
     personal: bool,
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone all models and their weights."""
-    extra = pack_ensemble(updates, turn, weights, nets)
+    extra = pack_ensemble(updates, round_info, weights, nets)
     if personal:
-        extra[COUNTS] = gather_counts(updates, turn).sum(0)
-    return server, to_everyone(turn.names, Message(extra=extra))
+        extra[COUNTS] = gather_counts(updates, round_info).sum(0)
+    return server, to_everyone(round_info.names, Message(extra=extra))

@@ -28,7 +28,7 @@ from fedcore.core.evaluation import combine, outputs
 from fedcore.core.messages import WEIGHTS, pack_models, unpack_models
 from fedcore.core.training import predict
 from fedcore.nets import key
-from fedcore.types import Deploy, Device, Message, Model, Net, Params, StepId, Turn, Update, step_word
+from fedcore.types import Deploy, Device, Message, Model, Net, Params, RoundInfo, StepId, Update, step_word
 
 Voting: TypeAlias = Literal["counts", "size", "even", "entropy"]
 
@@ -136,9 +136,9 @@ def kinds_of(nets: Mapping[str, Net]) -> tuple[Net, ...]:
 # steps of the server
 
 
-def gather_counts(updates: Mapping[str, Update], turn: Turn) -> Tensor:
+def gather_counts(updates: Mapping[str, Update], round_info: RoundInfo) -> Tensor:
     """Return the devices' counts of labels in the order of their names, (C, K)."""
-    return torch.stack([updates[name].extra[COUNTS] for name in turn.names])
+    return torch.stack([updates[name].extra[COUNTS] for name in round_info.names])
 
 
 def voting_weights(counts: Tensor, voting: Voting) -> Tensor:
@@ -168,16 +168,18 @@ def voting_weights(counts: Tensor, voting: Voting) -> Tensor:
     return torch.where(total > 0, weight / total.clamp(min=1e-300), voters / voters.sum())
 
 
-def elect(updates: Mapping[str, Update], turn: Turn, voting: Voting) -> tuple[list[str], Tensor]:
+def elect(updates: Mapping[str, Update], round_info: RoundInfo, voting: Voting) -> tuple[list[str], Tensor]:
     """Return the names of the devices whose vote counts, and their weights (M,) or (M, K) float32."""
-    weights = voting_weights(gather_counts(updates, turn), voting).float()
+    weights = voting_weights(gather_counts(updates, round_info), voting).float()
     votes = weights.reshape(len(weights), -1).any(1)
-    return [turn.names[i] for i in votes.nonzero()[:, 0].tolist()], weights[votes]
+    return [round_info.names[i] for i in votes.nonzero()[:, 0].tolist()], weights[votes]
 
 
-def pack_ensemble(updates: Mapping[str, Update], turn: Turn, voting: Voting, nets: Mapping[str, Net]) -> Params:
+def pack_ensemble(
+    updates: Mapping[str, Update], round_info: RoundInfo, voting: Voting, nets: Mapping[str, Net]
+) -> Params:
     """Return the voters' models, their weights and, where nets differ, their kinds, for a message."""
-    voters, weights = elect(updates, turn, voting)
+    voters, weights = elect(updates, round_info, voting)
     packed = pack_models([updates[name].params for name in voters], weights)
     keys = [key(net) for net in kinds_of(nets)]
     return packed | ({KINDS: torch.tensor([keys.index(key(nets[name])) for name in voters])} if keys else {})

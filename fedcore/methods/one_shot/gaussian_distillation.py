@@ -42,9 +42,9 @@ from fedcore.types import (
     Net,
     Params,
     Report,
+    RoundInfo,
     Stage,
     StepId,
-    Turn,
     Update,
     step_word,
 )
@@ -109,7 +109,7 @@ def send_sketch(
 def distil(
     server: Params,
     updates: Mapping[str, Update],
-    turn: Turn,
+    round_info: RoundInfo,
     *,
     nets: Mapping[str, Net],
     sketches: Sketches,
@@ -117,19 +117,22 @@ def distil(
     personal: bool,
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Draw examples, ask the ensemble and train a fresh net of each architecture; one Gaussian is needed."""
-    known, counts = {name: read_sketch(updates[name].extra) for name in turn.names}, gather_counts(updates, turn)
-    check_sizes(dict(zip(turn.names, counts.sum(1).tolist(), strict=True)), minimum=sketches.minimum)
-    x, y = draw(known, counts, sketches.draws, turn.generator("draws"))
-    voters, votes = elect(updates, turn, weights)
+    known, counts = (
+        {name: read_sketch(updates[name].extra) for name in round_info.names},
+        gather_counts(updates, round_info),
+    )
+    check_sizes(dict(zip(round_info.names, counts.sum(1).tolist(), strict=True)), minimum=sketches.minimum)
+    x, y = draw(known, counts, sketches.draws, round_info.generator("draws"))
+    voters, votes = elect(updates, round_info, weights)
     answers = torch.cat([
         combine([predict(updates[name].params, nets[name], part, SCORING_BATCH) for name in voters], to_weights(votes))
         for part in torch.split(x, CHUNK)
     ])  # fmt: skip
     targets = targets_of(y, answers.exp(), sketches.hard)
     extra = {COUNTS: counts.sum(0)} if personal else {}
-    kinds = {key(nets[name]): nets[name] for name in turn.names}
-    made = {k: Message(learn(net, x, targets, sketches.training, turn), extra) for k, net in kinds.items()}
-    return server, {name: made[key(nets[name])] for name in turn.names}, report(known, counts, sketches.minimum)
+    kinds = {key(nets[name]): nets[name] for name in round_info.names}
+    made = {k: Message(learn(net, x, targets, sketches.training, round_info), extra) for k, net in kinds.items()}
+    return server, {name: made[key(nets[name])] for name in round_info.names}, report(known, counts, sketches.minimum)
 
 
 def report(known: Mapping[str, Mapping[int, object]], counts: Tensor, minimum: int) -> Report:

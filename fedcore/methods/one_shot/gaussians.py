@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fedcore import nets
-from fedcore.core.training import Slope, Training, descend, flatten_net, minibatches, plain_step
-from fedcore.types import Count, Data, Net, Params, Positive, Share, Turn
+from fedcore.core.training import LogitGrad, Training, descend, flatten_net, minibatches, plain_step
+from fedcore.types import Count, Data, Net, Params, Positive, RoundInfo, Share
 
 GAUSSIAN = "gaussian/"
 """Prefix of the leaves of an update that hold Gaussians: "gaussian/<label>/<part>"."""
@@ -156,20 +156,20 @@ def targets_of(y: Tensor, ensemble: Tensor, hard: float) -> Tensor:
     return torch.where((y == ALL)[:, None], ensemble, mixed)
 
 
-def soft_slope(targets: Tensor) -> Slope:
+def soft_target_grad(targets: Tensor) -> LogitGrad:
     """Return the slope of cross-entropy against soft targets (N, K), for minibatches whose "labels" are their rows."""
 
-    def slope(logits: Tensor, rows: Tensor) -> Tensor:
+    def logit_grad(logits: Tensor, rows: Tensor) -> Tensor:
         return logits.softmax(1).sub_(targets.index_select(0, rows))
 
-    return slope
+    return logit_grad
 
 
-def learn(net: Net, x: Tensor, targets: Tensor, training: Training, turn: Turn) -> Params:
+def learn(net: Net, x: Tensor, targets: Tensor, training: Training, round_info: RoundInfo) -> Params:
     """Train a fresh net on examples x (N, *shape) float32 with soft targets (N, K)."""
-    flat = flatten_net(net, nets.init(net, turn.generator("init")))
-    with nets.use_generator(turn.generator("noise")):
-        batches = minibatches(flat, len(x), training, turn.generator("batches"))
-        step = plain_step(flat, training, len(batches), slope=soft_slope(targets))
+    flat = flatten_net(net, nets.init(net, round_info.generator("init")))
+    with nets.use_generator(round_info.generator("noise")):
+        batches = minibatches(flat, len(x), training, round_info.generator("batches"))
+        step = plain_step(flat, training, len(batches), logit_grad=soft_target_grad(targets))
         descend(Data(x, torch.arange(len(x))), batches, step)
     return flat.params()

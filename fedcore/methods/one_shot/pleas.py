@@ -24,7 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedcore.builders import trains
+from fedcore.builders import training_defaults
 from fedcore.core.messages import initial_messages, to_everyone
 from fedcore.core.training import Training, load, train
 from fedcore.methods.code.fusion import ONE_TO_ONE, align, carry
@@ -42,9 +42,9 @@ from fedcore.types import (
     Model,
     Net,
     Params,
+    RoundInfo,
     Stage,
     StepId,
-    Turn,
     Update,
     step_word,
 )
@@ -57,7 +57,7 @@ ORDER, MERGED = "order/", "merged/"
 device's memory, the merged net's layers."""
 
 
-@trains(init="common")
+@training_defaults(init="common")
 def pleas(
     *,
     nets: Mapping[str, Net],
@@ -92,11 +92,11 @@ def offer(memory: Params, message: Message, device: Device, step_id: StepId) -> 
 
 
 def match(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, axes: Axes
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, axes: Axes
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send each device the order of its units."""
-    models = {name: updates[name].params for name in turn.names}
-    reference = max(turn.names, key=lambda name: updates[name].size)
+    models = {name: updates[name].params for name in round_info.names}
+    reference = max(round_info.names, key=lambda name: updates[name].size)
     sent = {}
     for name, model in models.items():
         plans = align_units(model, models[reference], axes)
@@ -149,23 +149,29 @@ def inputs_of(module: torch.nn.Module, layer: str, x: Tensor) -> Tensor:
 
 
 def solve(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, net: Net, layers: Sequence[str], damping: float
+    server: Params,
+    updates: Mapping[str, Update],
+    round_info: RoundInfo,
+    *,
+    net: Net,
+    layers: Sequence[str],
+    damping: float,
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone the layer that fits the sums of all devices."""
-    layer, like = layers[turn.round], {leaf: torch.empty(shape) for leaf, shape in shapes(net).items()}
+    layer, like = layers[round_info.round], {leaf: torch.empty(shape) for leaf, shape in shapes(net).items()}
     outputs, inputs = len(like[f"{layer}.bias"]), like[f"{layer}.weight"][0].numel() + 1
     total = {}
     for leaf, shape in {GRAM: (inputs * (inputs + 1) // 2,), CROSS: (inputs, outputs)}.items():
-        for name in turn.names:
+        for name in round_info.names:
             closed.require_sums(name, updates[name].extra.get(leaf, torch.empty(0)), shape, leaf)
-        total[leaf] = torch.stack([updates[name].extra[leaf].double() for name in turn.names]).sum(0)
+        total[leaf] = torch.stack([updates[name].extra[leaf].double() for name in round_info.names]).sum(0)
     found = closed.ridge(closed.from_triangle(total[GRAM], inputs), total[CROSS], damping)
     if found is None:
         raise InputError(
             f"pleas.damping = {damping}: the inputs of layer {layer} do not determine its weights; set more"
         )
     sent = {f"{MERGED}{leaf}": x for leaf, x in closed.to_layer(found.T, like, layer).items()}
-    return server, to_everyone(turn.names, Message(extra=sent))
+    return server, to_everyone(round_info.names, Message(extra=sent))
 
 
 def own_model(memory: Params) -> Params:

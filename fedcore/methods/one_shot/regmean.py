@@ -29,7 +29,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedcore.builders import trains
+from fedcore.builders import training_defaults
 from fedcore.core.aggregation import by_size, mean
 from fedcore.core.messages import initial_messages, received_model, to_everyone
 from fedcore.core.training import Training, load, train
@@ -49,10 +49,10 @@ from fedcore.types import (
     Model,
     Net,
     Params,
+    RoundInfo,
     Share,
     Stage,
     StepId,
-    Turn,
     Update,
     step_word,
 )
@@ -68,7 +68,7 @@ OUTPUTS, GOAL = "outputs", "goal/"
 the server's memory with the sums that the merged net's layers are to have."""
 
 
-@trains(init="common")
+@training_defaults(init="common")
 def regmean(
     *,
     nets: Mapping[str, Net],
@@ -127,7 +127,7 @@ def input_grams(device: Device, params: Params) -> Grams:
 def merge(
     server: Params,
     updates: Mapping[str, Update],
-    turn: Turn,
+    round_info: RoundInfo,
     *,
     net: Net,
     axes: Axes | None,
@@ -166,7 +166,7 @@ def merge(
         merged |= closed.to_layer(closed.rescale(closed.matrix(merged, first), sums, goals[first]), merged, first)
         server = {f"{GOAL}{layer}": goals[layer] for layer in upper}
         server |= {leaf: x for leaf, x in merged.items() if leaf.rpartition(".")[0] in upper}
-    return server, to_everyone(turn.names, Message(merged))
+    return server, to_everyone(round_info.names, Message(merged))
 
 
 def outputs_of(models: Sequence[Params], grams: Sequence[Grams], layer: str) -> Tensor:
@@ -196,16 +196,16 @@ def send_outputs(
 
 @step_word("rescale")
 def repair_layer(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, layers: Sequence[str]
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, layers: Sequence[str]
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone a layer whose outputs have the goal's means and deviations."""
-    layer = layers[turn.round]
+    layer = layers[round_info.round]
     weights = closed.matrix(server, layer)
-    for name in turn.names:
+    for name in round_info.names:
         closed.require_sums(name, updates[name].extra.get(OUTPUTS, torch.empty(0)), (3, len(weights)), OUTPUTS)
-    sums = torch.stack([updates[name].extra[OUTPUTS] for name in turn.names]).sum(0)
+    sums = torch.stack([updates[name].extra[OUTPUTS] for name in round_info.names]).sum(0)
     found = closed.to_layer(closed.rescale(weights, sums, server[f"{GOAL}{layer}"]), server, layer)
-    return server, to_everyone(turn.names, Message(found))
+    return server, to_everyone(round_info.names, Message(found))
 
 
 def run_parts(memory: Params, message: Message) -> Model:

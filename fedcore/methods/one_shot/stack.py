@@ -34,9 +34,9 @@ from fedcore.types import (
     Net,
     Params,
     Positive,
+    RoundInfo,
     Stage,
     StepId,
-    Turn,
     Update,
     step_word,
 )
@@ -73,11 +73,11 @@ def stack(
 
 @step_word("send")
 def send_all(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, nets: Mapping[str, Net]
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net]
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone all models; until the head comes they vote as an ensemble."""
-    extra = pack_ensemble(updates, turn, "counts", nets)
-    return {**server, VOTERS: torch.tensor(extra[WEIGHTS].shape)}, to_everyone(turn.names, Message(extra=extra))
+    extra = pack_ensemble(updates, round_info, "counts", nets)
+    return {**server, VOTERS: torch.tensor(extra[WEIGHTS].shape)}, to_everyone(round_info.names, Message(extra=extra))
 
 
 @step_word("sum")
@@ -95,24 +95,24 @@ def send_sums(
 
 
 def solve(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, examples: Examples, reg: float
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, examples: Examples, reg: float
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone the head that the sums of all devices give; raises InputError if no device has an example."""
     if not any(update.size for update in updates.values()):
         raise InputError(f"stack.examples = {examples}: no device has any")
     models, classes = server[VOTERS].tolist()
     size = models * classes + 1
-    gram = sum_over(updates, turn, GRAM, (size * (size + 1) // 2,))
-    weight, bias = ridge(closed.from_triangle(gram, size), sum_over(updates, turn, CROSS, (size, classes)), reg)
+    gram = sum_over(updates, round_info, GRAM, (size * (size + 1) // 2,))
+    weight, bias = ridge(closed.from_triangle(gram, size), sum_over(updates, round_info, CROSS, (size, classes)), reg)
     head = {f"{HEAD}weight": weight.T.float(), f"{HEAD}bias": bias.float()}
-    return server, to_everyone(turn.names, Message(extra=head))
+    return server, to_everyone(round_info.names, Message(extra=head))
 
 
-def sum_over(updates: Mapping[str, Update], turn: Turn, leaf: str, shape: tuple[int, ...]) -> Tensor:
+def sum_over(updates: Mapping[str, Update], round_info: RoundInfo, leaf: str, shape: tuple[int, ...]) -> Tensor:
     """Return the sum of the devices' leaves of that name, in their order; refuses one of another shape."""
-    for name in turn.names:
+    for name in round_info.names:
         closed.require_sums(name, updates[name].extra.get(leaf, torch.empty(0)), shape, leaf)
-    return torch.stack([updates[name].extra[leaf] for name in turn.names]).sum(0)
+    return torch.stack([updates[name].extra[leaf] for name in round_info.names]).sum(0)
 
 
 def ridge(gram: Tensor, cross: Tensor, reg: float) -> tuple[Tensor, Tensor]:

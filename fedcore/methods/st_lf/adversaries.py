@@ -60,9 +60,9 @@ from fedcore.types import (
     Params,
     Positive,
     Report,
+    RoundInfo,
     Stage,
     StepId,
-    Turn,
     Update,
     generator,
 )
@@ -315,17 +315,17 @@ def attention(before: Tensor, now: Tensor, sharpness: float) -> Tensor:
 
 
 def identify(
-    server: Params, sent: Mapping[str, Update], turn: Turn, *, rival: Net, alignment: Alignment
+    server: Params, sent: Mapping[str, Update], round_info: RoundInfo, *, rival: Net, alignment: Alignment
 ) -> tuple[Params, Mapping[str, Message]]:
     """Train an identifier for each pair on the latest features and start the other side's turn.
 
     After the sources' turn targets receive copies and identifiers; after the targets' turn sources receive identifiers
     and the targets' models to start from.
     """
-    sources, targets = sides(server, turn)
+    sources, targets = sides(server, round_info)
     taught = any(sent[name].extra for name in sources.values())
     known, server = by_device(server, IDENTIFIER), {**server}
-    messages: dict[str, Params] = {name: {} for name in turn.names}
+    messages: dict[str, Params] = {name: {} for name in round_info.names}
     for i, source in sources.items():
         copies = by_device(sent[source].extra, MODEL)
         for j, target in targets.items():
@@ -339,19 +339,19 @@ def identify(
                 messages[source] |= add_prefix(f"{START}{target}/", sent[target].params)
             if f"{FEATURES}{j}" in server:
                 both = server[f"{FEATURES}{pair}"], server[f"{FEATURES}{j}"]
-                leaves = train_identifier(known.get(pair), *both, turn, rival, alignment)
+                leaves = train_identifier(known.get(pair), *both, round_info, rival, alignment)
                 server |= add_prefix(f"{IDENTIFIER}{pair}/", leaves)
                 messages[receiver] |= add_prefix(f"{IDENTIFIER}{other}/", leaves)
     return server, {name: Message(extra=extra | {SENDS: torch.tensor(bool(extra))}) for name, extra in messages.items()}
 
 
 def train_identifier(
-    known: Params | None, source: Tensor, target: Tensor, turn: Turn, rival: Net, alignment: Alignment
+    known: Params | None, source: Tensor, target: Tensor, round_info: RoundInfo, rival: Net, alignment: Alignment
 ) -> Params:
     """Continue training an identifier on features (n, d) and (m, d), with equal numbers of both in a batch."""
-    flat = flatten_net(rival, known or nets.init(rival, generator(turn.seed, "identifier")))
+    flat = flatten_net(rival, known or nets.init(rival, generator(round_info.seed, "identifier")))
     training = Training("sgd", alignment.identifier_lr, 0.0, 0.0, "constant", alignment.batch, 1)
-    draws = turn.generator("features")
+    draws = round_info.generator("features")
     least, sides = min(len(source), len(target), alignment.batch), [len(source), len(target)]
     data = Data(torch.cat([source, target]), torch.arange(2).repeat_interleave(torch.tensor(sides)))
     picks = [[torch.randperm(n, generator=draws)[:least] for n in sides] for _ in range(alignment.identifier_steps)]
@@ -361,26 +361,26 @@ def train_identifier(
 
 
 def close(
-    server: Params, sent: Mapping[str, Update], turn: Turn, *, net: Net
+    server: Params, sent: Mapping[str, Update], round_info: RoundInfo, *, net: Net
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Report the links with the weights of dynamic attention and one model per link."""
-    sources, targets = sides(server, turn)
-    alpha = torch.zeros(len(turn.names), len(turn.names), dtype=torch.float64)
+    sources, targets = sides(server, round_info)
+    alpha = torch.zeros(len(round_info.names), len(round_info.names), dtype=torch.float64)
     for j, target in targets.items():
         alpha[[*sources], j] = sent[target].extra[ATTENTION]
     kept = {leaf: x for leaf, x in server.items() if not leaf.startswith((FEATURES, IDENTIFIER))}
     kept[ALPHA] = alpha
-    carried = Update(nets.init(net, generator(turn.seed, "init")))  # of every source as large
+    carried = Update(nets.init(net, generator(round_info.seed, "init")))  # of every source as large
     return (
         kept,
-        to_everyone(turn.names, Message()),
-        report_traffic(kept, dict.fromkeys(turn.names, carried), turn.names),
+        to_everyone(round_info.names, Message()),
+        report_traffic(kept, dict.fromkeys(round_info.names, carried), round_info.names),
     )
 
 
-def sides(server: Params, turn: Turn) -> tuple[dict[int, str], dict[int, str]]:
+def sides(server: Params, round_info: RoundInfo) -> tuple[dict[int, str], dict[int, str]]:
     """Return sources and targets, by their positions in the order of the names."""
-    psi, names = server[PSI].tolist(), dict(enumerate(turn.names))
+    psi, names = server[PSI].tolist(), dict(enumerate(round_info.names))
     return {i: x for i, x in names.items() if not psi[i]}, {i: x for i, x in names.items() if psi[i]}
 
 

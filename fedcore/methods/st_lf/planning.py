@@ -31,7 +31,7 @@ from fedcore.types import (
     Params,
     Positive,
     Report,
-    Turn,
+    RoundInfo,
     Update,
     generator,
     step_word,
@@ -70,7 +70,7 @@ class LinkInputs:
     alpha: Array | None = None
 
 
-Weigh: TypeAlias = Callable[[LinkInputs, Turn], Array]
+Weigh: TypeAlias = Callable[[LinkInputs, RoundInfo], Array]
 """A rule for weights: inputs, turn -> alpha (N, N)."""
 
 
@@ -115,9 +115,11 @@ class Radio:
 # steps of the server
 
 
-def gather(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
+def gather(
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo
+) -> tuple[Params, Mapping[str, Message]]:
     """Store the reports, (N, 3) in the order of the names; raises InputError if no device has a label."""
-    reports = torch.stack([updates[name].extra[REPORT] for name in turn.names])
+    reports = torch.stack([updates[name].extra[REPORT] for name in round_info.names])
     if not reports[:, 1].any():
         raise InputError("federation.unlabelled: no device has a label; at least one labelled device is needed")
     return {**server, REPORT: reports}, {}
@@ -127,7 +129,7 @@ def gather(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[P
 def plan_links(
     server: Params,
     updates: Mapping[Pair, Update],
-    turn: Turn,
+    round_info: RoundInfo,
     *,
     bound: Bound,
     radio: Radio,
@@ -138,28 +140,28 @@ def plan_links(
 
     The server stores the links, and their Theorem 2 and Corollary 1 for its last report (Table II).
     """
-    apart = matrix(updates, turn.names).numpy()
-    problem = pose_program(server, apart, turn, bound, radio)
+    apart = matrix(updates, round_info.names).numpy()
+    problem = pose_program(server, apart, round_info, bound, radio)
     answer = solve_program(problem, program)
     known = LinkInputs(answer.psi, errors(server, bound.unlabelled), sizes(server), problem.energy, answer.alpha)
-    alpha, wrong = weights(known, turn), errors(server, 1.0)
+    alpha, wrong = weights(known, round_info), errors(server, 1.0)
     how = {"delta": bound.delta, "constants": bound.constants}
     bounds = theorem_2(alpha, wrong, apart), corollary_1(alpha, wrong, sizes(server), apart, **how)  # type: ignore[arg-type]
     server = (
         server
         | to_tensors(dict(zip(BOUNDS, bounds, strict=True)))
-        | {EXCHANGED: count_classifiers(updates, turn.names)}
+        | {EXCHANGED: count_classifiers(updates, round_info.names)}
     )
-    found = report_solution(answer, turn.names)
+    found = report_solution(answer, round_info.names)
     values = {"divergence": apart, "objective": answer.objective, "gap": answer.gap, "trace": answer.trace}
-    return form_links(server, turn, known, alpha, replace(found, matrices=to_tensors(values)))
+    return form_links(server, round_info, known, alpha, replace(found, matrices=to_tensors(values)))
 
 
 @step_word("link")
 def draw_links(
     server: Params,
     updates: Mapping[str, Update],
-    turn: Turn,
+    round_info: RoundInfo,
     *,
     radio: Radio,
     rule: Choose,
@@ -170,22 +172,24 @@ def draw_links(
 
     sources: which devices may be sources, those with a label or all. One without labels would send an untrained model.
     """
-    server, _ = gather(server, updates, turn)
+    server, _ = gather(server, updates, round_info)
     labelled = server[REPORT][:, 1].numpy() > 0
     psi = rule(
-        (labelled if sources == "labelled" else np.ones_like(labelled)).astype(np.float64), turn.generator("psi")
+        (labelled if sources == "labelled" else np.ones_like(labelled)).astype(np.float64), round_info.generator("psi")
     )
-    known = LinkInputs(psi, errors(server, 1.0), sizes(server), link_costs(turn.seed, len(turn.names), radio))
-    return form_links(server, turn, known, weights(known, turn), Report())
+    known = LinkInputs(
+        psi, errors(server, 1.0), sizes(server), link_costs(round_info.seed, len(round_info.names), radio)
+    )
+    return form_links(server, round_info, known, weights(known, round_info), Report())
 
 
 def form_links(
-    server: Params, turn: Turn, known: LinkInputs, alpha: Array, found: Report
+    server: Params, round_info: RoundInfo, known: LinkInputs, alpha: Array, found: Report
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Store and report the links, alpha (N, N), and tell devices whether to send. found: the report to extend."""
     links = to_tensors({PSI: known.psi, ALPHA: alpha, ENERGY: known.energy})
     sends = torch.from_numpy((alpha > 0).any(1))
-    messages = {name: Message(extra={SENDS: flag}) for name, flag in zip(turn.names, sends, strict=True)}
+    messages = {name: Message(extra={SENDS: flag}) for name, flag in zip(round_info.names, sends, strict=True)}
     bounds = {name: server[name] for name in BOUNDS if name in server}
     return server | links, messages, replace(found, matrices={**found.matrices, **links, **bounds})
 
@@ -193,13 +197,15 @@ def form_links(
 # the program
 
 
-def pose_program(server: Params, apart: Array, turn: Turn, bound: Bound, radio: Radio) -> Problem:
+def pose_program(server: Params, apart: Array, round_info: RoundInfo, bound: Bound, radio: Radio) -> Problem:
     """Return (P) from the devices' reports and divergences (17)-(18). apart: d (N, N)."""
     wrong, how = errors(server, bound.unlabelled), {"delta": bound.delta, "constants": bound.constants}
     target = target_bound(wrong, sizes(server), apart, **how)  # type: ignore[arg-type]
     target = target + (bound.phi_d - 1) * apart / 2
     source = source_bound(wrong, sizes(server), **how)  # type: ignore[arg-type]
-    return Problem(source, target, link_costs(turn.seed, len(turn.names), radio), bound.phi_s, bound.phi_t, bound.phi_e)
+    return Problem(
+        source, target, link_costs(round_info.seed, len(round_info.names), radio), bound.phi_s, bound.phi_t, bound.phi_e
+    )
 
 
 def solve_program(problem: Problem, program: Program) -> Solution:

@@ -50,9 +50,9 @@ from fedcore.types import (
     Net,
     PairStage,
     Params,
+    RoundInfo,
     Stage,
     StepId,
-    Turn,
     Update,
 )
 
@@ -190,7 +190,9 @@ def compare_members(memory: Params, message: Message, device: Device, step_id: S
 # step of the server
 
 
-def average(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message]]:
+def average(
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo
+) -> tuple[Params, Mapping[str, Message]]:
     """Send every device the mean of the models, weighted by the devices' labelled examples."""
     model = mean([update.params for update in updates.values()], by_size([update.size for update in updates.values()]))
-    return server, to_everyone(turn.names, Message(model))
+    return server, to_everyone(round_info.names, Message(model))

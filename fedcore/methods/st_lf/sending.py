@@ -17,7 +17,7 @@ from fedcore.core.aggregation import mean
 from fedcore.core.messages import pack_models
 from fedcore.methods.st_lf.bound import combination_noise
 from fedcore.methods.st_lf.planning import ALPHA, BOUNDS, ENERGY, EXCHANGED, PSI, errors
-from fedcore.types import Message, Numbers, Params, Report, Scores, Turn, Update, nbytes
+from fedcore.types import Message, Numbers, Params, Report, RoundInfo, Scores, Update, nbytes
 
 How: TypeAlias = Literal["parameters", "outputs"]
 
@@ -29,13 +29,13 @@ NOISE = "noise"
 
 
 def send_models(
-    server: Params, updates: Mapping[str, Update], turn: Turn, *, how: How
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, how: How
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Send each target the combination of its sources' models; sources receive nothing.
 
     parameters: theta_j = sum_i alpha_ij theta_i. outputs: the models themselves, whose outputs the target combines.
     """
-    alpha, names = server[ALPHA], turn.names
+    alpha, names = server[ALPHA], round_info.names
     messages = {}
     for j, name in enumerate(names):
         sources = alpha[:, j].nonzero()[:, 0].tolist()
@@ -47,16 +47,16 @@ def send_models(
 
 
 def add_noise(
-    server: Params, updates: Mapping[str, Update], turn: Turn
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Add the noise of combining hypotheses (61) to the targets' Theorem 2 and Corollary 1, and report it.
 
     It is the mean disagreement of a target's model with its sources', sum_i alpha_ij sum_k alpha_kj D_ijk, on the
     target's examples: topic NOISE, which `review` adds to topic "links".
     """
-    alpha, n = server[ALPHA].numpy(), len(turn.names)
+    alpha, n = server[ALPHA].numpy(), len(round_info.names)
     differ = np.zeros((n, n, n))
-    for j, name in enumerate(turn.names):
+    for j, name in enumerate(round_info.names):
         sources = alpha[:, j].nonzero()[0]
         if len(sources):
             differ[np.ix_(sources, np.array([j]), sources)] = updates[name].extra[DIFFER].numpy()[:, None]
@@ -64,7 +64,7 @@ def add_noise(
     found = {name: server[name] + torch.from_numpy(noise) for name in BOUNDS if name in server}
     numbers = {
         name: {"noise": float(noise[j]), **{bound: float(column[j]) for bound, column in found.items()}}
-        for j, name in enumerate(turn.names)
+        for j, name in enumerate(round_info.names)
         if server[PSI][j]
     }
     return server | found, {}, Report(devices={NOISE: numbers}, matrices=found)

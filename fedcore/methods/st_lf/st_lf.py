@@ -27,7 +27,7 @@ from dataclasses import replace
 
 import torch
 
-from fedcore.builders import control, trains
+from fedcore.builders import control, training_defaults
 from fedcore.core.messages import WEIGHTS
 from fedcore.core.training import Training, accuracy
 from fedcore.methods.st_lf import adversaries, heuristics
@@ -54,9 +54,9 @@ from fedcore.types import (
     Net,
     Params,
     Report,
+    RoundInfo,
     Stage,
     StepId,
-    Turn,
     Update,
 )
 
@@ -68,32 +68,32 @@ __all__ = [
 # rules for weights
 
 
-def of_program(known: LinkInputs, turn: Turn) -> Array:
+def of_program(known: LinkInputs, round_info: RoundInfo) -> Array:
     assert known.alpha is not None
     return known.alpha
 
 
-def of_least_error(known: LinkInputs, turn: Turn) -> Array:
+def of_least_error(known: LinkInputs, round_info: RoundInfo) -> Array:
     return heuristics.one_source(known.psi, known.error)
 
 
-def at_random(known: LinkInputs, turn: Turn) -> Array:
-    return heuristics.random_weights(known.psi, turn.generator("alpha"))
+def at_random(known: LinkInputs, round_info: RoundInfo) -> Array:
+    return heuristics.random_weights(known.psi, round_info.generator("alpha"))
 
 
-def by_size(known: LinkInputs, turn: Turn) -> Array:
+def by_size(known: LinkInputs, round_info: RoundInfo) -> Array:
     return heuristics.size_weights(known.psi, known.size)
 
 
-def of_equal_degree(known: LinkInputs, turn: Turn) -> Array:
-    return heuristics.average_degree(known.psi, of_program(known, turn), turn.generator("alpha"))
+def of_equal_degree(known: LinkInputs, round_info: RoundInfo) -> Array:
+    return heuristics.average_degree(known.psi, of_program(known, round_info), round_info.generator("alpha"))
 
 
-def evenly(known: LinkInputs, turn: Turn) -> Array:
+def evenly(known: LinkInputs, round_info: RoundInfo) -> Array:
     return heuristics.even_weights(known.psi)
 
 
-def one_to_one(known: LinkInputs, turn: Turn) -> Array:
+def one_to_one(known: LinkInputs, round_info: RoundInfo) -> Array:
     return heuristics.match_sources(known.psi, known.energy)
 
 
@@ -103,7 +103,7 @@ def one_to_one(known: LinkInputs, turn: Turn) -> Array:
 def _with_program(name: str, weights: Weigh) -> Callable[..., Method]:
     """Return the builder of a method with the program's sources and targets."""
 
-    @trains(init="common")
+    @training_defaults(init="common")
     def build(
         *,
         nets: Mapping[str, Net],
@@ -145,7 +145,7 @@ def _with_program(name: str, weights: Weigh) -> Callable[..., Method]:
 def _with_drawn_roles(name: str, rule: Choose, weights: Weigh) -> Callable[..., Method]:
     """Return the builder of a method that draws sources and targets."""
 
-    @trains(init="common")
+    @training_defaults(init="common")
     def build(
         *,
         nets: Mapping[str, Net],
@@ -178,7 +178,7 @@ psi_fedavg = _with_drawn_roles("psi_fedavg", heuristics.random_roles, by_size)
 single_match = _with_drawn_roles("single_match", heuristics.random_halves, one_to_one)
 
 
-@trains(init="common")
+@training_defaults(init="common")
 def fada(
     *,
     nets: Mapping[str, Net],
@@ -201,7 +201,7 @@ def fada(
     return adversaries.method("fada", nets, training, common, pretraining, link_stages, radio, rounds, alignment)
 
 
-@trains(init="common")
+@training_defaults(init="common")
 def psi_fada(
     *,
     nets: Mapping[str, Net],
@@ -222,7 +222,7 @@ def psi_fada(
 
 
 @control
-@trains(init="common")
+@training_defaults(init="common")
 def best_source(
     *,
     nets: Mapping[str, Net],
@@ -251,11 +251,13 @@ def examine(memory: Params, message: Message, device: Device, step_id: StepId) -
     return memory, Update(extra={"right": torch.tensor(right, dtype=torch.float64)})
 
 
-def choose(server: Params, updates: Mapping[str, Update], turn: Turn) -> tuple[Params, Mapping[str, Message], Report]:
+def choose(
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo
+) -> tuple[Params, Mapping[str, Message], Report]:
     """Link each target to its best source (the first, if tied), with weight one."""
     even, alpha = server[ALPHA], torch.zeros_like(server[ALPHA])
-    for j, name in enumerate(turn.names):
+    for j, name in enumerate(round_info.names):
         if server[PSI][j]:
             alpha[even[:, j].nonzero()[:, 0][updates[name].extra["right"].argmax()], j] = 1
     kept = {name: leaf for name, leaf in server.items() if name not in BOUNDS}  # those are of even weights
-    return send_models(kept | {ALPHA: alpha}, updates, turn, how="parameters")
+    return send_models(kept | {ALPHA: alpha}, updates, round_info, how="parameters")

@@ -34,7 +34,9 @@ def metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int) -> Iterator[
     If devices are in several groups, also the mean accuracy of each, e.g. accuracy_in_A. Times are the run's start plus
     the step, so that writing twice gives one point.
     """
-    turns = {turn: i for i, turn in enumerate(sorted(set(zip(table["stage"], table["round"], strict=True))), 1)}
+    turns = {
+        round_info: i for i, round_info in enumerate(sorted(set(zip(table["stage"], table["round"], strict=True))), 1)
+    }
     members = groups(table).drop_duplicates("device").set_index("device")["group"]
     sent: dict[str, float] = {}
     known = table[table["value"].notna()]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedcore.core.rounds import Round, State, begin, finish, measure, next_turn, play, take_turn
+from fedcore.core.rounds import RoundResult, State, begin, finish, measure, next_round, play, sample_round
 from fedcore.pipeline.cache.store import DamagedBlob
 from fedcore.pipeline.orchestration.steps import Steps
 from fedcore.types import Federation, Method, PairStage, step_word
@@ -19,14 +19,14 @@ KEPT = 2
 """The number of checkpoints of a stage that a run keeps."""
 
 
-def rounds(method: Method, fed: Federation, seed: int, steps: Steps, every: int) -> Iterator[Round]:
+def rounds(method: Method, fed: Federation, seed: int, steps: Steps, every: int) -> Iterator[RoundResult]:
     """Yield a method's rounds, as fedcore.core.rounds.run does.
 
     In a stage of one round each device is a step. In a stage of several rounds each segment is a step that writes
     nothing before its end, so that a crash loses at most a segment. The last KEPT checkpoints stay, earlier ones are
     deleted; a run whose segments are cached needs the last one only, see `restore`.
     """
-    state = next_turn(method, begin(method, fed, seed, steps))
+    state = next_round(method, begin(method, fed, seed, steps))
     starts: list[State] = []  # where this stage's segments began
     written: list[State] = []  # checkpoints of this stage that this run has written and not deleted
     while state.stage < len(method.stages):
@@ -41,14 +41,14 @@ def rounds(method: Method, fed: Federation, seed: int, steps: Steps, every: int)
                 steps.drop(stored_parts(old), but=[stored_parts(one) for one in written[-KEPT:]])
             written = written[-KEPT:]
         for number, one in enumerate(played, 1):
-            over = number == len(played) and next_turn(method, one.state).stage == len(method.stages)
+            over = number == len(played) and next_round(method, one.state).stage == len(method.stages)
             if over:
                 yield finish(method, fed, steps, one)
             elif one.scores is None and one.state.round % every == 0:
                 yield replace(one, scores=measure(method, fed, one.state, steps))
             else:
                 yield one
-        state = next_turn(method, played[-1].state)
+        state = next_round(method, played[-1].state)
 
 
 def count_local_steps(method: Method, devices: int) -> int:
@@ -61,7 +61,7 @@ def count_local_steps(method: Method, devices: int) -> int:
 
 def play_segment(
     method: Method, fed: Federation, seed: int, steps: Steps, starts: Sequence[State], every: int, left: int
-) -> list[Round]:
+) -> list[RoundResult]:
     """Run the next rounds of a stage, at most `left`, or find them in the cache.
 
     starts: the states at the starts of the stage's segments, this one last. The number of remaining rounds is not part
@@ -85,8 +85,8 @@ def play_segment(
     made = []
     for number, ((up, down, scores), report) in enumerate(zip(found["rounds"], reports, strict=True), 1):
         here = replace(state, round=state.round + number)
-        turn = take_turn(method.stages[state.stage], replace(state, round=state.round + number - 1), fed, seed)
-        made.append(Round(turn, here, nothing | up, nothing | down, scores, report))
+        round_info = sample_round(method.stages[state.stage], replace(state, round=state.round + number - 1), fed, seed)
+        made.append(RoundResult(round_info, here, nothing | up, nothing | down, scores, report))
     end = replace(
         made[-1].state, server=server, messages=messages, memories=memories, replays=replays,
         delivered=frozenset(found["delivered"]),
@@ -121,7 +121,7 @@ def play_stretch(
     while not made or (len(made) < left and time.monotonic() < end):
         played = play(method, fed, seed, execute, state)
         state = played.state
-        execute.advance(len(played.turn.units))
+        execute.advance(len(played.round_info.units))
         scores = measure(method, fed, state, execute) if state.round % every == 0 else None
         made.append((positive(played.up), positive(played.down), scores))
         reports.append(played.report)

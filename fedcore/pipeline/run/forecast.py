@@ -150,8 +150,8 @@ class Lookup:
         """Return what the step of that key returns, with references to nothing, the same whenever it is asked for."""
         one, other = Ref(key, self.model), Ref(f"{key} server", self.model)
         if fn is receive:
-            turn = args[3]
-            return other, dict.fromkeys(turn.names, Ref(key, self._message(turn.stage))), Report()
+            round_info = args[3]
+            return other, dict.fromkeys(round_info.names, Ref(key, self._message(round_info.stage))), Report()
         if fn is to_memories:
             return {name: Ref(f"{key} {name}", self.model) for name in args[0]}
         if fn is score:

@@ -60,11 +60,11 @@ def test_only_those_who_took_part_are_averaged():
     fed = federation("abcde")
     sent, seen = nets.init(NET, generator(2, "init")), set()
     for number, one in enumerate(run(fedavg(rounds=4, fraction=0.4, weights="even"), fed, 2, Inline())):
-        assert len(one.turn.units) == 2
+        assert len(one.round_info.units) == 2
         updates = trained(fed, SGD, 2, sent, number)
-        sent = mean([updates[name].params for name in one.turn.units], evenly(2))
+        sent = mean([updates[name].params for name in one.round_info.units], evenly(2))
         assert all(bits(message.params) == bits(sent) for message in one.state.messages.values())
-        seen |= set(one.turn.units)
+        seen |= set(one.round_info.units)
     assert len(seen) > 2
 
 

@@ -26,7 +26,7 @@ from fedcore.core.training import predict
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method
 from fedcore.methods.code.fusion import align
-from fedcore.types import InputError, Message, Net, Report, StepId, Turn, Update, generator
+from fedcore.types import InputError, Message, Net, Report, RoundInfo, StepId, Update, generator
 
 GIVEN = {
     "nets": NETS, "training": SGD, "common": False, "shots": 1, "order": "ascending", "exam": "validation",
@@ -97,7 +97,7 @@ def test_one_shot_is_the_first_round_of_three():
     fed = federation()
     (alone,) = run(code_ot(), fed, 4, Inline())
     rounds = list(run(code_ot(shots=3), fed, 4, Inline()))
-    assert [(one.turn.stage, one.turn.round) for one in rounds] == [(0, 0), (1, 0), (1, 1)]
+    assert [(one.round_info.stage, one.round_info.round) for one in rounds] == [(0, 0), (1, 0), (1, 1)]
     assert bits(rounds[0].state) == bits(alone.state)
     assert rounds[0].scores == alone.scores
 
@@ -192,7 +192,7 @@ def mixed(**settings):
     updates = {"d": Update(model("d", net=WIDE), score=0.1), "b": Update(model("b", net=WIDE), score=0.2)}
     updates |= {"c": Update(model("c"), score=0.3), "a": Update(model("a"), score=0.4)}
     (stage,) = code_ot(nets=given, **settings).stages
-    _, messages, report = stage.combine({}, updates, Turn(0, 0, 0, ("a", "b", "c", "d"), ("a", "b", "c", "d")))
+    _, messages, report = stage.combine({}, updates, RoundInfo(0, 0, 0, ("a", "b", "c", "d"), ("a", "b", "c", "d")))
     return report, messages, updates
 
 
@@ -222,7 +222,7 @@ def test_wide_devices_get_the_fused_function_if_models_are_split_copies():
     }
     updates = {"b": Update(copy, score=0.1), "a": Update(small, score=0.2)}
     (stage,) = code_ot(nets={"a": NET, "b": wide}, solver="exact").stages
-    _, messages, _ = stage.combine({}, updates, Turn(0, 0, 0, ("a", "b"), ("a", "b")))
+    _, messages, _ = stage.combine({}, updates, RoundInfo(0, 0, 0, ("a", "b"), ("a", "b")))
     x = torch.randn(9, 4, generator=generator("x"))
     expected = predict(small, NET, x, 9)
     torch.testing.assert_close(predict(messages["a"].params, NET, x, 9), expected, rtol=1e-5, atol=1e-6)

@@ -124,7 +124,7 @@ def by_a_plain_loop(fed, seed, turns, rhos, temperature):
 def test_rounds_are_those_of_the_algorithm(ratio, rhos, temperature):
     built = dfl(ratio=ratio, temperature=temperature, fraction=0.4)
     rounds = list(run(built, FED, 1, Inline()))
-    turns = [one.turn.units for one in rounds]
+    turns = [one.round_info.units for one in rounds]
     assert len({*turns}) > 1
     w, table, seen = by_a_plain_loop(FED, 1, turns, rhos, temperature)
     message = rounds[-1].state.messages["a"]

@@ -48,8 +48,10 @@ def device_update(
     received = w
     for batch in order:
         w = {leaf: value.detach().requires_grad_() for leaf, value in w.items()}
-        slopes = torch.autograd.grad(loss(prediction(module, w, x[batch]), y[batch], table, rho), list(w.values()))
-        w = {leaf: value - SGD.lr * slope for (leaf, value), slope in zip(w.items(), slopes, strict=True)}  # (4)
+        gradients = torch.autograd.grad(loss(prediction(module, w, x[batch]), y[batch], table, rho), list(w.values()))
+        w = {
+            leaf: value - SGD.lr * logit_grad for (leaf, value), logit_grad in zip(w.items(), gradients, strict=True)
+        }  # (4)
     w = {leaf: value.detach() for leaf, value in w.items()}
     averages, counts = torch.zeros(CLASSES, CLASSES).double(), torch.zeros(CLASSES).double()
     z = prediction(module, w, x)
@@ -111,7 +113,7 @@ def test_five_rounds_of_five_devices_are_the_programs_to_rounding(kind, weightin
         ratio="threshold", threshold=THRESHOLD, temperature=1.0, weighting=weighting,
     )  # fmt: skip
     rounds = list(run(built, fed, SEED, Inline()))
-    selected = [one.turn.units for one in rounds]
+    selected = [one.round_info.units for one in rounds]
     assert {len(set(names)) for names in selected} == {max(int(FRACTION * 5), 1)}
     assert len(set(selected)) > 1
     first = {leaf: x.double() for leaf, x in nets.init(net, generator(SEED, "init")).items()}

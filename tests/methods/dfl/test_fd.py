@@ -15,7 +15,7 @@ from fedcore.core.training import predict
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.dfl.soft_targets import COUNTS, SOFT, SUMS, initial_targets, label_wise, likelihoods
-from fedcore.types import InputError, StepId, Turn, Update, generator
+from fedcore.types import InputError, RoundInfo, StepId, Update, generator
 
 GIVEN = {"nets": NETS, "training": SGD, "common": True, "rounds": 3, "fraction": 1.0, "gamma": 1.0}
 fd = partial(method, "fd", **GIVEN)
@@ -36,7 +36,7 @@ def test_each_device_gets_the_mean_of_the_others_by_hand():
     }
     nobody = {SOFT: initial_targets(3)}
     server, messages, report = (
-        fd().stages[0].combine(nobody, updates, Turn(0, 0, 0, ("a", "b", "c"), ("a", "b", "c", "d")))
+        fd().stages[0].combine(nobody, updates, RoundInfo(0, 0, 0, ("a", "b", "c"), ("a", "b", "c", "d")))
     )
     inf = float("inf")
     expected = {
@@ -96,8 +96,8 @@ def test_a_device_never_sampled_has_initial_model_and_latest_targets():
     built, chosen, down = fd(fraction=0.2, rounds=12), set(), []
     start = nets.init(NET, generator(1, "init"))
     for one in run(built, FED, 1, Inline()):
-        (name,) = one.turn.units
-        down.append((name in chosen, one.turn.round, one.down[name]))
+        (name,) = one.round_info.units
+        down.append((name in chosen, one.round_info.round, one.down[name]))
         chosen.add(name)
         assert set(one.state.memories) == chosen
         for other in set(FED.devices) - chosen:

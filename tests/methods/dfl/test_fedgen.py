@@ -22,11 +22,11 @@ from fedcore.methods.dfl.fedgen import (
     LABELS,
     classifier,
     diversity_loss,
-    generated_pull,
+    generated_grad_hook,
     strip_prefix,
     train_generator,
 )
-from fedcore.types import InputError, Net, StepId, Turn, Update, generator, nbytes
+from fedcore.types import InputError, Net, RoundInfo, StepId, Update, generator, nbytes
 
 OWN = {
     "rounds": 3, "fraction": 1.0, "alpha": 10.0, "decay": 0.98, "generated": 8, "noise": 6, "hidden": 10, "steps": 5,
@@ -71,8 +71,8 @@ def test_a_devices_step_is_the_gradient_of_both_losses_by_autograd():
     sent = next(run(fedgen(), FED, 1, Inline())).state.messages["a"]
     there, training = FED.devices["a"], replace(SGD, batch=100, epochs=1)
     flat = flatten_net(NET, sent.params)
-    pull = generated_pull(flat, sent.extra, maker(), 2.5, 8, generator("draws"))
-    fit(flat, there, StepId(1, 0, 1, "a"), training, {}, pull=pull)
+    grad_hook = generated_grad_hook(flat, sent.extra, maker(), 2.5, 8, generator("draws"))
+    fit(flat, there, StepId(1, 0, 1, "a"), training, {}, grad_hook=grad_hook)
     module, made = NET.build(), load(maker().net, strip_prefix(GENERATOR, sent.extra)).eval()
     module.load_state_dict(sent.params)
     y, noise = maker().draw(sent.extra[LABELS], 8, generator("draws"))
@@ -89,14 +89,14 @@ def test_the_generator_learns_by_its_objective_with_pytorchs_adam():
     heads = [
         (torch.randn(3, 4, generator=generator("w", k)), torch.randn(3, generator=generator("b", k))) for k in (0, 1)
     ]
-    start, turn = nets.init(maker().net, generator("start")), Turn(3, 0, 4, ("a", "b"), ("a", "b"))
+    start, round_info = nets.init(maker().net, generator("start")), RoundInfo(3, 0, 4, ("a", "b"), ("a", "b"))
     flat = flatten_net(maker().net, start)
-    train_generator(flat, {}, maker(), lessons(steps=4), heads, counts.double(), turn)
+    train_generator(flat, {}, maker(), lessons(steps=4), heads, counts.double(), round_info)
 
     module = maker().net.build()
     module.load_state_dict(start)
     optimiser = torch.optim.Adam(module.parameters(), 0.01 * 0.98**4, weight_decay=0.01)
-    draws = turn.generator("generator")
+    draws = round_info.generator("generator")
     for _ in range(4):
         y = torch.multinomial(torch.tensor([4.0, 2.0, 5.0]).double(), 8, replacement=True, generator=draws)
         noise = torch.randn(8, 6, generator=draws)
@@ -138,7 +138,7 @@ def test_its_traffic_is_fedavgs_and_the_generator():
 
 def test_frequencies_are_the_labels_of_those_who_took_part():
     one = next(run(fedgen(fraction=0.4), FED, 1, Inline()))
-    y = torch.cat([FED.devices[name].data.train.y for name in one.turn.units])
+    y = torch.cat([FED.devices[name].data.train.y for name in one.round_info.units])
     expected = torch.bincount(y, minlength=3).double() / len(y)
     torch.testing.assert_close(one.state.messages["e"].extra[LABELS], expected)
 
@@ -156,7 +156,7 @@ def test_devices_without_labels_leave_the_generator_alone():
     updates = {
         name: Update(start.messages["a"].params, {LABELS: torch.zeros(3, dtype=torch.int64)}, 0) for name in "ab"
     }
-    server, messages, report = combine(start.server, updates, Turn(0, 0, 0, ("a", "b"), ("a", "b")))
+    server, messages, report = combine(start.server, updates, RoundInfo(0, 0, 0, ("a", "b"), ("a", "b")))
     assert math.isnan(report.series["distillation"]["generator_loss"])
     assert bits(server) == bits(start.server)
     assert not messages["a"].extra

@@ -73,7 +73,7 @@ def by_a_plain_loop(fed, seed, turns, training):
 )
 def test_models_and_variates_are_those_of_the_algorithm(training):
     rounds = list(run(scaffold(training=training), TEN, 1, Inline()))
-    turns = [one.turn.units for one in rounds]
+    turns = [one.round_info.units for one in rounds]
     assert any(name in earlier for k, names in enumerate(turns) for name in names for earlier in turns[:k])
     model, variate, memory = by_a_plain_loop(TEN, 1, turns, training)
     state = rounds[-1].state
@@ -117,9 +117,9 @@ def test_the_servers_variate_stays_the_mean_of_the_devices_own():
     """This breaks as soon as one device's memory is lost between two of its rounds."""
     seen, memory = set(), {}
     for one in run(scaffold(), TEN, 1, Inline()):
-        seen |= set(one.turn.units)
+        seen |= set(one.round_info.units)
         assert set(one.state.memories) == seen
-        assert all(one.state.memories[name] is memory[name] for name in memory if name not in one.turn.units)
+        assert all(one.state.memories[name] is memory[name] for name in memory if name not in one.round_info.units)
         memory = one.state.memories
         average = {leaf: sum(mine[leaf] for mine in one.state.memories.values()) / 10 for leaf in zeros()}
         torch.testing.assert_close(one.state.server, average, rtol=1e-4, atol=1e-5)

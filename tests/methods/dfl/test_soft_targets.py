@@ -17,7 +17,7 @@ from fedcore.methods.dfl.soft_targets import (
     COUNTS,
     SUMS,
     Ratio,
-    distillation_slope,
+    distillation_grad,
     initial_targets,
     label_wise,
     level_targets,
@@ -25,7 +25,7 @@ from fedcore.methods.dfl.soft_targets import (
     ratio,
     report,
     require_cross_entropy,
-    smoothing_slope,
+    smoothing_grad,
     summarise_logits,
     update_targets,
 )
@@ -168,7 +168,7 @@ def test_at_temperature_1_the_gradient_is_cross_entropys_against_the_table(rho):
     targets = rho * torch.eye(5) + (1 - rho) * table.softmax(1).float()
     z = logits.clone().requires_grad_()
     cross_entropy(z, targets[y], reduction="sum").backward()
-    torch.testing.assert_close(distillation_slope(likelihoods(table, 1.0), rho, 1 - rho)(logits, y), z.grad)
+    torch.testing.assert_close(distillation_grad(likelihoods(table, 1.0), rho, 1 - rho)(logits, y), z.grad)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
@@ -178,14 +178,14 @@ def test_the_slope_is_that_of_the_loss_by_autograd(temperature):
     z, soft = logits.clone().requires_grad_(), likelihoods(table, temperature).float()
     kl = kl_div((z / temperature).log_softmax(1), soft[y], reduction="batchmean")
     (rho * cross_entropy(z, y) + (1 - rho) * temperature**2 * kl).backward()
-    slope = distillation_slope(likelihoods(table, temperature), rho, 1 - rho, temperature)(logits, y)
-    torch.testing.assert_close(slope / len(y), z.grad)
+    logit_grad = distillation_grad(likelihoods(table, temperature), rho, 1 - rho, temperature)(logits, y)
+    torch.testing.assert_close(logit_grad / len(y), z.grad)
 
 
 def test_one_hot_soft_targets_at_temperature_1_are_hard_labels():
     logits, y = drawn(12, 3, "hard")
-    hard = distillation_slope(torch.eye(3), 1.0, 0.0)(logits, y)
-    torch.testing.assert_close(distillation_slope(likelihoods(initial_targets(3), 1.0), 0.4, 0.6)(logits, y), hard)
+    hard = distillation_grad(torch.eye(3), 1.0, 0.0)(logits, y)
+    torch.testing.assert_close(distillation_grad(likelihoods(initial_targets(3), 1.0), 0.4, 0.6)(logits, y), hard)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.4])
@@ -193,7 +193,7 @@ def test_smoothing_is_pytorchs(share):
     logits, y = drawn(12, 5, "smooth")
     z = logits.clone().requires_grad_()
     cross_entropy(z, y, label_smoothing=share, reduction="sum").backward()
-    torch.testing.assert_close(smoothing_slope(share)(logits, y), z.grad)
+    torch.testing.assert_close(smoothing_grad(share)(logits, y), z.grad)
 
 
 # Training on a slope
@@ -215,14 +215,14 @@ def flat(net):
 def test_the_gradient_is_that_of_the_mean_loss(net):
     (x, _), (_, y), table = drawn(10, 4, "x"), drawn(10, 3, "y"), drawn(3, 3, "table")[0].double()
     here = flat(net)
-    gradient_step(here, slope=distillation_slope(likelihoods(table, 3.0), 0.3, 0.7, 3.0))(x, y)
+    gradient_step(here, logit_grad=distillation_grad(likelihoods(table, 3.0), 0.3, 0.7, 3.0))(x, y)
     module = same()
     module.load_state_dict(dict(zip(module.state_dict(), here.params().values(), strict=True)))
     logits = module(x)
     kl = kl_div((logits / 3).log_softmax(1), (table / 3).softmax(1).float()[y], reduction="batchmean")
     (0.3 * cross_entropy(logits, y) + 0.7 * 9 * kl).backward()
     expected = [parameter.grad for parameter in module.parameters()]
-    torch.testing.assert_close(list(here.slopes.values()), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(list(here.gradients.values()), expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -236,8 +236,8 @@ def test_by_hand_and_autograd_follow_a_slope_alike(training: Training):
     for net in (BY_HAND, AUTOGRAD):
         here = flat(net)
         batches = minibatches(here, len(y), training, generator("batches"))
-        slope = distillation_slope(likelihoods(drawn(3, 3, "table")[0].double(), 2.0), 0.3, 0.7, 2.0)
-        descend(Data(x, y), batches, plain_step(here, training, len(batches), slope=slope))
+        logit_grad = distillation_grad(likelihoods(drawn(3, 3, "table")[0].double(), 2.0), 0.3, 0.7, 2.0)
+        descend(Data(x, y), batches, plain_step(here, training, len(batches), logit_grad=logit_grad))
         ends.append(list(here.params().values()))
     torch.testing.assert_close(ends[0], ends[1], rtol=1e-4, atol=2e-6)
 

@@ -76,7 +76,7 @@ def test_a_plain_loop_on_the_printed_objective():
 
 def test_a_device_that_never_took_part_runs_the_global_model():
     one = next(run(ditto(fraction=0.25), federation("abcd"), 0, Inline()))
-    (there,) = one.turn.units
+    (there,) = one.round_info.units
     sent = one.state.messages["a"].params
     for name, device in federation("abcd").devices.items():
         model = Model((personal(one.state, name) if name == there else sent,))

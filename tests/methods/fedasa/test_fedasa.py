@@ -27,7 +27,7 @@ from fedcore.methods.fedasa.distances import distances, report
 from fedcore.methods.fedasa.fedasa import depths_within, mix, shorten, train_auxiliary
 from fedcore.nets.parts import features, leaves_up_to, max_depth, parts
 from fedcore.results.reports import devices
-from fedcore.types import Data, InputError, Message, Report, StepId, Turn, Update, generator
+from fedcore.types import Data, InputError, Message, Report, RoundInfo, StepId, Update, generator
 
 GIVEN = {
     "nets": NETS, "training": ADAM, "common": True, "rounds": 3, "alignment_rounds": 1, "auxiliary": None,
@@ -43,8 +43,8 @@ GENTLE = replace(ADAM, lr=1e-4)
 """So small a rate that after a round every model is still about the common initial one."""
 
 
-def turn(names="abc"):
-    return Turn(0, 1, 0, tuple(names), tuple(names))
+def round_info(names="abc"):
+    return RoundInfo(0, 1, 0, tuple(names), tuple(names))
 
 
 def filled(leaves, number):
@@ -71,7 +71,7 @@ def test_three_devices_with_unequal_depths_by_hand():
         name: Update(filled(leaves_up_to(NET, m), numbers[name]), size=sizes[name]) for m, name in enumerate(numbers)
     }
     before = {f"hyper/{leaf}": x for leaf, x in filled(LEAVES, -1).items()}
-    server, messages = mix(before, updates, turn())
+    server, messages = mix(before, updates, round_info())
     expected = {"stem": (1 * 6 + 2 * 12 + 3 * 18) / 6, "cell1": (2 * 12 + 3 * 18) / 5, "cell2": 18, "cell3": -1}
     for part, leaves in parts(NET).items():
         for leaf, x in filled(leaves, expected.get(part, -1)).items():
@@ -219,14 +219,14 @@ def test_depths_are_reported_with_the_distances_that_are_finite():
 @pytest.mark.slow
 def test_the_depth_is_found_again_in_every_alignment_round_and_kept_after():
     rounds = list(run(fedasa(rounds=4, alignment_rounds=2), signals(), 1, Inline()))
-    assert [one.turn.stage for one in rounds] == [0, 0, 1, 1]
+    assert [one.round_info.stage for one in rounds] == [0, 0, 1, 1]
     most, depths = dict.fromkeys("abc", COSTS[M]), alignment(rounds[:2])
     assert [one.up for one in rounds[:2]] == [most, most]
     assert [one.up for one in rounds[2:]] == 2 * [{name: COSTS[m] for name, m in depths.items()}]
     assert rounds[2].report == rounds[3].report == Report()
     kept = [{leaf.partition("/")[0] for leaf in one.state.server} for one in rounds]
     assert kept == 2 * [{"auxiliary", "hyper"}] + 2 * [{"hyper"}]
-    assert last(fedasa(rounds=1, alignment_rounds=9), signals(), 1).turn.stage == 0
+    assert last(fedasa(rounds=1, alignment_rounds=9), signals(), 1).round_info.stage == 0
 
 
 def test_after_a_second_alignment_a_device_keeps_its_deeper_cells():
@@ -426,7 +426,7 @@ def test_the_papers_shares():
     fed = signals("ab", WHOLE, (1, 512))
     costs = [4 * count for count in (10_464, 22_816, 35_168, 47_520, 59_872)]
     for one in run(fedasa(nets=fed.public.nets, rounds=2), fed, 0, Inline()):
-        assert set(one.up.values()) <= ({costs[4]} if one.turn.stage == 0 else set(costs))
+        assert set(one.up.values()) <= ({costs[4]} if one.round_info.stage == 0 else set(costs))
     assert round(1 - costs[4] / (4 * 323_434), 4) == 0.8149
 
 

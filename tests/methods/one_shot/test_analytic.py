@@ -15,7 +15,7 @@ from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.one_shot import closed_form as closed
 from fedcore.methods.one_shot.analytic import GRAM, PLAN, TARGETS, fit_output
-from fedcore.types import Data, Device, Federation, InputError, Message, Splits, Turn, Update
+from fedcore.types import Data, Device, Federation, InputError, Message, RoundInfo, Splits, Update
 
 FEATURES = 12
 analytic = partial(method, "analytic", nets=NETS, training=SGD, common=False, features=FEATURES, reg=1e-4)
@@ -37,7 +37,7 @@ def sent(fed, **settings):
     built = analytic(nets=dict.fromkeys(fed.devices, NET), **settings)
     start = begin(built, fed, 0, Inline())
     updates = {
-        name: built.stages[0].local({}, start.messages[name], device, Turn(0, 0, 0, (), ()).step_id(name))[1]
+        name: built.stages[0].local({}, start.messages[name], device, RoundInfo(0, 0, 0, (), ()).step_id(name))[1]
         for name, device in fed.devices.items()
     }
     return built, start.server, updates
@@ -235,9 +235,11 @@ def test_sums_or_examples_of_another_size_name_the_device():
     _, server, updates = sent(divided([30, 30]))
     wrong = replace(updates["b"], extra={**updates["b"].extra, TARGETS: torch.zeros(2, 3)})
     with pytest.raises(InputError, match=r"^update of b: targets has shape \(2, 3\), must be \(13, 3\)$"):
-        fit_output(server, {**updates, "b": wrong}, Turn(0, 0, 0, (), ()), features=FEATURES, reg=1e-4, spread=0.0)
+        fit_output(server, {**updates, "b": wrong}, RoundInfo(0, 0, 0, (), ()), features=FEATURES, reg=1e-4, spread=0.0)
     with pytest.raises(InputError, match=r"^update of b: gram has shape \(0,\), must be \(91,\)$"):
-        fit_output(server, {**updates, "b": Update()}, Turn(0, 0, 0, (), ()), features=FEATURES, reg=1e-4, spread=0.0)
+        fit_output(
+            server, {**updates, "b": Update()}, RoundInfo(0, 0, 0, (), ()), features=FEATURES, reg=1e-4, spread=0.0
+        )
     fed = divided([30, 30])
     longer = Splits(Data(torch.zeros(3, 5), torch.zeros(3).long()), data(3), data(3))
     with pytest.raises(InputError, match=r"^analytic: b has examples of 5 numbers, the shared test set of 4$"):

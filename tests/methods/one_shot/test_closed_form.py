@@ -73,8 +73,8 @@ def test_a_sketch_keeps_the_diagonal_and_almost_the_most_beside_it():
     def cost(flat: np.ndarray) -> tuple[float, np.ndarray]:
         axes = torch.from_numpy(flat).reshape(9, 3).requires_grad_()
         found = error(axes).square()
-        (slope,) = torch.autograd.grad(found, axes)
-        return found.item(), slope.numpy().ravel()
+        (logit_grad,) = torch.autograd.grad(found, axes)
+        return found.item(), logit_grad.numpy().ravel()
 
     axes, residual = closed.sketch(gram, 3)
     assert axes.shape == (9, 3)

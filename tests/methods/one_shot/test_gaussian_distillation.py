@@ -19,7 +19,7 @@ from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.one_shot.ensembles import voting_weights
 from fedcore.methods.one_shot.gaussians import draw, gaussian, learn, targets_of
-from fedcore.types import Data, Federation, InputError, Splits, Turn, Update, generator, nbytes
+from fedcore.types import Data, Federation, InputError, RoundInfo, Splits, Update, generator, nbytes
 
 FEW = {"rank": 2, "minimum": 3, "draws": 200, "epochs": 2, "batch": 16, "lr": 0.01}
 distillation = partial(method, "gaussian_distillation", nets=NETS, training=SGD, common=False, **FEW)
@@ -29,7 +29,7 @@ FED = federation()
 def test_it_is_its_parts_one_after_the_other():
     *_, one = run(distillation(), FED, 5, Inline())
     (sent,) = {id(message): message for message in one.state.messages.values()}.values()
-    turn = one.turn
+    round_info = one.round_info
     parts, counts, models = {}, [], []
     alone = last(method("local_only", nets=NETS, training=SGD, common=False), FED, 5).state.memories
     for name, there in FED.devices.items():
@@ -38,18 +38,18 @@ def test_it_is_its_parts_one_after_the_other():
         parts[name] = {k: gaussian(x[there.data.train.y == k], 2) for k in range(3) if n[k] >= 3}
         counts.append(n)
         models.append(alone[name])
-    x, y = draw(parts, torch.stack(counts), 200, turn.generator("draws"))
+    x, y = draw(parts, torch.stack(counts), 200, round_info.generator("draws"))
     votes = to_weights(voting_weights(torch.stack(counts), "counts").float())
     answers = combine([predict(params, NET, x, 200) for params in models], votes).exp()
     training = replace(SGD, optimiser="adam", lr=0.01, schedule="cosine", batch=16, epochs=2)
-    expected = learn(NET, x, targets_of(y, answers, 0.5), training, turn)
+    expected = learn(NET, x, targets_of(y, answers, 0.5), training, round_info)
     torch.testing.assert_close(dict(sent.params), expected)
     assert one.scores["a"]["shared"] == one.scores["c"]["shared"]
 
 
 def test_with_hard_targets_alone_the_models_do_not_matter():
     updates = [{}, {}]
-    turn = Turn(0, 1, 0, ("a", "b"), ("a", "b"))
+    round_info = RoundInfo(0, 1, 0, ("a", "b"), ("a", "b"))
     for i, found in enumerate(updates):
         for name in "ab":
             extra = {"labels/counts": torch.tensor([9, 9, 0])}
@@ -59,9 +59,9 @@ def test_with_hard_targets_alone_the_models_do_not_matter():
                     for part, leaf in vars(gaussian(torch.randn(9, 4, generator=generator(name, k)), 2)).items()
                 }
             found[name] = Update(model(name, i), extra, 18)
-    sent = [distillation(hard=1.0).stages[1].combine({}, found, turn)[1]["a"].params for found in updates]
+    sent = [distillation(hard=1.0).stages[1].combine({}, found, round_info)[1]["a"].params for found in updates]
     assert bits(sent[0]) == bits(sent[1])
-    mixed = [distillation().stages[1].combine({}, found, turn)[1]["a"].params for found in updates]
+    mixed = [distillation().stages[1].combine({}, found, round_info)[1]["a"].params for found in updates]
     assert bits(mixed[0]) != bits(mixed[1])
 
 

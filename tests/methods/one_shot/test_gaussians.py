@@ -21,12 +21,12 @@ from fedcore.methods.one_shot.gaussians import (
     learn,
     read_sketch,
     sketch,
-    soft_slope,
+    soft_target_grad,
     targets_of,
 )
-from fedcore.types import Data, Turn, generator
+from fedcore.types import Data, RoundInfo, generator
 
-TURN = Turn(3, 1, 0, ("a",), ("a",))
+ROUND_INFO = RoundInfo(3, 1, 0, ("a",), ("a",))
 
 
 def examples(count, *shape, rank=3):
@@ -117,9 +117,9 @@ def test_a_target_is_part_label_and_part_ensemble():
 def test_the_net_learns_by_pytorchs_adam_and_cosine():
     x, targets = data(30).x, torch.rand(30, 3, generator=generator("targets")).softmax(1)
     training = replace(SGD, optimiser="adam", lr=0.01, schedule="cosine", batch=8, epochs=3)
-    found = learn(NET, x, targets, training, TURN)
+    found = learn(NET, x, targets, training, ROUND_INFO)
     module = NET.build()
-    module.load_state_dict(nets.init(NET, TURN.generator("init")))
+    module.load_state_dict(nets.init(NET, ROUND_INFO.generator("init")))
     batches = minibatches_of(training)
     optimiser = torch.optim.Adam(module.parameters(), 0.01)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, len(batches))
@@ -132,11 +132,13 @@ def test_the_net_learns_by_pytorchs_adam_and_cosine():
 
 
 def minibatches_of(training):
-    return minibatches(flatten_net(NET, nets.init(NET, generator("any"))), 30, training, TURN.generator("batches"))
+    return minibatches(
+        flatten_net(NET, nets.init(NET, generator("any"))), 30, training, ROUND_INFO.generator("batches")
+    )
 
 
 def test_the_slope_is_the_gradient_of_soft_cross_entropy():
     targets, rows = torch.rand(6, 3, generator=generator("t")).softmax(1), torch.tensor([4, 1])
     logits = torch.randn(2, 3, generator=generator("z"), requires_grad=True)
     cross_entropy(logits, targets[rows], reduction="sum").backward()
-    torch.testing.assert_close(soft_slope(targets)(logits.detach(), rows), logits.grad)
+    torch.testing.assert_close(soft_target_grad(targets)(logits.detach(), rows), logits.grad)

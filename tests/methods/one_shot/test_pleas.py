@@ -17,7 +17,7 @@ from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.one_shot import closed_form as closed
 from fedcore.methods.one_shot.pleas import CROSS, GRAM, align_units, reorder
-from fedcore.types import Data, InputError, Turn, Update, generator
+from fedcore.types import Data, InputError, RoundInfo, Update, generator
 
 THREE = dict.fromkeys("abc", NET)
 LINEAR = nets.net("mlp", shape=(4,), classes=3, widths=[])
@@ -97,7 +97,7 @@ def test_each_device_gets_the_order_of_the_one_with_most_examples():
     built, params, names = pleas(align="exact"), model("one"), ("a", "b", "c")
     mixed = {name: shuffled(params, NET, k) for k, name in enumerate(names)}
     updates = {name: Update(one, size=9 + (name == "b")) for name, one in mixed.items()}
-    _, messages = built.stages[1].combine({}, updates, Turn(0, 1, 0, names, names))
+    _, messages = built.stages[1].combine({}, updates, RoundInfo(0, 1, 0, names, names))
     for name, message in messages.items():
         orders = {leaf.removeprefix("order/"): x for leaf, x in message.extra.items()}
         torch.testing.assert_close(reorder(mixed[name], orders, NET.table), mixed["b"])
@@ -110,7 +110,7 @@ def test_an_exchange_for_each_layer_and_models_only_to_align(align):
     sums = [4 * ((n + 1) * (n + 2) // 2 + (n + 1) * m) for m, n in (layer.weight.shape for layer in layers)]
     sizes = [4 * (layer.weight.numel() + layer.bias.numel()) for layer in layers]
     orders = 8 * (layers[0].out_features + layers[1].out_features)
-    up, down = ([set(getattr(turn, way).values()) for turn in turns] for way in ("up", "down"))
+    up, down = ([set(getattr(round_info, way).values()) for round_info in turns] for way in ("up", "down"))
     first = [] if align == "none" else [{NBYTES}]
     assert up == [{0}, *first, *({count} for count in sums)]
     assert down[0] == {NBYTES}
@@ -120,7 +120,7 @@ def test_an_exchange_for_each_layer_and_models_only_to_align(align):
 def test_before_the_net_is_whole_each_device_runs_its_own():
     alone = last(method("local_only", nets=THREE, training=SGD, common=True), federation(), 2)
     *early, end = run(pleas(), federation(), 2, Inline())
-    assert all(turn.scores == alone.scores for turn in early)
+    assert all(round_info.scores == alone.scores for round_info in early)
     assert end.scores["a"]["shared"] == end.scores["b"]["shared"] != alone.scores["a"]["shared"]
 
 
@@ -163,10 +163,10 @@ def test_what_cannot_be_merged_is_refused_in_one_line():
     built = pleas()
     whole = Update(extra={GRAM: torch.zeros(15), CROSS: torch.zeros(5, 5)})
     wrong = replace(whole, extra=whole.extra | {CROSS: torch.zeros(5, 4)})
-    turn = Turn(0, 1, 0, ("a", "b"), ("a", "b"))
+    round_info = RoundInfo(0, 1, 0, ("a", "b"), ("a", "b"))
     with pytest.raises(InputError, match=r"^update of b: cross has shape \(5, 4\), must be \(5, 5\)$"):
-        built.stages[1].combine({}, {"a": whole, "b": wrong}, turn)
+        built.stages[1].combine({}, {"a": whole, "b": wrong}, round_info)
     with pytest.raises(
         InputError, match=r"^pleas.damping = 0.001: the inputs of layer fc1 do not determine its weights"
     ):
-        built.stages[1].combine({}, {"a": whole, "b": whole}, turn)
+        built.stages[1].combine({}, {"a": whole, "b": whole}, round_info)

@@ -16,7 +16,7 @@ from fedcore.methods import method
 from fedcore.methods.one_shot import closed_form as closed
 from fedcore.methods.one_shot.regmean import GRAM, input_grams, move
 from fedcore.nets.inputs import layer_inputs, linear_layers
-from fedcore.types import Data, Device, Federation, InputError, Splits, Turn, Update, generator
+from fedcore.types import Data, Device, Federation, InputError, RoundInfo, Splits, Update, generator
 
 regmean = partial(method, "regmean", nets=NETS, training=SGD, common=True)
 fedavg = partial(method, "fedavg", nets=NETS, training=SGD, common=True)
@@ -39,7 +39,7 @@ def update(name, params, net=NET, count=8):
 def merged(built, given):
     """What the server sends after these updates."""
     names = tuple(given)
-    _, messages = built.stages[0].combine({}, given, Turn(0, 0, 0, names, names))
+    _, messages = built.stages[0].combine({}, given, RoundInfo(0, 0, 0, names, names))
     return messages[names[0]].params
 
 
@@ -236,7 +236,7 @@ def test_repair_takes_three_numbers_of_each_unit_above_the_first_layer():
     assert [*second.state.server] == ["goal/fc2", "fc2.weight", "fc2.bias"]
     wrong = {name: Update(extra={"outputs": torch.zeros(2, hidden)}) for name in "abc"}
     with pytest.raises(InputError, match=rf"^update of a: outputs has shape \(2, {hidden}\), must be \(3, {hidden}\)$"):
-        built.stages[1].combine(first.state.server, wrong, Turn(0, 1, 0, tuple("abc"), tuple("abc")))
+        built.stages[1].combine(first.state.server, wrong, RoundInfo(0, 1, 0, tuple("abc"), tuple("abc")))
 
 
 def test_what_cannot_be_merged_is_refused_in_one_line():

@@ -18,7 +18,7 @@ from fedcore.core.training import predict
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.one_shot.stack import CROSS, GRAM, VOTERS, ridge, solve
-from fedcore.types import Data, InputError, Turn, Update
+from fedcore.types import Data, InputError, RoundInfo, Update
 
 stack = partial(method, "stack", nets=NETS, training=SGD, common=False)
 FED = federation()
@@ -60,7 +60,7 @@ def test_the_intercept_has_no_penalty():
 
 
 def test_sums_of_another_shape_name_the_device():
-    turn, server = Turn(0, 2, 0, ("a", "b"), ("a", "b")), {VOTERS: torch.tensor([2, 3])}
+    round_info, server = RoundInfo(0, 2, 0, ("a", "b"), ("a", "b")), {VOTERS: torch.tensor([2, 3])}
     whole = Update(extra={GRAM: torch.ones(28).double(), CROSS: torch.ones(7, 3).double()})
     for leaf, wrong, words in (
         (CROSS, torch.ones(6, 3), r"stack/cross has shape \(6, 3\), must be \(7, 3\)"),
@@ -68,7 +68,7 @@ def test_sums_of_another_shape_name_the_device():
     ):
         other = replace(whole, extra=whole.extra | {leaf: wrong})
         with pytest.raises(InputError, match=f"^update of b: {words}$"):
-            solve(server, {"a": whole, "b": other}, turn, examples="training", reg=1e-3)
+            solve(server, {"a": whole, "b": other}, round_info, examples="training", reg=1e-3)
 
 
 def test_before_the_second_exchange_it_is_the_ensemble():

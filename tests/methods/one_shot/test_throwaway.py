@@ -54,9 +54,9 @@ def train_personal(memory, message, device, step_id, *, training, personal):
     return part(update.params, personal, True), replace(update, params=part(update.params, personal, False))
 
 
-def average_all(server, updates, turn):
+def average_all(server, updates, round_info):
     return server, to_everyone(
-        turn.names, Message(mean([update.params for update in updates.values()], evenly(len(updates))))
+        round_info.names, Message(mean([update.params for update in updates.values()], evenly(len(updates))))
     )
 
 
@@ -128,16 +128,16 @@ def estimate(memory, message, device, step_id):
     return {}, Update({}, {"apart": (one.mean(0) - other.mean(0)).norm()[None], "drawn": drawn})
 
 
-def remember(server, updates, turn):
+def remember(server, updates, round_info):
     """Keep the distances as a matrix (C, C)."""
-    apart = torch.zeros(len(turn.names), len(turn.names))
+    apart = torch.zeros(len(round_info.names), len(round_info.names))
     for (a, b), update in updates.items():
-        i, j = turn.names.index(a), turn.names.index(b)
+        i, j = round_info.names.index(a), round_info.names.index(b)
         apart[i, j] = apart[j, i] = update.extra["apart"]
     return server | {"apart": apart}, {}
 
 
-def mix_near(server, updates, turn):
+def mix_near(server, updates, round_info):
     """W_ij proportional to exp(-4 d_ij)."""
     weights = (-4 * server["apart"]).softmax(1)
     mixed = mix([update.params for update in updates.values()], weights)
@@ -164,7 +164,7 @@ def apart():
 def test_what_pairs_found_weighs_the_means_of_later_stages():
     fed = apart()
     pairs, once, twice = run(neighbours(), fed, 3, Inline())
-    assert pairs.turn.units == (("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d"), ("c", "d"))
+    assert pairs.round_info.units == (("a", "b"), ("a", "c"), ("a", "d"), ("b", "c"), ("b", "d"), ("c", "d"))
     centres = torch.stack([there.data.train.x.mean(0) for there in fed.devices.values()])
     distances = torch.tensor([[math.dist(x, y) for y in centres.tolist()] for x in centres.tolist()])
     torch.testing.assert_close(pairs.state.server["apart"], distances)
@@ -197,14 +197,15 @@ def test_far_devices_do_not_touch_each_other():
 # 3. Combined outputs
 
 
-def hand_out(server, updates, turn):
+def hand_out(server, updates, round_info):
     """Send everyone everyone's models, and how much each counts: one's own as much as all others together."""
     models = {f"{name}/{leaf}": x for name, update in updates.items() for leaf, x in update.params.items()}
-    count = len(turn.names)
+    count = len(round_info.names)
     weights = {
-        name: torch.tensor([0.5 if name == other else 0.5 / (count - 1) for other in turn.names]) for name in turn.names
+        name: torch.tensor([0.5 if name == other else 0.5 / (count - 1) for other in round_info.names])
+        for name in round_info.names
     }
-    return server, {name: Message(models, {"weights": weights[name]}) for name in turn.names}
+    return server, {name: Message(models, {"weights": weights[name]}) for name in round_info.names}
 
 
 def deploy_all(memory, message):

@@ -28,7 +28,7 @@ from fedcore.methods.st_lf.adversaries import (
     train_against,
     train_identifier,
 )
-from fedcore.types import InputError, Net, StepId, Turn, generator
+from fedcore.types import InputError, Net, RoundInfo, StepId, generator
 
 ALIGNMENT = Alignment(
     start="own",
@@ -44,7 +44,7 @@ ALIGNMENT = Alignment(
 )
 RIVAL = identifier("fada", NET, 6)
 X = data(9).x
-TURN = Turn(5, 2, 0, ("a", "b"), ("a", "b"))
+ROUND_INFO = RoundInfo(5, 2, 0, ("a", "b"), ("a", "b"))
 
 
 def apart(points: np.ndarray) -> float:
@@ -158,7 +158,7 @@ def test_training_against_an_identifier_undoes_its_accuracy():
     there, params = device_of("a"), model("a")
     mine = features(params, NET, data(40, "mine").x)
     other = mine + 1
-    rival = train_identifier(None, mine, other, TURN, RIVAL, replace(ALIGNMENT, identifier_steps=200))
+    rival = train_identifier(None, mine, other, ROUND_INFO, RIVAL, replace(ALIGNMENT, identifier_steps=200))
     assert (told(rival, mine) == SOURCE).float().mean() > 0.9
     assert (told(rival, other) == TARGET).float().mean() > 0.9
     hard = replace(ALIGNMENT, steps=100, batch=100, lr=0.3, weight=1.0)
@@ -170,9 +170,9 @@ def test_training_against_an_identifier_undoes_its_accuracy():
 
 def test_an_identifier_goes_on_from_where_it_was_and_sees_both_sides_alike():
     mine, other = torch.randn(50, 4, generator=generator("s")), torch.randn(5, 4, generator=generator("t")) + 2
-    once = train_identifier(None, mine, other, TURN, RIVAL, ALIGNMENT)
-    assert bits(once) == bits(train_identifier(None, mine, other, TURN, RIVAL, ALIGNMENT))
-    assert bits(once) != bits(train_identifier(once, mine, other, TURN, RIVAL, ALIGNMENT))
+    once = train_identifier(None, mine, other, ROUND_INFO, RIVAL, ALIGNMENT)
+    assert bits(once) == bits(train_identifier(None, mine, other, ROUND_INFO, RIVAL, ALIGNMENT))
+    assert bits(once) != bits(train_identifier(once, mine, other, ROUND_INFO, RIVAL, ALIGNMENT))
     assert (told(once, other) == TARGET).all()  # although there are ten times as many of the source's
 
 

@@ -100,8 +100,8 @@ def recorded(kind: type[nn.Module]) -> Iterator[list[torch.Tensor]]:
         hook.remove()
 
 
-def remember(server, updates, turn):
-    return {"apart": matrix(updates, turn.names)}, {}
+def remember(server, updates, round_info):
+    return {"apart": matrix(updates, round_info.names)}, {}
 
 
 def test_it_is_a_stage_over_pairs_whose_server_sees_errors_only() -> None:

@@ -17,7 +17,7 @@ from fedcore.core.rounds import run
 from fedcore.methods import method
 from fedcore.methods.st_lf import adversaries
 from fedcore.methods.st_lf.problem import energy_of_links
-from fedcore.types import InputError, Message, Model, PairStage, Turn, Update, generator
+from fedcore.types import InputError, Message, Model, PairStage, RoundInfo, Update, generator
 
 ALIGNED = {
     "rounds": 2, "start": "own", "steps": 3, "batch": 4, "lr": 0.1, "weight": 0.5, "shown": 6, "sharpness": 1.0,
@@ -51,8 +51,11 @@ def stepped(params, sets):
         for layer in ("fc1", "fc2"):
             x = torch.relu(x @ leaves[f"{layer}.weight"].T + leaves[f"{layer}.bias"])
         loss = loss + cross_entropy(x @ leaves["fc3.weight"].T + leaves["fc3.bias"], data.y) / len(sets)
-    slopes = torch.autograd.grad(loss, [*leaves.values()])
-    return {name: leaf - ALIGNED["lr"] * slope for (name, leaf), slope in zip(params.items(), slopes, strict=True)}
+    gradients = torch.autograd.grad(loss, [*leaves.values()])
+    return {
+        name: leaf - ALIGNED["lr"] * logit_grad
+        for (name, leaf), logit_grad in zip(params.items(), gradients, strict=True)
+    }
 
 
 def aligned(built):
@@ -250,16 +253,16 @@ def test_the_server_ends_without_features_and_with_empty_messages():
 
 def test_a_pairs_identifier_is_trained_once_both_have_sent_features():
     server = {"psi": torch.tensor([0.0, 1, 0, 1])}
-    names, turn = tuple("abcd"), Turn(1, 3, 0, tuple("abcd"), tuple("abcd"))
+    names, round_info = tuple("abcd"), RoundInfo(1, 3, 0, tuple("abcd"), tuple("abcd"))
     settings = adversaries.Alignment("own", 1, 4, 0.1, 1.0, 8, 1.0, 5, 2, 0.1)
     act = partial(adversaries.identify, rival=adversaries.identifier("fada", NET, 5), alignment=settings)
     shown = {name: torch.randn(3, 4, generator=generator(name)) for name in names}
     none = dict.fromkeys(names, Update())
-    server, messages = act(server, none | {x: Update(model(x), {"features/": shown[x]}) for x in "ac"}, turn)
+    server, messages = act(server, none | {x: Update(model(x), {"features/": shown[x]}) for x in "ac"}, round_info)
     assert [*adversaries.by_device(messages["b"].extra, "model/")] == ["a", "c"]
     assert not adversaries.by_device(messages["b"].extra, "identifier/")
     assert [bool(messages[x].extra["sends"]) for x in names] == [False, True, False, True]
-    server, messages = act(server, none | {x: Update(extra={"features/": shown[x]}) for x in "bd"}, turn)
+    server, messages = act(server, none | {x: Update(extra={"features/": shown[x]}) for x in "bd"}, round_info)
     assert [bool(messages[x].extra["sends"]) for x in names] == [True, False, True, False]
     assert [*adversaries.by_device(messages["a"].extra, "identifier/")] == ["b", "d"]
     assert not adversaries.by_device(messages["a"].extra, "model/")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from federations import bits
-from links import BOUND, NAMES, RADIO, REPORTS, TURN, D, formed, planted
+from links import BOUND, NAMES, RADIO, REPORTS, ROUND_INFO, D, formed, planted
 
 from fedcore.methods.st_lf import divergence, planning, programs
 from fedcore.methods.st_lf.bound import source_bound, target_bound
@@ -57,8 +57,8 @@ def test_the_order_of_devices_does_not_matter():
 
 
 def test_the_factor_of_divergences_is_in_t_alone():
-    server, turn = REPORTS, TURN
-    plain, more = (pose_program(server, D, turn, replace(BOUND, phi_d=phi), RADIO) for phi in (1.0, 100.0))
+    server, round_info = REPORTS, ROUND_INFO
+    plain, more = (pose_program(server, D, round_info, replace(BOUND, phi_d=phi), RADIO) for phi in (1.0, 100.0))
     np.testing.assert_allclose(more.target - plain.target, 99 * D / 2)
     np.testing.assert_array_equal(more.source, plain.source)
 
@@ -78,12 +78,12 @@ def test_rows_that_pose_the_same_program_have_it_solved_once(unsolved, monkeypat
     first, again = formed(), formed()
     assert len(posed) == 1
     assert bits(first) == bits(again)
-    problem = pose_program(REPORTS, divergence.matrix(planted(D), NAMES).numpy(), TURN, BOUND, RADIO)
+    problem = pose_program(REPORTS, divergence.matrix(planted(D), NAMES).numpy(), ROUND_INFO, BOUND, RADIO)
     assert [x.tolist() for x in (posed[0].source, posed[0].target, posed[0].energy)] == [
         x.tolist() for x in (problem.source, problem.target, problem.energy)
     ]
     dear = {"bound": replace(BOUND, phi_e=2.0)}
-    for other in (dear, {"d": D / 2}, {"turn": replace(TURN, seed=6)}, {"solver": "repaired"}):
+    for other in (dear, {"d": D / 2}, {"turn": replace(ROUND_INFO, seed=6)}, {"solver": "repaired"}):
         formed(**other)
     assert len(posed) == 5
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from federations import NET, bits, data, half, model
-from links import NAMES, REPORTS, TURN, D, formed
+from links import NAMES, REPORTS, ROUND_INFO, D, formed
 
 from fedcore.core.evaluation import outputs
 from fedcore.methods.st_lf import protocol
@@ -30,7 +30,7 @@ def linked(how):
         "energy": torch.arange(16, dtype=torch.float64).reshape(4, 4),
     }
     updates = sent("ab") | {name: Update() for name in "cd"}
-    return *send_models(server, updates, TURN, how=how), updates
+    return *send_models(server, updates, ROUND_INFO, how=how), updates
 
 
 def test_targets_get_the_weighted_mean_and_sources_keep_their_own_model():
@@ -76,7 +76,7 @@ def test_what_links_carry_and_cost_is_reported_by_device():
 def test_bounds_of_a_targets_error_are_those_of_its_one_source():
     """Corollary 1 is T_ij, and Theorem 2 the source's error and half of the divergence."""
     server, *_ = formed()
-    _, _, told = send_models(server, sent("ab") | {name: Update() for name in "cd"}, TURN, how="parameters")
+    _, _, told = send_models(server, sent("ab") | {name: Update() for name in "cd"}, ROUND_INFO, how="parameters")
     found = told.devices["links"]
     assert all("theorem_2" not in found[name] for name in "ab")
     error = np.array([150 / 600, 180 / 500, 1, 1])
@@ -99,7 +99,7 @@ def test_targets_measure_how_often_their_sources_disagree():
     assert apart > 0
     assert told["c"].extra["differ"].tolist() == [[0, apart], [apart, 0]]
     server = {"alpha": WEIGHTS, "psi": torch.tensor([0.0, 0, 1, 1]), "theorem_2": torch.ones(4, dtype=torch.float64)}
-    server, sent_now, found = add_noise(server, told, TURN)
+    server, sent_now, found = add_noise(server, told, ROUND_INFO)
     assert not sent_now
     assert found.devices["noise"]["c"]["theorem_2"] == pytest.approx(1 + 2 * 0.3 * 0.7 * apart)
     assert found.devices["noise"]["d"] == {"noise": 0.0, "theorem_2": 1.0}

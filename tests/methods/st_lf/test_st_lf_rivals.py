@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from federations import NET, bits, half, last
-from links import BOUND, GIVEN, RADIO, REPORTS, TURN, planted, reported
+from links import BOUND, GIVEN, RADIO, REPORTS, ROUND_INFO, planted, reported
 
 from fedcore.core.evaluation import evaluate
 from fedcore.core.rounds import run
@@ -131,22 +131,24 @@ def test_each_rival_weighs_as_its_name_says():
     sizes, psi = np.array([600.0, 500, 700, 800]), np.array([0.0, 0, 1, 1])
     given = np.array([[0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 0, 0.0]])
     known = LinkInputs(psi, np.zeros(4), sizes, np.ones((4, 4)), given)
-    np.testing.assert_allclose(by_size(known, TURN)[:, 2:].T, [[6 / 11, 5 / 11, 0, 0]] * 2)
-    assert len({*at_random(known, TURN)[:2, 2:].ravel().tolist()}) == 4
-    one_each = (of_equal_degree(known, TURN) > 0).sum(1)
+    np.testing.assert_allclose(by_size(known, ROUND_INFO)[:, 2:].T, [[6 / 11, 5 / 11, 0, 0]] * 2)
+    assert len({*at_random(known, ROUND_INFO)[:2, 2:].ravel().tolist()}) == 4
+    one_each = (of_equal_degree(known, ROUND_INFO) > 0).sum(1)
     assert one_each[:2].min() == 1
     assert one_each.sum() <= 3  # a target that nobody drew draws one
-    others = [of_equal_degree(known, replace(TURN, seed=seed)) for seed in range(20)]
+    others = [of_equal_degree(known, replace(ROUND_INFO, seed=seed)) for seed in range(20)]
     assert len({alpha.tobytes() for alpha in others}) > 4  # drawn, not ST-LF's own
     sent = {name: Update(extra={"report": row}) for name, row in zip("abcd", REPORTS["report"], strict=True)}
     for seed in range(20):
-        turn = replace(TURN, seed=seed)
-        server, *_ = draw_links({}, sent, turn, radio=RADIO, rule=random_roles, sources="all", weights=by_size)
+        round_info = replace(ROUND_INFO, seed=seed)
+        server, *_ = draw_links({}, sent, round_info, radio=RADIO, rule=random_roles, sources="all", weights=by_size)
         drawn, alpha = server["psi"].numpy(), server["alpha"].numpy()
         feasible(drawn, alpha)
         sources = np.where(drawn == 0, sizes, 0)
         np.testing.assert_allclose(alpha[:, drawn == 1].T, [sources / sources.sum()] * int(drawn.sum()))
-        server, *_ = draw_links({}, sent, turn, radio=RADIO, rule=random_halves, sources="all", weights=one_to_one)
+        server, *_ = draw_links(
+            {}, sent, round_info, radio=RADIO, rule=random_halves, sources="all", weights=one_to_one
+        )
         paired = server["psi"].numpy()
         assert server["alpha"].tolist() == match_sources(paired, server["energy"].numpy()).tolist()
         assert paired.sum() == 2
@@ -221,7 +223,7 @@ def test_without_divergence_and_energy_the_optimum_is_the_control():
         for how, d, phi_e in (("free", near, 0.0), ("far", far, 1.0)):
             bound = replace(BOUND, phi_e=phi_e)
             settings = {"bound": bound, "radio": RADIO, "program": program, "weights": weigh}
-            found[name, how] = plan_links(reports, planted(d), TURN, **settings)[0]
+            found[name, how] = plan_links(reports, planted(d), ROUND_INFO, **settings)[0]
     for leaf in ("psi", "alpha", "theorem_2", "corollary_1"):
         assert bits(found["least_error", "free"][leaf]) == bits(found["st_lf", "free"][leaf])
     assert found["st_lf", "free"]["alpha"][1, 3] == 1

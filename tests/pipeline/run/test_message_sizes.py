@@ -23,8 +23,8 @@ def test_a_plan_counts_messages_as_large_as_they_are(name: str, stage: int, tmp_
     training = asdict(SGD) | {"moments": "fresh"}
     row = MethodSettings(name, name, True, training, {})
     turns = list(run(row.build(fed.public.nets, sizes), fed, 0, Inline()))
-    sent = next(turn for turn in turns if any(turn.up.values()))
-    assert sent.turn.stage == stage
+    sent = next(round_info for round_info in turns if any(round_info.up.values()))
+    assert sent.round_info.stage == stage
     assert message_bytes(row, fed, sizes, Store(tmp_path)) == {stage: sent.up["c"]}
 
 
