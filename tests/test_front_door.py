@@ -289,7 +289,7 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     "way": (lambda data: fc.dirichlet(-1), "dirichlet.alpha = -1: "),
     "way's position": (lambda data: fc.dirichlet(1, 2, 3), "dirichlet: takes 2 settings by position, has 3"),
     "twice": (lambda data: fc.dirichlet(1, alpha=2), "dirichlet.alpha: is given twice"),
-    "no way": (lambda data: fc.federate(data, 0.5), "federate.way = 0.5: must be one of iid, dirichlet, "),
+    "no way": (lambda data: fc.federate(data, 0.5), "federate.partitioner = 0.5: must be one of iid, dirichlet, "),
     "federation": (lambda data: fc.federate(data, device=3), "did you mean devices?"),
     "federation's value": (lambda data: fc.federate(data, val=2), "federate.val = 2: "),
     "scale": (lambda data: fc.federate(data, scale="all"), "federate.scale = 'all': "),

@@ -32,7 +32,7 @@ PARTITION_CONTEXT = ("dataset", "name", "seed")
 
 @dataclass(frozen=True)
 class Partitioner:
-    """A way to divide examples among devices, and its settings, see :mod:`fedcore.partition.schemes`."""
+    """How to divide examples among devices, and its settings, see :mod:`fedcore.partition.schemes`."""
 
     name: str
     settings: Mapping[str, Any]
@@ -53,7 +53,7 @@ class Architecture:
 
 @cache
 def partitioner(name: str) -> Callable[..., Partitioner]:
-    """Return the function that takes the settings of that way, by position or by name."""
+    """Return the function that takes the settings of that partition, by position or by name."""
     known = settings_of(partition.partition)
     mine = {key: known[key] for key in signature(PARTITIONS[name]).parameters if key in known}
     takes = {key: of for key, of in mine.items() if key not in (*PARTITION_CONTEXT, "devices")}
@@ -110,7 +110,8 @@ class DividedDataset:
         count = f"{self.settings['devices']} devices by " if known else ""
         nets = " and ".join(dict.fromkeys(map(describe_net, self.nets)))
         threats = "" if self.threats is None else f"\n{call('Threats', _changed(self.threats))}"
-        return f"{self.name}: {count}{call(self.partitioner.name, self.partitioner.settings)}, {nets}\n{self.dataset!r}{threats}"
+        division = call(self.partitioner.name, self.partitioner.settings)
+        return f"{self.name}: {count}{division}, {nets}\n{self.dataset!r}{threats}"
 
     def partition(self, seed: int = 0) -> Partition:
         """Return the partition, see :class:`fedcore.partition.Partition`."""
@@ -159,8 +160,8 @@ def federate(
 ) -> DividedDataset:
     """Describe a federation: the dataset is divided when a method runs, with the run's seed.
 
-    way: how examples are divided, e.g. `dirichlet(0.5)`, which is the default. net: of all devices, or several that
-    they have in turn; an MLP by default. scale: "device", each device standardises features by its own training
+    partitioner: how examples are divided, e.g. `dirichlet(0.5)`, which is the default. net: of all devices, or several
+    that they have in turn; an MLP by default. scale: "device", each device standardises features by its own training
     examples. name: of the dataset in tables. The other settings are those of :func:`fedcore.partition.partition`:
     devices, val, test, shared_test, examples, shared_examples, domains, unlabelled, hidden; and those of
     :class:`fedcore.types.Threats`: hostile, attack, strength, drop, deadline, bound, beyond.
@@ -171,7 +172,9 @@ def federate(
         raise InputError(f"federate.dataset = {describe(dataset)}: must be a dataset, e.g. load('digits')")
     chosen = partitioner if partitioner is not None else Partitioner("dirichlet", {})
     if not isinstance(chosen, Partitioner):
-        raise InputError(f"federate.way = {chosen!r}: must be one of {', '.join(PARTITIONS)}, e.g. dirichlet(0.5)")
+        raise InputError(
+            f"federate.partitioner = {chosen!r}: must be one of {', '.join(PARTITIONS)}, e.g. dirichlet(0.5)"
+        )
     if twice := sorted(set(chosen.settings) & set(settings)):
         raise InputError(f"federate.{twice[0]}: is already set in {chosen.name}")
     if scale not in ("none", "device"):

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from fedcore.api.federation import DividedDataset, architecture, way
+from fedcore.api.federation import DividedDataset, architecture, partitioner
 from fedcore.builders import CONTEXT, describe, settings_of
 from fedcore.config.signatures import check_method
 from fedcore.core.evaluation import outputs
@@ -119,7 +119,7 @@ def settings_functions() -> dict[str, Callable[[str], Callable[..., Any]]]:
     """Return, for each method, partition and net, a function that returns the function of its settings."""
     return {
         **dict.fromkeys(NETS, architecture),
-        **dict.fromkeys(PARTITIONS, way),
+        **dict.fromkeys(PARTITIONS, partitioner),
         **dict.fromkeys(METHODS, recipe_of),
     }
 

@@ -105,7 +105,7 @@ def admit(
 
     messages: what each device was sent. Raises InputError if no update is within the bound.
     """
-    late_devices = late(threats, updates, round_info)
+    late_devices = find_late(threats, updates, round_info)
     in_time = {name: update for name, update in updates.items() if name not in late_devices}
     beyond: set[str] = set()
     if threats.bound is not None:
@@ -136,7 +136,7 @@ def admit(
     return found[0], found[1], replace(report, counts={CONDUCT: counts}, words=words)
 
 
-def late(threats: Threats, updates: Mapping[str, Update], round_info: RoundInfo) -> set[str]:
+def find_late(threats: Threats, updates: Mapping[str, Update], round_info: RoundInfo) -> set[str]:
     """Return the devices whose updates come after the deadline; the first one to come never does.
 
     A device needs e n_k / mean(n), e exponential with mean 1 (the straggling devices of Lee et al. 2018, without their

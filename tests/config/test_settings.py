@@ -385,7 +385,7 @@ def test_nets_may_vary_from_device_to_device(params: dict[str, Any]):
 
 def test_every_key_of_training_is_used():
     fields = set(Training.__dataclass_fields__)
-    text = (ROOT / "fedcore" / "local.py").read_text()
+    text = (ROOT / "fedcore" / "core" / "training.py").read_text()
     used = {
         node.attr
         for node in ast.walk(ast.parse(text))
@@ -396,7 +396,7 @@ def test_every_key_of_training_is_used():
 
 
 METHOD = """
-from fedcore.methods.fedavg import fedavg
+from fedcore.methods.baselines.fedavg import fedavg
 
 
 def halved(*, nets, training, common: bool, rounds: int = 5, trim: float = 0.25):

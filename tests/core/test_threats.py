@@ -11,7 +11,7 @@ from federations import ADAM, NET, NETS, SGD, bits, constant, federation, last, 
 from fedcore import nets
 from fedcore.core.aggregation import add, by_size, mean, subtract
 from fedcore.core.rounds import receive, run
-from fedcore.core.threats import clip, corrupt, dropouts, hostile_devices, late, norm
+from fedcore.core.threats import clip, corrupt, dropouts, find_late, hostile_devices, norm
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.results import reports
@@ -146,11 +146,11 @@ def test_dropouts_are_as_frequent_as_set_and_never_everyone():
 def test_a_device_is_late_as_often_as_its_examples_say():
     """Its time is n_k / mean(n) times an exponential draw: P(late) = exp(-deadline mean(n) / n_k)."""
     updates = {name: Update(size=30 if name < "f" else 10) for name in NAMES}
-    late_devices = [late(Threats(deadline=2.0), updates, turn_of(number)) for number in range(400)]
+    late_devices = [find_late(Threats(deadline=2.0), updates, turn_of(number)) for number in range(400)]
     for group, share in (("abcde", math.exp(-2 * 20 / 30)), ("fghij", math.exp(-2 * 20 / 10))):
         expected, count = share * 2000, sum(name in names for names in late_devices for name in group)
         assert count == pytest.approx(expected, abs=4 * math.sqrt(expected))
-    assert all(len(late(Threats(deadline=1e-9), updates, turn_of(number))) == 9 for number in range(50))
+    assert all(len(find_late(Threats(deadline=1e-9), updates, turn_of(number))) == 9 for number in range(50))
 
 
 def test_a_dropout_sends_nothing_and_a_late_device_sends_in_vain():

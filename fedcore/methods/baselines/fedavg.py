@@ -62,10 +62,10 @@ def fedavg(
 
     rounds: communication rounds. fraction: share of devices per round. weights: "size" (by training examples) or
     "even". sends: a device's "model", or its "change", what training added to the model that it was sent: equal but for
-    rounding, and as many bytes. Methods that send changes (DFL) are compared with the latter, bit by bit. aggregator: its
-    fields `mixing` and `outliers` are settings themselves: what takes the mean's place to withstand hostile devices,
-    see :class:`fedcore.core.aggregation.Aggregator`. sums: "masked", the server sees the sum of all models alone
-    (:mod:`fedcore.core.secure_sum`), in 8 bytes a number; it takes every device in every round.
+    rounding, and as many bytes. Methods that send changes (DFL) are compared with the latter, bit by bit. aggregator:
+    its fields `mixing` and `outliers` are settings themselves: what takes the mean's place to withstand hostile
+    devices, see :class:`fedcore.core.aggregation.Aggregator`. sums: "masked", the server sees the sum of all models
+    alone (:mod:`fedcore.core.secure_sum`), in 8 bytes a number; it takes every device in every round.
     """
     require_equal(nets)
     if sums == "masked":

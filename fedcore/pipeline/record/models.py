@@ -31,8 +31,10 @@ from fedcore.data.schema import Schema
 from fedcore.types import Model
 
 CODE = (
-    "__init__.py", "errors.py", "types.py", "builders.py", "pickling.py", "nets", "data/__init__.py", "data/schema.py",
-    "data/encoding.py", "execute/__init__.py", "execute/threads.py", "local.py", "evaluate.py", "serving.py",
+    "__init__.py", "errors.py", "types.py", "builders.py", "pickling.py", "nets", "core/__init__.py",
+    "core/training.py", "core/evaluation.py", "data/__init__.py", "data/dataset.py", "data/registry.py",
+    "data/schema.py", "data/encoding.py", "execute/__init__.py", "execute/threads.py", "api/__init__.py",
+    "api/serving.py",
 )  # fmt: skip
 """The files and folders of fedcore that `fedcore.api.serving` imports; a model carries a copy of them."""
 

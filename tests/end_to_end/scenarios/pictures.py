@@ -45,7 +45,7 @@ TYPED = (
     "training.init=common",
 )  # fmt: skip
 THROWAWAY = """
-from fedcore.methods.fedavg import fedavg
+from fedcore.methods.baselines.fedavg import fedavg
 
 
 def throwaway(*, nets, training, common: bool, rounds: int = 1):
