@@ -42,8 +42,8 @@ from fedcore.core.training import (
     optimiser_step,
     plain_step,
 )
-from fedcore.methods.st_lf.planning import ALPHA, PSI, SENDS, Radio
-from fedcore.methods.st_lf.protocol import Pretraining, Stages, model_leaves, protocol_method
+from fedcore.methods.st_lf.planning import ALPHA, PSI, SENDS
+from fedcore.methods.st_lf.protocol import DrawnLinks, ProgramLinks, Stages, model_leaves, protocol_method
 from fedcore.methods.st_lf.sending import report_traffic
 from fedcore.nets.mlp import ManualGradients
 from fedcore.nets.parts import layers
@@ -107,9 +107,8 @@ def method(
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
-    pretraining: Pretraining,
+    links: ProgramLinks | DrawnLinks,
     link_stages: Stages,
-    radio: Radio,
     rounds: Depth,
     alignment: Alignment,
 ) -> Method:
@@ -120,7 +119,7 @@ def method(
     """
     if not common:
         raise InputError(f"training.init = per_device: {name} mixes models that must start from one; use common")
-    base = protocol_method(name, nets, training, common, pretraining, link_stages, radio, "parameters")
+    base = protocol_method(name, nets, training, common, links, link_stages, "parameters")
     net = next(iter(nets.values()))
     rival = identifier(name, net, alignment.hidden)
     local = partial(align, rival=rival, alignment=alignment)

@@ -26,10 +26,9 @@ from fedcore.methods.st_lf.divergence import SCORING_BATCH, Divergence, estimate
 from fedcore.methods.st_lf.planning import (
     REPORT,
     SENDS,
-    Bound,
+    BoundSettings,
     Choose,
-    Program,
-    Radio,
+    LinkCosts,
     Sources,
     Weigh,
     draw_links,
@@ -37,6 +36,7 @@ from fedcore.methods.st_lf.planning import (
     link_costs,
     plan_links,
 )
+from fedcore.methods.st_lf.programs import SolverSettings
 from fedcore.methods.st_lf.sending import DIFFER, How, review, send_models
 from fedcore.nets import require_equal
 from fedcore.types import (
@@ -67,8 +67,10 @@ FIGURES = ("fedcore.report.figures.st_lf:links", "fedcore.report.figures.st_lf:e
 class Pretraining:
     """Federated averaging before local training, of which the paper says nothing but the authors' public code has four.
 
-    pretrain: its rounds, in which devices with labels train. pretrain_epochs: epochs of a round. pretrain_steps:
-    minibatches of a round on every device, in place of them.
+    Args:
+        pretrain: rounds of averaging, in which devices with labels train; from 0.
+        pretrain_epochs: epochs of a round, from 1.
+        pretrain_steps: minibatches of a round on every device, in place of epochs; null: epochs count.
     """
 
     pretrain: Depth = 0
@@ -76,23 +78,58 @@ class Pretraining:
     pretrain_steps: Count | None = None
 
 
+@dataclass(frozen=True)
+class ProgramLinks:
+    """Settings of ST-LF and of all rivals that measure divergences and take sources and targets from (P)."""
+
+    pretraining: Pretraining
+    pairs: Divergence
+    bounds: BoundSettings
+    program: SolverSettings
+    energy: LinkCosts
+
+    def stages(self, nets: Mapping[str, Net], weights: Weigh) -> Stages:
+        """Return stages that measure divergences and let the program (P) choose sources and targets."""
+        estimated = partial(estimate, net=binary(next(iter(nets.values()))), settings=self.pairs)
+        link = partial(plan_links, bounds=self.bounds, costs=self.energy, solver=self.program, weights=weights)
+        return Stage(report, gather), PairStage(estimated, link)
+
+
+@dataclass(frozen=True)
+class DrawnLinks:
+    """Settings of the rivals that draw sources and targets, without any step over pairs.
+
+    Args:
+        sources: the devices that may be sources: "labelled", those with labels, or "all", where one without labels
+            sends an untrained model.
+    """
+
+    pretraining: Pretraining
+    energy: LinkCosts
+    sources: Sources = "labelled"
+
+    def stages(self, rule: Choose, weights: Weigh) -> Stages:
+        """Return the stage after which the rule draws sources and targets."""
+        link = partial(draw_links, costs=self.energy, rule=rule, sources=self.sources, weights=weights)
+        return (Stage(report, link),)
+
+
 def protocol_method(
     name: str,
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
-    pretraining: Pretraining,
+    links: ProgramLinks | DrawnLinks,
     link_stages: Stages,
-    radio: Radio,
     how: How,
 ) -> Method:
-    """Return the method whose server forms links in the last of `link_stages`, of `by_program` or `by_chance`.
+    """Return the method whose server forms links in the last of `link_stages`, which are `links`'s.
 
-    radio: as bound in these stages; its costs are checked here, before anything runs.
+    A user's costs are checked here, before anything runs.
     """
     require_equal(nets)
     try:
-        link_costs(0, len(nets), radio)
+        link_costs(0, len(nets), links.energy)
     except InputError as refused:
         raise InputError(f"{name}.{str(refused).replace('energy:', 'costs:')}") from None
     if how == "parameters" and not common:
@@ -103,6 +140,7 @@ def protocol_method(
     # Without pretraining the first stage is the training that every one-shot method shares; its result stays on the
     # device.
     first: Stages = (Stage(partial(train, training=training), None),)
+    pretraining = links.pretraining
     if pretraining.pretrain:
         if not common:
             raise InputError(f"training.init = per_device: {name}.pretrain averages models; use common, or pretrain: 0")
@@ -111,20 +149,6 @@ def protocol_method(
         first = (*[Stage(partial(train, training=short), average)] * pretraining.pretrain, *first)
     stages = (*first, *link_stages, Stage(offer, partial(send_models, how=how)))
     return Method(partial(initial_messages, common=common), stages, deploy, review, FIGURES)
-
-
-def by_program(
-    nets: Mapping[str, Net], pairs: Divergence, bound: Bound, radio: Radio, program: Program, weights: Weigh
-) -> Stages:
-    """Return stages that measure divergences and let the program (P) choose sources and targets."""
-    estimated = partial(estimate, net=binary(next(iter(nets.values()))), settings=pairs)
-    link = partial(plan_links, bound=bound, radio=radio, program=program, weights=weights)
-    return Stage(report, gather), PairStage(estimated, link)
-
-
-def by_chance(radio: Radio, rule: Choose, sources: Sources, weights: Weigh) -> Stages:
-    """Return the stage after which the rule draws sources and targets, without any step over pairs."""
-    return (Stage(report, partial(draw_links, radio=radio, rule=rule, sources=sources, weights=weights)),)
 
 
 def binary(net: Net) -> Net:
