@@ -1,8 +1,8 @@
 """The methods, by name: each is a function in a file of a family's folder, imported on demand.
 
 A file's function of its own name is a builder if all of its arguments are keyword-only; a file with several builders
-lists them in `__all__`. The arguments of a builder are described in :mod:`fedcore.builders`; a user's method is named by
-"package.module:function".
+lists them in `__all__`. The arguments of a builder are described in :mod:`fedcore.builders`; a user's method is named
+by "package.module:function".
 """
 
 from __future__ import annotations
