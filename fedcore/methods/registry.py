@@ -1,8 +1,8 @@
 """The methods, by name: each is a function in a file of a family's folder, imported on demand.
 
-A file's function of its own name is a builder if it returns a Method; a file with several builders lists them in
-`__all__`. The arguments of a builder are described in :mod:`fedcore.builders`; a user's method is named by
-"package.module:function".
+A file's function of its own name is a builder if all of its arguments are keyword-only; a file with several builders
+lists them in `__all__`. The arguments of a builder are described in :mod:`fedcore.builders`; a user's method is named
+by "package.module:function".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedcore.core.training import Training
 from fedcore.types import InputError, Method, Net, name_of
 
 _LISTED = re.compile(r"^__all__ = (\[.*?\])", re.MULTILINE | re.DOTALL)
-_BUILDER = re.compile(r"^def ([a-z]\w*)\((?:(?!^def ).)*?\) -> Method:$", re.MULTILINE | re.DOTALL)
+_BUILDER = re.compile(r"^def ([a-z]\w*)\(\s*\*,", re.MULTILINE)
 
 
 def _places() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sqlite3
 from contextlib import closing
@@ -63,7 +64,8 @@ def hurt(place: Place) -> Hurt:
         flow = in_the_middle(project, *WORK, "seed=1")
         flow.terminate()
         ended = said_by(flow)
-        left = [command for command in project.processes().values() if "prefect" not in command]
+        servers = re.compile(r"-m (prefect server|fedcore\.pipeline\.orchestration\.server)")
+        left = [command for command in project.processes().values() if not servers.search(command)]
         flow = in_the_middle(project, *WORK, "seed=2")
         project.run("python", "-m", "fedcore.pipeline.orchestration.server", "stop")
         alone = said_by(flow)

@@ -71,7 +71,7 @@ def own(place: Place) -> Own:
     after = cached(project)
     again = project.look(project.federate(*PICTURES, MODULE))
     shutil.copyfile(ROOT / "examples" / "own_method.py", project.folder / "own_method.py")
-    (project.folder / "fedcore" / "methods" / "throwaway.py").write_text(THROWAWAY)
+    (project.folder / "fedcore" / "methods" / "baselines" / "throwaway.py").write_text(THROWAWAY)
     methods = project.look(project.federate(*TYPED))
     file.write_text(file.read_text() + "\n\nclass Plain:\n    pass\n")
     picture = project.folder / "data" / "shapes" / "stripe" / "07.png"
