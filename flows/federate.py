@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from prefect import flow
-from prefect.utilities.annotations import quote
 
 from fedcore.config.request import Request
+from fedcore.pipeline.orchestration.steps import as_is
 from fedcore.pipeline.run.requests import name_run, open_record, open_run
 from tasks import STEPS
 from tasks.record import record
@@ -23,5 +23,5 @@ def federate(request: Request) -> None:
             for ready in run.prepare():
                 for method in ready.setting.methods:
                     if result := run.run_method(ready, method):
-                        record(quote(run), quote(ready), quote(result))
-        report(quote(run))
+                        record(as_is(run), as_is(ready), as_is(result))
+        report(as_is(run))

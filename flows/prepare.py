@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from prefect import flow
-from prefect.utilities.annotations import quote
 
 from fedcore.execute.workers import Workers
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.orchestration.session import open_session
+from fedcore.pipeline.orchestration.steps import as_is
 from fedcore.pipeline.run.outputs import plan_settings
 from tasks import STEPS
 from tasks.partition import read_dataset, save_partition
@@ -20,7 +20,7 @@ def data() -> None:
     run, settings = plan_settings()
     with open_session("data", Store(environment.BLOBS), Workers(run.workers), tasks=STEPS) as session:
         for setting in settings:
-            read_dataset(quote(session), quote(setting))
+            read_dataset(as_is(session), as_is(setting))
 
 
 @flow(name="prepare-partition", persist_result=False)
@@ -30,4 +30,4 @@ def partition() -> None:
     with open_session("partition", Store(environment.BLOBS), Workers(run.workers), tasks=STEPS) as session:
         for setting in settings:
             for seed in run.seeds:
-                save_partition(quote(session), quote(setting), seed)
+                save_partition(as_is(session), as_is(setting), seed)

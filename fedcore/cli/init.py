@@ -151,7 +151,7 @@ def settings(source: Path, data: Path | None, label: str | None, device: str | N
 def stages(source: Path, folder: Path) -> str:
     """Return dvc.yaml of a project: fedcore's own, whose stages depend on its version in place of its source."""
     lines = source.read_text().splitlines(keepends=True)
-    text = []
+    text: list[str] = []
     for line in lines:
         place = line.strip().removeprefix("- ")
         if line.startswith("      - ") and place.split("/")[0] in ("fedcore", "claims", "papers"):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from fedcore.errors import InputError
 
@@ -29,6 +31,11 @@ def enter_project() -> Path:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # the project's flows, tasks, methods and nets
     return home
+
+
+def flow(module: str, name: str) -> Any:
+    """Return a flow of the project: flows/ is the user's, so that it is found in the project's folder alone."""
+    return getattr(import_module(f"flows.{module}"), name)
 
 
 def open_template() -> None:

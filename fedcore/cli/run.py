@@ -17,7 +17,7 @@ studies=[a,b], seeds=[0,1] and methods=[a,b] name several. Without a study it ta
 @click.command(help=f"Train, combine and evaluate: every method of a study.\n\n{SETTINGS.format(name='run')}")
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 def run(settings: tuple[str, ...]) -> None:
-    from fedcore.cli.project import enter_project, open_template
+    from fedcore.cli.project import enter_project, flow, open_template
 
     enter_project()
     open_template()
@@ -32,6 +32,4 @@ def run(settings: tuple[str, ...]) -> None:
     from fedcore.pipeline.orchestration.session import prefect_server
 
     with prefect_server():
-        from flows.federate import federate
-
-        federate(request)
+        flow("federate", "federate")(request)

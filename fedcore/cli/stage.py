@@ -37,14 +37,13 @@ def partition() -> None:
 
 
 def _prepare(name: str) -> None:
+    from fedcore.cli.project import flow
     from fedcore.pipeline.orchestration.session import prefect_server
     from fedcore.pipeline.run.outputs import plan_settings
 
     plan_settings()  # refuses bad settings before a server starts
     with prefect_server():
-        from flows import prepare
-
-        getattr(prepare, name)()
+        flow("prepare", name)()
 
 
 @stage.command()
@@ -59,9 +58,7 @@ def federate(study: str) -> None:
 @stage.command()
 def compare() -> None:
     """Compare the studies -> pipeline/compare, results."""
-    from fedcore.cli.project import open_template
+    from fedcore.cli.project import flow, open_template
 
     open_template()  # the record's process need not import PyTorch again
-    from flows.compare import compare
-
-    compare()
+    flow("compare", "compare")()

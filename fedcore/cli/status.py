@@ -27,9 +27,9 @@ def status() -> None:
     journal = environment.STATE / "journal.jsonl"
     last = datetime.fromtimestamp(journal.stat().st_mtime).isoformat(" ", "minutes") if journal.is_file() else "none"
     champions = [
-        f"{name}, version {aliases[registry.CHAMPION]}"
-        for name, aliases in (registry.aliases() or {}).items()
-        if registry.CHAMPION in aliases
+        f"{name}, version {versions.aliases[registry.CHAMPION]}"
+        for name, versions in (registry.read() or {}).items()
+        if registry.CHAMPION in versions.aliases
     ]
     rows = {
         "fedcore": __version__,

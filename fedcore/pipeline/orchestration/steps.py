@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from prefect import Task, task
 from prefect.cache_policies import CachePolicy
 from prefect.futures import PrefectFuture, as_completed
 from prefect.transactions import IsolationLevel
+from prefect.utilities.annotations import quote
 
 from fedcore.core.rounds import receive
 from fedcore.core.threats import admit
@@ -312,6 +313,14 @@ def compute(key: str, number: int) -> dict[str, Any]:
     job = _JOBS[number]
     job.ran = True
     return sealed(key, job.work())
+
+
+T = TypeVar("T")
+
+
+def as_is(value: T) -> T:
+    """Mark an argument that Prefect hands to a task as it is, without looking for other tasks' results in it."""
+    return cast(T, quote(value))
 
 
 @task(**STEP_OPTIONS)
