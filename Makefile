@@ -14,18 +14,18 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 .PHONY: run check test soak ui clean style quick-tests pipeline-tests library-tests
 .DELETE_ON_ERROR:
 
-run: .venv/run
+run: checkout .venv/run
 	@$(BIN)/dvc repro --quiet
-	@$(BIN)/python -m flows.compare answers
+	@$(BIN)/fedcore show --brief
 
-check: .venv/test
+check: checkout .venv/test
 	@$(MAKE) --no-print-directory --jobs 2 style quick-tests
 
-test: .venv/test
+test: checkout .venv/test
 	@$(MAKE) --no-print-directory --jobs 3 style pipeline-tests library-tests
 
 # seconds=600 seed=100 only=kill: for ten minutes, other trials, of one kind
-soak: .venv/test
+soak: checkout .venv/test
 	PYTHONPATH=.:tests:tests/end_to_end:tests/soak $(BIN)/python -m soak seconds=$(or $(seconds),3600) seed=$(or $(seed),0) $(if $(only),only=$(only))
 
 style:
@@ -43,19 +43,29 @@ pipeline-tests:
 library-tests:
 	$(BIN)/pytest --ignore tests/end_to_end --numprocesses 2 --dist worksteal
 
-ui: .venv/run
-	@$(BIN)/python -m flows.ui
+ui: checkout .venv/run
+	@$(BIN)/fedcore ui
 
 clean:
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m fedcore.pipeline.orchestration.server stop; fi
 	rm -rf .fedcore mlflow.db mlruns runs results pipeline dvc.lock .dvc/cache .dvc/tmp
 
-.venv/run: pyproject.toml constraints.txt
+# The environment runs the code of one checkout: a second one that links to it would silently take it over.
+SERVES := .venv/serves
+CHECKOUT = if [ -f $(SERVES) ] && [ "$$(cat $(SERVES))" != "$(CURDIR)" ]; then \
+	echo ".venv serves $$(cat $(SERVES)); remove the link, and make will create one for this checkout" >&2; exit 2; fi
+
+.PHONY: checkout
+checkout:
+	@$(CHECKOUT)
+
+.venv/run: pyproject.toml constraints.txt | checkout
 	@echo "first use: installing into .venv (a few minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(PIP) --editable '.[pipeline]'
+	@echo $(CURDIR) > $(SERVES)
 	@touch $@
 
-.venv/test: .venv/run
+.venv/test: .venv/run | checkout
 	@$(PIP) --editable '.[pipeline,cluster,s3,sftp,test]'
 	@touch $@

@@ -116,7 +116,7 @@ def main(place: str, workers: int = 20, schedulers: int = 5) -> None:
         while not ends or ends[-1] != 0:
             enough = len(computed(hurt, INLINE)) + draw.randint(*STEPS)
             flow = hurt.start(
-                "python", "-m", "flows.federate", *WORDS, "run.engine=dask", f"run.cluster={service.address}",
+                "fedcore", "run", *WORDS, "run.engine=dask", f"run.cluster={service.address}",
                 log=folder / "flow.log", DASK_CONFIG=str(folder),
             )  # fmt: skip
             while flow.poll() is None:

@@ -16,6 +16,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+__version__ = "0.2.0"
+
 if TYPE_CHECKING:
     from fedcore.api.federation import federate as federate
     from fedcore.api.federation import net as net

@@ -33,7 +33,7 @@ from fedcore.types import InputError
 
 pytestmark = pytest.mark.slow
 
-FEDERATE = ("python", "-m", "flows.federate")
+FEDERATE = ("fedcore", "run")
 
 
 @dataclass(frozen=True)

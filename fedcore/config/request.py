@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from fedcore.config.params import change, read
 from fedcore.config.params import parse as parse_words
 from fedcore.config.settings import Setting
 from fedcore.config.signatures import check
 from fedcore.config.studies import EVERY, Seeds, find_study, grid_points, run_section
-from fedcore.data import OWN
+from fedcore.data import OWN, Dataset
+from fedcore.partition import Partition
 
 OWN_STUDY = "mine"
 """The study of a command that names none, on a user's own data."""
+
+
+@dataclass(frozen=True)
+class ReadData:
+    """What a preview has read and divided, by the words of settings. Who uses a value takes it out."""
+
+    datasets: dict[str, Dataset] = field(default_factory=dict)
+    partitions: dict[tuple[str, str, int], Partition] = field(default_factory=dict)
 
 
 class Request(BaseModel):
@@ -35,6 +45,18 @@ class Request(BaseModel):
     changes: dict[str, Any] = {}
     prepared: bool = False
     promote: bool = False
+    _preview: ReadData = PrivateAttr(default_factory=ReadData)
+
+    @property
+    def preview(self) -> ReadData:
+        """What this command's preview has read; empty in a deployment."""
+        return self._preview
+
+    def with_preview(self, preview: ReadData) -> Request:
+        """Return the same request with what a preview has read."""
+        made = self.model_copy()
+        made._preview = preview
+        return made
 
 
 class Job(BaseModel):
@@ -67,12 +89,12 @@ def plan_jobs(request: Request) -> tuple[dict[str, Any], list[Job]]:
     run_settings = run_section(params)
     size = request.size or run_settings.size
     jobs = []
-    for name in request.studies or run_settings.studies:
+    for name in dict.fromkeys(request.studies or run_settings.studies):
         study = find_study(params, name)
         points = grid_points(params, name, size, changes, request.methods)
         seeds = request.seeds or run_settings.seeds
         first = min(run_settings.seeds if request.prepared else seeds)
-        for seed in seeds:
+        for seed in dict.fromkeys(seeds):
             show = tuple(study.show) if seed == first else ()
             jobs.append(
                 Job(

@@ -40,21 +40,6 @@ class Stopped(KeyboardInterrupt):
         self.number = number
 
 
-def show_help(text: str | None) -> None:
-    """Print a command's help and exit, if it was asked for."""
-    if {"-h", "--help", "help"} & {*sys.argv[1:]}:
-        sys.stdout.write(f"{(text or '').strip()}\n")
-        sys.exit(0)
-
-
-def no_words(usage: str) -> None:
-    """Refuse the arguments of a command that takes none, or none of these."""
-    if sys.argv[1:]:
-        from fedcore.errors import InputError
-
-        raise InputError(f"{' '.join(sys.argv[1:])}: unknown; usage: python -m flows.{usage}")
-
-
 @contextmanager
 def report_bad_input() -> Iterator[None]:
     """Report in one line why a command ended early, and exit with its code."""

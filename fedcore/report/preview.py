@@ -6,7 +6,6 @@ It reads and divides the data and computes nothing else. It needs neither Prefec
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import islice
 
 import pandas as pd
@@ -15,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedcore.config.request import Job
+from fedcore.config.request import Job, ReadData
 from fedcore.config.settings import Setting
 from fedcore.core.threats import split_threats
 from fedcore.data import OWN, Dataset, load, schema_of
@@ -26,14 +25,6 @@ from fedcore.report.terminal import standard
 
 COLUMNS, LEFT, DEVICES, CLASSES = 13, 3, 8, 6
 """The most columns, columns left out, devices and classes that are shown, so that a preview has at most 40 lines."""
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What a preview has read and divided, by the words of settings. Who uses a value takes it out."""
-
-    datasets: dict[str, Dataset] = field(default_factory=dict)
-    partitions: dict[tuple[str, str, int], Partition] = field(default_factory=dict)
 
 
 def print_preview(
@@ -69,7 +60,7 @@ def print_preview(
     return dataset, divided
 
 
-def show_own(jobs: Iterable[Job]) -> Shown:
+def show_own(jobs: Iterable[Job]) -> ReadData:
     """Print the preview of the first job whose data are a user's own; raises InputError if they cannot be used.
 
     Returns what it has read and divided, which a run need not do again.
@@ -77,8 +68,8 @@ def show_own(jobs: Iterable[Job]) -> Shown:
     for setting, seed in ((setting, job.seed) for job in jobs for setting in job.settings):
         if setting.data["name"] in OWN:
             dataset, divided = print_preview(setting, seed)
-            return Shown({setting.source: dataset}, {(setting.source, setting.division, seed): divided})
-    return Shown()
+            return ReadData({setting.source: dataset}, {(setting.source, setting.division, seed): divided})
+    return ReadData()
 
 
 def _contents(dataset: Dataset, divided: Partition) -> str:

@@ -8,7 +8,8 @@ threads, calls its exit handlers and is gone. A new process also clears all that
 each page with an object, which takes half a second of a core. Where a test looks at every line that a command writes,
 the fork is started as `whole`: it does so too.
 
-Commands that DVC starts are forks if `Nursery.path` comes first on its PATH: the `python` there asks for one. Otherwise
+Commands that DVC starts are forks if `Nursery.path` comes first on its PATH: the `python` and the
+`fedcore` there ask for one. Otherwise
 they are new processes, as those of Prefect's worker are, where packages are imported with the project's settings.
 """
 
@@ -48,11 +49,12 @@ SIZE = 1 << 17
 """Bytes of the longest request, which holds an environment."""
 ASK = """#!{python} -IS
 import json, os, socket, sys
-if sys.argv[1:2] != ["-m"]:
-    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+words = ["-m", "fedcore", *sys.argv[1:]] if sys.argv[0].endswith("fedcore") else sys.argv[1:]
+if words[:1] != ["-m"]:
+    os.execv({python!r}, [{python!r}, *words])
 asking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 asking.connect({path!r})
-order = dict(module=sys.argv[2], words=sys.argv[3:], cwd=os.getcwd(), env=dict(os.environ), whole=False)
+order = dict(module=words[1], words=words[2:], cwd=os.getcwd(), env=dict(os.environ), whole=False)
 socket.send_fds(asking, [json.dumps(order).encode()], [1, 2])
 code = int(asking.recv(99))
 sys.exit(code if code >= 0 else 128 - code)
@@ -77,8 +79,9 @@ class Nursery:
         asked = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         asked.bind(f"{self._folder.name}/asked")
         asked.listen()
-        (self.path / "python").write_text(ASK.format(python=sys.executable, path=asked.getsockname()))
-        (self.path / "python").chmod(0o755)
+        for name in ("python", "fedcore"):
+            (self.path / name).write_text(ASK.format(python=sys.executable, path=asked.getsockname()))
+            (self.path / name).chmod(0o755)
         threading.Thread(target=self._accept, args=(asked,), daemon=True).start()
 
     def _accept(self, asked: socket.socket) -> None:

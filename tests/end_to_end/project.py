@@ -31,10 +31,7 @@ SOURCES = ("fedcore", "flows", "tasks")
 LIMIT = 1200.0
 """Seconds after which a command or any other wait counts as hanging, far more than a slow machine needs."""
 FOREIGN = ("PREFECT_", "MLFLOW_", "FEDCORE_", "DVC_", "GIT_")
-FORKED = (
-    "flows.compare", "flows.federate", "flows.predict", "flows.prepare", "flows.promote", "flows.prune",
-    "empty_record", "probes", "refusals", "dvc", "prefect",
-)  # fmt: skip
+FORKED = ("fedcore", "empty_record", "probes", "refusals", "dvc", "prefect")
 """Modules that are run as forks (nursery.py); Prefect's worker starts its flows itself, and so does DVC."""
 Process: TypeAlias = "subprocess.Popen[str] | Command"
 TABLES = {
@@ -199,7 +196,7 @@ class Project:
         return said
 
     def federate(self, *words: str, **options: Any) -> Said:
-        return self.run("python", "-m", "flows.federate", *words, **options)
+        return self.run("fedcore", "run", *words, **options)
 
     def repro(self, *words: str) -> Said:
         """Run DVC; its stages are forks too."""

@@ -27,8 +27,12 @@ from scipy.io import savemat
 
 @dataclass(frozen=True)
 class Case:
-    """words: what is typed. says: what the one line must name. files: written (in a folder for this case) before it is
-    typed there, beside params.yaml; `change` changes that. late: whether it takes reading data to know."""
+    """A command.
+
+    module: the sub-command. words: what is typed after it. says: what the one line must name. files: written (in a
+    folder for this case) before it is typed there, beside params.yaml; `change` changes that. late: whether it takes
+    reading data to know.
+    """
 
     module: str
     words: str
@@ -39,11 +43,11 @@ class Case:
 
 
 def federate(words: str, *says: str, change: Callable[[dict[str, Any]], object] | None = None, **files: bytes) -> Case:
-    return Case("flows.federate", words, says, files, change)
+    return Case("run", words, says, files, change)
 
 
 def late(words: str, *says: str, **files: bytes) -> Case:
-    return Case("flows.federate", f"{words}", says, files, late=True)
+    return Case("run", f"{words}", says, files, late=True)
 
 
 def idx(shape: tuple[int, ...], cut: int = 0) -> bytes:
@@ -241,22 +245,22 @@ CASES: dict[str, Case] = {
     "a rate that no training survives": late("method=lmf training.lr=1.0e+38", "not finite", "learning rate"),
     "nothing prepared": late("study=code seed=0 prepared=true", "dataset.safetensors", "dvc repro"),
     "an unknown study to prepare": Case(
-        "flows.prepare", "data", ("run.studies", "cod", "mean code?"), {}, lambda p: p["run"].update(studies=["cod"])
+        "stage", "data", ("run.studies", "cod", "mean code?"), {}, lambda p: p["run"].update(studies=["cod"])
     ),
-    "a stage that is not one": Case("flows.prepare", "date", ("usage", "partition"), {}),
-    "days that are none": Case("flows.prune", "days=soon", ("days", "'soon'", "number"), {}),
-    "days before the first": Case("flows.prune", "days=-1", ("days", "-1", "number"), {}),
-    "a key that prune does not have": Case("flows.prune", "weeks=1", ("weeks", "days"), {}),
-    "nothing to compare": Case("flows.compare", "", ("dvc repro",), {}),
-    "nothing to show": Case("flows.compare", "show", ("dvc repro",), {}),
+    "a stage that is not one": Case("stage", "date", ("No such command 'date'",), {}),
+    "days that are none": Case("prune", "--days soon", ("--days", "'soon'", "float"), {}),
+    "days before the first": Case("prune", "--days=-1", ("--days", "-1", "number"), {}),
+    "an option that prune does not have": Case("prune", "--weeks 1", ("--weeks",), {}),
+    "nothing to compare": Case("stage", "compare", ("dvc repro",), {}),
+    "nothing to show": Case("show", "", ("dvc repro",), {}),
     "a summary alone to show": Case(
-        "flows.compare", "show", ("pipeline/compare/table.parquet", "dvc repro"), {"results/summary.csv": b"method\n"}
+        "show", "", ("pipeline/compare/table.parquet", "dvc repro"), {"results/summary.csv": b"method\n"}
     ),
     "runs by hand alone to show": Case(
-        "flows.compare", "show", ("dvc repro", "runs/ab/answers.txt"), {"runs/ab/answers.txt": b"code: Use lmf"}
+        "show", "", ("dvc repro", "runs/ab/answers.txt"), {"runs/ab/answers.txt": b"code: Use lmf"}
     ),
     "runs by hand alone to show in short": Case(
-        "flows.compare", "answers", ("dvc repro", "runs/ab/answers.txt"), {"runs/ab/answers.txt": b"code: Use lmf"}
+        "show", "--brief", ("dvc repro", "runs/ab/answers.txt"), {"runs/ab/answers.txt": b"code: Use lmf"}
     ),
 }
 
@@ -281,7 +285,7 @@ def ask(project: Project) -> dict[str, Said]:
         here = Project(Path(cases[name]["folder"]), project.api, project.folder, project.password)
         words = CASES[name].words.split()
         answers[f"typed: {name}"] = here.run(
-            "python", "-m", CASES[name].module, *words, code=None, whole=True, FEDCORE_HOME=str(project.folder)
+            "fedcore", CASES[name].module, *words, code=None, whole=True, FEDCORE_HOME=str(project.folder)
         )
     return answers
 
@@ -313,16 +317,16 @@ def place(project: Project, name: str, case: Case) -> str:
 
 
 def type_in(case: dict[str, Any]) -> dict[str, Any]:
-    """Run a case as `python -m` does; returns its exit code and all that came out of this process meanwhile."""
+    """Run a case as the command `fedcore` does; returns its exit code and all that came out meanwhile."""
     os.chdir(case["folder"])
-    sys.argv = [case["module"], *case["words"].split()]
+    sys.argv = ["fedcore", case["module"], *case["words"].split()]
     saved = os.dup(1), os.dup(2)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         sys.stdout.flush(), sys.stderr.flush()
         os.dup2(out.fileno(), 1), os.dup2(err.fileno(), 2)
         code = 0
         try:
-            runpy.run_module(case["module"], run_name="__main__", alter_sys=True)
+            runpy.run_module("fedcore", run_name="__main__", alter_sys=True)
         except SystemExit as leaving:
             code = leaving.code if isinstance(leaving.code, int) else 1
         except Exception:

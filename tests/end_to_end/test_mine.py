@@ -113,7 +113,7 @@ def test_a_schema_and_a_model_predict_the_test_rows_as_they_were_scored(mine: Mi
 
 
 def test_the_champion_predicts_the_test_rows_exactly_as_it_was_scored(mine: Mine):
-    """By `flows.promote` and `flows.predict`, from a CSV file with rows of all sites."""
+    """By `fedcore promote` and `fedcore predict`, from a CSV file with rows of all sites."""
     (label,) = re.findall(r"fedcore-machines-fault version \d+ \((\w+), seed 0\)", mine.promoted.out)
     assert "promoted; it is the first champion: models:/fedcore-machines-fault@champion" in mine.promoted.out
     assert len(mine.labels) == len(mine.new)

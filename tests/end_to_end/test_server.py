@@ -109,7 +109,7 @@ def test_only_the_owner_may_read_the_password(host: Project):
 
 def test_the_pages_open_for_their_user_alone(host: Project):
     here = Project(host.folder)
-    ui = here.start("python", "-m", "flows.ui")
+    ui = here.start("fedcore", "ui")
     assert ui.stdout is not None
     try:
         prefect, mlflow = ui.stdout.readline().split(), ui.stdout.readline().split()

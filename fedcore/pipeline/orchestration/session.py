@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 from uuid import UUID
 
-from prefect import get_client, get_run_logger, runtime
+from prefect import Task, get_client, get_run_logger, runtime
 from prefect.context import refresh_global_settings_context
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedcore.execute.accelerator import find_accelerator
 from fedcore.execute.cluster import Cluster
 from fedcore.execute.workers import Engine
+from fedcore.pipeline import environment
 from fedcore.pipeline.cache import journal
 from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.store import Store
@@ -77,11 +78,12 @@ class Session:
         progress: Progress,
         accelerator: str | None,
         on_compute: Callable[[], None],
+        tasks: Mapping[str, Task[..., Any]] | None,
     ) -> None:
         self.flow = flow
         self.on_compute = on_compute
         self.store = store
-        self.steps = Steps(store, workers, self._on_step, self._advance, accelerator)
+        self.steps = Steps(store, workers, self._on_step, self._advance, accelerator, tasks)
         self.progress = progress
         self.log = get_run_logger()
         self.bar = progress.add_task(flow, total=None)
@@ -140,19 +142,25 @@ def mark_running(flow_run: str) -> Iterator[None]:
 
 @contextmanager
 def open_session(
-    flow: str, store: Store, engine: Engine, accelerator: str = "none", on_compute: Callable[[], None] = lambda: None
+    flow: str,
+    store: Store,
+    engine: Engine,
+    accelerator: str = "none",
+    on_compute: Callable[[], None] = lambda: None,
+    tasks: Mapping[str, Task[..., Any]] | None = None,
 ) -> Iterator[Session]:
     """Open a session; worker processes of its own start with the first step that is not cached.
 
-    accelerator: the hardware for devices' steps, as in section run. on_compute: see `Session`.
+    accelerator: the hardware for devices' steps, as in section run. on_compute: see `Session`. tasks: see `Steps`.
     """
     columns: list[Any] = [
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         TextColumn("left"), TimeRemainingColumn(),
     ]  # fmt: skip
+    environment.prepare()  # a deployment enters here
     progress = Progress(*columns, console=console, transient=True)
     with mark_running(str(runtime.flow_run.id)), store.lease("flow"), engine, progress:
         found = engine.find_accelerator(accelerator) if isinstance(engine, Cluster) else find_accelerator(accelerator)
-        session = Session(flow, store, engine, progress, found, on_compute)
+        session = Session(flow, store, engine, progress, found, on_compute, tasks)
         with closing(session.steps.locks):
             yield session

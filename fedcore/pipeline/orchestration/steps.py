@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from prefect import task
+from prefect import Task, task
 from prefect.cache_policies import CachePolicy
 from prefect.futures import PrefectFuture, as_completed
 from prefect.transactions import IsolationLevel
+from prefect.utilities.annotations import quote
 
 from fedcore.core.rounds import receive
 from fedcore.core.threats import admit
@@ -59,6 +60,7 @@ class Steps:
         on_step: Callable[[Step], None] = lambda step: None,
         advance: Callable[[int], None] = lambda count: None,
         accelerator: str | None = None,
+        tasks: Mapping[str, Task[..., Any]] | None = None,
     ) -> None:
         self.store = store
         self.workers = workers
@@ -68,7 +70,8 @@ class Steps:
         self.done: list[Step] = []
         self.locks = StepLocks()
         policy = BY_KEY.configure(lock_manager=self.locks, isolation_level=IsolationLevel.SERIALIZABLE)
-        self._step = cached_step.with_options(cache_policy=policy)
+        self._tasks = {word: one.with_options(cache_policy=policy) for word, one in (tasks or {}).items()}
+        self._step = step.with_options(cache_policy=policy)
         self._digest = Digest()
         self._records: dict[str, Mapping[str, Any]] = {}  # a step that several methods share is one task
         self._handed_out: set[Ref] = set()  # verified references that were returned
@@ -183,8 +186,8 @@ class Steps:
     def _submit(self, kind: str, unit: Any, key: str, job: _Job, refresh: bool = False) -> PrefectFuture[Any]:
         number = next(_NUMBERS)
         _JOBS[number] = job
-        step = self._step.with_options(name=kind, task_run_name=f"{kind} {_label(unit)}".strip())
-        future = (step.with_options(refresh_cache=True) if refresh else step).submit(key, number)
+        named = self._tasks.get(kind, self._step).with_options(task_run_name=f"{kind} {_label(unit)}".strip())
+        future = (named.with_options(refresh_cache=True) if refresh else named).submit(key, number)
         future.add_done_callback(lambda _: _forget(number))
         return future
 
@@ -276,25 +279,6 @@ def _forget(number: int) -> None:
 BY_KEY = CachePolicy.from_cache_key_fn(lambda context, parameters: parameters["key"])
 
 
-@task(
-    cache_policy=BY_KEY,
-    persist_result=True,
-    result_storage=environment.STEPS,
-    result_serializer="json",
-    cache_result_in_memory=False,
-    retries=RETRIES,
-    retry_condition_fn=lambda task, run, state: _should_retry(state),
-)
-def cached_step(key: str, number: int) -> dict[str, Any]:
-    """Run the job of that number, unless the cache has a result for the key.
-
-    Returns its value, with references, and the seconds that it took, sealed.
-    """
-    job = _JOBS[number]
-    job.ran = True
-    return sealed(key, job.work())
-
-
 def _should_retry(state: Any) -> bool:
     """Tell whether to try a step again: if its worker was killed, but not after an error of the step.
 
@@ -307,6 +291,42 @@ def _should_retry(state: Any) -> bool:
     except Exception:
         return False
     return False
+
+
+STEP_OPTIONS: dict[str, Any] = {
+    "cache_policy": BY_KEY,
+    "persist_result": True,
+    "result_storage": environment.STEPS,
+    "result_serializer": "json",
+    "cache_result_in_memory": False,
+    "retries": RETRIES,
+    "retry_condition_fn": lambda task, run, state: _should_retry(state),
+}
+"""Options of the Prefect tasks that run cached steps: each takes a step's key and the number of its job."""
+
+
+def compute(key: str, number: int) -> dict[str, Any]:
+    """Run the job of that number; a task with STEP_OPTIONS calls it if the cache has no result for the key.
+
+    Returns the job's value, with references, and the seconds that it took, sealed.
+    """
+    job = _JOBS[number]
+    job.ran = True
+    return sealed(key, job.work())
+
+
+T = TypeVar("T")
+
+
+def as_is(value: T) -> T:
+    """Mark an argument that Prefect hands to a task as it is, without looking for other tasks' results in it."""
+    return cast(T, quote(value))
+
+
+@task(**STEP_OPTIONS)
+def step(key: str, number: int) -> dict[str, Any]:
+    """Run a step that has no task of its own."""
+    return compute(key, number)
 
 
 def _in_order_of_completion(calls: Mapping[Any, Any], futures: Mapping[Any, PrefectFuture[Any]]) -> Iterator[Any]:

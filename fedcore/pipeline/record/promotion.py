@@ -92,7 +92,7 @@ def propose(client: MlflowClient, version: ModelVersion, promote_better: bool) -
     if promote_better and found.better in ("", "yes"):
         promote(client, version)
         return found.promoted
-    return f"{found}; to promote it: python -m flows.promote {version.name.removeprefix(FAMILY)}"
+    return f"{found}; to promote it: fedcore promote {version.name.removeprefix(FAMILY)}"
 
 
 def compare(client: MlflowClient, version: ModelVersion) -> Proposal:

@@ -59,7 +59,7 @@ def read() -> dict[str, Versions] | None:
 def require(known: Mapping[str, Versions], task: str, word: str | None = None) -> None:
     """Raise InputError, which names what there is, if a task has no model, or no version of that number or alias."""
     if task not in known:
-        tasks = ", ".join(known) or "none; run python -m flows.federate"
+        tasks = ", ".join(known) or "none; run fedcore run"
         raise InputError(f"model = {task!r}: not registered; there is: {tasks}")
     if word is not None and word not in (known[task].numbers if word.isdigit() else known[task].aliases):
         aliases = sorted(known[task].aliases.items())
@@ -75,9 +75,9 @@ def only_champion(known: Mapping[str, Versions]) -> str:
     if led:
         raise InputError(f"--model: must be one of {', '.join(led)}")
     if not known:
-        raise InputError("--model: no model is registered; run python -m flows.federate")
+        raise InputError("--model: no model is registered; run fedcore run")
     which = next(iter(known)) if len(known) == 1 else f"NAME, NAME is {' or '.join(known)}"
-    raise InputError(f"--model: no model has been promoted; promote one: python -m flows.promote {which}")
+    raise InputError(f"--model: no model has been promoted; promote one: fedcore promote {which}")
 
 
 def choose(known: Mapping[str, Versions], asked: str | None) -> tuple[str, str]:
@@ -89,6 +89,6 @@ def choose(known: Mapping[str, Versions], asked: str | None) -> tuple[str, str]:
     try:
         require(known, task, word or CHAMPION)
     except InputError as error:
-        advice = "" if word or task not in known else f"; promote one: python -m flows.promote {task}"
+        advice = "" if word or task not in known else f"; promote one: fedcore promote {task}"
         raise InputError(f"{error}{advice}") from None
     return task, word or CHAMPION

@@ -53,10 +53,10 @@ def _use(place: Place, files: Any, url: str) -> Bucket:
     access = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "word", "AWS_ENDPOINT_URL": url}
     store = f"run.store=s3://{PREFIX}"
     alone, here, there = (place.copy(name) for name in ("alone", "here", "there"))
-    flow = ("python", "-m", "flows.federate", *WORDS, store)
+    flow = ("fedcore", "run", *WORDS, store)
     flows = [one.start(*flow, log=place.folder / f"{one.folder.name}.log", **access) for one in (here, there)]
     wait("a flow's mark", lambda: files.find(f"{PREFIX}/running") or all(one.poll() is not None for one in flows))
-    pruned = alone.run("python", "-m", "flows.prune", "days=0", store, code=None, **access)
+    pruned = alone.run("fedcore", "prune", "--days", "0", "--store", store.partition("=")[2], code=None, **access)
     assert [one.wait(LIMIT) for one in flows] == [0, 0]
     alone.federate(*WORDS)
     results = {one.folder.name: _results(one.folder / "runs") for one in (alone, here, there)}

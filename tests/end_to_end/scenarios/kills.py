@@ -59,7 +59,7 @@ def killed(place: Place) -> Killed:
 
 def kill(project: Project, words: Sequence[str], when: Callable[[Counter[str]], bool]) -> Kill:
     """Start the flow, and kill it when `when` is true of the steps that have ended, by kind."""
-    flow = project.start("python", "-m", "flows.federate", *words)
+    flow = project.start("fedcore", "run", *words)
     before = project.read
 
     def now() -> bool:

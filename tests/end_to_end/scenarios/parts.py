@@ -45,7 +45,7 @@ def hurt(place: Place) -> Hurt:
     plans = [undisturbed.federate("plan", *WORK).out]
     calm = undisturbed.look(undisturbed.federate(*WORK))
     plans.append(undisturbed.federate("plan", *WORK).out)
-    pair = [paired.start("python", "-m", "flows.federate", *WORK, log=place.folder / f"twin{i}.log") for i in range(2)]
+    pair = [paired.start("fedcore", "run", *WORK, log=place.folder / f"twin{i}.log") for i in range(2)]
     assert [flow.wait() for flow in pair] == [0, 0]
     twins = paired.look()
     flow = in_the_middle(clustered, *WORK, "run.engine=dask")
@@ -93,7 +93,7 @@ def lend_database(host: Project, project: Project) -> None:
 def in_the_middle(project: Project, *words: str) -> Process:
     """Start a flow and wait until it has trained a device."""
     project.look()
-    flow = project.start("python", "-m", "flows.federate", *words, whole=True)
+    flow = project.start("fedcore", "run", *words, whole=True)
 
     def trained() -> bool:
         assert flow.poll() is None, f"ended too early: {flow.communicate()}"

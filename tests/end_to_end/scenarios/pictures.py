@@ -21,7 +21,7 @@ from scenarios.place import Place, cached
 class Own:
     """first: pictures in folders and the module of docs/nets.md. commented, edited: the same after a comment in the
     module's file, and after a changed line. refused: what was said to what cannot be used. pruned: what
-    `flows.prune` said when all but the steps of edited were 40 days old. cache: files of steps and of blobs before it
+    `fedcore prune` said when all but the steps of edited were 40 days old. cache: files of steps and of blobs before it
     and after. again: edited once more. methods: a method of one's own, and one whose file was put beside the project's.
     """
 
@@ -66,7 +66,7 @@ def own(place: Place) -> Own:
         age(project, 40)
         seen.append(project.look(project.federate(*PICTURES, MODULE)))
     before = cached(project)
-    pruned = project.run("python", "-m", "flows.prune")
+    pruned = project.run("fedcore", "prune")
     project.read = len(project.journal())
     after = cached(project)
     again = project.look(project.federate(*PICTURES, MODULE))
@@ -79,7 +79,7 @@ def own(place: Place) -> Own:
     names = {"no such file": "mynet:Small", "no such class": "mynets:Smal", "no module": "mynets:Plain"}
     words = {what: f"{' '.join(PICTURES)} net.name={name}" for what, name in names.items()}
     words["damaged picture"] = " ".join([*PICTURES, MODULE])
-    cases = {what: {"module": "flows.federate", "words": typed, "folder": "."} for what, typed in words.items()}
+    cases = {what: {"module": "run", "words": typed, "folder": "."} for what, typed in words.items()}
     refused = refusals.type_all(project, cases)
     return Own(project, *seen, refused, pruned, (before, after), again, methods)
 

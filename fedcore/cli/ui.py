@@ -1,30 +1,25 @@
-"""Serve Prefect's and MLflow's pages on this machine only, until Ctrl-C; docs/security.md says who may use them.
-
-python -m flows.ui
-"""
+"""Prefect's and MLflow's pages."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
-from fedcore.pipeline import environment
-from fedcore.pipeline.command import no_words, report_bad_input, show_help
-
-if __name__ == "__main__":  # before the imports below, which take seconds
-    show_help(__doc__)
-    with report_bad_input():
-        no_words("ui")
-
-from fedcore.pipeline.orchestration import server
-from fedcore.pipeline.record import mlflow_links as views
-from fedcore.pipeline.record import runs
-from fedcore.pipeline.record.writer import with_patience
+import click
 
 
-def main() -> None:
-    environment.prepare()
+@click.command()
+def ui() -> None:
+    """Serve Prefect's and MLflow's pages on this machine only, until Ctrl-C; docs/security.md says who may use them."""
+    from fedcore.cli.project import enter_project
+
+    enter_project()
+    import os
+    import subprocess
+    import sys
+
+    from fedcore.pipeline import environment
+    from fedcore.pipeline.orchestration import server
+    from fedcore.pipeline.record import mlflow_links, runs
+    from fedcore.pipeline.record.writer import with_patience
+
     record = with_patience(runs.Record)
     with server.lease() as url:
         port = server.free_port()
@@ -38,8 +33,8 @@ def main() -> None:
         page = f"http://127.0.0.1:{port}/"
         secret = f"   password: {server.password()}" if server.running() == url else ""
         shown = [("Prefect", url.removesuffix("/api") + secret)]
-        shown += [("MLflow", f"{page}{views.runs_page(record.experiment)}?{views.TRAINING}")]
-        shown += [(words, page + place) for words, place in views.links(record.client, record.experiment)]
+        shown += [("MLflow", f"{page}{mlflow_links.runs_page(record.experiment)}?{mlflow_links.TRAINING}")]
+        shown += [(words, page + place) for words, place in mlflow_links.links(record.client, record.experiment)]
         width = max(len(words) for words, _ in shown)
         print(*(f"{words:<{width}}  {place}" for words, place in shown), "Ctrl-C ends both", sep="\n", flush=True)
         try:
@@ -49,8 +44,3 @@ def main() -> None:
         finally:
             mlflow.terminate()
             mlflow.wait()
-
-
-if __name__ == "__main__":
-    with report_bad_input():
-        main()

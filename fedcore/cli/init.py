@@ -1,0 +1,175 @@
+"""A project of one's own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import click
+
+import fedcore
+from fedcore.errors import InputError
+
+COPIED = (
+    "flows",
+    "tasks",
+    "prefect.yaml",
+    "prefect.toml",
+    ".gitignore",
+    ".dvcignore",
+    ".dvc/config",
+    ".dvc/.gitignore",
+)
+"""Files and folders of a project that are those of fedcore's own repository."""
+SECTIONS = ("run", "data", "federation", "net", "training", "methods")
+"""Sections of params.yaml that a project begins with; the other settings can be typed or added."""
+STUDY = "mine"
+LARGE = 100 * 2**20
+"""Bytes of a data file above which it is not copied."""
+
+README = """# {name}
+
+Which way of combining the models of many devices serves every device best? This project asks it of its own data.
+
+```
+fedcore preview                       # the data: columns, missing cells, who holds what
+fedcore run                           # train, combine, evaluate; prints the answer and the page's place
+fedcore plan                          # what a run would compute, and how long it takes
+fedcore run method=code_ot seed=0     # one method; any setting can be typed: section.key=value
+fedcore promote {model}               # make the recommended model the champion
+fedcore predict new.csv               # label new rows with it
+fedcore ui                            # the record: Prefect's and MLflow's pages
+dvc repro                             # the same study in stages, with versioned data and results
+```
+
+`params.yaml` has the settings, `studies/` the methods that are compared, `flows/` and `tasks/` the pipeline, which is
+yours to change. `requirements.txt` says which version of fedcore the results are of.
+"""
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--data", type=click.Path(path_type=Path), help="A CSV, Parquet or Excel file, or a folder of them.")
+@click.option("--label", help="The column to predict.")
+@click.option("--device", help="The column that says which device, site or client a row is of.")
+def init(folder: Path, data: Path | None, label: str | None, device: str | None) -> None:
+    """Make a project of your own in FOLDER: settings, a study of all methods, flows, tasks, DVC and Prefect files.
+
+    \b
+    fedcore init my-sites --data machines.csv --label fault --device site
+    cd my-sites
+    fedcore run
+    """
+    source = template()
+    check(folder, data, label, device)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in COPIED:
+        copy(source / name, folder / name)
+    (folder / "studies").mkdir()
+    copy(source / "studies" / f"{STUDY}.yaml", folder / "studies" / f"{STUDY}.yaml")
+    (folder / "data").mkdir()
+    place = bring(data, folder) if data else None
+    (folder / "params.yaml").write_text(settings(source / "params.yaml", place, label, device))
+    (folder / "dvc.yaml").write_text(stages(source / "dvc.yaml", folder))
+    (folder / "requirements.txt").write_text(f"fedcore[pipeline]=={fedcore.__version__}\n")
+    model = f"{place.stem}-{label}" if place and label else "MODEL"
+    (folder / "README.md").write_text(README.format(name=folder.resolve().name, model=model))
+    versioned = start_git(folder)
+    print(f"{folder}: a project{' and git repository' if versioned else ''}; go on with: cd {folder} && fedcore run")
+
+
+def template() -> Path:
+    """Return the folder with the files of a project: in an installed package, or in fedcore's own repository."""
+    package = Path(fedcore.__file__).parent
+    return package / "template" if (package / "template").is_dir() else package.parent
+
+
+def check(folder: Path, data: Path | None, label: str | None, device: str | None) -> None:
+    """Refuse what no project can be made of, before anything is written."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder}: is not empty; give a new folder")
+    for option, value in (("--label", label), ("--device", device)):
+        if value is not None and data is None:
+            raise InputError(f"{option} = {value!r}: names a column of --data, which is not given")
+    if data is None:
+        return
+    if not data.exists():
+        raise InputError(f"--data = {data}: no such file or folder")
+    if label is None:
+        raise InputError("--label: must name the column to predict")
+    if data.is_file() and data.suffix == ".csv":
+        with data.open(encoding="utf-8-sig", errors="replace") as file:
+            columns = [name.strip().strip('"') for name in file.readline().rstrip("\r\n").split(",")]
+        for option, value in (("--label", label), ("--device", device)):
+            if value is not None and value not in columns:
+                raise InputError(f"{option} = {value!r}: {data} has no such column; it has {', '.join(columns)}")
+
+
+def copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        shutil.copyfile(source, target)
+
+
+def bring(data: Path, folder: Path) -> Path:
+    """Copy the data into the project, and return their place from there; large ones stay where they are."""
+    files = [data] if data.is_file() else [file for file in data.rglob("*") if file.is_file()]
+    if sum(file.stat().st_size for file in files) > LARGE:
+        return data.resolve()
+    place = Path("data") / data.name
+    copy(data, folder / place)
+    return place
+
+
+def settings(source: Path, data: Path | None, label: str | None, device: str | None) -> str:
+    """Return params.yaml of a project: the first sections of fedcore's own, on the project's data."""
+    from io import StringIO
+
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 120
+    params = yaml.load(source.read_text())
+    for name in [name for name in params if name not in SECTIONS]:
+        del params[name]
+    params["run"]["studies"] = [STUDY]
+    if data is not None:
+        params["data"].update({"name": "table", "path": str(data), "label": label})
+        if device is not None:
+            params["data"]["device"] = device
+            params["federation"]["partition"] = "by_device"
+    params["net"] = {"name": "auto"}
+    text = StringIO()
+    yaml.dump(params, text)
+    return text.getvalue()
+
+
+def stages(source: Path, folder: Path) -> str:
+    """Return dvc.yaml of a project: fedcore's own, whose stages depend on its version in place of its source."""
+    lines = source.read_text().splitlines(keepends=True)
+    text: list[str] = []
+    for line in lines:
+        place = line.strip().removeprefix("- ")
+        if line.startswith("      - ") and place.split("/")[0] in ("fedcore", "claims", "papers"):
+            line = "      - requirements.txt\n"
+            if text[-1] == line or line in text[_begin(text) :]:
+                continue
+        text.append(line)
+    return "".join(text)
+
+
+def _begin(text: list[str]) -> int:
+    """Return where the current list of a stage begins."""
+    return max(number for number, line in enumerate(text) if line.startswith("    ") and line[4] not in " -")
+
+
+def start_git(folder: Path) -> bool:
+    """Make the project a git repository, unless it is in one or there is no git; returns whether it is one."""
+    if shutil.which("git") is None:
+        return False
+    inside = subprocess.run(["git", "rev-parse"], cwd=folder, capture_output=True).returncode == 0
+    return inside or subprocess.run(["git", "init", "--quiet"], cwd=folder, capture_output=True).returncode == 0

@@ -1,0 +1,61 @@
+"""The command `fedcore`: finds the sub-command, refuses wrong words in one line, and ends with its exit code."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from fedcore import __version__
+from fedcore.errors import InputError
+from fedcore.pipeline.command import report_bad_input
+
+COMMANDS = (
+    "init", "preview", "plan", "run", "show", "promote", "predict", "ui", "prune", "status", "stage",
+)  # fmt: skip
+"""A module of this package for each, with a command of its name."""
+
+
+class Commands(click.Group):
+    """Imports a sub-command when it is called."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return [*COMMANDS]
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"fedcore.cli.{name}"), name)
+        return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, message="fedcore %(version)s")
+def fedcore() -> None:
+    """Compare ways to combine models trained on many devices with unequal, private data.
+
+    \b
+    fedcore init my-sites --data machines.csv --label fault --device site
+    cd my-sites
+    fedcore run
+
+    What a run computes is written KEY=VALUE, as in params.yaml; docs/pipeline.md lists the settings. Everything else is
+    an option. A command works in the project in the current folder.
+    """
+
+
+def main(words: list[str] | None = None) -> None:
+    """Run the command; wrong words are bad input like any other, see :mod:`fedcore.pipeline.command`."""
+    with report_bad_input():
+        try:
+            fedcore.main(words, prog_name="fedcore", standalone_mode=False)
+        except click.exceptions.NoArgsIsHelpError as asked:
+            sys.stdout.write(f"{asked.ctx.get_help()}\n")
+        except click.UsageError as error:
+            path = error.ctx.command_path if error.ctx else "fedcore"
+            raise InputError(f"{error.format_message()} See {path} --help.") from None
+        except click.ClickException as error:
+            raise InputError(error.format_message()) from None
+        except click.exceptions.Abort:
+            raise KeyboardInterrupt from None

@@ -1,0 +1,46 @@
+"""The project in the current folder, and what its commands need."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fedcore.errors import InputError
+
+EXTRA = ("prefect", "mlflow", "dvc", "ruamel")
+"""Packages of the extra `pipeline`, all of which it brings."""
+
+
+def enter_project() -> Path:
+    """Return the project's folder, after making its state folder and the settings of Prefect and MLflow.
+
+    Raises InputError outside of a project, and where the extra is not installed; nothing is created then.
+    """
+    home = Path(os.environ.get("FEDCORE_HOME") or Path.cwd()).resolve()
+    if not (home / "params.yaml").is_file() and not (Path.cwd() / "params.yaml").is_file():
+        raise InputError(f"{home}: no project here (no params.yaml); make one with: fedcore init FOLDER")
+    if any(find_spec(name) is None for name in EXTRA):
+        raise InputError("this command needs the pipeline: pip install 'fedcore[pipeline]'")
+    from fedcore.pipeline import environment
+
+    environment.prepare()
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # the project's flows, tasks, methods and nets
+    return home
+
+
+def flow(module: str, name: str) -> Any:
+    """Return a flow of the project: flows/ is the user's, so that it is found in the project's folder alone."""
+    return getattr(import_module(f"flows.{module}"), name)
+
+
+def open_template() -> None:
+    """Start the process from which workers are forked, before imports that start threads."""
+    from fedcore.execute.template import open_template as start
+    from fedcore.execute.workers import serve
+
+    start(serve)

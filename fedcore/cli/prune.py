@@ -1,0 +1,41 @@
+"""The cache's old steps."""
+
+from __future__ import annotations
+
+import click
+
+from fedcore.errors import InputError
+
+
+@click.command()
+@click.option("--days", type=float, default=30.0, show_default=True, help="Delete what no run has used for so long.")
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
+@click.option("--store", help="A shared store's folder or URL; run.store by default.")
+def prune(days: float, dry_run: bool, store: str | None) -> None:
+    """Delete steps that no run has used for long, and their blobs.
+
+    A shared store loses the blobs that are older than that and that no run here has used since.
+    """
+    if not 0 <= days < float("inf"):
+        raise InputError(f"--days = {days!r}: must be a number from 0")
+    from fedcore.cli.project import enter_project
+
+    enter_project()
+    from fedcore.config.params import change, read
+    from fedcore.config.studies import run_section
+    from fedcore.pipeline import environment
+    from fedcore.pipeline.cache import journal
+    from fedcore.pipeline.cache.prune import prune
+    from fedcore.pipeline.cache.shared import SharedStore, open_store
+    from fedcore.pipeline.cache.store import Store
+
+    shared = open_store(run_section(change(read(), {} if store is None else {"run.store": store})).store)
+    pruned = {"": prune(environment.STEPS, Store(environment.BLOBS), days, dry_run)}
+    if isinstance(shared, SharedStore):
+        pruned[f" in {shared.place}"] = shared.prune(journal.blobs(), days, dry_run)
+    done = "would prune" if dry_run else "pruned"
+    for place, counts in pruned.items():
+        print(
+            f"{done} {counts.steps} steps and {counts.blobs} blobs not used for {days:g} days{place}, "
+            f"{counts.nbytes / 1e6:.1f} MB; blobs of {counts.left / 1e6:.1f} MB stay"
+        )

@@ -1,0 +1,35 @@
+"""Train, combine and evaluate."""
+
+from __future__ import annotations
+
+import click
+
+SETTINGS = """\b
+fedcore {name} study=dfl                             a study of studies/, all seeds of params.yaml
+fedcore {name} method=code_ot seed=0                 one method of a study, or any method by its name
+fedcore {name} federation.devices=8 training.epochs=5
+fedcore {name} data.name=table data.path=data/machines.csv data.label=fault data.device=machine
+
+studies=[a,b], seeds=[0,1] and methods=[a,b] name several. Without a study it takes the one for data of your own
+(data.name is table or image_folder), and otherwise the first one of run.studies."""
+
+
+@click.command(help=f"Train, combine and evaluate: every method of a study.\n\n{SETTINGS.format(name='run')}")
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+def run(settings: tuple[str, ...]) -> None:
+    from fedcore.cli.project import enter_project, flow, open_template
+
+    enter_project()
+    open_template()
+    from fedcore.config.request import ask, plan_jobs
+
+    request = ask([*settings])
+    _, jobs = plan_jobs(request)
+    if not request.prepared:
+        from fedcore.report.preview import show_own
+
+        request = request.with_preview(show_own(jobs))
+    from fedcore.pipeline.orchestration.session import prefect_server
+
+    with prefect_server():
+        flow("federate", "federate")(request)

@@ -1,0 +1,70 @@
+"""The last answers."""
+
+from __future__ import annotations
+
+import click
+
+from fedcore.pipeline.files import BRIEF, CLAIMS, PAGE, SUMMARY, TABLE
+
+
+@click.command()
+@click.option("--brief", is_flag=True, help="A line for each answer.")
+@click.option("--papers", is_flag=True, help="The index of the papers' figures and tables, in Markdown.")
+def show(brief: bool, papers: bool) -> None:
+    """Print the last answers of `dvc repro`, with their tables and claims."""
+    from fedcore.cli.project import enter_project
+
+    enter_project()
+    if papers:
+        show_papers()
+    elif brief:
+        show_brief()
+    else:
+        show_all()
+
+
+def show_brief() -> None:
+    """Print a line for each of the last answers. Imports little, as every `make run` ends with it."""
+    from pathlib import Path
+
+    path = Path("pipeline") / "compare" / BRIEF
+    if not path.is_file():
+        from fedcore.pipeline.run.outputs import require
+
+        require(path)
+    print(path.read_text(), end="")
+    print(f"page: results/{PAGE}   record: fedcore ui   in full: fedcore show")
+
+
+def show_all() -> None:
+    """Print answers, tables and claims; writes the summary first if it is missing, as in a fresh clone."""
+    import pandas as pd
+
+    from fedcore.config.params import read
+    from fedcore.config.studies import run_section
+    from fedcore.pipeline.run.outputs import PIPELINE, RESULTS, compare_stages, require, stage_folders
+    from fedcore.report import spreadsheet
+    from fedcore.report.terminal import print_answers, print_claims, print_summary
+    from fedcore.results.answer import answers
+
+    if not (RESULTS / SUMMARY).is_file():
+        require(*(folder / TABLE for folder in stage_folders()[0]))
+        compare_stages()
+    require(PIPELINE / "compare" / TABLE, PIPELINE / "compare" / CLAIMS)
+    ranks = dict.fromkeys(("rank", "test_rank", "shared_rank"), "Int64")
+    summary = spreadsheet.read(RESULTS / SUMMARY, dtype=ranks)
+    table = pd.read_parquet(PIPELINE / "compare" / TABLE)
+    controls = frozenset(summary["method"][summary["control"]])
+    print_answers(answers(table, controls, run_section(read()).matters))
+    print_summary(summary)
+    print_claims(spreadsheet.read(PIPELINE / "compare" / CLAIMS))
+    print(f"page: {RESULTS / PAGE}   record: fedcore ui")
+
+
+def show_papers() -> None:
+    """Print the index of the papers' figures and tables."""
+    from fedcore.config.papers import read_papers
+    from fedcore.config.params import read
+    from fedcore.report.papers import index
+
+    print(index(read_papers(read()["studies"])), end="")

@@ -1,0 +1,164 @@
+"""The folders to which flows and the stages of `dvc repro` write, and what they write there."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fedcore.config.papers import read_papers
+from fedcore.config.params import read
+from fedcore.config.request import Job
+from fedcore.config.settings import Setting
+from fedcore.config.studies import Run as RunSection
+from fedcore.config.studies import find_study, grid_points, run_section
+from fedcore.pipeline.cache.store import Store
+from fedcore.pipeline.files import BRIEF, CURVES, METRICS, PAGE
+from fedcore.pipeline.orchestration.artifacts import publish
+from fedcore.pipeline.record.result import Result, digest
+from fedcore.pipeline.record.writer import RecordWriter
+from fedcore.pipeline.run import comparison, partitions, run_method
+from fedcore.report.terminal import print_answers, print_claims, print_summary
+from fedcore.types import InputError
+
+PIPELINE = Path("pipeline")
+"""The outputs of the stages of `dvc repro`."""
+RESULTS = Path("results")
+"""The page and the summary of `dvc repro`, which contain seconds."""
+RUNS = Path("runs")
+"""Where runs by hand write, each to a folder of its own."""
+SECONDS = RUNS / "seconds"
+NO_SECONDS = {"wall": math.nan, "cpu": math.nan}
+"""Columns of a summary whose text should be the same in each run."""
+
+
+def data_folder(setting: Setting) -> Path:
+    return PIPELINE / "data" / setting.study / setting.dataset
+
+
+def partition_folder(setting: Setting, seed: int) -> Path:
+    return PIPELINE / "partition" / setting.study / setting.slug / f"seed-{seed}"
+
+
+def plan_settings() -> tuple[RunSection, list[Setting]]:
+    """Return params.yaml's section run, and the settings of its studies; raises InputError before anything is read."""
+    params = read()
+    section = run_section(params)
+    return section, [one for study in section.studies for one in grid_points(params, study, section.size, {})]
+
+
+def write_plan() -> None:
+    """Write all settings that a run of the studies uses, so that DVC runs a stage again if they change.
+
+    pipeline/plan/{data,partition,federate}/STUDY.json contain no titles, no claims, and no methods that the study does
+    not compare.
+    """
+    params = read()
+    section = run_section(params)
+    for name in section.studies:
+        points = grid_points(params, name, section.size, {})
+        show = find_study(params, name).show
+        settings = [asdict(point) | {"data": point.content} for point in points]
+        plans: dict[str, Any] = {
+            "data": {point.dataset: point.content for point in points},
+            "partition": {
+                "seeds": section.seeds, "points": {p.slug: [p.dataset, p.federation] for p in points},
+            },
+            "federate": {"size": section.size, "seeds": section.seeds, "show": show, "settings": settings},
+        }  # fmt: skip
+        for stage, plan in plans.items():
+            path = PIPELINE / "plan" / stage / f"{name}.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(plan, indent=1) + "\n")
+
+
+def write_stage(jobs: list[Job], results: Mapping[str, list[Result]], store: Store) -> None:
+    """Write the outputs of a stage of `dvc repro`, for the next stage and for DVC's commands."""
+    for job in jobs:
+        folder, seed = PIPELINE / "federate" / job.study / job.name, f"seed-{job.seed}"
+        run_method.save(results[job.name], folder)
+        run_method.save_pictures(store, results[job.name], folder)
+        run_method.save_schemas(store, results[job.name], folder)
+        metrics, curves = (PIPELINE / kind / job.study for kind in ("metrics", "curves"))
+        run_method.save_metrics(results[job.name], metrics / f"{seed}.json", curves / f"{seed}.csv")
+        run_method.save_seconds(results[job.name], SECONDS / job.name)
+
+
+def write_run(
+    params: Mapping[str, Any], jobs: list[Job], results: Mapping[str, list[Result]], answered: comparison.Answered,
+    store: Store, writer: RecordWriter, promote: bool,
+) -> None:  # fmt: skip
+    """Write, compare and print the results of a run outside of `dvc repro`, and propose models."""
+    everything = [result for job in jobs for result in results[job.name]]
+    folder = RUNS / digest(everything)
+    places = []
+    for job in jobs:
+        place = folder / job.name
+        places.append(place)
+        run_method.save(results[job.name], place)
+        run_method.save_metrics(results[job.name], place / METRICS, place / CURVES)
+        run_method.save_seconds(results[job.name], place)
+        run_method.save_pictures(store, results[job.name], place)
+        run_method.save_schemas(store, results[job.name], place)
+    pictures = []
+    for result in {(r.setting.study, r.setting.name): r for r in reversed(everything)}.values():
+        place = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"
+        partitions.save_partition(store, result.prepared, place)
+        pictures.append(place / "who.png")
+    made = comparison.compare(params, places, places, pictures, read_papers(params["studies"]), answered)
+    comparison.write(made, folder, folder)
+    comparison.describe(made, {job.study: job.size for job in jobs}, writer, folder / PAGE)
+    writer.propose(comparison.proposals(places, made.answers), promote)
+    print_summary(made.summary)
+    print_claims(made.claims)
+    print(f"page: {folder / PAGE}   record: fedcore ui")
+
+
+def report(
+    params: Mapping[str, Any], jobs: list[Job], results: Mapping[str, list[Result]], store: Store,
+    writer: RecordWriter, prepared: bool, promote: bool,
+) -> None:  # fmt: skip
+    """Answer what the results say, print it, leave it on Prefect's page, and write all outputs of a run."""
+    everything = [result for job in jobs for result in results[job.name]]
+    answered = comparison.answer_results(params, everything)
+    for study, text in comparison.notes(answered.summary.assign(**NO_SECONDS), answered.answers).items():
+        publish(study, text)
+    print_answers(answered.answers)
+    if prepared:
+        write_stage(jobs, results, store)
+    else:
+        write_run(params, jobs, results, answered, store, writer, promote)
+
+
+def stage_folders() -> tuple[list[Path], list[Path], list[Path]]:
+    """Return the folders of results and of seconds, and the pictures of partitions, for the studies of the run."""
+    params = read()
+    run = run_section(params)
+    names = [(study, f"{study}-{seed}") for study in run.studies for seed in run.seeds]
+    divisions = [
+        partition_folder(point, run.seeds[0]) / "who.png"
+        for study in run.studies
+        for point in grid_points(params, study, run.size, {})
+    ]
+    return [PIPELINE / "federate" / study / name for study, name in names], [SECONDS / n for _, n in names], divisions
+
+
+def compare_stages() -> comparison.Comparison:
+    """Compare the results of the stages of `dvc repro`, and write the comparison."""
+    params = read()
+    made = comparison.compare(params, *stage_folders(), read_papers(params["studies"]))
+    comparison.write(made, PIPELINE / "compare", RESULTS)
+    return made
+
+
+def require(*outputs: Path) -> None:
+    """Refuse to show what `dvc repro` has not made; says where the answers of runs by hand are, if there are any."""
+    for missing in (path for path in outputs if not path.is_file()):
+        by_hand = sorted(RUNS.glob(f"*/{BRIEF}"), key=lambda path: path.stat().st_mtime)
+        more = (
+            f"; runs by hand have their answers in {RUNS}/*/{BRIEF}, the last one in {by_hand[-1]}" if by_hand else ""
+        )
+        raise InputError(f"{missing}: no such file; make it with: dvc repro{more}")

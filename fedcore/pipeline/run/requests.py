@@ -1,0 +1,160 @@
+"""A request on its way through a flow: its jobs, what computes them, the settings that are ready, and the results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from prefect import Task, runtime
+
+from fedcore.config.papers import read_papers
+from fedcore.config.params import change, read
+from fedcore.config.request import Job, Request, plan_jobs
+from fedcore.config.settings import MethodSettings, Setting
+from fedcore.config.studies import run_section, title_for
+from fedcore.core.rounds import require_devices
+from fedcore.pipeline.cache.shared import open_store
+from fedcore.pipeline.cache.store import Ref
+from fedcore.pipeline.orchestration.engine import choose_engine
+from fedcore.pipeline.orchestration.session import Session, console, open_session
+from fedcore.pipeline.record.result import PreparedData, Result
+from fedcore.pipeline.record.writer import RecordWriter
+from fedcore.pipeline.run import outputs, partitions, run_method
+from fedcore.types import Federation, InputError
+
+
+@dataclass(frozen=True)
+class ReadySetting:
+    """A job's setting whose data are read and divided. setting: without the methods that these data refuse."""
+
+    job: Job
+    setting: Setting
+    data: PreparedData
+    federation: Federation
+
+
+class Run:
+    """One run of a request.
+
+    results: for each job those of its methods, in order. refusals: the rows that were left out, which are named once.
+    """
+
+    def __init__(
+        self, request: Request, params: dict[str, Any], jobs: list[Job], session: Session, writer: RecordWriter
+    ) -> None:
+        self.request = request
+        self.params = params
+        self.jobs = jobs
+        self.papers = read_papers(params["studies"])
+        self.session = session
+        self.writer = writer
+        self.results: dict[str, list[Result]] = {job.name: [] for job in jobs}
+        self._datasets: dict[str, Ref] = {}
+        self._refusals: set[tuple[str, str]] = set()
+
+    def prepare(self) -> list[ReadySetting]:
+        """Read all data, divide them and build all methods, so that bad input is reported before any training."""
+        ready = [self._prepare(job, setting) for job in self.jobs for setting in job.settings]
+        self.session.expect_steps(sum(run_method.count_all_steps(one.setting, one.federation) for one in ready))
+        return ready
+
+    def _prepare(self, job: Job, setting: Setting) -> ReadySetting:
+        data = self._stage_outputs(job, setting) if self.request.prepared else self._divide(job, setting)
+        federation = partitions.build_federation(self.session.steps, setting, data)
+        accepted, sizes = [], run_method.count_examples(self.session.store, data)
+        for method in setting.methods:
+            try:
+                require_devices(method.build(federation.public.nets, sizes), federation)
+            except InputError as refused:
+                self.leave_out(job, method, refused)
+            else:
+                accepted.append(method)
+        return ReadySetting(job, replace(setting, methods=tuple(accepted)), data, federation)
+
+    def _divide(self, job: Job, setting: Setting) -> PreparedData:
+        """Read the data, once in a run, and divide them among devices; what a preview has done is not done again."""
+        source, preview = setting.source, self.request.preview
+        if source not in self._datasets:
+            self._datasets[source] = partitions.read_dataset(
+                self.session.store, setting.data, preview.datasets.pop(source, None)
+            )
+        divided = preview.partitions.pop((source, setting.division, job.seed), None)
+        dataset = self._datasets[source]
+        made = partitions.divide_dataset(self.session.steps, dataset, setting.federation, job.seed, divided)
+        return PreparedData(dataset, made)
+
+    def _stage_outputs(self, job: Job, setting: Setting) -> PreparedData:
+        """Import the outputs of the earlier stages of `dvc repro`."""
+        dataset = partitions.import_dataset(self.session.store, outputs.data_folder(setting))
+        folder = outputs.partition_folder(setting, job.seed)
+        return PreparedData(dataset, partitions.import_partition(self.session.store, folder))
+
+    def run_method(self, ready: ReadySetting, method: MethodSettings) -> Result | None:
+        """Run a method on a setting, round after round in cached steps; None if an optional row refuses the data."""
+        job, setting = ready.job, ready.setting
+        try:
+            return run_method.run_method(
+                self.session, setting, ready.data, ready.federation, method, job.seed, job.size, setting.every, job.show
+            )
+        except InputError as refused:
+            self.leave_out(job, method, refused)
+            return None
+
+    def leave_out(self, job: Job, method: MethodSettings, refused: InputError) -> None:
+        """Print once why a row is left out; raises the error again if the study needs all of its rows."""
+        if not job.optional:
+            raise refused
+        if (job.study, method.label) not in self._refusals:
+            self._refusals.add((job.study, method.label))
+            reason = str(refused).removeprefix(f"{method.label}: ").removesuffix(f" (row {method.label})")
+            self.session.print_line(f"  {method.label} is left out: {reason}")
+
+    def record(self, ready: ReadySetting, result: Result) -> None:
+        """Keep a result, write it to the record, and print it in a line."""
+        computed = any(not step.cached for step in result.steps)
+        title = title_for(ready.job.title, [len(ready.federation.devices)])
+        self.writer.save(self.session.store, result, title, computed)
+        self.results[ready.job.name].append(result)
+        # `dvc repro` ends each study with its answer; the page has every row.
+        self.session.print_line(run_method.summary_line(result), terminal=not self.request.prepared)
+
+
+@contextmanager
+def open_record() -> Iterator[RecordWriter]:
+    """Open the record; at the end, print which models were proposed or promoted."""
+    with RecordWriter() as writer:
+        yield writer
+    for line in writer.proposed:
+        print(line)
+
+
+@contextmanager
+def open_run(request: Request, tasks: Mapping[str, Task[..., Any]], writer: RecordWriter) -> Iterator[Run]:
+    """Open a run of a request: its store, the engine that computes its steps, and its session.
+
+    tasks: the Prefect tasks of the steps, by their words. Raises InputError for a study without any result.
+    """
+    params, jobs = plan_jobs(request)
+    section = run_section(params)
+    store = open_store(section.store)
+    engine = choose_engine(section, [setting for job in jobs for setting in job.settings], store, console.print)
+    with open_session("federate", store, engine, section.accelerator, writer.warm_up, tasks) as session:
+        run = Run(request, params, jobs, session, writer)
+        yield run
+        for job in jobs:
+            if not run.results[job.name]:
+                raise InputError(f"study {job.study}: no method allows these data; the reasons are above")
+        session.print_line(run_method.tally(session.steps.done), terminal=not request.prepared)
+
+
+def name_run() -> str:
+    """Return a flow run's name: its studies, size and seeds."""
+    request = Request.model_validate(runtime.flow_run.parameters["request"])
+    section = run_section(change(read(), {k: v for k, v in request.changes.items() if k.startswith("run.")}))
+    seeds = sorted(request.seeds or section.seeds)
+    whole = seeds == list(range(seeds[0], seeds[-1] + 1))
+    shown = f"{seeds[0]} to {seeds[-1]}" if whole and len(seeds) > 2 else ", ".join(map(str, seeds))
+    studies = " + ".join(request.studies or section.studies)
+    return f"{studies}, {request.size or section.size}, seed{'s' * (len(seeds) > 1)} {shown}"
