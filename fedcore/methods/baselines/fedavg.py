@@ -60,12 +60,18 @@ def fedavg(
 ) -> Method:
     """Build FedAvg.
 
-    rounds: communication rounds. fraction: share of devices per round. weights: "size" (by training examples) or
-    "even". sends: a device's "model", or its "change", what training added to the model that it was sent: equal but for
-    rounding, and as many bytes. Methods that send changes (DFL) are compared with the latter, bit by bit. aggregator:
-    its fields `mixing` and `outliers` are settings themselves: what takes the mean's place to withstand hostile
-    devices, see :class:`fedcore.core.aggregation.Aggregator`. sums: "masked", the server sees the sum of all models
-    alone (:mod:`fedcore.core.secure_sum`), in 8 bytes a number; it takes every device in every round.
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+        weights: of the mean, "size" (training examples) or "even".
+        sends: what a device sends, its "model", or its "change", what training added to the model that it was sent:
+            equal but for rounding, and as many bytes. Methods that send changes (DFL) equal the latter bit by bit.
+        aggregator: how the server combines what devices send.
+        sums: "plain", or "masked": the server sees the sum of all models alone (:mod:`fedcore.core.secure_sum`), in 8
+            bytes a number, of every device in every round.
+
+    Raises:
+        InputError: for masked sums with a fraction, changes or another aggregator than the mean.
     """
     require_equal(nets)
     if sums == "masked":

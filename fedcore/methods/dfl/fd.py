@@ -64,8 +64,12 @@ def fd(
 ) -> Method:
     """Build FD.
 
-    rounds, fraction: as in fedavg. gamma: weight of the soft targets in CE(y) + gamma CE(soft target); 0 is local
-    training. If `fraction` is below 1, all devices start from one model, which is sent until a device has taken part.
+    If `fraction` is below 1, all devices start from one model, which is sent until a device has taken part.
+
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+        gamma: weight of the soft targets in CE(y) + gamma CE(soft target), from 0; 0 is local training.
     """
     if fraction < 1:
         require_equal(nets)

@@ -131,14 +131,24 @@ def fedgen(
     weight_decay: Amount = 0.01,
     diversity: Amount = 1.0,
 ) -> Method:
-    """Build FedGen. In brackets the values that the authors' code has for MNIST.
+    """Build FedGen. Defaults, but for the rounds, are those of the authors' code for MNIST.
 
-    rounds, fraction: as in fedavg. alpha (10): weight of the generated examples' loss, for as many of them as a
-    minibatch has; 0 is fedavg. decay (.98): its factor per round, and of the generator's learning rate. generated (32):
-    generated examples per step of a device; their loss is weighted by generated / training.batch. noise (32), hidden
-    (256): the generator's noise numbers and hidden units (CIFAR: 64, 512). steps (50), batch (32), lr (3e-4),
-    weight_decay (1e-2): of the generator's training in a round, by Adam. diversity (1): weight of exp(-mean over pairs
-    of |z - z'| |eps - eps'|^2), means over their numbers.
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+        alpha: weight of the generated examples' loss, for as many of them as a minibatch has, from 0; 0 is fedavg.
+        decay: factor of alpha and of the generator's learning rate per round, above 0, at most 1.
+        generated: generated examples per step of a device; their loss is weighted by generated / training.batch.
+        noise: random numbers that the generator gets, from 1 (their code for CIFAR: 64).
+        hidden: hidden units of the generator, from 1 (their code for CIFAR: 512).
+        steps: minibatches of the generator's training in a round, by Adam, from 1.
+        batch: labels in each of them, from 1.
+        lr: learning rate of the generator, above 0.
+        weight_decay: of the generator's training, from 0.
+        diversity: weight of exp(-mean over pairs of |z - z'| |eps - eps'|^2), means over their numbers, from 0.
+
+    Raises:
+        InputError: for a net whose last layer is not linear.
     """
     require_equal(nets)
     weight, bias = classifier(next(iter(nets.values())))

@@ -44,7 +44,14 @@ def label_smoothing(
     ratio: Kind = "threshold",
     threshold: Share = 0.6,
 ) -> Method:
-    """Build the control. rounds, fraction: as in fedavg. ratio, threshold: as in dfl; threshold 1 is fedavg."""
+    """Build the control.
+
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+        ratio: how rho changes from round to round, as for `dfl`: "threshold", "dynamic" or "fixed".
+        threshold: T, from 0 to 1; with 1 this is fedavg.
+    """
     require_equal(nets)
     require_cross_entropy("label_smoothing", training)
     rho = distillation.ratio(ratio, threshold, rounds)

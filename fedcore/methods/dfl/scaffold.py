@@ -50,9 +50,15 @@ from fedcore.types import (
 def scaffold(
     *, nets: Mapping[str, Net], training: Training, common: bool, rounds: Count = 10, fraction: Fraction = 1.0
 ) -> Method:
-    """Build SCAFFOLD. rounds, fraction: as in fedavg. Models are averaged evenly, as in the paper.
+    """Build SCAFFOLD. Models are averaged evenly, as in the paper.
 
-    Only plain SGD: option II takes the mean gradient from how far the model moved, which a momentum or Adam changes.
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+
+    Raises:
+        InputError: for an optimiser other than plain SGD: option II takes the mean gradient from how far the model
+            moved, which a momentum or Adam changes.
     """
     require_equal(nets)
     if training.optimiser != "sgd" or training.momentum:

@@ -25,9 +25,15 @@ def ditto(
     strength: Amount = 0.01,
     aggregator: Aggregator = MEAN,
 ) -> Method:
-    """Build Ditto. rounds, fraction, aggregator: as in fedavg. strength: lambda; 0 is local training.
+    """Build Ditto.
 
     Both models are trained in each round as `training` says, on the same minibatches: twice FedAvg's work.
+
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+        strength: lambda, which holds the personal model near the global one, from 0; 0 is local training.
+        aggregator: how the server combines what devices send.
     """
     require_equal(nets)
     stage = Stage(

@@ -87,11 +87,23 @@ def fedasa(
 ) -> Method:
     """Build FedASA. All devices take part in every round.
 
-    rounds: T. alignment_rounds: t_0, the first of them. auxiliary: L, cells of the auxiliary model; None: as many as
-    the devices' nets have. auxiliary_init: where its training starts. target: the accuracy near which it ends; None:
-    only after `steps` minibatches, which it never exceeds. held_out: share of the server's examples that measure the
-    accuracy. cell: l, 0 to L; None: L // 2. distance: how features are compared. budget: C_k. personal_lr: eta_h;
-    None: training's rate, which is eta_g. aggregator: as in fedavg.
+    Args:
+        rounds: T, communication rounds, from 1.
+        alignment_rounds: t_0, the first of them, in which depths are found, from 1.
+        auxiliary: L, cells of the auxiliary model; None: as many as the devices' nets have.
+        auxiliary_init: where its training starts: "own", from weights of its own, or "devices", from their common ones.
+        target: accuracy near which its training ends, from 0 to 1 (Sections III-B and V-A); None: after `steps` alone.
+        steps: minibatches that its training never exceeds, from 1.
+        held_out: share of the server's examples that measure its accuracy, above 0 and below 1.
+        cell: l, the auxiliary cell that is compared, from 0 to L; None: L // 2.
+        distance: how features are compared in (8): "printed", as they are, or "unit_norm", each scaled to norm 1.
+        budget: C_k, the most bytes that a device may send in a round; a number for all, or one for each in the devices'
+            order or by name; None: no limit.
+        personal_lr: eta_h, learning rate of the personal part, above 0; None: training's, which is eta_g.
+        aggregator: how the server combines what devices send.
+
+    Raises:
+        InputError: for a net whose cells cannot be compared, and a budget below the size of the stem.
     """
     require_equal(nets)
     net = next(iter(nets.values()))

@@ -25,7 +25,13 @@ def fedper(
 ) -> Method:
     """Build FedPer. All devices take part in every round.
 
-    personal_lr: of the last layer; None: training's. aggregator: as in fedavg.
+    Args:
+        rounds: communication rounds, from 1.
+        personal_lr: learning rate of the last layer, above 0; None: training's.
+        aggregator: how the server combines what devices send.
+
+    Raises:
+        InputError: for a net of one layer.
     """
     require_equal(nets)
     if any(len(layers(net)) < 2 for net in nets.values()):

@@ -71,16 +71,26 @@ def analytic(
     epsilon: Positive | None = None,
     delta: Chance = 1e-5,
 ) -> Method:
-    """Build the method.
+    """Build the ridge regression.
 
-    features: F, width of the random layer. reg: lambda relative to the mean of G's diagonal. None: the server chooses
-    it by generalised cross-validation (:func:`fedcore.methods.one_shot.closed_form.cross_validated`), since a small one
-    is at its worst where there are about as many examples as features; with a rank or a clip, whose sums do not allow
-    it, REG. rank: devices send the r largest axes of G and the rest of its diagonal, and need at least r examples;
-    None: G itself. precision: of the numbers that devices send; float32 halves them. sums: "plain", or "masked", of
-    which the server sees no device's part. clip: longest phi of an example; longer ones are shortened. epsilon, delta:
-    devices add noise, with which the sums are (epsilon, delta)-differentially private with respect to an example; None:
-    no noise. With masked sums each adds the share that makes their total private, and trusts the others to do so.
+    Args:
+        features: F, width of the random layer, from 1 to 20,000.
+        reg: lambda relative to the mean of G's diagonal, from 0. None: the server chooses it by generalised
+            cross-validation (:func:`fedcore.methods.one_shot.closed_form.cross_validated`), since a small one is at its
+            worst where there are about as many examples as features; with a rank or a clip, whose sums do not allow it,
+            1e-4.
+        rank: r, largest axes of G that devices send, with the rest of its diagonal; they need at least r examples.
+            None: they send G itself.
+        precision: of the numbers that devices send, "float64", or "float32", half the bytes.
+        sums: "plain", or "masked", of which the server sees no device's part.
+        clip: longest phi of an example, above 0; longer ones are shortened. None: as they are.
+        epsilon: devices add noise, with which the sums are (epsilon, delta)-differentially private with respect to an
+            example, above 0; None: no noise. With masked sums each adds the share that makes their total private, and
+            trusts the others to do so.
+        delta: of differential privacy, above 0 and below 1.
+
+    Raises:
+        InputError: for settings that exclude one another: a rank with masked or noised sums, noise without a clip.
     """
     _check(features, rank, sums, clip, epsilon)
     if reg is None and (rank is not None or clip is not None):

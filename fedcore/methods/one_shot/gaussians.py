@@ -36,9 +36,14 @@ ALL = -1
 class Sketches:
     """Settings of the Gaussians and of the net that learns from them.
 
-    rank: most principal directions of a class. minimum: least examples of a class on a device of which it tells.
-    draws: drawn examples, shared among classes by counts of labels. hard: the share of the label in a draw's target,
-    the ensemble has the rest. epochs, batch, lr: of the net's training, by Adam with a cosine schedule.
+    Args:
+        rank: most principal directions of a class, from 1.
+        minimum: fewest examples of a class for which a device sends a Gaussian, from 2.
+        draws: drawn examples, shared among classes by counts of labels, from 1.
+        hard: share of the label in a draw's target, from 0 to 1; the ensemble's answer has the rest.
+        epochs: of the net's training, by Adam with a cosine schedule, from 1.
+        batch: draws in a minibatch of it, from 1.
+        lr: its learning rate, above 0.
     """
 
     rank: Count = 15

@@ -68,9 +68,13 @@ def pleas(
 ) -> Method:
     """Build the merge by permutations and least squares.
 
-    align: "exact" first brings every model's units into the order of those of the device with the most examples, which
-    models that do not start from a common one need; "none" leaves them, and then no model is ever sent. damping: lambda
-    relative to the mean of the diagonal.
+    Args:
+        align: "exact" first brings every model's units into the order of those of the device with the most examples,
+            which models that do not start from a common one need; "none" leaves them, and no model is ever sent.
+        damping: lambda relative to the mean of the diagonal, from 0.
+
+    Raises:
+        InputError: for models that neither start from a common one nor are aligned.
     """
     require_equal(nets)
     if align == "none" and not common:

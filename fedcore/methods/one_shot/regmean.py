@@ -81,10 +81,16 @@ def regmean(
 ) -> Method:
     """Build RegMean.
 
-    share: factor of the entries of G beside its diagonal, 0.9 in the paper; 0 weights each input by itself. damping:
-    multiple of the identity that is added to each G, relative to the mean of its diagonal. align: "exact" first brings
-    every model's units into the order of those of the device with the most examples, which models that do not start
-    from a common one need; "none" leaves them. repair: the merged net's hidden units are rescaled, see above.
+    Args:
+        share: factor of the entries of G beside its diagonal, from 0 to 1, .9 in the paper; 0 weights each input by
+            itself.
+        damping: multiple of the identity that is added to each G, relative to the mean of its diagonal, from 0.
+        align: "exact" first brings every model's units into the order of those of the device with the most examples,
+            which models that do not start from a common one need; "none" leaves them.
+        repair: whether the merged net's hidden units are rescaled (REPAIR).
+
+    Raises:
+        InputError: for models that neither start from a common one nor are aligned.
     """
     require_equal(nets)
     if align == "none" and not common:

@@ -58,9 +58,11 @@ def stack(
     examples: Examples = "training",
     reg: Positive = 1e-3,
 ) -> Method:
-    """Build stacking. examples: whose sums devices send. reg: lambda as a factor of the mean diagonal of G.
+    """Build stacking. Devices' nets may differ; the head then sees log-probabilities in place of logits.
 
-    Devices' nets may differ; the head then sees log-probabilities in place of logits.
+    Args:
+        examples: whose sums devices send, "training" or "validation".
+        reg: lambda as a factor of the mean diagonal of G, above 0.
     """
     kinds = kinds_of(nets)
     stages = (

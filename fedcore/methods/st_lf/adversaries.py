@@ -84,10 +84,17 @@ ATTENTION, GAPS = "attention", "gaps/"
 class Alignment:
     """Settings of the adversarial alignment.
 
-    start: of a source's copy. steps, batch, lr: of SGD, in each turn and for each copy. weight: of the loss that
-    confuses identifiers, relative to the sources' cross-entropy. shown: the maximum number of features that a device
-    sends at a time, and that a target clusters. sharpness: factor of the gains in dynamic attention; 0 is even.
-    hidden, identifier_steps, identifier_lr: an identifier's hidden units, and its SGD after each turn.
+    Args:
+        start: where a source's copy starts in a turn: "own", from its last state, or "target", from the target's model.
+        steps: steps of SGD in each turn and for each copy, from 1.
+        batch: examples in a minibatch, from 1.
+        lr: learning rate, above 0.
+        weight: of the loss that confuses identifiers, relative to the sources' cross-entropy, from 0.
+        shown: most features that a device sends at a time, and that a target clusters, from 1.
+        sharpness: factor of the gains in dynamic attention, from 0; 0 is even.
+        hidden: hidden units of an identifier, from 1.
+        identifier_steps: steps of an identifier's SGD after each turn, from 1.
+        identifier_lr: its learning rate, above 0.
     """
 
     start: Start = "own"

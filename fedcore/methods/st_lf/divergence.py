@@ -39,10 +39,14 @@ SCORING_BATCH = 256
 
 @dataclass(frozen=True)
 class Divergence:
-    """Settings of a pair's training.
+    """Settings of the training of a pair's classifier (Algorithm 1).
 
-    pair_rounds: tau, number of averages. pair_iterations: T, steps of SGD between two averages. pair_batch, pair_lr:
-    batch size and learning rate of SGD. held_out: fraction of each device's examples held out to measure the error.
+    Args:
+        pair_rounds: tau, number of averages, from 1.
+        pair_iterations: T, steps of SGD between two averages, from 1.
+        pair_batch: examples in a minibatch, from 1.
+        pair_lr: learning rate, above 0.
+        held_out: share of each device's examples that measure the error, above 0 and below 1.
     """
 
     pair_rounds: Count = 50

@@ -1,7 +1,7 @@
 """One step of Algorithm 2 as a convex program, (50): every chi but the slack is eliminated.
 
 cone   exponential cones as sparse matrices for Clarabel, without a modelling layer, for any N
-log    log-sum-exp in CVXPY, as the paper solves it; for up to some twenty devices
+log    log-sum-exp in CVXPY, as the paper solves it; slower, for up to some ten devices
 """
 
 from __future__ import annotations

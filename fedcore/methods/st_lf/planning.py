@@ -78,7 +78,7 @@ class BoundSettings:
     """Settings of the bounds S and T (`fedcore.methods.st_lf.bound`), and of the objective (11) that they enter.
 
     Args:
-        constants: of the bounds, "assumed" or "printed", see `fedcore.methods.st_lf.bound`.
+        constants: of the bounds, "assumed", "decimal" or "printed", see `fedcore.methods.st_lf.bound`.
         delta: probability that a bound fails, above 0 and below 1.
         unlabelled: empirical error (3) of a device without labels, from 0: 1 as printed; the default keeps it from
             being a source, as in the paper's figures.
@@ -106,7 +106,7 @@ class LinkCosts:
         rates: range of the links' rates, bits per second (Section V).
         bits: size of a model, bits.
         costs: matrix in place of the three above, rows of senders and columns of receivers in the order of the devices'
-            names, from 0 in any unit; null: energies are drawn.
+            names, from 0 in any unit; None: energies are drawn.
     """
 
     powers: Range = POWERS

@@ -1,7 +1,7 @@
 r"""Solvers of (P): the paper's, the paper's with repaired links, and an exact one.
 
 successive   Algorithm 2: geometric programs, each around the previous solution, until convergence; then rounding
-cvxpy        the same, with every program posed in CVXPY, as in the paper; takes up to twice the time
+cvxpy        the same, with every program posed in CVXPY, as in the paper; takes two to five times as long
 repaired     its sources, with the best source for every target
 exact        the optimum, as a facility-location program
 
@@ -43,7 +43,7 @@ class SolverSettings:
     """Settings of the solver of (P).
 
     Args:
-        solver: "successive" is Algorithm 2; "cvxpy" the same by CVXPY, as in the paper, for up to some twenty devices;
+        solver: "successive" is Algorithm 2; "cvxpy" the same by CVXPY, as in the paper, for up to some ten devices;
             "repaired" gives its targets their best sources; "exact" is the optimum. The last two link one source to
             each target.
         tol: the change of every psi and alpha at which Algorithm 2 has converged, above 0.

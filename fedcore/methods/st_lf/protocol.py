@@ -70,7 +70,7 @@ class Pretraining:
     Args:
         pretrain: rounds of averaging, in which devices with labels train; from 0.
         pretrain_epochs: epochs of a round, from 1.
-        pretrain_steps: minibatches of a round on every device, in place of epochs; null: epochs count.
+        pretrain_steps: minibatches of a round on every device, in place of epochs; None: epochs count.
     """
 
     pretrain: Depth = 0
