@@ -2,8 +2,8 @@
 
 Figs. 4, 5 and 6 from (P) alone, no device and no training: ten equal devices, the first five labelled, as in
 `tests/methods/st_lf/test_programs.py`, which asserts what is seen. Figs. 4 and 5 need T = d and phi_E = 0; with T as in
-(18), which Fig. 6 has, a labelled device is a source whatever its error. Figs. 6, 8 and 9 from the committed results of the
-studies st_lf_fig6 and st_lf_table1, with the values of papers/st_lf.yaml beside them. Writes
+(18), which Fig. 6 has, a labelled device is a source whatever its error. Figs. 6, 8 and 9 from the committed results of
+the studies st_lf_fig6 and st_lf_table1, with the values of papers/st_lf.yaml beside them. Writes
 docs/pictures/stlf-fig4.png, ...
 """
 
