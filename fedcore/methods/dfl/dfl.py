@@ -48,7 +48,6 @@ from fedcore.types import (
     Stage,
     StepId,
     Update,
-    step_word,
 )
 
 __all__ = ["dfl", "dfl_diagonal"]
@@ -133,15 +132,15 @@ def _build(
     rho = distillation.ratio(soft.ratio, soft.threshold, rounds)
     stage = Stage(
         partial(train_and_show, training=training, rho=rho, temperature=soft.temperature, targets=targets),
-        partial(combine, rho=rho, temperature=soft.temperature, weighting=soft.weighting),
+        partial(average_with_targets, rho=rho, temperature=soft.temperature, weighting=soft.weighting),
         rounds,
         fraction,
         sends="change",
     )
-    return Method(begin, (stage,), received_model, figures=distillation.FIGURES)
+    return Method(begin_with_targets, (stage,), received_model, figures=distillation.FIGURES)
 
 
-def begin(public: Public, seed: int) -> tuple[Params, Mapping[str, Message]]:
+def begin_with_targets(public: Public, seed: int) -> tuple[Params, Mapping[str, Message]]:
     """Initialise the model and the soft targets (Algorithm 1, line 1), which are not sent yet."""
     server, messages = begin_with_memory(public, seed)
     return server | {SOFT: distillation.initial_targets(public.classes)}, messages
@@ -174,8 +173,7 @@ def train_and_show(
     return moments, update
 
 
-@step_word("average")
-def combine(
+def average_with_targets(
     server: Params,
     updates: Mapping[str, Update],
     round_info: RoundInfo,
@@ -191,5 +189,5 @@ def combine(
     sent = list(updates.values())
     model = apply_changes(server, [update.params for update in sent], by_size([update.size for update in sent]))
     table = update_targets(server[SOFT], sent, weighting)
-    report = distillation.report(table, temperature, rho=rho.at(round_info.round))
+    report = distillation.report_targets(table, temperature, rho=rho.at(round_info.round))
     return to_memory(model) | {SOFT: table}, to_everyone(round_info.names, Message(model, {SOFT: table})), report

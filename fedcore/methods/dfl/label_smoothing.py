@@ -55,7 +55,9 @@ def label_smoothing(
     require_equal(nets)
     require_cross_entropy("label_smoothing", training)
     rho = distillation.ratio(ratio, threshold, rounds)
-    stage = Stage(partial(train_smoothed, training=training, rho=rho), partial(average, rho=rho), rounds, fraction)
+    stage = Stage(
+        partial(train_smoothed, training=training, rho=rho), partial(average_and_report, rho=rho), rounds, fraction
+    )
     return Method(partial(initial_messages, common=common), (stage,), received_model)
 
 
@@ -69,7 +71,7 @@ def train_smoothed(
     return moments, Update(flat.params(), size=len(device.data.train))
 
 
-def average(
+def average_and_report(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, rho: Ratio
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Average the models by examples; report rho."""

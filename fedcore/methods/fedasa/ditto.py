@@ -12,7 +12,7 @@ from fedcore.nets import require_equal
 from fedcore.types import Amount, Count, Device, Fraction, Message, Method, Model, Net, Params, Stage, StepId, Update
 
 GLOBAL = "global/"
-"""Prefix of the leaves in a device's memory that hold the moments of the global model's optimiser."""
+"""Prefix of the entries in a device's memory that hold the moments of the global model's optimiser."""
 
 
 def ditto(
@@ -59,4 +59,4 @@ def train_both(
 
 def personal(memory: Params, message: Message) -> Model:
     """Run the personal model; before a device's first round, the global one."""
-    return Model(({leaf: memory.get(leaf, x) for leaf, x in message.params.items()},))
+    return Model(({name: memory.get(name, x) for name, x in message.params.items()},))

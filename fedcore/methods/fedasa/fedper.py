@@ -46,5 +46,5 @@ def train_base(
     memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, personal_lr: float | None
 ) -> tuple[Params, Update]:
     """Train all layers and send all except the last."""
-    base = [leaf for layer in [*layers(device.net).values()][:-1] for leaf in layer]
+    base = [name for layer in [*layers(device.net).values()][:-1] for name in layer]
     return train_shared(memory, message, device, step_id, shared=base, training=training, personal_lr=personal_lr)

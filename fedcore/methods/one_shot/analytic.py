@@ -47,11 +47,11 @@ from fedcore.types import (
 )
 
 PLAN = "plan"
-"""The leaf of a message that every device starts from: the run's seed, the numbers of an example and the classes, (3,)
+"""The entry of a message that every device starts from: the run's seed, the numbers of an example and the classes, (3,)
 int64."""
 
 GRAM, TARGETS, AXES, RESIDUAL = "gram", "targets", "axes", "residual"
-"""Leaves of an update: G's upper triangle, B (F + 1, K), or in place of G its sketch (F + 1, r) and (F + 1,)."""
+"""Entries of an update: G's upper triangle, B (F + 1, K), or in place of G its sketch (F + 1, r) and (F + 1,)."""
 
 REG = 1e-4
 
@@ -105,7 +105,9 @@ def analytic(
     spread = 3 * noise * math.sqrt(len(nets) * (features + 1))
     stage = Stage(local, partial(fit_output, features=features, reg=reg, spread=spread))
     shift = reg is None or reg + spread > 0
-    return Method(begin, (stage,), deploy, check=partial(check_sizes, features=features, rank=rank, shift=shift))
+    return Method(
+        begin_with_plan, (stage,), deploy_output, check=partial(check_sizes, features=features, rank=rank, shift=shift)
+    )
 
 
 def _check(features: int, rank: int | None, sums: str, clip: float | None, epsilon: float | None) -> None:
@@ -152,7 +154,7 @@ def noise_of(epsilon: float | None, delta: float, clip: float | None, devices: i
     return gaussian_noise(epsilon, delta, math.sqrt(clip**4 + clip**2)) / math.sqrt(devices)
 
 
-def begin(public: Public, seed: int) -> tuple[Params, Mapping[str, Message]]:
+def begin_with_plan(public: Public, seed: int) -> tuple[Params, Mapping[str, Message]]:
     """Tell every device the seed, the numbers of an example and the classes."""
     plan = {PLAN: torch.tensor([seed, public.test.x.shape[1:].numel(), public.classes])}
     return plan, dict.fromkeys(public.names, Message(extra=plan))
@@ -182,19 +184,19 @@ def send_sums(
     require_rank(rank, device.name, len(data))
     gram, targets = add_examples(data, closed.random_weights(inputs, features, seed), classes, clip)
     if rank is None:
-        leaves = {GRAM: closed.triangle(gram), TARGETS: targets}
+        sent = {GRAM: closed.triangle(gram), TARGETS: targets}
     else:
-        leaves = {**dict(zip((AXES, RESIDUAL), closed.sketch(gram, rank), strict=True)), TARGETS: targets}
+        sent = {**dict(zip((AXES, RESIDUAL), closed.sketch(gram, rank), strict=True)), TARGETS: targets}
     if noise:
         draws = step_id.generator("noise")
-        for name, leaf in leaves.items():
-            leaves[name] = leaf + noise * torch.randn(leaf.shape, dtype=leaf.dtype, generator=draws)
-    for name, leaf in leaves.items():
+        for name, tensor in sent.items():
+            sent[name] = tensor + noise * torch.randn(tensor.shape, dtype=tensor.dtype, generator=draws)
+    for name, tensor in sent.items():
         if partners:
-            leaves[name] = mask(to_integers(leaf, device.name, len(partners)), name, device.name, partners, seed)
+            sent[name] = mask(to_integers(tensor, device.name, len(partners)), name, device.name, partners, seed)
         else:
-            leaves[name] = leaf.to(getattr(torch, precision))
-    return {}, Update(extra=leaves)
+            sent[name] = tensor.to(getattr(torch, precision))
+    return {}, Update(extra=sent)
 
 
 def add_examples(data: Data, weights: Tensor, classes: int, clip: float | None) -> tuple[Tensor, Tensor]:
@@ -241,29 +243,29 @@ def fit_output(
     return server, dict.fromkeys(round_info.names, Message(layer, server)), report
 
 
-def add_up(updates: Mapping[str, Update], leaf: str, shape: tuple[int, ...]) -> Tensor:
-    """Return the sum of a leaf over the devices, in the order of their names, float64; masked ones cancel in it."""
+def add_up(updates: Mapping[str, Update], entry: str, shape: tuple[int, ...]) -> Tensor:
+    """Return the sum of an entry over the devices, in the order of their names, float64; masked ones cancel in it."""
     for name, update in updates.items():
-        closed.require_sums(name, update.extra.get(leaf, torch.empty(0)), shape, leaf)
-    first, *others = (updates[name].extra[leaf] for name in sorted(updates))
+        closed.require_sums(name, update.extra.get(entry, torch.empty(0)), shape, entry)
+    first, *others = (updates[name].extra[entry] for name in sorted(updates))
     total = first.clone() if first.dtype == torch.int64 else first.double()
     for leaf_of_other in others:
         total = total + leaf_of_other
     return from_integers(total) if total.dtype == torch.int64 else total
 
 
-def gather(updates: Mapping[str, Update], leaves: Collection[str], size: int) -> Tensor:
+def gather(updates: Mapping[str, Update], entries: Collection[str], size: int) -> Tensor:
     """Return the sum of the sketched Gram matrices, (F + 1, F + 1)."""
     total = torch.zeros(size, size, dtype=torch.float64)
     for name in sorted(updates):
-        axes, residual = (updates[name].extra.get(leaf, torch.empty(0)) for leaf in leaves)
+        axes, residual = (updates[name].extra.get(entry, torch.empty(0)) for entry in entries)
         closed.require_sums(name, axes, (size, axes.shape[-1]), AXES)
         closed.require_sums(name, residual, (size,), RESIDUAL)
         total += closed.from_sketch(axes, residual)
     return total
 
 
-def deploy(memory: Params, message: Message) -> Model:
+def deploy_output(memory: Params, message: Message) -> Model:
     """Run the random layer, drawn again from the seed, and the output layer that the server sent."""
     seed, inputs, classes = message.extra[PLAN].tolist()
     features = message.params["output.weight"].shape[1]

@@ -133,10 +133,14 @@ def distil(
     extra = {COUNTS: counts.sum(0)} if personal else {}
     kinds = {key(nets[name]): nets[name] for name in round_info.names}
     made = {k: Message(learn(net, x, targets, sketches.training, round_info), extra) for k, net in kinds.items()}
-    return server, {name: made[key(nets[name])] for name in round_info.names}, report(known, counts, sketches.minimum)
+    return (
+        server,
+        {name: made[key(nets[name])] for name in round_info.names},
+        report_classes(known, counts, sketches.minimum),
+    )
 
 
-def report(known: Mapping[str, Mapping[int, object]], counts: Tensor, minimum: int) -> Report:
+def report_classes(known: Mapping[str, Mapping[int, object]], counts: Tensor, minimum: int) -> Report:
     """Warn of classes of which no device tells."""
     told = {label for parts in known.values() for label in parts}
     missing = [f"{{{c}}}" for c in counts.sum(0).nonzero()[:, 0].tolist() if c not in told]

@@ -26,7 +26,7 @@ from fedcore.core.training import LogitGrad, Training, descend, flatten_net, min
 from fedcore.types import Count, Data, Net, Params, Positive, RoundInfo, Share
 
 GAUSSIAN = "gaussian/"
-"""Prefix of the leaves of an update that hold Gaussians: "gaussian/<label>/<part>"."""
+"""Prefix of the entries of an update that hold Gaussians: "gaussian/<label>/<part>"."""
 
 ALL = -1
 """The label of a Gaussian of all classes together."""
@@ -95,25 +95,25 @@ def gaussian(x: Tensor, rank: int) -> Gaussian:
 
 
 def sketch(data: Data, classes: int, rank: int, minimum: int) -> Params:
-    """Return the leaves of the Gaussians that a device sends of its labelled examples; see the module."""
+    """Return the entries of the Gaussians that a device sends of its labelled examples; see the module."""
     x, counts = data.inputs(), torch.bincount(data.y, minlength=classes)
     parts = {k: x[data.y == k] for k in range(classes) if counts[k] >= minimum}
     if not parts and len(data) >= minimum:
         parts = {ALL: x}
     return {
-        f"{GAUSSIAN}{label}/{name}": leaf
+        f"{GAUSSIAN}{label}/{name}": tensor
         for label, examples in parts.items()
-        for name, leaf in vars(gaussian(examples, rank)).items()
+        for name, tensor in vars(gaussian(examples, rank)).items()
     }
 
 
 def read_sketch(extra: Params) -> dict[int, Gaussian]:
     """Undo `sketch`: label -> Gaussian."""
     found: dict[int, dict[str, Tensor]] = {}
-    for name, leaf in extra.items():
+    for name, tensor in extra.items():
         if name.startswith(GAUSSIAN):
             _, label, part = name.split("/")
-            found.setdefault(int(label), {})[part] = leaf
+            found.setdefault(int(label), {})[part] = tensor
     return {label: Gaussian(**parts) for label, parts in found.items()}
 
 

@@ -102,11 +102,10 @@ def examples(device: Device, step_id: StepId, settings: Divergence) -> tuple[Ten
 def matrix(updates: Mapping[Pair, Update], names: Sequence[str]) -> Tensor:
     """Return d_ij (N, N) float64 in the order of the names, 0 for pairs without an update."""
     place = {name: i for i, name in enumerate(names)}
-    apart = torch.zeros(len(place), len(place), dtype=torch.float64)
+    d = torch.zeros(len(place), len(place), dtype=torch.float64)
     for (one, other), update in updates.items():
-        d = divergence(update.extra["errors"])
-        apart[place[one], place[other]] = apart[place[other], place[one]] = d
-    return apart
+        d[place[one], place[other]] = d[place[other], place[one]] = divergence(update.extra["errors"])
+    return d
 
 
 def divergence(errors: Tensor) -> Tensor:

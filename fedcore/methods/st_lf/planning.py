@@ -45,13 +45,13 @@ Choose: TypeAlias = Callable[[Array, torch.Generator], Array]
 """A rule that draws sources and targets: which devices may be sources (N,), 1 or 0, generator -> psi (N,)."""
 
 REPORT, SENDS = "report", "sends"
-"""Leaves: the devices' reports (N, 3); whether a device is to send."""
+"""Entries: the devices' reports (N, 3); whether a device is to send."""
 
 PSI, ALPHA, ENERGY = "psi", "alpha", "energy"
-"""Leaves of the server's memory: 0 for a source (N,); weights of links and their energies (N, N)."""
+"""Entries of the server's memory: 0 for a source (N,); weights of links and their energies (N, N)."""
 
 EXCHANGED, BOUNDS = "exchanged", ("theorem_2", "corollary_1")
-"""Leaves of a method that measures pairs: classifiers sent by each device, bounds of targets' errors, (N,)."""
+"""Entries of a method that measures pairs: classifiers sent by each device, bounds of targets' errors, (N,)."""
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class ProgramLinks:
         """Return stages that measure divergences and let the program (P) choose sources and targets."""
         estimated = partial(estimate, net=binary(next(iter(nets.values()))), settings=self.pairs)
         link = partial(plan_links, bounds=self.bounds, costs=self.energy, solver=self.program, weights=weights)
-        return Stage(report, gather), PairStage(estimated, link)
+        return Stage(report_errors, gather), PairStage(estimated, link)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class DrawnLinks:
     def stages(self, rule: Choose, weights: Weigh) -> Stages:
         """Return the stage after which the rule draws sources and targets."""
         link = partial(draw_links, costs=self.energy, rule=rule, sources=self.sources, weights=weights)
-        return (Stage(report, link),)
+        return (Stage(report_errors, link),)
 
 
 def protocol_method(
@@ -146,9 +146,9 @@ def protocol_method(
             raise InputError(f"training.init = per_device: {name}.pretrain averages models; use common, or pretrain: 0")
         short = replace(training, epochs=pretraining.pretrain_epochs, steps=pretraining.pretrain_steps)
         # Stages of one round, as their steps are shared by all rows with these settings; repeated rounds are not.
-        first = (*[Stage(partial(train, training=short), average)] * pretraining.pretrain, *first)
-    stages = (*first, *link_stages, Stage(offer, partial(send_models, how=how)))
-    return Method(partial(initial_messages, common=common), stages, deploy, review, FIGURES)
+        first = (*[Stage(partial(train, training=short), average_labelled)] * pretraining.pretrain, *first)
+    stages = (*first, *link_stages, Stage(offer_model, partial(send_models, how=how)))
+    return Method(partial(initial_messages, common=common), stages, deploy_received, review, FIGURES)
 
 
 def binary(net: Net) -> Net:
@@ -167,7 +167,7 @@ def binary(net: Net) -> Net:
 # steps of devices
 
 
-def report(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
+def report_errors(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
     """Report the model's error on the labelled examples, their number and the number of all examples.
 
     Labelled examples are those of train and val; without any the error is 0 and has no meaning.
@@ -181,21 +181,21 @@ def report(memory: Params, message: Message, device: Device, step_id: StepId) ->
     return memory, Update(extra={REPORT: torch.tensor([wrong, labelled, size], dtype=torch.float64)}, size=labelled)
 
 
-def offer(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
+def offer_model(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
     """Send the model if the device has an outgoing link, otherwise nothing."""
     return memory, Update(memory if message.extra[SENDS] else {}, size=len(device.data.train))
 
 
-def deploy(memory: Params, message: Message) -> Model:
+def deploy_received(memory: Params, message: Message) -> Model:
     """Run the models received over links; without any the device's own model, and before training the initial one."""
     if WEIGHTS in message.extra:
         return unpack_models(message.extra)
-    return Model((model_leaves(memory) or message.params,))
+    return Model((own_model(memory) or message.params,))
 
 
-def model_leaves(memory: Params) -> Params:
-    """Return the device's model: the leaves of its memory without a slash, which no leaf of a net has."""
-    return {name: leaf for name, leaf in memory.items() if "/" not in name}
+def own_model(memory: Params) -> Params:
+    """Return the device's model: the entries of its memory without a slash, which no parameter of a net has."""
+    return {name: tensor for name, tensor in memory.items() if "/" not in name}
 
 
 def compare_members(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
@@ -206,7 +206,7 @@ def compare_members(memory: Params, message: Message, device: Device, step_id: S
     if WEIGHTS not in message.extra:
         return memory, Update(extra={DIFFER: torch.zeros(1, 1, dtype=torch.float64)})
     parts = [part.inputs() for part in (device.data.train, device.data.val, device.data.unlabelled) if len(part)]
-    members = deploy(memory, message).params
+    members = deploy_received(memory, message).params
     says = torch.stack([predict(member, device.net, torch.cat(parts), SCORING_BATCH).argmax(1) for member in members])
     return memory, Update(extra={DIFFER: (says[:, None] != says).double().mean(2)})
 
@@ -214,7 +214,7 @@ def compare_members(memory: Params, message: Message, device: Device, step_id: S
 # step of the server
 
 
-def average(
+def average_labelled(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send every device the mean of the models, weighted by the devices' labelled examples."""

@@ -39,7 +39,7 @@ from fedcore.methods.st_lf.protocol import (
     DrawnLinks,
     ProgramLinks,
     compare_members,
-    deploy,
+    deploy_received,
     protocol_method,
 )
 from fedcore.methods.st_lf.sending import How, add_noise, send_models
@@ -239,18 +239,18 @@ def best_source(
         links: how sources and targets are chosen, as for `st_lf`.
     """
     built = protocol_method("best_source", nets, training, common, links, links.stages(nets, evenly), "outputs")
-    return replace(built, stages=(*built.stages, Stage(examine, choose)))
+    return replace(built, stages=(*built.stages, Stage(examine, choose_sources)))
 
 
 def examine(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
     """A target sends the accuracy of each received model on its test data, (M,), a source its model."""
     if WEIGHTS not in message.extra:
         return memory, Update(memory)
-    right = [accuracy(member, device.net, device.data.test) for member in deploy(memory, message).params]
+    right = [accuracy(member, device.net, device.data.test) for member in deploy_received(memory, message).params]
     return memory, Update(extra={"right": torch.tensor(right, dtype=torch.float64)})
 
 
-def choose(
+def choose_sources(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Link each target to its best source (the first, if tied), with weight one."""
@@ -258,5 +258,5 @@ def choose(
     for j, name in enumerate(round_info.names):
         if server[PSI][j]:
             alpha[even[:, j].nonzero()[:, 0][updates[name].extra["right"].argmax()], j] = 1
-    kept = {name: leaf for name, leaf in server.items() if name not in BOUNDS}  # those are of even weights
+    kept = {name: tensor for name, tensor in server.items() if name not in BOUNDS}  # those are of even weights
     return send_models(kept | {ALPHA: alpha}, updates, round_info, how="parameters")
