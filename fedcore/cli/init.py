@@ -24,7 +24,7 @@ COPIED = (
 """Files and folders of a project that are those of fedcore's own repository."""
 SECTIONS = ("run", "data", "federation", "net", "training", "methods")
 """Sections of params.yaml that a project begins with; the other settings can be typed or added."""
-STUDY = "mine"
+STUDY = "my_data"
 LARGE = 100 * 2**20
 """Bytes of a data file above which it is not copied."""
 

@@ -12,10 +12,10 @@ from fedcore.config.params import parse as parse_words
 from fedcore.config.settings import Setting
 from fedcore.config.signatures import check
 from fedcore.config.studies import EVERY, Seeds, find_study, grid_points, run_section
-from fedcore.data import OWN, Dataset
+from fedcore.data import USER_DATASETS, Dataset
 from fedcore.partition import Partition
 
-OWN_STUDY = "mine"
+USER_STUDY = "my_data"
 """The study of a command that names none, on a user's own data."""
 
 
@@ -95,7 +95,7 @@ def plan_jobs(request: Request) -> tuple[dict[str, Any], list[Job]]:
         seeds = request.seeds or run_settings.seeds
         first = min(run_settings.seeds if request.prepared else seeds)
         for seed in dict.fromkeys(seeds):
-            show = tuple(study.show) if seed == first else ()
+            show = tuple(study.figures) if seed == first else ()
             jobs.append(
                 Job(
                     study=name, title=study.title, size=size, seed=seed, settings=points, show=show,
@@ -120,6 +120,6 @@ def ask(words: list[str]) -> Request:
     request = parse(words)
     if request.studies is None and "run.studies" not in request.changes:
         params = read()
-        own = request.changes.get("data.name", params["data"].get("name")) in OWN
-        request.studies = [OWN_STUDY] if own and OWN_STUDY in params["studies"] else run_section(params).studies[:1]
+        own = request.changes.get("data.name", params["data"].get("name")) in USER_DATASETS
+        request.studies = [USER_STUDY] if own and USER_STUDY in params["studies"] else run_section(params).studies[:1]
     return request

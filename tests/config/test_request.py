@@ -14,7 +14,7 @@ from forks import run
 
 from fedcore.config.request import ask, plan_jobs
 from fedcore.config.studies import find_study, title_for
-from fedcore.data import DATASETS, OWN
+from fedcore.data import DATASETS, USER_DATASETS
 from fedcore.methods import METHODS
 from fedcore.nets import net
 
@@ -23,8 +23,8 @@ from fedcore.nets import net
     ("words", "studies"),
     [
         ([], ["code"]),
-        (["data.name=table"], ["mine"]),
-        (["data.name=image_folder", "method=fedavg"], ["mine"]),
+        (["data.name=table"], ["my_data"]),
+        (["data.name=image_folder", "method=fedavg"], ["my_data"]),
         (["data.name=mnist"], ["code"]),
         (["data.name=table", "study=dfl"], ["dfl"]),
         (["data.name=table", "run.studies=[dfl]"], None),
@@ -41,13 +41,13 @@ def test_params_yaml_may_name_ones_own_data(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text().replace("name: digits", "name: table"))
     (tmp_path / "studies").symlink_to(ROOT / "studies")
     monkeypatch.chdir(tmp_path)
-    assert ask([]).studies == ["mine"]
+    assert ask([]).studies == ["my_data"]
 
 
 def test_the_study_of_ones_own_data_has_every_method():
-    rows = find_study(PARAMS, "mine").methods
+    rows = find_study(PARAMS, "my_data").methods
     assert {str(row.get("method", label)) for label, row in rows.items()} == {*METHODS}
-    assert {*OWN} <= {*DATASETS}
+    assert {*USER_DATASETS} <= {*DATASETS}
 
 
 def test_the_study_of_ones_own_data_takes_net_and_devices_from_them(monkeypatch: pytest.MonkeyPatch):
@@ -104,11 +104,14 @@ def test_what_should_be_a_list_is_refused_with_an_example(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("word", "line"),
     [
-        ("analytic.rank=30", "analytic.rank = 30: b has 20 examples, must be at most 20 (row analytic)"),
-        ("analytic.rank=300", "analytic.rank = 300: must be at most features + 1 = 201 (row analytic)"),
+        ("analytic.rank=30", "analytic.rank = 30: b has 20 examples, must be at most 20 (method analytic)"),
+        ("analytic.rank=300", "analytic.rank = 300: must be at most features + 1 = 201 (method analytic)"),
         ("analytic.reg=0", "analytic.reg = 0: 120 examples do not determine 201 weights of a class; set a larger reg"),
         ("analytic.epsilon=1", "analytic.epsilon = 1.0: needs analytic.clip, since noise hides"),
-        ("gaussian_distillation.minimum=101", "minimum = 101: no device has as many labelled examples; lower it (row"),
+        (
+            "gaussian_distillation.minimum=101",
+            "minimum = 101: no device has as many labelled examples; lower it (method",
+        ),
     ],
 )
 def test_data_that_a_row_cannot_use_are_refused_as_it_is_built(monkeypatch: pytest.MonkeyPatch, word: str, line: str):

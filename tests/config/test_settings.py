@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from asked import PARAMS, ROOT, ask, copied, everything, points, refusal
 
-from fedcore.builders import CONTEXT
-from fedcore.config.params import FROM_RUN, change
+from fedcore.builders import CONTEXT, PARTITION_CONTEXT
+from fedcore.config.params import change
 from fedcore.config.settings import Setting
 from fedcore.config.signatures import model
 from fedcore.config.studies import run_section
@@ -39,7 +39,7 @@ WRONG: dict[str, list[Any]] = {
     "run.cluster": ["10.0.0.5:8786", "tcp://10.0.0.5", "http://10.0.0.5:8786", "tcp://10.0.0.5:99999", 8786],
     "run.store": ["", "s3://", "s3://a::b", 3],
     "run.accelerator": ["cuda", "nane", None, True],
-    "run.matters": [0, 1, -0.1, "little", None],
+    "run.min_effect": [0, 1, -0.1, "little", None],
     "data.name": ["minst", 3, None, {}],
     "data.download": ["perhaps"],
     "federation.partition": ["dirichle", None, {}],
@@ -76,10 +76,10 @@ WRONG: dict[str, list[Any]] = {
     "training.batch": [0, 1.5, "a"],
     "training.epochs": [0, 1.5],
     "training.steps": [0, 1.5],
-    "training.init": ["same", None],
+    "training.shared_init": ["common", None],
     "training.loss": ["mse", None],
-    "training.moments": ["keep", None],
-    "dfl.training.init": ["same"],
+    "training.optimiser_state": ["kept", None],
+    "dfl.training.shared_init": ["common"],
     "analytic.reg": [-1, "a"],
     "scaffold.training.momentum": [-0.1, 1],
     "fada.rounds": [-1, 1.5],
@@ -111,7 +111,7 @@ WRONG_OF_METHODS: dict[str, list[Any]] = {
     "epochs": [0, 1.5],
     "examples": ["test", None],
     "epsilon": [0, -1, "a"],
-    "exam": ["validate"],
+    "rank_by": ["validate"],
     "features": [0, 1.5],
     "fraction": [0, 1.1, "a"],
     "gamma": [-0.1, "a"],
@@ -124,7 +124,7 @@ WRONG_OF_METHODS: dict[str, list[Any]] = {
     "lr": [0, -1],
     "max_iterations": [0, 1.5],
     "minimum": [0, 1, 2.5],
-    "mixing": ["average", None],
+    "aggregation": ["average", None],
     "mu": [-0.1, "a"],
     "noise": [0, 1.5],
     "order": ["up"],
@@ -154,7 +154,6 @@ WRONG_OF_METHODS: dict[str, list[Any]] = {
     "sends": ["models"],
     "share": [-0.1, 1.1, "a"],
     "sharpness": [-0.1, "a"],
-    "shots": [0, 1.5],
     "shown": [0, 1.5],
     "solver": ["newtn"],
     "sources": ["most", None],
@@ -245,22 +244,22 @@ def test_params_yaml_has_the_defaults_of_the_signatures(params: dict[str, Any]):
 
 OTHER: dict[str, Any] = {
     "federation.partition": "iid", "federation.scale": "device", "net.widths": [5], "training.optimiser": "sgd",
-    "training.schedule": "linear", "training.init": "common", "federation.val": 0.125, "federation.test": 0.125,
+    "training.schedule": "linear", "training.shared_init": True, "federation.val": 0.125, "federation.test": 0.125,
     "federation.shared_test": 0.5, "training.momentum": 0.5, "federation.share": 0.5, "federation.examples": 99,
     "federation.domains": "split", "federation.shared_examples": 99, "federation.unlabelled": 0.5,
     "federation.unlabelled_classes": "shared",
-    "federation.hidden": "random", "net.variants": [{"widths": [3, 2]}], "training.loss": "table3",
-    "training.moments": "kept", "training.steps": 7,
+    "federation.hidden": "random", "net.variants": [{"widths": [3, 2]}], "training.loss": "fedasa_table3",
+    "training.optimiser_state": "keep", "training.steps": 7,
 }  # fmt: skip
 OTHER_OF_METHODS: dict[str, Any] = {
     "weights": "even", "order": "descending", "auxiliary": 1, "cell": 0, "distance": "unit_norm", "budget": 1.0e6,
     "sends": "change", "weighting": "examples", "decay": 0.5, "fraction": 0.5, "ratio": "fixed", "threshold": 0.5,
-    "exam": "test", "solver": "exact", "p": 2, "personal_lr": 0.5, "held_out": 0.5, "constants": "printed",
+    "rank_by": "test", "solver": "exact", "p": 2, "personal_lr": 0.5, "held_out": 0.5, "constants": "printed",
     "delta": 0.5, "powers": [20.0, 21.0], "rates": [1.0, 2.0], "costs": [[0.0]], "combine": "outputs",
     "start": "target", "auxiliary_init": "devices", "target": 0.5, "sources": "all", "disagreement": "measured",
     "hard": 0.25, "examples": "validation", "personal": True, "repair": True,
     "rank": 5, "precision": "float32", "sums": "masked", "clip": 2.0, "epsilon": 1.0, "share": 0.5, "align": "exact",
-    "mixing": "median", "outliers": 0.4, "reg": 0.5, "pretrain_steps": 7,
+    "aggregation": "median", "outliers": 0.4, "reg": 0.5, "pretrain_steps": 7,
 }  # fmt: skip
 REACHING = [
     key for key in leaves(SHOWN) if key.split(".")[0] in ("federation", "net", "training") and key != "net.name"
@@ -282,7 +281,7 @@ def test_every_key_reaches_a_run(params: dict[str, Any], key: str):
 
 def test_every_key_of_the_federation_can_be_typed(params: dict[str, Any]):
     for key, parameter in signature(partition).parameters.items():
-        if key not in FROM_RUN:
+        if key not in PARTITION_CONTEXT:
             assert everything(change(params, {f"federation.{key}": parameter.default}))
     for key, field in model(Threats).model_fields.items():
         assert everything(change(params, {f"federation.{key}": field.default}))
@@ -391,16 +390,16 @@ def test_every_key_of_training_is_used():
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "training"
     }
-    assert fields == used
-    assert set(PARAMS["training"]) == fields | {"init"}
+    assert fields - used == {"shared_init"}  # which methods read as they are built
+    assert set(PARAMS["training"]) == fields
 
 
 METHOD = """
 from fedcore.methods.baselines.fedavg import fedavg
 
 
-def halved(*, nets, training, common: bool, rounds: int = 5, trim: float = 0.25):
-    return fedavg(nets=nets, training=training, common=common, rounds=rounds)
+def halved(*, nets, training, rounds: int = 5, trim: float = 0.25):
+    return fedavg(nets=nets, training=training, rounds=rounds)
 """
 
 
@@ -425,7 +424,7 @@ def test_settings_of_a_users_method_can_be_changed(params: dict[str, Any], halve
     ask(params, {"mine": {"method": halved}})
     for methods in ((), (halved,)):
         (row,) = points(params, methods, halved__trim=0.5, halved__training__epochs=3)[0].methods
-        assert (row.settings, row.training["epochs"]) == ({"rounds": 5, "trim": 0.5}, 3)
+        assert (row.settings, row.training.epochs) == ({"rounds": 5, "trim": 0.5}, 3)
     assert refusal(points, params, (), halved__trom=1) == "halved.trom: no such key; did you mean trim?"
     assert "halved.trim = 'a'" in refusal(points, params, (), halved__trim="a")
     assert "halved.trim = 'a'" in refusal(points, ask(params, {"mine": {"method": halved, "trim": "a"}}))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 from asked import PARAMS, ROOT, ask, points, refusal
 from sets import REAL, real
 
+from fedcore.config.request import Request, parse, plan_jobs
 from fedcore.config.studies import Run, Size, Study, find_study, grid_points, run_section
 from fedcore.data import load
 from fedcore.nets import net
@@ -56,15 +55,15 @@ def test_a_grid_is_every_combination_with_a_name_for_each(params: dict[str, Any]
 
 
 def test_a_row_wins_over_its_methods_section_and_training(params: dict[str, Any]):
-    params["training"] |= {"epochs": 7, "lr": 0.5, "init": "per_device"}
+    params["training"] |= {"epochs": 7, "lr": 0.5, "shared_init": False}
     params["lmf"]["reg"] = 0.25
     rows = {
         "lmf": {},
-        "sharp": {"method": "lmf", "reg": 0.125, "training": {"epochs": 2, "init": "common"}},
+        "sharp": {"method": "lmf", "reg": 0.125, "training": {"epochs": 2, "shared_init": True}},
         "fedavg_2": {"method": "fedavg", "rounds": 2},
     }
     plain, sharp, average = points(ask(params, rows))[0].methods
-    assert (plain.label, plain.name, plain.settings["reg"], plain.training["epochs"], plain.common) == (
+    assert (plain.label, plain.name, plain.settings["reg"], plain.training.epochs, plain.training.shared_init) == (
         "lmf",
         "lmf",
         0.25,
@@ -72,7 +71,7 @@ def test_a_row_wins_over_its_methods_section_and_training(params: dict[str, Any]
         False,
     )
     assert (sharp.label, sharp.name, sharp.settings["reg"]) == ("sharp", "lmf", 0.125)
-    assert (sharp.training["epochs"], sharp.training["lr"], sharp.common) == (2, 0.5, True)
+    assert (sharp.training.epochs, sharp.training.lr, sharp.training.shared_init) == (2, 0.5, True)
     assert (average.name, average.settings["rounds"], average.settings["weights"]) == (
         "fedavg",
         2,
@@ -101,12 +100,12 @@ def test_a_study_sets_no_other_key_of_section_run(params: dict[str, Any]):
 
 
 def test_a_methods_own_section_may_change_its_training(params: dict[str, Any]):
-    params["lmf"]["training"] = {"epochs": 3, "init": "common"}
+    params["lmf"]["training"] = {"epochs": 3, "shared_init": True}
     lmf, code = points(ask(params, {"lmf": {}, "code_ot": {}}))[0].methods
-    assert (lmf.training["epochs"], lmf.common) == (3, True)
-    assert (code.training["epochs"], code.common) == (params["training"]["epochs"], False)
+    assert (lmf.training.epochs, lmf.training.shared_init) == (3, True)
+    assert (code.training.epochs, code.training.shared_init) == (params["training"]["epochs"], False)
     assert lmf.flat()["training.epochs"] == 3
-    assert lmf.flat()["init"] == "common"
+    assert lmf.flat()["training.shared_init"] is True
 
 
 def test_methods_are_chosen_by_label_or_by_name(params: dict[str, Any]):
@@ -116,34 +115,24 @@ def test_methods_are_chosen_by_label_or_by_name(params: dict[str, Any]):
     assert [(row.label, row.settings["rounds"]) for row in points(params, ("fedavg",))[0].methods] == [("fedavg", 1)]
 
 
-@pytest.fixture(scope="module")
-def federate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The flow's module, imported with a home and an environment of its own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.environ", {**os.environ, "FEDCORE_HOME": str(tmp_path_factory.mktemp("home"))})
-        yield import_module("flows.federate")
-
-
 @pytest.mark.slow
-def test_arguments_change_the_run_and_the_studies(federate: Any, monkeypatch: pytest.MonkeyPatch):
+def test_arguments_change_the_run_and_the_studies(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
     words = ["study=code", "run.seeds=[5,6]", "run.every=3", "studies.code.methods={lmf: {}}", "federation.devices=3"]
-    params, jobs = federate.plan_jobs(federate.parse(words))
+    params, jobs = plan_jobs(parse(words))
     assert [job.seed for job in jobs] == [5, 6]
     assert run_section(params).every == jobs[0].settings[0].every == 3
     assert [row.label for row in jobs[0].settings[0].methods] == ["lmf"]
     assert jobs[0].settings[0].federation["devices"] == 3
-    assert [job.seed for job in federate.plan_jobs(federate.parse(["study=code", "seed=9", "run.seeds=[5,6]"]))[1]] == [
-        9
-    ]
-    assert federate.plan_jobs(federate.parse(["study=dfl", "run.every=3"]))[1][0].settings[0].every == 3
-    assert "run.evry" in refusal(federate.plan_jobs, federate.parse(["run.evry=3"]))
-    assert "run.every = 0" in refusal(federate.plan_jobs, federate.parse(["run.every=0"]))
+    assert [job.seed for job in plan_jobs(parse(["study=code", "seed=9", "run.seeds=[5,6]"]))[1]] == [9]
+    assert plan_jobs(parse(["study=dfl", "run.every=3"]))[1][0].settings[0].every == 3
+    assert "run.evry" in refusal(plan_jobs, parse(["run.evry=3"]))
+    assert "run.every = 0" in refusal(plan_jobs, parse(["run.every=0"]))
 
 
-def test_the_command_line_names_one_or_many(federate: Any):
-    asked = federate.parse(["study=code", "seeds=[1,2]", "method=lmf", "size=paper", "prepared=true", "lmf.reg=0.5"])
-    assert asked == federate.Request(
+def test_the_command_line_names_one_or_many():
+    asked = parse(["study=code", "seeds=[1,2]", "method=lmf", "size=paper", "prepared=true", "lmf.reg=0.5"])
+    assert asked == Request(
         studies=["code"], seeds=[1, 2], methods=["lmf"], size="paper", prepared=True, changes={"lmf.reg": 0.5}
     )
 
@@ -164,7 +153,7 @@ def test_settings_that_go_together_have_a_name(params: dict[str, Any]):
     assert [p.name for p in found] == [
         "optimiser=sgd alpha=1", "optimiser=sgd alpha=0.1", "optimiser=adam alpha=1", "optimiser=adam alpha=0.1",
     ]  # fmt: skip
-    assert [(p.methods[0].training["optimiser"], p.methods[0].training["lr"]) for p in found[1:3]] == [
+    assert [(p.methods[0].training.optimiser, p.methods[0].training.lr) for p in found[1:3]] == [
         ("sgd", 0.1), ("adam", 0.001),
     ]  # fmt: skip
     assert [p.name for p in points(params, optimiser="adam", federation__alpha=0.5)] == ["optimiser=adam alpha=0.5"]
@@ -174,14 +163,14 @@ def test_settings_that_go_together_have_a_name(params: dict[str, Any]):
 @pytest.mark.parametrize(
     ("claim", "says"),
     [
-        ({"says": "a", "rule": "lmf beats code_ot"}, "must be one of A > B"),
-        ({"says": "a", "rule": "lmf > fedavg_99"}, "'fedavg_99'"),
-        ({"says": "a", "rule": "lmf rises with federation.alpha", "of": "accuracy"}, "a split and a metric"),
-        ({"says": "a", "rule": "lmf > code_ot", "of": "best of test.accuracy"}, "std of test.accuracy"),
-        ({"says": "a", "rule": "0.9 > 0.8"}, "must be one of A > B"),
-        ({"rule": "lmf > code_ot"}, "says: is missing"),
-        ({"says": "a", "rule": "lmf > code_ot", "at": 0}, "at = 0"),
-        ({"says": "a", "rule": "lmf stays within 1 with round pairwise"}, "must be one of A > B"),
+        ({"statement": "a", "rule": "lmf beats code_ot"}, "must be one of A > B"),
+        ({"statement": "a", "rule": "lmf > fedavg_99"}, "'fedavg_99'"),
+        ({"statement": "a", "rule": "lmf rises with federation.alpha", "metric": "accuracy"}, "a split and a metric"),
+        ({"statement": "a", "rule": "lmf > code_ot", "metric": "best of test.accuracy"}, "std of test.accuracy"),
+        ({"statement": "a", "rule": "0.9 > 0.8"}, "must be one of A > B"),
+        ({"rule": "lmf > code_ot"}, "statement: is missing"),
+        ({"statement": "a", "rule": "lmf > code_ot", "round": 0}, "round = 0"),
+        ({"statement": "a", "rule": "lmf stays within 1 with round pairwise"}, "must be one of A > B"),
     ],
 )
 def test_a_claim_that_cannot_be_read_is_refused(params: dict[str, Any], claim: dict[str, Any], says: str):
@@ -195,7 +184,7 @@ def test_a_claim_that_cannot_be_read_is_refused(params: dict[str, Any], claim: d
 def test_a_tuned_row_is_chosen_among_rows_and_may_be_claimed(params: dict[str, Any]):
     ask(params, {"lmf": {}, "fedavg": {}, "code_ot": {}})
     asked = params["studies"]["asked"]
-    asked["claims"] = [{"says": "?", "rule": "code_ot > best"}]
+    asked["claims"] = [{"statement": "?", "rule": "code_ot > best"}]
     assert "names 'best', but the study has no such row" in refusal(find_study, params, "asked")
     asked["tuned"] = {"best": ["lmf", "fedavg"]}
     assert [row.label for row in points(params)[0].methods] == ["lmf", "fedavg", "code_ot"]
@@ -211,13 +200,13 @@ def test_a_tuned_row_is_chosen_among_rows_and_may_be_claimed(params: dict[str, A
 @pytest.mark.parametrize(
     ("gate", "says"),
     [
-        ({"when": "lmf beats 0.1", "why": "a"}, "when = 'lmf beats 0.1': must be one of A > B"),
-        ({"when": "lmf falls with round pairwise", "why": "a"}, "one setting at a time"),
-        ({"when": "lmf falls with federation.alpha", "why": "a"}, "one setting at a time"),
-        ({"when": "lmf > fedavg_99", "why": "a"}, "studies.asked.valid: 'lmf > fedavg_99' names 'fedavg_99'"),
-        ({"when": "lmf > 0.1", "why": "a", "of": "accuracy"}, "a split and a metric"),
-        ({"when": "lmf > 0.1", "why": "a", "where": {"alpha": 1.0}}, "where names 'alpha', which no grid has"),
-        ({"when": "lmf > 0.1"}, "why: is missing"),
+        ({"require": "lmf beats 0.1", "reason": "a"}, "require = 'lmf beats 0.1': must be one of A > B"),
+        ({"require": "lmf falls with round pairwise", "reason": "a"}, "one setting at a time"),
+        ({"require": "lmf falls with federation.alpha", "reason": "a"}, "one setting at a time"),
+        ({"require": "lmf > fedavg_99", "reason": "a"}, "studies.asked.valid: 'lmf > fedavg_99' names 'fedavg_99'"),
+        ({"require": "lmf > 0.1", "reason": "a", "metric": "accuracy"}, "a split and a metric"),
+        ({"require": "lmf > 0.1", "reason": "a", "where": {"alpha": 1.0}}, "where names 'alpha', which no grid has"),
+        ({"require": "lmf > 0.1"}, "reason: is missing"),
     ],
 )
 def test_a_gate_that_cannot_be_read_is_refused(params: dict[str, Any], gate: dict[str, Any], says: str):
@@ -246,10 +235,10 @@ def test_a_grid_may_not_have_a_key_that_chooses_devices(params: dict[str, Any], 
 def test_only_known_pictures_are_shown(params: dict[str, Any]):
     ask(params, {"lmf": {}})
     known = ["similarity", "alignment", "features", "transport", "soft_targets", "links"]
-    params["studies"]["asked"]["show"] = known
-    assert find_study(params, "asked").show == params["studies"]["asked"]["show"]
-    params["studies"]["asked"]["show"] = ["linked"]
-    assert "studies.asked.show.0 = 'linked'" in refusal(find_study, params, "asked")
+    params["studies"]["asked"]["figures"] = known
+    assert find_study(params, "asked").figures == params["studies"]["asked"]["figures"]
+    params["studies"]["asked"]["figures"] = ["linked"]
+    assert "studies.asked.figures.0 = 'linked'" in refusal(find_study, params, "asked")
 
 
 @pytest.mark.parametrize("model", [Run, Size, Study])

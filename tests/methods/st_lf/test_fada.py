@@ -24,7 +24,9 @@ ALIGNED = {
     "hidden": 5, "identifier_steps": 4, "identifier_lr": 0.1,
 }  # fmt: skip
 WHOLE = {name: value for name, value in (GIVEN | ALIGNED).items() if name != "combine"}
-DRAWN = {name: WHOLE[name] for name in ("nets", "training", "common", "powers", "rates", "bits", "costs", *ALIGNED)}
+DRAWN = {
+    name: WHOLE[name] for name in ("nets", "training", "shared_init", "powers", "rates", "bits", "costs", *ALIGNED)
+}
 fada, psi_fada = partial(method, "fada", **WHOLE), partial(method, "psi_fada", **DRAWN)
 EVEN = "defg"
 """Devices with as many examples each."""
@@ -169,7 +171,9 @@ def test_sources_targets_and_energies_are_st_lfs_and_every_link_is_there(seed):
 @pytest.mark.slow
 def test_psi_fada_draws_the_sources_of_rnd_psi_also_without_labels():
     unlabelled = 0
-    rnd = {name: GIVEN[name] for name in ("nets", "training", "common", "powers", "rates", "bits", "costs", "combine")}
+    rnd = {
+        name: GIVEN[name] for name in ("nets", "training", "shared_init", "powers", "rates", "bits", "costs", "combine")
+    }
     rnd["sources"] = "all"
     for seed in range(4):
         built = psi_fada(sources="all")
@@ -273,8 +277,8 @@ def test_a_pairs_identifier_is_trained_once_both_have_sent_features():
 
 
 def test_bad_input_is_refused_in_one_line():
-    with pytest.raises(InputError, match=r"^training\.init = per_device: fada mixes models that must start from one"):
-        fada(common=False)
+    with pytest.raises(InputError, match=r"^training\.shared_init = false: fada mixes models that must start from one"):
+        fada(shared_init=False)
     with pytest.raises(InputError, match=r"^psi_fada\.costs: shape \(2, 2\) does not fit 4 devices"):
         psi_fada(costs=[[0.0, 1], [1, 0]])
     with pytest.raises(InputError, match=r"^federation\.unlabelled: no device has a label"):
