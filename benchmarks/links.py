@@ -5,8 +5,8 @@
 
 Random instances as in the tests: half of the devices labelled, assumed constants, phi = 1, 5 and phi_E as given by
 PHI_E. Medians over instances; each (N, program) in a process of its own, so that its peak memory is its own (imports
-of NumPy, SciPy and Torch are in it). `successive` is run in the cone form, up to SMALL devices also in the others,
-and `successive` not at all at 100 devices, where a step takes seconds. One thread.
+of NumPy, SciPy and Torch are in it). `cvxpy` is run up to SMALL devices, `successive` not at 100 devices, where a step
+takes seconds. One thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedcore.methods.st_lf.bound import source_bound, target_bound
 from fedcore.methods.st_lf.energy import draw_energy
 from fedcore.methods.st_lf.geometric import Point, initial_point
 from fedcore.methods.st_lf.problem import Problem, Solution
-from fedcore.methods.st_lf.programs import solve, solve_successively
+from fedcore.methods.st_lf.programs import SolverSettings, solve_program, solve_successively
 
 STARTS = 16
 SIZES, SMALL, LARGE = (10, 20, 40, 100), 20, 100
@@ -44,10 +44,10 @@ def instance(n: int, seed: int, phi_e: float) -> Problem:
     return Problem(source, target, draw_energy(n, torch.Generator().manual_seed(seed)), phi_e=phi_e)
 
 
-def measure(n: int, phi_e: float, solver: str, form: str) -> tuple[list[Solution], float]:
+def measure(n: int, phi_e: float, solver: str) -> tuple[list[Solution], float]:
     """Return the answers on all instances and the process's peak memory in MiB."""
     torch.set_num_threads(1)
-    answers = [solve(instance(n, seed, phi_e), solver=solver, form=form) for seed in range(INSTANCES)]
+    answers = [solve_program(instance(n, seed, phi_e), SolverSettings(solver)) for seed in range(INSTANCES)]
     return answers, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -57,13 +57,13 @@ def starts(n: int = 10) -> None:
     for phi_e in PHI_E:
         for seed in range(INSTANCES):
             problem, rng = instance(n, seed, phi_e), np.random.default_rng(seed)
-            default = solve(problem, solver="successive")
+            default = solve_program(problem, SolverSettings())
             ends = []
             for _ in range(STARTS):
                 alpha = rng.uniform(0, 1, (n, n))
                 np.fill_diagonal(alpha, 0)
                 begin = Point(rng.uniform(0.05, 0.95, n), alpha / alpha.sum(0) / 2, initial_point(n).slack)
-                found = solve_successively(problem, form="cone", tol=0.003, max_iterations=60, begin=begin)
+                found = solve_successively(problem, SolverSettings(), begin=begin)
                 ends.append(100 * (found.objective / default.objective - 1))
             print(
                 f"phi_E {phi_e:g}, instance {seed}: {min(ends):+.1f} %, {statistics.median(ends):+.1f} %, "
@@ -82,23 +82,20 @@ def main() -> None:
     print("   N  phi_E  program           seconds iterations   gap %  worst %    MiB")
     for n in sizes:
         for phi_e in PHI_E:
-            programs = [("exact", "cone")]
+            solvers = ["exact"]
             if n < LARGE:
-                programs += [("successive", "cone"), ("repaired", "cone")]
+                solvers += ["successive", "repaired"]
             if n <= SMALL:
-                programs += [("successive", "log")]
-            if n < SMALL:
-                programs += [("successive", "gp")]
-            for solver, form in programs:
+                solvers += ["cvxpy"]
+            for solver in solvers:
                 with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-                    answers, peak = pool.submit(measure, n, phi_e, solver, form).result()
+                    answers, peak = pool.submit(measure, n, phi_e, solver).result()
                 seconds = statistics.median(answer.seconds for answer in answers)
                 iterations = statistics.median(answer.iterations for answer in answers)
                 gaps = [100 * answer.gap for answer in answers]
-                name = solver if solver != "successive" else f"{solver}, {form}"
                 print(
-                    f"{n:>4} {phi_e:>6}  {name:<16} {seconds:>8.2f} {iterations:>10.0f} {statistics.median(gaps):>7.2f}"
-                    f" {max(gaps):>8.2f} {peak:>6.0f}",
+                    f"{n:>4} {phi_e:>6}  {solver:<16} {seconds:>8.2f} {iterations:>10.0f}"
+                    f" {statistics.median(gaps):>7.2f} {max(gaps):>8.2f} {peak:>6.0f}",
                     flush=True,
                 )
 

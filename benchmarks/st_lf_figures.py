@@ -1,9 +1,9 @@
 """Draw ST-LF's Figs. 4, 5, 6, 8 and 9: python -m benchmarks.st_lf_figures [folder]
 
 Figs. 4, 5 and 6 from (P) alone, no device and no training: ten equal devices, the first five labelled, as in
-`tests/links/test_links.py`, which asserts what is seen. Figs. 4 and 5 need T = d and phi_E = 0; with T as in (18),
-which Fig. 6 has, a labelled device is a source whatever its error. Figs. 6, 8 and 9 from the committed results of the
-studies st_lf_fig6 and st_lf_table1, with the values of papers/st_lf.yaml beside them. Writes
+`tests/methods/st_lf/test_programs.py`, which asserts what is seen. Figs. 4 and 5 need T = d and phi_E = 0; with T as in
+(18), which Fig. 6 has, a labelled device is a source whatever its error. Figs. 6, 8 and 9 from the committed results of
+the studies st_lf_fig6 and st_lf_table1, with the values of papers/st_lf.yaml beside them. Writes
 docs/pictures/stlf-fig4.png, ...
 """
 
@@ -24,7 +24,7 @@ from matplotlib.ticker import MaxNLocator
 from fedcore.methods.st_lf.bound import source_bound, target_bound
 from fedcore.methods.st_lf.energy import draw_energy
 from fedcore.methods.st_lf.problem import Array, Problem, energy_of_links
-from fedcore.methods.st_lf.programs import solve
+from fedcore.methods.st_lf.programs import SolverSettings, solve_program
 from fedcore.report.figures import png
 from fedcore.report.figures.st_lf import descent
 
@@ -65,7 +65,7 @@ def figure_4() -> Figure:
     """Algorithm 2's descent where the labelled devices' errors are small, and where device 3's is large."""
     errors = {"small errors": [0.1] * LABELLED, "device 3 errs .9": [0.1, 0.1, 0.9, 0.1, 0.1]}
     answers = {
-        name: solve(problem(labelled, symmetric(0), 0.0, bare=True), solver="successive")
+        name: solve_program(problem(labelled, symmetric(0), 0.0, bare=True), SolverSettings("successive"))
         for name, labelled in errors.items()
     }
     for name, answer in answers.items():
@@ -80,7 +80,7 @@ def figure_5() -> Figure:
     panels = figure.subplots(3, 3, height_ratios=[10, 1, 5])
     devices = [str(1 + i) for i in range(N)]
     for column, (name, divergence) in enumerate(regimes().items()):
-        answer = solve(problem([0.1] * LABELLED, divergence, 0.0, bare=True), solver="successive")
+        answer = solve_program(problem([0.1] * LABELLED, divergence, 0.0, bare=True), SolverSettings("successive"))
         print(f"Fig. 5, {name}: sources {', '.join(map(str, 1 + np.flatnonzero(answer.psi == 0)))}")
         shown = np.where(np.eye(N, dtype=bool), np.nan, divergence), answer.psi[None], answer.alpha[:LABELLED]
         for panel, values, colours in zip(panels[:, column], shown, ("viridis", "Greys", "Blues"), strict=True):
@@ -108,7 +108,7 @@ def figure_6() -> Figure:
     labelled = np.random.default_rng(0).uniform(0.05, 0.3, LABELLED)
     base = problem(list(labelled), symmetric(0), 0.0)
     for solver, label in (("successive", "Algorithm 2"), ("exact", "optimum")):
-        answers = [solve(replace(base, phi_e=phi_e), solver=solver) for phi_e in PHI_E]
+        answers = [solve_program(replace(base, phi_e=phi_e), SolverSettings(solver)) for phi_e in PHI_E]
         joules = [energy_of_links(base.energy, answer.alpha) for answer in answers]
         counts = [int((answer.alpha > 0).sum()) for answer in answers]
         print(f"Fig. 6, {label}: joules {[round(x, 1) for x in joules]}, links {counts}")

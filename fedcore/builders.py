@@ -74,7 +74,8 @@ def group_settings(fn: Callable[..., Any], settings: Mapping[str, Any]) -> dict[
     for name in signature(fn).parameters:
         kind = hints.get(name)
         if name not in made and isinstance(kind, type) and is_dataclass(kind):
-            made[name] = kind(**{field: made.pop(field) for field in settings_of(kind) if field in made})
+            fields = {field: made.pop(field) for field in settings_of(kind) if field in made}
+            made[name] = kind(**group_settings(kind, fields))
     return made
 
 

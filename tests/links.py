@@ -8,8 +8,9 @@ from federations import NET, SGD
 
 from fedcore.methods.st_lf.bound import source_bound, target_bound
 from fedcore.methods.st_lf.energy import draw_energy
-from fedcore.methods.st_lf.planning import Bound, Program, Radio, plan_links
-from fedcore.methods.st_lf.problem import Array, Problem
+from fedcore.methods.st_lf.planning import BoundSettings, LinkCosts, plan_links
+from fedcore.methods.st_lf.problem import Array, Problem, Solution
+from fedcore.methods.st_lf.programs import Solver, SolverSettings, solve_program
 from fedcore.methods.st_lf.st_lf import of_program
 from fedcore.types import RoundInfo, Update
 
@@ -20,6 +21,10 @@ GIVEN = {
     "costs": None, "solver": "exact", "tol": 3e-3, "max_iterations": 60, "combine": "parameters",
 }  # fmt: skip
 """Arguments of st_lf's builder for four small devices."""
+
+
+def solved(problem: Problem, solver: Solver) -> Solution:
+    return solve_program(problem, SolverSettings(solver, 3e-3, 60))
 
 
 def random(n: int, seed: int, *, phi_e: float = 1.0, noisy: bool = False) -> Problem:
@@ -62,7 +67,8 @@ def figure_5(divergence: Array, phi_e: float = 0.0, third: float = 0.1) -> Probl
     return Problem(source, divergence, draw_energy(10, torch.Generator().manual_seed(0)), phi_e=phi_e)
 
 
-BOUND, RADIO = Bound("assumed", 1e-3, 1e3, 1.0, 5.0, 1.0), Radio((23.0, 25.0), (63e6, 85e6), 1e9, None)
+BOUNDS = BoundSettings("assumed", 1e-3, 1e3, 1.0, 5.0, 1.0)
+COSTS = LinkCosts((23.0, 25.0), (63e6, 85e6), 1e9, None)
 NAMES = tuple("abcd")
 ROUND_INFO = RoundInfo(5, 2, 0, tuple((a, b) for i, a in enumerate(NAMES) for b in NAMES[i + 1 :]), NAMES)
 
@@ -84,7 +90,7 @@ D = np.array([[0, 1, 0.2, 1.8], [1, 0, 1.6, 0.4], [0.2, 1.6, 0, 1], [1.8, 0.4, 1
 REPORTS = reported((0.1, 500, 600), (0.2, 400, 500), (0, 0, 700), (0, 0, 800))
 
 
-def formed(server=REPORTS, d=D, round_info=ROUND_INFO, bound=BOUND, radio=RADIO, solver="exact"):
+def formed(server=REPORTS, d=D, round_info=ROUND_INFO, bounds=BOUNDS, costs=COSTS, solver="exact"):
     """The server's memory, its messages and its report after planted reports and divergences."""
-    program = Program(solver, 3e-3, 60)
-    return plan_links(server, planted(d), round_info, bound=bound, radio=radio, program=program, weights=of_program)
+    settings = {"bounds": bounds, "costs": costs, "solver": SolverSettings(solver, 3e-3, 60)}
+    return plan_links(server, planted(d), round_info, **settings, weights=of_program)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property, partial
-from inspect import Parameter, Signature, cleandoc
+from inspect import Parameter, Signature
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedcore.api.federation import DividedDataset, architecture, partitioner
 from fedcore.builders import CONTEXT, describe, settings_of
+from fedcore.config.help import method_help
 from fedcore.config.signatures import check_method
 from fedcore.core.evaluation import outputs
 from fedcore.core.rounds import Execute, RoundResult, deployments
@@ -40,6 +41,13 @@ from fedcore.types import Data, Federation, InputError, Method, Model, Net, Repo
 
 STUDY, SETTING = "script", "base"
 """The study and the setting in a script's tidy table."""
+
+
+TRAINING_AND_LABEL = {
+    "training": "how devices train, or a dict of what changes in it, see `fedcore.method`.",
+    "label": "the method's name in tables; its own by default.",
+}
+"""Help of the two settings that all methods share."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +116,7 @@ def recipe_of(name: str) -> Callable[..., Recipe]:
         "label": (str | None, None),
     }
     make.__name__ = make.__qualname__ = name
-    make.__doc__ = f"{cleandoc(build.__doc__ or '')}\n\ntraining, label: see `fedcore.method`."
+    make.__doc__ = method_help(build, TRAINING_AND_LABEL)
     make.__signature__ = Signature(  # type: ignore[attr-defined]
         [Parameter(key, Parameter.KEYWORD_ONLY, default=default, annotation=of) for key, (of, default) in both.items()]
     )

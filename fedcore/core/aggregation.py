@@ -113,8 +113,10 @@ def mean_of_users(
 class Aggregator:
     """How a server makes one model of many.
 
-    mixing: the rule, see :mod:`fedcore.core.aggregation`. outliers: share of the updates that may be hostile, for
-    trimmed, krum and multi_krum.
+    Args:
+        mixing: "mean", or a rule that withstands hostile devices: "median", "trimmed", "krum", "multi_krum" or
+            "clipped", see :mod:`fedcore.core.aggregation`.
+        outliers: share of the updates that may be hostile, from 0, below .5, for trimmed, krum and multi_krum.
     """
 
     mixing: Rule = "mean"

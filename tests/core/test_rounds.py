@@ -15,7 +15,7 @@ from fedcore.core.rounds import State, begin, check, deployments, finish, measur
 from fedcore.core.training import train
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method as build
-from fedcore.methods.code.ranking import begin as begin_ranked
+from fedcore.methods.code.ranking import begin_ranking as begin_ranked
 from fedcore.types import InputError, Message, Method, Model, PairStage, Stage, StepId, Update, generator
 
 WIDE = nets.net("mlp", shape=(4,), classes=3, widths=[7])

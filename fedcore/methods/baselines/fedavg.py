@@ -60,12 +60,18 @@ def fedavg(
 ) -> Method:
     """Build FedAvg.
 
-    rounds: communication rounds. fraction: share of devices per round. weights: "size" (by training examples) or
-    "even". sends: a device's "model", or its "change", what training added to the model that it was sent: equal but for
-    rounding, and as many bytes. Methods that send changes (DFL) are compared with the latter, bit by bit. aggregator:
-    its fields `mixing` and `outliers` are settings themselves: what takes the mean's place to withstand hostile
-    devices, see :class:`fedcore.core.aggregation.Aggregator`. sums: "masked", the server sees the sum of all models
-    alone (:mod:`fedcore.core.secure_sum`), in 8 bytes a number; it takes every device in every round.
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+        weights: of the mean, "size" (training examples) or "even".
+        sends: what a device sends, its "model", or its "change", what training added to the model that it was sent:
+            equal but for rounding, and as many bytes. Methods that send changes (DFL) equal the latter bit by bit.
+        aggregator: how the server combines what devices send.
+        sums: "plain", or "masked": the server sees the sum of all models alone (:mod:`fedcore.core.secure_sum`), in 8
+            bytes a number, of every device in every round.
+
+    Raises:
+        InputError: for masked sums with a fraction, changes or another aggregator than the mean.
     """
     require_equal(nets)
     if sums == "masked":
@@ -80,7 +86,7 @@ def fedavg(
         stage = Stage(partial(train, training=training), combine, rounds, attach=hide)
         return Method(partial(initial_messages, common=common), (stage,), received_model)
     if sends == "model":
-        combine = partial(average, weights=weights, mixing=aggregator)
+        combine = partial(average_updates, weights=weights, mixing=aggregator)
         stage = Stage(partial(train, training=training), combine, rounds, fraction)
         return Method(partial(initial_messages, common=common), (stage,), received_model)
     require_common_start("fedavg.sends = change", common)
@@ -89,7 +95,7 @@ def fedavg(
     return Method(begin_with_memory, (stage,), received_model)
 
 
-def average(
+def average_updates(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, weights: Weights, mixing: Aggregator
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send every device the weighted mean of the updates, or what stands in its place."""
@@ -99,12 +105,12 @@ def average(
 
 @step_word("mask")
 def mask_model(update: Update, device: Device, step_id: StepId, *, partners: Sequence[str], weights: Weights) -> Update:
-    """Replace the model by its leaves times the device's weight, n_i or 1, as masked integers."""
+    """Replace the model by its tensors times the device's weight, n_i or 1, as masked integers."""
     factor = update.size if weights == "size" else 1
     round_info = f"{step_id.stage}/{step_id.round}"  # a mask that is used twice hides nothing of the difference
     masked = {}
-    for name, leaf in update.params.items():
-        numbers = to_integers(factor * leaf.double(), device.name, len(partners))
+    for name, tensor in update.params.items():
+        numbers = to_integers(factor * tensor.double(), device.name, len(partners))
         masked[name] = mask(numbers, f"{round_info}/{name}", device.name, partners, step_id.seed)
     return replace(update, params={}, extra=masked)
 

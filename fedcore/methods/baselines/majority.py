@@ -3,8 +3,8 @@
 The commonest label is that of all labelled training examples together, as usual for a majority-class baseline, not of
 each device: on a shared test set the guess of a single device is worse.
 
-The guess is a model of the device's own net, so that it is sent, scored and recorded like any other: every leaf is zero
-but the bias of the output, which holds the logarithms of the labels' frequencies, whatever the input.
+The guess is a model of the device's own net, so that it is sent, scored and recorded like any other: every parameter is
+zero but the bias of the output, which holds the logarithms of the labels' frequencies, whatever the input.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from fedcore.nets import init, key, shapes
 from fedcore.types import Device, InputError, Message, Method, Net, Params, RoundInfo, Stage, StepId, Update
 
 COUNTS = "counts"
-"""The leaf of an update: how many labelled training examples a device has of each class, (K,) int64."""
+"""The entry of an update: how many labelled training examples a device has of each class, (K,) int64."""
 
 UNUSABLE = "majority: this net does not end in the bias of its output, which the control sets; drop this row"
 
 
 @control
 def majority(*, nets: Mapping[str, Net]) -> Method:
-    """Build the control. Raises InputError for a net whose last leaf is not a bias."""
+    """Build the control. Raises InputError for a net whose last parameter is not a bias."""
     for net in nets.values():
         output_bias(net)
     begin = partial(initial_messages, common=False)
@@ -61,14 +61,14 @@ def guess(
 
 
 def constant_model(net: Net, logits: Tensor) -> Params:
-    """Return leaves with which the net's outputs are `logits` (K,) for every input."""
+    """Return parameters with which the net's outputs are `logits` (K,) for every input."""
     bias, _ = output_bias(net)
-    zeros = {name: torch.zeros_like(leaf) for name, leaf in init(net, torch.Generator()).items()}
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in init(net, torch.Generator()).items()}
     return zeros | {bias: logits.clone()}
 
 
 def output_bias(net: Net) -> tuple[str, int]:
-    """Return the name of the net's last leaf, which must be a bias, and its length."""
+    """Return the name of the net's last parameter, which must be a bias, and its length."""
     name, shape = list(shapes(net).items())[-1]
     if len(shape) != 1:
         raise InputError(UNUSABLE)

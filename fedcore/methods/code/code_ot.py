@@ -13,8 +13,8 @@ from typing import Literal, TypeAlias
 from fedcore.core.messages import received_model
 from fedcore.core.training import Training
 from fedcore.methods.code.fusion import code
-from fedcore.methods.code.ranking import Exam, begin, rank_ascending, train_for_exam
-from fedcore.methods.code.report import FIGURES, report
+from fedcore.methods.code.ranking import Exam, begin_ranking, rank_ascending, train_for_exam
+from fedcore.methods.code.report import FIGURES, report_plans
 from fedcore.methods.code.transport import Transport
 from fedcore.methods.code.widths import common_axes, fit_widths
 from fedcore.types import Axes, Count, Message, Method, Net, Params, Report, RoundInfo, Update
@@ -48,7 +48,9 @@ def code_ot(
     # The first shot is a stage of its own: its training is the one that every one-shot method shares.
     first = train_for_exam(training, combine, exam)
     stages = (first, replace(first, rounds=shots - 1))
-    return Method(partial(begin, common=common, exam=exam), stages[: 1 + (shots > 1)], received_model, figures=FIGURES)
+    return Method(
+        partial(begin_ranking, common=common, exam=exam), stages[: 1 + (shots > 1)], received_model, figures=FIGURES
+    )
 
 
 def fuse(
@@ -68,4 +70,4 @@ def fuse(
     models = {name: updates[name].params for name in names}
     fused, plans = code(list(models.values()), axes, transport)
     messages = fit_widths(fused, models, nets, round_info.names, axes, transport)
-    return server, messages, report(dict(zip(names[1:], plans, strict=True)))
+    return server, messages, report_plans(dict(zip(names[1:], plans, strict=True)))

@@ -18,7 +18,7 @@ from fedcore.builders import control
 from fedcore.core.messages import received_model, to_everyone
 from fedcore.core.training import Training
 from fedcore.methods.code.fusion import fold_without_alignment
-from fedcore.methods.code.ranking import Exam, begin, rank_ascending, train_for_exam
+from fedcore.methods.code.ranking import Exam, begin_ranking, rank_ascending, train_for_exam
 from fedcore.nets import require_equal
 from fedcore.types import Message, Method, Net, Params, RoundInfo, Update
 
@@ -32,7 +32,7 @@ def best_local(*, nets: Mapping[str, Net], training: Training, common: bool, exa
     Args:
         exam: what models are ranked by, as for `code_ot`.
     """
-    return _control(choose, nets, training, common, exam)
+    return _control(choose_best, nets, training, common, exam)
 
 
 @control
@@ -42,7 +42,7 @@ def half_best(*, nets: Mapping[str, Net], training: Training, common: bool, exam
     Args:
         exam: what models are ranked by, as for `code_ot`.
     """
-    return _control(halve, nets, training, common, exam)
+    return _control(halve_best, nets, training, common, exam)
 
 
 @control
@@ -52,7 +52,7 @@ def no_alignment(*, nets: Mapping[str, Net], training: Training, common: bool, e
     Args:
         exam: what models are ranked by, as for `code_ot`.
     """
-    return _control(fold, nets, training, common, exam)
+    return _control(fold_models, nets, training, common, exam)
 
 
 def _control(
@@ -64,17 +64,17 @@ def _control(
 ) -> Method:
     require_equal(nets)
     stage = train_for_exam(training, partial(combine, nets=nets), exam)
-    return Method(partial(begin, common=common, exam=exam), (stage,), received_model)
+    return Method(partial(begin_ranking, common=common, exam=exam), (stage,), received_model)
 
 
-def choose(
+def choose_best(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net]
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone the best model."""
     return server, to_everyone(round_info.names, Message(updates[rank_ascending(server, updates, nets)[-1]].params))
 
 
-def halve(
+def halve_best(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net]
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone the best model, every number in it halved (counters are kept)."""
@@ -83,7 +83,7 @@ def halve(
     return server, to_everyone(round_info.names, Message(half))
 
 
-def fold(
+def fold_models(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net]
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone the weighted mean of the models, in CODE's order."""

@@ -1,10 +1,10 @@
 r"""Combine networks unit by unit: align each to a target by optimal transport, then average.
 
-Structure is data. An `Axes` table says which axis of which leaf carries which units; a label is solved from the
-leaves whose first axis it is (weights as (out, in, ...), biases, norms), once their other axes are aligned. So layers
-follow each other in the order of the table's leaves, and convolutions, flattened channels and shared axes need no
-code of their own. An axis that is k times as long as its label's units holds k entries of each unit in a row (channels
-flattened with their pixels), which move together.
+Structure is data. An `Axes` table says which axis of which parameter carries which units; a label is solved from the
+parameters whose first axis it is (weights as (out, in, ...), biases, norms), once their other axes are aligned. So
+layers follow each other in the order of the table's parameters, and convolutions, flattened channels and shared axes
+need no code of their own. An axis that is k times as long as its label's units holds k entries of each unit in a row
+(channels flattened with their pixels), which move together.
 
 With T_l (n, m) the plan between the n units of the model and the m of the target, a layer W (n_l, n_{l-1}) becomes
 
@@ -17,9 +17,9 @@ Departures from the paper, where it cannot be meant as printed:
   weights divided by k (or merging them) leaves the function as it was. (23) prints the model's width and (25) the
   target's, as here.
 * Biases, which it does not mention, travel with their layer and count in the cost (24) as one more coordinate, like
-  every other leaf of a unit: units that differ only in their bias are different units.
+  every other parameter of a unit: units that differ only in their bias are different units.
 
-Leaves that are not floating point (counters) are never mixed: the target's are taken.
+Parameters that are not floating point (counters) are never mixed: the target's are taken.
 """
 
 from __future__ import annotations
@@ -48,27 +48,27 @@ def align(model: Params, target: Params, axes: Axes, transport: Transport) -> tu
     """
     widths, wanted = units(model, axes), units(target, axes)
     _check(model, target, axes, widths, wanted)
-    moved = {leaf: model[leaf].double() for leaf in axes}
+    moved = {name: model[name].double() for name in axes}
     plans: dict[str, Plan] = {}
     for label, n in widths.items():
         m = wanted[label]
         ready = [
-            leaf
-            for leaf, names in axes.items()
-            if names[:1] == (label,) and {*names[1:]} <= {None, *plans} and not leaf.endswith(STATISTICS)
+            name
+            for name, labels in axes.items()
+            if labels[:1] == (label,) and {*labels[1:]} <= {None, *plans} and not name.endswith(STATISTICS)
         ]
         if not ready:
-            raise InputError(f"axes: {label!r} depends on labels further down, list the leaves in forward order")
-        x = torch.cat([moved[leaf].reshape(n, -1) for leaf in ready], 1)
-        y = torch.cat([target[leaf].reshape(m, -1) for leaf in ready], 1)
+            raise InputError(f"axes: {label!r} depends on labels further down, list the parameters in forward order")
+        x = torch.cat([moved[name].reshape(n, -1) for name in ready], 1)
+        y = torch.cat([target[name].reshape(m, -1) for name in ready], 1)
         plans[label] = solve_transport(cost(x, y, transport.p), uniform(n), uniform(m), transport)
         T = plans[label].plan
-        for leaf, names in axes.items():
-            for axis, name in enumerate(names):
-                if name == label:
-                    moved[leaf] = carry(moved[leaf], axis, (n if axis else m) * T)
-    mixed = {leaf: moved[leaf].to(x.dtype).contiguous() for leaf, x in target.items() if x.is_floating_point()}
-    return {leaf: mixed.get(leaf, x) for leaf, x in target.items()}, plans
+        for name, labels in axes.items():
+            for axis, other in enumerate(labels):
+                if other == label:
+                    moved[name] = carry(moved[name], axis, (n if axis else m) * T)
+    mixed = {name: moved[name].to(x.dtype).contiguous() for name, x in target.items() if x.is_floating_point()}
+    return {name: mixed.get(name, x) for name, x in target.items()}, plans
 
 
 def carry(x: Tensor, axis: int, matrix: Tensor) -> Tensor:
@@ -79,19 +79,19 @@ def carry(x: Tensor, axis: int, matrix: Tensor) -> Tensor:
 
 
 def units(params: Params, axes: Axes) -> dict[str, int]:
-    """Return the number of units of every label, in the order in which the leaves introduce them."""
-    for leaf, names in axes.items():
-        if leaf not in params or params[leaf].dim() != len(names):
-            found = f"is {tuple(params[leaf].shape)}" if leaf in params else "is missing"
-            raise InputError(f"axes: {leaf} {found}, the table names {len(names)} axes")
-    sizes = [(label, n) for leaf, names in axes.items() for label, n in zip(names, params[leaf].shape, strict=True)]
-    made = dict.fromkeys(names[0] for names in axes.values() if names and names[0])
-    return {label: min(n for name, n in sizes if name == label) for label in made}
+    """Return the number of units of every label, in the order in which the parameters introduce them."""
+    for name, labels in axes.items():
+        if name not in params or params[name].dim() != len(labels):
+            found = f"is {tuple(params[name].shape)}" if name in params else "is missing"
+            raise InputError(f"axes: {name} {found}, the table names {len(labels)} axes")
+    sizes = [(label, n) for name, labels in axes.items() for label, n in zip(labels, params[name].shape, strict=True)]
+    made = dict.fromkeys(labels[0] for labels in axes.values() if labels and labels[0])
+    return {label: min(n for other, n in sizes if other == label) for label in made}
 
 
-def average(a: Params, b: Params, weight: float = 0.5) -> Params:
-    """Return (1 - weight) a + weight b (eq. 26); leaves that are not floating point are b's."""
-    return {leaf: (1 - weight) * a[leaf] + weight * x if x.is_floating_point() else x for leaf, x in b.items()}
+def average_pair(a: Params, b: Params, weight: float = 0.5) -> Params:
+    """Return (1 - weight) a + weight b (eq. 26); parameters that are not floating point are b's."""
+    return {name: (1 - weight) * a[name] + weight * x if x.is_floating_point() else x for name, x in b.items()}
 
 
 def code(models: Sequence[Params], axes: Axes, transport: Transport) -> tuple[Params, list[dict[str, Plan]]]:
@@ -103,14 +103,14 @@ def code(models: Sequence[Params], axes: Axes, transport: Transport) -> tuple[Pa
     fused, plans = models[0], []
     for target in models[1:]:
         aligned, plan = align(fused, target, axes, transport)
-        fused = average(aligned, target)
+        fused = average_pair(aligned, target)
         plans.append(plan)
     return fused, plans
 
 
 def fold_without_alignment(models: Sequence[Params]) -> Params:
     """Return CODE's weighted mean, 1/2 for the last model, 1/4, ..., of the models as they are: its control."""
-    return reduce(average, models)
+    return reduce(average_pair, models)
 
 
 def lmf(
@@ -128,24 +128,24 @@ def lmf(
 
 
 def mean(models: Sequence[Params], target: Params) -> Params:
-    """Return the plain mean of models of one shape; leaves that are not floating point are the target's."""
+    """Return the plain mean of models of one shape; parameters that are not floating point are the target's."""
     return {
-        leaf: torch.stack([model[leaf] for model in models]).mean(0) if x.is_floating_point() else x
-        for leaf, x in target.items()
+        name: torch.stack([model[name] for model in models]).mean(0) if x.is_floating_point() else x
+        for name, x in target.items()
     }
 
 
 def _check(model: Params, target: Params, axes: Axes, widths: dict[str, int], wanted: dict[str, int]) -> None:
     """Refuse models that the table does not describe or that cannot be brought into one shape."""
-    for leaf, x in target.items():
-        if x.is_floating_point() and leaf not in axes:
-            raise InputError(f"axes: {leaf} is not in the table")
-    for leaf, names in axes.items():
-        for label, n, m in zip(names, model[leaf].shape, target[leaf].shape, strict=True):
+    for name, x in target.items():
+        if x.is_floating_point() and name not in axes:
+            raise InputError(f"axes: {name} is not in the table")
+    for name, labels in axes.items():
+        for label, n, m in zip(labels, model[name].shape, target[name].shape, strict=True):
             if label is not None and label not in widths:
-                raise InputError(f"axes: {leaf} uses {label!r}, which is no leaf's first axis")
+                raise InputError(f"axes: {name} uses {label!r}, which is no parameter's first axis")
             per, each = (widths[label], wanted[label]) if label else (1, 1)
             if n % per or m % each or n // per != m // each:
-                raise InputError(f"axes: {leaf} is {n} long for the model and {m} for the target on axis {label!r}")
-        if not model[leaf].isfinite().all():
-            raise InputError(f"model: {leaf} is not finite")
+                raise InputError(f"axes: {name} is {n} long for the model and {m} for the target on axis {label!r}")
+        if not model[name].isfinite().all():
+            raise InputError(f"model: {name} is not finite")

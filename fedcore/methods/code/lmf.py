@@ -9,8 +9,8 @@ from functools import partial
 from fedcore.core.messages import received_model
 from fedcore.core.training import Training
 from fedcore.methods.code import fusion
-from fedcore.methods.code.ranking import Exam, begin, rank_ascending, train_for_exam
-from fedcore.methods.code.report import FIGURES, report
+from fedcore.methods.code.ranking import Exam, begin_ranking, rank_ascending, train_for_exam
+from fedcore.methods.code.report import FIGURES, report_plans
 from fedcore.methods.code.transport import Transport
 from fedcore.methods.code.widths import common_axes, fit_widths
 from fedcore.types import Axes, Count, Message, Method, Net, Params, Report, RoundInfo, Update
@@ -38,7 +38,9 @@ def lmf(
     combine = partial(fuse, nets=nets, axes=common_axes(nets), transport=transport)
     first = train_for_exam(training, combine, exam)
     stages = (first, replace(first, rounds=shots - 1))
-    return Method(partial(begin, common=common, exam=exam), stages[: 1 + (shots > 1)], received_model, figures=FIGURES)
+    return Method(
+        partial(begin_ranking, common=common, exam=exam), stages[: 1 + (shots > 1)], received_model, figures=FIGURES
+    )
 
 
 def fuse(
@@ -55,4 +57,4 @@ def fuse(
     models = {name: updates[name].params for name in names}
     fused, plans = fusion.lmf(list(models.values()), axes, transport, reference=len(names) - 1)
     messages = fit_widths(fused, models, nets, round_info.names, axes, transport)
-    return server, messages, report(dict(zip(names, plans, strict=True)))
+    return server, messages, report_plans(dict(zip(names, plans, strict=True)))

@@ -24,10 +24,10 @@ device with a single class, whose model is hardly ever wrong about it.
 """
 
 MARKS = "marks"
-"""The leaf of an update: for each class the device's validation examples, and how many its model gets right, (2, K)."""
+"""Entry of an update: for each class the device's validation examples, and how many its model gets right, (2, K)."""
 
 
-def begin(public: Public, seed: int, *, common: bool, exam: Exam) -> tuple[Params, Mapping[str, Message]]:
+def begin_ranking(public: Public, seed: int, *, common: bool, exam: Exam) -> tuple[Params, Mapping[str, Message]]:
     """Begin as `messages.initial_messages` does; with exam "test" the server also remembers its test set."""
     server, messages = initial_messages(public, seed, common=common)
     return (server | {"exam/x": public.test.x, "exam/y": public.test.y} if exam == "test" else server), messages

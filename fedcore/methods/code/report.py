@@ -13,7 +13,7 @@ from fedcore.types import Report
 FIGURES = ("fedcore.report.figures.code:transport_plans",)
 
 
-def report(folds: Mapping[str, Mapping[str, Plan]]) -> Report:
+def report_plans(folds: Mapping[str, Mapping[str, Plan]]) -> Report:
     """Report plans and how they were computed.
 
     folds: name of the model that was aligned (or aligned to) -> label of the units -> plan. For each a matrix

@@ -1,6 +1,6 @@
 """Nets of different widths: how they are combined, and how the result is fitted to each.
 
-Aligning needs nets of the same depth, of any widths (CODE, Remark 3); averaging leaf by leaf needs equal ones.
+Aligning needs nets of the same depth, of any widths (CODE, Remark 3); averaging needs equal ones.
 """
 
 from __future__ import annotations
@@ -43,6 +43,6 @@ def fit_widths(
 
 
 def _fit(fused: Params, model: Params, axes: Axes, transport: Transport) -> Params:
-    if all(leaf.shape == model[name].shape for name, leaf in fused.items()):
+    if all(tensor.shape == model[name].shape for name, tensor in fused.items()):
         return fused
     return align(fused, model, axes, transport)[0]

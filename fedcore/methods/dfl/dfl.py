@@ -48,7 +48,6 @@ from fedcore.types import (
     Stage,
     StepId,
     Update,
-    step_word,
 )
 
 __all__ = ["dfl", "dfl_diagonal"]
@@ -58,10 +57,13 @@ __all__ = ["dfl", "dfl_diagonal"]
 class SoftTargets:
     """How soft targets are used and averaged.
 
-    ratio: how the hard labels' share rho of the loss (3) goes: "threshold", max(1 - r/R, T) (6); "dynamic", 1 - r/R;
-    "fixed", T in all rounds but the first. threshold: T; with 1 this is FedAvg that sends changes. temperature: tau of
-    the soft targets and of the KL part, which is weighted by tau^2; the paper's loss has none, which is 1. weighting:
-    of the soft targets, by "counts" of each label or by "examples", |D_k|, as printed (2).
+    Args:
+        ratio: the hard labels' share rho of the loss (3) in round r: "threshold", max(1 - r/R, T) (6); "dynamic",
+            1 - r/R; "fixed", T in all rounds but the first.
+        threshold: T, from 0 to 1; with 1 this is FedAvg that sends changes.
+        temperature: tau of the soft targets and of the KL part, which is weighted by tau^2, above 0; the paper's loss
+            has none, which is 1.
+        weighting: of the mean of soft targets, by "counts" of each label, or by "examples", |D_k|, as printed (2).
     """
 
     ratio: Kind = "threshold"
@@ -80,7 +82,13 @@ def dfl(
     fraction: Fraction = 1.0,
     soft: SoftTargets,
 ) -> Method:
-    """Build DFL. rounds: R. fraction: c, share of devices per round. soft: see :class:`SoftTargets`."""
+    """Build DFL.
+
+    Args:
+        rounds: R, communication rounds, from 1.
+        fraction: c, share of the devices that take part in a round, above 0, at most 1.
+        soft: how soft targets are used and averaged.
+    """
     return _build("dfl", nets, training, common, rounds, fraction, soft, likelihoods)
 
 
@@ -97,8 +105,13 @@ def dfl_diagonal(
 ) -> Method:
     """Build DFL's control: every soft target is the table's mean diagonal, evenly spread over the other labels.
 
-    It smooths labels as much as DFL does, by the same exchange. Settings as for dfl. At temperature 1 it is FedAvg with
-    labels smoothed by (1 - rho) (1 - d) K / (K - 1), d the mean diagonal.
+    It smooths labels as much as DFL does, by the same exchange. At temperature 1 it is FedAvg with labels smoothed by
+    (1 - rho) (1 - d) K / (K - 1), d the mean diagonal.
+
+    Args:
+        rounds: R, communication rounds, from 1.
+        fraction: c, share of the devices that take part in a round, above 0, at most 1.
+        soft: how soft targets are used and averaged.
     """
     return _build("dfl_diagonal", nets, training, common, rounds, fraction, soft, level_targets)
 
@@ -119,15 +132,15 @@ def _build(
     rho = distillation.ratio(soft.ratio, soft.threshold, rounds)
     stage = Stage(
         partial(train_and_show, training=training, rho=rho, temperature=soft.temperature, targets=targets),
-        partial(combine, rho=rho, temperature=soft.temperature, weighting=soft.weighting),
+        partial(average_with_targets, rho=rho, temperature=soft.temperature, weighting=soft.weighting),
         rounds,
         fraction,
         sends="change",
     )
-    return Method(begin, (stage,), received_model, figures=distillation.FIGURES)
+    return Method(begin_with_targets, (stage,), received_model, figures=distillation.FIGURES)
 
 
-def begin(public: Public, seed: int) -> tuple[Params, Mapping[str, Message]]:
+def begin_with_targets(public: Public, seed: int) -> tuple[Params, Mapping[str, Message]]:
     """Initialise the model and the soft targets (Algorithm 1, line 1), which are not sent yet."""
     server, messages = begin_with_memory(public, seed)
     return server | {SOFT: distillation.initial_targets(public.classes)}, messages
@@ -160,8 +173,7 @@ def train_and_show(
     return moments, update
 
 
-@step_word("average")
-def combine(
+def average_with_targets(
     server: Params,
     updates: Mapping[str, Update],
     round_info: RoundInfo,
@@ -177,5 +189,5 @@ def combine(
     sent = list(updates.values())
     model = apply_changes(server, [update.params for update in sent], by_size([update.size for update in sent]))
     table = update_targets(server[SOFT], sent, weighting)
-    report = distillation.report(table, temperature, rho=rho.at(round_info.round))
+    report = distillation.report_targets(table, temperature, rho=rho.at(round_info.round))
     return to_memory(model) | {SOFT: table}, to_everyone(round_info.names, Message(model, {SOFT: table})), report

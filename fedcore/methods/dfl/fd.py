@@ -27,7 +27,7 @@ from fedcore.methods.dfl.soft_targets import (
     distillation_grad,
     initial_targets,
     likelihoods,
-    report,
+    report_targets,
     require_cross_entropy,
     summarise_logits,
 )
@@ -64,18 +64,26 @@ def fd(
 ) -> Method:
     """Build FD.
 
-    rounds, fraction: as in fedavg. gamma: weight of the soft targets in CE(y) + gamma CE(soft target); 0 is local
-    training. If `fraction` is below 1, all devices start from one model, which is sent until a device has taken part.
+    If `fraction` is below 1, all devices start from one model, which is sent until a device has taken part.
+
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+        gamma: weight of the soft targets in CE(y) + gamma CE(soft target), from 0; 0 is local training.
     """
     if fraction < 1:
         require_equal(nets)
         require_common_start("fd with fraction below 1", common)
     require_cross_entropy("fd", training)
-    stage = Stage(partial(train_apart, training=training, gamma=gamma), exchange, rounds, fraction)
-    return Method(partial(begin, common=common, sampled=fraction < 1), (stage,), merge_models, figures=FIGURES)
+    stage = Stage(partial(train_apart, training=training, gamma=gamma), exchange_targets, rounds, fraction)
+    return Method(
+        partial(begin_with_models, common=common, sampled=fraction < 1), (stage,), merge_models, figures=FIGURES
+    )
 
 
-def begin(public: Public, seed: int, *, common: bool, sampled: bool) -> tuple[Params, Mapping[str, Message]]:
+def begin_with_models(
+    public: Public, seed: int, *, common: bool, sampled: bool
+) -> tuple[Params, Mapping[str, Message]]:
     """Begin with the initial models; the server stores the one that devices not yet sampled run."""
     server, messages = begin_with_memory(public, seed) if sampled else initial_messages(public, seed, common=common)
     return server | {SOFT: initial_targets(public.classes)}, messages
@@ -93,7 +101,7 @@ def train_apart(
     return params | moments, Update(extra=summarise_logits(params, device), size=len(device.data.train))
 
 
-def exchange(
+def exchange_targets(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Send sampled devices the others' mean logits, all other devices the mean of all, and report the latter."""
@@ -102,12 +110,12 @@ def exchange(
     total, known = torch.stack([*means.values()]).sum(0), torch.stack([*has.values()]).sum(0)
     everyones = divide_rows(total, known, server[SOFT])
     others = {name: divide_rows(total - means[name], known - has[name].long(), server[SOFT]) for name in updates}
-    chosen = {name: leaf for name, leaf in server.items() if name.startswith(CHOSEN)}
+    chosen = {name: tensor for name, tensor in server.items() if name.startswith(CHOSEN)}
     chosen |= {f"{CHOSEN}{name}": torch.tensor(True) for name in updates}
     later, start = Message(extra={SOFT: everyones}), Message(from_memory(server), {SOFT: everyones})
     messages = {name: later if f"{CHOSEN}{name}" in chosen else start for name in round_info.names}
     messages |= {name: Message(extra={SOFT: table}) for name, table in others.items()}
-    return server | chosen | {SOFT: everyones}, messages, report(everyones, 1.0)
+    return server | chosen | {SOFT: everyones}, messages, report_targets(everyones, 1.0)
 
 
 def divide_rows(total: Tensor, count: Tensor, table: Tensor) -> Tensor:

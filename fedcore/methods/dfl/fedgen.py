@@ -70,14 +70,14 @@ from fedcore.types import (
 )
 
 GENERATOR, MOMENTS, LABELS = "generator/", "moments/", "labels"
-"""Prefixes of the generator's leaves and of its optimiser's moments; the leaf of labels' counts or frequencies."""
+"""Prefixes of the generator's parameters and of its optimiser's moments; the entry of labels' counts or frequencies."""
 
 
 @dataclass(frozen=True)
 class FeatureGenerator:
     """The generator of features: labels and `noise` random numbers -> z (B, d), by `net`.
 
-    weight, bias: the names of the leaves (K, d) and (K,) of the classifier; bias None: it has none.
+    weight, bias: the names of the parameters (K, d) and (K,) of the classifier; bias None: it has none.
     """
 
     net: Net
@@ -131,24 +131,34 @@ def fedgen(
     weight_decay: Amount = 0.01,
     diversity: Amount = 1.0,
 ) -> Method:
-    """Build FedGen. In brackets the values that the authors' code has for MNIST.
+    """Build FedGen. Defaults, but for the rounds, are those of the authors' code for MNIST.
 
-    rounds, fraction: as in fedavg. alpha (10): weight of the generated examples' loss, for as many of them as a
-    minibatch has; 0 is fedavg. decay (.98): its factor per round, and of the generator's learning rate. generated (32):
-    generated examples per step of a device; their loss is weighted by generated / training.batch. noise (32), hidden
-    (256): the generator's noise numbers and hidden units (CIFAR: 64, 512). steps (50), batch (32), lr (3e-4),
-    weight_decay (1e-2): of the generator's training in a round, by Adam. diversity (1): weight of exp(-mean over pairs
-    of |z - z'| |eps - eps'|^2), means over their numbers.
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+        alpha: weight of the generated examples' loss, for as many of them as a minibatch has, from 0; 0 is fedavg.
+        decay: factor of alpha and of the generator's learning rate per round, above 0, at most 1.
+        generated: generated examples per step of a device; their loss is weighted by generated / training.batch.
+        noise: random numbers that the generator gets, from 1 (their code for CIFAR: 64).
+        hidden: hidden units of the generator, from 1 (their code for CIFAR: 512).
+        steps: minibatches of the generator's training in a round, by Adam, from 1.
+        batch: labels in each of them, from 1.
+        lr: learning rate of the generator, above 0.
+        weight_decay: of the generator's training, from 0.
+        diversity: weight of exp(-mean over pairs of |z - z'| |eps - eps'|^2), means over their numbers, from 0.
+
+    Raises:
+        InputError: for a net whose last layer is not linear.
     """
     require_equal(nets)
     weight, bias = classifier(next(iter(nets.values())))
     classes, features = shapes(next(iter(nets.values())))[weight]
     net = Net(partial(network, classes=classes, noise=noise, hidden=hidden, features=features))
     maker = FeatureGenerator(net, classes, noise, weight, bias)
-    lessons = GeneratorTraining(steps, batch, lr, weight_decay, decay, diversity)
+    settings = GeneratorTraining(steps, batch, lr, weight_decay, decay, diversity)
     local = partial(train_with_generated, training=training, maker=maker, alpha=alpha, decay=decay, generated=generated)
-    stage = Stage(local, partial(teach, maker=maker, lessons=lessons), rounds, fraction)
-    return Method(partial(begin, common=common, maker=maker), (stage,), received_model)
+    stage = Stage(local, partial(teach_generator, maker=maker, settings=settings), rounds, fraction)
+    return Method(partial(begin_with_generator, common=common, maker=maker), (stage,), received_model)
 
 
 def network(classes: int, noise: int, hidden: int, features: int) -> nn.Module:
@@ -160,20 +170,21 @@ def network(classes: int, noise: int, hidden: int, features: int) -> nn.Module:
 
 def classifier(net: Net) -> tuple[str, str | None]:
     """Return the names of the last layer's weights (K, d) and bias (K,); refuses a net that ends in another layer."""
-    leaves = [*layers(net).values()][-1]
-    weight, *rest = leaves
+    weight, *rest = [*layers(net).values()][-1]
     if len(shapes(net)[weight]) != 2 or len(rest) > 1 or any(shapes(net)[b] != shapes(net)[weight][:1] for b in rest):
         raise InputError("net: fedgen needs a net whose last layer is linear, this one's is not; leave this row out")
     return weight, rest[0] if rest else None
 
 
-def begin(public: Public, seed: int, *, common: bool, maker: FeatureGenerator) -> tuple[Params, Mapping[str, Message]]:
+def begin_with_generator(
+    public: Public, seed: int, *, common: bool, maker: FeatureGenerator
+) -> tuple[Params, Mapping[str, Message]]:
     """Send the initial model as FedAvg does; the server draws a generator and keeps it."""
     net = next(iter(public.nets.values()))
     require_linear_end(net, init(net, generator(seed, "init")), public.test, maker)
     made = init(maker.net, generator(seed, "generator"))
     _, messages = initial_messages(public, seed, common=common)
-    return {f"{GENERATOR}{name}": leaf for name, leaf in made.items()}, messages
+    return {f"{GENERATOR}{name}": tensor for name, tensor in made.items()}, messages
 
 
 def require_linear_end(net: Net, params: Params, data: Data, maker: FeatureGenerator) -> None:
@@ -232,13 +243,13 @@ def generated_grad_hook(
     return grad_hook
 
 
-def teach(
+def teach_generator(
     server: Params,
     sent: Mapping[str, Update],
     round_info: RoundInfo,
     *,
     maker: FeatureGenerator,
-    lessons: GeneratorTraining,
+    settings: GeneratorTraining,
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Average the models, train the generator on those sent (4), send both.
 
@@ -251,11 +262,11 @@ def teach(
         return server, to_everyone(round_info.names, Message(model)), report_series(generator_loss=math.nan)
     labels = counts.sum(0) / counts.sum()
     flat = flatten_net(maker.net, strip_prefix(GENERATOR, server))
-    moments = {name: leaf.clone() for name, leaf in strip_prefix(MOMENTS, server).items()}
+    moments = {name: tensor.clone() for name, tensor in strip_prefix(MOMENTS, server).items()}
     heads = [(update.params[maker.weight], update.params.get(maker.bias or "")) for update in sent.values()]
-    loss = train_generator(flat, moments, maker, lessons, heads, counts, round_info)
-    made = {f"{GENERATOR}{name}": leaf for name, leaf in flat.params().items()}
-    memory = {f"{MOMENTS}{name}": leaf for name, leaf in moments.items()}
+    loss = train_generator(flat, moments, maker, settings, heads, counts, round_info)
+    made = {f"{GENERATOR}{name}": tensor for name, tensor in flat.params().items()}
+    memory = {f"{MOMENTS}{name}": tensor for name, tensor in moments.items()}
     messages = to_everyone(round_info.names, Message(model, made | {LABELS: labels}))
     return made | memory, messages, report_series(generator_loss=loss)
 
@@ -264,7 +275,7 @@ def train_generator(
     flat: FlatNet,
     moments: Params,
     maker: FeatureGenerator,
-    lessons: GeneratorTraining,
+    settings: GeneratorTraining,
     heads: list[tuple[Tensor, Tensor | None]],
     counts: Tensor,
     round_info: RoundInfo,
@@ -273,32 +284,32 @@ def train_generator(
 
     heads: the M devices' last layers (K, d) and (K,). counts: (M, K), their examples by label.
     """
-    training, draws = lessons.training(round_info.round), round_info.generator("generator")
+    training, draws = settings.training(round_info.round), round_info.generator("generator")
     update = optimiser_step(flat, training, moments)
     matrices = torch.stack([matrix for matrix, _ in heads])
     biases = torch.stack([torch.zeros(maker.classes) if bias is None else bias for _, bias in heads])
     shares = (counts / counts.sum(0).clamp(min=1)).float()
     total = 0.0
-    for _ in range(lessons.steps):
-        y, noise = maker.draw(counts.sum(0), lessons.batch, draws)
+    for _ in range(settings.steps):
+        y, noise = maker.draw(counts.sum(0), settings.batch, draws)
         z = maker.make(flat.module, y, noise)
         logits = torch.einsum("bd,mkd->mkb", z, matrices) + biases[:, :, None]
         losses = cross_entropy(logits, y.expand(len(heads), -1), reduction="none")  # (M, B)
         known = (losses * shares[:, y]).sum(0).mean()
         flat.gradient.zero_()
-        torch.autograd.backward(known + lessons.diversity * diversity_loss(z, noise))
+        torch.autograd.backward(known + settings.diversity * diversity_loss(z, noise))
         update(training.lr)
         total += known.item()
-    return total / lessons.steps
+    return total / settings.steps
 
 
 def diversity_loss(z: Tensor, noise: Tensor) -> Tensor:
     """Return exp(-mean over pairs of mean |z - z'| times mean (eps - eps')^2): near 1 where all features are alike."""
-    apart = (z[:, None] - z).abs().mean(2)
-    unlike = (noise[:, None] - noise).square().mean(2)
-    return (-apart * unlike).mean().exp()
+    distances = (z[:, None] - z).abs().mean(2)
+    noise_distances = (noise[:, None] - noise).square().mean(2)
+    return (-distances * noise_distances).mean().exp()
 
 
 def strip_prefix(prefix: str, params: Params) -> Params:
-    """Return the leaves whose names have the prefix, without it."""
-    return {name.removeprefix(prefix): leaf for name, leaf in params.items() if name.startswith(prefix)}
+    """Return the tensors whose names have the prefix, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in params.items() if name.startswith(prefix)}

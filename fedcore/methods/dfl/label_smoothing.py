@@ -44,11 +44,20 @@ def label_smoothing(
     ratio: Kind = "threshold",
     threshold: Share = 0.6,
 ) -> Method:
-    """Build the control. rounds, fraction: as in fedavg. ratio, threshold: as in dfl; threshold 1 is fedavg."""
+    """Build the control.
+
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+        ratio: how rho changes from round to round, as for `dfl`: "threshold", "dynamic" or "fixed".
+        threshold: T, from 0 to 1; with 1 this is fedavg.
+    """
     require_equal(nets)
     require_cross_entropy("label_smoothing", training)
     rho = distillation.ratio(ratio, threshold, rounds)
-    stage = Stage(partial(train_smoothed, training=training, rho=rho), partial(average, rho=rho), rounds, fraction)
+    stage = Stage(
+        partial(train_smoothed, training=training, rho=rho), partial(average_and_report, rho=rho), rounds, fraction
+    )
     return Method(partial(initial_messages, common=common), (stage,), received_model)
 
 
@@ -62,7 +71,7 @@ def train_smoothed(
     return moments, Update(flat.params(), size=len(device.data.train))
 
 
-def average(
+def average_and_report(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, rho: Ratio
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Average the models by examples; report rho."""

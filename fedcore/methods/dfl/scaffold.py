@@ -50,24 +50,30 @@ from fedcore.types import (
 def scaffold(
     *, nets: Mapping[str, Net], training: Training, common: bool, rounds: Count = 10, fraction: Fraction = 1.0
 ) -> Method:
-    """Build SCAFFOLD. rounds, fraction: as in fedavg. Models are averaged evenly, as in the paper.
+    """Build SCAFFOLD. Models are averaged evenly, as in the paper.
 
-    Only plain SGD: option II takes the mean gradient from how far the model moved, which a momentum or Adam changes.
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+
+    Raises:
+        InputError: for an optimiser other than plain SGD: option II takes the mean gradient from how far the model
+            moved, which a momentum or Adam changes.
     """
     require_equal(nets)
     if training.optimiser != "sgd" or training.momentum:
         way = "adam" if training.optimiser == "adam" else f"sgd with momentum {training.momentum}"
         raise InputError(f"training.optimiser = {way}: scaffold needs plain sgd; use sgd and momentum 0")
-    stage = Stage(partial(train_corrected, training=training), average, rounds, fraction)
-    return Method(partial(begin, common=common), (stage,), received_model)
+    stage = Stage(partial(train_corrected, training=training), average_variates, rounds, fraction)
+    return Method(partial(begin_with_variate, common=common), (stage,), received_model)
 
 
-def begin(public: Public, seed: int, *, common: bool) -> tuple[Params, Mapping[str, Message]]:
+def begin_with_variate(public: Public, seed: int, *, common: bool) -> tuple[Params, Mapping[str, Message]]:
     """Begin with c = 0, which is sent with the initial model, if any."""
     _, messages = initial_messages(public, seed, common=common)
     with use_generator(torch.Generator()):
         module = next(iter(public.nets.values())).build()
-    variate = {name: torch.zeros_like(leaf).detach() for name, leaf in module.named_parameters()}
+    variate = {name: torch.zeros_like(tensor).detach() for name, tensor in module.named_parameters()}
     one = Message(next(iter(messages.values())).params, variate if common else {})
     return variate, to_everyone(public.names, one)
 
@@ -79,7 +85,7 @@ def train_corrected(
 
     c_i+ = c_i - c + (x - y) / (K eta_l)
 
-    memory: c_i by leaf, empty before the first round, where it is zero. Sends y and c_i+ - c_i.
+    memory: c_i by parameter, empty before the first round, where it is zero. Sends y and c_i+ - c_i.
     """
     flat = flatten_net(device.net, starting_params({}, message, device, step_id))
     x, mine, common = flat.vector.clone(), to_vector(flat, memory), to_vector(flat, message.extra)
@@ -97,13 +103,13 @@ def train_corrected(
     return to_leaves(flat, mine + change), Update(flat.params(), to_leaves(flat, change), len(device.data.train))
 
 
-def average(
+def average_variates(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo
 ) -> tuple[Params, Mapping[str, Message]]:
     """Average the models of those who took part (line 16); c <- c + sum dc_i / N, N counting all devices (line 17)."""
     share = evenly(len(updates))
     change = mean([update.extra for update in updates.values()], share)
     part = len(updates) / len(round_info.names)
-    variate = {name: leaf + part * change[name] for name, leaf in server.items()}
+    variate = {name: tensor + part * change[name] for name, tensor in server.items()}
     model = mean([update.params for update in updates.values()], share)
     return variate, to_everyone(round_info.names, Message(model, variate))

@@ -22,7 +22,7 @@ Kind: TypeAlias = Literal["fixed", "dynamic", "threshold"]
 Weighting: TypeAlias = Literal["counts", "examples"]
 
 SUMS, COUNTS, SOFT = "soft/sums", "soft/counts", "soft/targets"
-"""Leaves of updates: a device's label-wise sums (K, K) and counts (K,); of messages: the table (K, K)."""
+"""Entries of updates: a device's label-wise sums (K, K) and counts (K,); of messages: the table (K, K)."""
 
 TOPIC = "distillation"
 """The topic of a report's series."""
@@ -146,7 +146,7 @@ def smoothing_grad(share: float) -> LogitGrad:
     return logit_grad
 
 
-def report(table: Tensor, temperature: float, **numbers: float) -> Report:
+def report_targets(table: Tensor, temperature: float, **numbers: float) -> Report:
     """Report a table and any other numbers of the round.
 
     Matrix "soft_targets" (K, K) float32: the table as probabilities. diagonal: the mean probability that a label's soft

@@ -27,16 +27,16 @@ def distances(
 
     d_m = E_x ||g_aux^l(x) - g_k^m(x)||^2   (8), m = 0, ..., M_k
 
-    models: leaves up to depth M_k. data: D_aux. A cell whose features have another shape is infinitely far.
+    models: parameters up to depth M_k. data: D_aux. A cell whose features have another shape is infinitely far.
     """
-    blank = {leaf: torch.zeros(shape) for leaf, shape in nets.shapes(net).items()}
+    blank = {name: torch.zeros(shape) for name, shape in nets.shapes(net).items()}
     modules = {name: load(net, blank | params).eval() for name, params in models.items()}
     found = {name: torch.zeros(depth_of(net, params) + 1).double() for name, params in models.items()}
-    aim = load(auxiliary[0], auxiliary[1]).eval()
+    reference = load(auxiliary[0], auxiliary[1]).eval()
     with torch.no_grad():
         for start in range(0, len(data), IMAGE_BATCH):
             x = data.inputs(slice(start, start + IMAGE_BATCH))
-            wanted = _scale(features(auxiliary[0], aim, x)[cell], distance)
+            wanted = _scale(features(auxiliary[0], reference, x)[cell], distance)
             for name, module in modules.items():
                 for m, feature in enumerate(features(net, module, x)[: len(found[name])]):
                     if feature[0].numel() == wanted[0].numel():
@@ -46,17 +46,17 @@ def distances(
     return found
 
 
-def report(depths: Mapping[str, int], apart: Mapping[str, Tensor]) -> Report:
+def report_distances(depths: Mapping[str, int], found: Mapping[str, Tensor]) -> Report:
     """Report the depth chosen for each device, and the distance of each cell.
 
     Topic "alignment": depth, and distance_0, distance_1, ... without infinite ones. Matrix "distance/<device>"
     (M_k + 1,): all of them, see `distances`.
     """
     finite = {
-        name: {f"distance_{m}": x for m, x in enumerate(d.tolist()) if math.isfinite(x)} for name, d in apart.items()
+        name: {f"distance_{m}": x for m, x in enumerate(d.tolist()) if math.isfinite(x)} for name, d in found.items()
     }
     devices = {name: {"depth": float(depth), **finite[name]} for name, depth in depths.items()}
-    return Report(devices={"alignment": devices}, matrices={f"distance/{name}": d for name, d in apart.items()})
+    return Report(devices={"alignment": devices}, matrices={f"distance/{name}": d for name, d in found.items()})
 
 
 def _scale(feature: Tensor, distance: Distance) -> Tensor:

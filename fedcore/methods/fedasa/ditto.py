@@ -12,7 +12,7 @@ from fedcore.nets import require_equal
 from fedcore.types import Amount, Count, Device, Fraction, Message, Method, Model, Net, Params, Stage, StepId, Update
 
 GLOBAL = "global/"
-"""Prefix of the leaves in a device's memory that hold the moments of the global model's optimiser."""
+"""Prefix of the entries in a device's memory that hold the moments of the global model's optimiser."""
 
 
 def ditto(
@@ -25,9 +25,15 @@ def ditto(
     strength: Amount = 0.01,
     aggregator: Aggregator = MEAN,
 ) -> Method:
-    """Build Ditto. rounds, fraction, aggregator: as in fedavg. strength: lambda; 0 is local training.
+    """Build Ditto.
 
     Both models are trained in each round as `training` says, on the same minibatches: twice FedAvg's work.
+
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+        strength: lambda, which holds the personal model near the global one, from 0; 0 is local training.
+        aggregator: how the server combines what devices send.
     """
     require_equal(nets)
     stage = Stage(
@@ -53,4 +59,4 @@ def train_both(
 
 def personal(memory: Params, message: Message) -> Model:
     """Run the personal model; before a device's first round, the global one."""
-    return Model(({leaf: memory.get(leaf, x) for leaf, x in message.params.items()},))
+    return Model(({name: memory.get(name, x) for name, x in message.params.items()},))

@@ -10,7 +10,7 @@ as in Table VI; (8) prints m in [M]. In an alignment round (9) runs over the dep
 server's first message is the whole initial model, whatever the budget, as in step (i) of Section III. The auxiliary
 model has an accuracy of 78.12 % (Sections III-B and V-A); the paper says neither which examples measure it nor where
 the model starts. Here the server holds out a share of its examples, stops training near that accuracy on them, and
-starts from leaves of its own.
+starts from weights of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch
 from fedcore.core.aggregation import MEAN, Aggregator, hyper_model, sample_submodels
 from fedcore.core.messages import initial_messages, merge_models
 from fedcore.core.training import Training, accuracy, descend, flatten_net, minibatches, plain_step
-from fedcore.methods.fedasa.distances import FIGURES, Distance, distances, report
+from fedcore.methods.fedasa.distances import FIGURES, Distance, distances, report_distances
 from fedcore.methods.fedasa.sharing import train_shared
 from fedcore.nets import init, require_equal, shapes, use_generator
 from fedcore.nets.parts import leaves_up_to, max_depth, require_comparable
@@ -58,7 +58,7 @@ Budget: TypeAlias = dict[str, Positive] | list[Positive] | Positive | None
 None: no limit."""
 
 Start: TypeAlias = Literal["own", "devices"]
-"""Where the auxiliary model starts: from leaves of its own, or from the devices' common initial model."""
+"""Where the auxiliary model starts: from weights of its own, or from the devices' common initial model."""
 
 AUXILIARY, HYPER = "auxiliary/", "hyper/"
 """Prefixes in the server's memory: the auxiliary model, its examples, accuracy and steps; the hyper-model."""
@@ -87,11 +87,23 @@ def fedasa(
 ) -> Method:
     """Build FedASA. All devices take part in every round.
 
-    rounds: T. alignment_rounds: t_0, the first of them. auxiliary: L, cells of the auxiliary model; None: as many as
-    the devices' nets have. auxiliary_init: where its training starts. target: the accuracy near which it ends; None:
-    only after `steps` minibatches, which it never exceeds. held_out: share of the server's examples that measure the
-    accuracy. cell: l, 0 to L; None: L // 2. distance: how features are compared. budget: C_k. personal_lr: eta_h;
-    None: training's rate, which is eta_g. aggregator: as in fedavg.
+    Args:
+        rounds: T, communication rounds, from 1.
+        alignment_rounds: t_0, the first of them, in which depths are found, from 1.
+        auxiliary: L, cells of the auxiliary model; None: as many as the devices' nets have.
+        auxiliary_init: where its training starts: "own", from weights of its own, or "devices", from their common ones.
+        target: accuracy near which its training ends, from 0 to 1 (Sections III-B and V-A); None: after `steps` alone.
+        steps: minibatches that its training never exceeds, from 1.
+        held_out: share of the server's examples that measure its accuracy, above 0 and below 1.
+        cell: l, the auxiliary cell that is compared, from 0 to L; None: L // 2.
+        distance: how features are compared in (8): "printed", as they are, or "unit_norm", each scaled to norm 1.
+        budget: C_k, the most bytes that a device may send in a round; a number for all, or one for each in the devices'
+            order or by name; None: no limit.
+        personal_lr: eta_h, learning rate of the personal part, above 0; None: training's, which is eta_g.
+        aggregator: how the server combines what devices send.
+
+    Raises:
+        InputError: for a net whose cells cannot be compared, and a budget below the size of the stem.
     """
     require_equal(nets)
     net = next(iter(nets.values()))
@@ -111,8 +123,8 @@ def fedasa(
     most = partial(train_most, limits=limits, training=training, personal_lr=personal_lr)
     same = partial(train_same, training=training, personal_lr=personal_lr)
     stages = (Stage(most, find, aligning), Stage(same, partial(mix, mixing=aggregator), rounds - aligning))
-    teach = partial(train_auxiliary, net=memory, training=training, target=target, steps=steps, held_out=held_out)
-    begin = partial(begin_aligning, auxiliary=memory, start=auxiliary_init, teach=teach, common=common)
+    learn = partial(train_auxiliary, net=memory, training=training, target=target, steps=steps, held_out=held_out)
+    begin = partial(begin_aligning, auxiliary=memory, start=auxiliary_init, learn=learn, common=common)
     return Method(begin, stages[: 1 + (rounds > aligning)], merge_models, figures=FIGURES)
 
 
@@ -138,8 +150,8 @@ def depths_within(budget: Budget, nets: Mapping[str, Net]) -> dict[str, int]:
             raise InputError(f"fedasa.budget: it must name every device; left out: {', '.join(left)}")
     limits = {}
     for name, net in nets.items():
-        leaves = init(net, torch.Generator())
-        costs = [nbytes({leaf: leaves[leaf] for leaf in leaves_up_to(net, m)}) for m in range(max_depth(net) + 1)]
+        params = init(net, torch.Generator())
+        costs = [nbytes({part: params[part] for part in leaves_up_to(net, m)}) for m in range(max_depth(net) + 1)]
         here = budget[name] if isinstance(budget, dict) else math.inf if budget is None else budget
         if here < costs[0]:
             raise InputError(f"fedasa.budget: {name} has {here:.0f} bytes a round, the least that fits is {costs[0]}")
@@ -148,12 +160,12 @@ def depths_within(budget: Budget, nets: Mapping[str, Net]) -> dict[str, int]:
 
 
 def begin_aligning(
-    public: Public, seed: int, *, auxiliary: Net, start: Start, teach: Callable[..., Lesson], common: bool
+    public: Public, seed: int, *, auxiliary: Net, start: Start, learn: Callable[..., AuxiliaryModel], common: bool
 ) -> tuple[Params, Mapping[str, Message]]:
     """Draw the initial model and train the auxiliary one; the server stores both.
 
-    The auxiliary model's leaves are named auxiliary/<leaf>, the server's examples auxiliary/x, its accuracy on the
-    held-out ones auxiliary/accuracy, its steps auxiliary/steps, and the hyper-model's leaves hyper/<leaf>.
+    The auxiliary model's parameters are named auxiliary/<name>, the server's examples auxiliary/x, its accuracy on the
+    held-out ones auxiliary/accuracy, its steps auxiliary/steps, and the hyper-model's parameters hyper/<name>.
     """
     if len(public.server_data) < 2:
         raise InputError(
@@ -163,16 +175,16 @@ def begin_aligning(
     _, messages = initial_messages(public, seed, common=common)
     whole = init(next(iter(public.nets.values())), generator(seed, "init"))
     first = whole if start == "devices" else init(auxiliary, generator(seed, "auxiliary", "init"))
-    lesson = teach({leaf: first[leaf] for leaf in shapes(auxiliary)}, public.server_data, seed=seed)
-    hyper = {f"{HYPER}{leaf}": x for leaf, x in whole.items() if common}
+    trained = learn({name: first[name] for name in shapes(auxiliary)}, public.server_data, seed=seed)
+    hyper = {f"{HYPER}{name}": x for name, x in whole.items() if common}
     numbers = {
-        name: torch.tensor(float(x)).double() for name, x in (("accuracy", lesson.accuracy), ("steps", lesson.steps))
+        name: torch.tensor(float(x)).double() for name, x in (("accuracy", trained.accuracy), ("steps", trained.steps))
     }
-    memory = lesson.params | {"x": public.server_data.x} | numbers
+    memory = trained.params | {"x": public.server_data.x} | numbers
     return hyper | {f"{AUXILIARY}{name}": x for name, x in memory.items()}, messages
 
 
-class Lesson(NamedTuple):
+class AuxiliaryModel(NamedTuple):
     """The auxiliary model after `steps` minibatches, with its accuracy on held-out examples (a fraction)."""
 
     params: Params
@@ -190,7 +202,7 @@ def train_auxiliary(
     steps: int,
     held_out: float,
     seed: int,
-) -> Lesson:
+) -> AuxiliaryModel:
     """Train on the server's examples, a share of them held out, until the accuracy on those reaches the target.
 
     Returns the model whose accuracy was nearest to the target; without a target the one after all steps. One step can
@@ -202,11 +214,11 @@ def train_auxiliary(
     flat = flatten_net(net, start)
     enough = replace(training, steps=steps)
 
-    def measure(number: int) -> Lesson:
+    def measure(number: int) -> AuxiliaryModel:
         params = flat.params()
-        return Lesson(params, accuracy(params, net, held), number)
+        return AuxiliaryModel(params, accuracy(params, net, held), number)
 
-    def path(target: float) -> Iterator[Lesson]:
+    def path(target: float) -> Iterator[AuxiliaryModel]:
         yield measure(0)
         for number, batch in enumerate(batches, 1):
             before = flat.vector.clone()
@@ -226,8 +238,8 @@ def train_auxiliary(
         if target is None:
             descend(rest, batches, step)
             return measure(len(batches))
-        aim = target
-        return min(path(aim), key=lambda lesson: abs(lesson.accuracy - aim))
+        goal = target
+        return min(path(goal), key=lambda model: abs(model.accuracy - goal))
 
 
 def train_most(
@@ -248,7 +260,7 @@ def train_most(
 def train_same(
     memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, personal_lr: float | None
 ) -> tuple[Params, Update]:
-    """Train the whole model; send the leaves that the message had."""
+    """Train the whole model; send the parameters that the message had."""
     return train_shared(
         memory, message, device, step_id, shared=message.params.keys(), training=training, personal_lr=personal_lr
     )
@@ -269,19 +281,19 @@ def align(
 
     Report m*_k and the distances of every device, and for topic "auxiliary" the auxiliary model's accuracy and steps.
     """
-    model = {leaf: server[f"{AUXILIARY}{leaf}"] for leaf in shapes(auxiliary)}
+    model = {name: server[f"{AUXILIARY}{name}"] for name in shapes(auxiliary)}
     examples = Data(server[f"{AUXILIARY}x"], torch.empty(len(server[f"{AUXILIARY}x"])))
     sent = {name: update.params for name, update in updates.items()}
-    apart = distances(net, sent, (auxiliary, model), cell, examples, distance)
-    depths = {name: int(d.argmin()) for name, d in apart.items()}
+    found = distances(net, sent, (auxiliary, model), cell, examples, distance)
+    depths = {name: int(d.argmin()) for name, d in found.items()}
     used = {
-        name: replace(update, params={leaf: update.params[leaf] for leaf in leaves_up_to(net, depths[name])})
+        name: replace(update, params={part: update.params[part] for part in leaves_up_to(net, depths[name])})
         for name, update in updates.items()
     }
-    found = report(depths, apart)
-    taught = {word: server[f"{AUXILIARY}{word}"].item() for word in ("accuracy", "steps")}
+    report = report_distances(depths, found)
+    numbers = {word: server[f"{AUXILIARY}{word}"].item() for word in ("accuracy", "steps")}
     return *aggregate(server, used, mixing), replace(
-        found, devices={**found.devices, "auxiliary": dict.fromkeys(depths, taught)}
+        report, devices={**report.devices, "auxiliary": dict.fromkeys(depths, numbers)}
     )
 
 
@@ -297,4 +309,4 @@ def aggregate(
 ) -> tuple[Params, Mapping[str, Message]]:
     """Replace the operators of the updates in the hyper-model (9), keep the others, and sample."""
     hyper = hyper_model(updates, mixing)
-    return server | {f"{HYPER}{leaf}": x for leaf, x in hyper.items()}, sample_submodels(hyper, updates)
+    return server | {f"{HYPER}{name}": x for name, x in hyper.items()}, sample_submodels(hyper, updates)

@@ -25,7 +25,13 @@ def fedper(
 ) -> Method:
     """Build FedPer. All devices take part in every round.
 
-    personal_lr: of the last layer; None: training's. aggregator: as in fedavg.
+    Args:
+        rounds: communication rounds, from 1.
+        personal_lr: learning rate of the last layer, above 0; None: training's.
+        aggregator: how the server combines what devices send.
+
+    Raises:
+        InputError: for a net of one layer.
     """
     require_equal(nets)
     if any(len(layers(net)) < 2 for net in nets.values()):
@@ -40,5 +46,5 @@ def train_base(
     memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, personal_lr: float | None
 ) -> tuple[Params, Update]:
     """Train all layers and send all except the last."""
-    base = [leaf for layer in [*layers(device.net).values()][:-1] for leaf in layer]
+    base = [name for layer in [*layers(device.net).values()][:-1] for name in layer]
     return train_shared(memory, message, device, step_id, shared=base, training=training, personal_lr=personal_lr)

@@ -22,9 +22,15 @@ def fedprox(
     mu: Amount = 0.01,
     aggregator: Aggregator = MEAN,
 ) -> Method:
-    """Build FedProx. rounds, fraction, aggregator: as in fedavg. mu: weight of the proximal term; 0 is FedAvg by size.
+    """Build FedProx.
 
     Departure: a device does `training.epochs` epochs; the paper lets it stop at any inexact minimum.
+
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+        mu: weight of the proximal term, from 0; 0 is FedAvg by size.
+        aggregator: how the server combines what devices send.
     """
     require_equal(nets)
     combine = partial(average_models, mixing=aggregator)

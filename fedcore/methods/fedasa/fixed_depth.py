@@ -47,11 +47,17 @@ def fixed_depth(
     personal_lr: Positive | None = None,
     aggregator: Aggregator = MEAN,
 ) -> Method:
-    """Build it. All devices take part in every round.
+    """Build G-sharing. All devices take part in every round.
 
-    depth: cells that are shared besides the stem, 0 to M (of nets without cells: layers after the first, the last one
-    never); null: nothing; random: drawn for each device, evenly from 0 to M. personal_lr: of the personal part; None:
-    training's. aggregator: as in fedavg.
+    Args:
+        rounds: communication rounds, from 1.
+        depth: cells that are shared besides the stem, 0 to M (of nets without cells: layers after the first, the last
+            one never); None: nothing; "random": drawn for each device, evenly from 0 to M.
+        personal_lr: learning rate of the personal part, above 0; None: training's.
+        aggregator: how the server combines what devices send.
+
+    Raises:
+        InputError: for a depth that the net does not have.
     """
     require_equal(nets)
     for net in nets.values():

@@ -22,19 +22,19 @@ def train_shared(
 
     theta <- theta - eta_g grad L,  phi <- phi - eta_h grad L   (13)
 
-    shared: the leaves of theta, the net's first ones. eta_g is training's rate, eta_h personal_lr (None: the same).
-    Leaves of the message replace those in memory, which is the device's whole model after its last training.
+    shared: the parameters of theta, the net's first ones. eta_g is training's rate, eta_h personal_lr (None: the same).
+    Parameters of the message replace those in memory, which is the device's whole model after its last training.
     """
     flat = flatten_net(device.net, starting_params({}, Message({**memory, **message.params}), device, step_id))
     moments = fit(flat, device, step_id, training, memory, pieces=cut_pieces(flat, shared, training.lr, personal_lr))
     params = flat.params()
-    sent = {leaf: x for leaf, x in params.items() if leaf in shared}
+    sent = {name: x for name, x in params.items() if name in shared}
     return params | moments, Update(sent, size=len(device.data.train))
 
 
 def cut_pieces(flat: FlatNet, shared: Collection[str], lr: float, personal_lr: float | None) -> Pieces:
-    """Cut the vector at the first personal leaf."""
-    personal = [leaf.storage_offset() for name, leaf in flat.leaves.items() if name not in shared]
+    """Cut the vector at the first personal parameter."""
+    personal = [tensor.storage_offset() for name, tensor in flat.leaves.items() if name not in shared]
     if personal_lr is None or personal_lr == lr or not personal:
         return WHOLE
     return ((slice(None, personal[0]), 1.0), (slice(personal[0], None), personal_lr / lr))

@@ -47,11 +47,11 @@ from fedcore.types import (
 )
 
 PLAN = "plan"
-"""The leaf of a message that every device starts from: the run's seed, the numbers of an example and the classes, (3,)
+"""The entry of a message that every device starts from: the run's seed, the numbers of an example and the classes, (3,)
 int64."""
 
 GRAM, TARGETS, AXES, RESIDUAL = "gram", "targets", "axes", "residual"
-"""Leaves of an update: G's upper triangle, B (F + 1, K), or in place of G its sketch (F + 1, r) and (F + 1,)."""
+"""Entries of an update: G's upper triangle, B (F + 1, K), or in place of G its sketch (F + 1, r) and (F + 1,)."""
 
 REG = 1e-4
 
@@ -71,16 +71,26 @@ def analytic(
     epsilon: Positive | None = None,
     delta: Chance = 1e-5,
 ) -> Method:
-    """Build the method.
+    """Build the ridge regression.
 
-    features: F, width of the random layer. reg: lambda relative to the mean of G's diagonal. None: the server chooses
-    it by generalised cross-validation (:func:`fedcore.methods.one_shot.closed_form.cross_validated`), since a small one
-    is at its worst where there are about as many examples as features; with a rank or a clip, whose sums do not allow
-    it, REG. rank: devices send the r largest axes of G and the rest of its diagonal, and need at least r examples;
-    None: G itself. precision: of the numbers that devices send; float32 halves them. sums: "plain", or "masked", of
-    which the server sees no device's part. clip: longest phi of an example; longer ones are shortened. epsilon, delta:
-    devices add noise, with which the sums are (epsilon, delta)-differentially private with respect to an example; None:
-    no noise. With masked sums each adds the share that makes their total private, and trusts the others to do so.
+    Args:
+        features: F, width of the random layer, from 1 to 20,000.
+        reg: lambda relative to the mean of G's diagonal, from 0. None: the server chooses it by generalised
+            cross-validation (:func:`fedcore.methods.one_shot.closed_form.cross_validated`), since a small one is at its
+            worst where there are about as many examples as features; with a rank or a clip, whose sums do not allow it,
+            1e-4.
+        rank: r, largest axes of G that devices send, with the rest of its diagonal; they need at least r examples.
+            None: they send G itself.
+        precision: of the numbers that devices send, "float64", or "float32", half the bytes.
+        sums: "plain", or "masked", of which the server sees no device's part.
+        clip: longest phi of an example, above 0; longer ones are shortened. None: as they are.
+        epsilon: devices add noise, with which the sums are (epsilon, delta)-differentially private with respect to an
+            example, above 0; None: no noise. With masked sums each adds the share that makes their total private, and
+            trusts the others to do so.
+        delta: of differential privacy, above 0 and below 1.
+
+    Raises:
+        InputError: for settings that exclude one another: a rank with masked or noised sums, noise without a clip.
     """
     _check(features, rank, sums, clip, epsilon)
     if reg is None and (rank is not None or clip is not None):
@@ -95,7 +105,9 @@ def analytic(
     spread = 3 * noise * math.sqrt(len(nets) * (features + 1))
     stage = Stage(local, partial(fit_output, features=features, reg=reg, spread=spread))
     shift = reg is None or reg + spread > 0
-    return Method(begin, (stage,), deploy, check=partial(check_sizes, features=features, rank=rank, shift=shift))
+    return Method(
+        begin_with_plan, (stage,), deploy_output, check=partial(check_sizes, features=features, rank=rank, shift=shift)
+    )
 
 
 def _check(features: int, rank: int | None, sums: str, clip: float | None, epsilon: float | None) -> None:
@@ -142,7 +154,7 @@ def noise_of(epsilon: float | None, delta: float, clip: float | None, devices: i
     return gaussian_noise(epsilon, delta, math.sqrt(clip**4 + clip**2)) / math.sqrt(devices)
 
 
-def begin(public: Public, seed: int) -> tuple[Params, Mapping[str, Message]]:
+def begin_with_plan(public: Public, seed: int) -> tuple[Params, Mapping[str, Message]]:
     """Tell every device the seed, the numbers of an example and the classes."""
     plan = {PLAN: torch.tensor([seed, public.test.x.shape[1:].numel(), public.classes])}
     return plan, dict.fromkeys(public.names, Message(extra=plan))
@@ -172,19 +184,19 @@ def send_sums(
     require_rank(rank, device.name, len(data))
     gram, targets = add_examples(data, closed.random_weights(inputs, features, seed), classes, clip)
     if rank is None:
-        leaves = {GRAM: closed.triangle(gram), TARGETS: targets}
+        sent = {GRAM: closed.triangle(gram), TARGETS: targets}
     else:
-        leaves = {**dict(zip((AXES, RESIDUAL), closed.sketch(gram, rank), strict=True)), TARGETS: targets}
+        sent = {**dict(zip((AXES, RESIDUAL), closed.sketch(gram, rank), strict=True)), TARGETS: targets}
     if noise:
         draws = step_id.generator("noise")
-        for name, leaf in leaves.items():
-            leaves[name] = leaf + noise * torch.randn(leaf.shape, dtype=leaf.dtype, generator=draws)
-    for name, leaf in leaves.items():
+        for name, tensor in sent.items():
+            sent[name] = tensor + noise * torch.randn(tensor.shape, dtype=tensor.dtype, generator=draws)
+    for name, tensor in sent.items():
         if partners:
-            leaves[name] = mask(to_integers(leaf, device.name, len(partners)), name, device.name, partners, seed)
+            sent[name] = mask(to_integers(tensor, device.name, len(partners)), name, device.name, partners, seed)
         else:
-            leaves[name] = leaf.to(getattr(torch, precision))
-    return {}, Update(extra=leaves)
+            sent[name] = tensor.to(getattr(torch, precision))
+    return {}, Update(extra=sent)
 
 
 def add_examples(data: Data, weights: Tensor, classes: int, clip: float | None) -> tuple[Tensor, Tensor]:
@@ -231,29 +243,29 @@ def fit_output(
     return server, dict.fromkeys(round_info.names, Message(layer, server)), report
 
 
-def add_up(updates: Mapping[str, Update], leaf: str, shape: tuple[int, ...]) -> Tensor:
-    """Return the sum of a leaf over the devices, in the order of their names, float64; masked ones cancel in it."""
+def add_up(updates: Mapping[str, Update], entry: str, shape: tuple[int, ...]) -> Tensor:
+    """Return the sum of an entry over the devices, in the order of their names, float64; masked ones cancel in it."""
     for name, update in updates.items():
-        closed.require_sums(name, update.extra.get(leaf, torch.empty(0)), shape, leaf)
-    first, *others = (updates[name].extra[leaf] for name in sorted(updates))
+        closed.require_sums(name, update.extra.get(entry, torch.empty(0)), shape, entry)
+    first, *others = (updates[name].extra[entry] for name in sorted(updates))
     total = first.clone() if first.dtype == torch.int64 else first.double()
     for leaf_of_other in others:
         total = total + leaf_of_other
     return from_integers(total) if total.dtype == torch.int64 else total
 
 
-def gather(updates: Mapping[str, Update], leaves: Collection[str], size: int) -> Tensor:
+def gather(updates: Mapping[str, Update], entries: Collection[str], size: int) -> Tensor:
     """Return the sum of the sketched Gram matrices, (F + 1, F + 1)."""
     total = torch.zeros(size, size, dtype=torch.float64)
     for name in sorted(updates):
-        axes, residual = (updates[name].extra.get(leaf, torch.empty(0)) for leaf in leaves)
+        axes, residual = (updates[name].extra.get(entry, torch.empty(0)) for entry in entries)
         closed.require_sums(name, axes, (size, axes.shape[-1]), AXES)
         closed.require_sums(name, residual, (size,), RESIDUAL)
         total += closed.from_sketch(axes, residual)
     return total
 
 
-def deploy(memory: Params, message: Message) -> Model:
+def deploy_output(memory: Params, message: Message) -> Model:
     """Run the random layer, drawn again from the seed, and the output layer that the server sent."""
     seed, inputs, classes = message.extra[PLAN].tolist()
     features = message.params["output.weight"].shape[1]

@@ -105,7 +105,7 @@ def from_sketch(axes: Tensor, residual: Tensor) -> Tensor:
     return axes.double() @ axes.double().T + residual.double().diag()
 
 
-def solve(gram: Tensor, targets: Tensor) -> Tensor | None:
+def solve_ridge(gram: Tensor, targets: Tensor) -> Tensor | None:
     """Return M with gram M = targets, (F, K); None if gram (F, F) is not positive definite."""
     factor, failed = torch.linalg.cholesky_ex(gram)
     pivots = factor.diagonal()
@@ -120,7 +120,7 @@ def ridge(gram: Tensor, targets: Tensor, reg: float, extra: float = 0.0) -> Tens
     lambda = reg * (mean of G's diagonal) + extra
     """
     shift = reg * gram.diagonal().mean() + extra
-    return solve(gram + shift * torch.eye(len(gram), dtype=gram.dtype), targets)
+    return solve_ridge(gram + shift * torch.eye(len(gram), dtype=gram.dtype), targets)
 
 
 def cross_validated(gram: Tensor, targets: Tensor) -> float:
@@ -164,7 +164,7 @@ def regression_mean(weights: Sequence[Tensor], grams: Sequence[Tensor]) -> Tenso
     """
     total = torch.stack(list(grams)).sum(0)
     targets = torch.stack([gram @ weight.double().T for weight, gram in zip(weights, grams, strict=True)]).sum(0)
-    found = solve(total, targets)
+    found = solve_ridge(total, targets)
     return None if found is None else found.T
 
 
@@ -208,17 +208,17 @@ def matrix(params: Params, layer: str) -> Tensor:
 
 
 def to_layer(found: Tensor, params: Params, layer: str) -> Params:
-    """Undo `matrix`: return the layer's leaves in the shapes and the precision of those in `params`."""
+    """Undo `matrix`: return the layer's parameters in the shapes and the precision of those in `params`."""
     weight, bias = f"{layer}.weight", f"{layer}.bias"
-    leaves = {weight: found[:, : params[weight][0].numel()].reshape(params[weight].shape)}
+    made = {weight: found[:, : params[weight][0].numel()].reshape(params[weight].shape)}
     if bias in params:
-        leaves[bias] = found[:, -1]
-    return {name: leaf.to(params[name].dtype).contiguous() for name, leaf in leaves.items()}
+        made[bias] = found[:, -1]
+    return {name: tensor.to(params[name].dtype).contiguous() for name, tensor in made.items()}
 
 
 def batches(params: Params, count: int) -> Iterator[slice]:
     """Yield slices of so many examples, small ones for nets with convolutions."""
-    size = IMAGE_BATCH if any(leaf.dim() > 2 for leaf in params.values()) else SCORING_BATCH
+    size = IMAGE_BATCH if any(tensor.dim() > 2 for tensor in params.values()) else SCORING_BATCH
     return (slice(start, start + size) for start in range(0, count, size))
 
 
@@ -227,15 +227,15 @@ def plain_layers(net: Net, key: str) -> tuple[str, ...]:
 
     key: the setting that needs them, for the message.
     """
-    leaves = [*shapes(net)]
-    layers = [leaf.removesuffix(".bias") for leaf in leaves if leaf.endswith(".bias")]
+    names = [*shapes(net)]
+    layers = [name.removesuffix(".bias") for name in names if name.endswith(".bias")]
     known = linear_layers(load(net, init(net, generator("layers"))))
-    if {*leaves} != {f"{layer}.{part}" for layer in known for part in ("weight", "bias")}:
+    if {*names} != {f"{layer}.{part}" for layer in known for part in ("weight", "bias")}:
         raise InputError(f"{key}: the net must consist of linear and convolutional layers with biases")
     return tuple(layers)
 
 
-def require_sums(name: str, found: Tensor, shape: tuple[int, ...], leaf: str) -> None:
+def require_sums(name: str, found: Tensor, shape: tuple[int, ...], entry: str) -> None:
     """Raise InputError, naming the device, for sums of another shape."""
     if tuple(found.shape) != shape:
-        raise InputError(f"update of {name}: {leaf} has shape {tuple(found.shape)}, must be {shape}")
+        raise InputError(f"update of {name}: {entry} has shape {tuple(found.shape)}, must be {shape}")

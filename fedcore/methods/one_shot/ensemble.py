@@ -30,11 +30,13 @@ from fedcore.types import Message, Method, Net, Params, RoundInfo, Stage, Update
 def ensemble(
     *, nets: Mapping[str, Net], training: Training, common: bool, weights: Voting = "counts", personal: bool = False
 ) -> Method:
-    """Build the ensemble.
+    """Build the ensemble. Devices' nets may differ.
 
-    weights: of the votes: "counts" (for each class, by the devices' examples of it), "size" (by all their examples),
-    "even", or "entropy" (of their labels). personal: each device corrects the answer by its own labels' frequencies and
-    mixes it with its own model's, as is best on its validation examples. Devices' nets may differ.
+    Args:
+        weights: of the votes: "counts" (for each class, by the devices' examples of it), "size" (by all their
+            examples), "even", or "entropy" (of their labels).
+        personal: each device corrects the answer by its own labels' frequencies and mixes it with its own model's, as
+            is best on its validation examples.
     """
     deploy = partial(deploy_ensemble, kinds=kinds_of(nets))
     stages = (

@@ -33,11 +33,11 @@ from fedcore.types import Deploy, Device, Message, Model, Net, Params, RoundInfo
 Voting: TypeAlias = Literal["counts", "size", "even", "entropy"]
 
 COUNTS, SHARE, ODDS = "labels/counts", "personal/share", "personal/odds"
-"""Leaves: labelled training examples by class (K,) int64, of a device in its update, of all devices in a message; in a
+"""Entries: labelled training examples by class (K,) int64, of a device in its update, of all devices in a message; in a
 device's memory, the share s of the common model and pi_i / pi (K,)."""
 
 KINDS = "kinds"
-"""The leaf of a message of models whose nets differ: each one's place among the kinds of nets, (M,) int64."""
+"""The entry of a message of models whose nets differ: each one's place among the kinds of nets, (M,) int64."""
 
 SHARES = tuple(tenths / 10 for tenths in range(11))
 
@@ -109,7 +109,7 @@ def deploy_personal(memory: Params, message: Message, *, common: Deploy) -> Mode
     """Run the personal mixture, or the common model before it and without validation examples."""
     if SHARE not in memory:
         return common(memory, message)
-    own = {name: leaf for name, leaf in memory.items() if name not in (SHARE, ODDS)}
+    own = {name: tensor for name, tensor in memory.items() if name not in (SHARE, ODDS)}
     return personal_model(own, common(own, message), float(memory[SHARE]), memory[ODDS])
 
 

@@ -66,11 +66,11 @@ def gaussian_distillation(
 ) -> Method:
     """Build the distillation on Gaussian draws.
 
-    rank (15): most principal directions of a class. minimum (20): least examples of a class on a device of which it
-    tells. draws (60,000): drawn examples. hard (.5): the label's share in a draw's target. epochs (10), batch (128), lr
-    (.001): of the net's training, by Adam with a cosine schedule. weights: of the ensemble's votes, as in ensemble.
-    personal: each device corrects the answer by its own labels' frequencies and mixes it with its own model's, as is
-    best on its validation examples.
+    Args:
+        sketches: the Gaussians, and the net that learns from them.
+        weights: of the ensemble's votes, as for `ensemble`: "counts", "size", "even" or "entropy".
+        personal: each device corrects the answer by its own labels' frequencies and mixes it with its own model's, as
+            is best on its validation examples.
     """
     local = partial(send_sketch, personal=personal, rank=sketches.rank, minimum=sketches.minimum)
     server = partial(distil, nets=nets, sketches=sketches, weights=weights, personal=personal)
@@ -85,7 +85,8 @@ def gaussian_distillation(
 def recommended(*, nets: Mapping[str, Net], training: Training, common: bool, sketches: Sketches) -> Method:
     """Build gaussian_distillation with `personal: true`: a device without validation data runs the common net alone.
 
-    Settings as in gaussian_distillation.
+    Args:
+        sketches: the Gaussians, and the net that learns from them.
     """
     return gaussian_distillation(nets=nets, training=training, common=common, sketches=sketches, personal=True)
 
@@ -132,10 +133,14 @@ def distil(
     extra = {COUNTS: counts.sum(0)} if personal else {}
     kinds = {key(nets[name]): nets[name] for name in round_info.names}
     made = {k: Message(learn(net, x, targets, sketches.training, round_info), extra) for k, net in kinds.items()}
-    return server, {name: made[key(nets[name])] for name in round_info.names}, report(known, counts, sketches.minimum)
+    return (
+        server,
+        {name: made[key(nets[name])] for name in round_info.names},
+        report_classes(known, counts, sketches.minimum),
+    )
 
 
-def report(known: Mapping[str, Mapping[int, object]], counts: Tensor, minimum: int) -> Report:
+def report_classes(known: Mapping[str, Mapping[int, object]], counts: Tensor, minimum: int) -> Report:
     """Warn of classes of which no device tells."""
     told = {label for parts in known.values() for label in parts}
     missing = [f"{{{c}}}" for c in counts.sum(0).nonzero()[:, 0].tolist() if c not in told]

@@ -26,7 +26,7 @@ from fedcore.core.training import LogitGrad, Training, descend, flatten_net, min
 from fedcore.types import Count, Data, Net, Params, Positive, RoundInfo, Share
 
 GAUSSIAN = "gaussian/"
-"""Prefix of the leaves of an update that hold Gaussians: "gaussian/<label>/<part>"."""
+"""Prefix of the entries of an update that hold Gaussians: "gaussian/<label>/<part>"."""
 
 ALL = -1
 """The label of a Gaussian of all classes together."""
@@ -36,9 +36,14 @@ ALL = -1
 class Sketches:
     """Settings of the Gaussians and of the net that learns from them.
 
-    rank: most principal directions of a class. minimum: least examples of a class on a device of which it tells.
-    draws: drawn examples, shared among classes by counts of labels. hard: the share of the label in a draw's target,
-    the ensemble has the rest. epochs, batch, lr: of the net's training, by Adam with a cosine schedule.
+    Args:
+        rank: most principal directions of a class, from 1.
+        minimum: fewest examples of a class for which a device sends a Gaussian, from 2.
+        draws: drawn examples, shared among classes by counts of labels, from 1.
+        hard: share of the label in a draw's target, from 0 to 1; the ensemble's answer has the rest.
+        epochs: of the net's training, by Adam with a cosine schedule, from 1.
+        batch: draws in a minibatch of it, from 1.
+        lr: its learning rate, above 0.
     """
 
     rank: Count = 15
@@ -90,25 +95,25 @@ def gaussian(x: Tensor, rank: int) -> Gaussian:
 
 
 def sketch(data: Data, classes: int, rank: int, minimum: int) -> Params:
-    """Return the leaves of the Gaussians that a device sends of its labelled examples; see the module."""
+    """Return the entries of the Gaussians that a device sends of its labelled examples; see the module."""
     x, counts = data.inputs(), torch.bincount(data.y, minlength=classes)
     parts = {k: x[data.y == k] for k in range(classes) if counts[k] >= minimum}
     if not parts and len(data) >= minimum:
         parts = {ALL: x}
     return {
-        f"{GAUSSIAN}{label}/{name}": leaf
+        f"{GAUSSIAN}{label}/{name}": tensor
         for label, examples in parts.items()
-        for name, leaf in vars(gaussian(examples, rank)).items()
+        for name, tensor in vars(gaussian(examples, rank)).items()
     }
 
 
 def read_sketch(extra: Params) -> dict[int, Gaussian]:
     """Undo `sketch`: label -> Gaussian."""
     found: dict[int, dict[str, Tensor]] = {}
-    for name, leaf in extra.items():
+    for name, tensor in extra.items():
         if name.startswith(GAUSSIAN):
             _, label, part = name.split("/")
-            found.setdefault(int(label), {})[part] = leaf
+            found.setdefault(int(label), {})[part] = tensor
     return {label: Gaussian(**parts) for label, parts in found.items()}
 
 

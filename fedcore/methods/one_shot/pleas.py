@@ -50,10 +50,10 @@ from fedcore.types import (
 )
 
 GRAM, CROSS = "gram", "cross"
-"""Leaves of an update: the upper triangle of sum a a', and sum a z' (D + 1, m), float32."""
+"""Entries of an update: the upper triangle of sum a a', and sum a z' (D + 1, m), float32."""
 
 ORDER, MERGED = "order/", "merged/"
-"""Prefixes of leaves: of a message, the device's unit in each place of the common order, by label, (n,) int64; of a
+"""Prefixes of entries: of a message, the device's unit in each place of the common order, by label, (n,) int64; of a
 device's memory, the merged net's layers."""
 
 
@@ -68,9 +68,13 @@ def pleas(
 ) -> Method:
     """Build the merge by permutations and least squares.
 
-    align: "exact" first brings every model's units into the order of those of the device with the most examples, which
-    models that do not start from a common one need; "none" leaves them, and then no model is ever sent. damping: lambda
-    relative to the mean of the diagonal.
+    Args:
+        align: "exact" first brings every model's units into the order of those of the device with the most examples,
+            which models that do not start from a common one need; "none" leaves them, and no model is ever sent.
+        damping: lambda relative to the mean of the diagonal, from 0.
+
+    Raises:
+        InputError: for models that neither start from a common one nor are aligned.
     """
     require_equal(nets)
     if align == "none" and not common:
@@ -79,14 +83,14 @@ def pleas(
         )
     net = next(iter(nets.values()))
     layers, axes = closed.plain_layers(net, "pleas"), common_axes(nets) if align == "exact" else None
-    matching = (Stage(offer, partial(match, axes=axes)),) if axes is not None else ()
-    fit = Stage(partial(send_sums, layers=layers, axes=axes), partial(solve, net=net, layers=layers, damping=damping),
-                len(layers))  # fmt: skip
+    matching = (Stage(offer_model, partial(match, axes=axes)),) if axes is not None else ()
+    combine = partial(solve_layer, net=net, layers=layers, damping=damping)
+    fit = Stage(partial(send_sums, layers=layers, axes=axes), combine, len(layers))
     stages = (Stage(partial(train, training=training), None), *matching, fit)
-    return Method(partial(initial_messages, common=common), stages, partial(deploy, layers=layers))
+    return Method(partial(initial_messages, common=common), stages, partial(deploy_merged, layers=layers))
 
 
-def offer(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
+def offer_model(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
     """Send the model; the device keeps it."""
     return memory, Update(own_model(memory), size=len(device.data.train))
 
@@ -112,11 +116,11 @@ def align_units(model: Params, target: Params, axes: Axes) -> dict[str, Tensor]:
 def reorder(model: Params, orders: Mapping[str, Tensor], axes: Axes) -> Params:
     """Return the model with its units in these orders; the function that it computes stays."""
     moved = dict(model)
-    for leaf, labels in axes.items():
+    for parameter, labels in axes.items():
         for axis, label in enumerate(labels):
             if label is not None:
-                places = torch.eye(len(orders[label]), dtype=moved[leaf].dtype)[orders[label]].T
-                moved[leaf] = carry(moved[leaf], axis, places).contiguous()
+                places = torch.eye(len(orders[label]), dtype=moved[parameter].dtype)[orders[label]].T
+                moved[parameter] = carry(moved[parameter], axis, places).contiguous()
     return moved
 
 
@@ -125,7 +129,7 @@ def send_sums(
     memory: Params, message: Message, device: Device, step_id: StepId, *, layers: Sequence[str], axes: Axes | None
 ) -> tuple[Params, Update]:
     """Send the sums of a layer. The device remembers its model, in the common order, and the layers merged so far."""
-    orders = {leaf.removeprefix(ORDER): x for leaf, x in message.extra.items() if leaf.startswith(ORDER)}
+    orders = {name.removeprefix(ORDER): x for name, x in message.extra.items() if name.startswith(ORDER)}
     model = reorder(own_model(memory), orders, axes) if orders and axes is not None else own_model(memory)
     merged = merged_layers(memory, message)
     layer, data = layers[step_id.round], device.data.train
@@ -137,7 +141,7 @@ def send_sums(
         a, inputs = (inputs_of(module, layer, data.inputs(part)) for module in (so_far, own))
         gram += a.T @ a
         cross += a.T @ (inputs @ weights.T)
-    kept = {**model, **{f"{MERGED}{leaf}": x for leaf, x in merged.items()}}
+    kept = {**model, **{f"{MERGED}{name}": x for name, x in merged.items()}}
     return kept, Update(extra={GRAM: closed.triangle(gram).float(), CROSS: cross.float()})
 
 
@@ -148,7 +152,7 @@ def inputs_of(module: torch.nn.Module, layer: str, x: Tensor) -> Tensor:
     return closed.append_one(found[layer]).double()
 
 
-def solve(
+def solve_layer(
     server: Params,
     updates: Mapping[str, Update],
     round_info: RoundInfo,
@@ -158,34 +162,34 @@ def solve(
     damping: float,
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone the layer that fits the sums of all devices."""
-    layer, like = layers[round_info.round], {leaf: torch.empty(shape) for leaf, shape in shapes(net).items()}
+    layer, like = layers[round_info.round], {name: torch.empty(shape) for name, shape in shapes(net).items()}
     outputs, inputs = len(like[f"{layer}.bias"]), like[f"{layer}.weight"][0].numel() + 1
     total = {}
-    for leaf, shape in {GRAM: (inputs * (inputs + 1) // 2,), CROSS: (inputs, outputs)}.items():
+    for entry, shape in {GRAM: (inputs * (inputs + 1) // 2,), CROSS: (inputs, outputs)}.items():
         for name in round_info.names:
-            closed.require_sums(name, updates[name].extra.get(leaf, torch.empty(0)), shape, leaf)
-        total[leaf] = torch.stack([updates[name].extra[leaf].double() for name in round_info.names]).sum(0)
+            closed.require_sums(name, updates[name].extra.get(entry, torch.empty(0)), shape, entry)
+        total[entry] = torch.stack([updates[name].extra[entry].double() for name in round_info.names]).sum(0)
     found = closed.ridge(closed.from_triangle(total[GRAM], inputs), total[CROSS], damping)
     if found is None:
         raise InputError(
             f"pleas.damping = {damping}: the inputs of layer {layer} do not determine its weights; set more"
         )
-    sent = {f"{MERGED}{leaf}": x for leaf, x in closed.to_layer(found.T, like, layer).items()}
+    sent = {f"{MERGED}{name}": x for name, x in closed.to_layer(found.T, like, layer).items()}
     return server, to_everyone(round_info.names, Message(extra=sent))
 
 
 def own_model(memory: Params) -> Params:
-    """Return the device's model: the leaves of its memory without a slash, which no leaf of a net has."""
-    return {leaf: x for leaf, x in memory.items() if "/" not in leaf}
+    """Return the device's model: the entries of its memory without a slash, which no parameter of a net has."""
+    return {name: x for name, x in memory.items() if "/" not in name}
 
 
 def merged_layers(memory: Params, message: Message) -> Params:
-    """Return the leaves of the merged net that the device has."""
+    """Return the parameters of the merged net that the device has."""
     have = {**memory, **message.extra}
-    return {leaf.removeprefix(MERGED): x for leaf, x in have.items() if leaf.startswith(MERGED)}
+    return {name.removeprefix(MERGED): x for name, x in have.items() if name.startswith(MERGED)}
 
 
-def deploy(memory: Params, message: Message, *, layers: Sequence[str]) -> Model:
+def deploy_merged(memory: Params, message: Message, *, layers: Sequence[str]) -> Model:
     """Run the merged net; before it is whole the device's own model, or the initial one."""
     merged = merged_layers(memory, message)
     return Model((merged if f"{layers[-1]}.bias" in merged else own_model(memory) or message.params,))

@@ -61,10 +61,10 @@ Grams: TypeAlias = dict[str, Tensor]
 """layer -> the sum of a a' over a device's examples, (D + 1, D + 1) float64."""
 
 GRAM = "gram/"
-"""Prefix of the leaves of an update that hold the upper triangles of its Gram matrices, by layer."""
+"""Prefix of the entries of an update that hold the upper triangles of its Gram matrices, by layer."""
 
 OUTPUTS, GOAL = "outputs", "goal/"
-"""The leaf of an update with the sums of a layer's outputs, (3, m), see `closed.output_sums`; prefix of the leaves of
+"""The entry of an update with the sums of a layer's outputs, (3, m), see `closed.output_sums`; prefix of the entries of
 the server's memory with the sums that the merged net's layers are to have."""
 
 
@@ -81,10 +81,16 @@ def regmean(
 ) -> Method:
     """Build RegMean.
 
-    share: factor of the entries of G beside its diagonal, 0.9 in the paper; 0 weights each input by itself. damping:
-    multiple of the identity that is added to each G, relative to the mean of its diagonal. align: "exact" first brings
-    every model's units into the order of those of the device with the most examples, which models that do not start
-    from a common one need; "none" leaves them. repair: the merged net's hidden units are rescaled, see above.
+    Args:
+        share: factor of the entries of G beside its diagonal, from 0 to 1, .9 in the paper; 0 weights each input by
+            itself.
+        damping: multiple of the identity that is added to each G, relative to the mean of its diagonal, from 0.
+        align: "exact" first brings every model's units into the order of those of the device with the most examples,
+            which models that do not start from a common one need; "none" leaves them.
+        repair: whether the merged net's hidden units are rescaled (REPAIR).
+
+    Raises:
+        InputError: for models that neither start from a common one nor are aligned.
     """
     require_equal(nets)
     if align == "none" and not common:
@@ -165,7 +171,7 @@ def merge(
         sums = closed.output_sums(closed.matrix(merged, first), torch.stack([of[first] for of in grams]).sum(0))
         merged |= closed.to_layer(closed.rescale(closed.matrix(merged, first), sums, goals[first]), merged, first)
         server = {f"{GOAL}{layer}": goals[layer] for layer in upper}
-        server |= {leaf: x for leaf, x in merged.items() if leaf.rpartition(".")[0] in upper}
+        server |= {name: x for name, x in merged.items() if name.rpartition(".")[0] in upper}
     return server, to_everyone(round_info.names, Message(merged))
 
 
@@ -214,8 +220,8 @@ def run_parts(memory: Params, message: Message) -> Model:
 
 
 def parts(memory: Params, message: Message) -> Params:
-    """Return the merged net's leaves, of memory and message; a leaf with a slash is no net's."""
-    return {leaf: x for leaf, x in {**memory, **message.params}.items() if "/" not in leaf}
+    """Return the merged net's parameters, of memory and message; an entry with a slash is no net's."""
+    return {name: x for name, x in {**memory, **message.params}.items() if "/" not in name}
 
 
 def inputs_of(params: Params, layer: str) -> int:
@@ -227,9 +233,9 @@ def unpack(name: str, update: Update, layers: Sequence[str]) -> Grams:
     """Return a device's Gram matrices; raises InputError, naming it, for one of another size."""
     grams: Grams = {}
     for layer in layers:
-        size, leaf = inputs_of(update.params, layer), f"{GRAM}{layer}"
-        entries = update.extra.get(leaf, torch.empty(0))
-        closed.require_sums(name, entries, (size * (size + 1) // 2,), leaf)
+        size, entry = inputs_of(update.params, layer), f"{GRAM}{layer}"
+        entries = update.extra.get(entry, torch.empty(0))
+        closed.require_sums(name, entries, (size * (size + 1) // 2,), entry)
         grams[layer] = closed.from_triangle(entries.double(), size)
     return grams
 
@@ -239,11 +245,11 @@ def move(model: Params, grams: Grams, reference: Params, axes: Axes) -> tuple[Pa
     aligned, plans = align_units(model, reference, axes, ONE_TO_ONE)
     moved: Grams = {}
     for layer, gram in grams.items():
-        leaf = f"{layer}.weight"
-        shape = model[leaf].shape[1:]
+        weight = f"{layer}.weight"
+        shape = model[weight].shape[1:]
         order = torch.eye(len(gram), dtype=torch.float64)
         inputs = order[: shape.numel(), : shape.numel()].reshape(-1, *shape)
-        for axis, label in enumerate(axes[leaf][1:], start=1):
+        for axis, label in enumerate(axes[weight][1:], start=1):
             if label is not None:
                 plan = plans[label].plan
                 inputs = carry(inputs, axis, len(plan) * plan)

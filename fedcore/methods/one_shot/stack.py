@@ -44,10 +44,10 @@ from fedcore.types import (
 Examples: TypeAlias = Literal["validation", "training"]
 
 GRAM, CROSS, HEAD = "stack/gram", "stack/cross", "stack/head/"
-"""Leaves of an update: the upper triangle of G, row by row, and B, float64. Prefix of the leaves of a linear head."""
+"""Entries of an update: the upper triangle of G, row by row, and B, float64. Prefix of a linear head's parameters."""
 
 VOTERS = "stack/voters"
-"""The leaf of the server's memory that holds the numbers of models and classes, M and K."""
+"""The entry of the server's memory that holds the numbers of models and classes, M and K."""
 
 
 def stack(
@@ -58,15 +58,17 @@ def stack(
     examples: Examples = "training",
     reg: Positive = 1e-3,
 ) -> Method:
-    """Build stacking. examples: whose sums devices send. reg: lambda as a factor of the mean diagonal of G.
+    """Build stacking. Devices' nets may differ; the head then sees log-probabilities in place of logits.
 
-    Devices' nets may differ; the head then sees log-probabilities in place of logits.
+    Args:
+        examples: whose sums devices send, "training" or "validation".
+        reg: lambda as a factor of the mean diagonal of G, above 0.
     """
     kinds = kinds_of(nets)
     stages = (
         Stage(partial(train, training=training), None),
         Stage(partial(send_model, personal=False), partial(send_all, nets=nets)),
-        Stage(partial(send_sums, kinds=kinds, examples=examples), partial(solve, examples=examples, reg=reg)),
+        Stage(partial(send_sums, kinds=kinds, examples=examples), partial(solve_head, examples=examples, reg=reg)),
     )
     return Method(partial(initial_messages, common=common), stages, partial(deploy_stack, kinds=kinds))
 
@@ -94,7 +96,7 @@ def send_sums(
     return message.extra, Update(extra=sums, size=len(data))
 
 
-def solve(
+def solve_head(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, examples: Examples, reg: float
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send everyone the head that the sums of all devices give; raises InputError if no device has an example."""
@@ -108,11 +110,11 @@ def solve(
     return server, to_everyone(round_info.names, Message(extra=head))
 
 
-def sum_over(updates: Mapping[str, Update], round_info: RoundInfo, leaf: str, shape: tuple[int, ...]) -> Tensor:
-    """Return the sum of the devices' leaves of that name, in their order; refuses one of another shape."""
+def sum_over(updates: Mapping[str, Update], round_info: RoundInfo, entry: str, shape: tuple[int, ...]) -> Tensor:
+    """Return the sum of the devices' entries of that name, in their order; refuses one of another shape."""
     for name in round_info.names:
-        closed.require_sums(name, updates[name].extra.get(leaf, torch.empty(0)), shape, leaf)
-    return torch.stack([updates[name].extra[leaf] for name in round_info.names]).sum(0)
+        closed.require_sums(name, updates[name].extra.get(entry, torch.empty(0)), shape, entry)
+    return torch.stack([updates[name].extra[entry] for name in round_info.names]).sum(0)
 
 
 def ridge(gram: Tensor, cross: Tensor, reg: float) -> tuple[Tensor, Tensor]:
@@ -125,7 +127,7 @@ def ridge(gram: Tensor, cross: Tensor, reg: float) -> tuple[Tensor, Tensor]:
 
 def deploy_stack(memory: Params, message: Message, *, kinds: Sequence[Net]) -> Model:
     """Run all models below the head; before it came the ensemble, or the device's own model."""
-    head = {name.removeprefix(HEAD): leaf for name, leaf in message.extra.items() if name.startswith(HEAD)}
+    head = {name.removeprefix(HEAD): tensor for name, tensor in message.extra.items() if name.startswith(HEAD)}
     if not head:
         return deploy_ensemble(memory, message, kinds=kinds)
     return replace(deploy_ensemble({}, Message(extra=memory), kinds=kinds), head=head)

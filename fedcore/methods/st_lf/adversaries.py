@@ -42,8 +42,8 @@ from fedcore.core.training import (
     optimiser_step,
     plain_step,
 )
-from fedcore.methods.st_lf.planning import ALPHA, PSI, SENDS, Radio
-from fedcore.methods.st_lf.protocol import Pretraining, Stages, model_leaves, protocol_method
+from fedcore.methods.st_lf.planning import ALPHA, PSI, SENDS
+from fedcore.methods.st_lf.protocol import DrawnLinks, ProgramLinks, Stages, own_model, protocol_method
 from fedcore.methods.st_lf.sending import report_traffic
 from fedcore.nets.mlp import ManualGradients
 from fedcore.nets.parts import layers
@@ -73,21 +73,28 @@ SOURCE, TARGET = 0, 1
 Start: TypeAlias = Literal["own", "target"]
 
 MODEL, START, IDENTIFIER, FEATURES = "model/", "start/", "identifier/", "features/"
-"""Prefixes of leaves: of a copy, of a target's model and of an identifier, each followed by the other device; of
+"""Prefixes of entries: of a copy, of a target's model and of an identifier, each followed by the other device; of
 features (n, d)."""
 
 ATTENTION, GAPS = "attention", "gaps/"
-"""Leaves of a target: weights of the sources in the order of their names, and their copies' gaps, (S,) float64."""
+"""Entries of a target: weights of the sources in the order of their names, and their copies' gaps, (S,) float64."""
 
 
 @dataclass(frozen=True)
 class Alignment:
     """Settings of the adversarial alignment.
 
-    start: of a source's copy. steps, batch, lr: of SGD, in each turn and for each copy. weight: of the loss that
-    confuses identifiers, relative to the sources' cross-entropy. shown: the maximum number of features that a device
-    sends at a time, and that a target clusters. sharpness: factor of the gains in dynamic attention; 0 is even.
-    hidden, identifier_steps, identifier_lr: an identifier's hidden units, and its SGD after each turn.
+    Args:
+        start: where a source's copy starts in a turn: "own", from its last state, or "target", from the target's model.
+        steps: steps of SGD in each turn and for each copy, from 1.
+        batch: examples in a minibatch, from 1.
+        lr: learning rate, above 0.
+        weight: of the loss that confuses identifiers, relative to the sources' cross-entropy, from 0.
+        shown: most features that a device sends at a time, and that a target clusters, from 1.
+        sharpness: factor of the gains in dynamic attention, from 0; 0 is even.
+        hidden: hidden units of an identifier, from 1.
+        identifier_steps: steps of an identifier's SGD after each turn, from 1.
+        identifier_lr: its learning rate, above 0.
     """
 
     start: Start = "own"
@@ -107,9 +114,8 @@ def method(
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
-    pretraining: Pretraining,
+    links: ProgramLinks | DrawnLinks,
     link_stages: Stages,
-    radio: Radio,
     rounds: Depth,
     alignment: Alignment,
 ) -> Method:
@@ -120,7 +126,7 @@ def method(
     """
     if not common:
         raise InputError(f"training.init = per_device: {name} mixes models that must start from one; use common")
-    base = protocol_method(name, nets, training, common, pretraining, link_stages, radio, "parameters")
+    base = protocol_method(name, nets, training, common, links, link_stages, "parameters")
     net = next(iter(nets.values()))
     rival = identifier(name, net, alignment.hidden)
     local = partial(align, rival=rival, alignment=alignment)
@@ -153,7 +159,7 @@ def align(
     if not message.extra[SENDS]:
         return memory, Update()
     copies = by_device(message.extra, MODEL)
-    rivals = {name: load_identifier(rival, leaves) for name, leaves in by_device(message.extra, IDENTIFIER).items()}
+    rivals = {name: load_identifier(rival, params) for name, params in by_device(message.extra, IDENTIFIER).items()}
     if copies:
         return train_target(memory, copies, rivals, device, step_id, alignment)
     starts = by_device(message.extra, START) or by_device(memory, MODEL)
@@ -173,7 +179,7 @@ def train_copies(
     The device's own model does not change. A device without labels has no cross-entropy.
     """
     labelled = len(device.data.train) > 0
-    params, size = model_leaves(memory), len(device.data.train)
+    params, size = own_model(memory), len(device.data.train)
     data = device.data.train if labelled else device.data.unlabelled
     sample = fixed_sample(data, device.name, step_id, alignment.shown)
     if not rivals:
@@ -219,16 +225,16 @@ def train_against(
     net: Net,
     data: Data,
     judges: Sequence[nn.Module],
-    aim: int,
+    goal: int,
     labelled: bool,
     draws: torch.Generator,
     alignment: Alignment,
 ) -> Params:
     r"""Return the model after SGD on a loss that confuses the identifiers, plus cross-entropy if there are labels.
 
-    min  weight / J sum_j CE(DI_j(G(x)), aim)  (+ CE(C(G(x)), y))
+    min  weight / J sum_j CE(DI_j(G(x)), goal)  (+ CE(C(G(x)), y))
 
-    judges: J fixed identifiers. aim: SOURCE or TARGET, the class that they are to predict.
+    judges: J fixed identifiers. goal: SOURCE or TARGET, the class that they are to predict.
     """
     flat = flatten_net(net, params)
     update = optimiser_step(flat, Training("sgd", alignment.lr, 0.0, 0.0, "constant", alignment.batch, 1))
@@ -237,8 +243,8 @@ def train_against(
 
         def step(x: Tensor, y: Tensor) -> None:
             seen, logits = forward_features(net, flat.module, x)
-            said = torch.stack([cross_entropy(judge(seen), torch.full_like(y, aim)) for judge in judges])
-            loss = alignment.weight * said.mean()
+            losses = torch.stack([cross_entropy(judge(seen), torch.full_like(y, goal)) for judge in judges])
+            loss = alignment.weight * losses.mean()
             flat.gradient.zero_()
             torch.autograd.backward(loss + cross_entropy(logits, y) if labelled else loss)
             update(alignment.lr)
@@ -282,9 +288,9 @@ def fixed_sample(data: Data, name: str, step_id: StepId, count: int) -> Tensor:
     return data.inputs(torch.randperm(len(data), generator=generator(step_id.seed, name, "shown"))[:count])
 
 
-def load_identifier(rival: Net, leaves: Params) -> nn.Module:
+def load_identifier(rival: Net, params: Params) -> nn.Module:
     """Return an identifier with fixed parameters."""
-    return load(rival, leaves).eval().requires_grad_(False)
+    return load(rival, params).eval().requires_grad_(False)
 
 
 def gap(seen: Tensor, clusters: int, seed: int) -> float:
@@ -323,14 +329,14 @@ def identify(
     and the targets' models to start from.
     """
     sources, targets = sides(server, round_info)
-    taught = any(sent[name].extra for name in sources.values())
+    sources_trained = any(sent[name].extra for name in sources.values())
     known, server = by_device(server, IDENTIFIER), {**server}
     messages: dict[str, Params] = {name: {} for name in round_info.names}
     for i, source in sources.items():
         copies = by_device(sent[source].extra, MODEL)
         for j, target in targets.items():
-            pair, receiver, other = f"{i} {j}", *((target, source) if taught else (source, target))
-            if taught:
+            pair, receiver, other = f"{i} {j}", *((target, source) if sources_trained else (source, target))
+            if sources_trained:
                 shown = sent[source].extra
                 server[f"{FEATURES}{pair}"] = shown[FEATURES if FEATURES in shown else f"{FEATURES}{target}"]
                 messages[target] |= add_prefix(f"{MODEL}{source}/", copies.get(target) or sent[source].params)
@@ -339,9 +345,9 @@ def identify(
                 messages[source] |= add_prefix(f"{START}{target}/", sent[target].params)
             if f"{FEATURES}{j}" in server:
                 both = server[f"{FEATURES}{pair}"], server[f"{FEATURES}{j}"]
-                leaves = train_identifier(known.get(pair), *both, round_info, rival, alignment)
-                server |= add_prefix(f"{IDENTIFIER}{pair}/", leaves)
-                messages[receiver] |= add_prefix(f"{IDENTIFIER}{other}/", leaves)
+                params = train_identifier(known.get(pair), *both, round_info, rival, alignment)
+                server |= add_prefix(f"{IDENTIFIER}{pair}/", params)
+                messages[receiver] |= add_prefix(f"{IDENTIFIER}{other}/", params)
     return server, {name: Message(extra=extra | {SENDS: torch.tensor(bool(extra))}) for name, extra in messages.items()}
 
 
@@ -368,7 +374,7 @@ def close(
     alpha = torch.zeros(len(round_info.names), len(round_info.names), dtype=torch.float64)
     for j, target in targets.items():
         alpha[[*sources], j] = sent[target].extra[ATTENTION]
-    kept = {leaf: x for leaf, x in server.items() if not leaf.startswith((FEATURES, IDENTIFIER))}
+    kept = {name: x for name, x in server.items() if not name.startswith((FEATURES, IDENTIFIER))}
     kept[ALPHA] = alpha
     carried = Update(nets.init(net, generator(round_info.seed, "init")))  # of every source as large
     return (
@@ -388,15 +394,15 @@ def sides(server: Params, round_info: RoundInfo) -> tuple[dict[int, str], dict[i
 
 
 def add_prefix(prefix: str, params: Params) -> Params:
-    """Return the leaves under names with the prefix."""
-    return {f"{prefix}{name}": leaf for name, leaf in params.items()}
+    """Return the tensors under names with the prefix."""
+    return {f"{prefix}{name}": tensor for name, tensor in params.items()}
 
 
 def by_device(extra: Params, prefix: str) -> dict[str, Params]:
-    """Return device -> its leaves, of names <prefix><device>/<leaf>; no leaf's name has a slash."""
+    """Return device -> its tensors, of names <prefix><device>/<name>; no parameter's name has a slash."""
     found: dict[str, Params] = {}
-    for name, leaf in extra.items():
+    for name, tensor in extra.items():
         if name.startswith(prefix):
             device, _, place = name.removeprefix(prefix).rpartition("/")
-            found.setdefault(device, {})[place] = leaf
+            found.setdefault(device, {})[place] = tensor
     return found

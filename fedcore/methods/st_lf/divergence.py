@@ -39,10 +39,14 @@ SCORING_BATCH = 256
 
 @dataclass(frozen=True)
 class Divergence:
-    """Settings of a pair's training.
+    """Settings of the training of a pair's classifier (Algorithm 1).
 
-    pair_rounds: tau, number of averages. pair_iterations: T, steps of SGD between two averages. pair_batch, pair_lr:
-    batch size and learning rate of SGD. held_out: fraction of each device's examples held out to measure the error.
+    Args:
+        pair_rounds: tau, number of averages, from 1.
+        pair_iterations: T, steps of SGD between two averages, from 1.
+        pair_batch: examples in a minibatch, from 1.
+        pair_lr: learning rate, above 0.
+        held_out: share of each device's examples that measure the error, above 0 and below 1.
     """
 
     pair_rounds: Count = 50
@@ -98,11 +102,10 @@ def examples(device: Device, step_id: StepId, settings: Divergence) -> tuple[Ten
 def matrix(updates: Mapping[Pair, Update], names: Sequence[str]) -> Tensor:
     """Return d_ij (N, N) float64 in the order of the names, 0 for pairs without an update."""
     place = {name: i for i, name in enumerate(names)}
-    apart = torch.zeros(len(place), len(place), dtype=torch.float64)
+    d = torch.zeros(len(place), len(place), dtype=torch.float64)
     for (one, other), update in updates.items():
-        d = divergence(update.extra["errors"])
-        apart[place[one], place[other]] = apart[place[other], place[one]] = d
-    return apart
+        d[place[one], place[other]] = d[place[other], place[one]] = divergence(update.extra["errors"])
+    return d
 
 
 def divergence(errors: Tensor) -> Tensor:

@@ -1,39 +1,30 @@
-"""One step of Algorithm 2 as a geometric program, in three equivalent forms.
+"""One step of Algorithm 2 as a convex program, (50): every chi but the slack is eliminated.
 
 cone   exponential cones as sparse matrices for Clarabel, without a modelling layer, for any N
-log    (50) in CVXPY, every chi but the slack eliminated
-gp     (83)-(93) as printed, by CVXPY's geometric programming: the reference
+log    log-sum-exp in CVXPY, as the paper solves it; slower, for up to some ten devices
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from fedcore.methods.st_lf.geometric import EPS_C, PSI, SENT, SLACK, Monomials, Point, monomial
-from fedcore.methods.st_lf.problem import EPS_E, Array
+from fedcore.methods.st_lf.geometric import PSI, SENT, SLACK, Monomials, Point
+from fedcore.methods.st_lf.problem import Array
 
 if TYPE_CHECKING:
     import cvxpy as cp
 
-Factor: TypeAlias = "tuple[npt.NDArray[np.int64], Array | float]"
-"""Indices of variables and their powers in a row of monomials."""
-
 SETTINGS = {"max_threads": 1, "equilibrate_enable": False}
-"""Settings of Clarabel. Equilibration loses digits: with it CVXPY's forms fail within twenty iterations."""
+"""Settings of Clarabel. Equilibration loses digits: with it CVXPY's form fails within twenty iterations."""
 
 TOLERANCE = 1e-7
 """Clarabel's tolerance in the cone form: a fifth faster at N = 40 than its default 1e-8, same objective to 1e-5."""
-
-LEAST = 1e-12
-"""Replaces coefficients of zero, which a posynomial cannot have."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +99,7 @@ def program(around: Monomials) -> Program:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepSolution:
     """A solver's point, its penalised objective in the approximation, and the solver's status.
 
     point is None if the solver failed.
@@ -119,7 +110,7 @@ class Step:
     status: str
 
 
-def cone(around: Monomials) -> Step:
+def cone(around: Monomials) -> StepSolution:
     """Solve the step as a cone program by Clarabel, with one exponential cone per monomial.
 
     min s   with   sum_m t_m <= 1,   exp(A_m z + b_m - s) <= t_m,   and sums of e_m >= exp(C_m z + d_m)
@@ -162,14 +153,14 @@ def cone(around: Monomials) -> Step:
     goal = np.zeros(width)
     goal[V] = 1
 
-    best = Step(None, np.inf, "")
+    best = StepSolution(None, np.inf, "")
     for equilibrate in (False, True):
         settings = clarabel.DefaultSettings()
         for name, value in (SETTINGS | {"verbose": False, "equilibrate_enable": equilibrate}).items():
             setattr(settings, name, value)
         settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = TOLERANCE
         found = clarabel.DefaultSolver(sp.csc_matrix((width, width)), goal, matrix, right, cones, settings).solve()
-        step = _step(around, centre + np.array(found.x[:V]), float(np.exp(found.x[V])), str(found.status))
+        step = to_step(around, centre + np.array(found.x[:V]), float(np.exp(found.x[V])), str(found.status))
         if step.status in ("Solved", "AlmostSolved"):
             return step
         if best.point is None or (step.point is not None and step.objective < best.objective):
@@ -177,109 +168,35 @@ def cone(around: Monomials) -> Step:
     return best
 
 
-def _step(around: Monomials, z: Array, value: float, status: str) -> Step:
-    """Return a solver's result as a Step: a point within the bounds, or None after a failure."""
+def to_step(around: Monomials, z: Array, value: float, status: str) -> StepSolution:
+    """Return a solver's result: a point within the bounds, or none after a failure."""
     if not (np.isfinite(z).all() and np.isfinite(value)) or "nfeasible" in status or "NumericalError" in status:
-        return Step(None, np.inf, status)
+        return StepSolution(None, np.inf, status)
     n = around.n
     y = np.exp(z)
     alpha = np.zeros((n, n))
     alpha[around.i, around.j] = y[n:-n].clip(around.least[around.i, around.j], 1)
-    return Step(Point(y[:n].clip(*PSI), alpha, y[-n:].clip(*SLACK)), value, status)
+    return StepSolution(Point(y[:n].clip(*PSI), alpha, y[-n:].clip(*SLACK)), value, status)
 
 
-def log(around: Monomials) -> Step:
-    """Solve the step's convex form (50) in CVXPY: log-sum-exp objective and constraints in z."""
-    import cvxpy as cp  # takes a second, and only these two forms need it
+def log(around: Monomials) -> StepSolution:
+    """Solve the step in CVXPY: log-sum-exp objective and constraints in z."""
+    import cvxpy as cp  # takes a second, and only this form needs it
 
     made = program(around)
     z = cp.Variable(made.A.shape[1])
     constraints = [made.L @ z <= made.limit]
     for g in range(int(made.group.max()) + 1):
-        mine = np.flatnonzero(made.group == g)
-        constraints.append(cp.log_sum_exp(made.C[mine] @ z + made.d[mine]) <= 0)
+        rows = np.flatnonzero(made.group == g)
+        constraints.append(cp.log_sum_exp(made.C[rows] @ z + made.d[rows]) <= 0)
     task = cp.Problem(cp.Minimize(cp.log_sum_exp(made.A @ z + made.b)), constraints)
-    status = _cvxpy(task)
+    status = solve_by_cvxpy(task)
     if z.value is None:
-        return Step(None, np.inf, status)
-    return _step(around, z.value, float(np.exp(task.value)), status)
+        return StepSolution(None, np.inf, status)
+    return to_step(around, z.value, float(np.exp(task.value)), status)
 
 
-def gp(around: Monomials) -> Step:
-    """Solve the step as printed, (83)-(93), by CVXPY's geometric programming: the reference, for small N.
-
-    It has one positive variable y = (psi, alpha, slack, chi_S, chi_T, chi_G); constraints are sums of monomials <= 1.
-    """
-    import cvxpy as cp
-
-    problem, at, n = around.problem, around.at, around.n
-    by_column = np.lexsort((around.i, around.j))
-    i, j = around.i[by_column], around.j[by_column]
-    pairs = len(i)
-    first, second = np.nonzero((j[:, None] == j) & (i[:, None] != i))  # the pairs (i, j) and (k, j) of chi_ijk
-    if problem.noise is None:
-        first, second = first[:0], second[:0]
-    ends = np.cumsum([0, n, pairs, n, n, pairs, len(first)])
-    psi, alpha, slack, chi_s, chi_t, chi_g = (np.arange(a, b) for a, b in pairwise(ends))
-    y = cp.Variable(int(ends[-1]), pos=True)
-
-    def product(constant: Array, *factors: Factor) -> cp.Expression:
-        """Return the monomials exp(constant) prod y[index] ** exponent, one per row."""
-        exponents = np.zeros((len(constant), ends[-1]))
-        for index, exponent in factors:
-            exponents[np.arange(len(constant)), index] += exponent
-        return cp.multiply(np.exp(constant), cp.gmatmul(exponents, y))
-
-    def amount(values: Array) -> Array:
-        return np.asarray(np.log(values.clip(LEAST)))  # a posynomial has no zero coefficients
-
-    constraints = [y[psi] >= PSI[0], y[psi] <= PSI[1], y[slack] >= SLACK[0], y[slack] <= SLACK[1]]
-    constraints += [
-        y[alpha] >= around.least[i, j],
-        y[alpha] <= 1,
-        product(np.zeros(pairs), (psi[i], 1), (alpha, 1)) <= SENT,
-    ]
-
-    # (19): psi_i + chi_i / S_i >= its monomial >= 1
-    (w1, w2), c = monomial([at.psi, 1 - at.psi])
-    constraints.append(product(c - w2 * amount(problem.source), (psi, w1), (chi_s, w2)) >= 1)
-    # (20): the same with chi_ijk / (psi_j alpha_kj D_ijk) for k
-    if problem.noise is not None and len(first):
-        k, D = i[second], amount(problem.noise[i[first], j[first], i[second]])
-        flow = ((psi[j[second]], -w2[k]), (alpha[second], -w2[k]))
-        constraints.append(product(c[k] - w2[k] * D, (psi[k], w1[k]), (chi_g, w2[k]), *flow) >= 1)
-    # (21): the same with chi_ij / (psi_j alpha_ij A_ij); solved for A_ij = T_ij + sum_k chi_ijk
-    per: tuple[Factor, ...] = ((psi[i], -w1[i] / w2[i]), (psi[j], 1), (alpha, 1), (chi_t, -1))
-    needed = product(amount(problem.target[i, j]) - c[i] / w2[i], *per)
-    if len(first):
-        there = [(index[first], np.broadcast_to(power, pairs)[first]) for index, power in per]
-        noise = product(-c[i[first]] / w2[i[first]], *there, (chi_g, 1))
-        needed = needed + cp.sum(cp.reshape(noise, (pairs, n - 2), order="C"), axis=1)
-    constraints.append(needed <= 1)
-    # (22): the objective has K alpha / J
-    (w, rest), c = monomial([at.alpha[i, j], np.full(pairs, EPS_E)])
-    energy = product(amount(problem.energy[i, j]) - c - rest * np.log(EPS_E), (alpha, 1 - w))
-    # (23)-(24): the band around sum_i alpha_ij = psi_j
-    (w1, w2, w3), c = monomial([at.slack, np.full(n, EPS_C), at.psi])
-    constant = c + w2 * np.log(EPS_C)
-    filled = product(-constant[j], (alpha, 1), (slack[j], -w1[j]), (psi[j], -w3[j]))
-    constraints.append(cp.sum(cp.reshape(filled, (n, n - 1), order="C"), axis=1) <= 1)
-    (*shares, rest), c = monomial([*at.alpha[i, j].reshape(n, n - 1).T, np.full(n, EPS_C)])
-    sent = [(alpha.reshape(n, n - 1)[:, row], -exponent) for row, exponent in enumerate(shares)]
-    constant = -c - rest * np.log(EPS_C)
-    constraints.append(product(constant, (slack, 1), *sent) + product(constant, (psi, 1), *sent) <= 1)
-
-    terms = ((problem.phi_s, y[chi_s]), (problem.phi_t, y[chi_t]), (problem.phi_e, energy), (1.0, y[slack]))
-    task = cp.Problem(cp.Minimize(sum(phi * cp.sum(term) for phi, term in terms if phi > 0)), constraints)
-    status = _cvxpy(task, gp=True)
-    if y.value is None:
-        return Step(None, np.inf, status)
-    z = np.log(y.value[: ends[3]])
-    z[alpha] = z[alpha][np.argsort(by_column)]
-    return _step(around, z, float(task.value), status)
-
-
-def _cvxpy(task: cp.Problem, **how: bool) -> str:
+def solve_by_cvxpy(task: cp.Problem, **how: bool) -> str:
     """Solve by CVXPY with Clarabel and return Clarabel's name of the status; errors count as NumericalError."""
     import cvxpy as cp
 
@@ -294,6 +211,3 @@ def _cvxpy(task: cp.Problem, **how: bool) -> str:
 
 STATUS = {"optimal": "Solved", "optimal_inaccurate": "AlmostSolved", "infeasible": "PrimalInfeasible"}
 """CVXPY's status -> Clarabel's"""
-
-FORMS: dict[str, Callable[[Monomials], Step]] = {"cone": cone, "log": log, "gp": gp}
-"""name -> solver of a step in that form"""

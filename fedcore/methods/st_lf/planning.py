@@ -18,13 +18,12 @@ import torch
 
 from fedcore.methods.st_lf.bound import Constants, corollary_1, empirical_error, source_bound, target_bound, theorem_2
 from fedcore.methods.st_lf.divergence import matrix
-from fedcore.methods.st_lf.energy import check_costs, draw_energy
+from fedcore.methods.st_lf.energy import MODEL, POWERS, RATES, check_costs, draw_energy
 from fedcore.methods.st_lf.problem import Array, Problem, Solution
-from fedcore.methods.st_lf.programs import Solver, solve
+from fedcore.methods.st_lf.programs import SolverSettings, solve_program
 from fedcore.types import (
     Amount,
     Chance,
-    Count,
     InputError,
     Message,
     Pair,
@@ -46,13 +45,13 @@ Choose: TypeAlias = Callable[[Array, torch.Generator], Array]
 """A rule that draws sources and targets: which devices may be sources (N,), 1 or 0, generator -> psi (N,)."""
 
 REPORT, SENDS = "report", "sends"
-"""Leaves: the devices' reports (N, 3); whether a device is to send."""
+"""Entries: the devices' reports (N, 3); whether a device is to send."""
 
 PSI, ALPHA, ENERGY = "psi", "alpha", "energy"
-"""Leaves of the server's memory: 0 for a source (N,); weights of links and their energies (N, N)."""
+"""Entries of the server's memory: 0 for a source (N,); weights of links and their energies (N, N)."""
 
 EXCHANGED, BOUNDS = "exchanged", ("theorem_2", "corollary_1")
-"""Leaves of a method that measures pairs: classifiers sent by each device, bounds of targets' errors, (N,)."""
+"""Entries of a method that measures pairs: classifiers sent by each device, bounds of targets' errors, (N,)."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +74,18 @@ Weigh: TypeAlias = Callable[[LinkInputs, RoundInfo], Array]
 
 
 @dataclass(frozen=True)
-class Bound:
-    """Settings of the bounds S and T (`fedcore.methods.st_lf.bound`), and the weights phi of the terms of (11).
+class BoundSettings:
+    """Settings of the bounds S and T (`fedcore.methods.st_lf.bound`), and of the objective (11) that they enter.
 
-    phi_d: factor of the divergences in T, 1 in the paper, 100 in the authors' public code.
+    Args:
+        constants: of the bounds, "assumed", "decimal" or "printed", see `fedcore.methods.st_lf.bound`.
+        delta: probability that a bound fails, above 0 and below 1.
+        unlabelled: empirical error (3) of a device without labels, from 0: 1 as printed; the default keeps it from
+            being a source, as in the paper's figures.
+        phi_s: weight of the sources' bounds in (11), from 0.
+        phi_t: weight of the targets' bounds in (11), from 0.
+        phi_e: weight of the energy in (11), from 0.
+        phi_d: factor of the divergences in T, from 0: 1 in the paper, 100 in the authors' public code.
     """
 
     constants: Constants = "assumed"
@@ -91,24 +98,20 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Program:
-    """Settings of the solver of (P) (`fedcore.methods.st_lf.programs.solve`). tol, max_iterations: of Algorithm 2."""
+class LinkCosts:
+    """Costs of links: the energy of sending a model, drawn, or a matrix of the user's.
 
-    solver: Solver = "successive"
-    tol: Positive = 0.003
-    max_iterations: Count = 60
-
-
-@dataclass(frozen=True)
-class Radio:
-    """Costs of links: powers (dBm) and rates (bits per second) are drawn from ranges; bits: the size of a model.
-
-    costs: a user's matrix instead, rows of senders and columns of receivers in the order of the devices' names.
+    Args:
+        powers: range of the devices' transmit powers, dBm (Section V).
+        rates: range of the links' rates, bits per second (Section V).
+        bits: size of a model, bits.
+        costs: matrix in place of the three above, rows of senders and columns of receivers in the order of the devices'
+            names, from 0 in any unit; None: energies are drawn.
     """
 
-    powers: Range = (23.0, 25.0)
-    rates: Range = (63e6, 85e6)
-    bits: Positive = 1e9
+    powers: Range = POWERS
+    rates: Range = RATES
+    bits: Positive = MODEL
     costs: Costs = None
 
 
@@ -131,29 +134,29 @@ def plan_links(
     updates: Mapping[Pair, Update],
     round_info: RoundInfo,
     *,
-    bound: Bound,
-    radio: Radio,
-    program: Program,
+    bounds: BoundSettings,
+    costs: LinkCosts,
+    solver: SolverSettings,
     weights: Weigh,
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Take sources and targets from the program (P), and the weights of links from the rule.
 
     The server stores the links, and their Theorem 2 and Corollary 1 for its last report (Table II).
     """
-    apart = matrix(updates, round_info.names).numpy()
-    problem = pose_program(server, apart, round_info, bound, radio)
-    answer = solve_program(problem, program)
-    known = LinkInputs(answer.psi, errors(server, bound.unlabelled), sizes(server), problem.energy, answer.alpha)
+    divergence = matrix(updates, round_info.names).numpy()
+    problem = pose_program(server, divergence, round_info, bounds, costs)
+    answer = solve_once(problem, solver)
+    known = LinkInputs(answer.psi, errors(server, bounds.unlabelled), sizes(server), problem.energy, answer.alpha)
     alpha, wrong = weights(known, round_info), errors(server, 1.0)
-    how = {"delta": bound.delta, "constants": bound.constants}
-    bounds = theorem_2(alpha, wrong, apart), corollary_1(alpha, wrong, sizes(server), apart, **how)  # type: ignore[arg-type]
+    how = {"delta": bounds.delta, "constants": bounds.constants}
+    limits = theorem_2(alpha, wrong, divergence), corollary_1(alpha, wrong, sizes(server), divergence, **how)  # type: ignore[arg-type]
     server = (
         server
-        | to_tensors(dict(zip(BOUNDS, bounds, strict=True)))
+        | to_tensors(dict(zip(BOUNDS, limits, strict=True)))
         | {EXCHANGED: count_classifiers(updates, round_info.names)}
     )
     found = report_solution(answer, round_info.names)
-    values = {"divergence": apart, "objective": answer.objective, "gap": answer.gap, "trace": answer.trace}
+    values = {"divergence": divergence, "objective": answer.objective, "gap": answer.gap, "trace": answer.trace}
     return form_links(server, round_info, known, alpha, replace(found, matrices=to_tensors(values)))
 
 
@@ -163,7 +166,7 @@ def draw_links(
     updates: Mapping[str, Update],
     round_info: RoundInfo,
     *,
-    radio: Radio,
+    costs: LinkCosts,
     rule: Choose,
     sources: Sources,
     weights: Weigh,
@@ -178,7 +181,7 @@ def draw_links(
         (labelled if sources == "labelled" else np.ones_like(labelled)).astype(np.float64), round_info.generator("psi")
     )
     known = LinkInputs(
-        psi, errors(server, 1.0), sizes(server), link_costs(round_info.seed, len(round_info.names), radio)
+        psi, errors(server, 1.0), sizes(server), link_costs(round_info.seed, len(round_info.names), costs)
     )
     return form_links(server, round_info, known, weights(known, round_info), Report())
 
@@ -197,30 +200,39 @@ def form_links(
 # the program
 
 
-def pose_program(server: Params, apart: Array, round_info: RoundInfo, bound: Bound, radio: Radio) -> Problem:
-    """Return (P) from the devices' reports and divergences (17)-(18). apart: d (N, N)."""
-    wrong, how = errors(server, bound.unlabelled), {"delta": bound.delta, "constants": bound.constants}
-    target = target_bound(wrong, sizes(server), apart, **how)  # type: ignore[arg-type]
-    target = target + (bound.phi_d - 1) * apart / 2
+def pose_program(
+    server: Params, divergence: Array, round_info: RoundInfo, bounds: BoundSettings, costs: LinkCosts
+) -> Problem:
+    """Return (P) from the devices' reports and divergences (17)-(18). divergence: d (N, N)."""
+    wrong, how = errors(server, bounds.unlabelled), {"delta": bounds.delta, "constants": bounds.constants}
+    target = target_bound(wrong, sizes(server), divergence, **how)  # type: ignore[arg-type]
+    target = target + (bounds.phi_d - 1) * divergence / 2
     source = source_bound(wrong, sizes(server), **how)  # type: ignore[arg-type]
     return Problem(
-        source, target, link_costs(round_info.seed, len(round_info.names), radio), bound.phi_s, bound.phi_t, bound.phi_e
+        source,
+        target,
+        link_costs(round_info.seed, len(round_info.names), costs),
+        bounds.phi_s,
+        bounds.phi_t,
+        bounds.phi_e,
     )
 
 
-def solve_program(problem: Problem, program: Program) -> Solution:
-    """Return the solution of (P); if a solver fails, the status says so and names the fallback."""
+def solve_once(problem: Problem, settings: SolverSettings) -> Solution:
+    """Return the solution of (P), computed once for all rivals that use ST-LF's sources and targets.
+
+    If a solver fails, the status says so and names the fallback.
+    """
     weights = problem.phi_s, problem.phi_t, problem.phi_e
-    return solve_cached(program, weights, *(x.tobytes() for x in (problem.source, problem.target, problem.energy)))
+    return solve_cached(settings, weights, *(x.tobytes() for x in (problem.source, problem.target, problem.energy)))
 
 
 @lru_cache(16)
-def solve_cached(program: Program, weights: tuple[float, ...], *constants: bytes) -> Solution:
-    """Solve (P), given as S, T, K (float64), once for all rivals that use ST-LF's sources and targets."""
+def solve_cached(settings: SolverSettings, weights: tuple[float, float, float], *constants: bytes) -> Solution:
+    """Solve (P), given as the bytes of S, T and K (float64)."""
     source, *matrices = (np.frombuffer(part) for part in constants)
     target, energy = (matrix.reshape(len(source), -1) for matrix in matrices)
-    how = {"solver": program.solver, "tol": program.tol, "max_iterations": program.max_iterations}
-    return solve(Problem(source, target, energy, *weights), **how)  # type: ignore[arg-type]
+    return solve_program(Problem(source, target, energy, *weights), settings)
 
 
 def report_solution(answer: Solution, names: Sequence[str]) -> Report:
@@ -255,14 +267,14 @@ def sizes(server: Params) -> Array:
     return server[REPORT][:, 2].numpy()
 
 
-def link_costs(seed: int, n: int, radio: Radio) -> Array:
+def link_costs(seed: int, n: int, costs: LinkCosts) -> Array:
     """Return K (N, N). Drawn from the seed and the number of devices alone, so that all rows of a study share it."""
-    if radio.costs is not None:
-        if any(len(row) != len(radio.costs) for row in radio.costs):
+    if costs.costs is not None:
+        if any(len(row) != len(costs.costs) for row in costs.costs):
             raise InputError(f"costs: its rows differ in length, allowed are {n} rows of {n}")
-        return check_costs(np.array(radio.costs, dtype=np.float64), n)
+        return check_costs(np.array(costs.costs, dtype=np.float64), n)
     draws = generator(seed, "energy")
-    return draw_energy(n, draws, powers=radio.powers, rates=radio.rates, bits=radio.bits)
+    return draw_energy(n, draws, powers=costs.powers, rates=costs.rates, bits=costs.bits)
 
 
 def count_classifiers(updates: Mapping[Pair, Update], names: Sequence[str]) -> torch.Tensor:

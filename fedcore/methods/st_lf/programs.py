@@ -1,6 +1,7 @@
-r"""Three solvers of (P): the paper's, the paper's with repaired links, and an exact one.
+r"""Solvers of (P): the paper's, the paper's with repaired links, and an exact one.
 
 successive   Algorithm 2: geometric programs, each around the previous solution, until convergence; then rounding
+cvxpy        the same, with every program posed in CVXPY, as in the paper; takes two to five times as long
 repaired     its sources, with the best source for every target
 exact        the optimum, as a facility-location program
 
@@ -16,41 +17,59 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 
-from fedcore.methods.st_lf.forms import FORMS
+from fedcore.methods.st_lf.forms import StepSolution, cone, log
 from fedcore.methods.st_lf.geometric import EPS_C, Monomials, Point, initial_point, penalised_objective
 from fedcore.methods.st_lf.problem import Array, Problem, Solution, best_links, objective
-from fedcore.types import InputError
+from fedcore.types import Count, InputError, Positive
 
-Solver: TypeAlias = Literal["successive", "repaired", "exact"]
-Form: TypeAlias = Literal["cone", "log", "gp"]
+Solver: TypeAlias = Literal["successive", "cvxpy", "repaired", "exact"]
+
+SolveStep: TypeAlias = Callable[[Monomials], StepSolution]
+"""A solver of one step of Algorithm 2, of `fedcore.methods.st_lf.forms`."""
 
 RISE = 1e-6
 """Largest relative rise of the penalised objective in an iteration, a solver's tolerance."""
 
 
-def solve(
-    problem: Problem, *, solver: Solver, form: Form = "cone", tol: float = 3e-3, max_iterations: int = 60
-) -> Solution:
-    """Solve (P); `exact` computes the gap to the optimum for all three solvers.
+@dataclass(frozen=True)
+class SolverSettings:
+    """Settings of the solver of (P).
 
-    form, tol, max_iterations: settings of Algorithm 2. Raises InputError for invalid settings.
+    Args:
+        solver: "successive" is Algorithm 2; "cvxpy" the same by CVXPY, as in the paper, for up to some ten devices;
+            "repaired" gives its targets their best sources; "exact" is the optimum. The last two link one source to
+            each target.
+        tol: the change of every psi and alpha at which Algorithm 2 has converged, above 0.
+        max_iterations: cap on the iterations of Algorithm 2, from 1.
+
+    Raises:
+        InputError: for a value out of range.
     """
-    if solver not in SOLVERS:
-        raise InputError(f"solver: {solver!r} is unknown, allowed are {', '.join(SOLVERS)}")
-    if form not in FORMS:
-        raise InputError(f"form: {form!r} is unknown, allowed are {', '.join(FORMS)}")
-    if not 0 < tol < np.inf:
-        raise InputError(f"tol: {tol} is not allowed, it must be positive and finite")
-    if max_iterations < 1:
-        raise InputError(f"max_iterations: {max_iterations} is not allowed, it must be at least 1")
-    answer = SOLVERS[solver](problem, form=form, tol=tol, max_iterations=max_iterations)
-    best = answer if solver == "exact" else solve_exactly(problem)
+
+    solver: Solver = "successive"
+    tol: Positive = 0.003
+    max_iterations: Count = 60
+
+    def __post_init__(self) -> None:
+        if self.solver not in SOLVERS:
+            raise InputError(f"solver: {self.solver!r} is unknown, allowed are {', '.join(SOLVERS)}")
+        if not 0 < self.tol < np.inf:
+            raise InputError(f"tol: {self.tol} is not allowed, it must be positive and finite")
+        if self.max_iterations < 1:
+            raise InputError(f"max_iterations: {self.max_iterations} is not allowed, it must be at least 1")
+
+
+def solve_program(problem: Problem, settings: SolverSettings) -> Solution:
+    """Solve (P); `exact` computes the gap to the optimum for all solvers."""
+    answer = SOLVERS[settings.solver](problem, settings)
+    best = answer if settings.solver == "exact" else solve_exactly(problem)
     return replace(answer, gap=gap(answer.objective, best.objective) if best.status == OPTIMAL else np.nan)
 
 
@@ -63,9 +82,9 @@ def gap(found: float, best: float) -> float:
 
 
 def solve_successively(
-    problem: Problem, *, form: Form, tol: float, max_iterations: int, begin: Point | None = None
+    problem: Problem, settings: SolverSettings, *, solve_step: SolveStep = cone, begin: Point | None = None
 ) -> Solution:
-    """Run Algorithm 2 until no psi or alpha changes by more than tol, or for max_iterations.
+    """Run Algorithm 2 until no psi or alpha changes by more than the tolerance, or for the maximum of iterations.
 
     begin: the starting point, by default `fedcore.methods.st_lf.geometric.initial_point`. A step that fails, or whose
     point is worse than the previous one, ends the iteration; if the first step fails, the result is that of
@@ -75,10 +94,11 @@ def solve_successively(
     n = len(problem)
     if n == 1:
         return _solution(problem, np.zeros(1), np.zeros((1, 1)), 0, began, "Solved")
+    form = solve_step.__name__
     at, status = begin or initial_point(n), f"{form}: max_iterations"
     trace: list[float] = []
-    for iteration in range(1, max_iterations + 1):
-        step = FORMS[form](Monomials(problem, at))
+    for iteration in range(1, settings.max_iterations + 1):
+        step = solve_step(Monomials(problem, at))
         value = np.inf if step.point is None else penalised_objective(problem, step.point)
         if step.point is None or (trace and value > trace[-1] * (1 + RISE)):
             status = f"{form}: {step.status} at iteration {iteration}"
@@ -89,7 +109,7 @@ def solve_successively(
         moved = max(abs(step.point.psi - at.psi).max(), abs(step.point.alpha - at.alpha).max())
         at = step.point
         trace.append(value)
-        if moved <= tol:
+        if moved <= settings.tol:
             status = f"{form}: {step.status}"
             break
     psi, alpha = round_point(at)
@@ -110,18 +130,18 @@ def round_point(at: Point) -> tuple[Array, Array]:
     return psi, alpha / np.where(psi, alpha.sum(0), 1)
 
 
-def repair_links(problem: Problem, *, form: Form, tol: float, max_iterations: int) -> Solution:
+def repair_links(problem: Problem, settings: SolverSettings) -> Solution:
     """Return Algorithm 2's sources with every target's best link (`best_links`)."""
     began = time.perf_counter()
-    found = solve_successively(problem, form=form, tol=tol, max_iterations=max_iterations)
+    found = solve_successively(problem, settings)
     answer = _solution(problem, found.psi, best_links(problem, found.psi), found.iterations, began, found.status)
     return replace(answer, trace=found.trace)
 
 
-def solve_exactly(problem: Problem, *, time_limit: float = np.inf, **_: object) -> Solution:
+def solve_exactly(problem: Problem, settings: SolverSettings | None = None, *, time_limit: float = np.inf) -> Solution:
     """Return the optimum of (P), also with the noise, by HiGHS. iterations: its branch-and-bound nodes.
 
-    time_limit: of HiGHS, seconds. If HiGHS fails, the result is that of `local_search`.
+    settings: not used. time_limit: of HiGHS, seconds. If HiGHS fails, the result is that of `local_search`.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp  # half a second
 
@@ -179,8 +199,9 @@ def _fallback(problem: Problem, began: float, status: str) -> Solution:
     return _solution(problem, psi, best_links(problem, psi), 0, began, f"{status}; fallback: local search")
 
 
-SOLVERS: dict[str, Callable[..., Solution]] = {
+SOLVERS: dict[str, Callable[[Problem, SolverSettings], Solution]] = {
     "successive": solve_successively,
+    "cvxpy": partial(solve_successively, solve_step=log),
     "repaired": repair_links,
     "exact": solve_exactly,
 }

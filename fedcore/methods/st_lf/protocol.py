@@ -26,10 +26,9 @@ from fedcore.methods.st_lf.divergence import SCORING_BATCH, Divergence, estimate
 from fedcore.methods.st_lf.planning import (
     REPORT,
     SENDS,
-    Bound,
+    BoundSettings,
     Choose,
-    Program,
-    Radio,
+    LinkCosts,
     Sources,
     Weigh,
     draw_links,
@@ -37,6 +36,7 @@ from fedcore.methods.st_lf.planning import (
     link_costs,
     plan_links,
 )
+from fedcore.methods.st_lf.programs import SolverSettings
 from fedcore.methods.st_lf.sending import DIFFER, How, review, send_models
 from fedcore.nets import require_equal
 from fedcore.types import (
@@ -67,8 +67,10 @@ FIGURES = ("fedcore.report.figures.st_lf:links", "fedcore.report.figures.st_lf:e
 class Pretraining:
     """Federated averaging before local training, of which the paper says nothing but the authors' public code has four.
 
-    pretrain: its rounds, in which devices with labels train. pretrain_epochs: epochs of a round. pretrain_steps:
-    minibatches of a round on every device, in place of them.
+    Args:
+        pretrain: rounds of averaging, in which devices with labels train; from 0.
+        pretrain_epochs: epochs of a round, from 1.
+        pretrain_steps: minibatches of a round on every device, in place of epochs; None: epochs count.
     """
 
     pretrain: Depth = 0
@@ -76,23 +78,58 @@ class Pretraining:
     pretrain_steps: Count | None = None
 
 
+@dataclass(frozen=True)
+class ProgramLinks:
+    """Settings of ST-LF and of all rivals that measure divergences and take sources and targets from (P)."""
+
+    pretraining: Pretraining
+    pairs: Divergence
+    bounds: BoundSettings
+    program: SolverSettings
+    energy: LinkCosts
+
+    def stages(self, nets: Mapping[str, Net], weights: Weigh) -> Stages:
+        """Return stages that measure divergences and let the program (P) choose sources and targets."""
+        estimated = partial(estimate, net=binary(next(iter(nets.values()))), settings=self.pairs)
+        link = partial(plan_links, bounds=self.bounds, costs=self.energy, solver=self.program, weights=weights)
+        return Stage(report_errors, gather), PairStage(estimated, link)
+
+
+@dataclass(frozen=True)
+class DrawnLinks:
+    """Settings of the rivals that draw sources and targets, without any step over pairs.
+
+    Args:
+        sources: the devices that may be sources: "labelled", those with labels, or "all", where one without labels
+            sends an untrained model.
+    """
+
+    pretraining: Pretraining
+    energy: LinkCosts
+    sources: Sources = "labelled"
+
+    def stages(self, rule: Choose, weights: Weigh) -> Stages:
+        """Return the stage after which the rule draws sources and targets."""
+        link = partial(draw_links, costs=self.energy, rule=rule, sources=self.sources, weights=weights)
+        return (Stage(report_errors, link),)
+
+
 def protocol_method(
     name: str,
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
-    pretraining: Pretraining,
+    links: ProgramLinks | DrawnLinks,
     link_stages: Stages,
-    radio: Radio,
     how: How,
 ) -> Method:
-    """Return the method whose server forms links in the last of `link_stages`, of `by_program` or `by_chance`.
+    """Return the method whose server forms links in the last of `link_stages`, which are `links`'s.
 
-    radio: as bound in these stages; its costs are checked here, before anything runs.
+    A user's costs are checked here, before anything runs.
     """
     require_equal(nets)
     try:
-        link_costs(0, len(nets), radio)
+        link_costs(0, len(nets), links.energy)
     except InputError as refused:
         raise InputError(f"{name}.{str(refused).replace('energy:', 'costs:')}") from None
     if how == "parameters" and not common:
@@ -103,28 +140,15 @@ def protocol_method(
     # Without pretraining the first stage is the training that every one-shot method shares; its result stays on the
     # device.
     first: Stages = (Stage(partial(train, training=training), None),)
+    pretraining = links.pretraining
     if pretraining.pretrain:
         if not common:
             raise InputError(f"training.init = per_device: {name}.pretrain averages models; use common, or pretrain: 0")
         short = replace(training, epochs=pretraining.pretrain_epochs, steps=pretraining.pretrain_steps)
         # Stages of one round, as their steps are shared by all rows with these settings; repeated rounds are not.
-        first = (*[Stage(partial(train, training=short), average)] * pretraining.pretrain, *first)
-    stages = (*first, *link_stages, Stage(offer, partial(send_models, how=how)))
-    return Method(partial(initial_messages, common=common), stages, deploy, review, FIGURES)
-
-
-def by_program(
-    nets: Mapping[str, Net], pairs: Divergence, bound: Bound, radio: Radio, program: Program, weights: Weigh
-) -> Stages:
-    """Return stages that measure divergences and let the program (P) choose sources and targets."""
-    estimated = partial(estimate, net=binary(next(iter(nets.values()))), settings=pairs)
-    link = partial(plan_links, bound=bound, radio=radio, program=program, weights=weights)
-    return Stage(report, gather), PairStage(estimated, link)
-
-
-def by_chance(radio: Radio, rule: Choose, sources: Sources, weights: Weigh) -> Stages:
-    """Return the stage after which the rule draws sources and targets, without any step over pairs."""
-    return (Stage(report, partial(draw_links, radio=radio, rule=rule, sources=sources, weights=weights)),)
+        first = (*[Stage(partial(train, training=short), average_labelled)] * pretraining.pretrain, *first)
+    stages = (*first, *link_stages, Stage(offer_model, partial(send_models, how=how)))
+    return Method(partial(initial_messages, common=common), stages, deploy_received, review, FIGURES)
 
 
 def binary(net: Net) -> Net:
@@ -143,7 +167,7 @@ def binary(net: Net) -> Net:
 # steps of devices
 
 
-def report(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
+def report_errors(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
     """Report the model's error on the labelled examples, their number and the number of all examples.
 
     Labelled examples are those of train and val; without any the error is 0 and has no meaning.
@@ -157,21 +181,21 @@ def report(memory: Params, message: Message, device: Device, step_id: StepId) ->
     return memory, Update(extra={REPORT: torch.tensor([wrong, labelled, size], dtype=torch.float64)}, size=labelled)
 
 
-def offer(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
+def offer_model(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
     """Send the model if the device has an outgoing link, otherwise nothing."""
     return memory, Update(memory if message.extra[SENDS] else {}, size=len(device.data.train))
 
 
-def deploy(memory: Params, message: Message) -> Model:
+def deploy_received(memory: Params, message: Message) -> Model:
     """Run the models received over links; without any the device's own model, and before training the initial one."""
     if WEIGHTS in message.extra:
         return unpack_models(message.extra)
-    return Model((model_leaves(memory) or message.params,))
+    return Model((own_model(memory) or message.params,))
 
 
-def model_leaves(memory: Params) -> Params:
-    """Return the device's model: the leaves of its memory without a slash, which no leaf of a net has."""
-    return {name: leaf for name, leaf in memory.items() if "/" not in name}
+def own_model(memory: Params) -> Params:
+    """Return the device's model: the entries of its memory without a slash, which no parameter of a net has."""
+    return {name: tensor for name, tensor in memory.items() if "/" not in name}
 
 
 def compare_members(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
@@ -182,7 +206,7 @@ def compare_members(memory: Params, message: Message, device: Device, step_id: S
     if WEIGHTS not in message.extra:
         return memory, Update(extra={DIFFER: torch.zeros(1, 1, dtype=torch.float64)})
     parts = [part.inputs() for part in (device.data.train, device.data.val, device.data.unlabelled) if len(part)]
-    members = deploy(memory, message).params
+    members = deploy_received(memory, message).params
     says = torch.stack([predict(member, device.net, torch.cat(parts), SCORING_BATCH).argmax(1) for member in members])
     return memory, Update(extra={DIFFER: (says[:, None] != says).double().mean(2)})
 
@@ -190,7 +214,7 @@ def compare_members(memory: Params, message: Message, device: Device, step_id: S
 # step of the server
 
 
-def average(
+def average_labelled(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send every device the mean of the models, weighted by the devices' labelled examples."""

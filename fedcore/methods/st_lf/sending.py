@@ -22,7 +22,7 @@ from fedcore.types import Message, Numbers, Params, Report, RoundInfo, Scores, U
 How: TypeAlias = Literal["parameters", "outputs"]
 
 DIFFER = "differ"
-"""Leaf of a target: how often each two of its members disagree (M, M)."""
+"""Entry of a target: how often each two of its members disagree (M, M)."""
 
 NOISE = "noise"
 """Topic of the reports on the noise of combining hypotheses."""

@@ -32,16 +32,14 @@ from fedcore.core.messages import WEIGHTS
 from fedcore.core.training import Training, accuracy
 from fedcore.methods.st_lf import adversaries, heuristics
 from fedcore.methods.st_lf.adversaries import Alignment
-from fedcore.methods.st_lf.divergence import Divergence
-from fedcore.methods.st_lf.planning import ALPHA, BOUNDS, PSI, Bound, Choose, LinkInputs, Program, Radio, Sources, Weigh
+from fedcore.methods.st_lf.planning import ALPHA, BOUNDS, PSI, Choose, LinkInputs, Weigh
 from fedcore.methods.st_lf.problem import Array
 from fedcore.methods.st_lf.protocol import (
     Disagreement,
-    Pretraining,
-    by_chance,
-    by_program,
+    DrawnLinks,
+    ProgramLinks,
     compare_members,
-    deploy,
+    deploy_received,
     protocol_method,
 )
 from fedcore.methods.st_lf.sending import How, add_noise, send_models
@@ -109,27 +107,22 @@ def _with_program(name: str, weights: Weigh) -> Callable[..., Method]:
         nets: Mapping[str, Net],
         training: Training,
         common: bool,
-        pretraining: Pretraining,
-        pairs: Divergence,
-        bound: Bound,
-        program: Program,
-        radio: Radio,
+        links: ProgramLinks,
         combine: How = "parameters",
         disagreement: Disagreement = "omitted",
     ) -> Method:
         """Build ST-LF, or a rival that takes its sources and targets.
 
-        pretrain, pretrain_epochs, pretrain_steps: :class:`fedcore.methods.st_lf.protocol.Pretraining`. pair_*,
-        held_out: of the classifiers of Algorithm 1 (`fedcore.methods.st_lf.divergence.Divergence`). constants, delta,
-        unlabelled, phi_d: of the bounds (`fedcore.methods.st_lf.bound`). phi_s, phi_t, phi_e: the weights of (11).
-        powers, rates, bits, costs: :class:`fedcore.methods.st_lf.planning.Radio`. solver, tol, max_iterations:
-        `fedcore.methods.st_lf.programs.solve`. combine: "parameters", a target runs the mean of its sources' models, or
-        "outputs", the mean of their outputs. disagreement: "measured", targets compare their sources' models, for the
-        noise in Theorem 2 (needs outputs; in the traffic these models then count twice), or "omitted", as in the
-        paper's simulations.
+        Args:
+            links: how sources and targets are chosen.
+            combine: "parameters", a target runs the mean of its sources' models; "outputs", the mean of their outputs.
+            disagreement: "measured", targets compare their sources' models, for the noise in Theorem 2 (in the traffic
+                these models then count twice); "omitted", as in the paper's simulations.
+
+        Raises:
+            InputError: for `combine: parameters` without a common initial model or with measured disagreement.
         """
-        link_stages = by_program(nets, pairs, bound, radio, program, weights)
-        built = protocol_method(name, nets, training, common, pretraining, link_stages, radio, combine)
+        built = protocol_method(name, nets, training, common, links, links.stages(nets, weights), combine)
         if disagreement == "omitted":
             return built
         if combine != "outputs":
@@ -151,18 +144,19 @@ def _with_drawn_roles(name: str, rule: Choose, weights: Weigh) -> Callable[..., 
         nets: Mapping[str, Net],
         training: Training,
         common: bool,
-        pretraining: Pretraining,
-        radio: Radio,
-        sources: Sources = "labelled",
+        links: DrawnLinks,
         combine: How = "parameters",
     ) -> Method:
         """Build a rival that measures nothing over pairs.
 
-        sources: which devices may be sources, those with labels, or "all": one without labels sends an untrained model.
-        The others are `st_lf`'s.
+        Args:
+            links: how sources and targets are drawn.
+            combine: as for `st_lf`, "parameters" or "outputs".
+
+        Raises:
+            InputError: for `combine: parameters` without a common initial model.
         """
-        stages = by_chance(radio, rule, sources, weights)
-        return protocol_method(name, nets, training, common, pretraining, stages, radio, combine)
+        return protocol_method(name, nets, training, common, links, links.stages(rule, weights), combine)
 
     build.__name__ = build.__qualname__ = name
     return build
@@ -184,21 +178,21 @@ def fada(
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
-    pretraining: Pretraining,
-    pairs: Divergence,
-    bound: Bound,
-    program: Program,
-    radio: Radio,
+    links: ProgramLinks,
     rounds: Depth = 5,
     alignment: Alignment,
 ) -> Method:
     """Build FADA: every source is aligned with every target.
 
-    rounds: how often sources train their copies. start to identifier_lr: `fedcore.methods.st_lf.adversaries.Alignment`.
-    The others are `st_lf`'s.
+    Args:
+        links: how sources and targets are chosen, as for `st_lf`.
+        rounds: how often sources train their copies, from 0.
+        alignment: how a source is aligned with a target.
+
+    Raises:
+        InputError: for devices without a common initial model, and for a net whose last layer is not linear.
     """
-    link_stages = by_program(nets, pairs, bound, radio, program, evenly)
-    return adversaries.method("fada", nets, training, common, pretraining, link_stages, radio, rounds, alignment)
+    return adversaries.method("fada", nets, training, common, links, links.stages(nets, evenly), rounds, alignment)
 
 
 @training_defaults(init="common")
@@ -207,15 +201,22 @@ def psi_fada(
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
-    pretraining: Pretraining,
-    radio: Radio,
-    sources: Sources = "labelled",
+    links: DrawnLinks,
     rounds: Depth = 5,
     alignment: Alignment,
 ) -> Method:
-    """Build psi-FADA, which measures nothing over pairs. sources: as `rnd_psi`'s; the others are `fada`'s."""
-    link_stages = by_chance(radio, heuristics.random_roles, sources, evenly)
-    return adversaries.method("psi_fada", nets, training, common, pretraining, link_stages, radio, rounds, alignment)
+    """Build psi-FADA, which measures nothing over pairs.
+
+    Args:
+        links: how sources and targets are drawn, as for `rnd_psi`.
+        rounds: how often sources train their copies, from 0.
+        alignment: how a source is aligned with a target.
+
+    Raises:
+        InputError: for devices without a common initial model, and for a net whose last layer is not linear.
+    """
+    stages = links.stages(heuristics.random_roles, evenly)
+    return adversaries.method("psi_fada", nets, training, common, links, stages, rounds, alignment)
 
 
 # the ceiling
@@ -228,30 +229,28 @@ def best_source(
     nets: Mapping[str, Net],
     training: Training,
     common: bool,
-    pretraining: Pretraining,
-    pairs: Divergence,
-    bound: Bound,
-    program: Program,
-    radio: Radio,
+    links: ProgramLinks,
 ) -> Method:
     """Build the ceiling of all single sources: each target runs the one that its test labels say is best.
 
-    It is no method, as it sees the labels by which it is judged. Its settings are `st_lf`'s.
+    It is no method, as it sees the labels by which it is judged.
+
+    Args:
+        links: how sources and targets are chosen, as for `st_lf`.
     """
-    link_stages = by_program(nets, pairs, bound, radio, program, evenly)
-    built = protocol_method("best_source", nets, training, common, pretraining, link_stages, radio, "outputs")
-    return replace(built, stages=(*built.stages, Stage(examine, choose)))
+    built = protocol_method("best_source", nets, training, common, links, links.stages(nets, evenly), "outputs")
+    return replace(built, stages=(*built.stages, Stage(examine, choose_sources)))
 
 
 def examine(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
     """A target sends the accuracy of each received model on its test data, (M,), a source its model."""
     if WEIGHTS not in message.extra:
         return memory, Update(memory)
-    right = [accuracy(member, device.net, device.data.test) for member in deploy(memory, message).params]
+    right = [accuracy(member, device.net, device.data.test) for member in deploy_received(memory, message).params]
     return memory, Update(extra={"right": torch.tensor(right, dtype=torch.float64)})
 
 
-def choose(
+def choose_sources(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Link each target to its best source (the first, if tied), with weight one."""
@@ -259,5 +258,5 @@ def choose(
     for j, name in enumerate(round_info.names):
         if server[PSI][j]:
             alpha[even[:, j].nonzero()[:, 0][updates[name].extra["right"].argmax()], j] = 1
-    kept = {name: leaf for name, leaf in server.items() if name not in BOUNDS}  # those are of even weights
+    kept = {name: tensor for name, tensor in server.items() if name not in BOUNDS}  # those are of even weights
     return send_models(kept | {ALPHA: alpha}, updates, round_info, how="parameters")

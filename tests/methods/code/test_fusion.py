@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedcore.methods.code.fusion import align, average, carry, code, fold_without_alignment, lmf
+from fedcore.methods.code.fusion import align, average_pair, carry, code, fold_without_alignment, lmf
 from fedcore.methods.code.transport import Transport
 from fedcore.types import Axes, InputError, Params
 
@@ -149,7 +149,7 @@ def test_reading_the_masses_literally_does_not_bring_it_back() -> None:
     torch.testing.assert_close(aligned, target, rtol=0, atol=1e-6)
     assert literal["fc2.weight"].norm() < 1e-3 * target["fc2.weight"].norm()
     torch.testing.assert_close(
-        average({leaf: x.float() for leaf, x in literal.items()}, target)["fc2.weight"],
+        average_pair({leaf: x.float() for leaf, x in literal.items()}, target)["fc2.weight"],
         target["fc2.weight"] / 2,
         rtol=0,
         atol=1e-3,
@@ -269,14 +269,14 @@ def test_running_statistics_travel_and_do_not_count() -> None:
 
 def test_average_weighs_the_second() -> None:
     a, b = {"w": torch.tensor([0.0]), "n": torch.tensor(1)}, {"w": torch.tensor([4.0]), "n": torch.tensor(2)}
-    torch.testing.assert_close(average(a, b, 0.25), {"w": torch.tensor([1.0]), "n": torch.tensor(2)})
+    torch.testing.assert_close(average_pair(a, b, 0.25), {"w": torch.tensor([1.0]), "n": torch.tensor(2)})
 
 
 BAD: dict[str, tuple[Axes, Params]] = {
     "not in the table": ({"a": ("h",)}, {"a": torch.ones(2), "b": torch.ones(2)}),
     "is missing": ({"a": ("h",), "b": ("h",)}, {"a": torch.ones(2)}),
     "names 2 axes": ({"a": ("h", None)}, {"a": torch.ones(2)}),
-    "no leaf's first axis": ({"a": (None, "h")}, {"a": torch.ones(2, 2)}),
+    "no parameter's first axis": ({"a": (None, "h")}, {"a": torch.ones(2, 2)}),
     "forward order": ({"a": ("h2", "h1"), "b": ("h1", None)}, {"a": torch.ones(2, 2), "b": torch.ones(2, 2)}),
     "is 5 long": ({"a": ("h",), "b": (None, "h")}, {"a": torch.ones(2), "b": torch.ones(3, 5)}),
     "not finite": ({"a": ("h",)}, {"a": torch.tensor([1.0, float("inf")])}),

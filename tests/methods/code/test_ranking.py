@@ -8,7 +8,7 @@ from federations import NBYTES, NET, NETS, SGD, data, federation, last, model
 from fedcore.core.messages import initial_messages
 from fedcore.core.training import accuracy
 from fedcore.methods import method
-from fedcore.methods.code.ranking import MARKS, begin, class_scores, mark, rank_ascending, train_for_exam
+from fedcore.methods.code.ranking import MARKS, begin_ranking, class_scores, mark, rank_ascending, train_for_exam
 from fedcore.pipeline.cache.keys import key
 from fedcore.types import Data, Device, Splits, StepId, Update
 
@@ -53,10 +53,10 @@ def test_the_server_keeps_its_test_set_only_for_an_exam():
     public = federation().public
     for common in (True, False):
         sent = initial_messages(public, 0, common=common)[1]
-        server, messages = begin(public, 0, common=common, exam="validation")
+        server, messages = begin_ranking(public, 0, common=common, exam="validation")
         assert server == {}
         assert messages.keys() == sent.keys()
-        server, messages = begin(public, 0, common=common, exam="test")
+        server, messages = begin_ranking(public, 0, common=common, exam="test")
         assert server["exam/x"] is public.test.x
         assert server["exam/y"] is public.test.y
         torch.testing.assert_close(messages["a"].params, sent["a"].params, rtol=0, atol=0)

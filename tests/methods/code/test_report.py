@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedcore.methods.code.report import partners, report
+from fedcore.methods.code.report import partners, report_plans
 from fedcore.methods.code.transport import Plan
 from fedcore.report.figures.code import last_fold
 from fedcore.types import Report
@@ -24,7 +24,7 @@ FOLDS = {
 
 
 def test_a_matrix_for_each_plan_and_how_each_problem_was_solved():
-    matrices = report(FOLDS).matrices
+    matrices = report_plans(FOLDS).matrices
     assert {name: tuple(matrix.shape) for name, matrix in matrices.items()} == {
         "plan/b/h1": (3, 2), "plan/b/h2": (2, 2), "plan/a/1/h1": (2, 3), "solver/iterations": (3,),
         "solver/violation": (3,), "solver/bound": (3,), "solver/partners": (3,),
@@ -36,7 +36,7 @@ def test_a_matrix_for_each_plan_and_how_each_problem_was_solved():
 
 
 def test_numbers_of_a_fold_are_sums_of_iterations_and_bounds_and_means():
-    found = report(FOLDS).devices["transport"]
+    found = report_plans(FOLDS).devices["transport"]
     assert found == {
         "b": {"iterations": 15, "violation": 0.25, "bound": 300, "partners": pytest.approx(2)},
         "a/1": {"iterations": 9, "violation": 0.5, "bound": 3, "partners": pytest.approx(3)},
@@ -45,12 +45,12 @@ def test_numbers_of_a_fold_are_sums_of_iterations_and_bounds_and_means():
 
 @pytest.mark.parametrize("folds", [{}, {"a": {}}])
 def test_no_plan_is_an_empty_report(folds: dict[str, dict[str, Plan]]):
-    assert report(folds) == Report()
+    assert report_plans(folds) == Report()
 
 
 def test_the_excess_of_a_fold_is_the_mean_where_the_solver_gives_it():
     plans = {name: replace(plan(2, 2, 8, 0.0, 1.0), excess=excess) for name, excess in (("h1", 0.25), ("h2", 0.75))}
-    found = report({"b": plans})
+    found = report_plans({"b": plans})
     assert found.devices["transport"]["b"]["excess"] == 0.5
     assert found.matrices["solver/excess"].tolist() == [0.25, 0.75]
 
@@ -63,6 +63,6 @@ def test_partners_are_one_for_a_permutation_and_all_for_an_even_plan():
 
 
 def test_the_fold_that_was_made_last_is_drawn():
-    matrices = report(FOLDS).matrices
+    matrices = report_plans(FOLDS).matrices
     assert {label: tuple(matrix.shape) for label, matrix in last_fold(matrices).items()} == {"h1": (2, 3)}
     assert last_fold({}) == {}

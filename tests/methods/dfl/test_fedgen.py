@@ -42,8 +42,8 @@ def maker():
     return fedgen().stages[0].local.keywords["maker"]
 
 
-def lessons(**changes):
-    return replace(fedgen().stages[0].combine.keywords["lessons"], **changes)
+def settings(**changes):
+    return replace(fedgen().stages[0].combine.keywords["settings"], **changes)
 
 
 @pytest.mark.slow
@@ -91,7 +91,7 @@ def test_the_generator_learns_by_its_objective_with_pytorchs_adam():
     ]
     start, round_info = nets.init(maker().net, generator("start")), RoundInfo(3, 0, 4, ("a", "b"), ("a", "b"))
     flat = flatten_net(maker().net, start)
-    train_generator(flat, {}, maker(), lessons(steps=4), heads, counts.double(), round_info)
+    train_generator(flat, {}, maker(), settings(steps=4), heads, counts.double(), round_info)
 
     module = maker().net.build()
     module.load_state_dict(start)

@@ -23,7 +23,7 @@ from fedcore.methods.dfl.soft_targets import (
     level_targets,
     likelihoods,
     ratio,
-    report,
+    report_targets,
     require_cross_entropy,
     smoothing_grad,
     summarise_logits,
@@ -252,10 +252,10 @@ def test_a_loss_of_another_kind_is_refused():
 
 
 def test_a_table_is_reported_as_probabilities_and_three_numbers():
-    first = report(initial_targets(3), 1.0, rho=1.0)
+    first = report_targets(initial_targets(3), 1.0, rho=1.0)
     assert first.series == {"distillation": {"rho": 1.0, "diagonal": 1.0, "right": 3.0}}
     wrong = rows([0.0, 5.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 2.0])
-    second = report(wrong, 2.0, rho=0.5)
+    second = report_targets(wrong, 2.0, rho=0.5)
     soft = (wrong / 2).softmax(1).float()
     torch.testing.assert_close(second.matrices, {"soft_targets": soft})
     diagonal = pytest.approx(soft.diagonal().mean().item())

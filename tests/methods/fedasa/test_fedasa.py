@@ -23,7 +23,7 @@ from fedcore.core.training import Training, accuracy, load, train
 from fedcore.data import load as load_data
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method
-from fedcore.methods.fedasa.distances import distances, report
+from fedcore.methods.fedasa.distances import distances, report_distances
 from fedcore.methods.fedasa.fedasa import depths_within, mix, shorten, train_auxiliary
 from fedcore.nets.parts import features, leaves_up_to, max_depth, parts
 from fedcore.results.reports import devices
@@ -209,7 +209,7 @@ def test_features_of_another_shape_are_infinitely_far():
 
 def test_depths_are_reported_with_the_distances_that_are_finite():
     apart = {"a": torch.tensor([3.0, 0.5, inf]), "b/1": torch.tensor([2.0])}
-    told = report({"a": 1, "b/1": 0}, apart)
+    told = report_distances({"a": 1, "b/1": 0}, apart)
     assert told.devices["alignment"] == {
         "a": {"depth": 1, "distance_0": 3, "distance_1": 0.5}, "b/1": {"depth": 0, "distance_0": 2},
     }  # fmt: skip
@@ -247,7 +247,7 @@ def test_after_a_second_alignment_a_device_keeps_its_deeper_cells():
 SERVER = signals().server_data
 
 
-def taught(start=None, data=SERVER, **changes):
+def auxiliary_model(start=None, data=SERVER, **changes):
     """The auxiliary model after six steps, or as `changes` has it."""
     start = nets.init(NET, generator(3, "init")) if start is None else start
     given = {"net": NET, "training": ADAM, "target": None, "steps": 6, "held_out": 0.2, "seed": 3}
@@ -264,11 +264,11 @@ def relabelled(k):
 
 @pytest.mark.slow
 def test_held_out_examples_measure_the_auxiliary_model_and_train_nothing():
-    lesson = taught()
-    held = [k for k in range(20) if bits(taught(data=relabelled(k)).params) == bits(lesson.params)]
+    trained_model = auxiliary_model()
+    held = [k for k in range(20) if bits(auxiliary_model(data=relabelled(k)).params) == bits(trained_model.params)]
     assert len(held) == 4
-    assert lesson.accuracy == accuracy(lesson.params, NET, Data(SERVER.x[held], SERVER.y[held]))
-    assert lesson.steps == 6
+    assert trained_model.accuracy == accuracy(trained_model.params, NET, Data(SERVER.x[held], SERVER.y[held]))
+    assert trained_model.steps == 6
 
 
 @pytest.mark.parametrize("source", ["devices", "own"])
@@ -295,7 +295,7 @@ def test_the_auxiliary_model_is_trained_by_adam_from_its_start(source):
 @cache
 def lessons():
     """Forty models, each trained for its number of steps alone."""
-    return [taught(steps=steps) for steps in range(1, 41)]
+    return [auxiliary_model(steps=steps) for steps in range(1, 41)]
 
 
 @pytest.mark.slow
@@ -304,10 +304,10 @@ def test_training_ends_at_the_target_with_the_nearest_model(target):
     """No model on the way to the first one at the target is nearer."""
     start = nets.init(NET, generator(3, "init"))
     first = accuracy(start, NET, SERVER)
-    there = [k for k, lesson in enumerate(lessons()) if lesson.accuracy >= target]
-    found = taught(steps=40, target=target)
+    there = [k for k, trained_model in enumerate(lessons()) if trained_model.accuracy >= target]
+    found = auxiliary_model(steps=40, target=target)
     way = lessons()[: there[0] + 1 if there else 40]
-    assert abs(found.accuracy - target) <= min(abs(lesson.accuracy - target) for lesson in way)
+    assert abs(found.accuracy - target) <= min(abs(trained_model.accuracy - target) for trained_model in way)
     assert found.steps <= len(way)
     if 0 < found.steps < len(way):
         assert bits(found.params) == bits(lessons()[found.steps - 1].params)
@@ -319,9 +319,9 @@ def test_training_ends_at_the_target_with_the_nearest_model(target):
 def test_a_step_beyond_the_target_is_shortened():
     """The third step leads from .325 to .425; a model on the line between them is nearer to .375 than both."""
     examples = data(200, "many")
-    before, beyond = (taught(data=examples, steps=steps) for steps in (2, 3))
+    before, beyond = (auxiliary_model(data=examples, steps=steps) for steps in (2, 3))
     target = (before.accuracy + beyond.accuracy) / 2
-    found = taught(data=examples, target=target, steps=3)
+    found = auxiliary_model(data=examples, target=target, steps=3)
     assert abs(found.accuracy - target) < beyond.accuracy - target == pytest.approx(0.05)
     step = {leaf: beyond.params[leaf] - before.params[leaf] for leaf in LEAVES}
     share = (found.params[PRIVATE[0]] - before.params[PRIVATE[0]]).norm() / step[PRIVATE[0]].norm()
@@ -332,8 +332,8 @@ def test_a_step_beyond_the_target_is_shortened():
 
 def test_the_auxiliary_models_accuracy_is_reported_for_every_device():
     rounds = play(fedasa(target=0.7812, steps=60, rounds=2), signals(), 3)
-    lesson = taught(target=0.7812, steps=60)
-    number = {"accuracy": lesson.accuracy, "steps": lesson.steps}
+    trained_model = auxiliary_model(target=0.7812, steps=60)
+    number = {"accuracy": trained_model.accuracy, "steps": trained_model.steps}
     assert devices([one.report for one in rounds])["auxiliary"] == dict.fromkeys("abc", number)
 
 
@@ -359,7 +359,7 @@ def on_bearings(name, seed, *, width, lr, **settings):
     server = load_data(name, seed=seed, **settings).server
     net = nets.net("cells", shape=(1, 512), classes=10, width=width)
     training, start = Training("adam", lr, batch=32), nets.init(net, generator(seed, "auxiliary", "init"))
-    return taught(start, server, net=net, training=training, target=0.7812, steps=500, seed=seed)
+    return auxiliary_model(start, server, net=net, training=training, target=0.7812, steps=500, seed=seed)
 
 
 @pytest.mark.slow
@@ -369,7 +369,9 @@ def test_a_shorter_auxiliary_model():
     rounds = play(fedasa(auxiliary=1, cell=1, distance="unit_norm", training=GENTLE), signals(), 4)
     assert alignment(rounds) == dict.fromkeys("abc", 1)
     start = nets.init(NET, generator(4, "init"))
-    same = taught({leaf: start[leaf] for leaf in nets.shapes(short)}, net=short, training=GENTLE, steps=1).params
+    same = auxiliary_model(
+        {leaf: start[leaf] for leaf in nets.shapes(short)}, net=short, training=GENTLE, steps=1
+    ).params
     torch.testing.assert_close(same["stem.conv1.weight"], start["stem.conv1.weight"], rtol=0, atol=2e-4)
 
 

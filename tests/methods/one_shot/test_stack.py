@@ -17,7 +17,7 @@ from fedcore.core.rounds import run
 from fedcore.core.training import predict
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
-from fedcore.methods.one_shot.stack import CROSS, GRAM, VOTERS, ridge, solve
+from fedcore.methods.one_shot.stack import CROSS, GRAM, VOTERS, ridge, solve_head
 from fedcore.types import Data, InputError, RoundInfo, Update
 
 stack = partial(method, "stack", nets=NETS, training=SGD, common=False)
@@ -68,7 +68,7 @@ def test_sums_of_another_shape_name_the_device():
     ):
         other = replace(whole, extra=whole.extra | {leaf: wrong})
         with pytest.raises(InputError, match=f"^update of b: {words}$"):
-            solve(server, {"a": whole, "b": other}, round_info, examples="training", reg=1e-3)
+            solve_head(server, {"a": whole, "b": other}, round_info, examples="training", reg=1e-3)
 
 
 def test_before_the_second_exchange_it_is_the_ensemble():

@@ -1,4 +1,4 @@
-"""The monomials of (19)-(24) against their posynomials, and the three forms of a step against each other."""
+"""The monomials of (19)-(24) against their posynomials."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcore.methods.st_lf.forms import FORMS
-from fedcore.methods.st_lf.geometric import EPS_C, LEAST_ALPHA, PSI, SLACK, Monomials, Point, initial_point, monomial
+from fedcore.methods.st_lf.geometric import EPS_C, LEAST_ALPHA, PSI, SLACK, Monomials, Point, monomial
 from fedcore.methods.st_lf.problem import EPS_E, objective
 
 SEEDS = st.integers(0, 2**31 - 1)
@@ -84,18 +83,6 @@ def test_the_posynomials_as_printed(seed: int) -> None:
 
         assert value(at[name]) == pytest.approx(sum(at[name]), rel=1e-9)
         assert value(other[name]) <= sum(other[name]) * (1 + 1e-9)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("noisy", [False, True])
-@pytest.mark.parametrize("n", [2, 5])
-def test_the_three_forms_find_the_same_objective(n: int, noisy: bool) -> None:
-    problem, at = links.random(n, 1, noisy=noisy), initial_point(n)
-    for _ in range(4):
-        steps = {name: form(Monomials(problem, at)) for name, form in FORMS.items()}
-        for name, step in steps.items():
-            assert step.objective == pytest.approx(steps["cone"].objective, rel=1e-5), name
-        at = steps["cone"].point
 
 
 def test_noise_raises_the_objective_only_where_sources_are_mixed() -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from federations import bits
-from links import BOUND, NAMES, RADIO, REPORTS, ROUND_INFO, D, formed, planted
+from links import BOUNDS, COSTS, NAMES, REPORTS, ROUND_INFO, D, formed, planted
 
 from fedcore.methods.st_lf import divergence, planning, programs
 from fedcore.methods.st_lf.bound import source_bound, target_bound
-from fedcore.methods.st_lf.forms import Step
+from fedcore.methods.st_lf.forms import StepSolution
 from fedcore.methods.st_lf.planning import link_costs, pose_program, report_solution
 from fedcore.methods.st_lf.problem import Problem, Solution, best_links
+from fedcore.methods.st_lf.programs import solve_successively
 
 
 def test_planted_divergences_give_the_links_worked_out_from_s_t_and_k():
@@ -25,7 +27,7 @@ def test_planted_divergences_give_the_links_worked_out_from_s_t_and_k():
     error[2:] = 1e3
     sizes, how = np.array([600.0, 500, 700, 800]), {"delta": 1e-3, "constants": "assumed"}
     problem = Problem(
-        source_bound(error, sizes, **how), target_bound(error, sizes, D, **how), link_costs(5, 4, RADIO), 1, 5, 1
+        source_bound(error, sizes, **how), target_bound(error, sizes, D, **how), link_costs(5, 4, COSTS), 1, 5, 1
     )
     psi = np.array([0.0, 0, 1, 1])
     assert server["psi"].tolist() == psi.tolist()
@@ -44,11 +46,11 @@ def test_planted_divergences_give_the_links_worked_out_from_s_t_and_k():
 def test_the_order_of_devices_does_not_matter():
     """The same costs, handed over with the devices in another order, give the same links."""
     order = [2, 0, 3, 1]
-    costs = link_costs(5, 4, RADIO)
+    costs = link_costs(5, 4, COSTS)
 
     def links(index):
-        radio = replace(RADIO, costs=costs[np.ix_(index, index)].tolist())
-        server, *_ = formed({"report": REPORTS["report"][index]}, D[np.ix_(index, index)], radio=radio)
+        moved = replace(COSTS, costs=costs[np.ix_(index, index)].tolist())
+        server, *_ = formed({"report": REPORTS["report"][index]}, D[np.ix_(index, index)], costs=moved)
         return server["psi"], server["alpha"]
 
     (psi, alpha), (moved, weights) = links([0, 1, 2, 3]), links(order)
@@ -58,7 +60,7 @@ def test_the_order_of_devices_does_not_matter():
 
 def test_the_factor_of_divergences_is_in_t_alone():
     server, round_info = REPORTS, ROUND_INFO
-    plain, more = (pose_program(server, D, round_info, replace(BOUND, phi_d=phi), RADIO) for phi in (1.0, 100.0))
+    plain, more = (pose_program(server, D, round_info, replace(BOUNDS, phi_d=phi), COSTS) for phi in (1.0, 100.0))
     np.testing.assert_allclose(more.target - plain.target, 99 * D / 2)
     np.testing.assert_array_equal(more.source, plain.source)
 
@@ -73,23 +75,26 @@ def unsolved():
 
 @pytest.mark.slow
 def test_rows_that_pose_the_same_program_have_it_solved_once(unsolved, monkeypatch):
-    posed, solve = [], planning.solve
-    monkeypatch.setattr(planning, "solve", lambda problem, **how: posed.append(problem) or solve(problem, **how))
+    posed, solve = [], planning.solve_program
+    monkeypatch.setattr(planning, "solve_program", lambda problem, how: posed.append(problem) or solve(problem, how))
     first, again = formed(), formed()
     assert len(posed) == 1
     assert bits(first) == bits(again)
-    problem = pose_program(REPORTS, divergence.matrix(planted(D), NAMES).numpy(), ROUND_INFO, BOUND, RADIO)
+    problem = pose_program(REPORTS, divergence.matrix(planted(D), NAMES).numpy(), ROUND_INFO, BOUNDS, COSTS)
     assert [x.tolist() for x in (posed[0].source, posed[0].target, posed[0].energy)] == [
         x.tolist() for x in (problem.source, problem.target, problem.energy)
     ]
-    dear = {"bound": replace(BOUND, phi_e=2.0)}
-    for other in (dear, {"d": D / 2}, {"turn": replace(ROUND_INFO, seed=6)}, {"solver": "repaired"}):
+    dear = {"bounds": replace(BOUNDS, phi_e=2.0)}
+    for other in (dear, {"d": D / 2}, {"round_info": replace(ROUND_INFO, seed=6)}, {"solver": "repaired"}):
         formed(**other)
     assert len(posed) == 5
 
 
 def test_a_solver_that_fails_is_a_warning_that_names_its_stand_in(unsolved, monkeypatch):
-    monkeypatch.setitem(programs.FORMS, "cone", lambda around: Step(None, np.inf, "NumericalError"))
+    def cone(around):
+        return StepSolution(None, np.inf, "NumericalError")
+
+    monkeypatch.setitem(programs.SOLVERS, "successive", partial(solve_successively, solve_step=cone))
     server, _, told = formed(solver="successive")
     status = "cone: NumericalError at iteration 1; fallback: local search"
     assert told.words == {"status": status, "warning": f"the program was not solved as asked; {status}"}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fedcore.methods.st_lf.bound import source_bound, target_bound
 from fedcore.methods.st_lf.geometric import initial_point
 from fedcore.methods.st_lf.problem import Problem, Solution, best_links, energy_of_links, objective
-from fedcore.methods.st_lf.programs import RISE, gap, local_search, solve, solve_exactly, solve_successively
+from fedcore.methods.st_lf.programs import RISE, SolverSettings, gap, local_search, solve_exactly, solve_successively
 from fedcore.types import InputError
 
 SEEDS = st.integers(0, 2**31 - 1)
@@ -62,7 +62,7 @@ def test_algorithm_2_against_every_choice_of_sources(n: int) -> None:
     """It finds the sources of the optimum on ST-LF's bounds, and its links cost at most a fifth more; not elsewhere."""
     problem = links.random(n, 0)
     best = min(cheapest(problem, psi) for psi in every_psi(n))
-    found, repaired = (solve(problem, solver=solver) for solver in ("successive", "repaired"))
+    found, repaired = (links.solved(problem, solver) for solver in ("successive", "repaired"))
     feasible(found)
     feasible(repaired)
     assert repaired.objective == pytest.approx(best, rel=1e-9)
@@ -70,15 +70,26 @@ def test_algorithm_2_against_every_choice_of_sources(n: int) -> None:
     assert found.gap == pytest.approx(found.objective / best - 1, abs=1e-8)
     assert cheapest(problem, found.psi) == pytest.approx(best, rel=1e-9)
     other = links.plain(n, 0)
-    assert solve(other, solver="successive").objective >= min(cheapest(other, psi) for psi in every_psi(n)) * (1 - 1e-9)
+    assert links.solved(other, "successive").objective >= min(cheapest(other, psi) for psi in every_psi(n)) * (1 - 1e-9)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("phi_e", [1.0, 10.0])
 def test_the_trace_ends_at_the_true_objective(phi_e: float) -> None:
     """A closed link pays next to nothing. With a floor of alpha at eps_E it would pay half: 234 for 81 at phi_E = 1."""
-    answer = solve(links.random(10, 0, phi_e=phi_e), solver="successive")
+    answer = links.solved(links.random(10, 0, phi_e=phi_e), "successive")
     assert answer.trace[-1] == pytest.approx(answer.objective, rel=0.015)
+
+
+@pytest.mark.slow
+def test_algorithm_2_by_cvxpy_ends_where_the_cone_form_ends() -> None:
+    problem = links.random(4, 0)
+    direct, by_cvxpy = (links.solved(problem, solver) for solver in ("successive", "cvxpy"))
+    feasible(by_cvxpy)
+    assert by_cvxpy.status == "log: Solved"
+    np.testing.assert_array_equal(by_cvxpy.psi, direct.psi)
+    np.testing.assert_allclose(by_cvxpy.alpha, direct.alpha, atol=1e-4)
+    assert by_cvxpy.trace[-1] == pytest.approx(direct.trace[-1], rel=1e-4)
 
 
 @pytest.mark.slow
@@ -90,7 +101,7 @@ def test_where_algorithm_2_ends_depends_on_its_start() -> None:
         alpha = np.random.default_rng(seed).uniform(0, 1, (n, n))
         np.fill_diagonal(alpha, 0)
         begin = replace(initial_point(n), alpha=alpha / alpha.sum(0) / 2)
-        found = solve_successively(problem, form="cone", tol=0.003, max_iterations=60, begin=begin)
+        found = solve_successively(problem, SolverSettings(), begin=begin)
         feasible(found)
         ends.append(found.objective / best)
     assert min(ends) >= 1 - 1e-9
@@ -114,13 +125,13 @@ def test_no_mixture_of_sources_beats_the_best_single_one_even_with_noise(n: int,
 @given(n=st.integers(1, 6), seed=SEEDS, noisy=st.booleans())
 def test_every_answer_is_feasible_and_the_penalised_objective_never_rises(n: int, seed: int, noisy: bool) -> None:
     problem = links.random(n, seed, phi_e=10.0 ** (seed % 4 - 2), noisy=noisy and n > 1)
-    answer = solve(problem, solver="successive")
+    answer = links.solved(problem, "successive")
     feasible(answer)
     for before, after in zip(answer.trace, answer.trace[1:], strict=False):
         assert after <= before * (1 + RISE)
     assert "fallback" not in answer.status  # a rise would have ended it so
-    feasible(fixed := solve(problem, solver="repaired"))
-    feasible(best := solve(problem, solver="exact"))
+    feasible(fixed := links.solved(problem, "repaired"))
+    feasible(best := links.solved(problem, "exact"))
     assert best.gap == 0
     assert 0 <= fixed.gap <= answer.gap + 1e-12
     assert answer.gap == pytest.approx((answer.objective - best.objective) / best.objective, abs=1e-12)
@@ -133,14 +144,14 @@ def test_relabelling_the_devices_permutes_the_answer(solver: str) -> None:
     order = np.random.default_rng(0).permutation(6)
     there = np.ix_(order, order)
     moved = Problem(problem.source[order], problem.target[there], problem.energy[there])
-    here, found = solve(problem, solver=solver), solve(moved, solver=solver)
+    here, found = links.solved(problem, solver), links.solved(moved, solver)
     np.testing.assert_array_equal(found.psi, here.psi[order])
     np.testing.assert_allclose(found.alpha, here.alpha[there], atol=1e-3)
 
 
 @pytest.mark.parametrize("solver", ["successive", "repaired", "exact"])
 def test_free_sources_make_everyone_a_source(solver: str) -> None:
-    answer = solve(replace(links.random(8, 0), phi_s=0.0), solver=solver)
+    answer = links.solved(replace(links.random(8, 0), phi_s=0.0), solver)
     assert not answer.psi.any()
     assert answer.objective == answer.gap == 0
 
@@ -149,7 +160,7 @@ def test_free_sources_make_everyone_a_source(solver: str) -> None:
 @pytest.mark.parametrize("solver", ["successive", "repaired", "exact"])
 def test_free_targets_and_links_leave_only_the_source_with_the_least_bound(solver: str) -> None:
     problem = replace(links.random(8, 0), phi_t=0.0, phi_e=0.0)
-    answer = solve(problem, solver=solver)
+    answer = links.solved(problem, solver)
     assert np.flatnonzero(answer.psi == 0) == problem.source.argmin()
     assert answer.objective == pytest.approx(problem.source.min())
 
@@ -158,7 +169,7 @@ def test_free_targets_and_links_leave_only_the_source_with_the_least_bound(solve
 @pytest.mark.parametrize("solver", ["successive", "exact"])
 def test_free_target_errors_do_not_make_everyone_a_target(solver: str) -> None:
     """The paper says that phi_T = 0 does; with (13) and links from sources only someone must send."""
-    answer = solve(replace(links.random(10, 0), phi_t=0.0), solver=solver)
+    answer = links.solved(replace(links.random(10, 0), phi_t=0.0), solver)
     np.testing.assert_array_equal(answer.psi, np.arange(10) >= 5)
 
 
@@ -166,13 +177,13 @@ def test_the_printed_constants_make_everyone_a_source() -> None:
     sizes, error = np.full(10, 1000.0), np.where(np.arange(10) < 5, 0.1, 1.0)
     source = source_bound(error, sizes, delta=1e-3, constants="printed")
     target = target_bound(error, sizes, np.zeros((10, 10)), delta=1e-3, constants="printed")
-    assert not solve(Problem(source, target, np.zeros((10, 10))), solver="exact").psi.any()
+    assert not links.solved(Problem(source, target, np.zeros((10, 10))), "exact").psi.any()
     assert 5 * target.min() > 59 > 4 > source.max()
 
 
 def test_one_device_is_its_own_source() -> None:
     for solver in ("successive", "repaired", "exact"):
-        answer = solve(Problem(np.array([2.0]), np.zeros((1, 1)), np.zeros((1, 1))), solver=solver)
+        answer = links.solved(Problem(np.array([2.0]), np.zeros((1, 1)), np.zeros((1, 1))), solver)
         assert (answer.psi, answer.alpha, answer.objective) == (0, 0, 2)
 
 
@@ -181,7 +192,7 @@ def test_one_device_is_its_own_source() -> None:
 def test_a_labelled_device_becomes_a_target_where_its_error_is_large(solver: str) -> None:
     """Fig. 4: device 3, and the objective falls until no weight moves any more, whatever the errors."""
     divergence = links.symmetric(10, 0, 1.0)
-    small, large = (solve(links.figure_5(divergence, third=error), solver=solver) for error in (0.1, 0.9))
+    small, large = (links.solved(links.figure_5(divergence, third=error), solver) for error in (0.1, 0.9))
     assert (small.psi[2], large.psi[2]) == (0, 1)
     assert divergence[large.alpha[:, 2].argmax(), 2] < 0.15
     for answer in (small, large) if solver == "successive" else ():
@@ -197,13 +208,13 @@ def test_under_eq_18_a_labelled_device_is_a_source_for_any_error() -> None:
     how = {"delta": 1e-3, "constants": "assumed"}
     source, target = source_bound(error, sizes, **how), target_bound(error, sizes, np.zeros((10, 10)), **how)
     assert 5 * target[:, 2].min() > 2 * source[2]
-    answer = solve(Problem(source, target, np.zeros((10, 10)), phi_e=0.0), solver="exact")
+    answer = links.solved(Problem(source, target, np.zeros((10, 10)), phi_e=0.0), "exact")
     np.testing.assert_array_equal(answer.psi, np.arange(10) >= 5)
 
 
 def test_uniform_divergence_gives_every_target_all_sources_alike() -> None:
     """Fig. 5, first column: the labelled devices are sources, every link weighs a fifth."""
-    answer = solve(links.figure_5(1 - np.eye(10)), solver="successive")
+    answer = links.solved(links.figure_5(1 - np.eye(10)), "successive")
     np.testing.assert_array_equal(answer.psi, np.arange(10) >= 5)
     np.testing.assert_allclose(answer.alpha[:5, 5:], 0.2, atol=1e-3)
 
@@ -214,7 +225,7 @@ def test_a_device_near_all_others_is_their_only_source(solver: str) -> None:
     """Fig. 5, second column."""
     divergence = 1 - np.eye(10)
     divergence[0] = divergence[:, 0] = 0
-    answer = solve(links.figure_5(divergence), solver=solver)
+    answer = links.solved(links.figure_5(divergence), solver)
     np.testing.assert_array_equal(answer.psi, np.arange(10) > 0)
     np.testing.assert_allclose(answer.alpha[0], np.arange(10) > 0)
 
@@ -225,7 +236,7 @@ def test_a_labelled_device_of_small_divergence_becomes_a_target(seed: int, devic
     """Fig. 5, third column: every other labelled device stays a source."""
     divergence = links.symmetric(10, seed, 1.0)
     for solver in ("successive", "exact"):
-        answer = solve(links.figure_5(divergence), solver=solver)
+        answer = links.solved(links.figure_5(divergence), solver)
         np.testing.assert_array_equal(answer.psi, (np.arange(10) >= 5) | (np.arange(10) == device))
         assert divergence[answer.alpha[:, device].argmax(), device] < 0.15
 
@@ -236,7 +247,7 @@ def staircase(solver: str) -> list[float]:
     divergence, sizes = links.symmetric(10, 0, 1.0), np.full(10, 1000.0)
     target = target_bound(error, sizes, divergence, delta=1e-3, constants="assumed")
     return [
-        energy_of_links(problem.energy, solve(replace(problem, target=target, phi_e=phi_e), solver=solver).alpha)
+        energy_of_links(problem.energy, links.solved(replace(problem, target=target, phi_e=phi_e), solver).alpha)
         for phi_e in (0, 1e-5, 1, 10, 1000)
     ]
 
@@ -258,7 +269,7 @@ def test_local_search_is_what_stands_in_for_a_solver_that_fails() -> None:
     feasible(answer)
     begin = initial_point(8)
     begin.alpha[:] = 20 * (1 - np.eye(8))  # no step brings links down so far
-    answer = solve_successively(problem, form="cone", tol=1e-3, max_iterations=5, begin=begin)
+    answer = solve_successively(problem, SolverSettings(tol=1e-3, max_iterations=5), begin=begin)
     assert answer.status == "cone: PrimalInfeasible at iteration 1; fallback: local search"
     feasible(answer)
     np.testing.assert_array_equal(answer.psi, local_search(problem))
@@ -295,7 +306,7 @@ def test_what_is_no_problem_is_refused(change: dict[str, object], message: str) 
         replace(links.plain(4, 0), **change)
 
 
-@pytest.mark.parametrize("setting", [{"solver": "best"}, {"form": "sdp"}, {"tol": 0.0}, {"max_iterations": 0}])
+@pytest.mark.parametrize("setting", [{"solver": "best"}, {"tol": 0.0}, {"max_iterations": 0}])
 def test_what_is_no_setting_is_refused(setting: dict[str, object]) -> None:
     with pytest.raises(InputError, match=next(iter(setting))):
-        solve(links.plain(4, 0), **{"solver": "exact", **setting})
+        SolverSettings(**setting)

@@ -35,7 +35,7 @@ def linked(how):
 
 def test_targets_get_the_weighted_mean_and_sources_keep_their_own_model():
     _, messages, _, updates = linked("parameters")
-    mine = {name: protocol.deploy(sent()[name].params, messages[name]) for name in NAMES}
+    mine = {name: protocol.deploy_received(sent()[name].params, messages[name]) for name in NAMES}
     by_hand = {leaf: 0.3 * x + 0.7 * updates["b"].params[leaf] for leaf, x in updates["a"].params.items()}
     torch.testing.assert_close(mine["c"].members[0], by_hand)
     assert bits(mine["d"].members[0]) == bits(updates["a"].params)  # one source: its model, bit by bit
@@ -46,12 +46,12 @@ def test_targets_get_the_weighted_mean_and_sources_keep_their_own_model():
 
 def test_outputs_are_the_weighted_mean_of_what_the_sources_say():
     _, messages, _, updates = linked("outputs")
-    mine = protocol.deploy(sent()["c"].params, messages["c"])
+    mine = protocol.deploy_received(sent()["c"].params, messages["c"])
     assert [bits(member) for member in mine.members] == [bits(updates[name].params) for name in "ab"]
     x = data(9).x
     said = [outputs(Model((updates[name].params,)), NET, x).exp() for name in "ab"]
     torch.testing.assert_close(outputs(mine, NET, x).exp(), 0.3 * said[0] + 0.7 * said[1])
-    one = protocol.deploy(sent()["d"].params, messages["d"])
+    one = protocol.deploy_received(sent()["d"].params, messages["d"])
     assert bits(one) == bits(Model((updates["a"].params,)))
 
 

@@ -18,7 +18,7 @@ from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.st_lf import divergence, protocol
 from fedcore.methods.st_lf.divergence import Divergence
-from fedcore.methods.st_lf.protocol import binary, report
+from fedcore.methods.st_lf.protocol import binary, report_errors
 from fedcore.results.reports import final_numbers
 from fedcore.types import (
     Data,
@@ -72,13 +72,13 @@ def test_only_linked_sources_send_models_and_reports_are_three_numbers():
     updates = {(fn.func if isinstance(fn, partial) else fn, unit): result[1] for fn, unit, result in execute.steps
                if isinstance(result, tuple)}  # fmt: skip
     for (fn, unit), update in updates.items():
-        if fn is protocol.report:
+        if fn is protocol.report_errors:
             assert not update.params
             assert {leaf: x.shape for leaf, x in update.extra.items()} == {"report": (3,)}
         elif fn is divergence.estimate:
             assert not update.params
             assert {leaf: x.numel() for leaf, x in update.extra.items()} == {"errors": 2, "sent": 1}
-        elif fn is protocol.offer:
+        elif fn is protocol.offer_model:
             assert not update.extra
             assert unit not in "cd" or not update.params
 
@@ -87,7 +87,7 @@ def test_a_report_has_all_examples_and_the_error_on_labelled_ones():
     there = federation("a").devices["a"]
     there = replace(there, data=replace(there.data, unlabelled=Data(data(11).x, torch.full((11,), -1))))
     memory = model("a")
-    _, update = report(memory, Message(), there, StepId(0, 1, 0, "a"))
+    _, update = report_errors(memory, Message(), there, StepId(0, 1, 0, "a"))
     right = sum(evaluate(Model((memory,)), NET, part)["accuracy"] * len(part)
                 for part in (there.data.train, there.data.val))  # fmt: skip
     assert update.extra["report"].tolist() == pytest.approx([1 - right / 13, 13, 24])
@@ -99,7 +99,7 @@ def test_a_report_has_all_examples_and_the_error_on_labelled_ones():
 def test_a_device_without_data_is_refused_by_name():
     empty = Device("b", NET, Splits(NONE, NONE, NONE))
     with pytest.raises(InputError, match=r"^device b: it has no examples; at least one is needed"):
-        report(model("b"), Message(), empty, StepId(0, 1, 0, "b"))
+        report_errors(model("b"), Message(), empty, StepId(0, 1, 0, "b"))
 
 
 def test_without_any_label_it_is_refused():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from federations import NET, bits, half, last
-from links import BOUND, GIVEN, RADIO, REPORTS, ROUND_INFO, planted, reported
+from links import BOUNDS, COSTS, GIVEN, REPORTS, ROUND_INFO, planted, reported
 
 from fedcore.core.evaluation import evaluate
 from fedcore.core.rounds import run
@@ -24,7 +24,8 @@ from fedcore.methods.st_lf.heuristics import (
     random_weights,
     size_weights,
 )
-from fedcore.methods.st_lf.planning import LinkInputs, Program, draw_links, plan_links
+from fedcore.methods.st_lf.planning import LinkInputs, draw_links, plan_links
+from fedcore.methods.st_lf.programs import SolverSettings
 from fedcore.methods.st_lf.st_lf import at_random, by_size, of_equal_degree, of_least_error, of_program, one_to_one
 from fedcore.results.reports import matrices
 from fedcore.types import Model, PairStage, Update, generator
@@ -141,13 +142,13 @@ def test_each_rival_weighs_as_its_name_says():
     sent = {name: Update(extra={"report": row}) for name, row in zip("abcd", REPORTS["report"], strict=True)}
     for seed in range(20):
         round_info = replace(ROUND_INFO, seed=seed)
-        server, *_ = draw_links({}, sent, round_info, radio=RADIO, rule=random_roles, sources="all", weights=by_size)
+        server, *_ = draw_links({}, sent, round_info, costs=COSTS, rule=random_roles, sources="all", weights=by_size)
         drawn, alpha = server["psi"].numpy(), server["alpha"].numpy()
         feasible(drawn, alpha)
         sources = np.where(drawn == 0, sizes, 0)
         np.testing.assert_allclose(alpha[:, drawn == 1].T, [sources / sources.sum()] * int(drawn.sum()))
         server, *_ = draw_links(
-            {}, sent, round_info, radio=RADIO, rule=random_halves, sources="all", weights=one_to_one
+            {}, sent, round_info, costs=COSTS, rule=random_halves, sources="all", weights=one_to_one
         )
         paired = server["psi"].numpy()
         assert server["alpha"].tolist() == match_sources(paired, server["energy"].numpy()).tolist()
@@ -212,7 +213,7 @@ def test_with_one_source_weights_do_not_matter():
 def test_without_divergence_and_energy_the_optimum_is_the_control():
     """Then a target's best source is that of least error; divergences and energies are all that tells them apart."""
     reports = reported(*((error, 500, 600) for error in (0.3, 0.1, 0.2)), (0, 0, 600))
-    program = Program("exact", 3e-3, 60)
+    solver = SolverSettings("exact", 3e-3, 60)
     near, far = np.zeros((4, 4)), 2 * (1 - np.eye(4))
     far[2, 3] = far[3, 2] = 0
     found = {}
@@ -221,8 +222,8 @@ def test_without_divergence_and_energy_the_optimum_is_the_control():
         ("least_error", of_least_error),
     ):
         for how, d, phi_e in (("free", near, 0.0), ("far", far, 1.0)):
-            bound = replace(BOUND, phi_e=phi_e)
-            settings = {"bound": bound, "radio": RADIO, "program": program, "weights": weigh}
+            bounds = replace(BOUNDS, phi_e=phi_e)
+            settings = {"bounds": bounds, "costs": COSTS, "solver": solver, "weights": weigh}
             found[name, how] = plan_links(reports, planted(d), ROUND_INFO, **settings)[0]
     for leaf in ("psi", "alpha", "theorem_2", "corollary_1"):
         assert bits(found["least_error", "free"][leaf]) == bits(found["st_lf", "free"][leaf])
