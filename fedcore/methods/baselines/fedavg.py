@@ -75,8 +75,8 @@ def fedavg(
     """
     require_equal(nets)
     if sums == "masked":
-        asked = {"fraction": (fraction, 1.0), "sends": (sends, "model"), "mixing": (aggregator.mixing, "mean")}
-        for key, (value, needed) in asked.items():
+        required = {"fraction": (fraction, 1.0), "sends": (sends, "model"), "mixing": (aggregator.mixing, "mean")}
+        for key, (value, needed) in required.items():
             if value != needed:
                 raise InputError(
                     f"fedavg.{key} = {value}: masked sums are of all devices' models; leave it out, or sums"
