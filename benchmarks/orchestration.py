@@ -171,21 +171,22 @@ def in_turns(sides: dict[str, Side], seed: int, rounds: int, examples: int) -> d
 
 def plays(way: str, talk: Connection) -> None:
     """Play what is asked for until nothing is; answers with the processor seconds of all processes that took part."""
+    from fedcore.config.request import Request, plan_jobs
     from fedcore.pipeline.orchestration.session import prefect_server
     from fedcore.pipeline.run import chunks as segments
-    from flows import federate
+    from flows.federate import federate
 
     segments.SEGMENT *= 2  # of which each side is stopped half
 
     def request(seed: int, rounds: int, examples: int) -> Any:
         changes = {"dfl.rounds": rounds, "run.workers": WORKERS, "run.every": EVERY, "federation.examples": examples}
-        return federate.Request(studies=["dfl"], size="paper", seeds=[seed], methods=["dfl"], changes=changes)
+        return Request(studies=["dfl"], size="paper", seeds=[seed], methods=["dfl"], changes=changes)
 
     def play(**settings: int) -> None:
         if way == "flow":
-            federate.run(request(**settings))
+            federate(request(**settings))
         else:
-            _, (job,) = federate.plan_jobs(request(**settings))
+            _, (job,) = plan_jobs(request(**settings))
             library(job.settings[0], settings["seed"])
 
     with prefect_server():

@@ -3,7 +3,7 @@
 A made-up table with 20 rows per device (or rows=100), 12 features and 4 classes; every device trains a net of 1,012
 parameters on the half of them that validation, test and the shared test set leave. Three runs: `one_shot` (fedavg, one
 round), `sampled` (fedavg, 10 rounds of a tenth of the devices) and `alone` (local_only, where each device keeps a model
-that is scored and stored). Each is one command, `python -m flows.federate`, in a fresh folder, beside a script that
+that is scored and stored). Each is one command, `fedcore run`, in a fresh folder, beside a script that
 calls `fedcore.run`, both with two workers and with the start of Python; Prefect's server is started before. Both run
 twice, once for their seconds and once for their memory, since to look at the memory slows a process down. Memory is the
 largest sum of the proportional sets of all processes, the server's among them: a page that several processes share
@@ -192,7 +192,7 @@ def _numbers(case: Case, table: Path, home: Path, watch: bool) -> dict[str, obje
         subprocess.run([*server, "start"], cwd=state, env=environment, check=True)
         top = psutil.Process(json.loads((state / ".fedcore" / "server.json").read_text())["pid"])
         load = os.getloadavg()[0]
-        flow = measure(["-m", "flows.federate", *words], state, [top, *top.children(recursive=True)], watch)
+        flow = measure(["-m", "fedcore", "run", *words], state, [top, *top.children(recursive=True)], watch)
         alone = ["-m", "benchmarks.scale", "library", str(table), json.dumps(asdict(case))]
         bare = measure(alone, home, watch=watch)
     finally:

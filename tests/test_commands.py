@@ -19,6 +19,7 @@ from importlib import import_module
 from itertools import dropwhile, groupby
 from pathlib import Path
 
+import click
 import numpy as np
 import pandas as pd
 import pytest
@@ -27,13 +28,14 @@ from PIL import Image
 from sets import idx
 from test_docs import PAGES, ROOT
 
+from fedcore.cli.main import fedcore
 from fedcore.config.request import Job, ask, plan_jobs
 from fedcore.data.images import TEST, TRAIN
 from fedcore.types import InputError
 
 pytestmark = pytest.mark.slow
 
-FEDERATE = ("fedcore", "run")
+RUN = {("fedcore", "run"), ("fedcore", "plan")}
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def constants(values: list[ast.expr], names: dict[str, tuple[str, ...]]) -> tupl
 
 def jobs_of(words: tuple[str, ...]) -> list[Job]:
     """Plan a run; it downloads nothing."""
-    return plan_jobs(ask([*(word for word in words if word != "plan"), "data.download=false"]))[1]
+    return plan_jobs(ask([*words, "data.download=false"]))[1]
 
 
 def preview(*words: str) -> None:
@@ -110,10 +112,11 @@ def preview(*words: str) -> None:
     print_preview(job.settings[0], job.seed, tolerant=True)
 
 
-def promote(*words: str) -> None:
-    from flows.promote import arguments
-
-    arguments([*words])
+def parse(*words: str) -> None:
+    """Parse the words of a command that reads the record, or that makes a project."""
+    command = fedcore.get_command(click.Context(fedcore), words[0])
+    assert command is not None
+    command.make_context(words[0], [*words[1:]])
 
 
 def example(name: str, *rest: str) -> None:
@@ -173,7 +176,7 @@ def nothing(*words: str) -> None:
 
 
 RULES: dict[str, Callable[..., None]] = {
-    "python -m flows.prepare preview": preview, "python -m flows.promote": promote, "python": example, "make": make,
+    "fedcore preview": preview, "fedcore": parse, "cd": nothing, "python": example, "make": make,
     "pip": install, ".venv/bin/pip": install, ".venv/bin/pytest": exists, "dask": dask, "mlflow": serve,
     "dvc": override, "export": nothing, "source .venv/bin/activate": nothing, "python3 -m venv .venv": nothing,
 }  # fmt: skip
@@ -226,7 +229,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def test_every_command_is_run_by_a_test_or_carried_up_to_the_computing(place: Path):
-    others = {one for one in commands() if one.words[:3] != FEDERATE and one.words not in run_by_tests()}
+    others = {one for one in commands() if one.words[:2] not in RUN and one.words not in run_by_tests()}
     wrong = []
     for one in sorted(others, key=str):
         shutil.copyfile(ROOT / "params.yaml", place / "params.yaml")
@@ -276,8 +279,8 @@ def test_every_run_of_the_pages_is_forecast(place: Path, planned: dict[str, Job]
 def planned(place: Path) -> dict[str, Job]:
     """The runs of the pages, each with its first setting and seed, and the rows that none before has on its data."""
     found, seen = {}, set()
-    for one in {one.words: one for one in commands() if one.words[:3] == FEDERATE}.values():
-        (job, *_) = jobs_of(one.words[3:])
+    for one in {one.words: one for one in commands() if one.words[:2] in RUN}.values():
+        (job, *_) = jobs_of(one.words[2:])
         assert {setting.data["name"] for setting in job.settings} <= {*SETS}, one
         first = job.settings[0]
         rows = {(first.data["name"], str(first.net), row.label): row for row in first.methods}
@@ -289,6 +292,6 @@ def planned(place: Path) -> dict[str, Job]:
 
 
 def test_a_command_without_a_rule_is_found():
-    assert rule_of(("python", "-m", "flows.nothing")) is None
-    assert rule_of(("fedcore", "run")) is None
+    assert rule_of(("python", "-m", "nothing")) is None
+    assert rule_of(("fedavg", "run")) is None
     assert ("dvc", "repro") in run_by_tests()

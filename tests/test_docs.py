@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import torch
 from federations import NBYTES, NET, device_of, federation
 
 import fedcore as fc
 from fedcore import nets
+from fedcore.cli.main import fedcore
 from fedcore.config.request import parse, plan_jobs
 from fedcore.core.training import predict
 from fedcore.results.summary import COLUMNS as SUMMARY
@@ -88,53 +86,43 @@ def test_a_page_points_at_things_that_exist(page: Path):
     assert missing_modules(page) == []
 
 
-CHECK = """
-import json, shlex, sys
-from flows import predict, promote
-for page, flow, command in json.load(sys.stdin):
-    try:
-        assert {"predict": predict, "promote": promote}[flow].arguments(shlex.split(command))
-    except Exception as error:
-        print(page, command, error, sep=": ")
-"""
+COMMANDS = "init|preview|plan|run|show|promote|predict|ui|prune|status"
 
 
-def commands_of_flows(flows: str) -> list[tuple[str, str, str]]:
-    """Return the commands in the pages' sentences and tables that run these flows: page, flow, words.
+def commands_in_sentences(names: str) -> list[tuple[str, str, str]]:
+    """Return the commands in the pages' sentences and tables: page, sub-command, words.
 
     tests/test_commands.py goes further with those in blocks.
     """
     texts = {page.name: re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S) for page in PAGES}
     return [
-        (page, flow, command)
+        (page, name, words)
         for page, text in texts.items()
-        for flow, command in re.findall(rf"python -m flows\.({flows}) +([^\n`#]+)", text)
-        if "NAME" not in command
+        for name, words in re.findall(rf"`fedcore ({names})((?: [^\n`#]+)?)`", text)
+        if not re.search(r"\b(NAME|MODEL|NUMBER)\b", words)
     ]
 
 
 @pytest.mark.slow
 def test_the_flow_accepts_every_command_of_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Every `python -m flows.federate ...` has known settings; the modules that it names are those of the pages."""
+    """Every `fedcore run ...` has known settings; the modules that it names are those of the pages."""
     module = "\n\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs/nets.md").read_text(), re.DOTALL))
     (tmp_path / "mynets.py").write_text(module)
     for name in ("own_method", "mymethods", "mymodule"):
         (tmp_path / f"{name}.py").write_text((ROOT / "examples/own_method.py").read_text())
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(ROOT)
-    commands = commands_of_flows("federate")
+    commands = commands_in_sentences("run|plan|preview")
     assert len(commands) > 30
     for _, _, words in commands:
-        assert plan_jobs(parse([word for word in shlex.split(words) if word != "plan"]))
+        assert plan_jobs(parse(shlex.split(words)))
 
 
-def test_flows_accept_the_commands_of_the_pages_for_use(tmp_path: Path):
-    commands = commands_of_flows("predict|promote")
-    assert commands
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "FEDCORE_HOME": str(tmp_path)}
-    call = [sys.executable, "-c", CHECK]
-    done = subprocess.run(call, input=json.dumps(commands), capture_output=True, text=True, cwd=ROOT, env=env)
-    assert (done.stdout, done.returncode) == ("", 0), done.stderr
+def test_every_command_of_the_pages_has_known_words():
+    for page, name, words in commands_in_sentences(COMMANDS):
+        command = fedcore.get_command(click.Context(fedcore), name)
+        assert command is not None
+        assert command.make_context(name, shlex.split(words)), (page, words)
 
 
 def test_a_target_of_make_that_a_page_names_exists():
@@ -177,7 +165,7 @@ def test_the_method_that_reads_a_devices_data_runs():
 
 def test_a_page_that_points_nowhere_is_found_out(tmp_path: Path):
     page = tmp_path / "page.md"
-    page.write_text("# One, two\n[a](#one-two) [b](#one) [c](other.md) `fedcore/none.py` `python -m flows.none`\n")
+    page.write_text("# One, two\n[a](#one-two) [b](#one) [c](other.md) `fedcore/none.py` `python -m benchmarks_none`\n")
     assert broken_links(page) == ["#one", "other.md"]
     assert missing_paths(page) == ["fedcore/none.py"]
-    assert missing_modules(page) == ["flows.none"]
+    assert missing_modules(page) == ["benchmarks_none"]

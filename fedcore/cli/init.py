@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -24,6 +25,8 @@ COPIED = (
 """Files and folders of a project that are those of fedcore's own repository."""
 SECTIONS = ("run", "data", "federation", "net", "training", "methods")
 """Sections of params.yaml that a project begins with; the other settings can be typed or added."""
+DRAWN = ("devices", "alpha", "classes", "share", "domains", "unlabelled", "unlabelled_classes", "hidden")
+"""Settings of devices that are drawn, for which data that name their devices have no use."""
 STUDY = "mine"
 LARGE = 100 * 2**20
 """Bytes of a data file above which it is not copied."""
@@ -70,7 +73,7 @@ def init(folder: Path, data: Path | None, label: str | None, device: str | None)
     copy(source / "studies" / f"{STUDY}.yaml", folder / "studies" / f"{STUDY}.yaml")
     (folder / "data").mkdir()
     place = bring(data, folder) if data else None
-    (folder / "params.yaml").write_text(settings(source / "params.yaml", place, label, device))
+    (folder / "params.yaml").write_text(project_settings(source / "params.yaml", place, label, device))
     (folder / "dvc.yaml").write_text(stages(source / "dvc.yaml", folder))
     (folder / "requirements.txt").write_text(f"fedcore[pipeline]=={fedcore.__version__}\n")
     model = f"{place.stem}-{label}" if place and label else "MODEL"
@@ -124,28 +127,30 @@ def bring(data: Path, folder: Path) -> Path:
     return place
 
 
-def settings(source: Path, data: Path | None, label: str | None, device: str | None) -> str:
+def project_settings(source: Path, data: Path | None, label: str | None, device: str | None) -> str:
     """Return params.yaml of a project: the first sections of fedcore's own, on the project's data."""
     from io import StringIO
 
     from ruamel.yaml import YAML
 
-    yaml = YAML()
-    yaml.preserve_quotes = True
-    yaml.width = 120
-    params = yaml.load(source.read_text())
+    settings = YAML()
+    settings.preserve_quotes = True
+    settings.width = 120
+    params = settings.load(source.read_text())
     for name in [name for name in params if name not in SECTIONS]:
         del params[name]
     params["run"]["studies"] = [STUDY]
     if data is not None:
         params["data"].update({"name": "table", "path": str(data), "label": label})
         if device is not None:
-            params["data"]["device"] = device
+            params["data"].insert([*params["data"]].index("label"), "device", device)
             params["federation"]["partition"] = "by_device"
+            for name in DRAWN:
+                del params["federation"][name]
     params["net"] = {"name": "auto"}
     text = StringIO()
-    yaml.dump(params, text)
-    return text.getvalue()
+    settings.dump(params, text)
+    return re.sub(r"(?<=[^\n])\n(?=\w+:)", "\n\n", text.getvalue()).replace("\n\nmethods:", "\nmethods:")
 
 
 def stages(source: Path, folder: Path) -> str:
@@ -168,8 +173,16 @@ def _begin(text: list[str]) -> int:
 
 
 def start_git(folder: Path) -> bool:
-    """Make the project a git repository, unless it is in one or there is no git; returns whether it is one."""
+    """Make the project a git repository with a first commit, unless it is in one or there is no git.
+
+    Returns whether it is one. Without a name and address in git's settings the files stay to be committed.
+    """
     if shutil.which("git") is None:
         return False
-    inside = subprocess.run(["git", "rev-parse"], cwd=folder, capture_output=True).returncode == 0
-    return inside or subprocess.run(["git", "init", "--quiet"], cwd=folder, capture_output=True).returncode == 0
+
+    def git(*words: str) -> bool:
+        return subprocess.run(["git", *words], cwd=folder, capture_output=True).returncode == 0
+
+    if git("rev-parse"):
+        return True
+    return git("init", "--quiet") and git("add", "--all") and (git("commit", "--message", "Begin a project") or True)

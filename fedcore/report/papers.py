@@ -18,7 +18,7 @@ VALUE_HEADS = ("figure", "value", "the paper", "ours", "difference", "verdict")
 HEAD = """# Figures and tables of the papers
 
 Every figure and table of the papers with its status, its command, and the paper's numbers beside ours. The page is made
-from `papers/` by `python -m flows.compare papers`; edit those files, not this page.
+from `papers/` by `fedcore show --papers`; edit those files, not this page.
 
 | status | meaning |
 | --- | --- |

@@ -152,7 +152,7 @@ def test_a_figure_has_its_reason_its_study_and_its_sources(family: str, figure: 
     words = shlex.split(figure.command.partition("#")[0])
     if "-m" in words:
         assert find_spec(words[words.index("-m") + 1])
-    if figure.study and "flows.federate" in words:
+    if figure.study and words[:2] == ["fedcore", "run"]:
         named = [word.partition("=")[2] for word in words if re.match(r"(run\.)?stud(y|ies)=", word)]
         assert [figure.study] == named, "the command runs other studies"
 
@@ -161,7 +161,7 @@ def test_a_figure_has_its_reason_its_study_and_its_sources(family: str, figure: 
 def test_the_flow_accepts_every_command_of_the_papers(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
     commands = [shlex.split(figure.command.partition("#")[0]) for _, figure in FIGURES]
-    asked = [words[words.index("flows.federate") + 1 :] for words in commands if "flows.federate" in words]
+    asked = [words[words.index("run") + 1 :] for words in commands if "fedcore" in words]
     assert asked
     for words in asked:
         assert plan_jobs(parse(words))

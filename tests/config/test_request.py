@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from asked import PARAMS, ROOT, refusal
-from forks import run
 
 from fedcore.config.request import ask, plan_jobs
 from fedcore.config.studies import find_study, title_for
@@ -123,49 +118,3 @@ def test_a_title_has_the_number_of_devices():
     assert title_for("{devices} devices?", [6]) == "6 devices?"
     assert title_for("{devices} devices?", [16, 4, 8]) == "4 to 16 devices?"
     assert title_for("Which {methods}?", [4]) == "Which {methods}?"
-
-
-ASK = """
-import json, runpy, sys
-module, *words = sys.argv[1:]
-sys.argv = [module, *words]
-try:
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
-except SystemExit as leaving:
-    code = leaving.code
-print(json.dumps([code, sorted({"prefect", "mlflow", "torch"} & {*sys.modules})]), file=sys.stderr)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "flows").glob("[a-z]*.py")))
-def test_every_command_has_help_at_once(tmp_path: Path, name: str):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "FEDCORE_HOME": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", ASK, f"flows.{name}", "--help"],
-        capture_output=True, text=True, cwd=ROOT, env=environment, check=True,
-    )  # fmt: skip
-    assert json.loads(done.stderr) == [0, []]
-    assert f"python -m flows.{name}" in done.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["flows.federate", "federation.devises=4"], "did you mean devices?"),
-        (["flows.federate", "data.name=table", "data.path=none.csv", "data.label=y"], "no such file"),
-        (["flows.prepare", "preview", "data.nme=table"], "did you mean name?"),
-        (["flows.prepare", "date"], "usage: python -m flows.prepare preview|data|partition"),
-        (["flows.compare", "shwo"], "shwo: unknown"),
-        (["flows.plan", "all"], "all: unknown"),
-        (["flows.ui", "now"], "now: unknown"),
-    ],
-)
-def test_a_wrong_command_is_refused_without_waiting_for_prefect(tmp_path: Path, words: list[str], said: str):
-    done = run("-m", *words, folder=ROOT, FEDCORE_HOME=str(tmp_path))
-    assert (done.out, done.code) == ("", 2)
-    assert done.err.startswith("fedcore: ")
-    assert said in done.err
-    assert done.err.count("\n") == 1
-    assert not {"prefect", "mlflow"} & done.imported

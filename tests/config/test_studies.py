@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 from asked import PARAMS, ROOT, ask, points, refusal
 from sets import REAL, real
 
+from fedcore.config.request import Request, parse, plan_jobs
 from fedcore.config.studies import Run, Size, Study, find_study, grid_points, run_section
 from fedcore.data import load
 from fedcore.nets import net
@@ -116,34 +115,23 @@ def test_methods_are_chosen_by_label_or_by_name(params: dict[str, Any]):
     assert [(row.label, row.settings["rounds"]) for row in points(params, ("fedavg",))[0].methods] == [("fedavg", 1)]
 
 
-@pytest.fixture(scope="module")
-def federate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The flow's module, imported with a home and an environment of its own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.environ", {**os.environ, "FEDCORE_HOME": str(tmp_path_factory.mktemp("home"))})
-        yield import_module("flows.federate")
-
-
-@pytest.mark.slow
-def test_arguments_change_the_run_and_the_studies(federate: Any, monkeypatch: pytest.MonkeyPatch):
+def test_arguments_change_the_run_and_the_studies(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(ROOT)
     words = ["study=code", "run.seeds=[5,6]", "run.every=3", "studies.code.methods={lmf: {}}", "federation.devices=3"]
-    params, jobs = federate.plan_jobs(federate.parse(words))
+    params, jobs = plan_jobs(parse(words))
     assert [job.seed for job in jobs] == [5, 6]
     assert run_section(params).every == jobs[0].settings[0].every == 3
     assert [row.label for row in jobs[0].settings[0].methods] == ["lmf"]
     assert jobs[0].settings[0].federation["devices"] == 3
-    assert [job.seed for job in federate.plan_jobs(federate.parse(["study=code", "seed=9", "run.seeds=[5,6]"]))[1]] == [
-        9
-    ]
-    assert federate.plan_jobs(federate.parse(["study=dfl", "run.every=3"]))[1][0].settings[0].every == 3
-    assert "run.evry" in refusal(federate.plan_jobs, federate.parse(["run.evry=3"]))
-    assert "run.every = 0" in refusal(federate.plan_jobs, federate.parse(["run.every=0"]))
+    assert [job.seed for job in plan_jobs(parse(["study=code", "seed=9", "run.seeds=[5,6]"]))[1]] == [9]
+    assert plan_jobs(parse(["study=dfl", "run.every=3"]))[1][0].settings[0].every == 3
+    assert "run.evry" in refusal(plan_jobs, parse(["run.evry=3"]))
+    assert "run.every = 0" in refusal(plan_jobs, parse(["run.every=0"]))
 
 
-def test_the_command_line_names_one_or_many(federate: Any):
-    asked = federate.parse(["study=code", "seeds=[1,2]", "method=lmf", "size=paper", "prepared=true", "lmf.reg=0.5"])
-    assert asked == federate.Request(
+def test_the_command_line_names_one_or_many():
+    asked = parse(["study=code", "seeds=[1,2]", "method=lmf", "size=paper", "prepared=true", "lmf.reg=0.5"])
+    assert asked == Request(
         studies=["code"], seeds=[1, 2], methods=["lmf"], size="paper", prepared=True, changes={"lmf.reg": 0.5}
     )
 

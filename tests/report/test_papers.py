@@ -31,7 +31,7 @@ PAPER = Paper(
             shows="accuracy",
             status="part",
             study="code_fig8",
-            command="python -m flows.federate study=code_fig8",
+            command="fedcore run study=code_fig8",
             why="SGD: 40 min",
             values=[
                 Value(what="LMF", paper=0.876, ours=0.861, spread=0.02, seeds=5, source="results/mine.csv"),
@@ -57,7 +57,7 @@ def test_every_figure_has_a_line_with_status_command_reason_and_verdicts(tmp_pat
     assert "| [code](#code) | 0 | 1 | 1 | 1 |" in lines
     assert "[The method and its studies](code.md)" in lines
     assert "| Fig. 1 | a drawing | nothing to run |  |  |  |" in lines
-    command = "`python -m flows.federate study=code_fig8`"
+    command = "`fedcore run study=code_fig8`"
     counts = "2 hold, 1 not tested; ours: 1 hold, 1 do not ([some-claims](results/some-claims.csv))"
     assert f"| Fig. 8 | accuracy | part | {command} | SGD: 40 min | {counts} |" in lines
     assert (
@@ -87,5 +87,5 @@ def test_without_papers_the_page_says_so(tmp_path: Path):
 
 
 def test_the_committed_index_is_that_of_the_papers():
-    """If not: python -m flows.compare papers."""
+    """If not: fedcore show --papers > docs/papers.md."""
     assert (ROOT / "docs/papers.md").read_text() == index(read_papers(PARAMS["studies"], ROOT), ROOT)

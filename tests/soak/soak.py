@@ -72,7 +72,7 @@ class Soak:
         self.project = Project.copy(self.folder / "project", change=small)
 
     def command(self, family: str) -> list[str]:
-        return [sys.executable, "-m", "flows.federate", *FAMILIES[family], *WORDS]
+        return [sys.executable, "-m", "fedcore", "run", *FAMILIES[family], *WORDS]
 
     def start(self, family: str, **options: Any) -> subprocess.Popen[str]:
         return subprocess.Popen(

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,11 +12,11 @@ import mlflow
 import pytest
 from tables import frame, rows
 
+from fedcore.cli import predict, promote
 from fedcore.data.schema import Schema
 from fedcore.pipeline.record import promotion, registry, runs
 from fedcore.pipeline.record.metrics import DEVICES, device_table
 from fedcore.types import InputError
-from flows import predict, promote
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own
 
@@ -57,7 +53,7 @@ def test_a_run_proposes_and_does_not_crown_itself(client: Any, make: Make):
     first = make([0.5, 0.6])
     said = promotion.propose(client, first, False)
     assert "there is no champion yet" in said
-    assert f"python -m flows.promote {first.name.removeprefix('fedcore-')}" in said
+    assert f"fedcore promote {first.name.removeprefix('fedcore-')}" in said
     assert champion(client, first) is None
     candidate = promotion.alias(client, first.name, registry.CANDIDATE)
     assert candidate is not None
@@ -109,7 +105,7 @@ def test_what_is_not_there_is_named(client: Any, make: Make):
         promotion.find(client, "tsak", "1")
     with pytest.raises(InputError, match=r"version = .7.: .* has no such version; it has no alias"):
         promotion.find(client, task, "7")
-    with pytest.raises(InputError, match=f"'champion'.*promote one: python -m flows.promote {task}"):
+    with pytest.raises(InputError, match=f"'champion'.*promote one: fedcore promote {task}"):
         promotion.load(client, task)
     assert promotion.find(client, task, "1").version == first.version
 
@@ -126,14 +122,14 @@ def test_every_version_is_listed_with_its_accuracy_and_alias(
     task = versions[0].name.removeprefix("fedcore-")
     monkeypatch.setattr(runs, "Record", lambda: SimpleNamespace(client=client))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
-    promote.main([task, "versions"])
+    promote.list_versions(client, task)
     head, _, *rows, advice = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
     assert head == "version method seed study setting own test, % shared test, % validation, % is"
     assert rows == [
         "1 a 0 code (small) base - - - previous", "2 a 0 code (small) alpha=1 60.0 - 12.5 champion",
         "3 a 0 code (small) base - - -",
     ]  # fmt: skip
-    assert advice == f"to promote one: python -m flows.promote {task} version=NUMBER"
+    assert advice == f"to promote one: fedcore promote {task} --version NUMBER"
 
 
 VERSIONS = registry.Versions({"1", "2"}, {"champion": "1"}), registry.Versions({"1"}, {"candidate": "1"})
@@ -142,7 +138,7 @@ VERSIONS = registry.Versions({"1", "2"}, {"champion": "1"}), registry.Versions({
 @pytest.mark.parametrize(
     ("led", "answer"),
     [
-        ("", r"^--model: no model has been promoted; promote one: python -m flows\.promote NAME, NAME is a or b$"),
+        ("", r"^--model: no model has been promoted; promote one: fedcore promote NAME, NAME is a or b$"),
         ("b", "b"),
         ("ab", "^--model: must be one of a, b$"),
     ],
@@ -157,9 +153,7 @@ def test_the_only_champion_is_chosen(led: str, answer: str):
 
 
 def test_the_only_model_without_a_champion_is_told_how_to_get_one():
-    with pytest.raises(
-        InputError, match=r"^--model: no model has been promoted; promote one: python -m flows\.promote b$"
-    ):
+    with pytest.raises(InputError, match=r"^--model: no model has been promoted; promote one: fedcore promote b$"):
         registry.choose({"b": VERSIONS[1]}, None)
 
 
@@ -191,44 +185,3 @@ def test_a_record_that_is_no_readable_file_is_left_to_mlflow(tmp_path: Path, mon
 def test_a_model_of_pictures_or_signals_says_so_of_a_table(shape: tuple[int, ...], what: str, name: str):
     with pytest.raises(InputError, match=rf"^digits predicts {what}; {name} is a table$"):
         predict.read(Path(name), Schema(shape, "float32", ("a", "b")), "digits")
-
-
-REFUSED = {
-    "promote versin=3": "versin: unknown; there is version",
-    "promote digits mnist": "usage: python -m flows.promote",
-    "promote digits": "model = 'digits': not registered",
-    "promote digits versions": "model = 'digits': not registered",
-    "promote digits verzions": "usage: python -m flows.promote",
-    "promote digits versions version=1": "usage: python -m flows.promote",
-    "predict": "arguments are required: rows",
-    "predict new.csv --modle digits": "unrecognized arguments: --modle",
-    "predict nowhere.csv": "nowhere.csv: no such file or folder",
-    "predict new.csv --out none/labels.csv": "--out = none/labels.csv: no such folder",
-    "predict new.csv --out .": "--out = .: is a folder",
-    "predict new.csv": "--model: no model is registered; run python -m flows.federate",
-    "predict new.csv --model digits@champion": "model = 'digits': not registered",
-}
-REFUSING = """
-import json, sys
-from flows import predict, promote
-from fedcore.pipeline.command import report_bad_input
-for words in json.load(sys.stdin):
-    try:
-        with report_bad_input():
-            {"predict": predict, "promote": promote}[words.split()[0]].main(words.split()[1:])
-    except SystemExit as leaving:
-        print(leaving.code, *sorted({"torch", "mlflow", "pandas"} & {*sys.modules}))
-"""
-
-
-def test_wrong_words_are_refused_before_pytorch_and_mlflow_are_imported(tmp_path: Path):
-    """Their imports take five seconds of a core."""
-    (tmp_path / "new.csv").write_text("a,b\n1,2\n")
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "FEDCORE_HOME": str(tmp_path)}
-    env.pop("MLFLOW_TRACKING_URI", None)
-    call = [sys.executable, "-c", REFUSING]
-    done = subprocess.run(call, input=json.dumps([*REFUSED]), capture_output=True, text=True, cwd=tmp_path, env=env)
-    assert done.stdout.splitlines() == ["2"] * len(REFUSED), done.stderr
-    for line, words in zip(done.stderr.splitlines(), REFUSED.values(), strict=True):
-        assert line.startswith("fedcore: ")
-        assert words in line

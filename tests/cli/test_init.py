@@ -1,0 +1,176 @@
+"""A project of one's own: from a wheel, in a fresh environment, far from fedcore's own repository."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from asked import ROOT
+from ruamel.yaml import YAML
+
+from fedcore import __version__
+from fedcore.cli import init
+from fedcore.cli.main import main
+from fedcore.config.request import OWN_STUDY
+
+pytestmark = pytest.mark.slow
+
+METHODS = ["local_only", "fedavg", "analytic", "majority"]
+
+
+@dataclass(frozen=True)
+class Installed:
+    """The wheel, and a folder outside of the repository with an environment that has it."""
+
+    wheel: Path
+    folder: Path
+
+    def run(self, *command: str, where: str = ".") -> subprocess.CompletedProcess[str]:
+        path = os.pathsep.join([str(self.folder / "venv" / "bin"), os.environ["PATH"]])
+        own = ("FEDCORE_", "PREFECT_", "MLFLOW_", "PYTHONPATH", "GIT_", "DVC_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+        author = {f"GIT_{who}_{what}": "a@b.c" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        return subprocess.run(
+            command, cwd=self.folder / where, env={**kept, **author, "PATH": path, "COLUMNS": "200"},
+            capture_output=True, text=True, timeout=600,
+        )  # fmt: skip
+
+
+def rows(count: int = 320) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(count, 3)), columns=["load", "heat", "speed"])
+    table["site"] = np.array(["a", "b", "c", "d"])[np.arange(count) % 4]
+    table["state"] = np.where(table["load"] + table["heat"] > 0, "fault", "ok")
+    return table
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    folder = tmp_path_factory.mktemp("elsewhere")
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]
+    subprocess.run([*build, str(folder), str(ROOT)], check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
+    packages = next((folder / "venv" / "lib").glob("*/site-packages"))
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib"))  # what fedcore needs; not fedcore itself
+    pip = [str(folder / "venv" / "bin" / "pip"), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run(pip, check=True, capture_output=True)
+    rows().to_csv(folder / "machines.csv", index=False)
+    return Installed(wheel, folder)
+
+
+@pytest.fixture(scope="module")
+def project(installed: Installed) -> Iterator[Installed]:
+    made = installed.run(
+        "fedcore", "init", "my-sites", "--data", "machines.csv", "--label", "state", "--device", "site"
+    )
+    assert (made.returncode, made.stderr) == (0, "")
+    yield installed
+    installed.run("python", "-m", "fedcore.pipeline.orchestration.server", "stop", where="my-sites")
+
+
+def test_the_wheel_installs_one_package(installed: Installed):
+    names = zipfile.ZipFile(installed.wheel).namelist()
+    assert {name.split("/")[0] for name in names} == {"fedcore", f"fedcore-{__version__}.dist-info"}
+    where = installed.run("python", "-c", "import fedcore; print(fedcore.__file__)").stdout
+    assert Path(where.strip()).is_relative_to(installed.folder)
+    flows = installed.run("python", "-c", "import flows")
+    assert "No module named 'flows'" in flows.stderr
+
+
+def test_the_template_is_the_repositorys_own(installed: Installed):
+    with zipfile.ZipFile(installed.wheel) as wheel:
+        found = {name.removeprefix("fedcore/template/") for name in wheel.namelist() if "/template/" in name}
+        assert {"params.yaml", "dvc.yaml", "flows/federate.py", "tasks/train.py", ".gitignore"} <= found
+        for name in found:
+            assert wheel.read(f"fedcore/template/{name}") == (ROOT / name).read_bytes()
+
+
+def test_a_project_has_what_its_commands_need(project: Installed):
+    folder = project.folder / "my-sites"
+    params = YAML(typ="safe").load(folder / "params.yaml")
+    assert (
+        params["data"] | {"name": "table", "path": "data/machines.csv", "label": "state", "device": "site"}
+        == (params["data"])
+    )
+    assert params["run"]["studies"] == [OWN_STUDY] == [init.STUDY]
+    assert len((folder / "params.yaml").read_text().splitlines()) < 80
+    assert len((folder / "README.md").read_text().splitlines()) <= 20
+    stages = YAML(typ="safe").load(folder / "dvc.yaml")["stages"]
+    made = {out.split("$")[0].rstrip("/") for stage in stages.values() for out in stage["outs"]}
+    for stage in stages.values():
+        for dep in stage["deps"]:
+            assert "$" in dep or (folder / dep).exists() or any(dep.startswith(out) for out in made), dep
+    assert project.run("git", "status", "--porcelain", where="my-sites").stdout == ""
+
+
+def test_a_run_answers_and_leaves_the_repository_clean(project: Installed):
+    done = project.run("fedcore", "run", f"methods=[{','.join(METHODS)}]", "seeds=[0,1]", where="my-sites")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{OWN_STUDY}: base (table):" in done.stdout
+    assert "page: runs/" in done.stdout
+    assert project.run("git", "status", "--porcelain", where="my-sites").stdout == ""
+    shown = project.run("fedcore", "status", where="my-sites").stdout
+    assert f"fedcore    {__version__}" in shown
+    assert "free disk" in shown
+
+
+def test_a_stage_runs_in_the_project(project: Installed):
+    done = project.run("dvc", "repro", "partition", where="my-sites")
+    assert done.returncode == 0, done.stderr
+    assert [*(project.folder / "my-sites" / "pipeline" / "partition").rglob("who.csv")]
+    assert project.run("git", "status", "--porcelain", where="my-sites").stdout.split() in ([], ["??", "dvc.lock"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["full"], "full: is not empty; give a new folder"),
+        (["new", "--data", "none.csv", "--label", "y"], "--data = none.csv: no such file or folder"),
+        (["new", "--data", "t.csv"], "--label: must name the column to predict"),
+        (["new", "--data", "t.csv", "--label", "z"], "--label = 'z': t.csv has no such column; it has x, y"),
+        (["new", "--data", "t.csv", "--label", "y", "--device", "z"], "--device = 'z': t.csv has no such column"),
+        (["new", "--label", "y"], "--label = 'y': names a column of --data, which is not given"),
+    ],
+)
+def test_what_no_project_can_be_made_of_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    (tmp_path / "t.csv").write_text("x,y\n1,2\n")
+    with pytest.raises(SystemExit) as leaving:
+        main(["init", *words])
+    assert leaving.value.code == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_project_without_data_runs_the_embedded_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    main(["init", "empty"])
+    params = YAML(typ="safe").load(tmp_path / "empty" / "params.yaml")
+    assert params["data"]["name"] == "digits"
+    assert params["federation"]["devices"] == 16
+    shutil.rmtree(tmp_path / "empty")
+
+
+def test_large_data_stay_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(init, "LARGE", 3)
+    (tmp_path / "t.csv").write_text("x,y\n1,2\n")
+    main(["init", "far", "--data", "t.csv", "--label", "y"])
+    params = YAML(typ="safe").load(tmp_path / "far" / "params.yaml")
+    assert params["data"]["path"] == str(tmp_path / "t.csv")
+    assert [*(tmp_path / "far" / "data").iterdir()] == []

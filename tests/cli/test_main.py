@@ -1,0 +1,110 @@
+"""The command `fedcore`: help at once, wrong words refused in one line, nothing done outside of a project."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from asked import ROOT
+from forks import run
+
+from fedcore import __version__
+from fedcore.cli.main import COMMANDS
+
+pytestmark = pytest.mark.slow
+
+ASK = """
+import json, sys
+from fedcore.cli.main import main
+try:
+    main(sys.argv[1:])
+except SystemExit as leaving:
+    assert not leaving.code
+heavy = {"prefect", "mlflow", "torch", "numpy", "pydantic"}
+print(json.dumps(sorted(heavy & {*sys.modules})), file=sys.stderr)
+"""
+
+
+def asked(*words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    call = [sys.executable, "-c", ASK, *words]
+    return subprocess.run(call, capture_output=True, text=True, cwd=ROOT, env=environment, check=True)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_at_once(name: str):
+    done = asked(name, "--help")
+    assert json.loads(done.stderr) == []
+    assert f"fedcore {name}" in done.stdout
+
+
+def test_help_lists_the_commands_and_imports_nothing_heavy():
+    done = asked("--help")
+    assert json.loads(done.stderr) == []
+    listed = [line.split()[0] for line in done.stdout.partition("Commands:")[2].strip().splitlines()]
+    assert listed == [name for name in COMMANDS if name != "stage"]
+    assert asked().stdout == done.stdout
+
+
+def test_the_version_is_that_of_the_package():
+    assert asked("--version").stdout == f"fedcore {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "federation.devises=4"], "did you mean devices?"),
+        (["run", "data.name=table", "data.path=none.csv", "data.label=y"], "no such file"),
+        (["plan", "training.speed=1"], "training.speed: no such key"),
+        (["preview", "data.nme=table"], "did you mean name?"),
+        (["stage", "date"], "No such command 'date'"),
+        (["show", "all"], "unexpected extra argument (all)"),
+        (["ui", "now"], "unexpected extra argument (now)"),
+        (["shwo"], "No such command 'shwo'"),
+        (["prune", "--days", "soon"], "'soon' is not a valid float"),
+        (["prune", "--days", "-1"], "--days = -1.0: must be a number from 0"),
+        (["prune", "--weeks", "1"], "No such option '--weeks'"),
+    ],
+)
+def test_a_wrong_command_is_refused_without_waiting_for_prefect(tmp_path: Path, words: list[str], said: str):
+    done = run("-m", "fedcore", *words, folder=ROOT, FEDCORE_HOME=str(tmp_path))
+    assert (done.out, done.code) == ("", 2)
+    assert done.err.startswith("fedcore: ")
+    assert said in done.err
+    assert done.err.count("\n") == 1
+    assert not {"prefect", "mlflow"} & done.imported
+
+
+ARGUMENTS = {"predict": ["x.csv"], "stage": ["plan"]}
+
+
+@pytest.mark.parametrize("name", COMMANDS[1:])
+def test_outside_of_a_project_a_command_says_so_and_creates_nothing(tmp_path: Path, name: str):
+    (tmp_path / "x.csv").write_text("a\n1\n")
+    done = run("-m", "fedcore", name, *ARGUMENTS.get(name, []), folder=tmp_path, FEDCORE_HOME="", PYTHONPATH=str(ROOT))
+    assert (done.out, done.code) == ("", 2)
+    assert done.err == f"fedcore: {tmp_path}: no project here (no params.yaml); make one with: fedcore init FOLDER\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
+
+
+WITHOUT = """
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name in ("prefect", "mlflow", "dvc") else find(name, *more)
+from fedcore.cli.main import main
+main(["run"])
+"""
+
+
+def test_without_the_extra_one_line_names_it(tmp_path: Path):
+    (tmp_path / "params.yaml").write_text("run: {}\n")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "FEDCORE_HOME": ""}
+    call = [sys.executable, "-c", WITHOUT]
+    done = subprocess.run(call, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert (done.stdout, done.returncode) == ("", 2)
+    assert done.stderr == "fedcore: this command needs the pipeline: pip install 'fedcore[pipeline]'\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["params.yaml"]
