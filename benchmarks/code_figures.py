@@ -35,7 +35,7 @@ SHOWN = (0.1, 0.01, 0.001)
 """The lambdas of Fig. 7."""
 REPEATS = 9
 """Calls whose median is taken; one after a first that took over a second."""
-TRAINING = {"optimiser": "adam", "lr": 0.001, "batch": 64, "epochs": 10, "init": "per_device"}
+TRAINING = {"optimiser": "adam", "lr": 0.001, "batch": 64, "epochs": 10, "shared_init": False}
 
 
 def problem(root: str) -> Tensor:

@@ -47,12 +47,19 @@ def fedcore_rounds(parts: dict[str, Data], rounds: int, workers: Workers) -> Ite
     none = windows(0)
     devices = {name: Device(name, NET, Splits(part, none, none)) for name, part in parts.items()}
     training = Training(
-        "adam", RATE, momentum=0.0, weight_decay=0.0, schedule="constant", batch=BATCH, epochs=EPOCHS, moments="kept"
+        "adam",
+        RATE,
+        momentum=0.0,
+        weight_decay=0.0,
+        schedule="constant",
+        batch=BATCH,
+        epochs=EPOCHS,
+        optimiser_state="keep",
     )
     # One round more than asked for: the last one is scored, which the bare loops are not.
     memory = {"rounds": rounds + 1, "alignment_rounds": 1, "auxiliary": None, "target": None, "steps": 30, "cell": None,
            "distance": "printed", "budget": None, "personal_lr": None}  # fmt: skip
-    fedasa = method("fedasa", nets=dict.fromkeys(parts, NET), training=training, common=True, **memory)
+    fedasa = method("fedasa", nets=dict.fromkeys(parts, NET), training=training, shared_init=True, **memory)
     federation = Federation(devices, none, CLASSES, windows(160, "server"))
     return run(fedasa, federation, 0, workers, every=rounds + 2)
 

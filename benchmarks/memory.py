@@ -38,7 +38,7 @@ OWN: dict[str, dict[str, Any]] = {
     "scaffold": {},
 }
 TRAINING = Training(
-    "sgd", 0.01, momentum=0.0, weight_decay=0.0, schedule="constant", batch=10, epochs=1, moments="fresh"
+    "sgd", 0.01, momentum=0.0, weight_decay=0.0, schedule="constant", batch=10, epochs=1, optimiser_state="fresh"
 )
 
 
@@ -72,7 +72,7 @@ def one(name: str, count: int) -> dict[str, float]:
     }
     fed = Federation(devices, examples(TEST, "test"), CLASSES, none)
     memory = {"rounds": ROUNDS, "fraction": PER_ROUND / count, **OWN[name]}
-    made = method(name, nets=dict.fromkeys(devices, NET), training=TRAINING, common=True, **memory)
+    made = method(name, nets=dict.fromkeys(devices, NET), training=TRAINING, shared_init=True, **memory)
     done, times, loops = threading.Event(), [], []
     peak: dict[str, int] = {}
     watcher = threading.Thread(target=watch, args=(done, peak))

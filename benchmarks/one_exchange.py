@@ -21,7 +21,7 @@ from fedcore.types import StepId, Update
 ALPHAS = (1e20, 1.0, 0.1)
 TRAINING = {"optimiser": "adam", "lr": 0.001, "batch": 64, "epochs": 10}
 ROWS = {
-    "regmean": fc.regmean(training=TRAINING | {"init": "common"}),
+    "regmean": fc.regmean(training=TRAINING | {"shared_init": True}),
     "analytic": fc.analytic(),
     "analytic, rank 190": fc.analytic(rank=190, precision="float32", label="analytic, rank 190"),
 }
@@ -35,7 +35,7 @@ def chosen_devices(result, fed) -> dict[str, float]:
         model = Update(result.models[name].model.members[0])
         marks[name] = mark(model, device, StepId(0, 0, 0, name)).extra[MARKS]
     scores = {"classes": pd.Series(class_scores(marks)), "validation": last["val"], "test": last["shared"]}
-    return {f"best device by {exam}": last["shared"][of.idxmax()] for exam, of in scores.items()}
+    return {f"best device by {rank_by}": last["shared"][of.idxmax()] for rank_by, of in scores.items()}
 
 
 def main(root: str, seeds: int) -> None:
@@ -47,7 +47,7 @@ def main(root: str, seeds: int) -> None:
         )
         for seed in range(seeds):
             start = time.perf_counter()
-            alone = fc.run(fc.local_only(training=TRAINING | {"init": "per_device"}), fed, seed=seed)
+            alone = fc.run(fc.local_only(training=TRAINING | {"shared_init": False}), fed, seed=seed)
             rows = [(name, value, 0.0, time.perf_counter() - start)
                     for name, value in chosen_devices(alone, fed.federation(seed)).items()]  # fmt: skip
             for name, recipe in ROWS.items():

@@ -206,7 +206,7 @@ def rounds(net: Net, parts: list[Data], batch: int, pool: Any, count: int) -> It
     devices = {name: Device(name, net, Splits(part, none, none)) for name, part in zip(names, parts, strict=True)}
     training = Training("sgd", w1.RATE, momentum=0.0, weight_decay=0.0, schedule="constant", batch=batch, epochs=1)
     settings = {"rounds": count + 1, "fraction": 1.0, "weights": "size"}
-    fedavg = method("fedavg", nets=dict.fromkeys(names, net), training=training, common=True, **settings)
+    fedavg = method("fedavg", nets=dict.fromkeys(names, net), training=training, shared_init=True, **settings)
     for done in run(fedavg, Federation(devices, none, 10), 0, pool, every=count + 2):
         yield [message.params for message in done.state.messages.values()][:1]
 

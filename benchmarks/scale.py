@@ -40,8 +40,8 @@ import yaml
 HERE = Path(__file__).parents[1]
 FEATURES, CLASSES, WIDTHS, SHARED, WORKERS = 12, 4, (32, 16), 2000, 2
 RUNS = {
-    "one_shot": {"method": "fedavg", "rounds": 1, "training": {"init": "common"}},
-    "sampled": {"method": "fedavg", "rounds": 10, "fraction": 0.1, "training": {"init": "common", "epochs": 20}},
+    "one_shot": {"method": "fedavg", "rounds": 1, "training": {"shared_init": True}},
+    "sampled": {"method": "fedavg", "rounds": 10, "fraction": 0.1, "training": {"shared_init": True, "epochs": 20}},
     "alone": {"method": "local_only"},
 }
 ROWS = 20

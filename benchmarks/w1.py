@@ -52,7 +52,7 @@ def fedcore_rounds(
     training = Training("sgd", RATE, momentum=0.0, weight_decay=0.0, schedule="constant", batch=BATCH, epochs=1)
     # One round more than asked for: the last one is scored, which the plain loop is not.
     own = {"rounds": rounds + 1, "fraction": 1.0, "weights": "size"}
-    fedavg = method("fedavg", nets=dict.fromkeys(names, net), training=training, common=True, **own)
+    fedavg = method("fedavg", nets=dict.fromkeys(names, net), training=training, shared_init=True, **own)
     return run(fedavg, Federation(devices, none, 10), 0, execute, every=rounds + 2)
 
 

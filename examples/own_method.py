@@ -10,11 +10,11 @@ import torch
 import fedcore as fc
 
 
-@fc.training_defaults(init="common")
-def median(*, training, common, rounds: fc.Count = 10, fraction: fc.Fraction = 1.0):
+@fc.training_defaults(shared_init=True)
+def median(*, training, rounds: fc.Count = 10, fraction: fc.Fraction = 1.0):
     """Build the method. rounds: communication rounds. fraction: share of the devices in each."""
     stage = fc.Stage(partial(fc.train, training=training), take_median, rounds, fraction)
-    return fc.Method(partial(fc.initial_messages, common=common), (stage,), fc.received_model)
+    return fc.Method(partial(fc.initial_messages, shared_init=training.shared_init), (stage,), fc.received_model)
 
 
 def take_median(server, updates, round_info):
@@ -26,6 +26,6 @@ def take_median(server, updates, round_info):
 
 if __name__ == "__main__":
     fed = fc.federate(fc.load("digits"), fc.dirichlet(0.5), devices=8)
-    training = {"epochs": 1, "init": "common"}
+    training = {"epochs": 1, "shared_init": True}
     rows = [fc.fedavg(rounds=10, training=training), fc.method(median, training=training)]
     print(fc.compare(rows, fed, seeds=range(3)).summary[["method", "rank", "test_mean", "test_worst"]])

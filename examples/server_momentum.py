@@ -9,7 +9,7 @@ from functools import partial
 import fedcore as fc
 
 
-@fc.training_defaults(init="common")
+@fc.training_defaults(shared_init=True)
 def fedavgm(*, training, rounds: fc.Count = 10, fraction: fc.Fraction = 1.0, beta: fc.Share = 0.9):
     """Build FedAvgM.
 
@@ -24,7 +24,7 @@ def fedavgm(*, training, rounds: fc.Count = 10, fraction: fc.Fraction = 1.0, bet
 
 def begin(public, seed):
     """Send every device one initial model; remember it, and that it stands still."""
-    _, messages = fc.initial_messages(public, seed, common=True)
+    _, messages = fc.initial_messages(public, seed, shared_init=True)
     model = messages[public.names[0]].params
     return remember(model, {name: x.new_zeros(x.shape) for name, x in model.items()}), messages
 
@@ -44,6 +44,6 @@ def remember(model, velocity):
 
 if __name__ == "__main__":
     fed = fc.federate(fc.load("digits"), fc.dirichlet(0.1), devices=8)
-    training = {"epochs": 1, "init": "common"}
+    training = {"epochs": 1, "shared_init": True}
     rows = [fc.fedavg(rounds=10, training=training), fc.method(fedavgm, training=training)]
     print(fc.compare(rows, fed, seeds=range(3)).summary[["method", "rank", "test_mean", "test_worst"]])

@@ -15,7 +15,7 @@ from fedcore.methods.st_lf.st_lf import of_program
 from fedcore.types import RoundInfo, Update
 
 GIVEN = {
-    "nets": dict.fromkeys("abcd", NET), "training": SGD, "common": True, "pair_rounds": 3, "pair_iterations": 2,
+    "nets": dict.fromkeys("abcd", NET), "training": SGD, "shared_init": True, "pair_rounds": 3, "pair_iterations": 2,
     "pair_batch": 4, "pair_lr": 0.05, "held_out": 0.25, "constants": "assumed", "delta": 1e-3, "unlabelled": 1e3,
     "phi_s": 1.0, "phi_t": 5.0, "phi_e": 1.0, "powers": (23.0, 25.0), "rates": (63e6, 85e6), "bits": 1e9,
     "costs": None, "solver": "exact", "tol": 3e-3, "max_iterations": 60, "combine": "parameters",

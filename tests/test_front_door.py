@@ -31,7 +31,7 @@ from fedcore.results.answer import answer
 from fedcore.results.tidy import COLUMNS
 
 ROOT = Path(__file__).parents[1]
-QUICK = {"epochs": 2, "init": "common"}
+QUICK = {"epochs": 2, "shared_init": True}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_a_run_is_what_one_builds_by_hand(digits: fc.Dataset, fed: Any):
     devices = {name: fc.Device(name, net, own) for name, own in held.items()}
     training = fc.Training("adam", 0.01, 0.0, 0.0, "constant", 16, 2)
     method = builder("fedavg")(
-        nets=dict.fromkeys(devices, net), training=training, common=True, rounds=3, fraction=0.5, weights="even"
+        nets=dict.fromkeys(devices, net), training=training, shared_init=True, rounds=3, fraction=0.5, weights="even"
     )
     by_hand = list(rounds(method, fc.Federation(devices, shared, 10), 3, Inline()))
     result = fc.run(fc.fedavg(rounds=3, fraction=0.5, weights="even", training=QUICK), fed, seed=3)
@@ -321,9 +321,9 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), claims=["fedavg > lmf"]),
         "compare.claims: 'fedavg > lmf' names 'lmf', which is not compared",
     ),
-    "matters": (
-        lambda data: fc.compare([fc.fedavg()], fc.federate(data), matters=1),
-        "matters = 1: must be a fraction",
+    "min_effect": (
+        lambda data: fc.compare([fc.fedavg()], fc.federate(data), min_effect=1),
+        "min_effect = 1: must be a fraction",
     ),
     "every": (lambda data: fc.run(fc.fedavg(), fc.federate(data), every=0), "run.every = 0: must be at least 1"),
     "workers": (

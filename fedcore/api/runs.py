@@ -34,7 +34,7 @@ from fedcore.nets.builders_by_path import describe_net
 from fedcore.partition import PARTITIONS
 from fedcore.partition.tables import training_numbers
 from fedcore.results import reports, tidy
-from fedcore.results.answer import MATTERS, Answer, answer
+from fedcore.results.answer import MIN_EFFECT, Answer, answer
 from fedcore.results.claims import Claim, Gate, Points, judge_all, verdict_table
 from fedcore.results.summary import NO_SECONDS, SPLITS, format_bytes, last_round, standings, summarise
 from fedcore.types import Data, Federation, InputError, Method, Model, Net, Report
@@ -61,7 +61,7 @@ class Recipe:
     build: Callable[..., Method]
     settings: Mapping[str, Any]
     training: Training
-    common: bool
+    shared_init: bool
 
     def method(self, nets: Mapping[str, Net], sizes: Mapping[str, int] | None = None) -> Method:
         """Build the method; raises InputError, naming it, if these nets do not allow it.
@@ -70,7 +70,12 @@ class Recipe:
         """
         try:
             return build_method(
-                self.build, nets=nets, training=self.training, common=self.common, sizes=sizes, **self.settings
+                self.build,
+                nets=nets,
+                training=self.training,
+                shared_init=self.shared_init,
+                sizes=sizes,
+                **self.settings,
             )
         except InputError as refused:
             raise InputError(f"{refused} (method {self.label})") from None
@@ -293,7 +298,7 @@ def compare(
     *,
     claims: Iterable[Claim | str] = (),
     valid: Iterable[Gate] = (),
-    matters: float = MATTERS,
+    min_effect: float = MIN_EFFECT,
     workers: int | None = None,
     every: int = 1,
     progress: bool | None = None,
@@ -301,7 +306,7 @@ def compare(
     """Run several methods with each seed; see :func:`run`.
 
     claims: rules to be judged, e.g. "code_ot > fedavg" (:mod:`fedcore.results.claims`); each needs two seeds.
-    valid: what must hold for them to be tested. matters: the least difference in accuracy that matters to the answer.
+    valid: what must hold for them to be tested. min_effect: the least difference in accuracy that matters to the answer.
     Raises InputError where two methods have one label.
     """
     chosen = list(recipes)
@@ -321,15 +326,15 @@ def compare(
     ]:
         if missing := named - labels.keys():
             raise InputError(f"compare.{key}: {text!r} names {sorted(missing)[0]!r}, which is not compared")
-    if not 0 < matters < 1:
-        raise InputError(f"compare.matters = {matters!r}: must be a fraction, above 0 and below 1")
+    if not 0 < min_effect < 1:
+        raise InputError(f"compare.min_effect = {min_effect!r}: must be a fraction, above 0 and below 1")
     results = _run_all(chosen, fed, seeds, workers, every, progress)
     table = pd.concat([result.table for result in results], ignore_index=True)
     controls = frozenset(recipe.label for recipe in chosen if getattr(recipe.build, "control", False))
     points: Points = {SETTING: {}}
     verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points))
     summary = summarise(table, NO_SECONDS, controls)
-    return Comparison(results, verdicts, table, summary, answer(table, controls, matters))
+    return Comparison(results, verdicts, table, summary, answer(table, controls, min_effect))
 
 
 def _check(recipes: Sequence[object], fed: object, counts: Mapping[str, int | None], where: str) -> None:

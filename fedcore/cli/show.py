@@ -55,7 +55,7 @@ def show_all() -> None:
     summary = spreadsheet.read(RESULTS / SUMMARY, dtype=ranks)
     table = pd.read_parquet(PIPELINE / "compare" / TABLE)
     controls = frozenset(summary["method"][summary["control"]])
-    print_answers(answers(table, controls, run_section(read()).matters))
+    print_answers(answers(table, controls, run_section(read()).min_effect))
     print_summary(summary)
     print_claims(spreadsheet.read(PIPELINE / "compare" / CLAIMS))
     print(f"page: {RESULTS / PAGE}   record: fedcore ui")

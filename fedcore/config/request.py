@@ -12,10 +12,10 @@ from fedcore.config.params import parse as parse_words
 from fedcore.config.settings import Setting
 from fedcore.config.signatures import check
 from fedcore.config.studies import EVERY, Seeds, find_study, grid_points, run_section
-from fedcore.data import OWN, Dataset
+from fedcore.data import USER_DATASETS, Dataset
 from fedcore.partition import Partition
 
-OWN_STUDY = "mine"
+USER_STUDY = "my_data"
 """The study of a command that names none, on a user's own data."""
 
 
@@ -120,6 +120,6 @@ def ask(words: list[str]) -> Request:
     request = parse(words)
     if request.studies is None and "run.studies" not in request.changes:
         params = read()
-        own = request.changes.get("data.name", params["data"].get("name")) in OWN
-        request.studies = [OWN_STUDY] if own and OWN_STUDY in params["studies"] else run_section(params).studies[:1]
+        own = request.changes.get("data.name", params["data"].get("name")) in USER_DATASETS
+        request.studies = [USER_STUDY] if own and USER_STUDY in params["studies"] else run_section(params).studies[:1]
     return request

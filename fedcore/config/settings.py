@@ -51,7 +51,7 @@ class MethodSettings:
     def flat(self) -> dict[str, Any]:
         """Return every setting, for the record."""
         training = {f"training.{key}": value for key, value in self.training.items()}
-        return {"method": self.name, "init": "common" if self.common else "per_device", **training, **self.settings}
+        return {"method": self.name, "shared_init": True if self.common else "per_device", **training, **self.settings}
 
 
 @dataclass(frozen=True)

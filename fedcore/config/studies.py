@@ -17,7 +17,7 @@ from fedcore.config.params import change
 from fedcore.config.settings import Setting, resolve
 from fedcore.config.signatures import Section, check
 from fedcore.methods import builder
-from fedcore.results.answer import MATTERS
+from fedcore.results.answer import MIN_EFFECT
 from fedcore.results.claims import DEVICES, Claim, Gate
 from fedcore.types import Chance, InputError, Positive
 
@@ -98,7 +98,7 @@ class Run(Section):
 
     workers: processes of this machine; None: one per core. engine: what computes steps, these processes or a Dask
     cluster; cluster: the address of its scheduler, None for one of its own. store: the folder or URL of the results of
-    steps, None for the project's state. matters: the least difference in accuracy that matters to the answer, a
+    steps, None for the project's state. min_effect: the least difference in accuracy that matters to the answer, a
     fraction.
     """
 
@@ -111,7 +111,7 @@ class Run(Section):
     cluster: Address | None = None
     store: Annotated[str, AfterValidator(_check_place)] | None = None
     accelerator: Literal["auto", "none"] = "auto"
-    matters: Chance = MATTERS
+    min_effect: Chance = MIN_EFFECT
 
 
 Study.model_rebuild()

@@ -119,18 +119,18 @@ class Aggregator:
         outliers: share of the updates that may be hostile, from 0, below .5, for trimmed, krum and multi_krum.
     """
 
-    mixing: Rule = "mean"
+    aggregation: Rule = "mean"
     outliers: Annotated[float, Ge(0), Lt(0.5)] = 0.2
 
     def __call__(self, members: Sequence[Params], weights: Tensor) -> Params:
         """Mix C models with equal leaves; weights (C,) on the simplex. Integer leaves are the first member's."""
-        if self.mixing == "mean":
+        if self.aggregation == "mean":
             return mean(members, weights)
-        if self.mixing in ("krum", "multi_krum"):
-            return _krum(members, self.outliers, self.mixing == "multi_krum")
-        if self.mixing == "clipped":
+        if self.aggregation in ("krum", "multi_krum"):
+            return _krum(members, self.outliers, self.aggregation == "multi_krum")
+        if self.aggregation == "clipped":
             return clip_to_median(members, weights)
-        middle = _median if self.mixing == "median" else _trimmed(self.outliers)
+        middle = _median if self.aggregation == "median" else _trimmed(self.outliers)
         return _number_by_number(members, middle)
 
 
@@ -217,23 +217,23 @@ def apply_changes(
 
 
 def average_models(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, mixing: Aggregator = MEAN
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, aggregator: Aggregator = MEAN
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send every device the mean of the updates, weighted by examples, or what stands in its place."""
-    return server, to_everyone(round_info.names, Message(hyper_model(updates, mixing)))
+    return server, to_everyone(round_info.names, Message(hyper_model(updates, aggregator)))
 
 
 def exchange(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, mixing: Aggregator = MEAN
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, aggregator: Aggregator = MEAN
 ) -> tuple[Params, Mapping[str, Message]]:
     """Aggregate cell by cell (9) and send each device what it shares (sampling)."""
-    return server, sample_submodels(hyper_model(updates, mixing), updates)
+    return server, sample_submodels(hyper_model(updates, aggregator), updates)
 
 
-def hyper_model(updates: Mapping[str, Update], mixing: Aggregator = MEAN) -> Params:
+def hyper_model(updates: Mapping[str, Update], aggregator: Aggregator = MEAN) -> Params:
     """Return all leaves of the updates, aggregated (9), each over the devices that sent it."""
     sizes = {name: update.size for name, update in updates.items()}
-    return mean_of_users({name: update.params for name, update in updates.items()}, sizes, mixing)
+    return mean_of_users({name: update.params for name, update in updates.items()}, sizes, aggregator)
 
 
 def sample_submodels(hyper: Params, updates: Mapping[str, Update]) -> dict[str, Message]:

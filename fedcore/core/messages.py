@@ -23,13 +23,13 @@ def to_everyone(names: Iterable[str], message: Message) -> dict[str, Message]:
 
 
 @step_word("begin")
-def initial_messages(public: Public, seed: int, *, common: bool) -> tuple[Params, Mapping[str, Message]]:
+def initial_messages(public: Public, seed: int, *, shared_init: bool) -> tuple[Params, Mapping[str, Message]]:
     """Begin with an empty server memory and the initial models.
 
-    common: the server draws one initial model and sends it to everyone (devices with different nets get one per net,
+    shared_init: the server draws one initial model and sends it to everyone (devices with different nets get one per net,
     drawn alike). Otherwise it sends nothing and each device initialises itself.
     """
-    if not common:
+    if not shared_init:
         return {}, to_everyone(public.names, Message())
     nets = {key(net): net for net in public.nets.values()}
     drawn = {k: Message(init(net, generator(seed, "init"))) for k, net in nets.items()}
@@ -65,7 +65,7 @@ def to_weights(weights: Tensor) -> Weights:
 @step_word("begin")
 def begin_with_memory(public: Public, seed: int) -> tuple[Params, Mapping[str, Message]]:
     """Send every device one initial model and keep it in memory; devices send back how it changed."""
-    _, messages = initial_messages(public, seed, common=True)
+    _, messages = initial_messages(public, seed, shared_init=True)
     return to_memory(next(iter(messages.values())).params), messages
 
 
@@ -79,10 +79,10 @@ def from_memory(server: Params) -> Params:
     return {name.removeprefix(MODEL): leaf for name, leaf in server.items() if name.startswith(MODEL)}
 
 
-def require_common_start(name: str, common: bool) -> None:
+def require_shared_init(name: str, shared_init: bool) -> None:
     """Refuse different initial models: changes to them cannot be averaged."""
-    if not common:
-        raise InputError(f"training.init = per_device: {name} averages changes to one model; use common")
+    if not shared_init:
+        raise InputError(f"training.shared_init = false: {name} averages changes to one model; use true")
 
 
 def merge_models(memory: Params, message: Message) -> Model:

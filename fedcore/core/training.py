@@ -67,7 +67,7 @@ def entropies(logits: Tensor) -> Tensor:
     return -(logits.softmax(1) * logits.log_softmax(1)).sum(1)
 
 
-def printed_loss(logits: Tensor, y: Tensor) -> Tensor:
+def fedasa_eq12_loss(logits: Tensor, y: Tensor) -> Tensor:
     """FedASA's loss as printed (Deng et al. 2024, eq. 12): CE(s, y) + exp(entropy of s), s = softmax(logits) (10).
 
     The softmax is applied twice, so that no class can exceed e / (e + K - 1): it trains badly. The hard label (11)
@@ -76,7 +76,7 @@ def printed_loss(logits: Tensor, y: Tensor) -> Tensor:
     return cross_entropy(logits.softmax(1), y) + entropies(logits).exp().mean()
 
 
-def table3_loss(logits: Tensor, y: Tensor) -> Tensor:
+def fedasa_table3_loss(logits: Tensor, y: Tensor) -> Tensor:
     """FedASA's loss as its Table III has it: CE(s, y) with softmax taken twice, plus the entropy of s in bits.
 
     Of the readings with softmax once or twice and with entropy in nats, in bits or as exp(entropy), this is the only
@@ -94,7 +94,7 @@ def softmax_twice(logits: Tensor, y: Tensor) -> Tensor:
 
 
 LOSSES: dict[str, Loss] = {
-    "ce": cross_entropy, "printed": printed_loss, "table3": table3_loss, "softmax_twice": softmax_twice,
+    "ce": cross_entropy, "fedasa_eq12": fedasa_eq12_loss, "fedasa_table3": fedasa_table3_loss, "softmax_twice": softmax_twice,
 }  # fmt: skip
 
 
@@ -105,7 +105,7 @@ class Training:
     optimiser: "sgd" or "adam" (beta .9 and .999, eps 1e-8). momentum: of sgd. weight_decay: weight of half the squared
     norm in the loss, for both. schedule: of the learning rate over one round's steps. batch: examples per step; an
     epoch's last batch may be smaller. steps: minibatches of a round on every device, however many examples it has, in
-    place of `epochs`; each pass over the examples has its own order. loss: "ce" (cross-entropy), "printed" or "table3"
+    place of `epochs`; each pass over the examples has its own order. loss: "ce" (cross-entropy), "fedasa_eq12" or "fedasa_table3"
     (FedASA's), "softmax_twice". moments: "fresh", every round starts a new optimiser, or "kept": a device keeps its
     optimiser's moments in its memory from round to round (not in a stage without `combine`, where the model takes the
     place of the memory).
@@ -119,8 +119,8 @@ class Training:
     batch: Count = 16
     epochs: Count = 20
     steps: Count | None = None
-    loss: Literal["ce", "printed", "table3", "softmax_twice"] = "ce"
-    moments: Literal["fresh", "kept"] = "fresh"
+    loss: Literal["ce", "fedasa_eq12", "fedasa_table3", "softmax_twice"] = "ce"
+    optimiser_state: Literal["fresh", "keep"] = "fresh"
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def fit(
 
     memory: the device's, whose names that begin with `prefix` hold the moments. pull, pieces, slope: see `plain_step`.
     """
-    kept = training.moments == "kept"
+    kept = training.optimiser_state == "keep"
     mine = {name: leaf for name, leaf in memory.items() if kept and name.startswith(prefix)}
     moments = {name.removeprefix(prefix): leaf.clone() for name, leaf in mine.items()}
     with nets.use_generator(step_id.generator("noise")):

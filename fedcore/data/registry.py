@@ -29,7 +29,7 @@ DATASETS: dict[str, str] = {
 }
 """name -> "module:function", imported on first use."""
 
-OWN = ("image_folder", "table")
+USER_DATASETS = ("image_folder", "table")
 """The datasets that a user brings."""
 
 

@@ -53,7 +53,6 @@ def method(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
     sizes: Mapping[str, int] | None = None,
     **settings: Any,
 ) -> Method:
@@ -62,7 +61,7 @@ def method(
     sizes: device -> labelled training examples; with them, raises InputError if the method cannot use these data.
     """
     build = builder(name) if isinstance(name, str) else name
-    given = {"nets": nets, "training": training, "common": common}
+    given = {"nets": nets, "training": training, "common": training.shared_init}
     takes = signature(build).parameters
     built = build(**group_settings(build, settings | {key: value for key, value in given.items() if key in takes}))
     if not isinstance(built, Method):

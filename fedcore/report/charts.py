@@ -19,10 +19,10 @@ BYTES = 1
 """Decimals of a mean number of bytes: budgets and rows are means that were taken in different orders."""
 
 
-def chart_numbers(table: pd.DataFrame, rows: pd.DataFrame, matters: float) -> Numbers:
+def chart_numbers(table: pd.DataFrame, rows: pd.DataFrame, min_effect: float) -> Numbers:
     """Return what the charts of one setting show.
 
-    table: the setting's part of the tidy table. rows: its summary. matters: the least difference in accuracy that
+    table: the setting's part of the tidy table. rows: its summary. min_effect: the least difference in accuracy that
     matters, a fraction.
 
     splits: the test sets with values. rows: one for each method: bytes that a device sends and receives, and for each
@@ -33,12 +33,12 @@ def chart_numbers(table: pd.DataFrame, rows: pd.DataFrame, matters: float) -> Nu
     """
     controls = frozenset(rows["method"][rows["control"]])
     records = _records(rows)
-    alone, changes = device_changes(table, controls, matters)
+    alone, changes = device_changes(table, controls, min_effect)
     return {
         "splits": {split: name for split, name in SPLITS.items() if rows[f"{split}_mean"].notna().any()},
         "rows": [_row(row) for row in records],
         "ticks": ticks([row["sent"] for row in records]),
-        "budgets": budget_steps(answers_by_budget(table, controls, matters)),
+        "budgets": budget_steps(answers_by_budget(table, controls, min_effect)),
         "reference": str(alone.name) if len(alone) else None,
         "alone": {str(device): round(value, DIGITS) for device, value in alone.items()},
         "changes": {

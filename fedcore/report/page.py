@@ -147,7 +147,7 @@ def html(
                 printed_tables(papers[study]) if papers and study in papers else [],
             )
         anchor = f"setting-{len(numbers)}"
-        numbers[anchor] = chart_numbers(tidy[place], rows, answers[place].matters)
+        numbers[anchor] = chart_numbers(tidy[place], rows, answers[place].min_effect)
         tables = [domain_table(domains[place], rows) if place in domains else None, link_table(tidy[place], rows)]
         shown = dict(pictures.get((study, setting), {}))
         plain: dict[str, Figure | bytes] = {}

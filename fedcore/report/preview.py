@@ -17,7 +17,7 @@ from rich.text import Text
 from fedcore.config.request import Job, ReadData
 from fedcore.config.settings import Setting
 from fedcore.core.threats import split_threats
-from fedcore.data import OWN, Dataset, load, schema_of
+from fedcore.data import USER_DATASETS, Dataset, load, schema_of
 from fedcore.data.overview import SPREAD, columns, spans
 from fedcore.partition import Partition, partition
 from fedcore.partition.tables import counts
@@ -66,7 +66,7 @@ def show_own(jobs: Iterable[Job]) -> ReadData:
     Returns what it has read and divided, which a run need not do again.
     """
     for setting, seed in ((setting, job.seed) for job in jobs for setting in job.settings):
-        if setting.data["name"] in OWN:
+        if setting.data["name"] in USER_DATASETS:
             dataset, divided = print_preview(setting, seed)
             return ReadData({setting.source: dataset}, {(setting.source, setting.division, seed): divided})
     return ReadData()

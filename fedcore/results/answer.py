@@ -31,7 +31,7 @@ import pandas as pd
 
 from fedcore.results.summary import PLACE, format_bytes, join_words, last_round
 
-MATTERS = 0.01
+MIN_EFFECT = 0.01
 """The least difference in accuracy that matters, a fraction, unless a user sets another."""
 
 GUESS = "majority"
@@ -67,9 +67,9 @@ class Gain:
         """Whether it is above zero by more than the spread."""
         return self.mean > self.spread + 1e-12
 
-    def within(self, matters: float) -> bool:
+    def within(self, min_effect: float) -> bool:
         """Whether it is so small, spread included, that it does not matter."""
-        return abs(self.mean) + self.spread <= matters + 1e-12
+        return abs(self.mean) + self.spread <= min_effect + 1e-12
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Answer:
     bytes that a device sends and receives in total with that row, mean over devices and seeds.
     """
 
-    matters: float
+    min_effect: float
     own: Advice | None
     new: Advice | None
     devices: Devices | None = None
@@ -152,36 +152,40 @@ class Answer:
         return "\n".join(self.sentences)
 
 
-def answers(table: pd.DataFrame, controls: frozenset[str], matters: float = MATTERS) -> dict[Place, Answer]:
+def answers(table: pd.DataFrame, controls: frozenset[str], min_effect: float = MIN_EFFECT) -> dict[Place, Answer]:
     """Return the answer for each setting of a tidy table. controls: labels that are never recommended."""
     found = {}
     for key, rows in table.groupby(PLACE, sort=False):
         study, dataset, setting = map(str, key)
-        found[study, dataset, setting] = answer(rows, controls, matters)
+        found[study, dataset, setting] = answer(rows, controls, min_effect)
     return found
 
 
-def answer(table: pd.DataFrame, controls: frozenset[str], matters: float = MATTERS, budget: float = math.inf) -> Answer:
+def answer(
+    table: pd.DataFrame, controls: frozenset[str], min_effect: float = MIN_EFFECT, budget: float = math.inf
+) -> Answer:
     """Return the answer for the one setting of a tidy table.
 
-    matters: the least difference that matters, a fraction. budget: the most bytes that a device may send and receive
+    min_effect: the least difference that matters, a fraction. budget: the most bytes that a device may send and receive
     in total, mean over devices and seeds.
     """
-    return _answer(_read(table, controls), controls, matters, budget)
+    return _answer(_read(table, controls), controls, min_effect, budget)
 
 
-def answers_by_budget(table: pd.DataFrame, controls: frozenset[str], matters: float = MATTERS) -> dict[float, Answer]:
+def answers_by_budget(
+    table: pd.DataFrame, controls: frozenset[str], min_effect: float = MIN_EFFECT
+) -> dict[float, Answer]:
     """Return the answer for the one setting of a tidy table for each budget where it may change, from 0 bytes up.
 
     Between two of these budgets the answer is that for the lower one, and from the last one on it is :func:`answer`.
     """
     scores = _read(table, controls)
     budgets = sorted({0.0} | {sent for name, sent in scores.traffic.items() if name not in controls | scores.alone})
-    return {budget: _answer(scores, controls, matters, budget) for budget in budgets}
+    return {budget: _answer(scores, controls, min_effect, budget) for budget in budgets}
 
 
 def device_changes(
-    table: pd.DataFrame, controls: frozenset[str], matters: float = MATTERS
+    table: pd.DataFrame, controls: frozenset[str], min_effect: float = MIN_EFFECT
 ) -> tuple[pd.Series, dict[str, tuple[pd.Series, Devices]]]:
     """Return what each row of one setting does to single devices, against the best row that trains alone.
 
@@ -195,7 +199,7 @@ def device_changes(
     alone = scores.tested[name]
     changes = {row: (run - alone).mean().dropna() for row, run in scores.tested.items() if row != name}
     return alone.mean().rename(name), {
-        row: (change, _changes(scores.tested[row], alone, matters)) for row, change in changes.items() if len(change)
+        row: (change, _changes(scores.tested[row], alone, min_effect)) for row, change in changes.items() if len(change)
     }
 
 
@@ -255,16 +259,16 @@ def _read(table: pd.DataFrame, controls: frozenset[str]) -> _Scores:
     return _Scores(tested, shared, up, down, frozenset(name for name in up if not up[name]) - controls)
 
 
-def _answer(scores: _Scores, controls: frozenset[str], matters: float, budget: float) -> Answer:
+def _answer(scores: _Scores, controls: frozenset[str], min_effect: float, budget: float) -> Answer:
     tested, alone = scores.tested, scores.alone & {*scores.tested}
-    own, new = (_advise(runs, scores.alone & {*runs}, controls, scores.traffic, matters, budget) if runs else None
+    own, new = (_advise(runs, scores.alone & {*runs}, controls, scores.traffic, min_effect, budget) if runs else None
                 for runs in (tested, scores.shared))  # fmt: skip
     chosen = own or new
     row = (chosen.method if chosen.action is Action.USE else chosen.best) if chosen else None
     changes = None
     if own is not None and row is not None and alone:
-        changes = _changes(tested[row], tested[_best(tested, alone)], matters)
-    return Answer(matters, own, new, changes, scores.up.get(row or "", 0.0), scores.down.get(row or "", 0.0))
+        changes = _changes(tested[row], tested[_best(tested, alone)], min_effect)
+    return Answer(min_effect, own, new, changes, scores.up.get(row or "", 0.0), scores.down.get(row or "", 0.0))
 
 
 def _advise(
@@ -272,7 +276,7 @@ def _advise(
     alone: frozenset[str],
     controls: frozenset[str],
     traffic: Mapping[str, float],
-    matters: float,
+    min_effect: float,
     budget: float,
 ) -> Advice:
     """Apply the rule on one test set. alone: rows that train alone. traffic: bytes of each row."""
@@ -294,17 +298,17 @@ def _advise(
             Action.UNSURE, best, _mean(runs[best]), best,
             reason="at least two seeds are needed",
         )  # fmt: skip
-    action = decide(gain, matters)
+    action = decide(gain, min_effect)
     method = _best(runs, alone)
     if action is Action.USE:
-        as_good = [name for name in combining if _is_as_good(runs[name], runs[best], matters)]
-        worthy = [name for name in as_good if decide(gain_of(runs[name], reference), matters) is Action.USE]
+        as_good = [name for name in combining if _is_as_good(runs[name], runs[best], min_effect)]
+        worthy = [name for name in as_good if decide(gain_of(runs[name], reference), min_effect) is Action.USE]
         method = min([best, *worthy], key=lambda name: (traffic[name], name != best, name))
         gain = gain_of(runs[method], reference)
     elif action is Action.UNSURE:
         method = best
     rivals = [name for name in combining if name != method]
-    equal = tuple(name for name in rivals if _is_as_good(runs[name], runs[method], matters))
+    equal = tuple(name for name in rivals if _is_as_good(runs[name], runs[method], min_effect))
     over_guess = _over_guess(runs, method, controls)
     reason = ""
     if over_guess is not None and not over_guess.sure:
@@ -333,15 +337,15 @@ def _nothing_learnt(method: str) -> str:
     return f"{method} is not above always guessing, so the models have learnt nothing"
 
 
-def decide(gain: Gain | None, matters: float) -> Action:
+def decide(gain: Gain | None, min_effect: float) -> Action:
     """Return what the gain of combining on training alone calls for: the module's rule 3."""
     if gain is None:
         return Action.UNSURE
-    if gain.sure and gain.mean >= matters - 1e-12:
+    if gain.sure and gain.mean >= min_effect - 1e-12:
         return Action.USE
-    if gain.within(matters):
+    if gain.within(min_effect):
         return Action.SAME
-    return Action.ALONE if gain.mean + gain.spread < matters else Action.UNSURE
+    return Action.ALONE if gain.mean + gain.spread < min_effect else Action.UNSURE
 
 
 def gain_of(run: pd.DataFrame, other: pd.DataFrame) -> Gain | None:
@@ -352,9 +356,9 @@ def gain_of(run: pd.DataFrame, other: pd.DataFrame) -> Gain | None:
     return Gain(float(common.mean()), float(common.std()), float(common.min()), len(common))
 
 
-def _is_as_good(run: pd.DataFrame, best: pd.DataFrame, matters: float) -> bool:
+def _is_as_good(run: pd.DataFrame, best: pd.DataFrame, min_effect: float) -> bool:
     gain = gain_of(run, best)
-    return gain is not None and gain.within(matters)
+    return gain is not None and gain.within(min_effect)
 
 
 def _is_not_told_apart(run: pd.DataFrame, best: pd.DataFrame) -> bool:
@@ -391,12 +395,12 @@ def _traffic(table: pd.DataFrame, way: str) -> dict[str, float]:
     return {str(name): float(mean) for name, mean in means.items()}
 
 
-def _changes(run: pd.DataFrame, alone: pd.DataFrame, matters: float) -> Devices:
+def _changes(run: pd.DataFrame, alone: pd.DataFrame, min_effect: float) -> Devices:
     """Return what a row does to single devices."""
     change = (run - alone).mean().dropna()
     lowest = str(change.idxmin())
     return Devices(
-        len(change), int((change >= matters - 1e-12).sum()), int((change <= -matters + 1e-12).sum()), lowest,
+        len(change), int((change >= min_effect - 1e-12).sum()), int((change <= -min_effect + 1e-12).sum()), lowest,
         float(change[lowest]), float(run.min(axis=1).mean()), float(alone.min(axis=1).mean()),
     )  # fmt: skip
 
@@ -407,18 +411,18 @@ def _changes(run: pd.DataFrame, alone: pd.DataFrame, matters: float) -> Devices:
 def _sentences(found: Answer) -> Iterator[str]:
     own, new = found.own, found.new
     first = found.advice
-    yield _decision(first, found.matters, "training alone" if own else "one device's model")
+    yield _decision(first, found.min_effect, "training alone" if own else "one device's model")
     if found.devices is not None and first.gain is not None and first.action in (Action.USE, Action.UNSURE):
-        yield _whom(first.method if first.action is Action.USE else first.best, found.devices, found.matters)
+        yield _whom(first.method if first.action is Action.USE else first.best, found.devices, found.min_effect)
     if first.action is Action.USE:
         yield f"Each device sends {format_bytes(found.up)} and receives {format_bytes(found.down)} in total."
-        yield from _rivals(first, found.matters)
+        yield from _rivals(first, found.min_effect)
     if own is not None and new is not None and not (own.reason and own.reason == new.reason):
-        words = _decision(new, found.matters, "one device's model")
+        words = _decision(new, found.min_effect, "one device's model")
         yield f"For a new device (shared test data): {words[0].lower()}{words[1:]}"
 
 
-def _decision(advice: Advice, matters: float, alone: str) -> str:
+def _decision(advice: Advice, min_effect: float, alone: str) -> str:
     """Return the advice with the numbers that decide. alone: what is compared with, in words."""
     guess = (
         f"{points(advice.over_guess.mean)} ± {100 * advice.over_guess.spread:.1f} against always guessing"
@@ -430,7 +434,7 @@ def _decision(advice: Advice, matters: float, alone: str) -> str:
         return f"Train alone: {right}{f' ({guess})' if guess else ''}. No way of combining fits the budget."
     if advice.reason or advice.gain is None:
         return f"Cannot say: {advice.reason}."
-    gain, matter = advice.gain, _amount(matters)
+    gain, matter = advice.gain, _amount(min_effect)
     size = f"{points(gain.mean)} ± {100 * gain.spread:.1f} points"
     seeds = f"{gain.seeds} seeds"
     match advice.action:
@@ -457,21 +461,21 @@ def _decision(advice: Advice, matters: float, alone: str) -> str:
             )
 
 
-def _whom(method: str | None, devices: Devices, matters: float) -> str:
+def _whom(method: str | None, devices: Devices, min_effect: float) -> str:
     """Say whom the row helps and whom it hurts."""
-    words = f"{method} helps {devices.helped or 'none'} of {devices.count} devices by at least {_amount(matters)}"
+    words = f"{method} helps {devices.helped or 'none'} of {devices.count} devices by at least {_amount(min_effect)}"
     if not devices.hurt:
         return f"{words} and hurts none."
-    falls = devices.worst < devices.worst_alone - matters
+    falls = devices.worst < devices.worst_alone - min_effect
     tail = f"; the worst device falls from {devices.worst_alone:.1%} to {devices.worst:.1%}" if falls else ""
     return f"{words} and hurts {devices.hurt}, most {devices.lowest} ({points(devices.lowest_change)} points){tail}."
 
 
-def _rivals(advice: Advice, matters: float) -> Iterator[str]:
+def _rivals(advice: Advice, min_effect: float) -> Iterator[str]:
     """Name the rows that are as good, those that cannot be told apart, and controls that are better."""
     if advice.equal:
         be = "is" if len(advice.equal) == 1 else "are"
-        yield f"{join_words(advice.equal)} {be} as good within {_amount(matters)}."
+        yield f"{join_words(advice.equal)} {be} as good within {_amount(min_effect)}."
     if advice.not_told_apart:
         yield f"Not told apart from {advice.method} by these seeds: {join_words(advice.not_told_apart)}."
     if advice.better_controls:
@@ -479,6 +483,6 @@ def _rivals(advice: Advice, matters: float) -> Iterator[str]:
         yield f"Beware: the {noun} {join_words(advice.better_controls)} {be} better by more than the spread."
 
 
-def _amount(matters: float) -> str:
+def _amount(min_effect: float) -> str:
     """Return the difference that matters in words."""
-    return f"{100 * matters:g} {'point' if matters == 0.01 else 'points'}"
+    return f"{100 * min_effect:g} {'point' if min_effect == 0.01 else 'points'}"

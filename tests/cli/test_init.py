@@ -21,7 +21,7 @@ from ruamel.yaml import YAML
 from fedcore import __version__
 from fedcore.cli import init
 from fedcore.cli.main import main
-from fedcore.config.request import OWN_STUDY
+from fedcore.config.request import USER_STUDY
 
 pytestmark = pytest.mark.slow
 
@@ -103,7 +103,7 @@ def test_a_project_has_what_its_commands_need(project: Installed):
         params["data"] | {"name": "table", "path": "data/machines.csv", "label": "state", "device": "site"}
         == (params["data"])
     )
-    assert params["run"]["studies"] == [OWN_STUDY] == [init.STUDY]
+    assert params["run"]["studies"] == [USER_STUDY] == [init.STUDY]
     assert len((folder / "params.yaml").read_text().splitlines()) < 80
     assert len((folder / "README.md").read_text().splitlines()) <= 20
     stages = YAML(typ="safe").load(folder / "dvc.yaml")["stages"]
@@ -117,7 +117,7 @@ def test_a_project_has_what_its_commands_need(project: Installed):
 def test_a_run_answers_and_leaves_the_repository_clean(project: Installed):
     done = project.run("fedcore", "run", f"methods=[{','.join(METHODS)}]", "seeds=[0,1]", where="my-sites")
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"{OWN_STUDY}: base (table):" in done.stdout
+    assert f"{USER_STUDY}: base (table):" in done.stdout
     assert "page: runs/" in done.stdout
     assert project.run("git", "status", "--porcelain", where="my-sites").stdout == ""
     shown = project.run("fedcore", "status", where="my-sites").stdout

@@ -9,7 +9,7 @@ from asked import PARAMS, ROOT, refusal
 
 from fedcore.config.request import ask, plan_jobs
 from fedcore.config.studies import find_study, title_for
-from fedcore.data import DATASETS, OWN
+from fedcore.data import DATASETS, USER_DATASETS
 from fedcore.methods import METHODS
 from fedcore.nets import net
 
@@ -18,8 +18,8 @@ from fedcore.nets import net
     ("words", "studies"),
     [
         ([], ["code"]),
-        (["data.name=table"], ["mine"]),
-        (["data.name=image_folder", "method=fedavg"], ["mine"]),
+        (["data.name=table"], ["my_data"]),
+        (["data.name=image_folder", "method=fedavg"], ["my_data"]),
         (["data.name=mnist"], ["code"]),
         (["data.name=table", "study=dfl"], ["dfl"]),
         (["data.name=table", "run.studies=[dfl]"], None),
@@ -36,13 +36,13 @@ def test_params_yaml_may_name_ones_own_data(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text().replace("name: digits", "name: table"))
     (tmp_path / "studies").symlink_to(ROOT / "studies")
     monkeypatch.chdir(tmp_path)
-    assert ask([]).studies == ["mine"]
+    assert ask([]).studies == ["my_data"]
 
 
 def test_the_study_of_ones_own_data_has_every_method():
-    rows = find_study(PARAMS, "mine").methods
+    rows = find_study(PARAMS, "my_data").methods
     assert {str(row.get("method", label)) for label, row in rows.items()} == {*METHODS}
-    assert {*OWN} <= {*DATASETS}
+    assert {*USER_DATASETS} <= {*DATASETS}
 
 
 def test_the_study_of_ones_own_data_takes_net_and_devices_from_them(monkeypatch: pytest.MonkeyPatch):

@@ -55,15 +55,15 @@ def test_a_grid_is_every_combination_with_a_name_for_each(params: dict[str, Any]
 
 
 def test_a_row_wins_over_its_methods_section_and_training(params: dict[str, Any]):
-    params["training"] |= {"epochs": 7, "lr": 0.5, "init": "per_device"}
+    params["training"] |= {"epochs": 7, "lr": 0.5, "shared_init": False}
     params["lmf"]["reg"] = 0.25
     rows = {
         "lmf": {},
-        "sharp": {"method": "lmf", "reg": 0.125, "training": {"epochs": 2, "init": "common"}},
+        "sharp": {"method": "lmf", "reg": 0.125, "training": {"epochs": 2, "shared_init": True}},
         "fedavg_2": {"method": "fedavg", "rounds": 2},
     }
     plain, sharp, average = points(ask(params, rows))[0].methods
-    assert (plain.label, plain.name, plain.settings["reg"], plain.training["epochs"], plain.common) == (
+    assert (plain.label, plain.name, plain.settings["reg"], plain.training["epochs"], plain.shared_init) == (
         "lmf",
         "lmf",
         0.25,
@@ -71,7 +71,7 @@ def test_a_row_wins_over_its_methods_section_and_training(params: dict[str, Any]
         False,
     )
     assert (sharp.label, sharp.name, sharp.settings["reg"]) == ("sharp", "lmf", 0.125)
-    assert (sharp.training["epochs"], sharp.training["lr"], sharp.common) == (2, 0.5, True)
+    assert (sharp.training["epochs"], sharp.training["lr"], sharp.shared_init) == (2, 0.5, True)
     assert (average.name, average.settings["rounds"], average.settings["weights"]) == (
         "fedavg",
         2,
@@ -100,10 +100,10 @@ def test_a_study_sets_no_other_key_of_section_run(params: dict[str, Any]):
 
 
 def test_a_methods_own_section_may_change_its_training(params: dict[str, Any]):
-    params["lmf"]["training"] = {"epochs": 3, "init": "common"}
+    params["lmf"]["training"] = {"epochs": 3, "shared_init": True}
     lmf, code = points(ask(params, {"lmf": {}, "code_ot": {}}))[0].methods
-    assert (lmf.training["epochs"], lmf.common) == (3, True)
-    assert (code.training["epochs"], code.common) == (params["training"]["epochs"], False)
+    assert (lmf.training["epochs"], lmf.shared_init) == (3, True)
+    assert (code.training["epochs"], code.shared_init) == (params["training"]["epochs"], False)
     assert lmf.flat()["training.epochs"] == 3
     assert lmf.flat()["init"] == "common"
 

@@ -25,18 +25,18 @@ def test_everyone_gets_the_very_same_message():
 
 
 def test_common_initial_models_are_drawn_by_the_server_from_the_seed():
-    server, messages = initial_messages(federation().public, 3, common=True)
+    server, messages = initial_messages(federation().public, 3, shared_init=True)
     assert server == {}
     assert len({id(message) for message in messages.values()}) == 1
     torch.testing.assert_close(messages["b"].params, nets.init(NET, generator(3, "init")), rtol=0, atol=0)
-    other = initial_messages(federation().public, 4, common=True)[1]["b"].params
+    other = initial_messages(federation().public, 4, shared_init=True)[1]["b"].params
     assert not torch.equal(other["fc1.weight"], messages["b"].params["fc1.weight"])
 
 
 def test_devices_with_different_nets_get_one_model_per_net_drawn_alike():
     fed = federation("abcd")
     devices = {**fed.devices, **federation("bd", WIDE).devices}
-    _, messages = initial_messages(Federation(devices, fed.test, 3).public, 3, common=True)
+    _, messages = initial_messages(Federation(devices, fed.test, 3).public, 3, shared_init=True)
     assert messages["a"] is messages["c"]
     assert messages["b"] is messages["d"]
     for name, net in (("a", NET), ("b", WIDE)):
@@ -44,7 +44,7 @@ def test_devices_with_different_nets_get_one_model_per_net_drawn_alike():
 
 
 def test_nothing_is_sent_where_devices_initialise_themselves():
-    server, messages = initial_messages(federation().public, 3, common=False)
+    server, messages = initial_messages(federation().public, 3, shared_init=False)
     assert server == {}
     assert list(messages) == ["a", "b", "c"]
     assert all(message == Message() and message.nbytes == 0 for message in messages.values())

@@ -1,4 +1,4 @@
-"""Robust mixing against numpy, scipy and a brute force, and what no minority of devices can do."""
+"""Robust aggregation against numpy, scipy and a brute force, and what no minority of devices can do."""
 
 from itertools import combinations
 
@@ -95,7 +95,7 @@ def test_equal_models_stay_as_they_are_and_one_alone_keeps_its_bits(rule):
 @pytest.mark.parametrize("name", TAKERS)
 def test_the_mean_is_the_default(name):
     fields = settings_model(builder(name), CONTEXT).model_fields
-    assert fields["mixing"].default == "mean"
+    assert fields["aggregation"].default == "mean"
 
 
 @pytest.mark.slow
@@ -105,14 +105,14 @@ def test_a_method_mixes_by_the_rule_that_it_is_given(name):
     fed = federation("abcde")
     found = {}
     for rule in ("mean", "median"):
-        built = method(name, nets=NETS, training=SGD, common=True, rounds=2, mixing=rule)
+        built = method(name, nets=NETS, training=SGD, shared_init=True, rounds=2, aggregation=rule)
         found[rule] = last(built, fed).state.messages["a"].params
     assert bits(found["mean"]) != bits(found["median"])
 
 
 @pytest.mark.parametrize("sends", ["model", "change"])
 def test_fedavg_takes_the_median_of_models_or_of_changes(sends):
-    built = method("fedavg", nets=NETS, training=SGD, common=True, mixing="median", sends=sends)
+    built = method("fedavg", nets=NETS, training=SGD, shared_init=True, aggregation="median", sends=sends)
     values = {"a": 1.0, "b": 5.0, "c": 1e6}
     found = fused(built, {name: Update(constant(x), size=10) for name, x in values.items()})
     start = fused(built, {"a": Update(constant(0.0))}) if sends == "change" else constant(0.0)

@@ -19,18 +19,25 @@ from fedcore.methods.code.ranking import begin_ranking as begin_ranked
 from fedcore.types import InputError, Message, Method, Model, PairStage, Stage, StepId, Update, generator
 
 WIDE = nets.net("mlp", shape=(4,), classes=3, widths=[7])
-COMMON = partial(initial_messages, common=True)
+COMMON = partial(initial_messages, shared_init=True)
 PLANS = {"solver": "newton", "reg": 0.01, "tol": 1e-7, "max_iterations": 100, "p": 1}
 
 
-def fedavg(rounds=1, fraction=1.0, common=True, training=SGD):
+def fedavg(rounds=1, fraction=1.0, shared_init=True, training=SGD):
     memory = {"rounds": rounds, "fraction": fraction, "weights": "size"}
-    return build("fedavg", nets=NETS, training=training, common=common, **memory)
+    return build("fedavg", nets=NETS, training=training, shared_init=shared_init, **memory)
 
 
-def code_ot(shots):
+def code_ot(rounds):
     return build(
-        "code_ot", nets=NETS, training=SGD, common=False, shots=shots, order="ascending", exam="validation", **PLANS
+        "code_ot",
+        nets=NETS,
+        training=SGD,
+        shared_init=False,
+        rounds=rounds,
+        order="ascending",
+        rank_by="validation",
+        **PLANS,
     )
 
 
@@ -65,11 +72,11 @@ COUNTING = plays((Stage(tally, gather, 3, 0.5), Stage(tally, gather, 2)))
 # The loop and its turns
 
 
-@pytest.mark.parametrize("common", [True, False])
-def test_the_loop_is_two_nested_loops(common):
+@pytest.mark.parametrize("shared_init", [True, False])
+def test_the_loop_is_two_nested_loops(shared_init):
     fed = federation()
-    sent = nets.init(NET, generator(5, "init")) if common else {}
-    played = list(run(fedavg(rounds=3, common=common), fed, 5, Inline()))
+    sent = nets.init(NET, generator(5, "init")) if shared_init else {}
+    played = list(run(fedavg(rounds=3, shared_init=shared_init), fed, 5, Inline()))
     assert len(played) == 3
     for number, one in enumerate(played):
         models, sizes = [], []
@@ -111,7 +118,7 @@ def test_evaluation_every_so_many_rounds_of_a_stage_and_at_the_end(every, evalua
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "method", [fedavg(4, 0.5, common=False), COUNTING, code_ot(3)], ids=["sampled", "own", "shots"]
+    "method", [fedavg(4, 0.5, shared_init=False), COUNTING, code_ot(3)], ids=["sampled", "own", "shots"]
 )
 def test_any_state_goes_on_to_the_same_bits(method):
     fed = federation("abcd")
@@ -162,8 +169,8 @@ def test_samples_depend_on_seed_stage_and_round_alone_and_favour_nobody():
 
 def test_a_new_device_changes_nobody_elses_draws():
     for few, many in (("bc", "abc"), ("abc", "abcd")):
-        alone = last(build("local_only", nets=NETS, training=SGD, common=False), federation(few), 3)
-        together = last(build("local_only", nets=NETS, training=SGD, common=False), federation(many), 3)
+        alone = last(build("local_only", nets=NETS, training=SGD, shared_init=False), federation(few), 3)
+        together = last(build("local_only", nets=NETS, training=SGD, shared_init=False), federation(many), 3)
         for name in few:
             assert bits(alone.state.memories[name]) == bits(together.state.memories[name])
             assert alone.scores[name] == together.scores[name]
@@ -244,14 +251,14 @@ def test_the_first_model_the_updates_and_the_final_delivery_are_counted():
 
 
 def test_devices_that_initialise_themselves_are_sent_nothing_at_first():
-    assert traffic(fedavg(1, common=False)) == [(each(256), each(256))]
-    assert traffic(fedavg(2, common=False)) == [(each(256), each(0)), (each(256), each(512))]
+    assert traffic(fedavg(1, shared_init=False)) == [(each(256), each(256))]
+    assert traffic(fedavg(2, shared_init=False)) == [(each(256), each(0)), (each(256), each(512))]
     assert traffic(code_ot(2)) == [(each(256), each(0)), (each(256), each(512))]
 
 
-@pytest.mark.parametrize(("common", "first"), [(True, 256), (False, 0)])
-def test_who_stays_alone_sends_nothing_and_is_delivered_nothing(common, first):
-    assert traffic(build("local_only", nets=NETS, training=SGD, common=common)) == [(each(0), each(first))]
+@pytest.mark.parametrize(("shared_init", "first"), [(True, 256), (False, 0)])
+def test_who_stays_alone_sends_nothing_and_is_delivered_nothing(shared_init, first):
+    assert traffic(build("local_only", nets=NETS, training=SGD, shared_init=shared_init)) == [(each(0), each(first))]
 
 
 def test_in_sampled_rounds_only_those_who_take_part_send_and_receive():
@@ -408,7 +415,7 @@ def test_devices_with_the_same_model_share_one_evaluation():
 
 def test_a_turn_that_is_scored_is_not_scored_again():
     fed = federation()
-    method = build("local_only", nets=NETS, training=SGD, common=True)
+    method = build("local_only", nets=NETS, training=SGD, shared_init=True)
     played, execute = last(method, fed), Recorder()
     assert finish(method, fed, execute, played).scores is played.scores
     assert not execute.steps
@@ -417,7 +424,7 @@ def test_a_turn_that_is_scored_is_not_scored_again():
 
 def test_devices_with_models_of_their_own_are_each_evaluated():
     fed = federation()
-    one, evaluated = evaluations(build("local_only", nets=NETS, training=SGD, common=True), fed)
+    one, evaluated = evaluations(build("local_only", nets=NETS, training=SGD, shared_init=True), fed)
     assert evaluated == ["a", "b", "c"]
     for name, device in fed.devices.items():
         deployed = Model((one.state.memories[name],))
@@ -499,9 +506,9 @@ def test_a_pairs_update_that_cannot_be_used_is_refused_with_both_names():
 
 
 def test_an_exam_set_stays_with_the_server_and_is_no_traffic():
-    begin = partial(begin_ranked, common=False, exam="test")
+    begin = partial(begin_ranked, shared_init=False, rank_by="test")
     one = last(plays((Stage(tally, quiet),), begin, fixed), federation())
-    assert one.state.server["exam/x"].nbytes > 0
+    assert one.state.server["test/x"].nbytes > 0
     assert one.down == each(0)
 
 

@@ -22,7 +22,7 @@ START = nets.init(NET, generator(0, "init"))
 
 
 def fedavg(rounds=1, **settings):
-    return method("fedavg", nets=NETS, training=SGD, common=True, rounds=rounds, **settings)
+    return method("fedavg", nets=NETS, training=SGD, shared_init=True, rounds=rounds, **settings)
 
 
 def under(threats, names="abcde"):
@@ -222,7 +222,7 @@ def test_the_same_bits_from_any_state_and_conduct_is_told_by_name():
 @pytest.mark.slow
 def test_the_same_bits_in_worker_processes():
     fed = under(Threats(hostile=0.4, attack="noise", drop=0.3, deadline=2.0, bound=3.0))
-    built = method("fedavg", nets=NETS, training=ADAM, common=True, rounds=3)
+    built = method("fedavg", nets=NETS, training=ADAM, shared_init=True, rounds=3)
     here, there = ([bits(one) for one in run(built, fed, 1, execute)] for execute in (Inline(), workers(2)))
     assert here == there
 
@@ -230,7 +230,7 @@ def test_the_same_bits_in_worker_processes():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["code_ot", "dfl", "fd", "scaffold", "fedgen", "ditto", "fedper"])
 def test_other_methods_bear_flips_dropouts_and_late_devices(name):
-    built = method(name, nets=NETS, training=SGD, common=name not in ("code_ot", "fd"))
+    built = method(name, nets=NETS, training=SGD, shared_init=name not in ("code_ot", "fd"))
     fed = under(Threats(hostile=0.2, strength=1.0, drop=0.2, deadline=2.0))
     turns = list(run(built, fed, 0, Inline()))
     assert conduct(turns).keys() == fed.devices.keys()
@@ -238,6 +238,6 @@ def test_other_methods_bear_flips_dropouts_and_late_devices(name):
 
 
 def test_a_method_with_steps_of_pairs_is_refused_before_it_begins():
-    built = method("st_lf", nets=NETS, training=SGD, common=True)
+    built = method("st_lf", nets=NETS, training=SGD, shared_init=True)
     with pytest.raises(InputError, match=r"^federation\.hostile, drop, deadline and bound: must not be set"):
         last(built, under(Threats(hostile=0.2)))

@@ -39,8 +39,8 @@ def test_the_losses_computed_by_hand():
     torch.testing.assert_close(entropies(logits), torch.tensor(entropy))
     expected = {
         "ce": sum(plain) / 2,
-        "table3": (sum(twice) + sum(entropy) / log(2)) / 2,
-        "printed": (sum(twice) + sum(map(exp, entropy))) / 2,
+        "fedasa_table3": (sum(twice) + sum(entropy) / log(2)) / 2,
+        "fedasa_eq12": (sum(twice) + sum(map(exp, entropy))) / 2,
         "softmax_twice": sum(twice) / 2,
     }
     assert {name: loss(logits, y).item() for name, loss in LOSSES.items()} == pytest.approx(expected, rel=1e-6)
@@ -58,7 +58,7 @@ def test_table_iii_is_met_to_its_two_digits(example):
     soft, truth, cross, total = EXAMPLES[example]
     logits, y = torch.tensor([soft]).clamp(min=1e-30).log(), torch.tensor([truth])
     assert round(cross_entropy(logits.softmax(1), y).item(), 2) == cross
-    assert round(LOSSES["table3"](logits, y).item(), 2) == total
+    assert round(LOSSES["fedasa_table3"](logits, y).item(), 2) == total
 
 
 @pytest.mark.slow
@@ -89,7 +89,7 @@ def test_one_reading_of_table_iii_meets_both_examples(example):
 def test_the_printed_loss_cannot_be_sure():
     """After softmax twice the right one of ten classes has e / (e + 9) at most."""
     sure = torch.tensor([[100.0] + 9 * [0.0]])
-    assert LOSSES["printed"](sure, torch.tensor([0])).item() == pytest.approx(1 - log(e / (e + 9)))
+    assert LOSSES["fedasa_eq12"](sure, torch.tensor([0])).item() == pytest.approx(1 - log(e / (e + 9)))
     assert LOSSES["ce"](sure, torch.tensor([0])).item() == pytest.approx(0, abs=1e-6)
 
 
@@ -107,7 +107,7 @@ def test_gradients_are_autograds(loss):
 @pytest.mark.slow
 @pytest.mark.parametrize("training", [ADAM, MOMENTUM], ids=["adam", "momentum"])
 def test_kept_moments_are_one_optimiser_through_all_rounds(training):
-    kept, module = replace(training, moments="kept"), NET.build()
+    kept, module = replace(training, optimiser_state="keep"), NET.build()
     module.load_state_dict(model())
     optimiser = (
         torch.optim.Adam(module.parameters(), kept.lr)
@@ -139,7 +139,7 @@ def test_fresh_moments_are_not_remembered_nor_read():
     assert memory == mine
     _, without = train({}, Message(model()), A, StepId(1, 0, 0, "a"), training=ADAM)
     assert bits(update.params) == bits(without.params)
-    _, first = train({}, Message(model()), A, StepId(1, 0, 0, "a"), training=replace(ADAM, moments="kept"))
+    _, first = train({}, Message(model()), A, StepId(1, 0, 0, "a"), training=replace(ADAM, optimiser_state="keep"))
     assert bits(first.params) == bits(without.params)
 
 

@@ -28,7 +28,7 @@ from fedcore.types import Data, Device, Federation, Method, Splits
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.5, weight_decay=0.0, schedule="constant", batch=8, epochs=1)
 NET = net("mlp", shape=(5,), classes=3, widths=[6, 4])
 NETS = dict.fromkeys("abcd", NET)
-EXAM = {"exam": "validation", "solver": "newton", "reg": 0.05, "tol": 1e-7, "max_iterations": 1000, "p": 1}
+EXAM = {"rank_by": "validation", "solver": "newton", "reg": 0.05, "tol": 1e-7, "max_iterations": 1000, "p": 1}
 
 
 def federation() -> Federation:
@@ -53,25 +53,29 @@ def stored(fed: Federation, store: Store) -> Federation:
     return Federation(devices, store.put(fed.test), fed.classes)
 
 
-def fedavg(rounds: int, fraction: float = 1.0, common: bool = True) -> Method:
-    return method("fedavg", nets=NETS, training=SGD, common=common, rounds=rounds, fraction=fraction, weights="size")
+def fedavg(rounds: int, fraction: float = 1.0, shared_init: bool = True) -> Method:
+    return method(
+        "fedavg", nets=NETS, training=SGD, shared_init=shared_init, rounds=rounds, fraction=fraction, weights="size"
+    )
 
 
-def code(shots: int) -> Method:
-    return method("code_ot", nets=NETS, training=SGD, common=False, shots=shots, order="ascending", **EXAM)
+def code(rounds: int) -> Method:
+    return method("code_ot", nets=NETS, training=SGD, shared_init=False, rounds=rounds, order="ascending", **EXAM)
 
 
 def scaffold(rounds: int) -> Method:
-    return method("scaffold", nets=NETS, training=replace(SGD, momentum=0.0), common=True, rounds=rounds, fraction=0.5)
+    return method(
+        "scaffold", nets=NETS, training=replace(SGD, momentum=0.0), shared_init=True, rounds=rounds, fraction=0.5
+    )
 
 
 METHODS = {
     "one round": fedavg(1),
     "many rounds": fedavg(5),
-    "some devices per round": fedavg(5, fraction=0.5, common=False),
+    "some devices per round": fedavg(5, fraction=0.5, shared_init=False),
     "one shot": code(1),
     "few shots": code(3),
-    "nothing sent": method("local_only", nets=NETS, training=SGD, common=False),
+    "nothing sent": method("local_only", nets=NETS, training=SGD, shared_init=False),
 }
 
 

@@ -40,7 +40,7 @@ TABLES = {
 
 METHODS: dict[str, dict[str, Any]] = {
     "local_only": {},
-    "fedavg_3": {"method": "fedavg", "rounds": 3, "training": {"epochs": 1, "init": "common"}},
+    "fedavg_3": {"method": "fedavg", "rounds": 3, "training": {"epochs": 1, "shared_init": True}},
     "lmf": {},
     "code_ot": {},
     "best_local": {},

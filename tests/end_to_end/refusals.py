@@ -135,8 +135,12 @@ CASES: dict[str, Case] = {
     "params.yaml without a section": federate("", "federation", "missing", change=lambda p: p.pop("federation")),
     "params.yaml without a key": federate("", "net.name = None", "mlp", change=lambda p: p["net"].pop("name")),
     "a key that stands twice": federate("", "params.yaml", "size", **{"params.yaml": b"run: {size: a, size: b}\n"}),
-    "a study in a file that is not YAML": federate("", "mine.yaml", "YAML", **{"studies/mine.yaml": b"mine: [\n"}),
-    "a study that stands twice": federate("", "mine.yaml", "code is also in", **{"studies/mine.yaml": b"code: {}\n"}),
+    "a study in a file that is not YAML": federate(
+        "", "my_data.yaml", "YAML", **{"studies/my_data.yaml": b"mine: [\n"}
+    ),
+    "a study that stands twice": federate(
+        "", "my_data.yaml", "code is also in", **{"studies/my_data.yaml": b"code: {}\n"}
+    ),
     "a claim of no study": federate("", "'cod'", "mean code?", **{"claims/mine.yaml": b"cod: []\n"}),
     "a key of claims that is not known": federate(
         "", "claims: code.vaild: no such key (allowed: valid, claims)", **{"claims/mine.yaml": b"code: {vaild: []}\n"}

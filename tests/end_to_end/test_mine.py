@@ -69,7 +69,7 @@ def test_the_summary_and_the_page_are_about_six_devices(mine: Mine):
 
 
 def found(mine: Mine) -> Schema:
-    written = json.loads((results(mine) / "mine-0" / "schema.json").read_text())
+    written = json.loads((results(mine) / "my_data-0" / "schema.json").read_text())
     assert list(written) == ["base"]
     return from_json(json.dumps(written["base"]))
 
@@ -77,7 +77,7 @@ def found(mine: Mine) -> Schema:
 def predicted(mine: Mine, label: str, device: str, rows: pd.DataFrame) -> Tensor:
     """Return class numbers by a device's stored model, from the frame and the schema alone."""
     schema = found(mine)
-    models = json.loads((results(mine) / "mine-0" / "models.json").read_text())[f"base: {label}"]
+    models = json.loads((results(mine) / "my_data-0" / "models.json").read_text())[f"base: {label}"]
     model = Store(mine.project.folder / ".fedcore" / "blobs").get(Ref(models[device], 0))
     (leaves,) = model.members
     module = nets.net("mlp", shape=schema.shape, classes=len(schema.classes), widths=[16, 8]).build()
@@ -88,13 +88,13 @@ def predicted(mine: Mine, label: str, device: str, rows: pd.DataFrame) -> Tensor
 
 @cache
 def parts(folder: Path) -> pd.DataFrame:
-    return pd.read_parquet(folder / "partition" / "mine" / "base" / "seed-0" / "index.parquet")
+    return pd.read_parquet(folder / "partition" / "my_data" / "base" / "seed-0" / "index.parquet")
 
 
 @pytest.mark.parametrize("label", LABELS)
 def test_a_schema_and_a_model_predict_the_test_rows_as_they_were_scored(mine: Mine, label: str):
     """From the CSV file alone, exactly: on each device's own test rows and on the shared ones."""
-    rows, table = pd.read_csv(mine.csv), pd.read_parquet(results(mine) / "mine-0" / "table.parquet")
+    rows, table = pd.read_csv(mine.csv), pd.read_parquet(results(mine) / "my_data-0" / "table.parquet")
     index, classes = parts(results(mine)), np.array(found(mine).classes)
     last = (
         table[(table["method"] == label) & (table["metric"] == "accuracy")].groupby(["device", "split"])["value"].last()
@@ -117,7 +117,7 @@ def test_the_champion_predicts_the_test_rows_exactly_as_it_was_scored(mine: Mine
     (label,) = re.findall(r"fedcore-machines-fault version \d+ \((\w+), seed 0\)", mine.promoted.out)
     assert "promoted; it is the first champion: models:/fedcore-machines-fault@champion" in mine.promoted.out
     assert len(mine.labels) == len(mine.new)
-    table = pd.read_parquet(results(mine) / "mine-0" / "table.parquet")
+    table = pd.read_parquet(results(mine) / "my_data-0" / "table.parquet")
     last = table[(table["method"] == label) & (table["metric"] == "accuracy") & (table["split"] == "test")]
     scored = last.groupby("device")["value"].last()
     classes = np.array(found(mine).classes)

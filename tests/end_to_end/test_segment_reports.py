@@ -21,7 +21,7 @@ from fedcore.pipeline.run.chunks import play_stretch, stored_parts
 def test_a_segments_reports_are_those_of_the_loop_in_one_blob(tmp_path: Path):
     fed, store = federation(), Store(tmp_path)
     built = method(
-        "dfl", nets=NETS, training=SGD, common=True, rounds=3, fraction=1.0, ratio="dynamic", threshold=0.5,
+        "dfl", nets=NETS, training=SGD, shared_init=True, rounds=3, fraction=1.0, ratio="dynamic", threshold=0.5,
         temperature=1.0, weighting="counts",
     )  # fmt: skip
     execute = InMemory(store, Inline(), lambda count: None, None)  # type: ignore[arg-type]

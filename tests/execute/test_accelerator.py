@@ -71,11 +71,11 @@ def test_a_method_is_the_same_on_it(name: str):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "training", [SGD, ADAM, replace(SGD, momentum=0.5, moments="kept"), replace(ADAM, moments="kept")]
+    "training", [SGD, ADAM, replace(SGD, momentum=0.5, optimiser_state="keep"), replace(ADAM, optimiser_state="keep")]
 )
 @pytest.mark.parametrize("loss", LOSSES)
 def test_every_loss_and_optimiser_is_the_same_on_it(training: Any, loss: str):
-    given = {"nets": NETS, "training": replace(training, loss=loss), "common": True, "rounds": 2, "fraction": 1.0}
+    given = {"nets": NETS, "training": replace(training, loss=loss), "shared_init": True, "rounds": 2, "fraction": 1.0}
     built = method("fedavg", **given, weights="size", sends="model")
     plain, moved_ = (list(run(built, FED, 1, each, every=AT_THE_END)) for each in (Inline(), OnIt()))
     assert [bits(one) for one in plain] == [bits(one) for one in moved_]

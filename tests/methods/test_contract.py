@@ -169,7 +169,7 @@ def test_other_names_in_the_same_order_change_nothing_else(row):
     """With one start for all and all examples in one batch nothing else is drawn by name, once `DRAWN` is off."""
     row = replace(row, settings=row.settings | DRAWN.get(row.name, {}))
     whole = {"batch": 1000, "epochs": 5, "optimiser": "sgd", "lr": 0.3}
-    built = replace(row, common=True, training=row.training | whole).build(NETS)
+    built = replace(row, shared_init=True, training=row.training | whole).build(NETS)
     other = replace(FED, devices={renamed(k): replace(v, name=renamed(k)) for k, v in FED.devices.items()})
     plain, its_own = (run(built, fed, 3, Inline(), every=AT_THE_END) for fed in (FED, other))
     for one, two in zip(plain, its_own, strict=True):
@@ -235,16 +235,18 @@ def test_one_training_serves_every_one_shot_method():
         if getattr(stage.local, "func", None) is train
     }
     rounds = {"label_smoothing", "dfl_diagonal"}
-    voting = {"ensemble", "stack", "gaussian_distillation", "recommended"}
+    voting = {"ensemble", "stack", "gaussian_distillation", "personal_distillation"}
     assert set(keys) >= {"lmf", "code_ot", "local_only", "fedavg", *voting, *CONTROLS - UNTRAINED - rounds}
     assert len(set(keys.values())) == 1
-    longer = method("local_only", nets=NETS, training=Training(**{**vars(SGD), "epochs": 9}), common=False).stages[0]
+    longer = method("local_only", nets=NETS, training=Training(**{**vars(SGD), "epochs": 9}), shared_init=False).stages[
+        0
+    ]
     assert key(longer.local, {}, FED.devices["a"]) not in keys.values()
 
 
 def test_names_and_settings_that_are_not_known_are_refused():
     with pytest.raises(InputError, match=r"^method = 'fedavgg': allowed: .*; did you mean fedavg\?$"):
-        method("fedavgg", nets=NETS, training=SGD, common=True)
+        method("fedavgg", nets=NETS, training=SGD, shared_init=True)
     for name in METHODS:
         with pytest.raises(TypeError, match="wrong"):
-            method(name, nets=NETS, training=SGD, common=True, **ROWS[name].settings, wrong=1)
+            method(name, nets=NETS, training=SGD, shared_init=True, **ROWS[name].settings, wrong=1)

@@ -24,7 +24,7 @@ from fedcore.types import InputError
 def preview(tolerant: bool = False, **changes: Any) -> str:
     """Return the preview of study mine with settings of data; one of federation has the prefix federation__."""
     named = {key.replace("__", ".") if "__" in key else f"data.{key}": value for key, value in changes.items()}
-    (setting,) = grid_points(copied(), "mine", "small", named)
+    (setting,) = grid_points(copied(), "my_data", "small", named)
     out = io.StringIO()
     print_preview(setting, 0, tolerant, Console(file=out, width=100))
     return out.getvalue()
@@ -52,8 +52,8 @@ def plants(tmp_path: Path) -> Path:
 def test_a_run_gets_what_the_preview_has_read_and_divided(plants: Path):
     words = {"data.name": "table", "data.path": str(plants), "data.label": "fault", "data.device": "site"}
     words |= {"data.missing": "median", "federation.partition": "by_device"}
-    settings = [*grid_points(copied(), "mine", "small", words)]
-    shown = show_own([job("mine", settings, 5)])
+    settings = [*grid_points(copied(), "my_data", "small", words)]
+    shown = show_own([job("my_data", settings, 5)])
     assert [*shown.datasets] == [settings[0].source]
     assert [*shown.partitions] == [(settings[0].source, settings[0].division, 5)]
     (dataset,), (divided,) = shown.datasets.values(), shown.partitions.values()
@@ -62,7 +62,7 @@ def test_a_run_gets_what_the_preview_has_read_and_divided(plants: Path):
     assert np.array_equal(divided.indices, again.indices)
     assert np.array_equal(divided.sizes, again.sizes)
     assert divided.names == again.names
-    other = grid_points(copied(), "mine", "small", {**words, "federation.shared_test": 0.3})
+    other = grid_points(copied(), "my_data", "small", {**words, "federation.shared_test": 0.3})
     assert next(iter(other)).division != settings[0].division
 
 

@@ -86,7 +86,7 @@ def test_a_tie_wider_than_what_matters_is_no_equality():
     assert "as good" not in str(found)
     assert "more seeds or more test data" in str(found).lower()
     # The spread decides, not the mean: where differences of 10 points do not matter, the two are the same.
-    assert answer(table(wide), CONTROLS, matters=0.1).advice.action is Action.SAME
+    assert answer(table(wide), CONTROLS, min_effect=0.1).advice.action is Action.SAME
 
 
 def test_training_alone_is_recommended_where_combining_cannot_gain():
@@ -194,33 +194,33 @@ FRACTIONS = st.floats(0, 1)
 
 
 @given(st.floats(-1, 1), FRACTIONS, st.floats(0.001, 0.5))
-def test_the_decision_is_the_rule(mean: float, spread: float, matters: float):
+def test_the_decision_is_the_rule(mean: float, spread: float, min_effect: float):
     """Each word has its condition, on an interval around the gain."""
-    found = decide(Gain(mean, spread, mean, 3), matters)
+    found = decide(Gain(mean, spread, mean, 3), min_effect)
     low, high = mean - spread, mean + spread
     slack = 1e-9
     if found is Action.USE:
         assert low > -slack
-        assert mean >= matters - slack
+        assert mean >= min_effect - slack
     elif found is Action.SAME:
-        assert -matters - slack <= low
-        assert high <= matters + slack
+        assert -min_effect - slack <= low
+        assert high <= min_effect + slack
     elif found is Action.ALONE:
-        assert high < matters + slack
+        assert high < min_effect + slack
     else:
-        assert high >= matters - slack
-        assert low <= slack or mean <= matters + slack
+        assert high >= min_effect - slack
+        assert low <= slack or mean <= min_effect + slack
 
 
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(FRACTIONS, FRACTIONS), min_size=2, max_size=4), st.floats(0.001, 0.5))
-def test_as_good_is_never_said_where_the_spread_is_wider(pairs: list[tuple[float, float]], matters: float):
+def test_as_good_is_never_said_where_the_spread_is_wider(pairs: list[tuple[float, float]], min_effect: float):
     made = {"local_only": [[0.0]] * len(pairs), "a": [[a] for a, _ in pairs], "b": [[b] for _, b in pairs]}
-    found = answer(table(made), CONTROLS, matters).advice
+    found = answer(table(made), CONTROLS, min_effect).advice
     for name in found.equal:
         differences = pd.Series([one[0] - of[0] for one, of in zip(made[name], made[str(found.method)], strict=True)])
-        assert abs(differences.mean()) + differences.std() <= matters + 1e-9
+        assert abs(differences.mean()) + differences.std() <= min_effect + 1e-9
 
 
 # budgets, and single devices

@@ -79,7 +79,10 @@ def review(devices, scores):
 
 
 MEDIAN = Method(
-    partial(initial_messages, common=True), (Stage(partial(train, training=SGD), median, 3),), received_model, review
+    partial(initial_messages, shared_init=True),
+    (Stage(partial(train, training=SGD), median, 3),),
+    received_model,
+    review,
 )
 
 
@@ -111,7 +114,7 @@ def test_a_method_that_reports_nothing_has_empty_reports():
         return server, {}
 
     built = Method(
-        partial(initial_messages, common=True), (Stage(partial(train, training=SGD), silent),), received_model
+        partial(initial_messages, shared_init=True), (Stage(partial(train, training=SGD), silent),), received_model
     )
     (one,) = run(built, federation("ab", NET), 0, Inline())
     assert one.report == Report()

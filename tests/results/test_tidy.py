@@ -26,7 +26,7 @@ FEDASA = {
 
 def table(name: str, **settings: Any) -> pd.DataFrame:
     fed = federation("ab", WHOLE, (1, 512))
-    made = method(name, nets=fed.public.nets, training=ADAM, common=True, **settings)
+    made = method(name, nets=fed.public.nets, training=ADAM, shared_init=True, **settings)
     played = list(run(made, fed, 0, Inline()))
     told = [one.report for one in played]
     return tidy.rows(tidy.Row("s", "d", "base", name, 0), played, told, reports.devices(told))
@@ -71,7 +71,9 @@ def test_so_do_the_others_and_nothing_is_said_of_their_alignment(name: str, sett
 
 def test_bytes_are_listed_of_the_devices_that_took_part():
     fed = plainly("abcdefgh")
-    made = method("fedavg", nets=fed.public.nets, training=ADAM, common=True, rounds=3, fraction=0.25, weights="size")
+    made = method(
+        "fedavg", nets=fed.public.nets, training=ADAM, shared_init=True, rounds=3, fraction=0.25, weights="size"
+    )
     played = list(run(made, fed, 0, Inline(), every=3))
     rows = tidy.rows(tidy.Row("s", "d", "base", "fedavg", 0), played, [one.report for one in played], {})
     traffic = rows[rows["split"] == "traffic"]
@@ -102,7 +104,7 @@ def test_over_devices_and_groups():
 def test_the_servers_counts_of_evaluated_rounds_are_in_every_devices_rows():
     fed = plainly()
     made = method(
-        "dfl", nets=fed.public.nets, training=ADAM, common=True, rounds=5, fraction=1.0, ratio="dynamic", threshold=0.5,
+        "dfl", nets=fed.public.nets, training=ADAM, shared_init=True, rounds=5, fraction=1.0, ratio="dynamic", threshold=0.5,
         temperature=1.0, weighting="counts",
     )  # fmt: skip
     played = list(run(made, fed, 0, Inline(), every=2))

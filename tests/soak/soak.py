@@ -35,7 +35,7 @@ from project import Project, Said, digests, small
 FAMILIES = {
     "averages": ["methods=[local_only,fedavg_3]"],
     "one shot": ["methods=[code_ot,lmf,ensemble]"],
-    "soft targets": ["methods=[dfl,fd]", "methods.rounds=3", "training.init=common"],
+    "soft targets": ["methods=[dfl,fd]", "methods.rounds=3", "training.shared_init=true"],
     "hostile": ["methods=[fedavg_3]", "federation.hostile=0.5", "federation.attack=noise", "federation.drop=0.2"],
     "shared cells": [
         "study=fedasa", "methods=[fedasa,fedper]", "methods.rounds=2", "data.train=4", "fedasa.steps=10",

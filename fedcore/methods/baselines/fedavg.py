@@ -18,7 +18,7 @@ from fedcore.core.messages import (
     begin_with_memory,
     initial_messages,
     received_model,
-    require_common_start,
+    require_shared_init,
     to_everyone,
     to_memory,
 )
@@ -50,7 +50,6 @@ def fedavg(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
     rounds: Count = 1,
     fraction: Fraction = 1.0,
     weights: Weights = "size",
@@ -75,7 +74,11 @@ def fedavg(
     """
     require_equal(nets)
     if sums == "masked":
-        required = {"fraction": (fraction, 1.0), "sends": (sends, "model"), "mixing": (aggregator.mixing, "mean")}
+        required = {
+            "fraction": (fraction, 1.0),
+            "sends": (sends, "model"),
+            "aggregation": (aggregator.aggregation, "mean"),
+        }
         for key, (value, needed) in required.items():
             if value != needed:
                 raise InputError(
@@ -84,22 +87,22 @@ def fedavg(
         hide = partial(mask_model, partners=tuple(sorted(nets)), weights=weights)
         combine = partial(average_masked, net=next(iter(nets.values())), weights=weights)
         stage = Stage(partial(train, training=training), combine, rounds, attach=hide)
-        return Method(partial(initial_messages, common=common), (stage,), received_model)
+        return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), received_model)
     if sends == "model":
-        combine = partial(average_updates, weights=weights, mixing=aggregator)
+        combine = partial(average_updates, weights=weights, aggregator=aggregator)
         stage = Stage(partial(train, training=training), combine, rounds, fraction)
-        return Method(partial(initial_messages, common=common), (stage,), received_model)
-    require_common_start("fedavg.sends = change", common)
-    combine = partial(follow, weights=weights, mixing=aggregator)
+        return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), received_model)
+    require_shared_init("fedavg.sends = change", training.shared_init)
+    combine = partial(follow, weights=weights, aggregator=aggregator)
     stage = Stage(partial(train_change, training=training), combine, rounds, fraction, sends=sends)
     return Method(begin_with_memory, (stage,), received_model)
 
 
 def average_updates(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, weights: Weights, mixing: Aggregator
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, weights: Weights, aggregator: Aggregator
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send every device the weighted mean of the updates, or what stands in its place."""
-    model = mixing([update.params for update in updates.values()], shares(updates, weights))
+    model = aggregator([update.params for update in updates.values()], shares(updates, weights))
     return server, to_everyone(round_info.names, Message(model))
 
 
@@ -140,10 +143,10 @@ def train_change(
 
 @step_word("average")
 def follow(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, weights: Weights, mixing: Aggregator
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, weights: Weights, aggregator: Aggregator
 ) -> tuple[Params, Mapping[str, Message]]:
     """Move the model by the weighted mean of the changes."""
-    model = apply_changes(server, [update.params for update in updates.values()], shares(updates, weights), mixing)
+    model = apply_changes(server, [update.params for update in updates.values()], shares(updates, weights), aggregator)
     return to_memory(model), to_everyone(round_info.names, Message(model))
 
 

@@ -10,9 +10,13 @@ from fedcore.core.training import Training, train
 from fedcore.types import Message, Method, Model, Net, Params, Stage
 
 
-def local_only(*, nets: Mapping[str, Net], training: Training, common: bool) -> Method:
+def local_only(*, nets: Mapping[str, Net], training: Training) -> Method:
     """Train once on each device and send nothing."""
-    return Method(partial(initial_messages, common=common), (Stage(partial(train, training=training), None),), keep)
+    return Method(
+        partial(initial_messages, shared_init=training.shared_init),
+        (Stage(partial(train, training=training), None),),
+        keep,
+    )
 
 
 def keep(memory: Params, message: Message) -> Model:

@@ -32,7 +32,7 @@ def majority(*, nets: Mapping[str, Net]) -> Method:
     """Build the control. Raises InputError for a net whose last parameter is not a bias."""
     for net in nets.values():
         output_bias(net)
-    begin = partial(initial_messages, common=False)
+    begin = partial(initial_messages, shared_init=False)
     return Method(begin, (Stage(count_labels, partial(guess, nets=nets)),), received_model)
 
 

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 from fedcore.core.messages import received_model
 from fedcore.core.training import Training
 from fedcore.methods.code.fusion import code
-from fedcore.methods.code.ranking import Exam, begin_ranking, rank_ascending, train_for_exam
+from fedcore.methods.code.ranking import RankBy, begin_ranking, rank_ascending, train_to_rank
 from fedcore.methods.code.report import FIGURES, report_plans
 from fedcore.methods.code.transport import Transport
 from fedcore.methods.code.widths import common_axes, fit_widths
@@ -26,18 +26,17 @@ def code_ot(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
-    shots: Count = 1,
+    rounds: Count = 1,
     order: Order = "ascending",
-    exam: Exam = "classes",
+    rank_by: RankBy = "classes",
     transport: Transport,
 ) -> Method:
     """Build CODE. Devices' nets may differ in widths.
 
     Args:
-        shots: communication rounds, from 1. After the first, devices train on from the fused model (Fig. 10).
+        rounds: communication rounds, from 1. After the first, devices train on from the fused model (Fig. 10).
         order: the order of accuracy in which models are folded; the last one counts half. "ascending" is Algorithm 1's.
-        exam: what models are ranked by: "classes", the accuracies on each class that devices report; "validation", on
+        rank_by: what models are ranked by: "classes", the accuracies on each class that devices report; "validation", on
             their own validation examples; or "test", on the server's test set, as in the paper.
         transport: how units are matched.
 
@@ -46,10 +45,13 @@ def code_ot(
     """
     combine = partial(fuse, nets=nets, axes=common_axes(nets), order=order, transport=transport)
     # The first shot is a stage of its own: its training is the one that every one-shot method shares.
-    first = train_for_exam(training, combine, exam)
-    stages = (first, replace(first, rounds=shots - 1))
+    first = train_to_rank(training, combine, rank_by)
+    stages = (first, replace(first, rounds=rounds - 1))
     return Method(
-        partial(begin_ranking, common=common, exam=exam), stages[: 1 + (shots > 1)], received_model, figures=FIGURES
+        partial(begin_ranking, shared_init=training.shared_init, rank_by=rank_by),
+        stages[: 1 + (rounds > 1)],
+        received_model,
+        figures=FIGURES,
     )
 
 

@@ -18,7 +18,7 @@ from fedcore.builders import control
 from fedcore.core.messages import received_model, to_everyone
 from fedcore.core.training import Training
 from fedcore.methods.code.fusion import fold_without_alignment
-from fedcore.methods.code.ranking import Exam, begin_ranking, rank_ascending, train_for_exam
+from fedcore.methods.code.ranking import RankBy, begin_ranking, rank_ascending, train_to_rank
 from fedcore.nets import require_equal
 from fedcore.types import Message, Method, Net, Params, RoundInfo, Update
 
@@ -26,45 +26,44 @@ __all__ = ["best_local", "half_best", "no_alignment"]
 
 
 @control
-def best_local(*, nets: Mapping[str, Net], training: Training, common: bool, exam: Exam = "classes") -> Method:
+def best_local(*, nets: Mapping[str, Net], training: Training, rank_by: RankBy = "classes") -> Method:
     """Build the control that sends everyone the most accurate model.
 
     Args:
-        exam: what models are ranked by, as for `code_ot`.
+        rank_by: what models are ranked by, as for `code_ot`.
     """
-    return _control(choose_best, nets, training, common, exam)
+    return _control(choose_best, nets, training, rank_by)
 
 
 @control
-def half_best(*, nets: Mapping[str, Net], training: Training, common: bool, exam: Exam = "classes") -> Method:
+def half_best(*, nets: Mapping[str, Net], training: Training, rank_by: RankBy = "classes") -> Method:
     """Build the control that sends everyone half of the most accurate model.
 
     Args:
-        exam: what models are ranked by, as for `code_ot`.
+        rank_by: what models are ranked by, as for `code_ot`.
     """
-    return _control(halve_best, nets, training, common, exam)
+    return _control(halve_best, nets, training, rank_by)
 
 
 @control
-def no_alignment(*, nets: Mapping[str, Net], training: Training, common: bool, exam: Exam = "classes") -> Method:
+def no_alignment(*, nets: Mapping[str, Net], training: Training, rank_by: RankBy = "classes") -> Method:
     """Build the control that averages the models as they are, with CODE's weights.
 
     Args:
-        exam: what models are ranked by, as for `code_ot`.
+        rank_by: what models are ranked by, as for `code_ot`.
     """
-    return _control(fold_models, nets, training, common, exam)
+    return _control(fold_models, nets, training, rank_by)
 
 
 def _control(
     combine: Callable[..., tuple[Params, Mapping[str, Message]]],
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
-    exam: Exam,
+    rank_by: RankBy,
 ) -> Method:
     require_equal(nets)
-    stage = train_for_exam(training, partial(combine, nets=nets), exam)
-    return Method(partial(begin_ranking, common=common, exam=exam), (stage,), received_model)
+    stage = train_to_rank(training, partial(combine, nets=nets), rank_by)
+    return Method(partial(begin_ranking, shared_init=training.shared_init, rank_by=rank_by), (stage,), received_model)
 
 
 def choose_best(

@@ -9,7 +9,7 @@ from functools import partial
 from fedcore.core.messages import received_model
 from fedcore.core.training import Training
 from fedcore.methods.code import fusion
-from fedcore.methods.code.ranking import Exam, begin_ranking, rank_ascending, train_for_exam
+from fedcore.methods.code.ranking import RankBy, begin_ranking, rank_ascending, train_to_rank
 from fedcore.methods.code.report import FIGURES, report_plans
 from fedcore.methods.code.transport import Transport
 from fedcore.methods.code.widths import common_axes, fit_widths
@@ -20,26 +20,28 @@ def lmf(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
-    shots: Count = 1,
-    exam: Exam = "classes",
+    rounds: Count = 1,
+    rank_by: RankBy = "classes",
     transport: Transport,
 ) -> Method:
     """Build LMF: all models aligned to the most accurate one and averaged evenly. Devices' nets may differ in widths.
 
     Args:
-        shots: communication rounds, from 1. After the first, devices train on from the fused model.
-        exam: what models are ranked by, as for `code_ot`: "classes", "validation" or "test".
+        rounds: communication rounds, from 1. After the first, devices train on from the fused model.
+        rank_by: what models are ranked by, as for `code_ot`: "classes", "validation" or "test".
         transport: how units are matched.
 
     Raises:
         InputError: for a net without an axes table, and for nets of different depth or kind.
     """
     combine = partial(fuse, nets=nets, axes=common_axes(nets), transport=transport)
-    first = train_for_exam(training, combine, exam)
-    stages = (first, replace(first, rounds=shots - 1))
+    first = train_to_rank(training, combine, rank_by)
+    stages = (first, replace(first, rounds=rounds - 1))
     return Method(
-        partial(begin_ranking, common=common, exam=exam), stages[: 1 + (shots > 1)], received_model, figures=FIGURES
+        partial(begin_ranking, shared_init=training.shared_init, rank_by=rank_by),
+        stages[: 1 + (rounds > 1)],
+        received_model,
+        figures=FIGURES,
     )
 
 

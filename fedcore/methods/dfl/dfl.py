@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedcore.builders import control, training_defaults
 from fedcore.core.aggregation import apply_changes, by_size, subtract
-from fedcore.core.messages import begin_with_memory, received_model, require_common_start, to_everyone, to_memory
+from fedcore.core.messages import begin_with_memory, received_model, require_shared_init, to_everyone, to_memory
 from fedcore.core.training import Training, fit, flatten_net, starting_params
 from fedcore.methods.dfl import soft_targets as distillation
 from fedcore.methods.dfl.soft_targets import (
@@ -72,12 +72,11 @@ class SoftTargets:
     weighting: Weighting = "counts"
 
 
-@training_defaults(init="common")
+@training_defaults(shared_init=True)
 def dfl(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
     rounds: Count = 10,
     fraction: Fraction = 1.0,
     soft: SoftTargets,
@@ -89,16 +88,15 @@ def dfl(
         fraction: c, share of the devices that take part in a round, above 0, at most 1.
         soft: how soft targets are used and averaged.
     """
-    return _build("dfl", nets, training, common, rounds, fraction, soft, likelihoods)
+    return _build("dfl", nets, training, rounds, fraction, soft, likelihoods)
 
 
 @control
-@training_defaults(init="common")
+@training_defaults(shared_init=True)
 def dfl_diagonal(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
     rounds: Count = 10,
     fraction: Fraction = 1.0,
     soft: SoftTargets,
@@ -113,21 +111,20 @@ def dfl_diagonal(
         fraction: c, share of the devices that take part in a round, above 0, at most 1.
         soft: how soft targets are used and averaged.
     """
-    return _build("dfl_diagonal", nets, training, common, rounds, fraction, soft, level_targets)
+    return _build("dfl_diagonal", nets, training, rounds, fraction, soft, level_targets)
 
 
 def _build(
     name: str,
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
     rounds: int,
     fraction: float,
     soft: SoftTargets,
     targets: Callable[[Tensor, float], Tensor],
 ) -> Method:
     require_equal(nets)
-    require_common_start(name, common)
+    require_shared_init(name, training.shared_init)
     distillation.require_cross_entropy(name, training)
     rho = distillation.ratio(soft.ratio, soft.threshold, rounds)
     stage = Stage(

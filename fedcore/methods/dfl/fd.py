@@ -17,7 +17,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fedcore.core.messages import begin_with_memory, from_memory, initial_messages, merge_models, require_common_start
+from fedcore.core.messages import begin_with_memory, from_memory, initial_messages, merge_models, require_shared_init
 from fedcore.core.training import Training, fit, flatten_net, starting_params
 from fedcore.methods.dfl.soft_targets import (
     COUNTS,
@@ -57,7 +57,6 @@ def fd(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
     rounds: Count = 10,
     fraction: Fraction = 1.0,
     gamma: Amount = 1.0,
@@ -73,19 +72,24 @@ def fd(
     """
     if fraction < 1:
         require_equal(nets)
-        require_common_start("fd with fraction below 1", common)
+        require_shared_init("fd with fraction below 1", training.shared_init)
     require_cross_entropy("fd", training)
     stage = Stage(partial(train_apart, training=training, gamma=gamma), exchange_targets, rounds, fraction)
     return Method(
-        partial(begin_with_models, common=common, sampled=fraction < 1), (stage,), merge_models, figures=FIGURES
+        partial(begin_with_models, shared_init=training.shared_init, sampled=fraction < 1),
+        (stage,),
+        merge_models,
+        figures=FIGURES,
     )
 
 
 def begin_with_models(
-    public: Public, seed: int, *, common: bool, sampled: bool
+    public: Public, seed: int, *, shared_init: bool, sampled: bool
 ) -> tuple[Params, Mapping[str, Message]]:
     """Begin with the initial models; the server stores the one that devices not yet sampled run."""
-    server, messages = begin_with_memory(public, seed) if sampled else initial_messages(public, seed, common=common)
+    server, messages = (
+        begin_with_memory(public, seed) if sampled else initial_messages(public, seed, shared_init=shared_init)
+    )
     return server | {SOFT: initial_targets(public.classes)}, messages
 
 

@@ -117,7 +117,6 @@ def fedgen(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
     rounds: Count = 10,
     fraction: Fraction = 1.0,
     alpha: Amount = 10.0,
@@ -158,7 +157,9 @@ def fedgen(
     settings = GeneratorTraining(steps, batch, lr, weight_decay, decay, diversity)
     local = partial(train_with_generated, training=training, maker=maker, alpha=alpha, decay=decay, generated=generated)
     stage = Stage(local, partial(teach_generator, maker=maker, settings=settings), rounds, fraction)
-    return Method(partial(begin_with_generator, common=common, maker=maker), (stage,), received_model)
+    return Method(
+        partial(begin_with_generator, shared_init=training.shared_init, maker=maker), (stage,), received_model
+    )
 
 
 def network(classes: int, noise: int, hidden: int, features: int) -> nn.Module:
@@ -177,13 +178,13 @@ def classifier(net: Net) -> tuple[str, str | None]:
 
 
 def begin_with_generator(
-    public: Public, seed: int, *, common: bool, maker: FeatureGenerator
+    public: Public, seed: int, *, shared_init: bool, maker: FeatureGenerator
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send the initial model as FedAvg does; the server draws a generator and keeps it."""
     net = next(iter(public.nets.values()))
     require_linear_end(net, init(net, generator(seed, "init")), public.test, maker)
     made = init(maker.net, generator(seed, "generator"))
-    _, messages = initial_messages(public, seed, common=common)
+    _, messages = initial_messages(public, seed, shared_init=shared_init)
     return {f"{GENERATOR}{name}": tensor for name, tensor in made.items()}, messages
 
 

@@ -38,7 +38,6 @@ def label_smoothing(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
     rounds: Count = 10,
     fraction: Fraction = 1.0,
     ratio: Kind = "threshold",
@@ -58,7 +57,7 @@ def label_smoothing(
     stage = Stage(
         partial(train_smoothed, training=training, rho=rho), partial(average_and_report, rho=rho), rounds, fraction
     )
-    return Method(partial(initial_messages, common=common), (stage,), received_model)
+    return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), received_model)
 
 
 def train_smoothed(

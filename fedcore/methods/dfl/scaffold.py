@@ -47,9 +47,7 @@ from fedcore.types import (
 
 
 @training_defaults(optimiser="sgd", momentum=0.0)
-def scaffold(
-    *, nets: Mapping[str, Net], training: Training, common: bool, rounds: Count = 10, fraction: Fraction = 1.0
-) -> Method:
+def scaffold(*, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0) -> Method:
     """Build SCAFFOLD. Models are averaged evenly, as in the paper.
 
     Args:
@@ -65,16 +63,16 @@ def scaffold(
         way = "adam" if training.optimiser == "adam" else f"sgd with momentum {training.momentum}"
         raise InputError(f"training.optimiser = {way}: scaffold needs plain sgd; use sgd and momentum 0")
     stage = Stage(partial(train_corrected, training=training), average_variates, rounds, fraction)
-    return Method(partial(begin_with_variate, common=common), (stage,), received_model)
+    return Method(partial(begin_with_variate, shared_init=training.shared_init), (stage,), received_model)
 
 
-def begin_with_variate(public: Public, seed: int, *, common: bool) -> tuple[Params, Mapping[str, Message]]:
+def begin_with_variate(public: Public, seed: int, *, shared_init: bool) -> tuple[Params, Mapping[str, Message]]:
     """Begin with c = 0, which is sent with the initial model, if any."""
-    _, messages = initial_messages(public, seed, common=common)
+    _, messages = initial_messages(public, seed, shared_init=shared_init)
     with use_generator(torch.Generator()):
         module = next(iter(public.nets.values())).build()
     variate = {name: torch.zeros_like(tensor).detach() for name, tensor in module.named_parameters()}
-    one = Message(next(iter(messages.values())).params, variate if common else {})
+    one = Message(next(iter(messages.values())).params, variate if shared_init else {})
     return variate, to_everyone(public.names, one)
 
 

@@ -19,7 +19,6 @@ def ditto(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
     rounds: Count = 10,
     fraction: Fraction = 1.0,
     strength: Amount = 0.01,
@@ -38,11 +37,11 @@ def ditto(
     require_equal(nets)
     stage = Stage(
         partial(train_both, training=training, strength=strength),
-        partial(average_models, mixing=aggregator),
+        partial(average_models, aggregator=aggregator),
         rounds,
         fraction,
     )
-    return Method(partial(initial_messages, common=common), (stage,), personal)
+    return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), personal)
 
 
 def train_both(

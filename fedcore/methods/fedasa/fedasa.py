@@ -71,7 +71,6 @@ def fedasa(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
     rounds: Count = 10,
     alignment_rounds: Count = 1,
     auxiliary: Depth | None = None,
@@ -119,12 +118,14 @@ def fedasa(
     aligning = min(alignment_rounds, rounds)
     memory = net if cells == max_depth(net) else shorten(net, cells)
     middle = cells // 2 if cell is None else cell
-    find = partial(align, net=net, auxiliary=memory, cell=middle, distance=distance, mixing=aggregator)
+    find = partial(align, net=net, auxiliary=memory, cell=middle, distance=distance, aggregator=aggregator)
     most = partial(train_most, limits=limits, training=training, personal_lr=personal_lr)
     same = partial(train_same, training=training, personal_lr=personal_lr)
-    stages = (Stage(most, find, aligning), Stage(same, partial(mix, mixing=aggregator), rounds - aligning))
+    stages = (Stage(most, find, aligning), Stage(same, partial(mix, aggregator=aggregator), rounds - aligning))
     learn = partial(train_auxiliary, net=memory, training=training, target=target, steps=steps, held_out=held_out)
-    begin = partial(begin_aligning, auxiliary=memory, start=auxiliary_init, learn=learn, common=common)
+    begin = partial(
+        begin_aligning, auxiliary=memory, start=auxiliary_init, learn=learn, shared_init=training.shared_init
+    )
     return Method(begin, stages[: 1 + (rounds > aligning)], merge_models, figures=FIGURES)
 
 
@@ -160,7 +161,7 @@ def depths_within(budget: Budget, nets: Mapping[str, Net]) -> dict[str, int]:
 
 
 def begin_aligning(
-    public: Public, seed: int, *, auxiliary: Net, start: Start, learn: Callable[..., AuxiliaryModel], common: bool
+    public: Public, seed: int, *, auxiliary: Net, start: Start, learn: Callable[..., AuxiliaryModel], shared_init: bool
 ) -> tuple[Params, Mapping[str, Message]]:
     """Draw the initial model and train the auxiliary one; the server stores both.
 
@@ -172,11 +173,11 @@ def begin_aligning(
             f"fedasa: the server has {len(public.server_data)} examples; the auxiliary model needs one to learn from "
             "and one to be tested on (of all datasets, bearings and cwru alone give the server examples)"
         )
-    _, messages = initial_messages(public, seed, common=common)
+    _, messages = initial_messages(public, seed, shared_init=shared_init)
     whole = init(next(iter(public.nets.values())), generator(seed, "init"))
     first = whole if start == "devices" else init(auxiliary, generator(seed, "auxiliary", "init"))
     trained = learn({name: first[name] for name in shapes(auxiliary)}, public.server_data, seed=seed)
-    hyper = {f"{HYPER}{name}": x for name, x in whole.items() if common}
+    hyper = {f"{HYPER}{name}": x for name, x in whole.items() if shared_init}
     numbers = {
         name: torch.tensor(float(x)).double() for name, x in (("accuracy", trained.accuracy), ("steps", trained.steps))
     }
@@ -275,7 +276,7 @@ def align(
     auxiliary: Net,
     cell: int,
     distance: Distance,
-    mixing: Aggregator = MEAN,
+    aggregator: Aggregator = MEAN,
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Find the alignment vector m* (8), aggregate the cells (9) and sample (lines 5-17).
 
@@ -292,21 +293,21 @@ def align(
     }
     report = report_distances(depths, distance_of)
     numbers = {word: server[f"{AUXILIARY}{word}"].item() for word in ("accuracy", "steps")}
-    return *aggregate(server, used, mixing), replace(
+    return *aggregate(server, used, aggregator), replace(
         report, devices={**report.devices, "auxiliary": dict.fromkeys(depths, numbers)}
     )
 
 
 def mix(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, mixing: Aggregator = MEAN
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, aggregator: Aggregator = MEAN
 ) -> tuple[Params, Mapping[str, Message]]:
     """Aggregate and sample; alignment is over, so drop the auxiliary model."""
-    return aggregate({name: x for name, x in server.items() if not name.startswith(AUXILIARY)}, updates, mixing)
+    return aggregate({name: x for name, x in server.items() if not name.startswith(AUXILIARY)}, updates, aggregator)
 
 
 def aggregate(
-    server: Params, updates: Mapping[str, Update], mixing: Aggregator
+    server: Params, updates: Mapping[str, Update], aggregator: Aggregator
 ) -> tuple[Params, Mapping[str, Message]]:
     """Replace the operators of the updates in the hyper-model (9), keep the others, and sample."""
-    hyper = hyper_model(updates, mixing)
+    hyper = hyper_model(updates, aggregator)
     return server | {f"{HYPER}{name}": x for name, x in hyper.items()}, sample_submodels(hyper, updates)

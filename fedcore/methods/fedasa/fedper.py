@@ -18,7 +18,6 @@ def fedper(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
     rounds: Count = 10,
     personal_lr: Positive | None = None,
     aggregator: Aggregator = MEAN,
@@ -37,9 +36,11 @@ def fedper(
     if any(len(layers(net)) < 2 for net in nets.values()):
         raise InputError("net: fedper keeps the last layer to each device, this net has no other to share")
     stage = Stage(
-        partial(train_base, training=training, personal_lr=personal_lr), partial(exchange, mixing=aggregator), rounds
+        partial(train_base, training=training, personal_lr=personal_lr),
+        partial(exchange, aggregator=aggregator),
+        rounds,
     )
-    return Method(partial(initial_messages, common=common), (stage,), merge_models)
+    return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), merge_models)
 
 
 def train_base(

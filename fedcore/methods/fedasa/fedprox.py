@@ -16,7 +16,6 @@ def fedprox(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
     rounds: Count = 10,
     fraction: Fraction = 1.0,
     mu: Amount = 0.01,
@@ -33,9 +32,9 @@ def fedprox(
         aggregator: how the server combines what devices send.
     """
     require_equal(nets)
-    combine = partial(average_models, mixing=aggregator)
+    combine = partial(average_models, aggregator=aggregator)
     stage = Stage(partial(train_near, training=training, mu=mu), combine, rounds, fraction)
-    return Method(partial(initial_messages, common=common), (stage,), received_model)
+    return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), received_model)
 
 
 def train_near(

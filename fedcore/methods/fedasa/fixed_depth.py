@@ -41,7 +41,6 @@ def fixed_depth(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
     rounds: Count = 10,
     depth: Choice = 1,
     personal_lr: Positive | None = None,
@@ -67,10 +66,10 @@ def fixed_depth(
             )
     stage = Stage(
         partial(train_upto, training=training, depth=depth, personal_lr=personal_lr),
-        partial(exchange, mixing=aggregator),
+        partial(exchange, aggregator=aggregator),
         rounds,
     )
-    return Method(partial(initial_messages, common=common), (stage,), merge_models)
+    return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), merge_models)
 
 
 def train_upto(

@@ -28,7 +28,7 @@ from fedcore.types import Message, Method, Net, Params, RoundInfo, Stage, Update
 
 
 def ensemble(
-    *, nets: Mapping[str, Net], training: Training, common: bool, weights: Voting = "counts", personal: bool = False
+    *, nets: Mapping[str, Net], training: Training, weights: Voting = "counts", personal: bool = False
 ) -> Method:
     """Build the ensemble. Devices' nets may differ.
 
@@ -43,7 +43,7 @@ def ensemble(
         Stage(partial(train, training=training), None),
         Stage(partial(send_model, personal=personal), partial(send_all, nets=nets, weights=weights, personal=personal)),
     )
-    begin = partial(initial_messages, common=common)
+    begin = partial(initial_messages, shared_init=training.shared_init)
     if not personal:
         return Method(begin, stages, deploy)
     last = Stage(partial(personalise, common=deploy), None)

@@ -6,7 +6,7 @@ Gaussians and trains a fresh net on them. A draw's target is half its label and 
 models, weighted by counts of labels (:mod:`fedcore.methods.one_shot.ensembles`). Nets may differ: each architecture
 gets its own.
 
-`recommended` is the same with personal answers on devices that have validation examples: the row of a user who asks
+`personal_distillation` is the same with personal answers on devices that have validation examples: the row of a user who asks
 for nothing.
 """
 
@@ -49,7 +49,7 @@ from fedcore.types import (
     step_word,
 )
 
-__all__ = ["gaussian_distillation", "recommended"]
+__all__ = ["gaussian_distillation", "personal_distillation"]
 
 CHUNK = 8192
 """Draws that the ensemble answers at a time; bounds memory."""
@@ -59,7 +59,6 @@ def gaussian_distillation(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
     sketches: Sketches,
     weights: Voting = "counts",
     personal: bool = False,
@@ -75,20 +74,23 @@ def gaussian_distillation(
     local = partial(send_sketch, personal=personal, rank=sketches.rank, minimum=sketches.minimum)
     server = partial(distil, nets=nets, sketches=sketches, weights=weights, personal=personal)
     stages = (Stage(partial(train, training=training), None), Stage(local, server))
-    begin, check = partial(initial_messages, common=common), partial(check_sizes, minimum=sketches.minimum)
+    begin, check = (
+        partial(initial_messages, shared_init=training.shared_init),
+        partial(check_sizes, minimum=sketches.minimum),
+    )
     if not personal:
         return Method(begin, stages, deploy_distilled, check=check)
     last = Stage(partial(personalise, common=deploy_distilled), None)
     return Method(begin, (*stages, last), partial(deploy_personal, common=deploy_distilled), check=check)
 
 
-def recommended(*, nets: Mapping[str, Net], training: Training, common: bool, sketches: Sketches) -> Method:
+def personal_distillation(*, nets: Mapping[str, Net], training: Training, sketches: Sketches) -> Method:
     """Build gaussian_distillation with `personal: true`: a device without validation data runs the common net alone.
 
     Args:
         sketches: the Gaussians, and the net that learns from them.
     """
-    return gaussian_distillation(nets=nets, training=training, common=common, sketches=sketches, personal=True)
+    return gaussian_distillation(nets=nets, training=training, sketches=sketches, personal=True)
 
 
 def check_sizes(sizes: Mapping[str, int], *, minimum: int) -> None:

@@ -57,12 +57,11 @@ ORDER, MERGED = "order/", "merged/"
 device's memory, the merged net's layers."""
 
 
-@training_defaults(init="common")
+@training_defaults(shared_init=True)
 def pleas(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
     align: Literal["none", "exact"] = "none",
     damping: Amount = 1e-3,
 ) -> Method:
@@ -77,9 +76,9 @@ def pleas(
         InputError: for models that neither start from a common one nor are aligned.
     """
     require_equal(nets)
-    if align == "none" and not common:
+    if align == "none" and not training.shared_init:
         raise InputError(
-            "training.init = per_device: pleas merges models unit by unit; use common, or pleas.align: exact"
+            "training.shared_init = false: pleas merges models unit by unit; use true, or pleas.align: exact"
         )
     net = next(iter(nets.values()))
     layers, axes = closed.plain_layers(net, "pleas"), common_axes(nets) if align == "exact" else None
@@ -87,7 +86,9 @@ def pleas(
     combine = partial(solve_layer, net=net, layers=layers, damping=damping)
     fit = Stage(partial(send_sums, layers=layers, axes=axes), combine, len(layers))
     stages = (Stage(partial(train, training=training), None), *matching, fit)
-    return Method(partial(initial_messages, common=common), stages, partial(deploy_merged, layers=layers))
+    return Method(
+        partial(initial_messages, shared_init=training.shared_init), stages, partial(deploy_merged, layers=layers)
+    )
 
 
 def offer_model(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:

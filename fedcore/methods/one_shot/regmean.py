@@ -68,12 +68,11 @@ OUTPUTS, GOAL = "outputs", "goal/"
 the server's memory with the sums that the merged net's layers are to have."""
 
 
-@training_defaults(init="common")
+@training_defaults(shared_init=True)
 def regmean(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
     share: Share = 0.9,
     damping: Amount = 1e-3,
     align: Literal["none", "exact"] = "none",
@@ -93,14 +92,14 @@ def regmean(
         InputError: for models that neither start from a common one nor are aligned.
     """
     require_equal(nets)
-    if align == "none" and not common:
+    if align == "none" and not training.shared_init:
         raise InputError(
-            "training.init = per_device: regmean averages layers unit by unit; use common, or regmean.align: exact"
+            "training.shared_init = false: regmean averages layers unit by unit; use true, or regmean.align: exact"
         )
     net, axes = next(iter(nets.values())), common_axes(nets) if align == "exact" else None
     combine = partial(merge, net=net, axes=axes, share=share, damping=damping, repair=repair)
     stage = Stage(partial(train, training=training), combine, attach=add_grams)
-    begin = partial(initial_messages, common=common)
+    begin = partial(initial_messages, shared_init=training.shared_init)
     if not repair:
         return Method(begin, (stage,), received_model)
     upper = closed.plain_layers(net, "regmean.repair = true")[1:-1]

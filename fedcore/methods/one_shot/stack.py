@@ -54,7 +54,6 @@ def stack(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
     examples: Examples = "training",
     reg: Positive = 1e-3,
 ) -> Method:
@@ -70,7 +69,9 @@ def stack(
         Stage(partial(send_model, personal=False), partial(send_all, nets=nets)),
         Stage(partial(send_sums, kinds=kinds, examples=examples), partial(solve_head, examples=examples, reg=reg)),
     )
-    return Method(partial(initial_messages, common=common), stages, partial(deploy_stack, kinds=kinds))
+    return Method(
+        partial(initial_messages, shared_init=training.shared_init), stages, partial(deploy_stack, kinds=kinds)
+    )
 
 
 @step_word("send")

@@ -113,7 +113,6 @@ def method(
     name: str,
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
     links: ProgramLinks | DrawnLinks,
     link_stages: Stages,
     rounds: Depth,
@@ -124,9 +123,9 @@ def method(
     The stages must link every source to every target; dynamic attention sets the final weights. rounds: how often
     sources train their copies.
     """
-    if not common:
-        raise InputError(f"training.init = per_device: {name} mixes models that must start from one; use common")
-    base = protocol_method(name, nets, training, common, links, link_stages, "parameters")
+    if not training.shared_init:
+        raise InputError(f"training.shared_init = false: {name} mixes models that must start from one; use true")
+    base = protocol_method(name, nets, training, links, link_stages, "parameters")
     net = next(iter(nets.values()))
     rival = identifier(name, net, alignment.hidden)
     local = partial(align, rival=rival, alignment=alignment)

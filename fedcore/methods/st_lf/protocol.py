@@ -118,7 +118,6 @@ def protocol_method(
     name: str,
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
     links: ProgramLinks | DrawnLinks,
     link_stages: Stages,
     how: How,
@@ -132,23 +131,23 @@ def protocol_method(
         link_costs(0, len(nets), links.energy)
     except InputError as refused:
         raise InputError(f"{name}.{str(refused).replace('energy:', 'costs:')}") from None
-    if how == "parameters" and not common:
+    if how == "parameters" and not training.shared_init:
         raise InputError(
-            f"training.init = per_device: {name}.combine = parameters mixes models that must start from one; "
-            "use common, or combine: outputs"
+            f"training.shared_init = false: {name}.combine = parameters mixes models that must start from one; "
+            "use true, or combine: outputs"
         )
     # Without pretraining the first stage is the training that every one-shot method shares; its result stays on the
     # device.
     first: Stages = (Stage(partial(train, training=training), None),)
     pretraining = links.pretraining
     if pretraining.pretrain:
-        if not common:
-            raise InputError(f"training.init = per_device: {name}.pretrain averages models; use common, or pretrain: 0")
+        if not training.shared_init:
+            raise InputError(f"training.shared_init = false: {name}.pretrain averages models; use true, or pretrain: 0")
         short = replace(training, epochs=pretraining.pretrain_epochs, steps=pretraining.pretrain_steps)
         # Stages of one round, as their steps are shared by all rows with these settings; repeated rounds are not.
         first = (*[Stage(partial(train, training=short), average_labelled)] * pretraining.pretrain, *first)
     stages = (*first, *link_stages, Stage(offer_model, partial(send_models, how=how)))
-    return Method(partial(initial_messages, common=common), stages, deploy_received, review, FIGURES)
+    return Method(partial(initial_messages, shared_init=training.shared_init), stages, deploy_received, review, FIGURES)
 
 
 def binary(net: Net) -> Net:

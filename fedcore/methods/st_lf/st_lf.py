@@ -101,12 +101,11 @@ def one_to_one(inputs: LinkInputs, round_info: RoundInfo) -> Array:
 def _with_program(name: str, weights: Weigh) -> Callable[..., Method]:
     """Return the builder of a method with the program's sources and targets."""
 
-    @training_defaults(init="common")
+    @training_defaults(shared_init=True)
     def build(
         *,
         nets: Mapping[str, Net],
         training: Training,
-        common: bool,
         links: ProgramLinks,
         combine: How = "parameters",
         disagreement: Disagreement = "omitted",
@@ -122,7 +121,7 @@ def _with_program(name: str, weights: Weigh) -> Callable[..., Method]:
         Raises:
             InputError: for `combine: parameters` without a common initial model or with measured disagreement.
         """
-        built = protocol_method(name, nets, training, common, links, links.stages(nets, weights), combine)
+        built = protocol_method(name, nets, training, links, links.stages(nets, weights), combine)
         if disagreement == "omitted":
             return built
         if combine != "outputs":
@@ -138,12 +137,11 @@ def _with_program(name: str, weights: Weigh) -> Callable[..., Method]:
 def _with_drawn_roles(name: str, rule: Choose, weights: Weigh) -> Callable[..., Method]:
     """Return the builder of a method that draws sources and targets."""
 
-    @training_defaults(init="common")
+    @training_defaults(shared_init=True)
     def build(
         *,
         nets: Mapping[str, Net],
         training: Training,
-        common: bool,
         links: DrawnLinks,
         combine: How = "parameters",
     ) -> Method:
@@ -156,7 +154,7 @@ def _with_drawn_roles(name: str, rule: Choose, weights: Weigh) -> Callable[..., 
         Raises:
             InputError: for `combine: parameters` without a common initial model.
         """
-        return protocol_method(name, nets, training, common, links, links.stages(rule, weights), combine)
+        return protocol_method(name, nets, training, links, links.stages(rule, weights), combine)
 
     build.__name__ = build.__qualname__ = name
     return build
@@ -172,12 +170,11 @@ psi_fedavg = _with_drawn_roles("psi_fedavg", heuristics.random_roles, by_size)
 single_match = _with_drawn_roles("single_match", heuristics.random_halves, one_to_one)
 
 
-@training_defaults(init="common")
+@training_defaults(shared_init=True)
 def fada(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
     links: ProgramLinks,
     rounds: Depth = 5,
     alignment: Alignment,
@@ -192,15 +189,14 @@ def fada(
     Raises:
         InputError: for devices without a common initial model, and for a net whose last layer is not linear.
     """
-    return adversaries.method("fada", nets, training, common, links, links.stages(nets, evenly), rounds, alignment)
+    return adversaries.method("fada", nets, training, links, links.stages(nets, evenly), rounds, alignment)
 
 
-@training_defaults(init="common")
+@training_defaults(shared_init=True)
 def psi_fada(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
     links: DrawnLinks,
     rounds: Depth = 5,
     alignment: Alignment,
@@ -216,19 +212,18 @@ def psi_fada(
         InputError: for devices without a common initial model, and for a net whose last layer is not linear.
     """
     stages = links.stages(heuristics.random_roles, evenly)
-    return adversaries.method("psi_fada", nets, training, common, links, stages, rounds, alignment)
+    return adversaries.method("psi_fada", nets, training, links, stages, rounds, alignment)
 
 
 # the ceiling
 
 
 @control
-@training_defaults(init="common")
+@training_defaults(shared_init=True)
 def best_source(
     *,
     nets: Mapping[str, Net],
     training: Training,
-    common: bool,
     links: ProgramLinks,
 ) -> Method:
     """Build the ceiling of all single sources: each target runs the one that its test labels say is best.
@@ -238,7 +233,7 @@ def best_source(
     Args:
         links: how sources and targets are chosen, as for `st_lf`.
     """
-    built = protocol_method("best_source", nets, training, common, links, links.stages(nets, evenly), "outputs")
+    built = protocol_method("best_source", nets, training, links, links.stages(nets, evenly), "outputs")
     return replace(built, stages=(*built.stages, Stage(examine, choose_sources)))
 
 

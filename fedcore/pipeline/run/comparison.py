@@ -159,7 +159,9 @@ def answer(
     table = pd.concat([whole, *derived(whole, chosen)], ignore_index=True)
     spent = pd.concat(seconds, ignore_index=True) if seconds else NO_SECONDS
     never = controls | tuned_controls(chosen, controls)
-    return Answered(chosen, table, summarise(table, spent, never), answers(table, never, run_section(params).matters))
+    return Answered(
+        chosen, table, summarise(table, spent, never), answers(table, never, run_section(params).min_effect)
+    )
 
 
 def tuned_controls(studies: Mapping[str, Study], controls: frozenset[str]) -> frozenset[str]:

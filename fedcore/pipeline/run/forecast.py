@@ -161,8 +161,8 @@ class Lookup:
         if len(args) == 3:  # an update with what is attached to it
             return Ref(key, self._message(args[2].stage))
         if len(args) == 2:  # the beginning: the federation without its data, and the seed
-            common = getattr(fn, "keywords", {}).get("common", True)
-            return other, dict.fromkeys(args[0].nets, one if common else self.store.put(Message({})))
+            shared_init = getattr(fn, "keywords", {}).get("shared_init", True)
+            return other, dict.fromkeys(args[0].nets, one if shared_init else self.store.put(Message({})))
         return other, Ref(key, self._message(args[3].stage))
 
     def _message(self, stage: int) -> int:

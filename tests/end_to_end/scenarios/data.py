@@ -86,7 +86,7 @@ def mine(place: Place) -> Mine:
     run = project.look(project.federate(*MACHINES, "methods=[local_only,fedavg,fedasa,majority]", "fedavg.rounds=30"))
     promoted = project.run("fedcore", "promote", "machines-fault")
     project.run("fedcore", "promote")
-    (index,) = project.folder.glob("runs/*/partition/mine/base/seed-0/index.parquet")
+    (index,) = project.folder.glob("runs/*/partition/my_data/base/seed-0/index.parquet")
     parts = pd.read_parquet(index)
     new = pd.read_csv(csv).iloc[parts[parts["split"] == "test"]["index"]]
     new.drop(columns="fault").to_csv(project.folder / "new.csv", index=False)

@@ -42,7 +42,7 @@ PICTURES = (
 MODULE = "net.name=mynets:Small"
 TYPED = (
     "methods=[own_method:median,fedavg,throwaway]", "median.rounds=2", "fedavg.rounds=2", "throwaway.rounds=3",
-    "training.init=common",
+    "training.shared_init=true",
 )  # fmt: skip
 THROWAWAY = """
 from fedcore.methods.baselines.fedavg import fedavg

@@ -13,7 +13,7 @@ from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.types import InputError, StepId, Update, generator
 
-GIVEN = {"nets": NETS, "training": SGD, "common": True, "rounds": 1, "fraction": 1.0, "weights": "size"}
+GIVEN = {"nets": NETS, "training": SGD, "shared_init": True, "rounds": 1, "fraction": 1.0, "weights": "size"}
 fedavg = partial(method, "fedavg", **GIVEN)
 
 
@@ -21,7 +21,7 @@ fedavg = partial(method, "fedavg", **GIVEN)
 @pytest.mark.parametrize("training", [SGD, ADAM], ids=["sgd", "adam"])
 def test_one_device_is_that_device(weights, training):
     alone = federation("a")
-    built = fedavg(training=training, weights=weights, common=False)
+    built = fedavg(training=training, weights=weights, shared_init=False)
     (update,) = trained(alone, training, 4).values()
     assert bits(last(built, alone, 4).state.messages["a"].params) == bits(update.params)
 
@@ -98,7 +98,7 @@ def test_a_masked_model_tells_nothing_and_no_mask_is_used_twice():
     assert not any(torch.equal(leaf, later[name]) for name, leaf in one.items())
 
 
-@pytest.mark.parametrize(("key", "value"), [("fraction", 0.5), ("sends", "change"), ("mixing", "median")])
+@pytest.mark.parametrize(("key", "value"), [("fraction", 0.5), ("sends", "change"), ("aggregation", "median")])
 def test_masked_sums_take_all_devices_models(key, value):
     with pytest.raises(InputError, match=rf"^fedavg\.{key} = {value}: masked sums are of all devices' models"):
         fedavg(sums="masked", **{key: value})

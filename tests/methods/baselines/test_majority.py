@@ -13,7 +13,7 @@ from fedcore.core.evaluation import evaluate
 from fedcore.methods import method
 from fedcore.types import Data, InputError, Splits
 
-majority = partial(method, "majority", nets=NETS, training=SGD, common=False)
+majority = partial(method, "majority", nets=NETS, training=SGD, shared_init=False)
 
 IMAGES = {
     **dict.fromkeys(("mlp", "cnn", "dfl_cnn", "mcmahan_cnn", "stlf_cnn", "auto"), (1, 28, 28)),

@@ -30,12 +30,12 @@ from fedcore.methods.code.transport import Transport
 from fedcore.types import InputError, Message, Net, Report, RoundInfo, StepId, Update, generator
 
 GIVEN = {
-    "nets": NETS, "training": SGD, "common": False, "shots": 1, "order": "ascending", "exam": "validation",
+    "nets": NETS, "training": SGD, "shared_init": False, "rounds": 1, "order": "ascending", "rank_by": "validation",
     "solver": "newton", "reg": 0.01, "tol": 1e-7, "max_iterations": 10_000, "p": 1,
 }  # fmt: skip
 PLANS = Transport(**{name: GIVEN[name] for name in ("solver", "reg", "tol", "max_iterations", "p")})
 code_ot = partial(method, "code_ot", **GIVEN)
-no_alignment = partial(method, "no_alignment", nets=NETS, training=SGD, common=False)
+no_alignment = partial(method, "no_alignment", nets=NETS, training=SGD, shared_init=False)
 X = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
 
 
@@ -54,7 +54,7 @@ def test_a_permuted_network_fuses_back_to_itself(settings):
     assert not any(torch.equal(params["fc2.weight"], model()["fc2.weight"]) for params in models[:-1])
     found = fused(code_ot(**settings), ranked(*models))
     torch.testing.assert_close(found, model(), rtol=0, atol=1e-5)
-    blind = fused(no_alignment(exam="validation"), ranked(*models))
+    blind = fused(no_alignment(rank_by="validation"), ranked(*models))
     assert (blind["fc2.weight"] - model()["fc2.weight"]).abs().max() > 0.1
 
 
@@ -74,16 +74,16 @@ def test_identical_devices_are_a_fixed_point(settings, count):
 # Reductions
 
 
-@pytest.mark.parametrize("exam", ["validation", "test"])
+@pytest.mark.parametrize("rank_by", ["validation", "test"])
 @pytest.mark.parametrize("names", ["a", "ab", "abcde"])
-def test_without_alignment_it_is_the_geometric_weighting_to_the_bit(exam, names):
+def test_without_alignment_it_is_the_geometric_weighting_to_the_bit(rank_by, names):
     fed = federation(names)
-    found = last(code_ot(training=ADAM, exam=exam, solver="identity"), fed, 2)
-    expected = last(no_alignment(training=ADAM, exam=exam), fed, 2)
+    found = last(code_ot(training=ADAM, rank_by=rank_by, solver="identity"), fed, 2)
+    expected = last(no_alignment(training=ADAM, rank_by=rank_by), fed, 2)
     assert bits(found.state.messages) == bits(expected.state.messages)
     assert found.scores == expected.scores
     if len(names) > 1:
-        aligned = last(code_ot(training=ADAM, exam=exam), fed, 2)
+        aligned = last(code_ot(training=ADAM, rank_by=rank_by), fed, 2)
         assert bits(aligned.state.messages) != bits(expected.state.messages)
 
 
@@ -97,7 +97,7 @@ def test_one_device_is_that_device():
 def test_one_shot_is_the_first_round_of_three():
     fed = federation()
     (alone,) = run(code_ot(), fed, 4, Inline())
-    rounds = list(run(code_ot(shots=3), fed, 4, Inline()))
+    rounds = list(run(code_ot(rounds=3), fed, 4, Inline()))
     assert [(one.round_info.stage, one.round_info.round) for one in rounds] == [(0, 0), (1, 0), (1, 1)]
     assert bits(rounds[0].state) == bits(alone.state)
     assert rounds[0].scores == alone.scores
@@ -105,8 +105,8 @@ def test_one_shot_is_the_first_round_of_three():
 
 def test_later_shots_train_on_from_the_fused_model():
     fed = federation()
-    first, second = run(code_ot(shots=2), fed, 4, Inline())
-    (local,) = {stage.local for stage in code_ot(shots=2).stages}
+    first, second = run(code_ot(rounds=2), fed, 4, Inline())
+    (local,) = {stage.local for stage in code_ot(rounds=2).stages}
     with one_thread():
         updates = {
             name: local({}, Message(first.state.messages[name].params), there, StepId(4, 1, 0, name))[1]
@@ -131,10 +131,10 @@ def test_the_last_of_the_order_counts_half(order, expected):
     assert bits(fused(code_ot(order=order, solver="identity"), updates)) == bits(constant(expected))
 
 
-@pytest.mark.parametrize(("exam", "order"), [("validation", "abc"), ("test", "cab")])
-def test_the_exam_decides(exam, order):
+@pytest.mark.parametrize(("rank_by", "order"), [("validation", "abc"), ("test", "cab")])
+def test_the_exam_decides(rank_by, order):
     updates, examples = disputed()
-    found = fused(code_ot(exam=exam), updates, examples)
+    found = fused(code_ot(rank_by=rank_by), updates, examples)
     renamed = ranked(*(updates[name].params for name in order))
     assert bits(found) == bits(fused(code_ot(), renamed))
     assert bits(found) != bits(fused(code_ot(order="descending"), renamed))
@@ -145,7 +145,7 @@ def test_the_exam_decides(exam, order):
 
 def test_a_report_has_the_plans_of_its_round_and_memory_has_none():
     fed, seen = federation(), set()
-    for one in run(code_ot(shots=3, exam="test"), fed, 3, Inline()):
+    for one in run(code_ot(rounds=3, rank_by="test"), fed, 3, Inline()):
         matrices = one.report.matrices
         plans = {name: leaf for name, leaf in matrices.items() if name.startswith("plan/")}
         folds = {name.split("/")[1] for name in plans}
@@ -156,8 +156,8 @@ def test_a_report_has_the_plans_of_its_round_and_memory_has_none():
         assert matrices["solver/violation"].shape == (4,)
         assert matrices["solver/violation"].max() < 1e-7
         assert set(one.report.devices["transport"]) == folds
-        assert set(one.state.server) == {"exam/x", "exam/y"}
-        assert one.state.server["exam/x"] is fed.test.x
+        assert set(one.state.server) == {"test/x", "test/y"}
+        assert one.state.server["test/x"] is fed.test.x
         seen.add(frozenset(folds))
     assert len(seen) == 3  # the order of the models changes from shot to shot
 
@@ -238,6 +238,6 @@ def test_nets_of_unequal_depth_are_refused():
 
 @pytest.mark.parametrize("name", ["fedavg", "best_local", "half_best", "no_alignment"])
 def test_what_is_taken_leaf_by_leaf_needs_equal_nets(name):
-    memory = {"rounds": 1, "fraction": 1.0, "weights": "size"} if name == "fedavg" else {"exam": "validation"}
+    memory = {"rounds": 1, "fraction": 1.0, "weights": "size"} if name == "fedavg" else {"rank_by": "validation"}
     with pytest.raises(InputError, match=r"^net\.variants: .*equal nets"):
-        method(name, nets={"a": NET, "b": WIDE}, training=SGD, common=False, **memory)
+        method(name, nets={"a": NET, "b": WIDE}, training=SGD, shared_init=False, **memory)

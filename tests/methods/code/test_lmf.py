@@ -23,11 +23,11 @@ from fedcore.methods import method
 from fedcore.types import InputError, Net
 
 GIVEN = {
-    "nets": NETS, "training": SGD, "common": False, "shots": 1, "exam": "validation",
+    "nets": NETS, "training": SGD, "shared_init": False, "rounds": 1, "rank_by": "validation",
     "solver": "newton", "reg": 0.01, "tol": 1e-7, "max_iterations": 10_000, "p": 1,
 }  # fmt: skip
 lmf = partial(method, "lmf", **GIVEN)
-fedavg = partial(method, "fedavg", nets=NETS, training=SGD, common=False, rounds=1, fraction=1.0, weights="even")
+fedavg = partial(method, "fedavg", nets=NETS, training=SGD, shared_init=False, rounds=1, fraction=1.0, weights="even")
 
 
 @pytest.mark.parametrize("settings", [{}, {"p": 2}, {"solver": "exact"}], ids=["newton", "squared", "exact"])
@@ -74,7 +74,7 @@ def test_one_device_is_that_device():
 def test_the_exam_decides_whose_units_are_kept():
     updates, examples = disputed()
     a, b, c = (updates[name].params for name in "abc")
-    by_word, by_test = (fused(lmf(exam=exam), updates, examples) for exam in ("validation", "test"))
+    by_word, by_test = (fused(lmf(rank_by=rank_by), updates, examples) for rank_by in ("validation", "test"))
     torch.testing.assert_close(by_word, fused(lmf(), ranked(a, b, c)))
     torch.testing.assert_close(by_test, fused(lmf(), ranked(c, a, b)))
     assert (by_word["fc1.weight"] - by_test["fc1.weight"]).abs().max() > 0.01

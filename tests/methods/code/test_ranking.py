@@ -8,7 +8,14 @@ from federations import NBYTES, NET, NETS, SGD, data, federation, last, model
 from fedcore.core.messages import initial_messages
 from fedcore.core.training import accuracy
 from fedcore.methods import method
-from fedcore.methods.code.ranking import MARKS, begin_ranking, class_scores, mark, rank_ascending, train_for_exam
+from fedcore.methods.code.ranking import (
+    CLASS_HITS,
+    begin_ranking,
+    class_scores,
+    count_hits,
+    rank_ascending,
+    train_to_rank,
+)
 from fedcore.pipeline.cache.keys import key
 from fedcore.types import Data, Device, Splits, StepId, Update
 
@@ -40,25 +47,25 @@ def test_an_exam_on_the_servers_test_set_overrules_what_devices_say():
     updates = {name: Update(biased(k), score=1.0 - k) for k, name in enumerate("abc")}
     assert rank_ascending({}, updates, NETS) == ["c", "b", "a"]
     assert [accuracy(updates[name].params, NET, examples) for name in "abc"] == [1 / 6, 2 / 6, 3 / 6]
-    assert rank_ascending({"exam/x": examples.x, "exam/y": examples.y}, updates, NETS) == ["a", "b", "c"]
+    assert rank_ascending({"test/x": examples.x, "test/y": examples.y}, updates, NETS) == ["a", "b", "c"]
 
 
 def test_an_exam_without_examples_leaves_the_order_of_names():
     none = data(0)
     updates = {name: Update(biased(0), score=score) for name, score in (("b", 0.1), ("a", 0.9))}
-    assert rank_ascending({"exam/x": none.x, "exam/y": none.y}, updates, NETS) == ["a", "b"]
+    assert rank_ascending({"test/x": none.x, "test/y": none.y}, updates, NETS) == ["a", "b"]
 
 
 def test_the_server_keeps_its_test_set_only_for_an_exam():
     public = federation().public
-    for common in (True, False):
-        sent = initial_messages(public, 0, common=common)[1]
-        server, messages = begin_ranking(public, 0, common=common, exam="validation")
+    for shared_init in (True, False):
+        sent = initial_messages(public, 0, shared_init=shared_init)[1]
+        server, messages = begin_ranking(public, 0, shared_init=shared_init, rank_by="validation")
         assert server == {}
         assert messages.keys() == sent.keys()
-        server, messages = begin_ranking(public, 0, common=common, exam="test")
-        assert server["exam/x"] is public.test.x
-        assert server["exam/y"] is public.test.y
+        server, messages = begin_ranking(public, 0, shared_init=shared_init, rank_by="test")
+        assert server["test/x"] is public.test.x
+        assert server["test/y"] is public.test.y
         torch.testing.assert_close(messages["a"].params, sent["a"].params, rtol=0, atol=0)
 
 
@@ -68,20 +75,20 @@ def device(y):
 
 
 def test_marks_are_counts_of_what_a_model_gets_right():
-    marked = mark(Update(biased(1), {"more": torch.ones(1)}, 7, 0.5), device([0, 1, 1, 2]), StepId(0, 0, 0, "a"))
-    assert marked.extra[MARKS].tolist() == [[1, 2, 1], [0, 2, 0]]
-    assert set(marked.extra) == {"more", MARKS}
+    marked = count_hits(Update(biased(1), {"more": torch.ones(1)}, 7, 0.5), device([0, 1, 1, 2]), StepId(0, 0, 0, "a"))
+    assert marked.extra[CLASS_HITS].tolist() == [[1, 2, 1], [0, 2, 0]]
+    assert set(marked.extra) == {"more", CLASS_HITS}
     assert (marked.size, marked.score) == (7, 0.5)
-    nothing = mark(
+    nothing = count_hits(
         Update(biased(1)), replace(device([0]), data=Splits(data(3), data(0), data(3))), StepId(0, 0, 0, "a")
     )
-    assert nothing.extra[MARKS].tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert nothing.extra[CLASS_HITS].tolist() == [[0, 0, 0], [0, 0, 0]]
 
 
 def test_class_scores_by_hand():
-    marks = {"one class": torch.tensor([[9, 0, 0], [9, 0, 0]]), "all": torch.tensor([[2, 3, 4], [1, 3, 2]])}
+    hits = {"one class": torch.tensor([[9, 0, 0], [9, 0, 0]]), "all": torch.tensor([[2, 3, 4], [1, 3, 2]])}
     shares = [11 / 18, 3 / 18, 4 / 18]
-    scores = class_scores(marks)
+    scores = class_scores(hits)
     assert scores["one class"] == pytest.approx(shares[0] * 9 / 10)
     assert scores["all"] == pytest.approx(shares[0] * 1 / 3 + shares[1] * 3 / 4 + shares[2] * 2 / 5)
 
@@ -89,24 +96,24 @@ def test_class_scores_by_hand():
 def test_a_device_that_knows_one_class_ranks_behind_one_that_knows_all():
     """Although it is never wrong about its own examples."""
     updates = {
-        "a": Update(biased(0), {MARKS: torch.tensor([[9, 0, 0], [9, 0, 0]])}, score=1.0),
-        "b": Update(biased(1), {MARKS: torch.tensor([[6, 6, 6], [5, 5, 4]])}, score=14 / 18),
+        "a": Update(biased(0), {CLASS_HITS: torch.tensor([[9, 0, 0], [9, 0, 0]])}, score=1.0),
+        "b": Update(biased(1), {CLASS_HITS: torch.tensor([[6, 6, 6], [5, 5, 4]])}, score=14 / 18),
     }
     assert rank_ascending({}, updates, NETS) == ["a", "b"]
     assert rank_ascending({}, {name: replace(update, extra={}) for name, update in updates.items()}, NETS) == ["b", "a"]
 
 
 def test_without_any_validation_example_names_decide():
-    marks = torch.zeros(2, 3, dtype=torch.int64)
-    assert rank_ascending({}, {name: Update(biased(0), {MARKS: marks}) for name in "ba"}, NETS) == ["a", "b"]
+    hits = torch.zeros(2, 3, dtype=torch.int64)
+    assert rank_ascending({}, {name: Update(biased(0), {CLASS_HITS: hits}) for name in "ba"}, NETS) == ["a", "b"]
 
 
 def test_marks_travel_only_for_their_exam_and_training_is_the_same():
-    stages = {exam: train_for_exam(SGD, len, exam) for exam in ("classes", "validation", "test")}
-    assert [stage.attach for stage in stages.values()] == [mark, None, None]
+    stages = {rank_by: train_to_rank(SGD, len, rank_by) for rank_by in ("classes", "validation", "test")}
+    assert [stage.attach for stage in stages.values()] == [count_hits, None, None]
     assert len({key(stage.local) for stage in stages.values()}) == 1
     sent = {}
-    for exam in stages:
-        one = last(method("best_local", nets=NETS, training=SGD, common=False, exam=exam), federation())
-        sent[exam] = set(one.up.values())
+    for rank_by in stages:
+        one = last(method("best_local", nets=NETS, training=SGD, shared_init=False, rank_by=rank_by), federation())
+        sent[rank_by] = set(one.up.values())
     assert sent == {"classes": {NBYTES + 2 * 3 * 8}, "validation": {NBYTES}, "test": {NBYTES}}

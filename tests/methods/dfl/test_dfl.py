@@ -21,7 +21,7 @@ from fedcore.pipeline.cache.keys import key
 from fedcore.types import Device, InputError, Net, Splits, StepId, generator
 
 GIVEN = {
-    "nets": NETS, "training": SGD, "common": True, "rounds": 4, "fraction": 1.0, "ratio": "threshold",
+    "nets": NETS, "training": SGD, "shared_init": True, "rounds": 4, "fraction": 1.0, "ratio": "threshold",
     "threshold": 0.6, "temperature": 1.0, "weighting": "counts",
 }  # fmt: skip
 dfl = partial(method, "dfl", **GIVEN)
@@ -29,7 +29,7 @@ FED = federation("abcde")
 
 
 def fedavg(**changes):
-    given = {"nets": NETS, "training": SGD, "common": True, "rounds": 4, "fraction": 1.0, "weights": "size"}
+    given = {"nets": NETS, "training": SGD, "shared_init": True, "rounds": 4, "fraction": 1.0, "weights": "size"}
     return method("fedavg", **given | {"sends": "change"} | changes)
 
 
@@ -50,7 +50,7 @@ NORMED = Net(normed)
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
 @pytest.mark.parametrize(
     "training",
-    [SGD, replace(SGD, momentum=0.5), ADAM, replace(ADAM, moments="kept")],
+    [SGD, replace(SGD, momentum=0.5), ADAM, replace(ADAM, optimiser_state="keep")],
     ids=["sgd", "momentum", "adam", "kept"],
 )
 def test_with_threshold_1_it_is_fedavg_bit_by_bit(training, fraction):
@@ -230,12 +230,12 @@ def test_a_step_depends_on_the_number_of_rounds_only_where_rho_does():
 
 def test_what_cannot_be_used_is_refused():
     with pytest.raises(
-        InputError, match=r"^training.init = per_device: dfl averages changes to one model; use common$"
+        InputError, match=r"^training.shared_init = false: dfl averages changes to one model; use true$"
     ):
-        dfl(common=False)
-    with pytest.raises(InputError, match=r"^training.init = per_device: fedavg.sends = change averages changes"):
-        fedavg(common=False)
-    with pytest.raises(InputError, match=r"^training.loss = printed: dfl"):
-        dfl(training=replace(SGD, loss="printed"))
+        dfl(shared_init=False)
+    with pytest.raises(InputError, match=r"^training.shared_init = false: fedavg.sends = change averages changes"):
+        fedavg(shared_init=False)
+    with pytest.raises(InputError, match=r"^training.loss = fedasa_eq12: dfl"):
+        dfl(training=replace(SGD, loss="fedasa_eq12"))
     with pytest.raises(InputError, match=r"^net.variants: "):
         dfl(nets={"a": NET, "b": NORMED})

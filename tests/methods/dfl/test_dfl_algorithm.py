@@ -109,7 +109,7 @@ def order(r: int, name: str, count: int) -> Iterator[Tensor]:
 def test_five_rounds_of_five_devices_are_the_programs_to_rounding(kind, weighting):
     net, fed = NETS[kind], federation("abcde", NETS[kind])
     built = method(
-        "dfl", nets=dict.fromkeys("abcde", net), training=SGD, common=True, rounds=ROUNDS, fraction=FRACTION,
+        "dfl", nets=dict.fromkeys("abcde", net), training=SGD, shared_init=True, rounds=ROUNDS, fraction=FRACTION,
         ratio="threshold", threshold=THRESHOLD, temperature=1.0, weighting=weighting,
     )  # fmt: skip
     rounds = list(run(built, fed, SEED, Inline()))

@@ -16,7 +16,7 @@ from fedcore.execute.workers import Inline
 from fedcore.methods import is_control, method
 from fedcore.types import InputError, StepId, generator
 
-GIVEN = {"nets": NETS, "training": SGD, "common": True, "rounds": 4, "fraction": 1.0}
+GIVEN = {"nets": NETS, "training": SGD, "shared_init": True, "rounds": 4, "fraction": 1.0}
 SOFT = {"ratio": "threshold", "threshold": 0.6, "temperature": 1.0, "weighting": "counts"}
 dfl, dfl_diagonal = (partial(method, name, **GIVEN, **SOFT) for name in ("dfl", "dfl_diagonal"))
 
@@ -59,5 +59,5 @@ def test_with_threshold_1_it_is_dfl_and_below_it_is_not(temperature):
 def test_it_is_a_control_and_is_refused_by_its_own_name():
     assert is_control("dfl_diagonal")
     assert not is_control("dfl")
-    with pytest.raises(InputError, match=r"^training.init = per_device: dfl_diagonal averages changes"):
-        dfl_diagonal(common=False)
+    with pytest.raises(InputError, match=r"^training.shared_init = false: dfl_diagonal averages changes"):
+        dfl_diagonal(shared_init=False)

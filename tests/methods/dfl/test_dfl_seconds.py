@@ -47,7 +47,7 @@ def test_our_bytes_take_the_printed_seconds():
     training = Training(optimiser="sgd", lr=0.01, batch=4, epochs=1)
     own = {"dfl": {}, "scaffold": {}, "fedgen": {"noise": 64, "hidden": 512, "steps": 1}}
     for name, settings in own.items():
-        built = method(name, nets=dict.fromkeys("ab", net), training=training, common=True, rounds=3, **settings)
+        built = method(name, nets=dict.fromkeys("ab", net), training=training, shared_init=True, rounds=3, **settings)
         played = list(run(built, fed, 0, Inline(), every=3))
         rows = tidy.rows(tidy.Row("s", "d", "base", name, 0), played, [one.report for one in played], {})
         seconds = tidy.transfer_seconds(rows, 5.4e6)

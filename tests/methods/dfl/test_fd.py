@@ -17,7 +17,7 @@ from fedcore.methods import method
 from fedcore.methods.dfl.soft_targets import COUNTS, SOFT, SUMS, initial_targets, label_wise, likelihoods
 from fedcore.types import InputError, RoundInfo, StepId, Update, generator
 
-GIVEN = {"nets": NETS, "training": SGD, "common": True, "rounds": 3, "fraction": 1.0, "gamma": 1.0}
+GIVEN = {"nets": NETS, "training": SGD, "shared_init": True, "rounds": 3, "fraction": 1.0, "gamma": 1.0}
 fd = partial(method, "fd", **GIVEN)
 FED = federation("abcde")
 
@@ -53,16 +53,16 @@ def test_each_device_gets_the_mean_of_the_others_by_hand():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("common", [True, False])
-def test_without_soft_targets_it_is_local_training(common):
-    built, start = fd(gamma=0.0, common=common, training=ADAM), nets.init(NET, generator(2, "init"))
-    mine = {name: update.params for name, update in trained(FED, ADAM, 2, start if common else None).items()}
+@pytest.mark.parametrize("shared_init", [True, False])
+def test_without_soft_targets_it_is_local_training(shared_init):
+    built, start = fd(gamma=0.0, shared_init=shared_init, training=ADAM), nets.init(NET, generator(2, "init"))
+    mine = {name: update.params for name, update in trained(FED, ADAM, 2, start if shared_init else None).items()}
     for number in (1, 2):
         mine = {name: trained(FED, ADAM, 2, params, number)[name].params for name, params in mine.items()}
     one = last(built, FED, 2)
     for name in FED.devices:
         assert bits(built.deploy(one.state.memories[name], one.state.messages[name]).members[0]) == bits(mine[name])
-    assert bits(last(fd(training=ADAM, common=common), FED, 2).state.memories) != bits(one.state.memories)
+    assert bits(last(fd(training=ADAM, shared_init=shared_init), FED, 2).state.memories) != bits(one.state.memories)
 
 
 def test_a_round_with_soft_targets_is_the_plain_loop():
@@ -89,7 +89,7 @@ def test_nothing_but_soft_targets_travels():
     rounds = list(run(fd(), FED, 1, Inline()))
     assert [set(one.up.values()) for one in rounds] == [{96}] * 3
     assert [set(one.down.values()) for one in rounds] == [{NBYTES}, {72}, {144}]
-    assert set(last(fd(rounds=1, common=False), FED).down.values()) == {72}
+    assert set(last(fd(rounds=1, shared_init=False), FED).down.values()) == {72}
 
 
 def test_a_device_never_sampled_has_initial_model_and_latest_targets():
@@ -133,7 +133,7 @@ def test_nets_may_differ_and_workers_give_the_same_bits():
 
 
 def test_what_cannot_be_used_is_refused():
-    with pytest.raises(InputError, match=r"^training.init = per_device: fd with fraction below 1 "):
-        fd(common=False, fraction=0.5)
+    with pytest.raises(InputError, match=r"^training.shared_init = false: fd with fraction below 1 "):
+        fd(shared_init=False, fraction=0.5)
     with pytest.raises(InputError, match=r"^net.variants: "):
         fd(nets={"a": NET, "b": nets.net("mlp", shape=(4,), classes=3, widths=[7])}, fraction=0.5)

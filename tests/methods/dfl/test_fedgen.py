@@ -32,7 +32,7 @@ OWN = {
     "rounds": 3, "fraction": 1.0, "alpha": 10.0, "decay": 0.98, "generated": 8, "noise": 6, "hidden": 10, "steps": 5,
     "batch": 8, "lr": 0.01, "weight_decay": 0.01, "diversity": 1.0,
 }  # fmt: skip
-fedgen = partial(method, "fedgen", nets=NETS, training=SGD, common=True, **OWN)
+fedgen = partial(method, "fedgen", nets=NETS, training=SGD, shared_init=True, **OWN)
 FED = federation("abcde")
 EXTRA = 4 * ((6 + 3) * 10 + 10 + 4 * 10 + 10 * 4 + 4) + 8
 """Bytes of the generator: two layers, a norm of ten with its statistics, and its count of batches."""
@@ -47,11 +47,11 @@ def settings(**changes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("common", [True, False])
+@pytest.mark.parametrize("shared_init", [True, False])
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
-@pytest.mark.parametrize("training", [SGD, ADAM, replace(ADAM, moments="kept")], ids=["sgd", "adam", "kept"])
-def test_without_generated_examples_it_is_fedavg(training, fraction, common):
-    changes = {"training": training, "fraction": fraction, "common": common}
+@pytest.mark.parametrize("training", [SGD, ADAM, replace(ADAM, optimiser_state="keep")], ids=["sgd", "adam", "kept"])
+def test_without_generated_examples_it_is_fedavg(training, fraction, shared_init):
+    changes = {"training": training, "fraction": fraction, "shared_init": shared_init}
     one = last(fedgen(alpha=0.0, **changes), FED, 2)
     averaged = method("fedavg", **{"nets": NETS, "rounds": 3, "weights": "size"} | changes)
     two = last(averaged, FED, 2)

@@ -18,7 +18,7 @@ from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.types import Data, InputError, Net, Splits, StepId, generator
 
-GIVEN = {"nets": NETS, "training": SGD, "common": True, "rounds": 8, "fraction": 0.3}
+GIVEN = {"nets": NETS, "training": SGD, "shared_init": True, "rounds": 8, "fraction": 0.3}
 scaffold = partial(method, "scaffold", **GIVEN)
 TEN = federation("abcdefghij")
 ONE_STEP = replace(SGD, epochs=1, batch=100)
@@ -126,9 +126,9 @@ def test_the_servers_variate_stays_the_mean_of_the_devices_own():
     assert one.state.server["fc3.bias"].abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("common", [True, False])
-def test_its_traffic_is_twice_fedavgs_both_ways(common):
-    changes = {"rounds": 3, "common": common}
+@pytest.mark.parametrize("shared_init", [True, False])
+def test_its_traffic_is_twice_fedavgs_both_ways(shared_init):
+    changes = {"rounds": 3, "shared_init": shared_init}
     for one, two in zip(
         run(scaffold(**changes), TEN, 1, Inline()), run(fedavg(**changes), TEN, 1, Inline()), strict=True
     ):

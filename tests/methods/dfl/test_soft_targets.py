@@ -244,8 +244,8 @@ def test_by_hand_and_autograd_follow_a_slope_alike(training: Training):
 
 def test_a_loss_of_another_kind_is_refused():
     require_cross_entropy("dfl", SGD)
-    with pytest.raises(InputError, match=r"^training.loss = table3: dfl has its own loss, .* use ce$"):
-        require_cross_entropy("dfl", replace(SGD, loss="table3"))
+    with pytest.raises(InputError, match=r"^training.loss = fedasa_table3: dfl has its own loss, .* use ce$"):
+        require_cross_entropy("dfl", replace(SGD, loss="fedasa_table3"))
 
 
 # The report

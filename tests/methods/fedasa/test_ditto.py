@@ -14,10 +14,10 @@ from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method
 from fedcore.types import Message, Model, StepId, generator
 
-GIVEN = {"nets": NETS, "training": SGD, "common": True, "rounds": 3, "fraction": 1.0}
+GIVEN = {"nets": NETS, "training": SGD, "shared_init": True, "rounds": 3, "fraction": 1.0}
 ditto = partial(method, "ditto", **GIVEN, strength=0.5)
 LEAVES = tuple(nets.shapes(NET))
-KEPT = replace(ADAM, moments="kept")
+KEPT = replace(ADAM, optimiser_state="keep")
 
 
 def personal(state, name):
@@ -39,8 +39,8 @@ def test_the_global_model_is_fedavgs(training, fraction):
 @pytest.mark.parametrize("training", [SGD, ADAM, KEPT], ids=["sgd", "adam", "kept"])
 def test_without_a_tie_the_personal_model_is_local_training(training):
     one = last(ditto(training=training, strength=0.0), federation(), 2)
-    alone = last(ditto(training=training, strength=0.0, rounds=1, common=False), federation(), 2)
-    single = last(method("local_only", nets=NETS, training=training, common=False), federation(), 2)
+    alone = last(ditto(training=training, strength=0.0, rounds=1, shared_init=False), federation(), 2)
+    single = last(method("local_only", nets=NETS, training=training, shared_init=False), federation(), 2)
     for name, there in federation().devices.items():
         memory, params = {}, nets.init(NET, generator(2, "init"))
         for number in range(3):

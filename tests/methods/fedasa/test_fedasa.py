@@ -30,7 +30,7 @@ from fedcore.results.reports import devices
 from fedcore.types import Data, InputError, Message, Report, RoundInfo, StepId, Update, generator
 
 GIVEN = {
-    "nets": NETS, "training": ADAM, "common": True, "rounds": 3, "alignment_rounds": 1, "auxiliary": None,
+    "nets": NETS, "training": ADAM, "shared_init": True, "rounds": 3, "alignment_rounds": 1, "auxiliary": None,
     "auxiliary_init": "devices", "target": None, "steps": 6, "held_out": 0.2,
     "cell": None, "distance": "printed", "budget": None, "personal_lr": None,
 }  # fmt: skip
@@ -112,12 +112,12 @@ def test_with_everyone_at_depth_m_it_is_fedavg_of_stem_and_cells():
         assert bits({leaf: state.server[f"hyper/{leaf}"] for leaf in shared}) == bits(base)
 
 
-@pytest.mark.parametrize("common", [True, False])
-def test_alone_it_is_local_only(common):
+@pytest.mark.parametrize("shared_init", [True, False])
+def test_alone_it_is_local_only(shared_init):
     """Nobody to share with: the mean over one device is that device."""
-    built = fedasa(rounds=1, common=common)
+    built = fedasa(rounds=1, shared_init=shared_init)
     one = last(built, signals("b"), 3)
-    two = last(method("local_only", nets=NETS, training=ADAM, common=common), signals("b"), 3)
+    two = last(method("local_only", nets=NETS, training=ADAM, shared_init=shared_init), signals("b"), 3)
     assert one.scores == two.scores
     mine = built.deploy(one.state.memories["b"], one.state.messages["b"]).members[0]
     assert bits(mine) == bits(two.state.memories["b"])
@@ -275,8 +275,8 @@ def test_held_out_examples_measure_the_auxiliary_model_and_train_nothing():
 def test_the_auxiliary_model_is_trained_by_adam_from_its_start(source):
     fed = signals()
     state = begin(fedasa(steps=6, auxiliary_init=source), fed, 3, Inline())
-    common = nets.init(NET, generator(3, "init"))
-    start = common if source == "devices" else nets.init(NET, generator(3, "auxiliary", "init"))
+    shared_init = nets.init(NET, generator(3, "init"))
+    start = shared_init if source == "devices" else nets.init(NET, generator(3, "auxiliary", "init"))
     rest = torch.randperm(20, generator=generator(3, "auxiliary", "held out"))[4:]
     module = NET.build()
     module.load_state_dict(start)
@@ -288,8 +288,8 @@ def test_the_auxiliary_model_is_trained_by_adam_from_its_start(source):
         optimiser.step()
     trained = {leaf: state.server[f"auxiliary/{leaf}"] for leaf in LEAVES}
     torch.testing.assert_close(trained, dict(module.state_dict()), rtol=1e-4, atol=1e-6)
-    assert bits({leaf: state.server[f"hyper/{leaf}"] for leaf in LEAVES}) == bits(common)
-    assert bits(state.messages["a"].params) == bits(common)
+    assert bits({leaf: state.server[f"hyper/{leaf}"] for leaf in LEAVES}) == bits(shared_init)
+    assert bits(state.messages["a"].params) == bits(shared_init)
 
 
 @cache
@@ -458,7 +458,7 @@ def test_other_nets():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", ["printed", "table3"])
+@pytest.mark.parametrize("loss", ["fedasa_eq12", "fedasa_table3"])
 def test_other_losses_train_all_of_it(loss):
     plain, other = (last(fedasa(training=replace(ADAM, loss=name)), signals(), 1).state for name in ("ce", loss))
     assert not torch.equal(plain.server["hyper/stem.conv1.weight"], other.server["hyper/stem.conv1.weight"])
@@ -497,7 +497,7 @@ def test_everyone_sampling_what_it_sent_is_a_fixed_depth():
     """With alignment taken out and one stage: the same local step and the same means."""
     built = fedasa(rounds=1)
     taken_out = replace(built, stages=(replace(built.stages[0], combine=exchange),))
-    fixed = method("fixed_depth", nets=NETS, training=ADAM, common=True, rounds=1, depth=M, personal_lr=None)
+    fixed = method("fixed_depth", nets=NETS, training=ADAM, shared_init=True, rounds=1, depth=M, personal_lr=None)
     one, two = last(taken_out, signals(), 1), last(fixed, signals(), 1)
     assert bits(one.state.messages) == bits(two.state.messages)
     assert one.scores == two.scores

@@ -37,7 +37,7 @@ SENT = {
 
 
 def built(name: str, fed: Federation, rounds: int, **memory: object) -> Method:
-    return method(name, nets=fed.public.nets, training=ONCE, common=True, rounds=rounds, **memory)
+    return method(name, nets=fed.public.nets, training=ONCE, shared_init=True, rounds=rounds, **memory)
 
 
 @pytest.mark.slow

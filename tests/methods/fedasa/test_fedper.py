@@ -19,11 +19,11 @@ from fedcore.methods.fedasa.sharing import train_shared
 from fedcore.nets.parts import layers
 from fedcore.types import InputError, Message, Method, Model, Stage, StepId, generator
 
-GIVEN = {"nets": NETS, "training": SGD, "common": True, "rounds": 3}
+GIVEN = {"nets": NETS, "training": SGD, "shared_init": True, "rounds": 3}
 fedper = partial(method, "fedper", **GIVEN, personal_lr=None)
 HEAD = ("fc3.weight", "fc3.bias")
 BODY = [leaf for leaf in nets.shapes(NET) if leaf not in HEAD]
-KEPT = replace(ADAM, moments="kept")
+KEPT = replace(ADAM, optimiser_state="keep")
 
 
 def part(params, names):
@@ -66,11 +66,13 @@ def test_personal_layers_and_moments_never_travel():
 
 
 @pytest.mark.parametrize("training", [SGD, KEPT], ids=["sgd", "kept"])
-@pytest.mark.parametrize("common", [True, False])
-def test_with_nothing_personal_it_is_fedavg(training, common):
+@pytest.mark.parametrize("shared_init", [True, False])
+def test_with_nothing_personal_it_is_fedavg(training, shared_init):
     everything = partial(train_shared, shared=tuple(nets.shapes(NET)), training=training, personal_lr=None)
-    shared = Method(partial(initial_messages, common=common), (Stage(everything, exchange, 3),), merge_models)
-    averaged = method("fedavg", **GIVEN | {"training": training, "common": common}, fraction=1.0, weights="size")
+    shared = Method(partial(initial_messages, shared_init=shared_init), (Stage(everything, exchange, 3),), merge_models)
+    averaged = method(
+        "fedavg", **GIVEN | {"training": training, "shared_init": shared_init}, fraction=1.0, weights="size"
+    )
     one, two = (last(built, federation(), 4) for built in (shared, averaged))
     assert bits(one.state.messages) == bits(two.state.messages)
     assert (one.scores, one.up, one.down) == (two.scores, two.up, two.down)

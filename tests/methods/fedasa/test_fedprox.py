@@ -11,12 +11,12 @@ from fedcore.core.aggregation import by_size, mean
 from fedcore.methods import method
 from fedcore.types import StepId, generator
 
-GIVEN = {"nets": NETS, "training": SGD, "common": True, "rounds": 3, "fraction": 1.0}
+GIVEN = {"nets": NETS, "training": SGD, "shared_init": True, "rounds": 3, "fraction": 1.0}
 fedprox = partial(method, "fedprox", **GIVEN, mu=0.5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("training", [SGD, ADAM, replace(ADAM, moments="kept")], ids=["sgd", "adam", "kept"])
+@pytest.mark.parametrize("training", [SGD, ADAM, replace(ADAM, optimiser_state="keep")], ids=["sgd", "adam", "kept"])
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 def test_without_a_pull_it_is_fedavg(training, fraction):
     changes = {"training": training, "fraction": fraction}

@@ -18,7 +18,7 @@ from fedcore.methods.fedasa.fixed_depth import draw_depth
 from fedcore.nets.parts import leaves_up_to, max_depth
 from fedcore.types import InputError, Message, StepId, generator
 
-GIVEN = {"nets": NETS, "training": ADAM, "common": True, "rounds": 2, "personal_lr": None}
+GIVEN = {"nets": NETS, "training": ADAM, "shared_init": True, "rounds": 2, "personal_lr": None}
 fixed_depth = partial(method, "fixed_depth", **GIVEN)
 
 
@@ -54,13 +54,14 @@ def test_a_plain_loop(depth):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("common", [True, False])
-@pytest.mark.parametrize("moments", ["fresh", "kept"])
-def test_with_nothing_shared_it_is_local_only(common, moments):
-    training = replace(ADAM, moments=moments)
-    built = fixed_depth(training=training, common=common, rounds=1, depth=None)
+@pytest.mark.parametrize("shared_init", [True, False])
+@pytest.mark.parametrize("moments", ["fresh", "keep"])
+def test_with_nothing_shared_it_is_local_only(shared_init, moments):
+    training = replace(ADAM, optimiser_state=moments)
+    built = fixed_depth(training=training, shared_init=shared_init, rounds=1, depth=None)
     one, two = (
-        last(b, signals(), 3) for b in (built, method("local_only", nets=NETS, training=training, common=common))
+        last(b, signals(), 3)
+        for b in (built, method("local_only", nets=NETS, training=training, shared_init=shared_init))
     )
     for name in "abc":
         mine = built.deploy(one.state.memories[name], one.state.messages[name]).members[0]

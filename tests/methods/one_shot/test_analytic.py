@@ -18,7 +18,7 @@ from fedcore.methods.one_shot.analytic import GRAM, PLAN, TARGETS, fit_output
 from fedcore.types import Data, Device, Federation, InputError, Message, RoundInfo, Splits, Update
 
 FEATURES = 12
-analytic = partial(method, "analytic", nets=NETS, training=SGD, common=False, features=FEATURES, reg=1e-4)
+analytic = partial(method, "analytic", nets=NETS, training=SGD, shared_init=False, features=FEATURES, reg=1e-4)
 POOL = data(60, "pool")
 
 

@@ -22,7 +22,7 @@ from fedcore.methods.one_shot.gaussians import draw, gaussian, learn, targets_of
 from fedcore.types import Data, Federation, InputError, RoundInfo, Splits, Update, generator, nbytes
 
 FEW = {"rank": 2, "minimum": 3, "draws": 200, "epochs": 2, "batch": 16, "lr": 0.01}
-distillation = partial(method, "gaussian_distillation", nets=NETS, training=SGD, common=False, **FEW)
+distillation = partial(method, "gaussian_distillation", nets=NETS, training=SGD, shared_init=False, **FEW)
 FED = federation()
 
 
@@ -31,7 +31,7 @@ def test_it_is_its_parts_one_after_the_other():
     (sent,) = {id(message): message for message in one.state.messages.values()}.values()
     round_info = one.round_info
     parts, counts, models = {}, [], []
-    alone = last(method("local_only", nets=NETS, training=SGD, common=False), FED, 5).state.memories
+    alone = last(method("local_only", nets=NETS, training=SGD, shared_init=False), FED, 5).state.memories
     for name, there in FED.devices.items():
         n = torch.bincount(there.data.train.y, minlength=3)
         x = there.data.train.x
@@ -83,7 +83,9 @@ def test_it_beats_the_best_device_where_each_knows_one_class():
     every = Data(torch.cat([around(k, 50, "all") for k in range(3)]), torch.arange(3).repeat_interleave(50))
     fed = Federation(devices, every, 3)
     built = distillation(draws=3000, minimum=20, epochs=5)
-    best = last(method("best_local", nets=NETS, training=SGD, common=False, exam="test"), fed).scores["a"]["shared"]
+    best = last(method("best_local", nets=NETS, training=SGD, shared_init=False, rank_by="test"), fed).scores["a"][
+        "shared"
+    ]
     assert best["accuracy"] < 0.5
     assert last(built, fed).scores["a"]["shared"]["accuracy"] > 0.85
     personal = last(distillation(draws=3000, minimum=20, epochs=5, personal=True), fed)
@@ -142,19 +144,19 @@ def test_a_class_of_which_nobody_tells_is_named():
 
 
 def test_recommended_is_the_personal_row_bit_by_bit():
-    same = {"nets": NETS, "training": SGD, "common": False, **FEW}
-    one, two = last(method("recommended", **same), FED, 2), last(distillation(personal=True), FED, 2)
+    same = {"nets": NETS, "training": SGD, "shared_init": False, **FEW}
+    one, two = last(method("personal_distillation", **same), FED, 2), last(distillation(personal=True), FED, 2)
     assert bits(one.state) == bits(two.state)
     assert one.scores == two.scores
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ensemble", "stack", "recommended"])
+@pytest.mark.parametrize("name", ["ensemble", "stack", "personal_distillation"])
 def test_signals_are_examples_like_any_others(name):
     """Of shape (1, 32), for a convolutional net with cells; draws have that shape."""
     fed = signals.federation()
-    settings = {key: value for key, value in FEW.items() if name == "recommended"}
-    one = last(method(name, nets=fed.public.nets, training=SGD, common=False, **settings), fed)
+    settings = {key: value for key, value in FEW.items() if name == "personal_distillation"}
+    one = last(method(name, nets=fed.public.nets, training=SGD, shared_init=False, **settings), fed)
     assert all(0 <= score["shared"]["accuracy"] <= 1 for score in one.scores.values())
-    if name == "recommended":
+    if name == "personal_distillation":
         assert {leaf: tuple(x.shape) for leaf, x in one.state.messages["a"].params.items()} == nets.shapes(signals.NET)

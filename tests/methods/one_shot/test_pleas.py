@@ -22,7 +22,7 @@ from fedcore.types import Data, InputError, RoundInfo, Update, generator
 THREE = dict.fromkeys("abc", NET)
 LINEAR = nets.net("mlp", shape=(4,), classes=3, widths=[])
 IMAGES = nets.net("cnn", shape=(1, 6, 6), classes=3, maps=[2, 3], hidden=[4])
-pleas = partial(method, "pleas", nets=THREE, training=SGD, common=True)
+pleas = partial(method, "pleas", nets=THREE, training=SGD, shared_init=True)
 
 
 def deployed(built, fed, seed=0):
@@ -118,7 +118,7 @@ def test_an_exchange_for_each_layer_and_models_only_to_align(align):
 
 
 def test_before_the_net_is_whole_each_device_runs_its_own():
-    alone = last(method("local_only", nets=THREE, training=SGD, common=True), federation(), 2)
+    alone = last(method("local_only", nets=THREE, training=SGD, shared_init=True), federation(), 2)
     *early, end = run(pleas(), federation(), 2, Inline())
     assert all(round_info.scores == alone.scores for round_info in early)
     assert end.scores["a"]["shared"] == end.scores["b"]["shared"] != alone.scores["a"]["shared"]
@@ -153,8 +153,8 @@ def test_devices_without_examples_add_nothing():
 
 
 def test_what_cannot_be_merged_is_refused_in_one_line():
-    with pytest.raises(InputError, match=r"^training.init = per_device: pleas .*; use common, or pleas.align: exact$"):
-        pleas(common=False)
+    with pytest.raises(InputError, match=r"^training.shared_init = false: pleas .*; use true, or pleas.align: exact$"):
+        pleas(shared_init=False)
     residual = nets.net("resnet20", shape=(1, 8, 8), classes=3)
     with pytest.raises(
         InputError, match=r"^pleas: the net must consist of linear and convolutional layers with biases$"

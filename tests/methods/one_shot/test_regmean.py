@@ -18,8 +18,8 @@ from fedcore.methods.one_shot.regmean import GRAM, input_grams, move
 from fedcore.nets.inputs import layer_inputs, linear_layers
 from fedcore.types import Data, Device, Federation, InputError, RoundInfo, Splits, Update, generator
 
-regmean = partial(method, "regmean", nets=NETS, training=SGD, common=True)
-fedavg = partial(method, "fedavg", nets=NETS, training=SGD, common=True)
+regmean = partial(method, "regmean", nets=NETS, training=SGD, shared_init=True)
+fedavg = partial(method, "fedavg", nets=NETS, training=SGD, shared_init=True)
 LINEAR = nets.net("mlp", shape=(4,), classes=3, widths=[])
 IMAGES = nets.net("cnn", shape=(1, 6, 6), classes=3, maps=[2, 3], hidden=[4])
 
@@ -122,7 +122,7 @@ def test_a_moved_gram_matrix_is_that_of_the_moved_model(net):
 def test_aligned_shuffled_models_merge_into_the_function_that_they_share():
     params = model("one")
     given = {name: update(name, shuffled(params, NET, k), NET, 8 + k) for k, name in enumerate("abc")}
-    found = merged(regmean(common=False, align="exact"), given)
+    found = merged(regmean(shared_init=False, align="exact"), given)
     torch.testing.assert_close(found, given["c"].params, rtol=1e-3, atol=1e-4)
 
 
@@ -241,9 +241,9 @@ def test_repair_takes_three_numbers_of_each_unit_above_the_first_layer():
 
 def test_what_cannot_be_merged_is_refused_in_one_line():
     with pytest.raises(
-        InputError, match=r"^training.init = per_device: regmean .*; use common, or regmean.align: exact$"
+        InputError, match=r"^training.shared_init = false: regmean .*; use true, or regmean.align: exact$"
     ):
-        regmean(common=False)
+        regmean(shared_init=False)
     one = update("a", model())
     wrong = replace(one, extra={**one.extra, f"{GRAM}fc2": torch.zeros(3)})
     with pytest.raises(InputError, match=r"^update of b: gram/fc2 has shape \(3,\), must be \(21,\)$"):

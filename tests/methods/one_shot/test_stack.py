@@ -20,7 +20,7 @@ from fedcore.methods import method
 from fedcore.methods.one_shot.stack import CROSS, GRAM, VOTERS, ridge, solve_head
 from fedcore.types import Data, InputError, RoundInfo, Update
 
-stack = partial(method, "stack", nets=NETS, training=SGD, common=False)
+stack = partial(method, "stack", nets=NETS, training=SGD, shared_init=False)
 FED = federation()
 
 
@@ -72,7 +72,7 @@ def test_sums_of_another_shape_name_the_device():
 
 
 def test_before_the_second_exchange_it_is_the_ensemble():
-    voted = [*run(method("ensemble", nets=NETS, training=SGD, common=False), FED, 1, Inline())]
+    voted = [*run(method("ensemble", nets=NETS, training=SGD, shared_init=False), FED, 1, Inline())]
     first, second, third = run(stack(), FED, 1, Inline())
     assert (first.scores, second.scores) == (voted[0].scores, voted[1].scores)
     assert second.up == voted[1].up

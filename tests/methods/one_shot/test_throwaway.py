@@ -33,7 +33,7 @@ HEAD = ("fc3.weight", "fc3.bias")
 
 
 def whole_fedavg(**settings):
-    given = {"nets": NETS, "training": SGD, "common": True, "rounds": 1, "fraction": 1.0, "weights": "even"}
+    given = {"nets": NETS, "training": SGD, "shared_init": True, "rounds": 1, "fraction": 1.0, "weights": "even"}
     return method("fedavg", **given | settings)
 
 
@@ -41,7 +41,7 @@ def whole_fedavg(**settings):
 
 
 def begin_personal(public, seed, *, personal):
-    server, messages = initial_messages(public, seed, common=True)
+    server, messages = initial_messages(public, seed, shared_init=True)
     return server, {name: Message(part(message.params, personal, False)) for name, message in messages.items()}
 
 
@@ -112,7 +112,7 @@ def test_nothing_personal_is_fedavg_and_all_personal_is_local_training():
     assert bits(shared.state.messages) == bits(averaged.state.messages)
     assert shared.scores == averaged.scores
     alone = last(fedper(LEAVES, rounds=1), fed, 2)
-    assert alone.scores == last(method("local_only", nets=NETS, training=SGD, common=False), fed, 2).scores
+    assert alone.scores == last(method("local_only", nets=NETS, training=SGD, shared_init=False), fed, 2).scores
     assert alone.up == dict.fromkeys("abc", 0)
     sent = {name: update.params for name, update in trained(fed, SGD, 2).items()}
     assert bits(alone.state.memories) == bits(sent)
@@ -146,7 +146,7 @@ def mix_near(server, updates, round_info):
 
 def neighbours():
     stages = (PairStage(estimate, remember), Stage(partial(train, training=SGD), mix_near, 2))
-    return Method(partial(initial_messages, common=True), stages, received_model)
+    return Method(partial(initial_messages, shared_init=True), stages, received_model)
 
 
 def far(name):
@@ -215,7 +215,9 @@ def deploy_all(memory, message):
 
 
 def ensemble():
-    return Method(partial(initial_messages, common=False), (Stage(partial(train, training=SGD), hand_out),), deploy_all)
+    return Method(
+        partial(initial_messages, shared_init=False), (Stage(partial(train, training=SGD), hand_out),), deploy_all
+    )
 
 
 def test_weighted_outputs_are_the_mixture_computed_by_hand():
@@ -241,7 +243,7 @@ def test_weighted_outputs_are_the_mixture_computed_by_hand():
 # All of them, and one with memory at the server and at devices of which 3 of 10 take part
 
 
-SCAFFOLD = method("scaffold", nets=NETS, training=SGD, common=True, rounds=4, fraction=0.3)
+SCAFFOLD = method("scaffold", nets=NETS, training=SGD, shared_init=True, rounds=4, fraction=0.3)
 
 
 @pytest.mark.slow

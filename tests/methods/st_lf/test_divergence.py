@@ -109,7 +109,7 @@ def test_it_is_a_stage_over_pairs_whose_server_sees_errors_only() -> None:
     settings = Divergence(pair_rounds=3, pair_iterations=2, pair_batch=4, pair_lr=0.1, held_out=0.5)
     stage = PairStage(partial(estimate, net=how, settings=settings), remember)
     last = list(
-        run(Method(partial(initial_messages, common=True), (stage,), received_model), federation(), 0, Inline())
+        run(Method(partial(initial_messages, shared_init=True), (stage,), received_model), federation(), 0, Inline())
     )[-1]
     apart = last.state.server["apart"]
     assert apart.shape == (3, 3)
@@ -117,7 +117,7 @@ def test_it_is_a_stage_over_pairs_whose_server_sees_errors_only() -> None:
     assert not apart.diagonal().any()
     assert set(last.up.values()) == {0, 24, 48}  # two errors and a count per pair, on the first device's account
     again = list(
-        run(Method(partial(initial_messages, common=True), (stage,), received_model), federation(), 0, Inline())
+        run(Method(partial(initial_messages, shared_init=True), (stage,), received_model), federation(), 0, Inline())
     )[-1]
     assert torch.equal(again.state.server["apart"], apart)
 

@@ -273,8 +273,8 @@ def test_a_pairs_identifier_is_trained_once_both_have_sent_features():
 
 
 def test_bad_input_is_refused_in_one_line():
-    with pytest.raises(InputError, match=r"^training\.init = per_device: fada mixes models that must start from one"):
-        fada(common=False)
+    with pytest.raises(InputError, match=r"^training\.shared_init = false: fada mixes models that must start from one"):
+        fada(shared_init=False)
     with pytest.raises(InputError, match=r"^psi_fada\.costs: shape \(2, 2\) does not fit 4 devices"):
         psi_fada(costs=[[0.0, 1], [1, 0]])
     with pytest.raises(InputError, match=r"^federation\.unlabelled: no device has a label"):

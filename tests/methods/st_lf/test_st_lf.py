@@ -121,9 +121,9 @@ def test_costs_that_do_not_fit_are_refused_before_anything_runs(costs, words):
 
 
 def test_parameters_that_start_apart_are_refused_and_outputs_are_not():
-    with pytest.raises(InputError, match=r"^training\.init = per_device: st_lf\.combine = parameters"):
-        st_lf(common=False)
-    assert st_lf(common=False, combine="outputs")
+    with pytest.raises(InputError, match=r"^training\.shared_init = false: st_lf\.combine = parameters"):
+        st_lf(shared_init=False)
+    assert st_lf(shared_init=False, combine="outputs")
 
 
 # the authors' public code
@@ -144,8 +144,8 @@ def test_pretraining_is_federated_averaging_and_then_local_training(length: dict
     torch.testing.assert_close(reached[2].messages["d"].params, start)
     alone = train({}, Message(start), fed.devices["b"], StepId(4, 3, 0, "b"), training=SGD)[1].params
     torch.testing.assert_close(reached[-1].memories["b"], alone)
-    with pytest.raises(InputError, match=r"^training\.init = per_device: st_lf\.pretrain averages"):
-        st_lf(pretrain=1, common=False, combine="outputs")
+    with pytest.raises(InputError, match=r"^training\.shared_init = false: st_lf\.pretrain averages"):
+        st_lf(pretrain=1, shared_init=False, combine="outputs")
 
 
 # the noise of combining hypotheses

@@ -20,7 +20,7 @@ from fedcore.pipeline.run.message_sizes import message_bytes
 def test_a_plan_counts_messages_as_large_as_they_are(name: str, stage: int, tmp_path: Path):
     fed = federation("abc")
     sizes = {who: len(device.data.train) for who, device in fed.devices.items()}
-    training = asdict(SGD) | {"moments": "fresh"}
+    training = asdict(SGD) | {"optimiser_state": "fresh"}
     row = MethodSettings(name, name, True, training, {})
     turns = list(run(row.build(fed.public.nets, sizes), fed, 0, Inline()))
     sent = next(round_info for round_info in turns if any(round_info.up.values()))
