@@ -15,7 +15,7 @@ import time
 import pandas as pd
 
 import fedcore as fc
-from fedcore.methods.code.ranking import MARKS, class_scores, mark
+from fedcore.methods.code.ranking import CLASS_HITS, class_scores, count_hits
 from fedcore.types import StepId, Update
 
 ALPHAS = (1e20, 1.0, 0.1)
@@ -30,11 +30,11 @@ ROWS = {
 def chosen_devices(result, fed) -> dict[str, float]:
     """Return how accurate the model is that each exam takes for the best, of local training's models."""
     last = result.table.query("metric == 'accuracy'").pivot_table("value", "device", "split")
-    marks = {}
+    hits = {}
     for name, device in fed.devices.items():
         model = Update(result.models[name].model.members[0])
-        marks[name] = mark(model, device, StepId(0, 0, 0, name)).extra[MARKS]
-    scores = {"classes": pd.Series(class_scores(marks)), "validation": last["val"], "test": last["shared"]}
+        hits[name] = count_hits(model, device, StepId(0, 0, 0, name)).extra[CLASS_HITS]
+    scores = {"classes": pd.Series(class_scores(hits)), "validation": last["val"], "test": last["shared"]}
     return {f"best device by {rank_by}": last["shared"][of.idxmax()] for rank_by, of in scores.items()}
 
 

@@ -15,9 +15,22 @@ from typing import Any, TypeVar, cast, get_type_hints
 
 from fedcore.types import InputError
 
-CONTEXT = ("nets", "training", "common")
-"""Arguments that a method's builder gets besides its settings: every device's architecture, local training, and whether
-all devices start from one initial model."""
+CONTEXT = ("nets", "training")
+"""Arguments that a method's builder gets besides its settings: every device's architecture, and local training."""
+
+NET_CONTEXT = ("shape", "classes")
+"""Arguments of a net that the data determine."""
+
+PARTITION_CONTEXT = ("dataset", "name", "seed")
+"""Arguments of a partition besides its settings."""
+
+RENAMED = {
+    "exam": "rank_by", "shots": "rounds", "mixing": "aggregation", "matters": "min_effect", "init": "shared_init",
+    "moments": "optimiser_state", "kept": "keep", "printed": "fedasa_eq12", "table3": "fedasa_table3",
+    "recommended": "personal_distillation", "mine": "my_data", "along": "x_axis", "show": "figures",
+    "says": "statement", "of": "metric", "at": "round", "when": "require", "why": "reason",
+}  # fmt: skip
+"""Words of earlier versions -> those that took their place: keys, values, methods and studies."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,7 +42,7 @@ def control(build: F) -> F:
 
 
 def training_defaults(**changes: Any) -> Callable[[F], F]:
-    """Set a method's own defaults of local training: settings of Training, and `init`."""
+    """Set a method's own defaults of local training: settings of `Training`."""
 
     def mark(build: F) -> F:
         build.training_defaults = changes  # type: ignore[attr-defined]
@@ -90,6 +103,9 @@ def call(name: str, settings: Mapping[str, object]) -> str:
 
 
 def suggestion(word: str, known: Iterable[object]) -> str:
-    """Return a hint that suggests the closest known word, or an empty text."""
-    found = difflib.get_close_matches(word, list(map(str, known)), 1)
-    return f"; did you mean {found[0]}?" if found else ""
+    """Return a hint: the word's new name, or else the closest known word; an empty text if there is neither."""
+    words = list(map(str, known))
+    if RENAMED.get(word) in words:
+        return f"; it is now called {RENAMED[word]}"
+    close = difflib.get_close_matches(word, words, 1)
+    return f"; did you mean {close[0]}?" if close else ""

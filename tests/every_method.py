@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from fedcore.config.methods import MethodConfig
 from fedcore.config.params import read
-from fedcore.config.settings import MethodSettings
 from fedcore.config.studies import grid_points
 from fedcore.methods import METHODS
 
@@ -17,9 +17,9 @@ FEWER = {
 }  # fmt: skip
 
 
-def shortened(row: MethodSettings) -> MethodSettings:
+def shortened(row: MethodConfig) -> MethodConfig:
     fewer = {name: count for name, count in FEWER.items() if name in row.settings}
-    return replace(row, training={**row.training, "epochs": EPOCHS}, settings={**row.settings, **fewer})
+    return replace(row, training=replace(row.training, epochs=EPOCHS), settings={**row.settings, **fewer})
 
 
 PARAMS = read(Path(__file__).parents[1])

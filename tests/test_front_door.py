@@ -61,9 +61,9 @@ def test_a_run_is_what_one_builds_by_hand(digits: fc.Dataset, fed: Any):
     held, shared = splits(digits, made)
     net = nets.net("mlp", shape=(1, 8, 8), classes=10, widths=[12])
     devices = {name: fc.Device(name, net, own) for name, own in held.items()}
-    training = fc.Training("adam", 0.01, 0.0, 0.0, "constant", 16, 2)
+    training = fc.Training(epochs=2, shared_init=True)
     method = builder("fedavg")(
-        nets=dict.fromkeys(devices, net), training=training, shared_init=True, rounds=3, fraction=0.5, weights="even"
+        nets=dict.fromkeys(devices, net), training=training, rounds=3, fraction=0.5, weights="even"
     )
     by_hand = list(rounds(method, fc.Federation(devices, shared, 10), 3, Inline()))
     result = fc.run(fc.fedavg(rounds=3, fraction=0.5, weights="even", training=QUICK), fed, seed=3)
@@ -74,10 +74,10 @@ def test_a_run_is_what_one_builds_by_hand(digits: fc.Dataset, fed: Any):
 @pytest.mark.slow
 def test_worker_processes_give_the_same_bits(fed: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    recipe = fc.method("own_method:median", rounds=2, training=QUICK)
-    here, there = (fc.run(recipe, fed, workers=workers) for workers in (None, 2))
+    config = fc.method("own_method:median", rounds=2, training=QUICK)
+    here, there = (fc.run(config, fed, workers=workers) for workers in (None, 2))
     pd.testing.assert_frame_equal(here.table, there.table, check_exact=True)
-    assert recipe.label == "median"
+    assert config.label == "median"
 
 
 @pytest.mark.parametrize("scale", ["none", "device"])
@@ -148,7 +148,7 @@ def test_a_comparison_ranks_methods_and_judges_claims(fed: Any):
     assert found.claims["verdict"].iloc[1] == "does not hold"
     assert found.answer == answer(found.table, frozenset({"best_local"}))
     assert str(found.answer).splitlines() == found.answer.sentences
-    assert [(one.recipe.label, one.seed) for one in found.results] == [(r.label, s) for s in range(2) for r in rows]
+    assert [(one.config.label, one.seed) for one in found.results] == [(r.label, s) for s in range(2) for r in rows]
 
 
 @pytest.mark.slow
@@ -166,10 +166,10 @@ def test_a_comparison_of_models_at_chance_tests_no_claim(fed: Any):
 
 @pytest.mark.slow
 def test_progress_is_shown_where_it_is_asked_for(fed: Any, capsys: pytest.CaptureFixture[str]):
-    recipe = fc.fedavg(rounds=2, training=QUICK)
-    fc.run(recipe, fed)
+    config = fc.fedavg(rounds=2, training=QUICK)
+    fc.run(config, fed)
     assert capsys.readouterr().out == ""
-    fc.run(recipe, fed, progress=True)
+    fc.run(config, fed, progress=True)
     assert "fedavg, seed 0" in capsys.readouterr().out
 
 
@@ -273,7 +273,7 @@ def shrunk(*, training: fc.Training, factor: float) -> fc.Method:
 
 REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     "value": (lambda data: fc.code_ot(reg=-1), "code_ot.reg = -1: input should be greater than 0"),
-    "key": (lambda data: fc.code_ot(regg=1), "code_ot.regg: no such key (allowed: shots, order, exam, "),
+    "key": (lambda data: fc.code_ot(regg=1), "code_ot.regg: no such key (allowed: rounds, order, rank_by, "),
     "key of an own method": (lambda data: fc.method(shrunk, factr=0.5), "shrunk.factr: no such key (allowed: factor)"),
     "near": (lambda data: fc.code_ot(regg=1), "; did you mean reg?"),
     "of a dataclass": (lambda data: fc.st_lf(pair_lr=0), "st_lf.pair_lr = 0: "),
@@ -281,7 +281,7 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     "training as a value": (lambda data: fc.fedavg(training=fc.Training(batch=0)), "fedavg.training.batch = 0: "),
     "training's key": (lambda data: fc.fedavg(training={"epoch": 1}), "did you mean epochs?"),
     "training's type": (lambda data: fc.fedavg(training=3), "fedavg.training = 3: must be a Training, or a dict of "),
-    "init": (lambda data: fc.fedavg(training={"init": "same"}), "fedavg.training.init = 'same': allowed: common, "),
+    "init": (lambda data: fc.fedavg(training={"shared_init": "same"}), "fedavg.training.shared_init = 'same': "),
     "method": (lambda data: fc.method("fedavgg"), "did you mean fedavg?"),
     "own method": (lambda data: fc.method("nowhere:median"), "method: 'nowhere:median' cannot be imported"),
     "net": (lambda data: fc.mlp(0), "mlp.widths.0 = 0: "),
@@ -403,16 +403,16 @@ from fedcore.core.messages import received_model
 __all__ = ["throwaway", "thrown"]
 
 
-def throwaway(*, training, common, rounds: fc.Count = 2):
+def throwaway(*, training, rounds: fc.Count = 2):
     """Send nothing."""
     stage = fc.Stage(partial(fc.train, training=training), None)
-    return fc.Method(partial(fc.initial_messages, common=True), (stage,), received_model)
+    return fc.Method(partial(fc.initial_messages, shared_init=True), (stage,), received_model)
 
 
 @fc.control
-def thrown(*, training, common):
+def thrown(*, training):
     """Do the same."""
-    return throwaway(training=training, common=common)
+    return throwaway(training=training)
 '''
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from fedcore import nets, partition
-from fedcore.builders import call, describe, settings_of
+from fedcore.builders import NET_CONTEXT, PARTITION_CONTEXT, call, describe, settings_of
 from fedcore.config.signatures import check, model
 from fedcore.core.threats import split_threats
 from fedcore.data import Dataset
@@ -22,12 +22,6 @@ from fedcore.nets.custom import custom
 from fedcore.partition import PARTITIONS, Partition
 from fedcore.partition.tables import counts
 from fedcore.types import Data, Device, Federation, InputError, Net, Threats
-
-NET_CONTEXT = ("shape", "classes")
-"""Arguments of a net that come from the data."""
-
-PARTITION_CONTEXT = ("dataset", "name", "seed")
-"""Arguments of a partition besides its settings."""
 
 
 @dataclass(frozen=True)

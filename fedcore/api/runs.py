@@ -19,7 +19,7 @@ from torch import Tensor
 from fedcore.api.federation import DividedDataset, architecture, partitioner
 from fedcore.builders import CONTEXT, describe, settings_of
 from fedcore.config.help import method_help
-from fedcore.config.signatures import check_method
+from fedcore.config.methods import MethodConfig, configure
 from fedcore.core.evaluation import outputs
 from fedcore.core.rounds import Execute, RoundResult, deployments
 from fedcore.core.rounds import run as rounds
@@ -28,7 +28,6 @@ from fedcore.data import schema_of
 from fedcore.data.encoding import encode
 from fedcore.execute.workers import Inline, Workers, one_thread
 from fedcore.methods import METHODS, builder
-from fedcore.methods import method as build_method
 from fedcore.nets import NETS
 from fedcore.nets.builders_by_path import describe_net
 from fedcore.partition import PARTITIONS
@@ -50,69 +49,44 @@ TRAINING_AND_LABEL = {
 """Help of the two settings that all methods share."""
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """A method with all its settings; `run` builds it for a federation's nets.
-
-    label: its name in tables. build: its builder. training, common: see :mod:`fedcore.builders`.
-    """
-
-    label: str
-    build: Callable[..., Method]
-    settings: Mapping[str, Any]
-    training: Training
-    shared_init: bool
-
-    def method(self, nets: Mapping[str, Net], sizes: Mapping[str, int] | None = None) -> Method:
-        """Build the method; raises InputError, naming it, if these nets do not allow it.
-
-        sizes: device -> labelled training examples; with them also if these do not.
-        """
-        try:
-            return build_method(
-                self.build,
-                nets=nets,
-                training=self.training,
-                shared_init=self.shared_init,
-                sizes=sizes,
-                **self.settings,
-            )
-        except InputError as refused:
-            raise InputError(f"{refused} (method {self.label})") from None
-
-
 def method(
     which: str | Callable[..., Method],
     *,
     training: Training | Mapping[str, Any] | None = None,
     label: str | None = None,
     **settings: Any,
-) -> Recipe:
+) -> MethodConfig:
     """Describe a method with its settings.
 
-    which: its name, "package.module:function", or your own builder (docs/adding-a-method.md). training: how devices
-    train, or what changes in it: settings of :class:`fedcore.core.training.Training`, and `init`, "common" where all
-    devices start from one initial model, else "per_device". label: its name in tables; the method's by default.
+    Args:
+        which: its name, "package.module:function", or your own builder (docs/adding-a-method.md).
+        training: how devices train: a :class:`fedcore.core.training.Training`, or a dict of the settings that differ.
+        label: its name in tables; the method's by default.
+        settings: the method's own; the others have the defaults of its signature.
 
-    Raises InputError, naming the method and the setting, for a setting that is unknown or out of range.
+    Raises:
+        InputError: naming the method and the setting, for a setting that is unknown or out of range.
     """
     build = builder(which) if isinstance(which, str) else which
     name = getattr(build, "__name__", "method")
     if training is not None and not isinstance(training, Training | Mapping):
-        raise InputError(f"{name}.training = {training!r}: must be a Training, or a dict of its settings and init")
-    changes = asdict(training) if isinstance(training, Training) else training or {}
-    trained = {**getattr(build, "training_defaults", {}), **changes}
-    return Recipe(label or name, build, *check_method(build, name, settings, trained, f"{name}.training"))
+        raise InputError(f"{name}.training = {training!r}: must be a Training, or a dict of its settings")
+    defaults = getattr(build, "training_defaults", {})
+    if isinstance(training, Training):  # all of it counts, but for a start that nobody asked for
+        training = {key: value for key, value in asdict(training).items() if key != "shared_init" or value}
+    return configure(
+        which, settings, {**defaults, **(training or {})}, label=label or name, training_key=f"{name}.training"
+    )
 
 
 @cache
-def recipe_of(name: str) -> Callable[..., Recipe]:
+def config_of(name: str) -> Callable[..., MethodConfig]:
     """Return the function that takes the settings of the method of that name."""
     build = builder(name)
 
     def make(
         *, training: Training | Mapping[str, Any] | None = None, label: str | None = None, **settings: Any
-    ) -> Recipe:
+    ) -> MethodConfig:
         return method(name, training=training, label=label, **settings)
 
     both = {
@@ -133,7 +107,7 @@ def settings_functions() -> dict[str, Callable[[str], Callable[..., Any]]]:
     return {
         **dict.fromkeys(NETS, architecture),
         **dict.fromkeys(PARTITIONS, partitioner),
-        **dict.fromkeys(METHODS, recipe_of),
+        **dict.fromkeys(METHODS, config_of),
     }
 
 
@@ -196,7 +170,7 @@ class Result:
     (units: docs/concepts.md). Traffic in it is one device's, in bytes.
     """
 
-    recipe: Recipe
+    config: MethodConfig
     seed: int
     fed: DividedDataset | Federation
     method: Method
@@ -211,7 +185,7 @@ class Result:
             values = last["value"][(last["split"] == split) & (last["metric"] == "accuracy")].dropna()
             if len(values):
                 said.append(f"{where} {values.mean():.1%} right, worst device {values.min():.1%}")
-        return f"Result of {self.recipe.label}, seed {self.seed}, rounds: {len(self.rounds)}; {'; '.join(said)}"
+        return f"Result of {self.config.label}, seed {self.seed}, rounds: {len(self.rounds)}; {'; '.join(said)}"
 
     @cached_property
     def models(self) -> dict[str, DeployedModel]:
@@ -274,7 +248,7 @@ class Comparison:
 
 
 def run(
-    recipe: Recipe,
+    config: MethodConfig,
     fed: DividedDataset | Federation,
     seed: int = 0,
     *,
@@ -287,12 +261,12 @@ def run(
     workers: so many worker processes; None: here. The results are the same bits. every: evaluate after each so many
     rounds; the end always is. progress: show a bar; None: where there is a terminal.
     """
-    _check([recipe], fed, {"every": every, "workers": workers}, "run")
-    return _run_all([recipe], fed, [seed], workers, every, progress)[0]
+    _check([config], fed, {"every": every, "workers": workers}, "run")
+    return _run_all([config], fed, [seed], workers, every, progress)[0]
 
 
 def compare(
-    recipes: Iterable[Recipe],
+    methods: Iterable[MethodConfig],
     fed: DividedDataset | Federation,
     seeds: Iterable[int] = (0,),
     *,
@@ -305,24 +279,24 @@ def compare(
 ) -> Comparison:
     """Run several methods with each seed; see :func:`run`.
 
-    claims: rules to be judged, e.g. "code_ot > fedavg" (:mod:`fedcore.results.claims`); each needs two seeds.
-    valid: what must hold for them to be tested. min_effect: the least difference in accuracy that matters to the answer.
+    claims: rules to be judged, e.g. "code_ot > fedavg" (:mod:`fedcore.results.claims`); each needs two seeds. valid:
+    what must hold for them to be tested. min_effect: the least difference in accuracy that matters to the answer.
     Raises InputError where two methods have one label.
     """
-    chosen = list(recipes)
+    chosen = list(methods)
     if not chosen:
         raise InputError("compare: there is no method to run")
     _check(chosen, fed, {"every": every, "workers": workers}, "compare")
     if not isinstance(seeds, Iterable):
         raise InputError(f"compare.seeds = {seeds!r}: must be several, e.g. range(3)")
-    labels = Counter(recipe.label for recipe in chosen)
+    labels = Counter(config.label for config in chosen)
     if (twice := labels.most_common(1)[0])[1] > 1:
         raise InputError(f"compare: two methods are called {twice[0]!r}; give one of them another label")
     rules = [claim if isinstance(claim, Claim) else Claim(claim, claim) for claim in claims]
     gates = list(valid)
     for key, text, named in [
         *(("claims", rule.rule, rule.labels) for rule in rules),
-        *(("valid", gate.when, gate.labels) for gate in gates),
+        *(("valid", gate.require, gate.labels) for gate in gates),
     ]:
         if missing := named - labels.keys():
             raise InputError(f"compare.{key}: {text!r} names {sorted(missing)[0]!r}, which is not compared")
@@ -330,19 +304,19 @@ def compare(
         raise InputError(f"compare.min_effect = {min_effect!r}: must be a fraction, above 0 and below 1")
     results = _run_all(chosen, fed, seeds, workers, every, progress)
     table = pd.concat([result.table for result in results], ignore_index=True)
-    controls = frozenset(recipe.label for recipe in chosen if getattr(recipe.build, "control", False))
+    controls = frozenset(config.label for config in chosen if getattr(config.builder, "control", False))
     points: Points = {SETTING: {}}
     verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points))
     summary = summarise(table, NO_SECONDS, controls)
     return Comparison(results, verdicts, table, summary, answer(table, controls, min_effect))
 
 
-def _check(recipes: Sequence[object], fed: object, counts: Mapping[str, int | None], where: str) -> None:
+def _check(methods: Sequence[object], fed: object, counts: Mapping[str, int | None], where: str) -> None:
     """Raise InputError for what is not a method, a federation or a count. where: the function that the user called."""
-    for recipe in recipes:
-        if not isinstance(recipe, Recipe):
+    for config in methods:
+        if not isinstance(config, MethodConfig):
             raise InputError(
-                f"{where}: {describe(recipe)} is not a method with settings, such as fedavg(rounds=10) "
+                f"{where}: {describe(config)} is not a method with settings, such as fedavg(rounds=10) "
                 "or method(my_builder, ...)"
             )
     if not isinstance(fed, DividedDataset | Federation):
@@ -353,7 +327,7 @@ def _check(recipes: Sequence[object], fed: object, counts: Mapping[str, int | No
 
 
 def _run_all(
-    recipes: Sequence[Recipe],
+    methods: Sequence[MethodConfig],
     fed: DividedDataset | Federation,
     seeds: Iterable[int],
     workers: int | None,
@@ -363,21 +337,21 @@ def _run_all(
     """Run all methods with each seed."""
     shown = sys.stdout.isatty() if progress is None else progress
     with Workers(workers) if workers is not None else Inline() as execute:
-        return tuple(_run_one(recipe, fed, seed, execute, every, shown) for seed in seeds for recipe in recipes)
+        return tuple(_run_one(config, fed, seed, execute, every, shown) for seed in seeds for config in methods)
 
 
 def _run_one(
-    recipe: Recipe, fed: DividedDataset | Federation, seed: int, execute: Execute, every: int, progress: bool
+    config: MethodConfig, fed: DividedDataset | Federation, seed: int, execute: Execute, every: int, progress: bool
 ) -> Result:
     devices = _federation(fed, seed)
-    method = recipe.method(devices.public.nets, {name: len(one.data.train) for name, one in devices.devices.items()})
+    method = config.build(devices.public.nets, {name: len(one.data.train) for name, one in devices.devices.items()})
     turns = rounds(method, devices, seed, execute, every=every)
-    played = tuple(_show_progress(turns, f"{recipe.label}, seed {seed}", method) if progress else turns)
+    played = tuple(_show_progress(turns, f"{config.label}, seed {seed}", method) if progress else turns)
     found = [one.report for one in played if isinstance(one.report, Report)]
     beside = {"data": training_numbers(fed.dataset, fed.partition(seed))} if isinstance(fed, DividedDataset) else {}
-    place = tidy.Row(STUDY, fed.name if isinstance(fed, DividedDataset) else "data", SETTING, recipe.label, seed)
+    place = tidy.Row(STUDY, fed.name if isinstance(fed, DividedDataset) else "data", SETTING, config.label, seed)
     table = tidy.rows(place, played, found, {**beside, **reports.final_numbers(method, found, played[-1].scores)})
-    return Result(recipe, seed, fed, method, played, table)
+    return Result(config, seed, fed, method, played, table)
 
 
 def _show_progress(turns: Iterator[RoundResult], what: str, method: Method) -> Iterator[RoundResult]:

@@ -27,7 +27,7 @@ SECTIONS = ("run", "data", "federation", "net", "training", "methods")
 """Sections of params.yaml that a project begins with; the other settings can be typed or added."""
 DRAWN = ("devices", "alpha", "classes", "share", "domains", "unlabelled", "unlabelled_classes", "hidden")
 """Settings of devices that are drawn, for which data that name their devices have no use."""
-STUDY = "mine"
+STUDY = "my_data"
 LARGE = 100 * 2**20
 """Bytes of a data file above which it is not copied."""
 

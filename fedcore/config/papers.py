@@ -31,7 +31,7 @@ class Condition(Section):
     paper: Printed
     place: Text
     ours: Printed
-    why: Text
+    reason: Text
     effect: Text
     studies: list[str] = Field(default_factory=list)
 
@@ -72,20 +72,20 @@ class Value(Section):
 
 
 class Figure(Section):
-    """A figure or table. study: that answers it, or empty. why: the reason for part and not run, with the cost."""
+    """A figure or table. study: that answers it, or empty. reason: the cause for part and not run, with the cost."""
 
     name: Text
     shows: Text
     status: Literal["run", "part", "not run", "nothing to run"]
     study: str = ""
     command: str = ""
-    why: str = ""
+    reason: str = ""
     values: list[Value] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _complete(self) -> Figure:
-        if self.status in ("part", "not run") and not self.why:
-            raise ValueError(f"{self.name}: {self.status} needs a reason (why)")
+        if self.status in ("part", "not run") and not self.reason:
+            raise ValueError(f"{self.name}: {self.status} needs a reason")
         if self.status in ("run", "part") and not self.command:
             raise ValueError(f"{self.name}: {self.status} needs its command")
         return self

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from fedcore.builders import CONTEXT, suggestion
+from fedcore.builders import CONTEXT, NET_CONTEXT, PARTITION_CONTEXT, suggestion
 from fedcore.config.signatures import model, union
 from fedcore.core.training import Training
 from fedcore.data import DATASETS
@@ -30,12 +30,6 @@ REQUIRED = ("run", "data", "federation", "net", "training")
 
 SHARED = "methods"
 """The section whose settings apply to every method that takes them."""
-
-FROM_DATA = ("shape", "classes")
-"""The arguments of a net that the data determine."""
-
-FROM_RUN = ("dataset", "name", "seed")
-"""The arguments of a partition that the run determines."""
 
 CLAIMED = ("valid", "claims")
 """The keys of a study that claims/ may set."""
@@ -152,11 +146,16 @@ def _allowed_keys(section: tuple[str, ...], custom: Mapping[str, str]) -> Collec
         case ("data",):
             return union(tuple(loaders().values())).model_fields
         case ("net",):
-            return [*union(tuple(makers().values()), FROM_DATA).model_fields, "variants"]
+            return [*union(tuple(makers().values()), NET_CONTEXT).model_fields, "variants"]
         case ("federation",):
-            return [*model(partition, FROM_RUN).model_fields, "partition", "scale", *model(Threats).model_fields]
+            return [
+                *model(partition, PARTITION_CONTEXT).model_fields,
+                "partition",
+                "scale",
+                *model(Threats).model_fields,
+            ]
         case ("training",) | (_, "training"):
-            return [*model(Training).model_fields, "init"]
+            return model(Training).model_fields
         case ("methods",):
             return shared_settings().model_fields
         case (name,) if name in METHODS or name in custom:

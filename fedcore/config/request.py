@@ -95,7 +95,7 @@ def plan_jobs(request: Request) -> tuple[dict[str, Any], list[Job]]:
         seeds = request.seeds or run_settings.seeds
         first = min(run_settings.seeds if request.prepared else seeds)
         for seed in dict.fromkeys(seeds):
-            show = tuple(study.show) if seed == first else ()
+            show = tuple(study.figures) if seed == first else ()
             jobs.append(
                 Job(
                     study=name, title=study.title, size=size, seed=seed, settings=points, show=show,

@@ -12,46 +12,16 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, Literal
 
-from fedcore.builders import CONTEXT, suggestion
-from fedcore.config.params import FROM_DATA, FROM_RUN, SHARED, loaders, makers, shared_settings
-from fedcore.config.signatures import Section, check, check_method, model, settings_for
+from fedcore.builders import CONTEXT, NET_CONTEXT, PARTITION_CONTEXT, suggestion
+from fedcore.config.methods import MethodConfig, configure
+from fedcore.config.params import SHARED, loaders, makers, shared_settings
+from fedcore.config.signatures import Section, check, model, settings_for
 from fedcore.core.threats import split_threats
-from fedcore.core.training import Training
 from fedcore.data import DATASETS
 from fedcore.methods import builder
-from fedcore.methods import method as build_method
 from fedcore.nets import NETS, maker
 from fedcore.partition import AUTO, PARTITIONS, partition
-from fedcore.types import InputError, Method, Net, Threats
-
-
-@dataclass(frozen=True)
-class MethodSettings:
-    """A row of the comparison: a method and all its settings."""
-
-    label: str
-    name: str
-    common: bool
-    training: dict[str, Any]
-    settings: dict[str, Any]
-
-    def build(self, nets: Mapping[str, Net], sizes: Mapping[str, int] | None = None) -> Method:
-        """Build the method. Raises InputError, which names the row, if the method does not support these nets.
-
-        sizes: device -> labelled training examples; with them also if it cannot use these data.
-        """
-        training = Training(**self.training)
-        try:
-            return build_method(
-                self.name, nets=nets, training=training, common=self.common, sizes=sizes, **self.settings
-            )
-        except InputError as refused:
-            raise InputError(f"{refused} (row {self.label})") from None
-
-    def flat(self) -> dict[str, Any]:
-        """Return every setting, for the record."""
-        training = {f"training.{key}": value for key, value in self.training.items()}
-        return {"method": self.name, "shared_init": True if self.common else "per_device", **training, **self.settings}
+from fedcore.types import InputError, Threats
 
 
 @dataclass(frozen=True)
@@ -67,7 +37,7 @@ class Setting:
     data: dict[str, Any]
     federation: dict[str, Any]
     net: dict[str, Any]
-    methods: tuple[MethodSettings, ...]
+    methods: tuple[MethodConfig, ...]
     every: int
 
     @property
@@ -166,7 +136,7 @@ def _federation(section: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError(
             f"federation.partition = {name!r}: allowed: {', '.join(allowed)}{suggestion(str(name), allowed)}"
         )
-    complete = check(model(partition, FROM_RUN), "federation", settings).model_dump()
+    complete = check(model(partition, PARTITION_CONTEXT), "federation", settings).model_dump()
     return {"partition": name, **complete, "scale": scale, **(asdict(threats) if threats else {})}
 
 
@@ -186,20 +156,18 @@ def _net(section: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError(
             f"net.name = {name!r}: allowed: {', '.join(NETS)}, package.module:Class{suggestion(str(name), NETS)}"
         )
-    complete = settings_for(maker(name), "net", settings, makers().values(), FROM_DATA)
+    complete = settings_for(maker(name), "net", settings, makers().values(), NET_CONTEXT)
     return {"name": name, **complete, **({"variants": more} if more else {})}
 
 
-def _method(params: Mapping[str, Any], label: str, row: Mapping[str, Any]) -> MethodSettings:
+def _method(params: Mapping[str, Any], label: str, row: Mapping[str, Any]) -> MethodConfig:
     """Return a row's method: section `methods`, then the method's section, then the row; training likewise."""
     row = dict(row)
     name = str(row.pop("method", label))
-    build, section = builder(name), name.rpartition(":")[2]
-    takes = model(build, CONTEXT)
-    common = {key: value for key, value in params.get(SHARED, {}).items() if key in takes.model_fields}
-    settings = {**common, **params.get(section, {}), **row}
-    changes = [part.get("training", {}) for part in (params.get(section, {}), row)]
-    settings.pop("training", None)
-    training = {**params["training"], **getattr(build, "training_defaults", {}), **changes[0], **changes[1]}
-    complete, trained, together = check_method(build, section, settings, training, "training")
-    return MethodSettings(label.rpartition(":")[2], name, together, asdict(trained), complete)
+    build, section = builder(name), params.get(name.rpartition(":")[2], {})
+    takes = model(build, CONTEXT).model_fields
+    shared = {key: value for key, value in params.get(SHARED, {}).items() if key in takes}
+    settings = {key: value for key, value in {**shared, **section, **row}.items() if key != "training"}
+    defaults = getattr(build, "training_defaults", {})
+    training = {**params["training"], **defaults, **section.get("training", {}), **row.get("training", {})}
+    return configure(name, settings, training, label=label.rpartition(":")[2])

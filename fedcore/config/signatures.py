@@ -6,23 +6,25 @@ A setting is declared once, where it is used: the signature has its type and its
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from inspect import Parameter
 from types import UnionType
-from typing import Any, TypeVar, Union, get_origin
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
-from fedcore.builders import CONTEXT, settings_of, suggestion
-from fedcore.core.training import Training
+from fedcore.builders import settings_of, suggestion
 from fedcore.types import InputError
 
 M = TypeVar("M", bound=BaseModel)
 
 SECRET = re.compile(r"(?<=//)[^/@\s]+(?=@)|(?<=\?)[^'\"]+")
 """What an address may say of a user, or after a question mark: no line about it shows that."""
+
+UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+"""The types of pydantic's errors about a key that a section does not have."""
 
 LISTS = ("list_type", "tuple_type", "sequence_str")
 """The types of pydantic's errors about a value that should be a list."""
@@ -44,51 +46,62 @@ def model(fn: Callable[..., Any], given: tuple[str, ...] = ()) -> type[BaseModel
     return create_model(getattr(fn, "__name__", "Settings"), __base__=Section, **fields)
 
 
-def check(model: type[M], where: str, values: Any) -> M:
+def check(kind: type[M], where: str, values: Any) -> M:
     """Return the values as a model; raises InputError with the key, the value and the allowed values in one line.
 
     where: the name of their section; "" if their keys are typed without one.
     """
     if not isinstance(values, Mapping):
-        raise InputError(f"{where} = {values!r}: must be a section with keys {', '.join(model.model_fields)}")
+        raise InputError(f"{where} = {values!r}: must be a section with keys {', '.join(kind.model_fields)}")
     try:
-        found = model.model_validate(dict(values), strict=False)
-        refuse_other_kinds(where, values, found)
-        return found
+        checked = kind.model_validate(dict(values), strict=False)
     except ValidationError as error:
-        errors = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")  # a typo also misses its key
-        first, place = errors[0], errors[0]["loc"]
-        said = _said(first)
-        field = model.model_fields.get(str(place[0])) if place else None
-        if field is not None and get_origin(field.annotation) in (Union, UnionType):  # each member says what it misses
-            mine = [other for other in errors if other["loc"][:1] == place[:1]]
-            said = said if len(mine) == 1 else ", or ".join(dict.fromkeys(other["msg"] for other in mine))
-            place = place[:1]
-        key = _key(where, *place)
-        others = len({other["loc"][:1] for other in errors}) - 1
-        more = f" (and {others} more)" if others else ""
-        match first["type"]:
-            case "missing":
-                raise InputError(f"{key}: is missing{more}") from None
-            case "extra_forbidden":
-                raise InputError(f"{unknown(key, model.model_fields)}{more}") from None
-        said = said.removeprefix("Value error, ")
-        shown = SECRET.sub("...", repr(first["input"]))
-        raise InputError(f"{key} = {shown}: {said[0].lower()}{said[1:]}{more}") from None
+        raise InputError(_line(kind, where, error.errors())) from None
+    refuse_other_kinds(where, values, checked)
+    return checked
+
+
+def _line(kind: type[BaseModel], where: str, errors: list[ErrorDetails]) -> str:
+    """Return one line for the first of pydantic's errors, and the number of others."""
+    errors = sorted(errors, key=lambda error: error["type"] not in UNKNOWN)  # a misspelt key is missing as well
+    first, place = errors[0], errors[0]["loc"]
+    field = kind.model_fields.get(str(place[0])) if place else None
+    message = _message(first)
+    if field is not None and get_origin(field.annotation) in (Union, UnionType):  # every member has its own error
+        members = dict.fromkeys(error["msg"] for error in errors if error["loc"][:1] == place[:1])
+        message, place = message if len(members) == 1 else ", or ".join(members), place[:1]
+    key = _key(where, *place)
+    others = len({error["loc"][:1] for error in errors}) - 1
+    more = f" (and {others} more)" if others else ""
+    if first["type"] == "missing":
+        return f"{key}: is missing{more}"
+    if first["type"] in UNKNOWN:
+        return f"{unknown(key, _fields(kind, place[:-1]))}{more}"
+    shown = SECRET.sub("...", repr(first["input"]))
+    return f"{key} = {shown}: {message[0].lower()}{message[1:]}{more}"
+
+
+def _fields(kind: Any, place: tuple[int | str, ...]) -> Collection[str]:
+    """Return the names of the fields of a model or dataclass, or of the one at a place inside it."""
+    for step in place:
+        kind = get_type_hints(kind)[str(step)] if isinstance(kind, type) else get_args(kind)[-1]  # or of its elements
+    return get_type_hints(kind)
 
 
 def _key(*parts: object) -> str:
     return ".".join(filter(None, map(str, parts)))
 
 
-def _said(error: ErrorDetails) -> str:
-    """Return what an error of pydantic says; of a value in the place of a list, how the list would be written."""
-    given, needed = error["input"], error.get("ctx", {}).get("class")
-    if error["type"] not in LISTS and needed != "Sequence":
-        return error["msg"]
-    if not isinstance(given, str | int | float):
+def _message(error: ErrorDetails) -> str:
+    """Return pydantic's message; where a list was expected, show how to write it."""
+    value, context = error["input"], error.get("ctx", {})
+    if error["type"] == "literal_error":
+        return error["msg"] + suggestion(str(value), re.findall("'(.*?)'", context["expected"]))
+    if error["type"] not in LISTS and context.get("class") != "Sequence":
+        return error["msg"].removeprefix("Value error, ")
+    if not isinstance(value, str | int | float):
         return "must be a list"
-    return f"must be a list, for example [{','.join(part.strip() for part in str(given).split(','))}]"
+    return f"must be a list, for example [{','.join(part.strip() for part in str(value).split(','))}]"
 
 
 def refuse_other_kinds(key: str, given: Any, taken: Any) -> None:
@@ -109,24 +122,6 @@ def refuse_other_kinds(key: str, given: Any, taken: Any) -> None:
         raise InputError(f"{key} = {given!r}: must be a number")
     elif type(taken) is int and abs(taken) >= 2**63:
         raise InputError(f"{key} = {given!r}: must be a number below 2^63")
-
-
-def check_method(
-    build: Callable[..., Any], name: str, settings: Mapping[str, Any], training: Mapping[str, Any], where: str
-) -> tuple[dict[str, Any], Training, bool]:
-    """Return the complete settings of a method, its training, and whether devices start from a common model.
-
-    training: settings of :class:`fedcore.core.training.Training`, and `init`, "common" or "per_device" (the default).
-    name, where: the sections of the settings and of the training, for messages.
-
-    Raises InputError for a setting that is unknown or out of range.
-    """
-    given = check(model(build, CONTEXT), name, settings).model_dump()
-    rest = dict(training)
-    init = rest.pop("init", "per_device")
-    if init not in ("common", "per_device"):
-        raise InputError(f"{where}.init = {init!r}: allowed: common, per_device")
-    return given, Training(**check(model(Training), where, rest).model_dump()), init == "common"
 
 
 def settings_for(

@@ -59,14 +59,18 @@ POINTS = 2000
 class Study(Section):
     """A question as data: which settings, methods and seeds answer it.
 
-    methods: rows of the comparison: label -> changes to the method's section (`method` if the label is not a method).
-    tuned: further rows: label -> rows of `methods`, of which the best on validation data stands under the label in each
-    setting and seed. link: bytes per second of a device's link, for the seconds of a transfer.
-    claims: a paper's statements, as rules. valid: what must hold for them to be tested. along: the grid key along which
-    the page draws accuracy. show: further pictures of every setting, for the first seed (docs/pipeline.md). optional: a
-    row whose method refuses the data or the net is left out, with the reason; otherwise it ends the run.
-
-    The title's word {devices} stands for their number.
+    Args:
+        title: the question; its word {devices} stands for their number.
+        methods: rows of the comparison: label -> changes to the method's section (`method` if the label is none).
+        sizes: name -> settings, and a grid of settings.
+        tuned: further rows: label -> rows of `methods`, of which the best on validation data stands under the label in
+            each setting and seed.
+        link: bytes per second of a device's link, for the seconds of a transfer.
+        claims: a paper's statements, as rules.
+        valid: what must hold for the claims to be tested.
+        x_axis: the key of the grid along which the page draws accuracy.
+        optional: a row whose method refuses the data or the net is left out, with the reason; otherwise the run ends.
+        figures: further figures of every setting, for the first seed (docs/pipeline.md).
     """
 
     title: str
@@ -76,9 +80,9 @@ class Study(Section):
     link: Positive | None = None
     claims: list[Claim] = Field(default_factory=list)
     valid: list[Gate] = Field(default_factory=list)
-    along: str | None = None
+    x_axis: str | None = None
     optional: bool = False
-    show: list[Literal["transport", "similarity", "alignment", "features", "soft_targets", "links"]] = Field(
+    figures: list[Literal["transport", "similarity", "alignment", "features", "soft_targets", "links"]] = Field(
         default_factory=list
     )
 
@@ -160,7 +164,7 @@ def find_study(params: Mapping[str, Any], name: str) -> Study:
     for gate in chosen.valid:
         for label in gate.labels - set(chosen.methods):
             raise InputError(
-                f"studies.{name}.valid: {gate.when!r} names {label!r}, but the study has no such row in methods"
+                f"studies.{name}.valid: {gate.require!r} names {label!r}, but the study has no such row in methods"
             )
         for key in gate.where.keys() - keys:  # such a gate would never be asked, and never close
             raise InputError(f"studies.{name}.valid: where names {key!r}, which no grid has{suggestion(key, keys)}")

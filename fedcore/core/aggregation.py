@@ -114,7 +114,7 @@ class Aggregator:
     """How a server makes one model of many.
 
     Args:
-        mixing: "mean", or a rule that withstands hostile devices: "median", "trimmed", "krum", "multi_krum" or
+        aggregation: "mean", or a rule that withstands hostile devices: "median", "trimmed", "krum", "multi_krum" or
             "clipped", see :mod:`fedcore.core.aggregation`.
         outliers: share of the updates that may be hostile, from 0, below .5, for trimmed, krum and multi_krum.
     """

@@ -26,8 +26,8 @@ def to_everyone(names: Iterable[str], message: Message) -> dict[str, Message]:
 def initial_messages(public: Public, seed: int, *, shared_init: bool) -> tuple[Params, Mapping[str, Message]]:
     """Begin with an empty server memory and the initial models.
 
-    shared_init: the server draws one initial model and sends it to everyone (devices with different nets get one per net,
-    drawn alike). Otherwise it sends nothing and each device initialises itself.
+    shared_init: the server draws one initial model and sends it to everyone (devices with different nets get one per
+    net, drawn alike). Otherwise it sends nothing and each device initialises itself.
     """
     if not shared_init:
         return {}, to_everyone(public.names, Message())

@@ -10,7 +10,7 @@ import functools
 import math
 import pickle
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, TypeAlias
 
 import torch
@@ -94,21 +94,32 @@ def softmax_twice(logits: Tensor, y: Tensor) -> Tensor:
 
 
 LOSSES: dict[str, Loss] = {
-    "ce": cross_entropy, "fedasa_eq12": fedasa_eq12_loss, "fedasa_table3": fedasa_table3_loss, "softmax_twice": softmax_twice,
-}  # fmt: skip
+    "ce": cross_entropy,
+    "fedasa_eq12": fedasa_eq12_loss,
+    "fedasa_table3": fedasa_table3_loss,
+    "softmax_twice": softmax_twice,
+}
 
 
 @dataclass(frozen=True)
 class Training:
     """Settings of a device's training.
 
-    optimiser: "sgd" or "adam" (beta .9 and .999, eps 1e-8). momentum: of sgd. weight_decay: weight of half the squared
-    norm in the loss, for both. schedule: of the learning rate over one round's steps. batch: examples per step; an
-    epoch's last batch may be smaller. steps: minibatches of a round on every device, however many examples it has, in
-    place of `epochs`; each pass over the examples has its own order. loss: "ce" (cross-entropy), "fedasa_eq12" or "fedasa_table3"
-    (FedASA's), "softmax_twice". moments: "fresh", every round starts a new optimiser, or "kept": a device keeps its
-    optimiser's moments in its memory from round to round (not in a stage without `combine`, where the model takes the
-    place of the memory).
+    Args:
+        optimiser: "sgd", or "adam" (beta .9 and .999, eps 1e-8).
+        lr: learning rate, at the start of each round.
+        momentum: of sgd, from 0 to below 1.
+        weight_decay: weight of half the squared norm of the parameters in the loss, for both optimisers.
+        schedule: of the learning rate over the steps of one round.
+        batch: examples per step; the last batch of an epoch may be smaller.
+        epochs: passes over a device's examples in each round; each pass has its own order.
+        steps: minibatches of a round on every device, however many examples it has, in place of `epochs`.
+        loss: "ce" (cross-entropy), "fedasa_eq12" (FedASA's as printed), "fedasa_table3" (as its Table III has it), or
+            "softmax_twice" (cross-entropy of a net that ends in a softmax).
+        optimiser_state: "fresh": each round starts a new optimiser; "keep": a device keeps its moments in its memory
+            from round to round (not in a stage without `combine`, where the model takes the place of the memory).
+        shared_init: all devices start from one initial model, which the server draws and sends; otherwise each device
+            draws its own. A method reads it when it is built; no step does.
     """
 
     optimiser: Literal["adam", "sgd"] = "adam"
@@ -121,6 +132,7 @@ class Training:
     steps: Count | None = None
     loss: Literal["ce", "fedasa_eq12", "fedasa_table3", "softmax_twice"] = "ce"
     optimiser_state: Literal["fresh", "keep"] = "fresh"
+    shared_init: bool = field(default=False, metadata={"digest": False})
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -53,15 +54,19 @@ def method(
     *,
     nets: Mapping[str, Net],
     training: Training,
+    shared_init: bool | None = None,
     sizes: Mapping[str, int] | None = None,
     **settings: Any,
 ) -> Method:
     """Build a method. Raises InputError for an unknown name or no method, TypeError for a wrong setting.
 
-    sizes: device -> labelled training examples; with them, raises InputError if the method cannot use these data.
+    shared_init: in place of the training's. sizes: device -> labelled training examples; with them, raises InputError
+    if the method cannot use these data.
     """
     build = builder(name) if isinstance(name, str) else name
-    given = {"nets": nets, "training": training, "common": training.shared_init}
+    if shared_init is not None:
+        training = replace(training, shared_init=shared_init)
+    given = {"nets": nets, "training": training}
     takes = signature(build).parameters
     built = build(**group_settings(build, settings | {key: value for key, value in given.items() if key in takes}))
     if not isinstance(built, Method):

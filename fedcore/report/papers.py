@@ -75,7 +75,7 @@ def figure_cells(figure: Figure) -> tuple[str, ...]:
     """Return a figure's name, content, status, command and reason."""
     command = f"`{figure.command}`" if figure.command else ""
     study = f"`{figure.study}`" if figure.study and figure.study not in figure.command else ""
-    return figure.name, figure.shows, figure.status, " ".join(filter(None, (study, command))), figure.why
+    return figure.name, figure.shows, figure.status, " ".join(filter(None, (study, command))), figure.reason
 
 
 def value_cells(figure: Figure, value: Value) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def value_cells(figure: Figure, value: Value) -> tuple[str, ...]:
 def condition_cells(condition: Condition) -> tuple[str, ...]:
     """Return the cells of a condition, under CONDITION_HEADS."""
     paper, ours = text(condition.paper), text(condition.ours)
-    return condition.setting, paper, condition.place, ours, condition.why, condition.effect
+    return condition.setting, paper, condition.place, ours, condition.reason, condition.effect
 
 
 def source(value: Value, root: Path) -> str:

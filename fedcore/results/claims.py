@@ -10,10 +10,10 @@ number; KEY is a key of the study's grid, or "round":
     A rises with KEY pairwise   the same on each problem, see below; also: falls
     A stays within 0.05 with KEY    A at the key's first and last value differ by at most 0.05
 
-Numbers are ordered by size, names as in the grid. A row's value is the mean over devices; `of` may choose their
+Numbers are ordered by size, names as in the grid. A row's value is the mean over devices; `metric` may choose their
 standard deviation, "std of test.accuracy", or the worst device, "worst of test.accuracy": the minimum, or the maximum
 of a metric of which less is better (:data:`fedcore.results.summary.LESS`). It is the value after the last round, or
-after round `at`, counted over all stages; a method of a single round has one value at any time.
+after round `round`, counted over all stages; a method of a single round has one value at any time.
 
 A rule is tested in every setting of the grid that matches `where` (a trend: in every group of settings that differ only
 in the key) and holds if it holds in each. `where` has two keys besides those of the grid: with `domain: A` the values
@@ -28,8 +28,8 @@ nor the number of settings hides a change that all problems share. The key must 
 tolerance, not the partition.
 
 **Gates.** A claim is tested only where the experiment is valid: every :class:`Gate` of its study must hold there, by
-its mean over seeds (:func:`closed`), and for a claim with `at` after that round too, unless it looks at what a run says
-once, such as the accuracy of an auxiliary model. A gate without values is closed.
+its mean over seeds (:func:`closed`), and for a claim with `round` after that round too, unless it looks at what a run
+says once, such as the accuracy of an auxiliary model. A gate without values is closed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ FORMS = (
     "A > B, A ~ B within NUMBER, A rises with KEY, A falls with KEY, A stays within NUMBER with KEY, "
     "A rises or falls with KEY pairwise"
 )
-OF = re.compile(r"(?:(?P<how>std|worst) of )?(?P<split>\w+)\.(?P<metric>.+)")
+METRIC = re.compile(r"(?:(?P<how>std|worst) of )?(?P<split>\w+)\.(?P<metric>.+)")
 DOMAIN, LABELLED = "domain", "labelled"
 DEVICES = {DOMAIN: "the devices' domain", LABELLED: "devices with labels"}
 """The keys of `where` that choose devices, with their meaning; a grid may have none of these names."""
@@ -97,15 +97,15 @@ class Rule:
         return difference > spread if self.tolerance is None else abs(difference) <= self.tolerance
 
 
-def read_rule(key: str, text: str, of: str) -> Rule:
-    """Return the parts of a rule; raises InputError, which names the key, for an invalid rule or `of`."""
+def read_rule(key: str, text: str, metric: str) -> Rule:
+    """Return the parts of a rule; raises InputError, which names the key, for an invalid rule or `metric`."""
     found = RULE.fullmatch(text)
     rule = Rule(**found.groupdict()) if found else None
     if rule is None or not rule.labels or (rule.paired and rule.room):
         raise InputError(f"{key} = {text!r}: must be one of {FORMS}; A or B may be a number")
-    if OF.fullmatch(of) is None:
+    if METRIC.fullmatch(metric) is None:
         raise InputError(
-            f"of = {of!r}: must be a split and a metric, e.g. shared.accuracy, std of test.accuracy or worst "
+            f"metric = {metric!r}: must be a split and a metric, e.g. shared.accuracy, std of test.accuracy or worst "
             "of test.accuracy"
         )
     return rule
@@ -113,23 +113,29 @@ def read_rule(key: str, text: str, of: str) -> Rule:
 
 @dataclass(frozen=True)
 class Claim:
-    """says: the paper's claim. rule, of, at: see above. where: values (or lists of values) of grid keys and of DEVICES.
+    """A paper's claim as a rule.
 
-    Raises InputError for an invalid rule or `of`.
+    Args:
+        statement: the claim in words.
+        rule, metric, round: see above.
+        where: values (or lists of values) of the grid's keys and of DEVICES.
+
+    Raises:
+        InputError: for an invalid rule or `metric`.
     """
 
-    says: str
+    statement: str
     rule: str
     where: Mapping[str, Any] = field(default_factory=dict)
-    of: str = "shared.accuracy"
-    at: Annotated[int, Ge(1)] | None = None
+    metric: str = "shared.accuracy"
+    round: Annotated[int, Ge(1)] | None = None
 
     def __post_init__(self) -> None:
-        read_rule("rule", self.rule, self.of)
+        read_rule("rule", self.rule, self.metric)
 
     @property
     def parts(self) -> Rule:
-        return read_rule("rule", self.rule, self.of)
+        return read_rule("rule", self.rule, self.metric)
 
     @property
     def labels(self) -> set[str]:
@@ -138,24 +144,33 @@ class Claim:
 
 @dataclass(frozen=True)
 class Gate:
-    """A condition of a study's claims. when: a rule. why: the reason if it fails, e.g. "sources are at chance".
+    """A condition of a study's claims.
 
-    where: the settings that it concerns, and the devices that it looks at. Raises InputError as `Claim` does.
+    Args:
+        require: a rule.
+        reason: why the claims are not tested where it fails, e.g. "sources are at chance".
+        where: the settings that it concerns, and the devices that it looks at.
+        metric: as for `Claim`.
+
+    Raises:
+        InputError: as `Claim` does.
     """
 
-    when: str
-    why: str
+    require: str
+    reason: str
     where: Mapping[str, Any] = field(default_factory=dict)
-    of: str = "shared.accuracy"
+    metric: str = "shared.accuracy"
 
     def __post_init__(self) -> None:
-        rule = read_rule("when", self.when, self.of)
+        rule = read_rule("require", self.require, self.metric)
         if rule.paired or rule.key not in (None, "round"):
-            raise InputError(f"when = {self.when!r}: a gate looks at one setting at a time, not at a key of the grid")
+            raise InputError(
+                f"require = {self.require!r}: a gate looks at one setting at a time, not at a key of the grid"
+            )
 
     @property
     def parts(self) -> Rule:
-        return read_rule("when", self.when, self.of)
+        return read_rule("require", self.require, self.metric)
 
     @property
     def labels(self) -> set[str]:
@@ -233,15 +248,15 @@ def judge(claim: Claim, table: pd.DataFrame, points: Points, closed: Mapping[str
     """
     shut = closed or {}
     rule, reasons, places = claim.parts, {}, []
-    for place in _places(rule, claim.of, claim.where, table, points, claim.at):
+    for place in _places(rule, claim.metric, claim.where, table, points, claim.round):
         why = next((shut[setting] for setting in place.settings if setting in shut), None)
         if why is None:
             places.append(place)
         else:
             reasons[place.name] = why
     if not places and not reasons:  # there is nothing to compare
-        if claim.at is not None:
-            reasons = dict.fromkeys(points, f"no values after round {claim.at}")
+        if claim.round is not None:
+            reasons = dict.fromkeys(points, f"no values after round {claim.round}")
         elif shut.keys() >= points.keys():
             reasons = dict(shut)
     evidence = []
@@ -263,9 +278,9 @@ def judge_all(
     """Test the claims of one study, each where all gates hold: in the end and, for a claim with `at`, at that round."""
     shut: dict[int | None, dict[str, str]] = {None: closed(gates, table, points)}
     for claim in claims:
-        if claim.at not in shut:
-            shut[claim.at] = closed(gates, table, points, claim.at) | shut[None]
-        yield judge(claim, table, points, shut[claim.at])
+        if claim.round not in shut:
+            shut[claim.round] = closed(gates, table, points, claim.round) | shut[None]
+        yield judge(claim, table, points, shut[claim.round])
 
 
 def closed(gates: Iterable[Gate], table: pd.DataFrame, points: Points, at: int | None = None) -> dict[str, str]:
@@ -277,16 +292,16 @@ def closed(gates: Iterable[Gate], table: pd.DataFrame, points: Points, at: int |
     found: dict[str, str] = {}
     for gate in gates:
         rule, seen = gate.parts, set()
-        for setting, _, difference in _places(rule, gate.of, gate.where, table, points, at, once=True):
+        for setting, _, difference in _places(rule, gate.metric, gate.where, table, points, at, once=True):
             values = difference.astype(float).dropna()
             if {*table.loc[table["setting"] == setting, "seed"]} <= {*values.index}:
                 seen.add(setting)
                 mean = float(values.mean())
                 if not rule.holds(mean, 0.0):
-                    found.setdefault(setting, f"{gate.why} ({_measured(rule, mean)})")
+                    found.setdefault(setting, f"{gate.reason} ({_measured(rule, mean)})")
         for setting in points:
             if setting not in seen and _admits(gate.where, points[setting]):
-                found.setdefault(setting, f"no values for {gate.when} ({gate.of}); otherwise: {gate.why}")
+                found.setdefault(setting, f"no values for {gate.require} ({gate.metric}); otherwise: {gate.reason}")
     return found
 
 
@@ -348,7 +363,7 @@ def _rows(
     of: str, where: Mapping[str, Any], table: pd.DataFrame, at: int | None, once: bool, by_device: bool
 ) -> pd.Series:
     """Return the values to compare by method, setting, seed and turn: over devices, or by device if they differ."""
-    found = OF.fullmatch(of)
+    found = METRIC.fullmatch(of)
     assert found is not None
     rows = table[(table["split"] == found["split"]) & (table["metric"] == found["metric"])]
     if at is not None:
@@ -452,8 +467,8 @@ def verdict_table(verdicts: Iterable[tuple[str, Verdict]]) -> pd.DataFrame:
     """Return a row for each claim of a study: its text, the rule, the verdict and the numbers."""
     rows = [
         {
-            "study": study, "says": claim.says, "rule": claim.rule,
-            "of": claim.of if claim.at is None else f"{claim.of} after round {claim.at}",
+            "study": study, "says": claim.statement, "rule": claim.rule,
+            "of": claim.metric if claim.round is None else f"{claim.metric} after round {claim.round}",
             "where": ", ".join(f"{key} = {value}" for key, value in claim.where.items()),
             "verdict": verdict.word, "numbers": verdict.numbers,
         }

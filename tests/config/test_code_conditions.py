@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from asked import PARAMS
 
-from fedcore.config.settings import MethodSettings, Setting
+from fedcore.config.methods import MethodConfig
+from fedcore.config.settings import Setting
 from fedcore.config.studies import grid_points
 
 OPTIMISERS = {"sgd": 0.1, "adam": 0.001}
@@ -18,7 +19,7 @@ def settings(study: str, **changes: Any) -> list[Setting]:
     return grid_points(PARAMS, study, "paper", changes, [])
 
 
-def row(setting: Setting, label: str) -> MethodSettings:
+def row(setting: Setting, label: str) -> MethodConfig:
     return next(one for one in setting.methods if one.label == label)
 
 
@@ -37,8 +38,8 @@ def test_devices_and_net_are_those_of_table_ii(study: str):
 def test_training_and_transport_are_those_of_table_ii(study: str):
     for setting in settings(study):
         code = row(setting, "code_ot")
-        assert (code.training["batch"], code.training["epochs"]) == (64, 10)
-        assert code.training["lr"] == OPTIMISERS[code.training["optimiser"]]
+        assert (code.training.batch, code.training.epochs) == (64, 10)
+        assert code.training.lr == OPTIMISERS[code.training.optimiser]
         assert (code.settings["reg"], code.settings["tol"], code.settings["order"]) == (0.01, 1e-7, "ascending")
 
 
@@ -46,11 +47,11 @@ def test_training_and_transport_are_those_of_table_ii(study: str):
 def test_fedavg_trains_as_long_in_each_round_as_code_does(study: str):
     """Table II has one number of epochs, and Fig. 9 varies it for all; FedAvg-1 is a vanilla mean (Section VI)."""
     for setting in settings(study):
-        epochs = row(setting, "code_ot").training["epochs"]
+        epochs = row(setting, "code_ot").training.epochs
         assert epochs == setting.point.get("training.epochs", 10)
         for rounds in (1, 10, 30, 50):
             fedavg = row(setting, f"fedavg_{rounds}")
-            assert (fedavg.settings["rounds"], fedavg.training["epochs"]) == (rounds, epochs)
+            assert (fedavg.settings["rounds"], fedavg.training.epochs) == (rounds, epochs)
         assert row(setting, "fedavg_1").settings["weights"] == "even"
 
 

@@ -61,7 +61,7 @@ def test_dvc_sets_a_parameter_and_leaves_the_layout(tmp_path: Path, override: st
     ("override", "lines"),
     [
         ("+methods.rounds=3", ["methods:", "  rounds: 3"]),
-        ("+half_best.exam=test", ["half_best:", "  exam: test"]),
+        ("+half_best.rank_by=test", ["half_best:", "  rank_by: test"]),
         ("+code_ot.training.lr=0.5", ["  training:", "    lr: 0.5"]),
     ],
 )
@@ -112,7 +112,7 @@ def test_an_argument_without_a_value_is_refused(word: str):
         ("data.rot", "data.rot: no such key; did you mean root?"),
         ("federation.alpha.beta", "federation.alpha.beta: alpha has no keys below it"),
         ("lmf.order", "lmf.order: no such key"),
-        ("half_best.exem", "half_best.exem: no such key; did you mean exam?"),
+        ("half_best.rank_bi", "half_best.rank_bi: no such key; did you mean rank_by?"),
         ("scaffold.training.momentun", "scaffold.training.momentun: no such key; did you mean momentum?"),
         ("methods.round", "methods.round: no such key; did you mean rounds?"),
         ("run.evry", "run.evry: no such key; did you mean every?"),
@@ -133,13 +133,13 @@ def test_a_change_leaves_the_rest(params: dict[str, Any]):
 def test_a_key_that_only_a_signature_has_can_be_changed(params: dict[str, Any]):
     assert change(params, {"data.device": "who"})["data"]["device"] == "who"
     assert "half_best" not in params
-    assert change(params, {"half_best.exam": "test"})["half_best"] == {"exam": "test"}
+    assert change(params, {"half_best.rank_by": "test"})["half_best"] == {"rank_by": "test"}
     assert change(params, {"scaffold.training.momentum": 0.5})["scaffold"] == {"training": {"momentum": 0.5}}
 
 
 def test_a_section_cannot_become_a_value():
     assert "set a key below it: partition, devices" in refusal(change, PARAMS, {"federation": 3})
-    assert "set a key below it: exam" in refusal(change, PARAMS, {"half_best": 3})
+    assert "set a key below it: rank_by" in refusal(change, PARAMS, {"half_best": 3})
 
 
 # settings of every method
@@ -152,8 +152,8 @@ def rounds(params: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 def test_a_shared_setting_reaches_every_method_that_takes_it(params: dict[str, Any]):
     rows: dict[str, Any] = {"fedavg": {}, "dfl": {}, "lmf": {}, "ten": {"method": "fedavg", "rounds": 10}}
-    assert rounds(ask(params, rows)) == {"fedavg": 1, "dfl": 10, "lmf": None, "ten": 10}
-    assert rounds(params, methods__rounds=3) == {"fedavg": 3, "dfl": 3, "lmf": None, "ten": 10}
+    assert rounds(ask(params, rows)) == {"fedavg": 1, "dfl": 10, "lmf": 1, "ten": 10}
+    assert rounds(params, methods__rounds=3) == {"fedavg": 3, "dfl": 3, "lmf": 3, "ten": 10}
 
 
 def test_a_later_change_wins_over_a_shared_setting(params: dict[str, Any]):
@@ -281,16 +281,16 @@ def test_keys_of_a_merged_anchor_may_be_said_again(tmp_path: Path):
 
 
 def test_claims_are_those_of_the_study_of_that_name(tmp_path: Path):
-    claim = "{says: Better., rule: lmf > lmf}"
+    claim = "{statement: Better., rule: lmf > lmf}"
     project(tmp_path, studies__mine=f"mine:\n  {ONE}", claims__mine=f"mine: [{claim}]\n")
-    assert read(tmp_path)["studies"]["mine"]["claims"] == [{"says": "Better.", "rule": "lmf > lmf"}]
+    assert read(tmp_path)["studies"]["mine"]["claims"] == [{"statement": "Better.", "rule": "lmf > lmf"}]
 
 
 def test_an_entry_of_claims_may_hold_gates_beside_claims(tmp_path: Path):
-    gate = "{when: lmf > 0.2, why: it is at chance}"
+    gate = "{require: lmf > 0.2, reason: it is at chance}"
     project(tmp_path, studies__mine=f"mine:\n  {ONE}", claims__mine=f"mine:\n  valid: [{gate}]\n  claims: []\n")
     study = read(tmp_path)["studies"]["mine"]
-    assert study["valid"] == [{"when": "lmf > 0.2", "why": "it is at chance"}]
+    assert study["valid"] == [{"require": "lmf > 0.2", "reason": "it is at chance"}]
     assert study["claims"] == []
     (tmp_path / "claims/mine.yaml").write_text("mine: {vaild: []}\n")
     assert refusal(read, tmp_path) == "claims: mine.vaild: no such key (allowed: valid, claims)"
@@ -298,7 +298,7 @@ def test_an_entry_of_claims_may_hold_gates_beside_claims(tmp_path: Path):
 
 def test_the_project_has_each_section_and_study_once():
     assert set(PARAMS) - set(METHODS) == {*REQUIRED, "methods", "studies"}
-    for folder, more in (("studies", {"mine", "closed"}), ("claims", set[str]())):
+    for folder, more in (("studies", {"my_data", "closed"}), ("claims", set[str]())):
         known = {"code", "fedasa", "dfl", "hostile", "one_shot", "st_lf"} | more
         assert {path.stem for path in (ROOT / folder).iterdir()} == known
 

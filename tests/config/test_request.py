@@ -99,11 +99,14 @@ def test_what_should_be_a_list_is_refused_with_an_example(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("word", "line"),
     [
-        ("analytic.rank=30", "analytic.rank = 30: b has 20 examples, must be at most 20 (row analytic)"),
-        ("analytic.rank=300", "analytic.rank = 300: must be at most features + 1 = 201 (row analytic)"),
+        ("analytic.rank=30", "analytic.rank = 30: b has 20 examples, must be at most 20 (method analytic)"),
+        ("analytic.rank=300", "analytic.rank = 300: must be at most features + 1 = 201 (method analytic)"),
         ("analytic.reg=0", "analytic.reg = 0: 120 examples do not determine 201 weights of a class; set a larger reg"),
         ("analytic.epsilon=1", "analytic.epsilon = 1.0: needs analytic.clip, since noise hides"),
-        ("gaussian_distillation.minimum=101", "minimum = 101: no device has as many labelled examples; lower it (row"),
+        (
+            "gaussian_distillation.minimum=101",
+            "minimum = 101: no device has as many labelled examples; lower it (method",
+        ),
     ],
 )
 def test_data_that_a_row_cannot_use_are_refused_as_it_is_built(monkeypatch: pytest.MonkeyPatch, word: str, line: str):

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from asked import PARAMS, ROOT, ask, copied, everything, points, refusal
 
-from fedcore.builders import CONTEXT
-from fedcore.config.params import FROM_RUN, change
+from fedcore.builders import CONTEXT, PARTITION_CONTEXT
+from fedcore.config.params import change
 from fedcore.config.settings import Setting
 from fedcore.config.signatures import model
 from fedcore.config.studies import run_section
@@ -76,10 +76,10 @@ WRONG: dict[str, list[Any]] = {
     "training.batch": [0, 1.5, "a"],
     "training.epochs": [0, 1.5],
     "training.steps": [0, 1.5],
-    "training.init": ["same", None],
+    "training.shared_init": ["common", None],
     "training.loss": ["mse", None],
-    "training.optimiser_state": ["keep", None],
-    "dfl.training.init": ["same"],
+    "training.optimiser_state": ["kept", None],
+    "dfl.training.shared_init": ["common"],
     "analytic.reg": [-1, "a"],
     "scaffold.training.momentum": [-0.1, 1],
     "fada.rounds": [-1, 1.5],
@@ -154,7 +154,6 @@ WRONG_OF_METHODS: dict[str, list[Any]] = {
     "sends": ["models"],
     "share": [-0.1, 1.1, "a"],
     "sharpness": [-0.1, "a"],
-    "rounds": [0, 1.5],
     "shown": [0, 1.5],
     "solver": ["newtn"],
     "sources": ["most", None],
@@ -282,7 +281,7 @@ def test_every_key_reaches_a_run(params: dict[str, Any], key: str):
 
 def test_every_key_of_the_federation_can_be_typed(params: dict[str, Any]):
     for key, parameter in signature(partition).parameters.items():
-        if key not in FROM_RUN:
+        if key not in PARTITION_CONTEXT:
             assert everything(change(params, {f"federation.{key}": parameter.default}))
     for key, field in model(Threats).model_fields.items():
         assert everything(change(params, {f"federation.{key}": field.default}))
@@ -391,16 +390,16 @@ def test_every_key_of_training_is_used():
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "training"
     }
-    assert fields == used
-    assert set(PARAMS["training"]) == fields | {"init"}
+    assert fields - used == {"shared_init"}  # which methods read as they are built
+    assert set(PARAMS["training"]) == fields
 
 
 METHOD = """
 from fedcore.methods.baselines.fedavg import fedavg
 
 
-def halved(*, nets, training, common: bool, rounds: int = 5, trim: float = 0.25):
-    return fedavg(nets=nets, training=training, common=common, rounds=rounds)
+def halved(*, nets, training, rounds: int = 5, trim: float = 0.25):
+    return fedavg(nets=nets, training=training, rounds=rounds)
 """
 
 
@@ -425,7 +424,7 @@ def test_settings_of_a_users_method_can_be_changed(params: dict[str, Any], halve
     ask(params, {"mine": {"method": halved}})
     for methods in ((), (halved,)):
         (row,) = points(params, methods, halved__trim=0.5, halved__training__epochs=3)[0].methods
-        assert (row.settings, row.training["epochs"]) == ({"rounds": 5, "trim": 0.5}, 3)
+        assert (row.settings, row.training.epochs) == ({"rounds": 5, "trim": 0.5}, 3)
     assert refusal(points, params, (), halved__trom=1) == "halved.trom: no such key; did you mean trim?"
     assert "halved.trim = 'a'" in refusal(points, params, (), halved__trim="a")
     assert "halved.trim = 'a'" in refusal(points, ask(params, {"mine": {"method": halved, "trim": "a"}}))

@@ -63,7 +63,7 @@ def test_a_row_wins_over_its_methods_section_and_training(params: dict[str, Any]
         "fedavg_2": {"method": "fedavg", "rounds": 2},
     }
     plain, sharp, average = points(ask(params, rows))[0].methods
-    assert (plain.label, plain.name, plain.settings["reg"], plain.training["epochs"], plain.shared_init) == (
+    assert (plain.label, plain.name, plain.settings["reg"], plain.training.epochs, plain.training.shared_init) == (
         "lmf",
         "lmf",
         0.25,
@@ -71,7 +71,7 @@ def test_a_row_wins_over_its_methods_section_and_training(params: dict[str, Any]
         False,
     )
     assert (sharp.label, sharp.name, sharp.settings["reg"]) == ("sharp", "lmf", 0.125)
-    assert (sharp.training["epochs"], sharp.training["lr"], sharp.shared_init) == (2, 0.5, True)
+    assert (sharp.training.epochs, sharp.training.lr, sharp.training.shared_init) == (2, 0.5, True)
     assert (average.name, average.settings["rounds"], average.settings["weights"]) == (
         "fedavg",
         2,
@@ -102,10 +102,10 @@ def test_a_study_sets_no_other_key_of_section_run(params: dict[str, Any]):
 def test_a_methods_own_section_may_change_its_training(params: dict[str, Any]):
     params["lmf"]["training"] = {"epochs": 3, "shared_init": True}
     lmf, code = points(ask(params, {"lmf": {}, "code_ot": {}}))[0].methods
-    assert (lmf.training["epochs"], lmf.shared_init) == (3, True)
-    assert (code.training["epochs"], code.shared_init) == (params["training"]["epochs"], False)
+    assert (lmf.training.epochs, lmf.training.shared_init) == (3, True)
+    assert (code.training.epochs, code.training.shared_init) == (params["training"]["epochs"], False)
     assert lmf.flat()["training.epochs"] == 3
-    assert lmf.flat()["init"] == "common"
+    assert lmf.flat()["training.shared_init"] is True
 
 
 def test_methods_are_chosen_by_label_or_by_name(params: dict[str, Any]):
@@ -152,7 +152,7 @@ def test_settings_that_go_together_have_a_name(params: dict[str, Any]):
     assert [p.name for p in found] == [
         "optimiser=sgd alpha=1", "optimiser=sgd alpha=0.1", "optimiser=adam alpha=1", "optimiser=adam alpha=0.1",
     ]  # fmt: skip
-    assert [(p.methods[0].training["optimiser"], p.methods[0].training["lr"]) for p in found[1:3]] == [
+    assert [(p.methods[0].training.optimiser, p.methods[0].training.lr) for p in found[1:3]] == [
         ("sgd", 0.1), ("adam", 0.001),
     ]  # fmt: skip
     assert [p.name for p in points(params, optimiser="adam", federation__alpha=0.5)] == ["optimiser=adam alpha=0.5"]
@@ -162,14 +162,14 @@ def test_settings_that_go_together_have_a_name(params: dict[str, Any]):
 @pytest.mark.parametrize(
     ("claim", "says"),
     [
-        ({"says": "a", "rule": "lmf beats code_ot"}, "must be one of A > B"),
-        ({"says": "a", "rule": "lmf > fedavg_99"}, "'fedavg_99'"),
-        ({"says": "a", "rule": "lmf rises with federation.alpha", "of": "accuracy"}, "a split and a metric"),
-        ({"says": "a", "rule": "lmf > code_ot", "of": "best of test.accuracy"}, "std of test.accuracy"),
-        ({"says": "a", "rule": "0.9 > 0.8"}, "must be one of A > B"),
-        ({"rule": "lmf > code_ot"}, "says: is missing"),
-        ({"says": "a", "rule": "lmf > code_ot", "at": 0}, "at = 0"),
-        ({"says": "a", "rule": "lmf stays within 1 with round pairwise"}, "must be one of A > B"),
+        ({"statement": "a", "rule": "lmf beats code_ot"}, "must be one of A > B"),
+        ({"statement": "a", "rule": "lmf > fedavg_99"}, "'fedavg_99'"),
+        ({"statement": "a", "rule": "lmf rises with federation.alpha", "metric": "accuracy"}, "a split and a metric"),
+        ({"statement": "a", "rule": "lmf > code_ot", "metric": "best of test.accuracy"}, "std of test.accuracy"),
+        ({"statement": "a", "rule": "0.9 > 0.8"}, "must be one of A > B"),
+        ({"rule": "lmf > code_ot"}, "statement: is missing"),
+        ({"statement": "a", "rule": "lmf > code_ot", "round": 0}, "round = 0"),
+        ({"statement": "a", "rule": "lmf stays within 1 with round pairwise"}, "must be one of A > B"),
     ],
 )
 def test_a_claim_that_cannot_be_read_is_refused(params: dict[str, Any], claim: dict[str, Any], says: str):
@@ -183,7 +183,7 @@ def test_a_claim_that_cannot_be_read_is_refused(params: dict[str, Any], claim: d
 def test_a_tuned_row_is_chosen_among_rows_and_may_be_claimed(params: dict[str, Any]):
     ask(params, {"lmf": {}, "fedavg": {}, "code_ot": {}})
     asked = params["studies"]["asked"]
-    asked["claims"] = [{"says": "?", "rule": "code_ot > best"}]
+    asked["claims"] = [{"statement": "?", "rule": "code_ot > best"}]
     assert "names 'best', but the study has no such row" in refusal(find_study, params, "asked")
     asked["tuned"] = {"best": ["lmf", "fedavg"]}
     assert [row.label for row in points(params)[0].methods] == ["lmf", "fedavg", "code_ot"]
@@ -199,13 +199,13 @@ def test_a_tuned_row_is_chosen_among_rows_and_may_be_claimed(params: dict[str, A
 @pytest.mark.parametrize(
     ("gate", "says"),
     [
-        ({"when": "lmf beats 0.1", "why": "a"}, "when = 'lmf beats 0.1': must be one of A > B"),
-        ({"when": "lmf falls with round pairwise", "why": "a"}, "one setting at a time"),
-        ({"when": "lmf falls with federation.alpha", "why": "a"}, "one setting at a time"),
-        ({"when": "lmf > fedavg_99", "why": "a"}, "studies.asked.valid: 'lmf > fedavg_99' names 'fedavg_99'"),
-        ({"when": "lmf > 0.1", "why": "a", "of": "accuracy"}, "a split and a metric"),
-        ({"when": "lmf > 0.1", "why": "a", "where": {"alpha": 1.0}}, "where names 'alpha', which no grid has"),
-        ({"when": "lmf > 0.1"}, "why: is missing"),
+        ({"require": "lmf beats 0.1", "reason": "a"}, "require = 'lmf beats 0.1': must be one of A > B"),
+        ({"require": "lmf falls with round pairwise", "reason": "a"}, "one setting at a time"),
+        ({"require": "lmf falls with federation.alpha", "reason": "a"}, "one setting at a time"),
+        ({"require": "lmf > fedavg_99", "reason": "a"}, "studies.asked.valid: 'lmf > fedavg_99' names 'fedavg_99'"),
+        ({"require": "lmf > 0.1", "reason": "a", "metric": "accuracy"}, "a split and a metric"),
+        ({"require": "lmf > 0.1", "reason": "a", "where": {"alpha": 1.0}}, "where names 'alpha', which no grid has"),
+        ({"require": "lmf > 0.1"}, "reason: is missing"),
     ],
 )
 def test_a_gate_that_cannot_be_read_is_refused(params: dict[str, Any], gate: dict[str, Any], says: str):
@@ -234,10 +234,10 @@ def test_a_grid_may_not_have_a_key_that_chooses_devices(params: dict[str, Any], 
 def test_only_known_pictures_are_shown(params: dict[str, Any]):
     ask(params, {"lmf": {}})
     known = ["similarity", "alignment", "features", "transport", "soft_targets", "links"]
-    params["studies"]["asked"]["show"] = known
-    assert find_study(params, "asked").show == params["studies"]["asked"]["show"]
-    params["studies"]["asked"]["show"] = ["linked"]
-    assert "studies.asked.show.0 = 'linked'" in refusal(find_study, params, "asked")
+    params["studies"]["asked"]["figures"] = known
+    assert find_study(params, "asked").figures == params["studies"]["asked"]["figures"]
+    params["studies"]["asked"]["figures"] = ["linked"]
+    assert "studies.asked.figures.0 = 'linked'" in refusal(find_study, params, "asked")
 
 
 @pytest.mark.parametrize("model", [Run, Size, Study])

@@ -47,7 +47,9 @@ def test_a_refused_setting_stops_a_study_before_anything_is_trained(long: Long):
     """Also where it is the grid's second one and the first has nothing wrong."""
     said = long.refused.said
     assert said is not None
-    assert said.err == "fedcore: fedasa.budget: 2 numbers for 4 devices (A0, A1, A2, A3, in this order) (row fedasa)\n"
+    assert (
+        said.err == "fedcore: fedasa.budget: 2 numbers for 4 devices (A0, A1, A2, A3, in this order) (method fedasa)\n"
+    )
     kinds = {step["step"] for step in long.refused.computed()}
     assert not kinds & {"begin", "train", "rounds", "evaluate", "deploy"}
     assert long.refused.record == long.end.record

@@ -169,7 +169,7 @@ def test_other_names_in_the_same_order_change_nothing_else(row):
     """With one start for all and all examples in one batch nothing else is drawn by name, once `DRAWN` is off."""
     row = replace(row, settings=row.settings | DRAWN.get(row.name, {}))
     whole = {"batch": 1000, "epochs": 5, "optimiser": "sgd", "lr": 0.3}
-    built = replace(row, shared_init=True, training=row.training | whole).build(NETS)
+    built = replace(row, training=replace(row.training, shared_init=True, **whole)).build(NETS)
     other = replace(FED, devices={renamed(k): replace(v, name=renamed(k)) for k, v in FED.devices.items()})
     plain, its_own = (run(built, fed, 3, Inline(), every=AT_THE_END) for fed in (FED, other))
     for one, two in zip(plain, its_own, strict=True):
@@ -195,7 +195,7 @@ class Backwards(Inline):
 @pytest.mark.slow
 def test_the_order_in_which_updates_arrive_does_not_matter(row):
     """But for rounding: sums are taken in another order."""
-    built = replace(row, training=row.training | {"optimiser": "sgd", "lr": 0.1}).build(NETS)
+    built = replace(row, training=replace(row.training, optimiser="sgd", lr=0.1)).build(NETS)
     forwards, backwards = (run(built, FED, 3, execute, every=AT_THE_END) for execute in (Inline(), Backwards()))
     for one, two in zip(forwards, backwards, strict=True):
         assert (one.up, one.down) == (two.up, two.down)

@@ -196,7 +196,7 @@ def test_the_page_shows_what_the_paper_prints_and_its_conditions():
     table = frame(rows({"a": [[0.5, 0.6]]}))
     value = Value(what=WICKED, paper=0.9505, ours=0.93, spread=0.01, seeds=3)
     figure = Figure(name="Table II", shows="accuracy", status="run", command="x", values=[value])
-    condition = Condition(setting="pixels", paper=WICKED, place="Section V", ours="[0, 1]", why="?", effect="none")
+    condition = Condition(setting="pixels", paper=WICKED, place="Section V", ours="[0, 1]", reason="?", effect="none")
     paper = Paper(conditions=[condition], figures=[figure])
     text = undrawn(table, summary(table), papers={"study": paper})
     page = Page(text)

@@ -21,7 +21,12 @@ code_fig9,a,b,c,,does not hold,1
 PAPER = Paper(
     conditions=[
         Condition(
-            setting="pixels | bits", paper="not said", place="VII-A", ours=0.1307, why="as\nusual", effect=".87 not .73"
+            setting="pixels | bits",
+            paper="not said",
+            place="VII-A",
+            ours=0.1307,
+            reason="as\nusual",
+            effect=".87 not .73",
         )
     ],
     figures=[
@@ -32,13 +37,13 @@ PAPER = Paper(
             status="part",
             study="code_fig8",
             command="fedcore run study=code_fig8",
-            why="SGD: 40 min",
+            reason="SGD: 40 min",
             values=[
                 Value(what="LMF", paper=0.876, ours=0.861, spread=0.02, seeds=5, source="results/mine.csv"),
                 Value(what="CODE", paper=0.9),
             ],
         ),
-        Figure(name="Fig. 9", shows="epochs", status="not run", study="code_fig9", why="3 h"),
+        Figure(name="Fig. 9", shows="epochs", status="not run", study="code_fig9", reason="3 h"),
     ],
 )
 

@@ -108,8 +108,8 @@ def test_where_restricts_the_settings():
 
 
 def test_only_the_metric_asked_for_counts():
-    assert verdict("good > fair", of="test.accuracy").word == "not tested"
-    assert verdict("good > fair", of="shared.loss").word == "not tested"
+    assert verdict("good > fair", metric="test.accuracy").word == "not tested"
+    assert verdict("good > fair", metric="shared.loss").word == "not tested"
 
 
 def test_the_numbers_name_the_place_that_speaks_most_against():
@@ -160,7 +160,7 @@ def test_a_rule_that_cannot_be_read_is_refused(rule):
 @pytest.mark.parametrize("of", ["", "accuracy", "mean of test.accuracy", "std test.accuracy", "worst of accuracy"])
 def test_an_of_that_cannot_be_read_is_refused(of):
     with pytest.raises(InputError, match="must be a split and a metric"):
-        Claim("said", "good > fair", of=of)
+        Claim("said", "good > fair", metric=of)
 
 
 def spread_out():
@@ -177,14 +177,14 @@ def spread_out():
 @pytest.mark.parametrize(
     ("rule", "words", "differences"),
     [
-        ("good > fair", {"of": "std of shared.accuracy"}, 0.18 / 2**0.5),  # .2 and .02 apart: over sqrt(2) each
-        ("good > fair", {"of": "worst of shared.accuracy"}, 0.1 - 0.09),
+        ("good > fair", {"metric": "std of shared.accuracy"}, 0.18 / 2**0.5),  # .2 and .02 apart: over sqrt(2) each
+        ("good > fair", {"metric": "worst of shared.accuracy"}, 0.1 - 0.09),
         ("good > fair", {"where": {"domain": "A"}}, 0.1 + 0.09),
         ("good > fair", {"where": {"domain": ["B"]}}, 0.1 - 0.09),
         ("good > fair", {"where": {"domain": ["A", "B"]}}, 0.1),
-        ("good > 0.0", {"of": "data.in_A"}, 0.5),
-        ("good > 0.0", {"of": "data.in_A", "where": {"domain": "A"}}, 1.0),
-        ("good > 0.0", {"of": "worst of data.in_A"}, 0.0),
+        ("good > 0.0", {"metric": "data.in_A"}, 0.5),
+        ("good > 0.0", {"metric": "data.in_A", "where": {"domain": "A"}}, 1.0),
+        ("good > 0.0", {"metric": "worst of data.in_A"}, 0.0),
     ],
 )
 def test_spreads_worst_devices_and_domains(rule, words, differences):
@@ -196,7 +196,7 @@ def test_the_worst_of_what_is_better_less_is_the_greatest():
     rows = spread_out()
     for metric, worst in (("accuracy", 0.0), ("loss", 1.0), ("similarity_other", 1.0)):
         renamed = rows[rows["metric"] == "in_A"].assign(split="shared", metric=metric)
-        (first, *_) = judge(Claim("said", "good > -1", of=f"worst of shared.{metric}"), renamed, POINTS).evidence
+        (first, *_) = judge(Claim("said", "good > -1", metric=f"worst of shared.{metric}"), renamed, POINTS).evidence
         assert first.difference == worst + 1
 
 
@@ -214,7 +214,7 @@ def test_labels():
 def test_a_trend_over_lists_follows_the_grid():
     """Sets of locations have no size: from the first to the last that the grid names."""
     points = {"locations=B": {"data.locations": ["B"]}, "locations=A+B": {"data.locations": ["A", "B"]}}
-    claim = Claim("", "fedavg falls with data.locations", of="test.accuracy")
+    claim = Claim("", "fedavg falls with data.locations", metric="test.accuracy")
     rows = [
         (place, seed, value + seed / 100) for place, value in zip(points, (0.9, 0.6), strict=True) for seed in (0, 1)
     ]
@@ -256,7 +256,7 @@ def course(**values):
 
 
 def after(rule, at, **values):
-    return judge(Claim("said", rule, at=at), course(**values), {"one": {}})
+    return judge(Claim("said", rule, round=at), course(**values), {"one": {}})
 
 
 def test_a_claim_may_look_at_an_earlier_round():
@@ -305,7 +305,7 @@ def solved(changes, level=lambda seed, reg, device: 100.0 * (1 + seed) + 1000 * 
 
 
 def paired(rule, *args, **words):
-    return judge(Claim("said", rule, of="transport.iterations", **words), *solved(*args))
+    return judge(Claim("said", rule, metric="transport.iterations", **words), *solved(*args))
 
 
 def test_noise_between_problems_does_not_hide_a_fall_in_each():
@@ -337,7 +337,7 @@ def test_one_problem_is_not_enough():
     rows = rows[rows["seed"] == 0]
     claim = Claim("said", "ot falls with tol pairwise", {"reg": 1}, "transport.iterations")
     assert judge(claim, rows, points).word == "not tested"
-    assert judge(Claim("said", claim.rule, {}, claim.of), rows, points).evidence[0].seeds == 2
+    assert judge(Claim("said", claim.rule, {}, claim.metric), rows, points).evidence[0].seeds == 2
 
 
 def test_devices_are_problems_only_where_their_values_differ():
@@ -346,9 +346,9 @@ def test_devices_are_problems_only_where_their_values_differ():
     for level, problems in ((lambda s, r, d: 100.0 * r, 6), (lambda s, r, d: 100.0 * r + ord(d), 18)):
         rows, points = solved(lambda seed, *_: 10 + seed, level, ("a", "b", "c"))
         for rule in of:
-            found = judge(Claim("said", rule, of="transport.iterations"), rows, points)
+            found = judge(Claim("said", rule, metric="transport.iterations"), rows, points)
             assert found.evidence[0].seeds == problems
-            worst = judge(Claim("said", rule, of="worst of transport.iterations"), rows, points)
+            worst = judge(Claim("said", rule, metric="worst of transport.iterations"), rows, points)
             assert worst.evidence[0].seeds == 6
 
 
@@ -379,7 +379,7 @@ def test_no_claim_of_a_study_at_chance_is_tested(rule):
 
 def test_a_claim_of_an_early_round_needs_a_gate_that_holds_by_then():
     rows = course(a=[[0.1, 0.9]], b=[[0.05, 0.5]])
-    claims = [Claim("said", "a > b", at=at) for at in (1, 2, None)]
+    claims = [Claim("said", "a > b", round=at) for at in (1, 2, None)]
     early, late, end = judge_all(claims, [Gate("a > 0.3", "at chance")], rows, {"one": {}})
     assert (early.word, late.word, end.word) == ("not tested", "holds", "holds")
     assert early.numbers.startswith("at chance (a = 0.1")
@@ -393,8 +393,8 @@ def test_what_a_run_says_once_closes_a_gate_at_any_round(said, word):
     """The first claim is about round 1; a value of round 2 alone counts for it, one of two values does not."""
     scores = course(a=[[0.6, 0.9]], b=[[0.5, 0.5]])
     rows = pd.concat([scores, course(a=[said]).assign(split="auxiliary")])
-    gate = Gate("a > 0.7", "not the paper's", of="auxiliary.accuracy")
-    (early,) = judge_all([Claim("said", "a > b", at=1)], [gate], rows, {"one": {}})
+    gate = Gate("a > 0.7", "not the paper's", metric="auxiliary.accuracy")
+    (early,) = judge_all([Claim("said", "a > b", round=1)], [gate], rows, {"one": {}})
     assert early.word == word
 
 
@@ -411,7 +411,7 @@ def test_a_spread_of_rounding_errors_is_none():
 
 def test_a_claim_does_not_count_what_a_run_says_once_later():
     rows = course(a=[[None, 0.9]], b=[[None, 0.5]])
-    (verdict,) = judge_all([Claim("said", "a > b", at=1)], [Gate("a > 0.1", "at chance")], rows, {"one": {}})
+    (verdict,) = judge_all([Claim("said", "a > b", round=1)], [Gate("a > 0.1", "at chance")], rows, {"one": {}})
     assert (verdict.word, verdict.numbers) == ("not tested", "no values after round 1")
 
 

@@ -104,8 +104,8 @@ def test_over_devices_and_groups():
 def test_the_servers_counts_of_evaluated_rounds_are_in_every_devices_rows():
     fed = plainly()
     made = method(
-        "dfl", nets=fed.public.nets, training=ADAM, shared_init=True, rounds=5, fraction=1.0, ratio="dynamic", threshold=0.5,
-        temperature=1.0, weighting="counts",
+        "dfl", nets=fed.public.nets, training=ADAM, shared_init=True, rounds=5, fraction=1.0, ratio="dynamic",
+        threshold=0.5, temperature=1.0, weighting="counts",
     )  # fmt: skip
     played = list(run(made, fed, 0, Inline(), every=2))
     rows = tidy.rows(tidy.Row("s", "d", "base", "dfl", 0), played, [one.report for one in played], {})

@@ -186,9 +186,16 @@ def rules(folder: Path, draw: Draw) -> Callable[[], object]:
     ]
     rule = " ".join(draw.choice(parts) for _ in range(draw.randrange(1, 9)))
     more = draw.choice(
-        ["", ", of: test.accuracy", ", of: worst of", ", at: 0", f", where: {value(draw)}", f", at: {value(draw)}"]
+        [
+            "",
+            ", metric: test.accuracy",
+            ", metric: worst of",
+            ", round: 0",
+            f", where: {value(draw)}",
+            f", round: {value(draw)}",
+        ]
     )
-    (folder / "claims" / "code.yaml").write_text(f'code_fig8:\n- {{says: x, rule: "{rule}"{more}}}\n')
+    (folder / "claims" / "code.yaml").write_text(f'code_fig8:\n- {{statement: x, rule: "{rule}"{more}}}\n')
     return lambda: plan_jobs(ask(["study=code_fig8"]))
 
 

@@ -36,8 +36,8 @@ def code_ot(
     Args:
         rounds: communication rounds, from 1. After the first, devices train on from the fused model (Fig. 10).
         order: the order of accuracy in which models are folded; the last one counts half. "ascending" is Algorithm 1's.
-        rank_by: what models are ranked by: "classes", the accuracies on each class that devices report; "validation", on
-            their own validation examples; or "test", on the server's test set, as in the paper.
+        rank_by: what models are ranked by: "classes", the accuracies on each class that devices report; "validation",
+            on their own validation examples; or "test", on the server's test set, as in the paper.
         transport: how units are matched.
 
     Raises:

@@ -30,13 +30,13 @@ CLASS_HITS = "class_hits"
 def begin_ranking(
     public: Public, seed: int, *, shared_init: bool, rank_by: RankBy
 ) -> tuple[Params, Mapping[str, Message]]:
-    """Begin as `messages.initial_messages` does; with exam "test" the server also remembers its test set."""
+    """Begin as `messages.initial_messages` does; with rank_by "test" the server also remembers its test set."""
     server, messages = initial_messages(public, seed, shared_init=shared_init)
     return (server | {"test/x": public.test.x, "test/y": public.test.y} if rank_by == "test" else server), messages
 
 
 def train_to_rank(training: Training, combine: Combine, rank_by: RankBy) -> Stage:
-    """Return the stage of one round in which devices train and send what the exam needs beside their model."""
+    """Return the stage of one round in which devices train and send what ranking needs beside their model."""
     return Stage(partial(train, training=training), combine, attach=count_hits if rank_by == "classes" else None)
 
 

@@ -6,7 +6,7 @@ Every round it aggregates each cell over the devices that share it (9) and sends
 
 Departures. In the alignment rounds the paper's devices send their whole model (line 5); here the stem and all cells
 that their budget allows, which is all that (8) uses: heads are never sent. A device may share the stem alone (m = 0),
-as in Table VI; (8) prints m in [M]. In an alignment round (9) runs over the depths just found. With `common`, the
+as in Table VI; (8) prints m in [M]. In an alignment round (9) runs over the depths just found. With `shared_init`, the
 server's first message is the whole initial model, whatever the budget, as in step (i) of Section III. The auxiliary
 model has an accuracy of 78.12 % (Sections III-B and V-A); the paper says neither which examples measure it nor where
 the model starts. Here the server holds out a share of its examples, stops training near that accuracy on them, and

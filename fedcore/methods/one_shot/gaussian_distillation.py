@@ -6,8 +6,8 @@ Gaussians and trains a fresh net on them. A draw's target is half its label and 
 models, weighted by counts of labels (:mod:`fedcore.methods.one_shot.ensembles`). Nets may differ: each architecture
 gets its own.
 
-`personal_distillation` is the same with personal answers on devices that have validation examples: the row of a user who asks
-for nothing.
+`personal_distillation` is the same with personal answers on devices that have validation examples: the row of a user
+who asks for nothing.
 """
 
 from __future__ import annotations

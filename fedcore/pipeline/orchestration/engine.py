@@ -40,7 +40,7 @@ def own_modules(settings: Iterable[Setting]) -> list[str]:
     named = {
         name.partition(":")[0].partition(".")[0]
         for setting in settings
-        for name in (*(str(net["name"]) for net in setting.nets), *(row.name for row in setting.methods))
+        for name in (*(str(net["name"]) for net in setting.nets), *(str(row.name) for row in setting.methods))
         if ":" in name
     }
     installed = {Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")}

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from fedcore.data import Dataset
 from fedcore.data.schema import Schema
-from fedcore.methods import is_control
 from fedcore.partition import Partition, fitted, training
 from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.store import Ref, digest_of
@@ -23,7 +22,8 @@ from fedcore.types import Federation, Report
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fedcore.config.settings import MethodSettings, Setting
+    from fedcore.config.methods import MethodConfig
+    from fedcore.config.settings import Setting
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Result:
     """
 
     setting: Setting
-    row: MethodSettings
+    row: MethodConfig
     seed: int
     size: str
     config: str
@@ -71,7 +71,7 @@ class Result:
 
     @property
     def control(self) -> bool:
-        return is_control(self.row.name)
+        return getattr(self.row.builder, "control", False)
 
     @property
     def validation(self) -> float | None:

@@ -116,7 +116,7 @@ def compare(
     grids = {
         study: png(accuracy_along(summary[summary["study"] == study], points[study], key))
         for study in studies
-        if (key := chosen[study].along) and any(key in point for point in points[study].values())
+        if (key := chosen[study].x_axis) and any(key in point for point in points[study].values())
     }
     return Comparison(
         table,

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fedcore.config.settings import MethodSettings
+from fedcore.config.methods import MethodConfig
 from fedcore.execute.workers import Inline
 from fedcore.pipeline.cache.store import Store
 from fedcore.types import Federation, Params, Stage, StepId
 
 
-def message_bytes(row: MethodSettings, fed: Federation, sizes: Mapping[str, int], store: Store) -> dict[int, int]:
+def message_bytes(row: MethodConfig, fed: Federation, sizes: Mapping[str, int], store: Store) -> dict[int, int]:
     """Return the first stage in which devices send, with the bytes of a message; nothing if that is a stage of pairs.
 
     The device with the most examples takes its steps, with a single minibatch in place of its epochs.
     """
-    method = replace(row, training={**row.training, "steps": 1}).build(fed.public.nets, sizes)
+    method = replace(row, training=replace(row.training, steps=1)).build(fed.public.nets, sizes)
     name = max(sizes, key=lambda name: sizes[name])
     device = store.get(fed.devices[name])
     _, messages = Inline().call(method.begin, store.get(fed.public), 0)

@@ -60,7 +60,7 @@ def write_plan() -> None:
     section = run_section(params)
     for name in section.studies:
         points = grid_points(params, name, section.size, {})
-        show = find_study(params, name).show
+        show = find_study(params, name).figures
         settings = [asdict(point) | {"data": point.content} for point in points]
         plans: dict[str, Any] = {
             "data": {point.dataset: point.content for point in points},

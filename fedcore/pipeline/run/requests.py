@@ -9,10 +9,11 @@ from typing import Any
 
 from prefect import Task, runtime
 
+from fedcore.config.methods import MethodConfig
 from fedcore.config.papers import read_papers
 from fedcore.config.params import change, read
 from fedcore.config.request import Job, Request, plan_jobs
-from fedcore.config.settings import MethodSettings, Setting
+from fedcore.config.settings import Setting
 from fedcore.config.studies import run_section, title_for
 from fedcore.core.rounds import require_devices
 from fedcore.pipeline.cache.shared import open_store
@@ -91,7 +92,7 @@ class Run:
         folder = outputs.partition_folder(setting, job.seed)
         return PreparedData(dataset, partitions.import_partition(self.session.store, folder))
 
-    def run_method(self, ready: ReadySetting, method: MethodSettings) -> Result | None:
+    def run_method(self, ready: ReadySetting, method: MethodConfig) -> Result | None:
         """Run a method on a setting, round after round in cached steps; None if an optional row refuses the data."""
         job, setting = ready.job, ready.setting
         try:
@@ -102,13 +103,13 @@ class Run:
             self.leave_out(job, method, refused)
             return None
 
-    def leave_out(self, job: Job, method: MethodSettings, refused: InputError) -> None:
+    def leave_out(self, job: Job, method: MethodConfig, refused: InputError) -> None:
         """Print once why a row is left out; raises the error again if the study needs all of its rows."""
         if not job.optional:
             raise refused
         if (job.study, method.label) not in self._refusals:
             self._refusals.add((job.study, method.label))
-            reason = str(refused).removeprefix(f"{method.label}: ").removesuffix(f" (row {method.label})")
+            reason = str(refused).removeprefix(f"{method.label}: ").removesuffix(f" (method {method.label})")
             self.session.print_line(f"  {method.label} is left out: {reason}")
 
     def record(self, ready: ReadySetting, result: Result) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedcore.config.settings import MethodSettings, Setting
+from fedcore.config.methods import MethodConfig
+from fedcore.config.settings import Setting
 from fedcore.core.rounds import State, deployments
 from fedcore.data.encoding import to_json
 from fedcore.pipeline import pictures
@@ -30,7 +31,7 @@ from fedcore.types import Federation, InputError, Method, Report
 
 
 def run_method(
-    session: Session, setting: Setting, prepared: PreparedData, fed: Federation, row: MethodSettings, seed: int,
+    session: Session, setting: Setting, prepared: PreparedData, fed: Federation, row: MethodConfig, seed: int,
     size: str, every: int, show: Collection[str] = (),
 ) -> Result:  # fmt: skip
     """Run a method to its end; every step is cached."""
@@ -64,7 +65,7 @@ def run_method(
 
 
 def embed_features(
-    session: Session, row: MethodSettings, fed: Federation, models: dict[str, Ref], state: State, seed: int
+    session: Session, row: MethodConfig, fed: Federation, models: dict[str, Ref], state: State, seed: int
 ) -> Ref | None:
     """Embed devices' examples as their shared parts represent them; prints the reason if that is impossible."""
     try:

@@ -84,8 +84,8 @@ def kill(project: Project, words: Sequence[str], when: Callable[[Counter[str]], 
 LONG = (
     "data.name=bearings", "data.locations=[A]", "data.window=64", "data.train=1", "data.test=1", "data.server=1",
     "federation.partition=by_device", "federation.min_size=1", "federation.val=0", "federation.shared_test=0",
-    "net.name=cells", "net.width=0.125", "training.shared_init=true", "training.optimiser_state=keep", "training.epochs=1",
-    "fedasa.rounds=200", "run.every=20", "methods=[fedasa]",
+    "net.name=cells", "net.width=0.125", "training.shared_init=true", "training.optimiser_state=keep",
+    "training.epochs=1", "fedasa.rounds=200", "run.every=20", "methods=[fedasa]",
 )  # fmt: skip
 
 
@@ -127,8 +127,9 @@ def hasty(project: Project, seconds: float) -> Project:
 
 
 SAMPLED = (
-    "federation.devices=10", "federation.val=0", "federation.test=0", "training.shared_init=true", "training.optimiser_state=keep",
-    "training.epochs=1", "dfl.rounds=100", "dfl.fraction=0.3", "scaffold.rounds=100", "scaffold.fraction=0.3",
+    "federation.devices=10", "federation.val=0", "federation.test=0", "training.shared_init=true",
+    "training.optimiser_state=keep", "training.epochs=1", "dfl.rounds=100", "dfl.fraction=0.3",
+    "scaffold.rounds=100", "scaffold.fraction=0.3",
     "run.every=25", "methods=[dfl,scaffold]",
 )  # fmt: skip
 

@@ -19,7 +19,7 @@ from fedcore.methods import method
 from fedcore.methods.one_shot.ensembles import best_share, personal_model, prior_odds, voting_weights
 from fedcore.types import Data, Model, Splits
 
-ensemble = partial(method, "ensemble", nets=NETS, training=SGD, common=False)
+ensemble = partial(method, "ensemble", nets=NETS, training=SGD, shared_init=False)
 FED = federation()
 
 

@@ -24,7 +24,9 @@ ALIGNED = {
     "hidden": 5, "identifier_steps": 4, "identifier_lr": 0.1,
 }  # fmt: skip
 WHOLE = {name: value for name, value in (GIVEN | ALIGNED).items() if name != "combine"}
-DRAWN = {name: WHOLE[name] for name in ("nets", "training", "common", "powers", "rates", "bits", "costs", *ALIGNED)}
+DRAWN = {
+    name: WHOLE[name] for name in ("nets", "training", "shared_init", "powers", "rates", "bits", "costs", *ALIGNED)
+}
 fada, psi_fada = partial(method, "fada", **WHOLE), partial(method, "psi_fada", **DRAWN)
 EVEN = "defg"
 """Devices with as many examples each."""
@@ -169,7 +171,9 @@ def test_sources_targets_and_energies_are_st_lfs_and_every_link_is_there(seed):
 @pytest.mark.slow
 def test_psi_fada_draws_the_sources_of_rnd_psi_also_without_labels():
     unlabelled = 0
-    rnd = {name: GIVEN[name] for name in ("nets", "training", "common", "powers", "rates", "bits", "costs", "combine")}
+    rnd = {
+        name: GIVEN[name] for name in ("nets", "training", "shared_init", "powers", "rates", "bits", "costs", "combine")
+    }
     rnd["sources"] = "all"
     for seed in range(4):
         built = psi_fada(sources="all")

@@ -39,7 +39,7 @@ def rows(setting: Setting) -> dict[str, Any]:
 def test_as_published_trains_and_divides_as_the_authors_code_does(study: str):
     for name, setting in settings(study, "as_published").items():
         link = rows(setting)["st_lf"]
-        assert {key: link.training[key] for key in ("optimiser", "lr", "batch", "steps", "loss")} == {
+        assert {key: getattr(link.training, key) for key in ("optimiser", "lr", "batch", "steps", "loss")} == {
             "optimiser": "sgd", "lr": 0.01, "batch": 10, "steps": 80 * 160, "loss": "softmax_twice",
         }  # fmt: skip
         assert setting.nets[0] == {"name": "stlf_cnn", "width": 1.0, "dropout": 0.5}
@@ -60,7 +60,7 @@ def test_as_published_trains_and_divides_as_the_authors_code_does(study: str):
 def test_as_printed_trains_for_a_hundred_iterations(study: str):
     for name, setting in settings(study, "as_printed").items():
         link = rows(setting)["st_lf"]
-        assert {key: link.training[key] for key in ("optimiser", "lr", "batch", "steps", "loss")} == {
+        assert {key: getattr(link.training, key) for key in ("optimiser", "lr", "batch", "steps", "loss")} == {
             "optimiser": "sgd", "lr": 0.01, "batch": 10, "steps": 100, "loss": "ce",
         }  # fmt: skip
         assert setting.nets[0] == {"name": "stlf_cnn", "width": 1.0, "dropout": 0.0}
@@ -93,7 +93,7 @@ def source_accuracy(size: str, name: str, *, pretrained: bool = False, **plain: 
     cnn = net(shape=dataset.train.x.shape[1:], classes=len(dataset.classes), **words)
     labelled = [Device(name, cnn, own) for name, own in data.items() if len(own.train)]
     row = rows(setting)["st_lf"]
-    training = Training(**row.training | plain)
+    training = replace(row.training, **plain)
     with one_thread():
         params = init(cnn, generator(0, "init"))
         for stage in range(row.settings["pretrain"] if pretrained else 0):

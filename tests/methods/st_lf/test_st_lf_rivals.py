@@ -30,7 +30,9 @@ from fedcore.methods.st_lf.st_lf import at_random, by_size, of_equal_degree, of_
 from fedcore.results.reports import matrices
 from fedcore.types import Model, PairStage, Update, generator
 
-DRAWN = {name: GIVEN[name] for name in ("nets", "training", "common", "powers", "rates", "bits", "costs", "combine")}
+DRAWN = {
+    name: GIVEN[name] for name in ("nets", "training", "shared_init", "powers", "rates", "bits", "costs", "combine")
+}
 WITHOUT_CHOICE = {name: GIVEN[name] for name in GIVEN if name != "combine"}
 WITH_PSI = ("rnd_alpha", "fedavg_alpha", "avg_degree", "least_error")
 ALONE = ("rnd_psi", "psi_fedavg", "single_match")

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from asked import copied, refusal
 
-from fedcore.config.settings import MethodSettings, Setting
+from fedcore.config.methods import MethodConfig
+from fedcore.config.settings import Setting
 from fedcore.config.studies import Run, run_section
+from fedcore.core.training import Training
 from fedcore.execute.cluster import Cluster
 from fedcore.execute.workers import Workers
 from fedcore.pipeline.cache.calls import sees
@@ -18,7 +20,7 @@ from fedcore.pipeline.orchestration.engine import choose_engine, own_modules
 
 
 def setting(net: str, *methods: str) -> Setting:
-    rows = tuple(MethodSettings(name, name, False, {}, {}) for name in methods)
+    rows = tuple(MethodConfig(name, name, Training(), {}) for name in methods)
     return Setting("asked", "base", {}, {}, {}, {"name": net}, rows, 1)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from federations import SGD, federation
 
-from fedcore.config.settings import MethodSettings
+from fedcore.config.methods import MethodConfig
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
 from fedcore.pipeline.cache.store import Store
@@ -20,8 +20,7 @@ from fedcore.pipeline.run.message_sizes import message_bytes
 def test_a_plan_counts_messages_as_large_as_they_are(name: str, stage: int, tmp_path: Path):
     fed = federation("abc")
     sizes = {who: len(device.data.train) for who, device in fed.devices.items()}
-    training = asdict(SGD) | {"optimiser_state": "fresh"}
-    row = MethodSettings(name, name, True, training, {})
+    row = MethodConfig(name, name, replace(SGD, optimiser_state="fresh", shared_init=True), {})
     turns = list(run(row.build(fed.public.nets, sizes), fed, 0, Inline()))
     sent = next(round_info for round_info in turns if any(round_info.up.values()))
     assert sent.round_info.stage == stage
@@ -30,5 +29,5 @@ def test_a_plan_counts_messages_as_large_as_they_are(name: str, stage: int, tmp_
 
 def test_devices_that_send_nothing_have_no_message(tmp_path: Path):
     fed = federation("ab")
-    row = MethodSettings("local_only", "local_only", False, asdict(SGD), {})
+    row = MethodConfig("local_only", "local_only", SGD, {})
     assert message_bytes(row, fed, {"a": 6, "b": 9}, Store(tmp_path)) == {}

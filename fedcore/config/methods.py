@@ -1,0 +1,71 @@
+"""A method with all its settings, for a script and for the pipeline alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fedcore.builders import CONTEXT, describe
+from fedcore.config.signatures import check, model
+from fedcore.core.training import Training
+from fedcore.methods import builder
+from fedcore.methods import method as build_method
+from fedcore.types import InputError, Method, Net
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """A method with all its settings: a row of a comparison.
+
+    Args:
+        label: its name in tables.
+        name: the method's name, "package.module:function", or a script's own builder.
+        training: how devices train.
+        settings: the builder's keyword arguments, complete.
+    """
+
+    label: str
+    name: str | Callable[..., Method]
+    training: Training
+    settings: Mapping[str, Any]
+
+    @property
+    def builder(self) -> Callable[..., Method]:
+        return builder(self.name) if isinstance(self.name, str) else self.name
+
+    def build(self, nets: Mapping[str, Net], sizes: Mapping[str, int] | None = None) -> Method:
+        """Build the method; raises InputError, naming its label, if these nets do not allow it.
+
+        sizes: device -> labelled training examples; with them also if these data do not.
+        """
+        try:
+            return build_method(self.name, nets=nets, training=self.training, sizes=sizes, **self.settings)
+        except InputError as refused:
+            raise InputError(f"{refused} (method {self.label})") from None
+
+    def flat(self) -> dict[str, Any]:
+        """Return every setting under one name each, for the record."""
+        training = {f"training.{key}": value for key, value in asdict(self.training).items()}
+        return {"method": describe(self.name), **training, **self.settings}
+
+
+def configure(
+    name: str | Callable[..., Method],
+    settings: Mapping[str, Any],
+    training: Mapping[str, Any],
+    *,
+    label: str | None = None,
+    training_key: str = "training",
+) -> MethodConfig:
+    """Check a method's settings and complete them with the defaults of the signatures.
+
+    training_key: where the settings of the training stand, for messages.
+
+    Raises InputError for a setting that is unknown or out of range.
+    """
+    build = builder(name) if isinstance(name, str) else name
+    section = name.rpartition(":")[2] if isinstance(name, str) else describe(name)
+    complete = check(model(build, CONTEXT), section, settings).model_dump()
+    trained = Training(**check(model(Training), training_key, training).model_dump())
+    return MethodConfig(label or section, name, trained, complete)
