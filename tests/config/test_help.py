@@ -7,7 +7,7 @@ import re
 import pytest
 
 import fedcore as fc
-from fedcore.builders import CONTEXT, settings_of
+from fedcore.builders import CONTEXT, group_settings, settings_of
 from fedcore.config.help import method_help, setting_lines
 from fedcore.methods import METHODS, builder
 
@@ -33,6 +33,12 @@ def test_lines_of_a_dataclass_stand_in_its_place() -> None:
     assert [*lines][-5:] == ["solver", "reg", "tol", "max_iterations", "p"]
     assert "lambda of (6)" in lines["reg"]
     assert "transport" not in lines
+
+
+def test_lines_of_a_dataclass_in_a_dataclass_stand_in_its_place_and_its_settings_are_grouped() -> None:
+    assert setting_lines(builder("st_lf"))["pair_rounds"] == "    pair_rounds: tau, number of averages, from 1."
+    links = group_settings(builder("st_lf"), {"pair_rounds": 7, "solver": "exact", "combine": "outputs"})["links"]
+    assert (links.pairs.pair_rounds, links.program.solver, links.pretraining.pretrain) == (7, "exact", 0)
 
 
 def test_a_docstring_without_settings_keeps_its_words() -> None:

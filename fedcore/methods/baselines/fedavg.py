@@ -74,12 +74,12 @@ def fedavg(
     """
     require_equal(nets)
     if sums == "masked":
-        asked = {
+        required = {
             "fraction": (fraction, 1.0),
             "sends": (sends, "model"),
             "aggregation": (aggregator.aggregation, "mean"),
         }
-        for key, (value, needed) in asked.items():
+        for key, (value, needed) in required.items():
             if value != needed:
                 raise InputError(
                     f"fedavg.{key} = {value}: masked sums are of all devices' models; leave it out, or sums"

@@ -42,8 +42,8 @@ def count_labels(memory: Params, message: Message, device: Device, step_id: Step
     trial = torch.arange(classes, dtype=torch.float32)
     examples = device.data.train if len(device.data.train) else device.data.unlabelled
     if len(examples):
-        found = predict(constant_model(device.net, trial), device.net, examples.inputs(slice(0, 1)), 1)
-        if found.shape != (1, classes) or not torch.equal(found[0], trial):
+        logits = predict(constant_model(device.net, trial), device.net, examples.inputs(slice(0, 1)), 1)
+        if logits.shape != (1, classes) or not torch.equal(logits[0], trial):
             raise InputError(UNUSABLE)
     counts = torch.bincount(device.data.train.y, minlength=classes)
     return {}, Update(extra={COUNTS: counts}, size=len(device.data.train))

@@ -6,14 +6,12 @@ Departures from the paper are listed in fedcore.methods.code.fusion, fedcore.met
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeAlias
 
-from fedcore.core.messages import received_model
 from fedcore.core.training import Training
 from fedcore.methods.code.fusion import code
-from fedcore.methods.code.ranking import RankBy, begin_ranking, rank_ascending, train_to_rank
+from fedcore.methods.code.ranking import RankBy, rank_ascending, ranked_method
 from fedcore.methods.code.report import FIGURES, report_plans
 from fedcore.methods.code.transport import Transport
 from fedcore.methods.code.widths import common_axes, fit_widths
@@ -44,15 +42,7 @@ def code_ot(
         InputError: for a net without an axes table, and for nets of different depth or kind.
     """
     combine = partial(fuse, nets=nets, axes=common_axes(nets), order=order, transport=transport)
-    # The first shot is a stage of its own: its training is the one that every one-shot method shares.
-    first = train_to_rank(training, combine, rank_by)
-    stages = (first, replace(first, rounds=rounds - 1))
-    return Method(
-        partial(begin_ranking, shared_init=training.shared_init, rank_by=rank_by),
-        stages[: 1 + (rounds > 1)],
-        received_model,
-        figures=FIGURES,
-    )
+    return ranked_method(training, combine, rank_by, rounds, FIGURES)
 
 
 def fuse(

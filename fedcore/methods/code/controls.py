@@ -11,14 +11,14 @@ anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from fedcore.builders import control
-from fedcore.core.messages import received_model, to_everyone
+from fedcore.core.messages import to_everyone
 from fedcore.core.training import Training
 from fedcore.methods.code.fusion import fold_without_alignment
-from fedcore.methods.code.ranking import RankBy, begin_ranking, rank_ascending, train_to_rank
+from fedcore.methods.code.ranking import RankBy, rank_ascending, ranked_method
 from fedcore.nets import require_equal
 from fedcore.types import Message, Method, Net, Params, RoundInfo, Update
 
@@ -32,7 +32,8 @@ def best_local(*, nets: Mapping[str, Net], training: Training, rank_by: RankBy =
     Args:
         rank_by: what models are ranked by, as for `code_ot`.
     """
-    return _control(choose_best, nets, training, rank_by)
+    require_equal(nets)
+    return ranked_method(training, partial(choose_best, nets=nets), rank_by)
 
 
 @control
@@ -42,7 +43,8 @@ def half_best(*, nets: Mapping[str, Net], training: Training, rank_by: RankBy = 
     Args:
         rank_by: what models are ranked by, as for `code_ot`.
     """
-    return _control(halve_best, nets, training, rank_by)
+    require_equal(nets)
+    return ranked_method(training, partial(halve_best, nets=nets), rank_by)
 
 
 @control
@@ -52,18 +54,8 @@ def no_alignment(*, nets: Mapping[str, Net], training: Training, rank_by: RankBy
     Args:
         rank_by: what models are ranked by, as for `code_ot`.
     """
-    return _control(fold_models, nets, training, rank_by)
-
-
-def _control(
-    combine: Callable[..., tuple[Params, Mapping[str, Message]]],
-    nets: Mapping[str, Net],
-    training: Training,
-    rank_by: RankBy,
-) -> Method:
     require_equal(nets)
-    stage = train_to_rank(training, partial(combine, nets=nets), rank_by)
-    return Method(partial(begin_ranking, shared_init=training.shared_init, rank_by=rank_by), (stage,), received_model)
+    return ranked_method(training, partial(fold_models, nets=nets), rank_by)
 
 
 def choose_best(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeAlias
@@ -11,9 +11,9 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedcore.core.messages import initial_messages
+from fedcore.core.messages import initial_messages, received_model
 from fedcore.core.training import SCORING_BATCH, Training, accuracy, predict, train
-from fedcore.types import Combine, Data, Device, Message, Net, Params, Public, Stage, StepId, Update, step_word
+from fedcore.types import Combine, Data, Device, Message, Method, Net, Params, Public, Stage, StepId, Update, step_word
 
 RankBy: TypeAlias = Literal["classes", "validation", "test"]
 """How models are ranked: by the accuracy that devices report of their own model on each class (:func:`class_scores`),
@@ -33,6 +33,19 @@ def begin_ranking(
     """Begin as `messages.initial_messages` does; with rank_by "test" the server also remembers its test set."""
     server, messages = initial_messages(public, seed, shared_init=shared_init)
     return (server | {"test/x": public.test.x, "test/y": public.test.y} if rank_by == "test" else server), messages
+
+
+def ranked_method(
+    training: Training, combine: Combine, rank_by: RankBy, rounds: int = 1, figures: Sequence[str] = ()
+) -> Method:
+    """Return the method whose devices train and whose server ranks the models and combines them, in each round.
+
+    The first round is a stage of its own: its training is the one that every one-shot method shares.
+    """
+    first = train_to_rank(training, combine, rank_by)
+    stages = (first, replace(first, rounds=rounds - 1))[: 1 + (rounds > 1)]
+    begin = partial(begin_ranking, shared_init=training.shared_init, rank_by=rank_by)
+    return Method(begin, stages, received_model, figures=tuple(figures))
 
 
 def train_to_rank(training: Training, combine: Combine, rank_by: RankBy) -> Stage:

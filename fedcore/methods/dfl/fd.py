@@ -111,9 +111,11 @@ def exchange_targets(
     """Send sampled devices the others' mean logits, all other devices the mean of all, and report the latter."""
     has = {name: update.extra[COUNTS] > 0 for name, update in updates.items()}
     means = {name: update.extra[SUMS] / update.extra[COUNTS].clamp(min=1)[:, None] for name, update in updates.items()}
-    total, known = torch.stack([*means.values()]).sum(0), torch.stack([*has.values()]).sum(0)
-    everyones = divide_rows(total, known, server[SOFT])
-    others = {name: divide_rows(total - means[name], known - has[name].long(), server[SOFT]) for name in updates}
+    sum_of_means, holders = torch.stack([*means.values()]).sum(0), torch.stack([*has.values()]).sum(0)
+    everyones = divide_rows(sum_of_means, holders, server[SOFT])
+    others = {
+        name: divide_rows(sum_of_means - means[name], holders - has[name].long(), server[SOFT]) for name in updates
+    }
     chosen = {name: tensor for name, tensor in server.items() if name.startswith(CHOSEN)}
     chosen |= {f"{CHOSEN}{name}": torch.tensor(True) for name in updates}
     later, start = Message(extra={SOFT: everyones}), Message(from_memory(server), {SOFT: everyones})

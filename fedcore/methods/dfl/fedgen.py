@@ -290,18 +290,18 @@ def train_generator(
     matrices = torch.stack([matrix for matrix, _ in heads])
     biases = torch.stack([torch.zeros(maker.classes) if bias is None else bias for _, bias in heads])
     shares = (counts / counts.sum(0).clamp(min=1)).float()
-    total = 0.0
+    summed_loss = 0.0
     for _ in range(settings.steps):
         y, noise = maker.draw(counts.sum(0), settings.batch, draws)
         z = maker.make(flat.module, y, noise)
         logits = torch.einsum("bd,mkd->mkb", z, matrices) + biases[:, :, None]
         losses = cross_entropy(logits, y.expand(len(heads), -1), reduction="none")  # (M, B)
-        known = (losses * shares[:, y]).sum(0).mean()
+        classification_loss = (losses * shares[:, y]).sum(0).mean()
         flat.gradient.zero_()
-        torch.autograd.backward(known + settings.diversity * diversity_loss(z, noise))
+        torch.autograd.backward(classification_loss + settings.diversity * diversity_loss(z, noise))
         update(training.lr)
-        total += known.item()
-    return total / settings.steps
+        summed_loss += classification_loss.item()
+    return summed_loss / settings.steps
 
 
 def diversity_loss(z: Tensor, noise: Tensor) -> Tensor:

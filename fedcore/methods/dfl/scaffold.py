@@ -86,8 +86,8 @@ def train_corrected(
     memory: c_i by parameter, empty before the first round, where it is zero. Sends y and c_i+ - c_i.
     """
     flat = flatten_net(device.net, starting_params({}, message, device, step_id))
-    x, mine, common = flat.vector.clone(), to_vector(flat, memory), to_vector(flat, message.extra)
-    correction = common - mine
+    x, own_variate, server_variate = flat.vector.clone(), to_vector(flat, memory), to_vector(flat, message.extra)
+    correction = server_variate - own_variate
 
     def correct() -> None:
         flat.gradient.add_(correction)
@@ -96,9 +96,9 @@ def train_corrected(
     with use_generator(step_id.generator("noise")):
         batches = minibatches(flat, len(device.data.train), training, step_id.generator("batches"))
         descend(device.data.train, batches, plain_step(flat, training, len(batches), grad_hook=grad_hook))
-    way = sum(learning_rates(training, len(batches)))
-    change = (x - flat.vector) / way - common if way else torch.zeros_like(x)
-    return to_leaves(flat, mine + change), Update(flat.params(), to_leaves(flat, change), len(device.data.train))
+    step_sizes = sum(learning_rates(training, len(batches)))
+    change = (x - flat.vector) / step_sizes - server_variate if step_sizes else torch.zeros_like(x)
+    return to_leaves(flat, own_variate + change), Update(flat.params(), to_leaves(flat, change), len(device.data.train))
 
 
 def average_variates(

@@ -89,14 +89,14 @@ def update_targets(table: Tensor, updates: Iterable[Update], weighting: Weightin
     """
     sent = list(updates)
     sums, counts = (torch.stack([update.extra[name] for update in sent]) for name in (SUMS, COUNTS))
-    known = counts.sum(0) > 0
+    has_examples = counts.sum(0) > 0
     if weighting == "examples":
         sizes = torch.tensor([update.size for update in sent], dtype=torch.float64)
         means = sums / counts.clamp(min=1)[:, :, None]
         new = (sizes[:, None, None] * means).sum(0) / sizes.sum().clamp(min=1)
     else:
         new = sums.sum(0) / counts.sum(0).clamp(min=1)[:, None]
-    return torch.where(known[:, None], new, table)
+    return torch.where(has_examples[:, None], new, table)
 
 
 def likelihoods(table: Tensor, temperature: float) -> Tensor:
@@ -140,8 +140,8 @@ def smoothing_grad(share: float) -> LogitGrad:
     """Return the slope of cross-entropy against (1 - share) onehot(y) + share / K: softmax(z) less these targets."""
 
     def logit_grad(logits: Tensor, y: Tensor) -> Tensor:
-        found = logits.softmax(1).sub_(share / logits.shape[1])
-        return found.scatter_add_(1, y[:, None], found.new_full((len(y), 1), share - 1))
+        gradient = logits.softmax(1).sub_(share / logits.shape[1])
+        return gradient.scatter_add_(1, y[:, None], gradient.new_full((len(y), 1), share - 1))
 
     return logit_grad
 

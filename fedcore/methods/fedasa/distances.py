@@ -31,32 +31,33 @@ def distances(
     """
     blank = {name: torch.zeros(shape) for name, shape in nets.shapes(net).items()}
     modules = {name: load(net, blank | params).eval() for name, params in models.items()}
-    found = {name: torch.zeros(depth_of(net, params) + 1).double() for name, params in models.items()}
+    distance_of = {name: torch.zeros(depth_of(net, params) + 1).double() for name, params in models.items()}
     reference = load(auxiliary[0], auxiliary[1]).eval()
     with torch.no_grad():
         for start in range(0, len(data), IMAGE_BATCH):
             x = data.inputs(slice(start, start + IMAGE_BATCH))
             wanted = _scale(features(auxiliary[0], reference, x)[cell], distance)
             for name, module in modules.items():
-                for m, feature in enumerate(features(net, module, x)[: len(found[name])]):
+                for m, feature in enumerate(features(net, module, x)[: len(distance_of[name])]):
                     if feature[0].numel() == wanted[0].numel():
-                        found[name][m] += (wanted - _scale(feature, distance)).square().sum().double() / len(data)
+                        distance_of[name][m] += (wanted - _scale(feature, distance)).square().sum().double() / len(data)
                     else:
-                        found[name][m] = torch.inf
-    return found
+                        distance_of[name][m] = torch.inf
+    return distance_of
 
 
-def report_distances(depths: Mapping[str, int], found: Mapping[str, Tensor]) -> Report:
+def report_distances(depths: Mapping[str, int], distance_of: Mapping[str, Tensor]) -> Report:
     """Report the depth chosen for each device, and the distance of each cell.
 
     Topic "alignment": depth, and distance_0, distance_1, ... without infinite ones. Matrix "distance/<device>"
     (M_k + 1,): all of them, see `distances`.
     """
     finite = {
-        name: {f"distance_{m}": x for m, x in enumerate(d.tolist()) if math.isfinite(x)} for name, d in found.items()
+        name: {f"distance_{m}": x for m, x in enumerate(d.tolist()) if math.isfinite(x)}
+        for name, d in distance_of.items()
     }
     devices = {name: {"depth": float(depth), **finite[name]} for name, depth in depths.items()}
-    return Report(devices={"alignment": devices}, matrices={f"distance/{name}": d for name, d in found.items()})
+    return Report(devices={"alignment": devices}, matrices={f"distance/{name}": d for name, d in distance_of.items()})
 
 
 def _scale(feature: Tensor, distance: Distance) -> Tensor:

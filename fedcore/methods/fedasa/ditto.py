@@ -51,9 +51,9 @@ def train_both(
     sent = flatten_net(device.net, starting_params({}, message, device, step_id))
     anchor = sent.vector.clone()
     shared = fit(sent, device, step_id, training, memory, prefix=GLOBAL)
-    mine = flatten_net(device.net, starting_params(memory, message, device, step_id))
-    moments = fit(mine, device, step_id, training, memory, grad_hook=proximal_grad_hook(mine, anchor, strength))
-    return {**mine.params(), **moments, **shared}, Update(sent.params(), size=len(device.data.train))
+    own = flatten_net(device.net, starting_params(memory, message, device, step_id))
+    moments = fit(own, device, step_id, training, memory, grad_hook=proximal_grad_hook(own, anchor, strength))
+    return {**own.params(), **moments, **shared}, Update(sent.params(), size=len(device.data.train))
 
 
 def personal(memory: Params, message: Message) -> Model:

@@ -285,13 +285,13 @@ def align(
     model = {name: server[f"{AUXILIARY}{name}"] for name in shapes(auxiliary)}
     examples = Data(server[f"{AUXILIARY}x"], torch.empty(len(server[f"{AUXILIARY}x"])))
     sent = {name: update.params for name, update in updates.items()}
-    found = distances(net, sent, (auxiliary, model), cell, examples, distance)
-    depths = {name: int(d.argmin()) for name, d in found.items()}
+    distance_of = distances(net, sent, (auxiliary, model), cell, examples, distance)
+    depths = {name: int(d.argmin()) for name, d in distance_of.items()}
     used = {
         name: replace(update, params={part: update.params[part] for part in leaves_up_to(net, depths[name])})
         for name, update in updates.items()
     }
-    report = report_distances(depths, found)
+    report = report_distances(depths, distance_of)
     numbers = {word: server[f"{AUXILIARY}{word}"].item() for word in ("accuracy", "steps")}
     return *aggregate(server, used, aggregator), replace(
         report, devices={**report.devices, "auxiliary": dict.fromkeys(depths, numbers)}

@@ -232,13 +232,13 @@ def fit_output(
     targets = add_up(updates, TARGETS, (size, classes))
     gram = gram if sketched else closed.from_triangle(gram, size)
     ridge = closed.cross_validated(gram, targets) if reg is None else reg
-    found = closed.ridge(gram, targets, ridge, spread)
-    if found is None:
+    solution = closed.ridge(gram, targets, ridge, spread)
+    if solution is None:
         raise InputError(
             f"analytic.reg = {ridge}: the devices' examples do not determine {size} weights of a class (fewer examples "
             "than features, or too much noise); set a larger reg, or fewer features"
         )
-    layer = {"output.weight": found[:-1].T.float().contiguous(), "output.bias": found[-1].float()}
+    layer = {"output.weight": solution[:-1].T.float().contiguous(), "output.bias": solution[-1].float()}
     report = Report(series={"analytic": {"reg": ridge}}) if reg is None else Report()
     return server, dict.fromkeys(round_info.names, Message(layer, server)), report
 

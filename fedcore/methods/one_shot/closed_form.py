@@ -207,13 +207,13 @@ def matrix(params: Params, layer: str) -> Tensor:
     return weight if bias is None else torch.cat([weight, bias[:, None]], 1)
 
 
-def to_layer(found: Tensor, params: Params, layer: str) -> Params:
+def to_layer(solution: Tensor, params: Params, layer: str) -> Params:
     """Undo `matrix`: return the layer's parameters in the shapes and the precision of those in `params`."""
     weight, bias = f"{layer}.weight", f"{layer}.bias"
-    made = {weight: found[:, : params[weight][0].numel()].reshape(params[weight].shape)}
+    params_of_layer = {weight: solution[:, : params[weight][0].numel()].reshape(params[weight].shape)}
     if bias in params:
-        made[bias] = found[:, -1]
-    return {name: tensor.to(params[name].dtype).contiguous() for name, tensor in made.items()}
+        params_of_layer[bias] = solution[:, -1]
+    return {name: tensor.to(params[name].dtype).contiguous() for name, tensor in params_of_layer.items()}
 
 
 def batches(params: Params, count: int) -> Iterator[slice]:
@@ -235,7 +235,7 @@ def plain_layers(net: Net, key: str) -> tuple[str, ...]:
     return tuple(layers)
 
 
-def require_sums(name: str, found: Tensor, shape: tuple[int, ...], entry: str) -> None:
+def require_sums(name: str, sums: Tensor, shape: tuple[int, ...], entry: str) -> None:
     """Raise InputError, naming the device, for sums of another shape."""
-    if tuple(found.shape) != shape:
-        raise InputError(f"update of {name}: {entry} has shape {tuple(found.shape)}, must be {shape}")
+    if tuple(sums.shape) != shape:
+        raise InputError(f"update of {name}: {entry} has shape {tuple(sums.shape)}, must be {shape}")

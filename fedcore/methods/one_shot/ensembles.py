@@ -86,9 +86,9 @@ def best_share(own: Tensor, other: Tensor, y: Tensor) -> float:
     return median(s for s, count in zip(SHARES, hits, strict=True) if count == max(hits))
 
 
-def prior_odds(mine: Tensor, everyones: Tensor) -> Tensor:
+def prior_odds(own_counts: Tensor, all_counts: Tensor) -> Tensor:
     """Return pi_i / pi, (K,) float32, from counts of labels (K,)."""
-    own, common = ((n.double() + 1) / (n.sum() + len(n)) for n in (mine, everyones))
+    own, common = ((n.double() + 1) / (n.sum() + len(n)) for n in (own_counts, all_counts))
     return (own / common).float()
 
 

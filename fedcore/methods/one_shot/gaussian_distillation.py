@@ -104,9 +104,9 @@ def send_sketch(
     memory: Params, message: Message, device: Device, step_id: StepId, *, personal: bool, rank: int, minimum: int
 ) -> tuple[Params, Update]:
     """Send the model, the counts of labels and the Gaussians."""
-    kept, update = send_model(memory, message, device, step_id, personal=personal)
+    memory, update = send_model(memory, message, device, step_id, personal=personal)
     classes = len(update.extra[COUNTS])
-    return kept, replace(update, extra=update.extra | sketch(device.data.train, classes, rank, minimum))
+    return memory, replace(update, extra=update.extra | sketch(device.data.train, classes, rank, minimum))
 
 
 def distil(
@@ -120,12 +120,12 @@ def distil(
     personal: bool,
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Draw examples, ask the ensemble and train a fresh net of each architecture; one Gaussian is needed."""
-    known, counts = (
+    gaussians, counts = (
         {name: read_sketch(updates[name].extra) for name in round_info.names},
         gather_counts(updates, round_info),
     )
     check_sizes(dict(zip(round_info.names, counts.sum(1).tolist(), strict=True)), minimum=sketches.minimum)
-    x, y = draw(known, counts, sketches.draws, round_info.generator("draws"))
+    x, y = draw(gaussians, counts, sketches.draws, round_info.generator("draws"))
     voters, votes = elect(updates, round_info, weights)
     answers = torch.cat([
         combine([predict(updates[name].params, nets[name], part, SCORING_BATCH) for name in voters], to_weights(votes))
@@ -138,15 +138,15 @@ def distil(
     return (
         server,
         {name: made[key(nets[name])] for name in round_info.names},
-        report_classes(known, counts, sketches.minimum),
+        report_classes(gaussians, counts, sketches.minimum),
     )
 
 
-def report_classes(known: Mapping[str, Mapping[int, object]], counts: Tensor, minimum: int) -> Report:
+def report_classes(gaussians: Mapping[str, Mapping[int, object]], counts: Tensor, minimum: int) -> Report:
     """Warn of classes of which no device tells."""
-    told = {label for parts in known.values() for label in parts}
-    missing = [f"{{{c}}}" for c in counts.sum(0).nonzero()[:, 0].tolist() if c not in told]
-    if ALL in told or not missing:
+    sketched = {label for parts in gaussians.values() for label in parts}
+    missing = [f"{{{c}}}" for c in counts.sum(0).nonzero()[:, 0].tolist() if c not in sketched]
+    if ALL in sketched or not missing:
         return Report()
     return Report(words={"warning": f"no device has {minimum} examples of class {', '.join(missing)}: not drawn"})
 

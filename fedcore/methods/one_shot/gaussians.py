@@ -109,12 +109,12 @@ def sketch(data: Data, classes: int, rank: int, minimum: int) -> Params:
 
 def read_sketch(extra: Params) -> dict[int, Gaussian]:
     """Undo `sketch`: label -> Gaussian."""
-    found: dict[int, dict[str, Tensor]] = {}
+    parts_of: dict[int, dict[str, Tensor]] = {}
     for name, tensor in extra.items():
         if name.startswith(GAUSSIAN):
             _, label, part = name.split("/")
-            found.setdefault(int(label), {})[part] = tensor
-    return {label: Gaussian(**parts) for label, parts in found.items()}
+            parts_of.setdefault(int(label), {})[part] = tensor
+    return {label: Gaussian(**parts) for label, parts in parts_of.items()}
 
 
 def draw(
@@ -124,14 +124,14 @@ def draw(
 
     sketches: device -> label -> Gaussian, at least one. counts: (C, K), examples in the order of the devices.
     """
-    known = [(label, one) for parts in sketches.values() for label, one in parts.items()]
-    x = torch.empty(number, *known[0][1].mean.shape)
+    gaussians = [(label, gaussian) for parts in sketches.values() for label, gaussian in parts.items()]
+    x = torch.empty(number, *gaussians[0][1].mean.shape)
     weights = draw_weights([*map(list, sketches.values())], counts)
     which = torch.multinomial(weights, number, replacement=True, generator=generator)
-    for i, (_, one) in enumerate(known):
-        mine = (which == i).nonzero()[:, 0]
-        x[mine] = one.draw(len(mine), generator)
-    return x, torch.tensor([label for label, _ in known])[which]
+    for i, (_, gaussian) in enumerate(gaussians):
+        drawn = (which == i).nonzero()[:, 0]
+        x[drawn] = gaussian.draw(len(drawn), generator)
+    return x, torch.tensor([label for label, _ in gaussians])[which]
 
 
 def draw_weights(labels: Sequence[Sequence[int]], counts: Tensor) -> Tensor:
@@ -142,13 +142,13 @@ def draw_weights(labels: Sequence[Sequence[int]], counts: Tensor) -> Tensor:
 
     labels: of each device's Gaussians. counts: (C, K), n.
     """
-    n, whole = counts.double(), torch.tensor([ALL in mine for mine in labels])
+    n, whole = counts.double(), torch.tensor([ALL in own for own in labels])
     tells = torch.zeros_like(n)
-    for row, mine in zip(tells, labels, strict=True):
-        row[[label for label in mine if label != ALL]] = 1
+    for row, own in zip(tells, labels, strict=True):
+        row[[label for label in own if label != ALL]] = 1
     of_class = n[~whole].sum(0) * n * tells / (n * tells).sum(0)
     return torch.stack([
-        of_class[i, label] if label != ALL else n[i].sum() for i, mine in enumerate(labels) for label in mine
+        of_class[i, label] if label != ALL else n[i].sum() for i, own in enumerate(labels) for label in own
     ])  # fmt: skip
 
 

@@ -111,7 +111,7 @@ def match(
 
 def align_units(model: Params, target: Params, axes: Axes) -> dict[str, Tensor]:
     """Return label -> the model's unit that takes the place of each unit of the target, (n,) int64."""
-    return {label: found.plan.argmax(0) for label, found in align(model, target, axes, ONE_TO_ONE)[1].items()}
+    return {label: plan.plan.argmax(0) for label, plan in align(model, target, axes, ONE_TO_ONE)[1].items()}
 
 
 def reorder(model: Params, orders: Mapping[str, Tensor], axes: Axes) -> Params:
@@ -142,15 +142,15 @@ def send_sums(
         a, inputs = (inputs_of(module, layer, data.inputs(part)) for module in (so_far, own))
         gram += a.T @ a
         cross += a.T @ (inputs @ weights.T)
-    kept = {**model, **{f"{MERGED}{name}": x for name, x in merged.items()}}
-    return kept, Update(extra={GRAM: closed.triangle(gram).float(), CROSS: cross.float()})
+    memory_after = {**model, **{f"{MERGED}{name}": x for name, x in merged.items()}}
+    return memory_after, Update(extra={GRAM: closed.triangle(gram).float(), CROSS: cross.float()})
 
 
 def inputs_of(module: torch.nn.Module, layer: str, x: Tensor) -> Tensor:
     """Return the rows a = (input, 1) of a layer, (R, D + 1) float64."""
-    found: dict[str, Tensor] = {}
-    layer_inputs(module, x, found.__setitem__)
-    return closed.append_one(found[layer]).double()
+    rows: dict[str, Tensor] = {}
+    layer_inputs(module, x, rows.__setitem__)
+    return closed.append_one(rows[layer]).double()
 
 
 def solve_layer(
@@ -170,12 +170,12 @@ def solve_layer(
         for name in round_info.names:
             closed.require_sums(name, updates[name].extra.get(entry, torch.empty(0)), shape, entry)
         total[entry] = torch.stack([updates[name].extra[entry].double() for name in round_info.names]).sum(0)
-    found = closed.ridge(closed.from_triangle(total[GRAM], inputs), total[CROSS], damping)
-    if found is None:
+    solution = closed.ridge(closed.from_triangle(total[GRAM], inputs), total[CROSS], damping)
+    if solution is None:
         raise InputError(
             f"pleas.damping = {damping}: the inputs of layer {layer} do not determine its weights; set more"
         )
-    sent = {f"{MERGED}{name}": x for name, x in closed.to_layer(found.T, like, layer).items()}
+    sent = {f"{MERGED}{name}": x for name, x in closed.to_layer(solution.T, like, layer).items()}
     return server, to_everyone(round_info.names, Message(extra=sent))
 
 

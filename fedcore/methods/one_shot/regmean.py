@@ -158,12 +158,12 @@ def merge(
         if not any(bool(of[layer].any()) for of in grams):
             continue  # nobody has an example that passes this layer: the mean stays
         weights = [closed.matrix(model, layer) for model in models]
-        found = closed.regression_mean(weights, [closed.damped(of[layer], share, damping) for of in grams])
-        if found is None:
+        layer_mean = closed.regression_mean(weights, [closed.damped(of[layer], share, damping) for of in grams])
+        if layer_mean is None:
             raise InputError(
                 f"regmean.damping = {damping}: the inputs of layer {layer} do not determine its weights; set more"
             )
-        merged |= closed.to_layer(found, merged, layer)
+        merged |= closed.to_layer(layer_mean, merged, layer)
     if repair and len(layers) > 1:
         goals = {layer: outputs_of(models, grams, layer) for layer in layers[:-1]}
         first, *upper = layers[:-1]

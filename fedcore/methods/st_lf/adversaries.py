@@ -189,8 +189,8 @@ def train_copies(
         copy = train_against(start, device.net, data, [rival], TARGET, labelled, draws, alignment)
         copies |= add_prefix(f"{MODEL}{target}/", copy)
         shown[f"{FEATURES}{target}"] = features(copy, device.net, sample)
-    kept = copies if alignment.start == "own" else {}
-    return params | kept, Update(extra=copies | shown, size=size)
+    stored = copies if alignment.start == "own" else {}
+    return params | stored, Update(extra=copies | shown, size=size)
 
 
 def train_target(
@@ -241,8 +241,8 @@ def train_against(
         batches = [torch.randperm(len(data))[: alignment.batch] for _ in range(alignment.steps)]
 
         def step(x: Tensor, y: Tensor) -> None:
-            seen, logits = forward_features(net, flat.module, x)
-            losses = torch.stack([cross_entropy(judge(seen), torch.full_like(y, goal)) for judge in judges])
+            last_input, logits = forward_features(net, flat.module, x)
+            losses = torch.stack([cross_entropy(judge(last_input), torch.full_like(y, goal)) for judge in judges])
             loss = alignment.weight * losses.mean()
             flat.gradient.zero_()
             torch.autograd.backward(loss + cross_entropy(logits, y) if labelled else loss)
@@ -255,18 +255,18 @@ def train_against(
 def forward_features(net: Net, module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the input of the last layer, (B, d), and the logits (B, K)."""
     if isinstance(module, ManualGradients):
-        *_, seen, logits = module.activations(dict(module.named_parameters()), x)
-        return seen, logits
-    found: list[Tensor] = []
+        *_, last_input, logits = module.activations(dict(module.named_parameters()), x)
+        return last_input, logits
+    recorded: list[Tensor] = []
     last = module.get_submodule([*layers(net)][-1])
-    hook = last.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0]))
+    hook = last.register_forward_pre_hook(lambda _, inputs: recorded.append(inputs[0]))
     logits = module(x)
     hook.remove()
-    if not found:
+    if not recorded:
         raise InputError(
             "net: its last layer is not called as a module, its features cannot be read; leave this row out"
         )
-    return found[0], logits
+    return recorded[0], logits
 
 
 def features(params: Params, net: Net, x: Tensor) -> Tensor:
@@ -292,19 +292,19 @@ def load_identifier(rival: Net, params: Params) -> nn.Module:
     return load(rival, params).eval().requires_grad_(False)
 
 
-def gap(seen: Tensor, clusters: int, seed: int) -> float:
+def gap(features: Tensor, clusters: int, seed: int) -> float:
     r"""Return the spread of features within clusters, sum_r 1 / (2 n_r) sum_{i, j in C_r} |f_i - f_j|.
 
-    seen: (n, d). clusters: of K-means, at most the number of different features. Deterministic.
+    features: (n, d). clusters: of K-means, at most the number of different features. Deterministic.
     """
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
-    points = seen.double().cpu()
+    points = features.double().cpu()
     count = min(clusters, len(torch.unique(points, dim=0)))
     with threadpool_limits(1):
-        found = torch.from_numpy(KMeans(count, n_init=1, random_state=seed).fit_predict(points.numpy()))
-    parts = [points[found == r] for r in range(count)]
+        clusters_of = torch.from_numpy(KMeans(count, n_init=1, random_state=seed).fit_predict(points.numpy()))
+    parts = [points[clusters_of == r] for r in range(count)]
     return float(sum(torch.cdist(part, part).sum() / (2 * len(part)) for part in parts))
 
 
@@ -329,7 +329,7 @@ def identify(
     """
     sources, targets = sides(server, round_info)
     sources_trained = any(sent[name].extra for name in sources.values())
-    known, server = by_device(server, IDENTIFIER), {**server}
+    identifiers, server = by_device(server, IDENTIFIER), {**server}
     messages: dict[str, Params] = {name: {} for name in round_info.names}
     for i, source in sources.items():
         copies = by_device(sent[source].extra, MODEL)
@@ -344,23 +344,23 @@ def identify(
                 messages[source] |= add_prefix(f"{START}{target}/", sent[target].params)
             if f"{FEATURES}{j}" in server:
                 both = server[f"{FEATURES}{pair}"], server[f"{FEATURES}{j}"]
-                params = train_identifier(known.get(pair), *both, round_info, rival, alignment)
+                params = train_identifier(identifiers.get(pair), *both, round_info, rival, alignment)
                 server |= add_prefix(f"{IDENTIFIER}{pair}/", params)
                 messages[receiver] |= add_prefix(f"{IDENTIFIER}{other}/", params)
     return server, {name: Message(extra=extra | {SENDS: torch.tensor(bool(extra))}) for name, extra in messages.items()}
 
 
 def train_identifier(
-    known: Params | None, source: Tensor, target: Tensor, round_info: RoundInfo, rival: Net, alignment: Alignment
+    last: Params | None, source: Tensor, target: Tensor, round_info: RoundInfo, rival: Net, alignment: Alignment
 ) -> Params:
     """Continue training an identifier on features (n, d) and (m, d), with equal numbers of both in a batch."""
-    flat = flatten_net(rival, known or nets.init(rival, generator(round_info.seed, "identifier")))
+    flat = flatten_net(rival, last or nets.init(rival, generator(round_info.seed, "identifier")))
     training = Training("sgd", alignment.identifier_lr, 0.0, 0.0, "constant", alignment.batch, 1)
     draws = round_info.generator("features")
     least, sides = min(len(source), len(target), alignment.batch), [len(source), len(target)]
     data = Data(torch.cat([source, target]), torch.arange(2).repeat_interleave(torch.tensor(sides)))
     picks = [[torch.randperm(n, generator=draws)[:least] for n in sides] for _ in range(alignment.identifier_steps)]
-    batches = [torch.cat([mine, its + len(source)]) for mine, its in picks]
+    batches = [torch.cat([of_source, of_target + len(source)]) for of_source, of_target in picks]
     descend(data, batches, plain_step(flat, training, len(batches)))
     return flat.params()
 
@@ -373,13 +373,13 @@ def close(
     alpha = torch.zeros(len(round_info.names), len(round_info.names), dtype=torch.float64)
     for j, target in targets.items():
         alpha[[*sources], j] = sent[target].extra[ATTENTION]
-    kept = {name: x for name, x in server.items() if not name.startswith((FEATURES, IDENTIFIER))}
-    kept[ALPHA] = alpha
+    memory = {name: x for name, x in server.items() if not name.startswith((FEATURES, IDENTIFIER))}
+    memory[ALPHA] = alpha
     carried = Update(nets.init(net, generator(round_info.seed, "init")))  # of every source as large
     return (
-        kept,
+        memory,
         to_everyone(round_info.names, Message()),
-        report_traffic(kept, dict.fromkeys(round_info.names, carried), round_info.names),
+        report_traffic(memory, dict.fromkeys(round_info.names, carried), round_info.names),
     )
 
 
@@ -399,9 +399,9 @@ def add_prefix(prefix: str, params: Params) -> Params:
 
 def by_device(extra: Params, prefix: str) -> dict[str, Params]:
     """Return device -> its tensors, of names <prefix><device>/<name>; no parameter's name has a slash."""
-    found: dict[str, Params] = {}
+    tensors_of: dict[str, Params] = {}
     for name, tensor in extra.items():
         if name.startswith(prefix):
             device, _, place = name.removeprefix(prefix).rpartition("/")
-            found.setdefault(device, {})[place] = tensor
-    return found
+            tensors_of.setdefault(device, {})[place] = tensor
+    return tensors_of

@@ -69,7 +69,7 @@ def program(around: Monomials) -> Program:
         both = problem.noise + problem.noise.transpose(2, 1, 0)  # i with k and k with i are the same product
         coefficient = problem.phi_t * both[i[first], j[first], i[second]]
         terms.append((flow[first] + flow[second], b[i[first]] + b[i[second]], coefficient))
-    kept = [(rows[k > 0], c[k > 0] + np.log(k[k > 0])) for rows, c, k in terms]
+    positive = [(rows[k > 0], c[k > 0] + np.log(k[k > 0])) for rows, c, k in terms]
 
     on_slack, on_psi, c = around.above
     columns = pick(alpha) - pick(slack[j], on_slack[j]) - pick(psi[j], on_psi[j])
@@ -88,8 +88,8 @@ def program(around: Monomials) -> Program:
     bounds += [(pick(columns, -1.0), -low) for columns, low, _ in ends]
     bounds.append((pick(psi[i]) + pick(alpha), np.full(pairs, logs[4])))
     return Program(
-        sp.vstack([rows for rows, _ in kept], format="csr"),
-        np.concatenate([constant for _, constant in kept]),
+        sp.vstack([rows for rows, _ in positive], format="csr"),
+        np.concatenate([constant for _, constant in positive]),
         sp.vstack([rows for rows, _, _ in constraints], format="csr"),
         np.concatenate([constant for _, constant, _ in constraints]),
         np.concatenate([group for _, _, group in constraints]),
@@ -159,8 +159,8 @@ def cone(around: Monomials) -> StepSolution:
         for name, value in (SETTINGS | {"verbose": False, "equilibrate_enable": equilibrate}).items():
             setattr(settings, name, value)
         settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = TOLERANCE
-        found = clarabel.DefaultSolver(sp.csc_matrix((width, width)), goal, matrix, right, cones, settings).solve()
-        step = to_step(around, centre + np.array(found.x[:V]), float(np.exp(found.x[V])), str(found.status))
+        result = clarabel.DefaultSolver(sp.csc_matrix((width, width)), goal, matrix, right, cones, settings).solve()
+        step = to_step(around, centre + np.array(result.x[:V]), float(np.exp(result.x[V])), str(result.status))
         if step.status in ("Solved", "AlmostSolved"):
             return step
         if best.point is None or (step.point is not None and step.objective < best.objective):

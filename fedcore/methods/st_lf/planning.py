@@ -146,18 +146,20 @@ def plan_links(
     divergence = matrix(updates, round_info.names).numpy()
     problem = pose_program(server, divergence, round_info, bounds, costs)
     answer = solve_once(problem, solver)
-    known = LinkInputs(answer.psi, errors(server, bounds.unlabelled), sizes(server), problem.energy, answer.alpha)
-    alpha, wrong = weights(known, round_info), errors(server, 1.0)
-    how = {"delta": bounds.delta, "constants": bounds.constants}
-    limits = theorem_2(alpha, wrong, divergence), corollary_1(alpha, wrong, sizes(server), divergence, **how)  # type: ignore[arg-type]
+    inputs = LinkInputs(answer.psi, errors(server, bounds.unlabelled), sizes(server), problem.energy, answer.alpha)
+    alpha, error, size = weights(inputs, round_info), errors(server, 1.0), sizes(server)
+    limits = (
+        theorem_2(alpha, error, divergence),
+        corollary_1(alpha, error, size, divergence, delta=bounds.delta, constants=bounds.constants),
+    )
     server = (
         server
         | to_tensors(dict(zip(BOUNDS, limits, strict=True)))
         | {EXCHANGED: count_classifiers(updates, round_info.names)}
     )
-    found = report_solution(answer, round_info.names)
+    report = report_solution(answer, round_info.names)
     values = {"divergence": divergence, "objective": answer.objective, "gap": answer.gap, "trace": answer.trace}
-    return form_links(server, round_info, known, alpha, replace(found, matrices=to_tensors(values)))
+    return form_links(server, round_info, inputs, alpha, replace(report, matrices=to_tensors(values)))
 
 
 @step_word("link")
@@ -180,21 +182,21 @@ def draw_links(
     psi = rule(
         (labelled if sources == "labelled" else np.ones_like(labelled)).astype(np.float64), round_info.generator("psi")
     )
-    known = LinkInputs(
+    inputs = LinkInputs(
         psi, errors(server, 1.0), sizes(server), link_costs(round_info.seed, len(round_info.names), costs)
     )
-    return form_links(server, round_info, known, weights(known, round_info), Report())
+    return form_links(server, round_info, inputs, weights(inputs, round_info), Report())
 
 
 def form_links(
-    server: Params, round_info: RoundInfo, known: LinkInputs, alpha: Array, found: Report
+    server: Params, round_info: RoundInfo, inputs: LinkInputs, alpha: Array, report: Report
 ) -> tuple[Params, Mapping[str, Message], Report]:
-    """Store and report the links, alpha (N, N), and tell devices whether to send. found: the report to extend."""
-    links = to_tensors({PSI: known.psi, ALPHA: alpha, ENERGY: known.energy})
+    """Store and report the links, alpha (N, N), and tell devices whether to send. report: the report to extend."""
+    links = to_tensors({PSI: inputs.psi, ALPHA: alpha, ENERGY: inputs.energy})
     sends = torch.from_numpy((alpha > 0).any(1))
     messages = {name: Message(extra={SENDS: flag}) for name, flag in zip(round_info.names, sends, strict=True)}
     bounds = {name: server[name] for name in BOUNDS if name in server}
-    return server | links, messages, replace(found, matrices={**found.matrices, **links, **bounds})
+    return server | links, messages, replace(report, matrices={**report.matrices, **links, **bounds})
 
 
 # the program
@@ -204,10 +206,10 @@ def pose_program(
     server: Params, divergence: Array, round_info: RoundInfo, bounds: BoundSettings, costs: LinkCosts
 ) -> Problem:
     """Return (P) from the devices' reports and divergences (17)-(18). divergence: d (N, N)."""
-    wrong, how = errors(server, bounds.unlabelled), {"delta": bounds.delta, "constants": bounds.constants}
-    target = target_bound(wrong, sizes(server), divergence, **how)  # type: ignore[arg-type]
+    error, size = errors(server, bounds.unlabelled), sizes(server)
+    target = target_bound(error, size, divergence, delta=bounds.delta, constants=bounds.constants)
     target = target + (bounds.phi_d - 1) * divergence / 2
-    source = source_bound(wrong, sizes(server), **how)  # type: ignore[arg-type]
+    source = source_bound(error, size, delta=bounds.delta, constants=bounds.constants)
     return Problem(
         source,
         target,
@@ -241,16 +243,16 @@ def report_solution(answer: Solution, names: Sequence[str]) -> Report:
     gap: distance of the objective from the optimum, a fraction. For Algorithm 2 also iterations, fall: the total
     decrease of its penalised objective, and rise: its largest increase in an iteration, as fractions of the first.
     """
-    found = {"gap": float(answer.gap)}
+    numbers = {"gap": float(answer.gap)}
     if len(trace := torch.tensor(np.asarray(answer.trace))):
         steps = trace.diff() / trace[0]
-        found |= {"iterations": float(len(trace)), "fall": float(-steps.sum())}
-        found["rise"] = max([0.0, *steps.tolist()])
-    known = {number: x for number, x in found.items() if math.isfinite(x)}
+        numbers |= {"iterations": float(len(trace)), "fall": float(-steps.sum())}
+        numbers["rise"] = max([0.0, *steps.tolist()])
+    finite = {number: x for number, x in numbers.items() if math.isfinite(x)}
     words = {"status": answer.status}
     if "fallback" in answer.status:
         words["warning"] = f"the program was not solved as asked; {answer.status}"
-    return Report(devices={"program": dict.fromkeys(names, known)}, words=words)
+    return Report(devices={"program": dict.fromkeys(names, finite)}, words=words)
 
 
 # its constants

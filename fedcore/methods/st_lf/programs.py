@@ -73,9 +73,9 @@ def solve_program(problem: Problem, settings: SolverSettings) -> Solution:
     return replace(answer, gap=gap(answer.objective, best.objective) if best.status == OPTIMAL else np.nan)
 
 
-def gap(found: float, best: float) -> float:
+def gap(value: float, best: float) -> float:
     """Return the relative excess of an objective over the best one; infinite if the best one is 0."""
-    above = found - best
+    above = value - best
     if abs(above) <= 1e-9 * best:  # HiGHS's tolerance, about
         return 0.0
     return above / best if best > 0 else np.inf
@@ -133,9 +133,11 @@ def round_point(at: Point) -> tuple[Array, Array]:
 def repair_links(problem: Problem, settings: SolverSettings) -> Solution:
     """Return Algorithm 2's sources with every target's best link (`best_links`)."""
     began = time.perf_counter()
-    found = solve_successively(problem, settings)
-    answer = _solution(problem, found.psi, best_links(problem, found.psi), found.iterations, began, found.status)
-    return replace(answer, trace=found.trace)
+    relaxed = solve_successively(problem, settings)
+    answer = _solution(
+        problem, relaxed.psi, best_links(problem, relaxed.psi), relaxed.iterations, began, relaxed.status
+    )
+    return replace(answer, trace=relaxed.trace)
 
 
 def solve_exactly(problem: Problem, settings: SolverSettings | None = None, *, time_limit: float = np.inf) -> Solution:
@@ -157,17 +159,17 @@ def solve_exactly(problem: Problem, settings: SolverSettings | None = None, *, t
     costs = np.concatenate([problem.phi_s * problem.source, problem.link[i, j]])
     alone = problem.phi_s * problem.source + np.where(np.eye(n, dtype=bool), 0, problem.link).sum(1)
     high = min(alone.min(), problem.phi_s * problem.source.sum())  # one source, or all
-    found = milp(
+    result = milp(
         costs * (1e4 / high if high > 0 else 1),  # HiGHS's tolerances are absolute
         integrality=np.concatenate([np.ones(n), np.zeros(len(i))]),
         bounds=Bounds(0, 1),
         constraints=[LinearConstraint(served, 1, 1), LinearConstraint(opened, -np.inf, 0)],
         options={"mip_rel_gap": 0.0, "time_limit": time_limit},
     )
-    if found.status != 0:
-        return _fallback(problem, began, f"HiGHS: {found.message.split('.')[0].strip()}")
-    psi = np.asarray(found.x[:n] < 0.5, dtype=np.float64)
-    return _solution(problem, psi, best_links(problem, psi), int(found.mip_node_count), began, OPTIMAL)
+    if result.status != 0:
+        return _fallback(problem, began, f"HiGHS: {result.message.split('.')[0].strip()}")
+    psi = np.asarray(result.x[:n] < 0.5, dtype=np.float64)
+    return _solution(problem, psi, best_links(problem, psi), int(result.mip_node_count), began, OPTIMAL)
 
 
 OPTIMAL = "HiGHS: optimal"

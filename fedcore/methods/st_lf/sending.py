@@ -61,13 +61,13 @@ def add_noise(
         if len(sources):
             differ[np.ix_(sources, np.array([j]), sources)] = updates[name].extra[DIFFER].numpy()[:, None]
     noise = (alpha * combination_noise(alpha, differ)).sum(0)
-    found = {name: server[name] + torch.from_numpy(noise) for name in BOUNDS if name in server}
+    bounds_with_noise = {name: server[name] + torch.from_numpy(noise) for name in BOUNDS if name in server}
     numbers = {
-        name: {"noise": float(noise[j]), **{bound: float(column[j]) for bound, column in found.items()}}
+        name: {"noise": float(noise[j]), **{bound: float(column[j]) for bound, column in bounds_with_noise.items()}}
         for j, name in enumerate(round_info.names)
         if server[PSI][j]
     }
-    return server | found, {}, Report(devices={NOISE: numbers}, matrices=found)
+    return server | bounds_with_noise, {}, Report(devices={NOISE: numbers}, matrices=bounds_with_noise)
 
 
 def report_traffic(server: Params, updates: Mapping[str, Update], names: Sequence[str]) -> Report:
@@ -91,8 +91,8 @@ def report_traffic(server: Params, updates: Mapping[str, Update], names: Sequenc
         "exchanged": server.get(EXCHANGED, torch.zeros_like(psi)),
     }
     for name in BOUNDS:
-        known = server.get(name, torch.full_like(psi, torch.nan))
-        columns[name] = torch.where(psi == 1, known, torch.nan)
+        bound = server.get(name, torch.full_like(psi, torch.nan))
+        columns[name] = torch.where(psi == 1, bound, torch.nan)
     rows = {name: {number: float(column[i]) for number, column in columns.items()} for i, name in enumerate(names)}
     finite = {name: {number: x for number, x in row.items() if math.isfinite(x)} for name, row in rows.items()}
     return Report(devices={"links": finite}, matrices={ALPHA: alpha})
@@ -105,8 +105,8 @@ def review(devices: Mapping[str, Numbers], scores: Scores) -> Mapping[str, Numbe
     slack_corollary_1: the bound minus the target's error on its own test data; below 0 the bound is violated.
     """
     noise = devices.get(NOISE, {})
-    found = {name: {**numbers, **noise.get(name, {})} for name, numbers in devices.get("links", {}).items()}
-    for name, numbers in found.items():
+    links = {name: {**numbers, **noise.get(name, {})} for name, numbers in devices.get("links", {}).items()}
+    for name, numbers in links.items():
         if numbers["target"]:
             numbers["accuracy"] = scores[name]["test"]["accuracy"]
             for bound in BOUNDS:
@@ -115,4 +115,4 @@ def review(devices: Mapping[str, Numbers], scores: Scores) -> Mapping[str, Numbe
         else:
             for number in ("accuracy", "macro_f1"):
                 numbers[f"source_{number}"] = scores[name]["test"][number]
-    return {topic: numbers for topic, numbers in devices.items() if topic != NOISE} | {"links": found}
+    return {topic: numbers for topic, numbers in devices.items() if topic != NOISE} | {"links": links}

@@ -66,33 +66,33 @@ __all__ = [
 # rules for weights
 
 
-def of_program(known: LinkInputs, round_info: RoundInfo) -> Array:
-    assert known.alpha is not None
-    return known.alpha
+def of_program(inputs: LinkInputs, round_info: RoundInfo) -> Array:
+    assert inputs.alpha is not None
+    return inputs.alpha
 
 
-def of_least_error(known: LinkInputs, round_info: RoundInfo) -> Array:
-    return heuristics.one_source(known.psi, known.error)
+def of_least_error(inputs: LinkInputs, round_info: RoundInfo) -> Array:
+    return heuristics.one_source(inputs.psi, inputs.error)
 
 
-def at_random(known: LinkInputs, round_info: RoundInfo) -> Array:
-    return heuristics.random_weights(known.psi, round_info.generator("alpha"))
+def at_random(inputs: LinkInputs, round_info: RoundInfo) -> Array:
+    return heuristics.random_weights(inputs.psi, round_info.generator("alpha"))
 
 
-def by_size(known: LinkInputs, round_info: RoundInfo) -> Array:
-    return heuristics.size_weights(known.psi, known.size)
+def by_size(inputs: LinkInputs, round_info: RoundInfo) -> Array:
+    return heuristics.size_weights(inputs.psi, inputs.size)
 
 
-def of_equal_degree(known: LinkInputs, round_info: RoundInfo) -> Array:
-    return heuristics.average_degree(known.psi, of_program(known, round_info), round_info.generator("alpha"))
+def of_equal_degree(inputs: LinkInputs, round_info: RoundInfo) -> Array:
+    return heuristics.average_degree(inputs.psi, of_program(inputs, round_info), round_info.generator("alpha"))
 
 
-def evenly(known: LinkInputs, round_info: RoundInfo) -> Array:
-    return heuristics.even_weights(known.psi)
+def evenly(inputs: LinkInputs, round_info: RoundInfo) -> Array:
+    return heuristics.even_weights(inputs.psi)
 
 
-def one_to_one(known: LinkInputs, round_info: RoundInfo) -> Array:
-    return heuristics.match_sources(known.psi, known.energy)
+def one_to_one(inputs: LinkInputs, round_info: RoundInfo) -> Array:
+    return heuristics.match_sources(inputs.psi, inputs.energy)
 
 
 # builders
