@@ -386,7 +386,7 @@ def test_the_package_alone_imports_no_library():
 
 @pytest.mark.slow
 def test_a_worker_imports_neither_pandas_nor_pydantic(fed: Any):
-    method = fc.fedavg(rounds=1, training=QUICK).method(fed.federation().public.nets)
+    method = fc.fedavg(rounds=1, training=QUICK).build(fed.federation().public.nets)
     with Workers(1) as workers:
         assert len(list(rounds(method, fed.federation(), 0, workers))) == 1
         loaded = workers.call(eval, "{name.partition('.')[0] for name in __import__('sys').modules}")
