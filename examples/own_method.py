@@ -12,7 +12,12 @@ import fedcore as fc
 
 @fc.training_defaults(shared_init=True)
 def median(*, training, rounds: fc.Count = 10, fraction: fc.Fraction = 1.0):
-    """Build the method. rounds: communication rounds. fraction: share of the devices in each."""
+    """Build the method.
+
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+    """
     stage = fc.Stage(partial(fc.train, training=training), take_median, rounds, fraction)
     return fc.Method(partial(fc.initial_messages, shared_init=training.shared_init), (stage,), fc.received_model)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from fedcore.config.params import read_mapping
+from fedcore.config.files import read_mapping
 from fedcore.config.signatures import Section, check
 from fedcore.types import InputError
 

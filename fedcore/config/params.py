@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import deepcopy
-from functools import cache, lru_cache
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel
 
 from fedcore.builders import CONTEXT, NET_CONTEXT, PARTITION_CONTEXT, suggestion
+from fedcore.config.files import parse_value, read_mapping
 from fedcore.config.signatures import model, union
 from fedcore.core.training import Training
 from fedcore.data import DATASETS
@@ -33,29 +32,6 @@ SHARED = "methods"
 
 CLAIMED = ("valid", "claims")
 """The keys of a study that claims/ may set."""
-
-
-class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's is ten times faster
-    """YAML with the numbers of JSON: 1e-07, as DVC writes it, is one; 0x10, 010, 1_0 and 1:30 are texts."""
-
-
-INT, FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
-Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in patterns if tag not in (INT, FLOAT)]
-    for first, patterns in Loader.yaml_implicit_resolvers.items()
-}
-Loader.add_implicit_resolver(INT, re.compile(r"[-+]?(0|[1-9][0-9]*)$"), list("-+0123456789"))
-Loader.add_implicit_resolver(
-    FLOAT,
-    re.compile(
-        r"([-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+"
-        r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"
-    ),
-    list("-+0123456789."),
-)
-
-DEPTH, NODES = 50, 100_000
-"""The deepest nesting of a YAML file, and its most values, those of its aliases written out."""
 
 
 def read(folder: Path = Path()) -> dict[str, Any]:
@@ -90,10 +66,7 @@ def parse(words: Sequence[str]) -> dict[str, Any]:
         key, equals, text = word.partition("=")
         if not equals or not key:
             raise InputError(f"{word!r}: must be key=value, e.g. federation.devices=16")
-        try:
-            settings[key] = _load(text)
-        except yaml.YAMLError:
-            raise InputError(f"{key}: {text!r} is not a YAML value") from None
+        settings[key] = parse_value(key, text)
     return settings
 
 
@@ -204,69 +177,3 @@ def _claims_and_gates(study: str, entry: Any) -> dict[str, Any]:
         if key not in CLAIMED:
             raise InputError(f"claims: {study}.{key}: no such key (allowed: {', '.join(CLAIMED)})")
     return dict(entry)
-
-
-def read_mapping(path: Path, of: str) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping."""
-    try:
-        content = _load(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file; run this in the project's folder") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: must hold {of}, has {type(content).__name__}")
-    return content
-
-
-def _load(text: str) -> Any:
-    """Return the content of a YAML text. Raises YAMLError, also for what would take too much memory."""
-    return deepcopy(_parse(text))
-
-
-@lru_cache(64)  # a run reads all studies several times: each text is parsed once, which takes five copies
-def _parse(text: str) -> Any:
-    depth = 0
-    for event in yaml.parse(text, Loader):  # the next step would end this process
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEPTH:
-            raise yaml.YAMLError(f"nested more than {DEPTH} deep")
-    loader = Loader(text)
-    node = loader.get_single_node()
-    if node is None:
-        return None
-    _check_node(node, {})
-    try:
-        return loader.construct_document(node)
-    except (ValueError, TypeError, AttributeError, OverflowError) as error:  # a day that is none, a key that is a list
-        raise yaml.YAMLError(str(error)) from None
-
-
-def _check_node(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Reject a duplicate key in a mapping, of which YAML would take the last, and an alias of what contains it.
-
-    Returns the number of values in a node. sizes: those of the nodes seen, by their ids; 0 for an unfinished one.
-    """
-    if id(node) in sizes:
-        if not sizes[id(node)]:
-            raise yaml.MarkedYAMLError(problem="an alias refers to what contains it", problem_mark=node.start_mark)
-        return sizes[id(node)]
-    sizes[id(node)] = 0
-    parts = []
-    if isinstance(node, yaml.MappingNode):
-        seen: dict[str, yaml.Node] = {}
-        for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    raise yaml.MarkedYAMLError("there are two", seen[key.value].start_mark, key.value, key.start_mark)
-                seen[key.value] = key
-            parts += [key, value]
-    elif isinstance(node, yaml.SequenceNode):
-        parts = node.value
-    size = 1 + sum(_check_node(part, sizes) for part in parts)
-    if size > NODES:
-        raise yaml.MarkedYAMLError(problem=f"more than {NODES} values", problem_mark=node.start_mark)
-    sizes[id(node)] = size
-    return size

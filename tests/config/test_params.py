@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,8 @@ import pytest
 from asked import PARAMS, ROOT, ask, copied, points, refusal
 from dvc.utils.hydra import apply_overrides
 
-from fedcore.config.params import REQUIRED, change, parse, read, read_mapping
+from fedcore.config.params import REQUIRED, change, parse, read
 from fedcore.methods import METHODS
-
-BOMB = [f"{b}: &{b} [{','.join(10 * [f'*{a}'])}]" for a, b in pairwise("abcdefghi")]
-"""Each line ten times the one before."""
 
 
 def project(folder: Path, **files: str | bytes) -> Path:
@@ -196,36 +192,10 @@ def test_a_file_that_is_no_parameter_file_is_refused(tmp_path: Path, content: by
     assert says in refusal(read, project(tmp_path, params=content))
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        ("run: &a\n  size: *a\n", "an alias refers to what contains it"),
-        ("run: " + "[" * 100_000, "nested more than 50 deep"),
-        ("run: " + "[" * 40 + "a: " * 60, "not YAML"),
-        ("\n".join(["a: &a [1,1,1,1,1,1,1,1,1,1]", *BOMB]), "more than 100000 values"),
-        ("run: 1999-99-99\n", "month"),
-        ("? [1]\n: 2\n", "not YAML"),
-        ("run: !!python/object/apply:os.getpid []\n", "python/object"),
-        ("run: \0", "not YAML"),
-    ],
-)
-def test_yaml_that_would_hang_or_break_is_refused(tmp_path: Path, content: str, says: str):
-    assert says in refusal(read, project(tmp_path, params=content))
-
-
 def test_a_folder_in_the_place_of_the_parameters_is_refused(tmp_path: Path):
     (project(tmp_path) / "params.yaml").unlink()
     (tmp_path / "params.yaml").mkdir()
     assert "params.yaml: cannot be read (Is a directory)" in refusal(read, tmp_path)
-
-
-def test_numbers_are_those_of_json():
-    """YAML 1.1 reads 010 as 8, 1:30 as 90 and 0x10 as 16."""
-    words = ("010", "0x10", "0b1", "0o7", "1_0", "1:30", "1:30.5", "1e")
-    assert parse([f"a.{word}={word}" for word in words]) == {f"a.{word}": word for word in words}
-    numbers = {"1e-07": 1e-7, "-.5E3": -500.0, "5.": 5.0, "+3": 3, "-0": 0, "1.0e+20": 1e20, ".inf": float("inf")}
-    assert parse([f"{word}={word}" for word in numbers]) == numbers
-    assert type(parse(["a=3"])["a"]) is int
 
 
 @pytest.mark.parametrize(
@@ -275,11 +245,6 @@ def test_a_malformed_study_or_claim_is_refused(tmp_path: Path, files: dict[str, 
     assert says in refusal(read, project(tmp_path, **files))
 
 
-def test_keys_of_a_merged_anchor_may_be_said_again(tmp_path: Path):
-    project(tmp_path, studies__mine=f"one: &one\n  {ONE}two:\n  <<: *one\n  title: other\n")
-    assert [read(tmp_path)["studies"][name]["title"] for name in ("one", "two")] == ["?", "other"]
-
-
 def test_claims_are_those_of_the_study_of_that_name(tmp_path: Path):
     claim = "{statement: Better., rule: lmf > lmf}"
     project(tmp_path, studies__mine=f"mine:\n  {ONE}", claims__mine=f"mine: [{claim}]\n")
@@ -301,14 +266,3 @@ def test_the_project_has_each_section_and_study_once():
     for folder, more in (("studies", {"my_data", "closed"}), ("claims", set[str]())):
         known = {"code", "fedasa", "dfl", "hostile", "one_shot", "st_lf"} | more
         assert {path.stem for path in (ROOT / folder).iterdir()} == known
-
-
-def test_what_was_read_can_be_changed_and_a_changed_file_is_read(tmp_path: Path):
-    """Texts are parsed once; nobody else has the values."""
-    path = tmp_path / "some.yaml"
-    path.write_text("a: &x {b: [1]}\nc: *x\n")
-    first = read_mapping(path, "keys")
-    first["a"]["b"].append(2)
-    assert read_mapping(path, "keys") == {"a": {"b": [1]}, "c": {"b": [1]}}
-    path.write_text("a: {b: [3]}\n")
-    assert read_mapping(path, "keys") == {"a": {"b": [3]}}

@@ -56,7 +56,7 @@ def test_a_grid_is_every_combination_with_a_name_for_each(params: dict[str, Any]
 
 def test_a_row_wins_over_its_methods_section_and_training(params: dict[str, Any]):
     params["training"] |= {"epochs": 7, "lr": 0.5, "shared_init": False}
-    params["lmf"]["reg"] = 0.25
+    params["lmf"] = {"reg": 0.25}
     rows = {
         "lmf": {},
         "sharp": {"method": "lmf", "reg": 0.125, "training": {"epochs": 2, "shared_init": True}},
@@ -75,7 +75,7 @@ def test_a_row_wins_over_its_methods_section_and_training(params: dict[str, Any]
     assert (average.name, average.settings["rounds"], average.settings["weights"]) == (
         "fedavg",
         2,
-        params["fedavg"]["weights"],
+        "size",
     )
     # What is typed for the method reaches every row of it, unless the row says otherwise.
     plain, sharp, _ = points(params, lmf__reg=0.5)[0].methods
@@ -100,7 +100,7 @@ def test_a_study_sets_no_other_key_of_section_run(params: dict[str, Any]):
 
 
 def test_a_methods_own_section_may_change_its_training(params: dict[str, Any]):
-    params["lmf"]["training"] = {"epochs": 3, "shared_init": True}
+    params["lmf"] = {"training": {"epochs": 3, "shared_init": True}}
     lmf, code = points(ask(params, {"lmf": {}, "code_ot": {}}))[0].methods
     assert (lmf.training.epochs, lmf.training.shared_init) == (3, True)
     assert (code.training.epochs, code.training.shared_init) == (params["training"]["epochs"], False)

@@ -142,13 +142,13 @@ def draw_weights(labels: Sequence[Sequence[int]], counts: Tensor) -> Tensor:
 
     labels: of each device's Gaussians. counts: (C, K), n.
     """
-    n, whole = counts.double(), torch.tensor([ALL in mine for mine in labels])
+    n, whole = counts.double(), torch.tensor([ALL in own for own in labels])
     tells = torch.zeros_like(n)
-    for row, mine in zip(tells, labels, strict=True):
-        row[[label for label in mine if label != ALL]] = 1
+    for row, own in zip(tells, labels, strict=True):
+        row[[label for label in own if label != ALL]] = 1
     of_class = n[~whole].sum(0) * n * tells / (n * tells).sum(0)
     return torch.stack([
-        of_class[i, label] if label != ALL else n[i].sum() for i, mine in enumerate(labels) for label in mine
+        of_class[i, label] if label != ALL else n[i].sum() for i, own in enumerate(labels) for label in own
     ])  # fmt: skip
 
 

@@ -241,8 +241,8 @@ def train_against(
         batches = [torch.randperm(len(data))[: alignment.batch] for _ in range(alignment.steps)]
 
         def step(x: Tensor, y: Tensor) -> None:
-            seen, logits = forward_features(net, flat.module, x)
-            losses = torch.stack([cross_entropy(judge(seen), torch.full_like(y, goal)) for judge in judges])
+            last_input, logits = forward_features(net, flat.module, x)
+            losses = torch.stack([cross_entropy(judge(last_input), torch.full_like(y, goal)) for judge in judges])
             loss = alignment.weight * losses.mean()
             flat.gradient.zero_()
             torch.autograd.backward(loss + cross_entropy(logits, y) if labelled else loss)
@@ -255,8 +255,8 @@ def train_against(
 def forward_features(net: Net, module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the input of the last layer, (B, d), and the logits (B, K)."""
     if isinstance(module, ManualGradients):
-        *_, seen, logits = module.activations(dict(module.named_parameters()), x)
-        return seen, logits
+        *_, last_input, logits = module.activations(dict(module.named_parameters()), x)
+        return last_input, logits
     recorded: list[Tensor] = []
     last = module.get_submodule([*layers(net)][-1])
     hook = last.register_forward_pre_hook(lambda _, inputs: recorded.append(inputs[0]))
@@ -292,15 +292,15 @@ def load_identifier(rival: Net, params: Params) -> nn.Module:
     return load(rival, params).eval().requires_grad_(False)
 
 
-def gap(seen: Tensor, clusters: int, seed: int) -> float:
+def gap(features: Tensor, clusters: int, seed: int) -> float:
     r"""Return the spread of features within clusters, sum_r 1 / (2 n_r) sum_{i, j in C_r} |f_i - f_j|.
 
-    seen: (n, d). clusters: of K-means, at most the number of different features. Deterministic.
+    features: (n, d). clusters: of K-means, at most the number of different features. Deterministic.
     """
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
-    points = seen.double().cpu()
+    points = features.double().cpu()
     count = min(clusters, len(torch.unique(points, dim=0)))
     with threadpool_limits(1):
         clusters_of = torch.from_numpy(KMeans(count, n_init=1, random_state=seed).fit_predict(points.numpy()))

@@ -73,10 +73,10 @@ def estimate(
     draws = [step_id.generator(f"batches {side}") for side in range(2)]
     with nets.use_generator(step_id.generator("noise")):  # dropout
         for _ in range(settings.pair_rounds):
-            for side, (seen, _) in enumerate(sides):
-                size = (settings.pair_iterations, min(settings.pair_batch, len(seen)))
-                index = torch.randint(len(seen), size, generator=draws[side])
-                descend(Data(seen, torch.full((len(seen),), side)), list(index), steps[side])
+            for side, (trained_on, _) in enumerate(sides):
+                size = (settings.pair_iterations, min(settings.pair_batch, len(trained_on)))
+                index = torch.randint(len(trained_on), size, generator=draws[side])
+                descend(Data(trained_on, torch.full((len(trained_on),), side)), list(index), steps[side])
             mean = (models[0].vector + models[1].vector) / 2
             for model in models:
                 model.vector.copy_(mean)

@@ -206,8 +206,9 @@ def compare_members(memory: Params, message: Message, device: Device, step_id: S
         return memory, Update(extra={DIFFER: torch.zeros(1, 1, dtype=torch.float64)})
     parts = [part.inputs() for part in (device.data.train, device.data.val, device.data.unlabelled) if len(part)]
     members = deploy_received(memory, message).params
-    says = torch.stack([predict(member, device.net, torch.cat(parts), SCORING_BATCH).argmax(1) for member in members])
-    return memory, Update(extra={DIFFER: (says[:, None] != says).double().mean(2)})
+    x = torch.cat(parts)
+    predictions = torch.stack([predict(member, device.net, x, SCORING_BATCH).argmax(1) for member in members])
+    return memory, Update(extra={DIFFER: (predictions[:, None] != predictions).double().mean(2)})
 
 
 # step of the server

@@ -39,7 +39,7 @@ NONE = data(0)
 # reductions
 
 
-@pytest.mark.parametrize("solver", ["exact", "successive", "repaired"])
+@pytest.mark.parametrize("solver", ["exact", "successive", "cvxpy", "repaired"])
 def test_free_sources_are_all_sources_and_keep_local_training_exactly(solver):
     built, fed = st_lf(phi_s=0.0, solver=solver), federation("abcd")
     one = last(built, fed, 3)

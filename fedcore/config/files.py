@@ -1,0 +1,85 @@
+"""YAML files and values, read by the rules of YAML 1.2; what would exhaust the memory is refused."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
+
+from fedcore.types import InputError
+
+DEPTH, VALUES = 50, 100_000
+"""The deepest nesting of a YAML file, and its most values, those of its aliases written out."""
+
+
+def read_mapping(path: Path, content: str) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping. content: what it should hold, for messages."""
+    try:
+        values = _load(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; run this in the project's folder") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not YAML: {_message(error)}") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path}: must hold {content}, has {type(values).__name__}")
+    return values
+
+
+def parse_value(key: str, text: str) -> Any:
+    """Return a typed YAML value; raises InputError, which names the key."""
+    try:
+        return _load(text)
+    except YAMLError:
+        raise InputError(f"{key}: {text!r} is not a YAML value") from None
+
+
+def _load(text: str) -> Any:
+    """Return the values of a YAML text, as a copy that may be changed. Raises YAMLError."""
+    return deepcopy(_parse(text))
+
+
+@lru_cache(64)  # a run reads all studies several times
+def _parse(text: str) -> Any:
+    _check_size(text)
+    try:
+        return YAML(typ="safe").load(text)  # by libyaml: the parser in Python takes five times as long
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:  # such as a day that is none
+        raise YAMLError(str(error)) from None
+
+
+def _check_size(text: str) -> None:
+    """Refuse what would take too much memory or never end, before anything is built."""
+    total, opened, sizes = 0, list[tuple[str | None, int]](), dict[str, int]()
+    for event in YAML(typ="safe").parse(text):
+        match event:
+            case AliasEvent():
+                if sizes.get(event.anchor) == 0:
+                    raise YAMLError(f"the alias *{event.anchor} refers to what contains it")
+                total += sizes.get(event.anchor, 1)
+            case ScalarEvent() | CollectionStartEvent():
+                total += 1
+                if event.anchor is not None:
+                    sizes[event.anchor] = int(isinstance(event, ScalarEvent))  # 0: not ended
+                if isinstance(event, CollectionStartEvent):
+                    opened.append((event.anchor, total))
+            case CollectionEndEvent():
+                anchor, before = opened.pop()
+                if anchor is not None:
+                    sizes[anchor] = total - before + 1
+        if len(opened) > DEPTH:
+            raise YAMLError(f"nested more than {DEPTH} deep")
+        if total > VALUES:
+            raise YAMLError(f"more than {VALUES} values, those of aliases written out")
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
+        return f"{error.problem} (line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1})"
+    return " ".join(str(error).split())
