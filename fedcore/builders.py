@@ -62,34 +62,34 @@ def import_builder(path: str, key: str) -> Callable[..., Any]:
         raise InputError(f"{key}: {module} has no {attribute!r}") from None
     if not isfunction(target) and not isclass(target):
         raise InputError(f"{key}: {path!r} is neither a class nor a function")
-    found: Callable[..., Any] = target
-    return found
+    builder: Callable[..., Any] = target
+    return builder
 
 
-def settings_of(fn: Callable[..., Any], given: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
-    """Return a callable's settings, without the arguments in `given`: name -> (type, default or `Parameter.empty`)."""
+def settings_of(fn: Callable[..., Any], context: Collection[str] = ()) -> dict[str, tuple[Any, Any]]:
+    """Return a callable's settings, without those in `context`: name -> (type, default or `Parameter.empty`)."""
     hints = get_type_hints(fn, include_extras=True)
-    found: dict[str, tuple[Any, Any]] = {}
+    settings: dict[str, tuple[Any, Any]] = {}
     for name, parameter in signature(fn).parameters.items():
-        if name in given:
+        if name in context:
             continue
         hint = hints.get(name, Any)
         if is_dataclass(hint):
-            found |= settings_of(cast(type, hint))
+            settings |= settings_of(cast(type, hint))
         else:
-            found[name] = hint, parameter.default
-    return found
+            settings[name] = hint, parameter.default
+    return settings
 
 
 def group_settings(fn: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings with the fields of a dataclass argument replaced by an instance of it."""
-    made, hints = dict(settings), get_type_hints(fn)
+    grouped, hints = dict(settings), get_type_hints(fn)
     for name in signature(fn).parameters:
         kind = hints.get(name)
-        if name not in made and isinstance(kind, type) and is_dataclass(kind):
-            fields = {field: made.pop(field) for field in settings_of(kind) if field in made}
-            made[name] = kind(**group_settings(kind, fields))
-    return made
+        if name not in grouped and isinstance(kind, type) and is_dataclass(kind):
+            fields = {field: grouped.pop(field) for field in settings_of(kind) if field in grouped}
+            grouped[name] = kind(**group_settings(kind, fields))
+    return grouped
 
 
 def describe(value: object) -> str:
@@ -109,3 +109,9 @@ def suggestion(word: str, known: Iterable[object]) -> str:
         return f"; it is now called {RENAMED[word]}"
     close = difflib.get_close_matches(word, words, 1)
     return f"; did you mean {close[0]}?" if close else ""
+
+
+def unknown_value(key: str, value: object, allowed: Iterable[object]) -> InputError:
+    """Return the error for a value that is not in `allowed`; it suggests the closest one."""
+    words = list(map(str, allowed))
+    return InputError(f"{key} = {value!r}: allowed: {', '.join(words)}{suggestion(str(value), words)}")

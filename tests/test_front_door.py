@@ -293,7 +293,7 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     "federation": (lambda data: fc.federate(data, device=3), "did you mean devices?"),
     "federation's value": (lambda data: fc.federate(data, val=2), "federate.val = 2: "),
     "scale": (lambda data: fc.federate(data, scale="all"), "federate.scale = 'all': "),
-    "data": (lambda data: fc.load("digit"), "data.name = 'digit': did you mean 'digits'?"),
+    "data": (lambda data: fc.load("digit"), "; did you mean digits?"),
     "two of a name": (
         lambda data: fc.compare([fc.fedavg(), fc.fedavg(rounds=2)], fc.federate(data)),
         "compare: two methods are called 'fedavg'; give one of them another label",
@@ -386,7 +386,7 @@ def test_the_package_alone_imports_no_library():
 
 @pytest.mark.slow
 def test_a_worker_imports_neither_pandas_nor_pydantic(fed: Any):
-    method = fc.fedavg(rounds=1, training=QUICK).method(fed.federation().public.nets)
+    method = fc.fedavg(rounds=1, training=QUICK).build(fed.federation().public.nets)
     with Workers(1) as workers:
         assert len(list(rounds(method, fed.federation(), 0, workers))) == 1
         loaded = workers.call(eval, "{name.partition('.')[0] for name in __import__('sys').modules}")

@@ -12,6 +12,7 @@ import pandas as pd
 
 from fedcore import nets, partition
 from fedcore.builders import NET_CONTEXT, PARTITION_CONTEXT, call, describe, settings_of
+from fedcore.config.sections import federation_settings
 from fedcore.config.signatures import check, model
 from fedcore.core.threats import split_threats
 from fedcore.data import Dataset
@@ -49,13 +50,13 @@ class Architecture:
 def partitioner(name: str) -> Callable[..., Partitioner]:
     """Return the function that takes the settings of that partition, by position or by name."""
     known = settings_of(partition.partition)
-    mine = {key: known[key] for key in signature(PARTITIONS[name]).parameters if key in known}
-    takes = {key: of for key, of in mine.items() if key not in (*PARTITION_CONTEXT, "devices")}
+    own = [key for key in signature(PARTITIONS[name]).parameters if key not in (*PARTITION_CONTEXT, "devices")]
+    takes = {key: known[key] for key in own if key in known}
 
     def make(*values: Any, **settings: Any) -> Partitioner:
-        given = _by_name(name, list(takes), values, settings)
-        check(model(make), name, given)
-        return Partitioner(name, given)
+        named = _by_name(name, list(takes), values, settings)
+        check(model(make), name, named)
+        return Partitioner(name, named)
 
     return _present(make, name, PARTITIONS[name], takes, Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -79,8 +80,8 @@ def architecture(name: str) -> Callable[..., Architecture]:
     takes = settings_of(nets.maker(name), NET_CONTEXT)
 
     def make(*values: Any, **settings: Any) -> Architecture:
-        given = {"widths": values} if name == "mlp" and values else _by_name(name, [], values, {})
-        return net(name, **given, **settings)
+        widths = {"widths": values} if name == "mlp" and values else _by_name(name, [], values, {})
+        return net(name, **widths, **settings)
 
     return _present(make, name, nets.maker(name), takes, Parameter.KEYWORD_ONLY)
 
@@ -136,11 +137,11 @@ class DividedDataset:
         return self._last[seed]
 
     def _divide(self, seed: int) -> tuple[Partition, Federation]:
-        made = partition.partition(self.dataset, name=self.partitioner.name, seed=seed, **self.settings)
-        held, shared = partition.splits(self.dataset, made, self.scale)
+        division = partition.partition(self.dataset, name=self.partitioner.name, seed=seed, **self.settings)
+        held, shared = partition.splits(self.dataset, division, self.scale)
         own = partition.server_examples(self.dataset, self.scale)
         devices = {name: Device(name, self.nets[i % len(self.nets)], held[name]) for i, name in enumerate(held)}
-        return made, Federation(devices, shared, len(self.dataset.classes), own, self.threats)
+        return division, Federation(devices, shared, len(self.dataset.classes), own, self.threats)
 
 
 def federate(
@@ -154,13 +155,18 @@ def federate(
 ) -> DividedDataset:
     """Describe a federation: the dataset is divided when a method runs, with the run's seed.
 
-    partitioner: how examples are divided, e.g. `dirichlet(0.5)`, which is the default. net: of all devices, or several
-    that they have in turn; an MLP by default. scale: "device", each device standardises features by its own training
-    examples. name: of the dataset in tables. The other settings are those of :func:`fedcore.partition.partition`:
-    devices, val, test, shared_test, examples, shared_examples, domains, unlabelled, hidden; and those of
-    :class:`fedcore.types.Threats`: hostile, attack, strength, drop, deadline, bound, beyond.
+    Args:
+        dataset: from `load` or `from_arrays`.
+        partitioner: how examples are divided, e.g. `dirichlet(0.5)`, which is the default.
+        net: of all devices, or several that they have in turn; an MLP by default.
+        scale: "device": each device standardises features by its own training examples.
+        name: of the dataset in tables.
+        settings: those of :func:`fedcore.partition.partition`: devices, val, test, shared_test, examples,
+            shared_examples, domains, unlabelled, hidden; and those of :class:`fedcore.types.Threats`: hostile, attack,
+            strength, drop, deadline, bound, beyond.
 
-    Raises InputError for a setting that is unknown or out of range.
+    Raises:
+        InputError: for a setting that is unknown or out of range.
     """
     if not isinstance(dataset, Dataset):
         raise InputError(f"federate.dataset = {describe(dataset)}: must be a dataset, e.g. load('digits')")
@@ -171,20 +177,17 @@ def federate(
         )
     if twice := sorted(set(chosen.settings) & set(settings)):
         raise InputError(f"federate.{twice[0]}: is already set in {chosen.name}")
-    if scale not in ("none", "device"):
-        raise InputError(f"federate.scale = {scale!r}: must be none or device")
-    behaviour, divided = split_threats({**chosen.settings, **settings})
-    given = check(model(partition.partition, PARTITION_CONTEXT), "federate", divided).model_dump()
-    threats = Threats(**check(model(Threats), "federate", behaviour).model_dump())
-    given_nets: Any = net or architecture("mlp")()
-    several = [*given_nets] if isinstance(given_nets, list | tuple) else [given_nets]
-    for one in several:
-        if not isinstance(one, Architecture):
+    complete = check(federation_settings(), "federate", {**chosen.settings, **settings, "scale": scale}).model_dump()
+    behaviour, divided = split_threats(complete)
+    scale, threats = divided.pop("scale"), Threats(**behaviour)
+    nets: list[Any] = [*net] if isinstance(net, list | tuple) else [net or architecture("mlp")()]
+    for item in nets:
+        if not isinstance(item, Architecture):
             raise InputError(
-                f"federate.net = {describe(one)}: must be a net with its settings, such as mlp(64, 32) or net(MyNet)"
+                f"federate.net = {describe(item)}: must be a net with its settings, such as mlp(64, 32) or net(MyNet)"
             )
-    made = tuple(one.of(dataset) for one in several)
-    return DividedDataset(dataset, chosen, given, made, scale, name, threats or None)
+    built = tuple(item.of(dataset) for item in nets)
+    return DividedDataset(dataset, chosen, divided, built, scale, name, threats or None)
 
 
 def _changed(threats: Threats) -> dict[str, Any]:
@@ -196,10 +199,10 @@ def _by_name(where: str, names: list[str], values: Sequence[Any], settings: Mapp
     """Return settings given by position or by name, by name."""
     if len(values) > len(names):
         raise InputError(f"{where}: takes {len(names)} settings by position, has {len(values)}")
-    given = dict(zip(names, values, strict=False))
-    if twice := sorted(set(given) & set(settings)):
+    positional = dict(zip(names, values, strict=False))
+    if twice := sorted(set(positional) & set(settings)):
         raise InputError(f"{where}.{twice[0]}: is given twice")
-    return given | dict(settings)
+    return positional | dict(settings)
 
 
 def _present(

@@ -140,8 +140,8 @@ class DeployedModel:
         """
         inputs = self.encode(x) if self.encode is not None and isinstance(x, pd.DataFrame) else self._prepared(x)
         with one_thread():
-            found: NDArray[np.float32] = outputs(self.model, self.net, inputs).exp().numpy()
-        return found
+            probabilities: NDArray[np.float32] = outputs(self.model, self.net, inputs).exp().numpy()
+        return probabilities
 
     def _prepared(self, x: Any) -> Tensor:
         """Return an array's examples as the device prepares them."""
@@ -157,17 +157,20 @@ class DeployedModel:
 
     def predict(self, x: ArrayLike | pd.DataFrame) -> NDArray[np.int64]:
         """Return the numbers of the most probable classes, (N,), of examples x, as for `probabilities`."""
-        found: NDArray[np.int64] = self.probabilities(x).argmax(1)
-        return found
+        classes: NDArray[np.int64] = self.probabilities(x).argmax(1)
+        return classes
 
 
 @dataclass(frozen=True)
 class Result:
     """The result of a method with one seed.
 
-    rounds: the outcome of each turn. models: the model deployed on each device, by its name. table: a row for each
-    number, with the columns study, dataset, setting, method, seed, stage, round, device, split, metric and value
-    (units: docs/concepts.md). Traffic in it is one device's, in bytes.
+    Attributes:
+        config: the method with its settings.
+        rounds: the outcome of each round.
+        models: the model deployed on each device, by its name.
+        table: a row for each number, with the columns study, dataset, setting, method, seed, stage, round, device,
+            split, metric and value (units: docs/concepts.md). Traffic in it is one device's, in bytes.
     """
 
     config: MethodConfig
@@ -180,22 +183,22 @@ class Result:
     def __repr__(self) -> str:
         """Name the method, and give its accuracies after the last round."""
         last = last_round(self.table)
-        said = []
+        scores = []
         for split, where in SPLITS.items():
             values = last["value"][(last["split"] == split) & (last["metric"] == "accuracy")].dropna()
             if len(values):
-                said.append(f"{where} {values.mean():.1%} right, worst device {values.min():.1%}")
-        return f"Result of {self.config.label}, seed {self.seed}, rounds: {len(self.rounds)}; {'; '.join(said)}"
+                scores.append(f"{where} {values.mean():.1%} right, worst device {values.min():.1%}")
+        return f"Result of {self.config.label}, seed {self.seed}, rounds: {len(self.rounds)}; {'; '.join(scores)}"
 
     @cached_property
     def models(self) -> dict[str, DeployedModel]:
         fed = _federation(self.fed, self.seed)
         groups = deployments(self.method, fed, self.rounds[-1].state)
         with one_thread():
-            found = {name: deploy(*what) for names, (deploy, *what) in groups for name in names}
+            models = {name: deploy(*inputs) for names, (deploy, *inputs) in groups for name in names}
         return {
             name: DeployedModel(
-                found[name], device.net, tuple(device.data.train.x.shape[1:]), self._scale(name), self._encode(name)
+                models[name], device.net, tuple(device.data.train.x.shape[1:]), self._scale(name), self._encode(name)
             )
             for name, device in fed.devices.items()
         }
@@ -223,11 +226,14 @@ def _federation(fed: DividedDataset | Federation, seed: int) -> Federation:
 class Comparison:
     """The results of several methods.
 
-    results: method by method for each seed. claims: a row for each claim, with the columns rule, verdict and numbers
-    among others. table: the results' tables, one below the other. summary: a row for each method, the best first:
-    method, control, rank, test_mean, test_worst, shared_mean, ... (accuracies after the last round, fractions),
-    bytes_up and bytes_down (of all devices together), rounds, n_devices, n_seeds and others, see docs/concepts.md.
-    answer: what to do, and why; print it. It counts the bytes of one device.
+    Attributes:
+        results: method by method for each seed.
+        claims: a row for each claim, with the columns rule, verdict and numbers among others.
+        table: the results' tables, one below the other.
+        summary: a row for each method, the best first: method, control, rank, test_mean, test_worst, shared_mean, ...
+            (accuracies after the last round, fractions), bytes_up and bytes_down (of all devices together), rounds,
+            n_devices, n_seeds and others, see docs/concepts.md.
+        answer: what to do, and why; print it. It counts the bytes of one device.
     """
 
     results: tuple[Result, ...]
@@ -248,7 +254,7 @@ class Comparison:
 
 
 def run(
-    config: MethodConfig,
+    method: MethodConfig,
     fed: DividedDataset | Federation,
     seed: int = 0,
     *,
@@ -258,11 +264,19 @@ def run(
 ) -> Result:
     """Run a method on a federation, which is divided with the same seed.
 
-    workers: so many worker processes; None: here. The results are the same bits. every: evaluate after each so many
-    rounds; the end always is. progress: show a bar; None: where there is a terminal.
+    Args:
+        method: a method with its settings, such as `fedavg(rounds=10)`.
+        fed: from `federate`, or devices with their examples.
+        seed: of the division, the initial models and every draw.
+        workers: so many worker processes; None: this process. The results are the same bits.
+        every: evaluate after each so many rounds; the last round always is.
+        progress: show a bar; None: where there is a terminal.
+
+    Raises:
+        InputError: for a method that these nets or data do not allow.
     """
-    _check([config], fed, {"every": every, "workers": workers}, "run")
-    return _run_all([config], fed, [seed], workers, every, progress)[0]
+    _check([method], fed, {"every": every, "workers": workers}, "run")
+    return _run_all([method], fed, [seed], workers, every, progress)[0]
 
 
 def compare(
@@ -279,9 +293,16 @@ def compare(
 ) -> Comparison:
     """Run several methods with each seed; see :func:`run`.
 
-    claims: rules to be judged, e.g. "code_ot > fedavg" (:mod:`fedcore.results.claims`); each needs two seeds. valid:
-    what must hold for them to be tested. min_effect: the least difference in accuracy that matters to the answer.
-    Raises InputError where two methods have one label.
+    Args:
+        methods: methods with their settings, each with a label of its own.
+        fed, workers, every, progress: as for :func:`run`.
+        seeds: e.g. range(3); what the answer and the claims say of spread is over these.
+        claims: rules to be judged, e.g. "code_ot > fedavg" (:mod:`fedcore.results.claims`); each needs two seeds.
+        valid: what must hold for the claims to be tested.
+        min_effect: the least difference in accuracy that matters to the answer, a fraction.
+
+    Raises:
+        InputError: as :func:`run` does, and where two methods have one label.
     """
     chosen = list(methods)
     if not chosen:
@@ -343,19 +364,21 @@ def _run_all(
 def _run_one(
     config: MethodConfig, fed: DividedDataset | Federation, seed: int, execute: Execute, every: int, progress: bool
 ) -> Result:
-    devices = _federation(fed, seed)
-    method = config.build(devices.public.nets, {name: len(one.data.train) for name, one in devices.devices.items()})
-    turns = rounds(method, devices, seed, execute, every=every)
-    played = tuple(_show_progress(turns, f"{config.label}, seed {seed}", method) if progress else turns)
-    found = [one.report for one in played if isinstance(one.report, Report)]
-    beside = {"data": training_numbers(fed.dataset, fed.partition(seed))} if isinstance(fed, DividedDataset) else {}
+    federation = _federation(fed, seed)
+    sizes = {name: len(device.data.train) for name, device in federation.devices.items()}
+    method = config.build(federation.public.nets, sizes)
+    steps = rounds(method, federation, seed, execute, every=every)
+    results = tuple(_show_progress(steps, f"{config.label}, seed {seed}", method) if progress else steps)
+    of_rounds = [result.report for result in results if isinstance(result.report, Report)]
+    numbers = dict(reports.final_numbers(method, of_rounds, results[-1].scores))
+    if isinstance(fed, DividedDataset):
+        numbers = {"data": training_numbers(fed.dataset, fed.partition(seed)), **numbers}
     place = tidy.Row(STUDY, fed.name if isinstance(fed, DividedDataset) else "data", SETTING, config.label, seed)
-    table = tidy.rows(place, played, found, {**beside, **reports.final_numbers(method, found, played[-1].scores)})
-    return Result(config, seed, fed, method, played, table)
+    return Result(config, seed, fed, method, results, tidy.rows(place, results, of_rounds, numbers))
 
 
-def _show_progress(turns: Iterator[RoundResult], what: str, method: Method) -> Iterator[RoundResult]:
-    """Show the progress of a method's turns."""
+def _show_progress(results: Iterator[RoundResult], what: str, method: Method) -> Iterator[RoundResult]:
+    """Show the progress of a method's rounds."""
     from rich.progress import track
 
-    return iter(track(turns, description=what, total=sum(stage.rounds for stage in method.stages)))
+    return iter(track(results, description=what, total=sum(stage.rounds for stage in method.stages)))

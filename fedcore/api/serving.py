@@ -62,11 +62,11 @@ class ServedModels:
             encode(rows, self.schema)  # an error names the row by its number among all rows
         label, probability = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.float32)
         for owner in dict.fromkeys(owners):
-            mine = np.flatnonzero([other == owner for other in owners])
-            part = rows.iloc[mine] if isinstance(rows, pd.DataFrame) else np.asarray(rows)[mine]
+            own_rows = np.flatnonzero([other == owner for other in owners])
+            part = rows.iloc[own_rows] if isinstance(rows, pd.DataFrame) else np.asarray(rows)[own_rows]
             log_probabilities = self._outputs(part, owner)
-            label[mine] = log_probabilities.argmax(1).numpy()
-            probability[mine] = log_probabilities.amax(1).exp().numpy()
+            label[own_rows] = log_probabilities.argmax(1).numpy()
+            probability[own_rows] = log_probabilities.amax(1).exp().numpy()
         names = np.array(self.schema.classes, dtype=object)[label]
         return pd.DataFrame({LABEL: names, PROBABILITY: probability}, index=getattr(rows, "index", None))
 
@@ -100,7 +100,7 @@ def load(folder: Path) -> ServedModels:
     card = json.loads((folder / MODELS).read_bytes())
     leaves = read_safetensors(folder / LEAVES)
     nets = [build_net(shape=tuple(schema.shape), classes=len(schema.classes), **section) for section in card["nets"]]
-    models = tuple((unpack(one["model"], leaves), nets[one["net"]]) for one in card["models"])
+    models = tuple((unpack(entry["model"], leaves), nets[entry["net"]]) for entry in card["models"])
     return ServedModels(schema, models, card["devices"])
 
 
@@ -147,14 +147,14 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file, without that package: a header's length, it in JSON, then the bytes."""
     content = path.read_bytes()
     start = 8 + int.from_bytes(content[:8], "little")
-    found = {}
+    tensors = {}
     for name, entry in json.loads(content[8:start]).items():
         if name != "__metadata__":
             first, last = entry["data_offsets"]
             raw = torch.frombuffer(bytearray(content[start + first : start + last]) or bytearray(8), dtype=torch.uint8)
             count = math.prod(entry["shape"])
-            found[name] = raw.view(DTYPES[entry["dtype"]])[:count].reshape(entry["shape"])
-    return found
+            tensors[name] = raw.view(DTYPES[entry["dtype"]])[:count].reshape(entry["shape"])
+    return tensors
 
 
 class _Pyfunc:

@@ -30,10 +30,10 @@ def setting_lines(fn: Callable[..., Any]) -> dict[str, str]:
     """Return the lines about each setting in the docstrings of a builder and of the dataclasses that it takes."""
     section = _SECTION.search(cleandoc(fn.__doc__ or ""))
     own = {entry[1]: entry[0] for entry in _ENTRY.finditer(section[1])} if section else {}
-    hints, found = get_type_hints(fn), dict[str, str]()
+    hints, lines = get_type_hints(fn), dict[str, str]()
     for name in signature(fn).parameters:
         if is_dataclass(hints.get(name)) and name not in CONTEXT:
-            found |= setting_lines(hints[name])
+            lines |= setting_lines(hints[name])
         elif name in own:
-            found[name] = own[name]
-    return found
+            lines[name] = own[name]
+    return lines

@@ -113,7 +113,7 @@ def read_papers(studies: Mapping[str, Any], folder: Path = Path()) -> dict[str, 
     studies: the names of all studies. Raises InputError for a file that cannot be read, a missing or unknown key, an
     unknown study, and a figure that stands twice.
     """
-    found = {}
+    papers = {}
     for path in sorted((folder / "papers").glob("*.yaml")):
         where = f"papers.{path.stem}"
         paper = check(Paper, where, read_mapping(path, "a paper's conditions and figures"))
@@ -127,8 +127,8 @@ def read_papers(studies: Mapping[str, Any], folder: Path = Path()) -> dict[str, 
             for study in condition.studies:
                 if study not in studies:
                     raise InputError(f"{where}.conditions: {condition.setting}: there is no study {study!r}")
-        found[path.stem] = paper
-    return found
+        papers[path.stem] = paper
+    return papers
 
 
 def of_study(papers: Papers, study: str) -> Paper | None:
@@ -139,6 +139,6 @@ def of_study(papers: Papers, study: str) -> Paper | None:
     for family, paper in papers.items():
         figures = [figure for figure in paper.figures if figure.study == study]
         if figures or study == family or study.startswith(f"{family}_"):
-            conditions = [one for one in paper.conditions if not one.studies or study in one.studies]
+            conditions = [each for each in paper.conditions if not each.studies or study in each.studies]
             return Paper.model_construct(conditions=conditions, figures=figures)
     return None

@@ -1,34 +1,17 @@
-"""Read and combine the settings in params.yaml, studies/, claims/ and on the command line.
-
-A section's model is the signature of the function that takes it, so that a setting is declared once, where it is used.
-"""
+"""Read and combine the settings in params.yaml, studies/, claims/ and on the command line."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cache
-from importlib import import_module
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
-from fedcore.builders import CONTEXT, NET_CONTEXT, PARTITION_CONTEXT, suggestion
+from fedcore.builders import suggestion
 from fedcore.config.files import parse_value, read_mapping
-from fedcore.config.signatures import model, union
-from fedcore.core.training import Training
-from fedcore.data import DATASETS
-from fedcore.methods import METHODS, builder
-from fedcore.nets import NETS, maker
-from fedcore.partition import partition
-from fedcore.types import InputError, Threats
-
-REQUIRED = ("run", "data", "federation", "net", "training")
-"""Sections that params.yaml must have."""
-
-SHARED = "methods"
-"""The section whose settings apply to every method that takes them."""
+from fedcore.config.sections import REQUIRED, SHARED, allowed_keys
+from fedcore.methods import METHODS
+from fedcore.types import InputError
 
 CLAIMED = ("valid", "claims")
 """The keys of a study that claims/ may set."""
@@ -97,76 +80,32 @@ def _set(
 ) -> dict[str, Any]:
     """Return a section with one value changed. above: the names of the sections that contain it."""
     name, *below = key.split(".")[len(above) :]
-    allowed = _allowed_keys(above, custom)
+    allowed = allowed_keys(above, custom)
     if name not in values and name not in allowed:
         raise InputError(f"{key}: no such key{suggestion(name, [*values, *allowed])}")
-    section = values.get(name, {} if _allowed_keys((*above, name), custom) else None)
+    section = values.get(name, {} if allowed_keys((*above, name), custom) else None)
     if below:
         if not isinstance(section, Mapping):
             raise InputError(f"{key}: {name} has no keys below it")
         return {**values, name: _set(section, (*above, name), key, value, custom)}
     if isinstance(section, Mapping) and not isinstance(value, Mapping):
-        keys = dict.fromkeys([*section, *_allowed_keys((*above, name), custom)])
+        keys = dict.fromkeys([*section, *allowed_keys((*above, name), custom)])
         raise InputError(f"{key} = {value!r}: is a section, set a key below it: {', '.join(keys)}")
     return {**values, name: value}
 
 
-def _allowed_keys(section: tuple[str, ...], custom: Mapping[str, str]) -> Collection[str]:
-    """Return the keys that a section may have, whether or not params.yaml has them."""
-    match section:
-        case ():
-            return [*REQUIRED, SHARED, *METHODS, *custom]
-        case ("data",):
-            return union(tuple(loaders().values())).model_fields
-        case ("net",):
-            return [*union(tuple(makers().values()), NET_CONTEXT).model_fields, "variants"]
-        case ("federation",):
-            return [
-                *model(partition, PARTITION_CONTEXT).model_fields,
-                "partition",
-                "scale",
-                *model(Threats).model_fields,
-            ]
-        case ("training",) | (_, "training"):
-            return model(Training).model_fields
-        case ("methods",):
-            return shared_settings().model_fields
-        case (name,) if name in METHODS or name in custom:
-            return [*model(builder(custom.get(name, name)), CONTEXT).model_fields, "training"]
-    return ()
-
-
-@cache
-def loaders() -> dict[str, Callable[..., Any]]:
-    """Return the functions that read datasets by their names."""
-    places = {name: place.partition(":") for name, place in DATASETS.items()}
-    return {name: getattr(import_module(module), function) for name, (module, _, function) in places.items()}
-
-
-@cache
-def makers() -> dict[str, Callable[..., Any]]:
-    """Return the functions that build nets by their names."""
-    return {name: maker(name) for name in NETS}
-
-
-@cache
-def shared_settings() -> type[BaseModel]:
-    """Return the model of all settings of all methods."""
-    return union(tuple(map(builder, METHODS)), CONTEXT)
-
-
 def _read_entries(folder: Path) -> dict[str, Any]:
     """Return the contents of a folder's YAML files by study; a study may be in one file only."""
-    found: dict[str, Any] = {}
-    places: dict[str, Path] = {}
+    entries: dict[str, Any] = {}
+    files: dict[str, Path] = {}
     for path in sorted(folder.glob("*.yaml")):
         for name, entry in read_mapping(path, "studies").items():
             if not re.fullmatch(r"\w+", str(name)):
                 raise InputError(f"{path}: {name!r}: a study's name has only letters, digits and _")
-            if name in found:
-                raise InputError(f"{path}: {name} is also in {places[name]}")
-            found[str(name)], places[str(name)] = entry, path
-    return found
+            if name in entries:
+                raise InputError(f"{path}: {name} is also in {files[name]}")
+            entries[str(name)], files[str(name)] = entry, path
+    return entries
 
 
 def _claims_and_gates(study: str, entry: Any) -> dict[str, Any]:

@@ -30,10 +30,13 @@ class ReadData:
 class Request(BaseModel):
     """The studies, seeds and methods to run, and changed settings; params.yaml has the defaults.
 
-    studies, size, seeds: of section run. methods: labels of the study or names of methods. changes: dotted keys of
-    params.yaml and their values. prepared: take data and partition from the pipeline's earlier stages and write to its
-    outputs, for `dvc repro`. promote: make the model that the run proposes the champion, if it is better than the
-    present one or there is none (fedcore/pipeline/record/promotion.py).
+    Args:
+        studies, size, seeds: those of section run.
+        methods: labels of the study, or names of methods; all of the study's rows if empty.
+        changes: dotted keys of params.yaml and their values.
+        prepared: take data and partition from the pipeline's earlier stages, and write to its outputs, for `dvc repro`.
+        promote: make the model that the run proposes the champion, if it is better than the present one or there is
+            none (fedcore/pipeline/record/promotion.py).
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -54,15 +57,17 @@ class Request(BaseModel):
 
     def with_preview(self, preview: ReadData) -> Request:
         """Return the same request with what a preview has read."""
-        made = self.model_copy()
-        made._preview = preview
-        return made
+        request = self.model_copy()
+        request._preview = preview
+        return request
 
 
 class Job(BaseModel):
-    """One study and seed, on all of the study's settings. show: further pictures, for the first seed only.
+    """One study and seed, on all of the study's settings.
 
-    optional: whether a row that the data do not allow is left out.
+    Args:
+        show: further figures, for the first seed only.
+        optional: whether a row that the data do not allow is left out.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -83,17 +88,16 @@ class Job(BaseModel):
 def plan_jobs(request: Request) -> tuple[dict[str, Any], list[Job]]:
     """Return the parameters and the jobs; raises InputError before anything is computed."""
     # Sections run and studies come first; the other changes apply to each point of a study's grid.
-    mine = {key: value for key, value in request.changes.items() if key.partition(".")[0] in ("run", "studies")}
-    changes = {key: value for key, value in request.changes.items() if key not in mine or key == EVERY}
-    params = change(read(), mine)
-    run_settings = run_section(params)
-    size = request.size or run_settings.size
-    jobs = []
-    for name in dict.fromkeys(request.studies or run_settings.studies):
+    of_all = {key: value for key, value in request.changes.items() if key.partition(".")[0] in ("run", "studies")}
+    changes = {key: value for key, value in request.changes.items() if key not in of_all or key == EVERY}
+    params = change(read(), of_all)
+    run = run_section(params)
+    size, jobs = request.size or run.size, []
+    for name in dict.fromkeys(request.studies or run.studies):
         study = find_study(params, name)
         points = grid_points(params, name, size, changes, request.methods)
-        seeds = request.seeds or run_settings.seeds
-        first = min(run_settings.seeds if request.prepared else seeds)
+        seeds = request.seeds or run.seeds
+        first = min(run.seeds if request.prepared else seeds)
         for seed in dict.fromkeys(seeds):
             show = tuple(study.figures) if seed == first else ()
             jobs.append(
@@ -107,19 +111,19 @@ def plan_jobs(request: Request) -> tuple[dict[str, Any], list[Job]]:
 
 def parse(words: list[str]) -> Request:
     """Parse the arguments of the command line."""
-    given = parse_words(words)
-    asked = {key: given.pop(key) for key in list(given) if key in Request.model_fields and key != "changes"}
-    for one, many in (("study", "studies"), ("seed", "seeds"), ("method", "methods")):
-        if one in given:
-            asked[many] = [given.pop(one)]
-    return check(Request, "", {**asked, "changes": given})
+    changes = parse_words(words)
+    fields = {key: changes.pop(key) for key in list(changes) if key in Request.model_fields and key != "changes"}
+    for singular, plural in (("study", "studies"), ("seed", "seeds"), ("method", "methods")):
+        if singular in changes:
+            fields[plural] = [changes.pop(singular)]
+    return check(Request, "", {**fields, "changes": changes})
 
 
 def ask(words: list[str]) -> Request:
-    """Parse a command's arguments; without a study, OWN_STUDY on a user's own data, else the first of run.studies."""
+    """Parse a command's arguments; without a study, USER_STUDY on a user's own data, else the first of run.studies."""
     request = parse(words)
     if request.studies is None and "run.studies" not in request.changes:
         params = read()
-        own = request.changes.get("data.name", params["data"].get("name")) in USER_DATASETS
-        request.studies = [USER_STUDY] if own and USER_STUDY in params["studies"] else run_section(params).studies[:1]
+        users = request.changes.get("data.name", params["data"].get("name")) in USER_DATASETS
+        request.studies = [USER_STUDY] if users and USER_STUDY in params["studies"] else run_section(params).studies[:1]
     return request

@@ -37,11 +37,17 @@ class Section(BaseModel):
 
 
 @cache
-def model(fn: Callable[..., Any], given: tuple[str, ...] = ()) -> type[BaseModel]:
-    """Return the pydantic model of a callable's settings: its arguments except those in `given`."""
+def model(
+    fn: Callable[..., Any], context: tuple[str, ...] = (), others: tuple[Callable[..., Any], ...] = ()
+) -> type[BaseModel]:
+    """Return the pydantic model of a callable's settings: its arguments except those in `context`.
+
+    others: callables whose settings belong to them as well.
+    """
     fields: dict[str, Any] = {
         name: (hint, ... if default is Parameter.empty else default)
-        for name, (hint, default) in settings_of(fn, given).items()
+        for function in (fn, *others)
+        for name, (hint, default) in settings_of(function, context).items()
     }
     return create_model(getattr(fn, "__name__", "Settings"), __base__=Section, **fields)
 
@@ -104,24 +110,24 @@ def _message(error: ErrorDetails) -> str:
     return f"must be a list, for example [{','.join(part.strip() for part in str(value).split(','))}]"
 
 
-def refuse_other_kinds(key: str, given: Any, taken: Any) -> None:
+def refuse_other_kinds(key: str, value: Any, checked: Any) -> None:
     """Refuse a text or a truth value that was taken as a number, such as '1' or true, and a number as a truth value.
 
-    given, taken: a value before and after validation.
+    value, checked: before and after validation.
     """
-    if isinstance(given, Mapping) and isinstance(taken, Mapping | BaseModel):
-        values = taken if isinstance(taken, Mapping) else taken.__dict__
-        for name in given.keys() & values.keys():
-            refuse_other_kinds(_key(key, name), given[name], values[name])
-    elif isinstance(given, list | tuple) and isinstance(taken, list | tuple) and len(given) == len(taken):
-        for number, (before, after) in enumerate(zip(given, taken, strict=True)):
+    if isinstance(value, Mapping) and isinstance(checked, Mapping | BaseModel):
+        fields = checked if isinstance(checked, Mapping) else checked.__dict__
+        for name in value.keys() & fields.keys():
+            refuse_other_kinds(_key(key, name), value[name], fields[name])
+    elif isinstance(value, list | tuple) and isinstance(checked, list | tuple) and len(value) == len(checked):
+        for number, (before, after) in enumerate(zip(value, checked, strict=True)):
             refuse_other_kinds(f"{key}.{number}", before, after)
-    elif isinstance(taken, bool) and not isinstance(given, bool):
-        raise InputError(f"{key} = {given!r}: must be true or false")
-    elif type(taken) in (int, float) and isinstance(given, bool | str):
-        raise InputError(f"{key} = {given!r}: must be a number")
-    elif type(taken) is int and abs(taken) >= 2**63:
-        raise InputError(f"{key} = {given!r}: must be a number below 2^63")
+    elif isinstance(checked, bool) and not isinstance(value, bool):
+        raise InputError(f"{key} = {value!r}: must be true or false")
+    elif type(checked) in (int, float) and isinstance(value, bool | str):
+        raise InputError(f"{key} = {value!r}: must be a number")
+    elif type(checked) is int and abs(checked) >= 2**63:
+        raise InputError(f"{key} = {value!r}: must be a number below 2^63")
 
 
 def settings_for(
@@ -129,26 +135,26 @@ def settings_for(
     where: str,
     section: Mapping[str, Any],
     others: Iterable[Callable[..., Any]],
-    given: tuple[str, ...] = (),
+    context: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Return the settings of a section that a function takes; the others must be settings of one of `others`."""
-    mine, everyones = model(fn, given), union(tuple(others), given)
-    chosen = {key: value for key, value in section.items() if key in mine.model_fields}
+    taken, known = model(fn, context), union(tuple(others), context)
+    chosen = {key: value for key, value in section.items() if key in taken.model_fields}
     rest = {key: value for key, value in section.items() if key not in chosen}
-    for key in (key for key in rest if key not in everyones.model_fields):
-        raise unknown(f"{where}.{key}", mine.model_fields, everyones.model_fields)
-    check(everyones, where, rest)
-    return check(mine, where, chosen).model_dump()
+    for key in rest.keys() - known.model_fields.keys():
+        raise unknown(f"{where}.{key}", taken.model_fields, known.model_fields)
+    check(known, where, rest)
+    return check(taken, where, chosen).model_dump()
 
 
 @cache
-def union(functions: tuple[Callable[..., Any], ...], given: tuple[str, ...] = ()) -> type[BaseModel]:
+def union(functions: tuple[Callable[..., Any], ...], context: tuple[str, ...] = ()) -> type[BaseModel]:
     """Return the model of the settings of all these functions; a setting may have any of their types for it."""
     types: dict[str, list[Any]] = {}
     for fn in functions:
-        for name, (hint, _) in settings_of(fn, given).items():
+        for name, (hint, _) in settings_of(fn, context).items():
             types.setdefault(name, [None]).append(hint)
-    fields: dict[str, Any] = {name: (Union[tuple(of)], None) for name, of in types.items()}  # noqa: UP007
+    fields: dict[str, Any] = {name: (Union[tuple(hints)], None) for name, hints in types.items()}  # noqa: UP007
     return create_model("Settings", __base__=Section, **fields)
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from annotated_types import Ge
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from fedcore.builders import suggestion
+from fedcore.builders import suggestion, unknown_value
 from fedcore.config.params import change
 from fedcore.config.settings import Setting, resolve
 from fedcore.config.signatures import Section, check
@@ -23,8 +23,8 @@ from fedcore.types import Chance, InputError, Positive
 
 
 def _check_address(address: str) -> str:
-    found = re.fullmatch(r"(tcp|tls)://\S+:(\d{1,5})", address)
-    if not found or not 0 < int(found[2]) < 2**16:
+    parts = re.fullmatch(r"(tcp|tls)://\S+:(\d{1,5})", address)
+    if not parts or not 0 < int(parts[2]) < 2**16:
         raise ValueError("must be the address of a Dask scheduler, such as tcp://10.0.0.5:8786 or tls://10.0.0.5:8786")
     return address
 
@@ -37,14 +37,14 @@ def _check_place(place: str) -> str:
     return place
 
 
-def _several(given: Any) -> Any:
+def _check_list(seeds: Any) -> Any:
     """Refuse a number: whether it would be one seed, or so many, is not clear."""
-    if isinstance(given, int):
+    if isinstance(seeds, int):
         raise ValueError("must be a list, for example [0,1,2]")
-    return given
+    return seeds
 
 
-Seeds = Annotated[list[Annotated[int, Ge(0)]], Field(min_length=1), BeforeValidator(_several)]
+Seeds = Annotated[list[Annotated[int, Ge(0)]], Field(min_length=1), BeforeValidator(_check_list)]
 
 Address = Annotated[str, AfterValidator(_check_address)]
 
@@ -100,10 +100,15 @@ class Size(Section):
 class Run(Section):
     """The studies, size, seeds and resources of a run that names no others.
 
-    workers: processes of this machine; None: one per core. engine: what computes steps, these processes or a Dask
-    cluster; cluster: the address of its scheduler, None for one of its own. store: the folder or URL of the results of
-    steps, None for the project's state. min_effect: the least difference in accuracy that matters to the answer, a
-    fraction.
+    Args:
+        studies, size, seeds: what is run: names, one of the studies' sizes, and whole numbers.
+        every: rounds between evaluations; a study may have its own.
+        workers: processes of this machine; None: one per core.
+        engine: what computes steps: these processes, or a Dask cluster.
+        cluster: the address of the cluster's scheduler; None: a cluster of its own.
+        store: the folder or URL of the results of steps; None: the project's state.
+        accelerator: "auto": steps of devices run on a GPU if there is one; "none": always on the CPU.
+        min_effect: the least difference in accuracy that matters to the answer, a fraction.
     """
 
     studies: Annotated[list[str], Field(min_length=1)]
@@ -123,7 +128,8 @@ Study.model_rebuild()
 
 def title_for(title: str, devices: Iterable[int]) -> str:
     """Return a study's title with the number of devices, one for each setting, such as 12 or 4 to 16."""
-    least, most = min(found := {*devices}), max(found)
+    counts = {*devices}
+    least, most = min(counts), max(counts)
     return title.replace("{devices}", str(least) if least == most else f"{least} to {most}")
 
 
@@ -139,36 +145,34 @@ def find_study(params: Mapping[str, Any], name: str) -> Study:
     """Return a checked study. Raises InputError for an unknown name."""
     studies = params.get("studies", {})
     if name not in studies:
-        raise InputError(
-            f"run.studies: {name!r} is not known (allowed: {', '.join(studies)}){suggestion(name, studies)}"
-        )
-    chosen = check(Study, f"studies.{name}", studies[name])
-    for size, one in chosen.sizes.items():
-        for key in DEVICES.keys() & one.grid:
+        raise unknown_value("run.studies", name, studies)
+    study = check(Study, f"studies.{name}", studies[name])
+    for label, size in study.sizes.items():
+        for key in DEVICES.keys() & size.grid:
             raise InputError(
-                f"studies.{name}.sizes.{size}.grid.{key}: not allowed, it means {DEVICES[key]} in claims; "
+                f"studies.{name}.sizes.{label}.grid.{key}: not allowed, it means {DEVICES[key]} in claims; "
                 "use another name"
             )
-    for label, rows in chosen.tuned.items():
-        if label in chosen.methods:
+    for label, rows in study.tuned.items():
+        if label in study.methods:
             raise InputError(f"studies.{name}.tuned.{label}: is a row of methods as well; use another label")
         for row in rows:
-            if row not in chosen.methods:
+            if row not in study.methods:
                 raise InputError(f"studies.{name}.tuned.{label}: {row!r} is not a row in methods")
-    for claim in chosen.claims:
-        for label in claim.labels - set(chosen.methods) - set(chosen.tuned):
+    for claim in study.claims:
+        for label in claim.labels - set(study.methods) - set(study.tuned):
             raise InputError(
                 f"studies.{name}.claims: {claim.rule!r} names {label!r}, but the study has no such row in methods"
             )
-    keys = {key for size in chosen.sizes.values() for key in size.grid} | {*DEVICES}
-    for gate in chosen.valid:
-        for label in gate.labels - set(chosen.methods):
+    keys = {key for size in study.sizes.values() for key in size.grid} | {*DEVICES}
+    for gate in study.valid:
+        for label in gate.labels - set(study.methods):
             raise InputError(
                 f"studies.{name}.valid: {gate.require!r} names {label!r}, but the study has no such row in methods"
             )
         for key in gate.where.keys() - keys:  # such a gate would never be asked, and never close
             raise InputError(f"studies.{name}.valid: where names {key!r}, which no grid has{suggestion(key, keys)}")
-    return chosen
+    return study
 
 
 def grid_points(
@@ -188,7 +192,7 @@ def grid_points(
     for name in names:
         builder(name)  # a wrong name is reported before the settings that no method of this name takes
     custom = {name.rpartition(":")[2]: name for name in names if ":" in name}
-    settings_of_points = []
+    points = []
     axes = [_axis(key, values, changes) for key, values in size.grid.items()]
     if (count := math.prod(map(len, axes))) > POINTS:
         raise InputError(
@@ -200,15 +204,13 @@ def grid_points(
         for key in [*size.set, *at_point]:
             if key.startswith("run.") and key != EVERY:
                 raise InputError(f"studies.{study_name}: {key} applies to all studies; a study may set {EVERY} only")
-        here = params
         typed = {key: value for key, value in changes.items() if key not in point}
-        for layer in (size.set, at_point, typed):
-            here = change(here, layer, custom)
-        every = run_section(here).every
-        settings_of_points.append(
-            resolve(here, study=study_name, name=_name(point), point=point, rows=rows, every=every)
-        )
-    return settings_of_points
+        merged = params
+        for layer in (size.set, at_point, typed):  # the only merge of layers; a later one wins
+            merged = change(merged, layer, custom)
+        every = run_section(merged).every
+        points.append(resolve(merged, study=study_name, name=_name(point), point=point, rows=rows, every=every))
+    return points
 
 
 def _axis(key: str, values: Sequence[Any] | Mapping[Any, Any], changes: Mapping[str, Any]) -> list[Any]:
@@ -216,10 +218,7 @@ def _axis(key: str, values: Sequence[Any] | Mapping[Any, Any], changes: Mapping[
     if isinstance(values, Mapping):
         named = [(key, name, settings) for name, settings in values.items() if changes.get(key, name) == name]
         if not named:
-            names = list(map(str, values))
-            raise InputError(
-                f"{key} = {changes[key]!r}: allowed: {', '.join(names)}{suggestion(str(changes[key]), names)}"
-            )
+            raise unknown_value(key, changes[key], values)
         return named
     return [(key, value, {key: value}) for value in ([changes[key]] if key in changes else values)]
 

@@ -18,7 +18,8 @@ import torch
 from annotated_types import Ge, MinLen, MultipleOf
 from numpy.typing import NDArray
 
-from fedcore.data import Dataset, unknown_value
+from fedcore.builders import unknown_value
+from fedcore.data import Dataset
 from fedcore.data.cosines import cosines
 from fedcore.types import Data, InputError, generator
 

@@ -33,7 +33,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedcore.data import Dataset, unknown_value
+from fedcore.builders import unknown_value
+from fedcore.data import Dataset
 from fedcore.data.files import ROOT, damaged_file, labelled_images, obtain, one_line
 from fedcore.data.pixels import Moments, Scaling, scale
 from fedcore.types import Data

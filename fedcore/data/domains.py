@@ -22,7 +22,8 @@ from typing import Literal
 import torch
 from torch.nn.functional import pad
 
-from fedcore.data import Dataset, unknown_value
+from fedcore.builders import unknown_value
+from fedcore.data import Dataset
 from fedcore.data.digits import enlarge
 from fedcore.data.files import ROOT
 from fedcore.data.images import mnist

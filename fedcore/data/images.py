@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from fedcore.data import Dataset, unknown_value
+from fedcore.builders import unknown_value
+from fedcore.data import Dataset
 from fedcore.data.files import ROOT, damaged_file, idx, labelled_images, obtain
 from fedcore.data.pixels import Moments, Scaling, scale
 from fedcore.types import Data

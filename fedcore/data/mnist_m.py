@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedcore.data import Dataset, unknown_value
+from fedcore.builders import unknown_value
+from fedcore.data import Dataset
 from fedcore.data.digits import enlarge
 from fedcore.data.files import ROOT
 from fedcore.data.images import SIDE, mnist

@@ -18,7 +18,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcore.data import Dataset, unknown_value
+from fedcore.builders import unknown_value
+from fedcore.data import Dataset
 from fedcore.data.schema import Fit
 from fedcore.types import Data, InputError
 

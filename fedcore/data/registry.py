@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from difflib import get_close_matches
 from importlib import import_module
 from inspect import signature
 from typing import Any
 
+from fedcore.builders import unknown_value
 from fedcore.data.dataset import Dataset
 from fedcore.types import InputError
 
@@ -46,11 +45,3 @@ def load(name: str, **settings: Any) -> Dataset:
         raise InputError(f"data.name = {name!r}: {error}; its settings are: {takes}") from None
     dataset: Dataset = loader(**settings)
     return dataset
-
-
-def unknown_value(key: str, value: object, allowed: Iterable[str]) -> InputError:
-    """Return the error for a value that is not in `allowed`; it suggests the closest one."""
-    allowed = list(allowed)
-    near = get_close_matches(str(value), allowed, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return InputError(f"{key} = {value!r}: {hint}allowed: {', '.join(allowed)}")

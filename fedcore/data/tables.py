@@ -22,7 +22,8 @@ from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_
 from pyarrow import types
 from pyarrow.parquet import ParquetFile
 
-from fedcore.data import Dataset, unknown_value
+from fedcore.builders import unknown_value
+from fedcore.data import Dataset
 from fedcore.data.encoding import cell_error, cells, check_complete, numbers, words
 from fedcore.data.schema import Column, Missing, Schema
 from fedcore.types import Count, Data, InputError

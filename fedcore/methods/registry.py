@@ -16,7 +16,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from fedcore.builders import group_settings, import_builder, suggestion
+from fedcore.builders import group_settings, import_builder, unknown_value
 from fedcore.core.training import Training
 from fedcore.types import InputError, Method, Net, name_of
 
@@ -43,8 +43,7 @@ def builder(name: str) -> Callable[..., Method]:
     if ":" in name:
         return import_builder(name, "method")
     if name not in METHODS:
-        allowed = f"{', '.join(METHODS)}, package.module:function"
-        raise InputError(f"method = {name!r}: allowed: {allowed}{suggestion(name, METHODS)}")
+        raise unknown_value("method", name, (*METHODS, "package.module:function"))
     build: Callable[..., Method] = getattr(import_module(METHODS[name]), name)
     return build
 

@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedcore.data import Dataset, schema_of, unknown_value
+from fedcore.builders import unknown_value
+from fedcore.data import Dataset, schema_of
 from fedcore.data.schema import Fit, Schema, fit_inputs
 from fedcore.types import Data
 

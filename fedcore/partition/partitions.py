@@ -15,7 +15,8 @@ import numpy as np
 from annotated_types import Ge, Lt
 from numpy.typing import NDArray
 
-from fedcore.data import Dataset, unknown_value
+from fedcore.builders import unknown_value
+from fedcore.data import Dataset
 from fedcore.partition.parts import PARTS, Partition
 from fedcore.partition.schemes import (
     PARTITIONS,

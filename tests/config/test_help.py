@@ -35,7 +35,7 @@ def test_lines_of_a_dataclass_stand_in_its_place() -> None:
     assert "transport" not in lines
 
 
-def test_lines_of_a_nested_dataclass_stand_in_its_place() -> None:
+def test_nested_dataclasses_stand_for_their_fields() -> None:
     assert setting_lines(builder("st_lf"))["pair_rounds"] == "    pair_rounds: tau, number of averages, from 1."
     links = group_settings(builder("st_lf"), {"pair_rounds": 7, "solver": "exact", "combine": "outputs"})["links"]
     assert (links.pairs.pair_rounds, links.program.solver, links.pretraining.pretrain) == (7, "exact", 0)

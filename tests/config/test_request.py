@@ -65,7 +65,7 @@ def test_the_study_of_ones_own_data_takes_net_and_devices_from_them(monkeypatch:
         ("ensemble.weights=foo", "ensemble.weights = 'foo': input should be 'counts', 'size', 'even' or 'entropy'"),
         ("gaussian_distillation.hard=1.5", "gaussian_distillation.hard = 1.5: input should be less than or equal to 1"),
         ("gaussian_distillation.minimum=1", "gaussian_distillation.minimum = 1: input should be greater than or equal"),
-        ("recommended.personal=false", "recommended.personal: no such key"),
+        ("personal_distillation.personal=false", "personal_distillation.personal: no such key"),
         ("regmean.align=ot", "regmean.align = 'ot': input should be 'none' or 'exact'"),
         ("stack.reg=0", "stack.reg = 0: input should be greater than 0"),
     ],

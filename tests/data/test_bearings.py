@@ -317,7 +317,7 @@ def test_settings_refused(tmp_path):
     ):
         for name, given in (("cwru", {"root": tmp_path, "download": False}), ("bearings", {})):
             assert refusal(name, **given, **{key: value}) == f"data.{key} = {value}: {why}"
-    assert refusal("bearings", scaling="rsm").startswith("data.scaling = 'rsm': did you mean 'rms'?")
+    assert refusal("bearings", scaling="rsm").startswith("data.scaling = 'rsm': allowed: none, rms; did you mean rms?")
     assert refusal("cwru", root=tmp_path, download=False, window=8, train=6, test=2) == (
         "data.train + data.test + data.server = 6 + 2 + 16: CWRU/105.mat, DE, holds 7 windows of 8 samples; take fewer"
     )

@@ -12,7 +12,7 @@ from fedcore.data import DATASETS, Dataset, load
 def test_unknown_dataset_is_refused_with_the_nearest_name():
     line = refusal("minst")
     assert "data.name = 'minst'" in line
-    assert "did you mean 'mnist'" in line
+    assert "did you mean mnist?" in line
     assert f"allowed: {', '.join(DATASETS)}" in line
 
 

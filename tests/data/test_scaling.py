@@ -87,7 +87,9 @@ def test_a_blank_channel_is_only_centred():
 
 
 def test_an_unknown_scaling_is_refused():
-    assert refusal("digits", scaling="standart").startswith("data.scaling = 'standart': did you mean 'standard'?")
+    assert refusal("digits", scaling="standart").startswith(
+        "data.scaling = 'standart': allowed: none, standard; did you mean standard?"
+    )
 
 
 @pytest.mark.slow

@@ -231,7 +231,7 @@ def test_a_label_that_no_device_has_is_refused():
         ({"name": "quantity_skew", "min_size": 41}, ["federation.min_size = 41", "at most 40"]),
         ({"name": "few_classes", "classes": 6}, ["federation.classes = 6", "1 to 5"]),
         ({"name": "few_classes", "classes": 1}, ["federation.classes = 1", "at least 2", "4 devices", "5 classes"]),
-        ({"domains": "splt"}, ["federation.domains = 'splt'", "did you mean 'split'"]),
+        ({"domains": "splt"}, ["federation.domains = 'splt'", "did you mean split?"]),
         ({"domains": "split"}, ["federation.domains = 'split'", "name no domains"]),
         ({"unlabelled": 1.0}, ["federation.unlabelled = 1.0", "below 1"]),
         ({"unlabelled": 0.9}, ["federation.unlabelled = 0.9", "4 devices"]),
@@ -240,7 +240,7 @@ def test_a_label_that_no_device_has_is_refused():
         ({"examples": 0}, ["federation.examples = 0", "null"]),
         ({"examples": 3}, ["federation.devices = 4", "1 to 3"]),
         ({"examples": 7}, ["federation.min_size = 2", "at most 1"]),
-        ({"name": "dirichelt"}, ["federation.partition = 'dirichelt'", "did you mean 'dirichlet'"]),
+        ({"name": "dirichelt"}, ["federation.partition = 'dirichelt'", "did you mean dirichlet?"]),
     ],
 )
 def test_refused(changes, said):
@@ -397,7 +397,7 @@ def test_scaling_by_device_scales_a_common_test_set_by_everyone():
     made = partition(official, **{**SETTINGS, "name": "by_device"})
     _, shared = splits(official, made, scale="device")
     assert len(shared) == 7
-    with pytest.raises(InputError, match=r"federation.scale = 'devices': did you mean 'device'"):
+    with pytest.raises(InputError, match=r"federation.scale = 'devices': allowed: none, device; did you mean device"):
         splits(data, made, scale="devices")
 
 

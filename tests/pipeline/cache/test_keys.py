@@ -362,7 +362,7 @@ ALIGNED = {"fada": 3, "psi_fada": 2}
 """The same, and the stage from which on devices train and average again, the server training identifiers."""
 VOTING = {"ensemble", "gaussian_distillation", "pleas", "personal_distillation", "stack"}
 """Methods whose devices keep what they train in a first stage and send something of it in the second."""
-DISTILLED = {"gaussian_distillation receive 1", "recommended receive 1"}
+DISTILLED = {"gaussian_distillation receive 1", "personal_distillation receive 1"}
 FUSED = {f"{name} {step}" for name in ("lmf", "code_ot", "regmean") for step in ("receive 0", "stretch")}
 UNTRAINED = ("analytic", "majority")
 """Methods that train nothing on devices."""

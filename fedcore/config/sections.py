@@ -1,0 +1,141 @@
+"""The sections of params.yaml: the keys that each may have, and its complete settings.
+
+A section's keys, types and defaults are those of the signature of the function that takes it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from inspect import Parameter, signature
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from fedcore.builders import CONTEXT, NET_CONTEXT, PARTITION_CONTEXT, unknown_value
+from fedcore.config.methods import MethodConfig, configure
+from fedcore.config.signatures import check, model, settings_for, union
+from fedcore.core.threats import split_threats
+from fedcore.core.training import Training
+from fedcore.data import DATASETS
+from fedcore.methods import METHODS, builder
+from fedcore.nets import NETS, maker
+from fedcore.partition import AUTO, PARTITIONS, partition
+from fedcore.types import InputError, Threats
+
+REQUIRED = ("run", "data", "federation", "net", "training")
+"""Sections that params.yaml must have."""
+
+SHARED = "methods"
+"""The section whose settings apply to every method that takes them."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """scale: "device": each device standardises features by its own training examples."""
+
+    scale: Literal["none", "device"] = "none"
+
+
+@cache
+def loaders() -> dict[str, Callable[..., Any]]:
+    """Return the functions that read datasets by their names."""
+    places = {name: place.partition(":") for name, place in DATASETS.items()}
+    return {name: getattr(import_module(module), function) for name, (module, _, function) in places.items()}
+
+
+@cache
+def makers() -> dict[str, Callable[..., Any]]:
+    """Return the functions that build nets by their names."""
+    return {name: maker(name) for name in NETS}
+
+
+@cache
+def shared_settings() -> type[BaseModel]:
+    """Return the model of all settings of all methods."""
+    return union(tuple(map(builder, METHODS)), CONTEXT)
+
+
+@cache
+def federation_settings() -> type[BaseModel]:
+    """Return the model of the settings of a federation, but for the partition's name."""
+    return model(partition, PARTITION_CONTEXT, (Scaling, Threats))
+
+
+def allowed_keys(section: tuple[str, ...], custom: Mapping[str, str]) -> Collection[str]:
+    """Return the keys that a section may have, whether or not params.yaml has them.
+
+    section: its name, and of a section within another both names. custom: the user's methods, name -> path.
+    """
+    match section:
+        case ():
+            return [*REQUIRED, SHARED, *METHODS, *custom]
+        case ("data",):
+            return union(tuple(loaders().values())).model_fields
+        case ("net",):
+            return [*union(tuple(makers().values()), NET_CONTEXT).model_fields, "variants"]
+        case ("federation",):
+            return [*federation_settings().model_fields, "partition"]
+        case ("training",) | (_, "training"):
+            return model(Training).model_fields
+        case ("methods",):
+            return shared_settings().model_fields
+        case (name,) if name in METHODS or name in custom:
+            return [*model(builder(custom.get(name, name)), CONTEXT).model_fields, "training"]
+    return ()
+
+
+def data_settings(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the dataset's name, and the loader's arguments: the settings of the section that it takes."""
+    settings = {key: value for key, value in section.items() if value is not None}
+    name = settings.pop("name", None)
+    if not isinstance(name, str) or name not in DATASETS:
+        raise unknown_value("data.name", name, DATASETS)
+    loader = loaders()[name]
+    parameters = signature(loader).parameters
+    if "root" in parameters:
+        settings.setdefault("root", os.environ.get("FEDCORE_DATA", "datasets"))
+    for key, parameter in parameters.items():
+        if parameter.default is Parameter.empty and key not in settings:
+            raise InputError(f"data.{key}: must be set for data.name = {name!r}")
+    return {"name": name, **settings_for(loader, "data", settings, loaders().values())}
+
+
+def complete_federation(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a federation; those of `Threats` only if devices misbehave."""
+    settings = {"partition": signature(partition).parameters["name"].default, **section}
+    name = settings.pop("partition")
+    if name not in (*PARTITIONS, AUTO):
+        raise unknown_value("federation.partition", name, (*PARTITIONS, AUTO))
+    behaviour, others = split_threats(check(federation_settings(), "federation", settings).model_dump())
+    return {"partition": name, **others, **(behaviour if Threats(**behaviour) else {})}
+
+
+def net_settings(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the net's settings: those of the section that it takes. `variants`: complete settings of further nets."""
+    settings = dict(section)
+    variants = settings.pop("variants", None) or []
+    if not isinstance(variants, list) or not all(isinstance(variant, Mapping) for variant in variants):
+        raise InputError(f"net.variants = {variants!r}: must be a list of sections, e.g. [{{widths: [48, 24]}}]")
+    others = [net_settings({**settings, **variant}) for variant in variants]
+    name = settings.pop("name", None)
+    if not isinstance(name, str) or (name not in NETS and ":" not in name):
+        raise unknown_value("net.name", name, (*NETS, "package.module:Class"))
+    complete = settings_for(maker(name), "net", settings, makers().values(), NET_CONTEXT)
+    return {"name": name, **complete, **({"variants": others} if others else {})}
+
+
+def method_config(params: Mapping[str, Any], label: str, row: Mapping[str, Any]) -> MethodConfig:
+    """Return a row's method: section `methods`, then the method's section, then the row; training likewise."""
+    row = dict(row)
+    name = str(row.pop("method", label))
+    build, section = builder(name), params.get(name.rpartition(":")[2], {})
+    takes = model(build, CONTEXT).model_fields
+    shared = {key: value for key, value in params.get(SHARED, {}).items() if key in takes}
+    settings = {key: value for key, value in {**shared, **section, **row}.items() if key != "training"}
+    defaults = getattr(build, "training_defaults", {})
+    training = {**params["training"], **defaults, **section.get("training", {}), **row.get("training", {})}
+    return configure(name, settings, training, label=label.rpartition(":")[2])
