@@ -21,6 +21,7 @@ STEPS: dict[str, Task[..., Any]] = {
     "describe": describe,
     "begin": begin,
     "train": train,
+    "rank": rank,
     "examine": rank,
     "rounds": rounds,
     "fuse": fuse,

@@ -109,7 +109,7 @@ CASES: dict[str, Case] = {
     "an epoch too few": federate("training.epochs=0", "training.epochs", "0"),
     "unknown optimiser": federate("training.optimiser=adm", "training.optimiser", "'adm'", "adam"),
     "unknown initialisation": federate("training.shared_init=same", "training.shared_init = 'same'", "boolean"),
-    "a setting of an older version": federate("training.init=common", "training.init", "shared_init"),
+    "a key of an earlier version": federate("training.init=common", "it is now called shared_init"),
     "unknown dataset": federate("data.name=minst", "data.name = 'minst'", "did you mean mnist?"),
     "unknown net": federate("net.name=mpl", "net.name = 'mpl'", "did you mean mlp?"),
     "unknown method": federate("method=code", "code", "code_ot"),

@@ -26,7 +26,7 @@ def test_the_first_run_computes_everything_once(repro: Repro):
     assert found["train"] == DEVICES
     assert repro.first.count("train") == DEVICES * len(ONE_SHOT)
     assert (found["fuse"], found["choose"]) == (2, 1)  # lmf and code_ot; best_local
-    assert found["examine"] == DEVICES  # once for the three
+    assert found["rank"] == DEVICES  # once for the three
     assert found["rounds"] == 1  # fedavg_3
     assert found["partition"] == found["distribute"] == 1
     keys = [step["key"] for step in repro.first.computed()]

@@ -27,7 +27,7 @@ def test_the_second_kill_was_in_the_middle_of_fusing(killed: Killed):
     assert killed.fusing.seen.count("fuse") == 0
     (fused,) = killed.end.computed("fuse")
     assert fused["wall"] > 0.5
-    assert killed.fusing.seen.steps[-1]["step"] == "examine"  # the exam of a trained model
+    assert killed.fusing.seen.steps[-1]["step"] == "rank"  # of a trained model
 
 
 def test_finished_devices_are_not_trained_again(killed: Killed):

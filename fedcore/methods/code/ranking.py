@@ -53,7 +53,7 @@ def train_to_rank(training: Training, combine: Combine, rank_by: RankBy) -> Stag
     return Stage(partial(train, training=training), combine, attach=count_hits if rank_by == "classes" else None)
 
 
-@step_word("examine")
+@step_word("rank")
 def count_hits(update: Update, device: Device, step_id: StepId) -> Update:
     """Add the hits of the device's model on its validation examples."""
     val = device.data.val

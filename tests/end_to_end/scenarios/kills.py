@@ -49,7 +49,7 @@ def killed(place: Place) -> Killed:
     project = place.copy("killed")
     training = kill(project, SLOW, lambda steps: steps["train"] >= 1)
     # The second method finds its devices' training and exams in the cache; then it fuses, for seconds.
-    fusing = kill(project, SLOW, lambda steps: steps["examine"] == 12 and steps["choose"] == 1)
+    fusing = kill(project, SLOW, lambda steps: steps["rank"] == 12 and steps["choose"] == 1)
     finished = project.look(project.federate(*SLOW))
     undisturbed = place.copy("undisturbed")
     calm = undisturbed.look(undisturbed.federate(*SLOW))
