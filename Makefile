@@ -1,6 +1,7 @@
 # make run    the default study, end to end, and its summary        make ui     Prefect and MLflow in the browser
 # make check  style, types, import boundaries, the quick tests      make clean  forget everything that was computed
-# make test   the same with all tests                           make soak   an hour of harm at random
+# make test   the same with all tests                               make soak   an hour of harm at random
+# make docs   the documentation as a site
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -11,7 +12,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run check test soak ui clean style quick-tests pipeline-tests library-tests
+.PHONY: run check test docs soak ui clean style quick-tests pipeline-tests library-tests
 .DELETE_ON_ERROR:
 
 run: checkout .venv/run
@@ -23,6 +24,10 @@ check: checkout .venv/test
 
 test: checkout .venv/test
 	@$(MAKE) --no-print-directory --jobs 3 style pipeline-tests library-tests
+
+# the documentation as a site, in site/
+docs: checkout .venv/test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # seconds=600 seed=100 only=kill: for ten minutes, other trials, of one kind
 soak: checkout .venv/test
@@ -48,7 +53,7 @@ ui: checkout .venv/run
 
 clean:
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m fedcore.pipeline.orchestration.server stop; fi
-	rm -rf .fedcore mlflow.db mlruns runs results pipeline dvc.lock .dvc/cache .dvc/tmp
+	rm -rf site .fedcore mlflow.db mlruns runs results pipeline dvc.lock .dvc/cache .dvc/tmp
 
 # The environment runs the code of one checkout: a second one that links to it would silently take it over.
 SERVES := .venv/serves

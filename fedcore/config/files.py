@@ -35,29 +35,29 @@ def read_mapping(path: Path, content: str) -> dict[str, Any]:
 def parse_value(key: str, text: str) -> Any:
     """Return a typed YAML value; raises InputError, which names the key."""
     try:
-        return _load(text)
+        return _load(text, pure=True)  # libyaml refuses a colon in a list: [mymethods:median, fedavg]
     except YAMLError:
         raise InputError(f"{key}: {text!r} is not a YAML value") from None
 
 
-def _load(text: str) -> Any:
+def _load(text: str, pure: bool = False) -> Any:
     """Return the values of a YAML text, as a copy that may be changed. Raises YAMLError."""
-    return deepcopy(_parse(text))
+    return deepcopy(_parse(text, pure))
 
 
 @lru_cache(64)  # a run reads all studies several times
-def _parse(text: str) -> Any:
-    _check_size(text)
+def _parse(text: str, pure: bool) -> Any:
+    _check_size(text, pure)
     try:
-        return YAML(typ="safe").load(text)  # by libyaml: the parser in Python takes five times as long
+        return YAML(typ="safe", pure=pure).load(text)  # by libyaml: the parser in Python takes five times as long
     except (ValueError, TypeError, AttributeError, OverflowError) as error:  # such as a day that is none
         raise YAMLError(str(error)) from None
 
 
-def _check_size(text: str) -> None:
+def _check_size(text: str, pure: bool) -> None:
     """Refuse what would take too much memory or never end, before anything is built."""
     total, opened, sizes = 0, list[tuple[str | None, int]](), dict[str, int]()
-    for event in YAML(typ="safe").parse(text):
+    for event in YAML(typ="safe", pure=pure).parse(text):
         match event:
             case AliasEvent():
                 if sizes.get(event.anchor) == 0:

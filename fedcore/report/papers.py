@@ -1,4 +1,4 @@
-"""The index of all figures and tables of the papers, docs/papers.md, made from papers/."""
+"""The index of all figures and tables of the papers, a page of the site, made from papers/."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from `papers/` by `fedcore show --papers`; edit those files, not this page.
 
 A verdict on a value: `within 3 sd` if the paper's number lies within three of our standard deviations over seeds, which
 a wide spread makes easy, otherwise `above` or `below`; `no spread` with a single seed or a number that does not vary.
-Verdicts on claims are counted from the CSV files of [results](measured.md); `ours` are claims that the paper does not
+Verdicts on claims are counted from the CSV files in `docs/results/`; `ours` are claims that the paper does not
 make.
 """
 
@@ -55,10 +55,10 @@ def index(papers: Papers, root: Path = Path()) -> str:
 
 def section(family: str, paper: Paper, verdicts: dict[str, str], root: Path) -> Iterator[str]:
     """Yield the parts of one paper: its figures, its values, its conditions."""
-    pages = [path for name in (family, family.replace("_", "")) if (path := root / "docs" / f"{name}.md").is_file()]
+    pages = [path for path in [root / "docs" / "methods" / f"{family}.md"] if path.is_file()]
     yield f"## {family}\n"
     if pages:
-        yield f"[The method and its studies]({pages[0].name})\n"
+        yield f"[The method and its studies](methods/{pages[0].name})\n"
     yield table(
         ("figure", "shows", "status", "study and command", "why not all of it", "claims"),
         [(*figure_cells(figure), verdicts.get(figure.study, "")) for figure in paper.figures],

@@ -46,6 +46,9 @@ METHODS: dict[str, dict[str, Any]] = {
     "best_local": {},
 }
 
+ALONE = (("prefect", "worker"), ("fedcore", "ui"))
+"""Commands that are new processes all the same: they serve others until they are stopped."""
+
 PAPER = "figures: [{name: Fig. 1, shows: a drawing, status: nothing to run}]\n"
 """A paper that names no study, since tests have their own."""
 
@@ -168,10 +171,12 @@ class Project:
         whole: it ends as a new process does, see nursery.py.
         """
         words = command[2:] if command[:2] == ("python", "-m") else command
-        if words[0] in FORKED and words[:2] != ("prefect", "worker"):
+        if words[0] in FORKED and words[:2] not in ALONE:
             forked = nursery().start(words[0], words[1:], self.folder, self.environment(**environment), log, whole)
             self.started.append(forked)
             return forked
+        if command[0] == "fedcore":
+            command = (sys.executable, "-m", *command)
         with log.open("w") if log else nullcontext(subprocess.PIPE) as out:
             process = subprocess.Popen(
                 command, cwd=self.folder, env=self.environment(**environment), stdin=subprocess.DEVNULL, text=True,

@@ -97,7 +97,7 @@ def test_a_stage_depends_on_its_own_code_alone():
     assert outs
     assert not [out for out in outs for store in ("mlflow", "mlruns", ".fedcore", "runs/") if store in out]
     for name, stage in stages.items():
-        assert any(dep.startswith("flows/") for dep in stage["deps"]), name
+        assert name == "plan" or any(dep.startswith("flows/") for dep in stage["deps"]), name
     assert {"fedcore", "tasks", "flows/federate.py"} <= set(stages["federate"]["deps"])
     assert not any("claims" in stage["deps"] for name, stage in stages.items() if name != "compare")
 

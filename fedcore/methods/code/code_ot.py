@@ -1,6 +1,7 @@
 """CODE: coupled model averaging by optimal transport (Chiang et al. 2024, Algorithms 1 and 2), one shot or a few.
 
-Departures from the paper are listed in fedcore.methods.code.fusion, fedcore.methods.code.transport and docs/code.md.
+Departures from the paper are listed in fedcore.methods.code.fusion, fedcore.methods.code.transport and
+docs/methods/code.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 One exchange; the price is paid downwards and at every prediction: M models are sent to each device, which runs all of
 them. Each vote is weighted by what its device has seen of the class, for which FedOV (ICLR 2023) lets devices learn an
 "unknown" answer; here they send the counts of their labels. See :mod:`fedcore.methods.one_shot.ensembles` and
-docs/one_round.md.
+docs/methods/one_shot.md.
 """
 
 from __future__ import annotations

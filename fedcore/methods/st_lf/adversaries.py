@@ -16,7 +16,7 @@ that the two sent: it sees no example. In the first turns there is no identifier
     gap I = sum_r 1 / (2 n_r) sum_{i, j in C_r} |f_i - f_j|   of a target's features in K-means clusters C_r
     weights = softmax_i(sharpness (I_i before - I_i now))         I_i: of the features by source i's copy
 
-Departures are listed in docs/stlf.md.
+Departures are listed in docs/methods/st_lf.md.
 """
 
 from __future__ import annotations

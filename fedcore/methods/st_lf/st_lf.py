@@ -17,7 +17,7 @@ The control is ST-LF with its divergences and energies taken out of the choice o
 they are worth. `best_source` sees the labels of test data: no one source can serve the targets better. Of single
 matching, SM, the paper says no more than that one source is matched with one target. (v) to (viii) draw sources among
 the devices with labels, as the authors' public code does; `sources: all` is the text, where untrained models are sent.
-Departures from the paper are listed in docs/stlf.md; what all share is in fedcore.methods.st_lf.protocol.
+Departures from the paper are listed in docs/methods/st_lf.md; what all share is in fedcore.methods.st_lf.protocol.
 """
 
 from __future__ import annotations

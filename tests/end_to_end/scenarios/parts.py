@@ -42,9 +42,9 @@ class Hurt:
 
 def hurt(place: Place) -> Hurt:
     undisturbed, paired, clustered = (place.copy(name) for name in ("calm", "twins", "clustered"))
-    plans = [undisturbed.federate("plan", *WORK).out]
+    plans = [undisturbed.run("fedcore", "plan", *WORK).out]
     calm = undisturbed.look(undisturbed.federate(*WORK))
-    plans.append(undisturbed.federate("plan", *WORK).out)
+    plans.append(undisturbed.run("fedcore", "plan", *WORK).out)
     pair = [paired.start("fedcore", "run", *WORK, log=place.folder / f"twin{i}.log") for i in range(2)]
     assert [flow.wait() for flow in pair] == [0, 0]
     twins = paired.look()

@@ -1,7 +1,7 @@
 """DFL's Algorithms 1 and 2 as a program of its own: formulas (1) to (6) in double precision, no code of the library.
 
 The program is given what chance decides: the first model, each round's devices, and the order of examples. Where the
-algorithms leave a choice it follows docs/dfl.md: steps are minibatches, round 1 has no soft targets.
+algorithms leave a choice it follows docs/methods/dfl.md: steps are minibatches, round 1 has no soft targets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""ST-LF's two sizes of the paper: what decides between them is as docs/stlf.md says, and how good their sources are."""
+"""ST-LF's two sizes of the paper: what decides between them is as docs/methods/st_lf.md says, and how good their
+sources are."""
 
 from __future__ import annotations
 
