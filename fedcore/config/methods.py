@@ -47,7 +47,8 @@ class MethodConfig:
     def flat(self) -> dict[str, Any]:
         """Return every setting under one name each, for the record."""
         training = {f"training.{key}": value for key, value in asdict(self.training).items()}
-        return {"method": describe(self.name), **training, **self.settings}
+        name = self.name if isinstance(self.name, str) else describe(self.name)
+        return {"method": name, **training, **self.settings}
 
 
 def configure(

@@ -1,13 +1,12 @@
-"""Links into MLflow's page with filter, order and columns set: the methods of a study, a comparison, the champions.
+"""Links into MLflow's page with filter and order set: the methods of a study, a comparison, the champions.
 
-MLflow keeps a view as a tag of the experiment, in JSON; a link names it.
+The parts of an address are those that MLflow's page itself writes there when a user filters and sorts.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from urllib.parse import quote
+from urllib.parse import urlencode
 
 from mlflow import MlflowClient
 from mlflow.entities import Run
@@ -15,32 +14,23 @@ from mlflow.entities import Run
 from fedcore.pipeline.record import promotion
 from fedcore.pipeline.record.registry import CHAMPION, FAMILY
 
-VIEW = "mlflow.sharedViewState."
 TRAINING = "workflowType=machine_learning"
 """Opens MLflow's page in its mode for training; the mode for language models is the default."""
-METRICS = ("accuracy", "accuracy_worst", "shared_accuracy", "bytes_up", "seconds")
-COLUMNS = [*(f"metrics.`{name}`" for name in METRICS), "tags.`fedcore.method`", "tags.`fedcore.setting`",
-           "tags.`fedcore.seed`"]  # fmt: skip
 
 
 def links(client: MlflowClient, experiment: str) -> Iterator[tuple[str, str]]:
-    """Yield what a link shows, and its part after the server's address; saves the views that links name."""
+    """Yield what a link shows, and its part after the server's address."""
     studies = client.search_runs([experiment], "tags.`fedcore.kind` = 'study'", order_by=["attributes.start_time"])
     for study in studies:
-        name, size = study.data.tags["fedcore.study"], study.data.tags["fedcore.size"]
+        words = f"{study.data.tags['fedcore.study']} ({study.data.tags['fedcore.size']})"
         query = f"tags.`mlflow.parentRunId` = '{study.info.run_id}'"
-        key, words = f"{name}-{size}", f"{name} ({size})"
-        client.set_experiment_tag(experiment, f"{VIEW}{key}", json.dumps(view(query)))
         yield f"{words}: answer", f"{runs_page(experiment)}/{study.info.run_id}?{TRAINING}"
-        yield f"{words}: methods", f"{runs_page(experiment)}?viewStateShareKey={quote(key)}&{TRAINING}"
-        runs = client.search_runs([experiment], query, max_results=1000)
-        if pair := best_and_alone(runs):
+        yield f"{words}: methods", most_accurate_first(experiment, query)
+        if pair := best_and_alone(client.search_runs([experiment], query, max_results=1000)):
             ids = ", ".join(f"'{run.info.run_id}'" for run in pair)
-            charts = view(f"attributes.run_id IN ({ids})") | bars()
-            client.set_experiment_tag(experiment, f"{VIEW}{key}-best", json.dumps(charts))
             shown = " and ".join(run.data.tags["fedcore.method"] for run in pair)
-            place = f"viewStateShareKey={quote(key)}-best&compareRunsMode=CHART"
-            yield f"{words}: {shown}", f"{runs_page(experiment)}?{place}&{TRAINING}"
+            place = most_accurate_first(experiment, f"attributes.run_id IN ({ids})", compareRunsMode="CHART")
+            yield f"{words}: {shown}", place
     for name in promotion.names(client):
         champion = promotion.alias(client, name, CHAMPION)
         if champion is not None:
@@ -52,25 +42,10 @@ def runs_page(experiment: str) -> str:
     return f"#/experiments/{experiment}/runs"
 
 
-def bars() -> dict[str, object]:
-    """Return the part of a view that draws a bar chart of each of METRICS."""
-    charts = [
-        {"uuid": name, "type": "BAR", "runsCountToCompare": 10, "metricSectionId": "all", "deleted": False,
-         "isGenerated": False, "metricKey": name, "displayName": name}
-        for name in METRICS
-    ]  # fmt: skip
-    section = {"uuid": "all", "name": "The best beside training alone", "display": True, "isReordered": False,
-               "deleted": False, "isGenerated": False}  # fmt: skip
-    return {"compareRunCharts": charts, "compareRunSections": [section], "autoRefreshEnabled": False}
-
-
-def view(query: str) -> dict[str, object]:
-    """Return the view of the runs that a query finds, the most accurate first."""
-    return {
-        "searchFilter": query, "orderByKey": "metrics.`accuracy`", "orderByAsc": False, "startTime": "ALL",
-        "lifecycleFilter": "Active", "modelVersionFilter": "All Runs", "datasetsFilter": [],
-        "selectedColumns": COLUMNS,
-    }  # fmt: skip
+def most_accurate_first(experiment: str, query: str, **more: str) -> str:
+    """Return the part of a link that shows the runs that a query finds, in the order of their accuracy."""
+    order = {"orderByKey": "metrics.`accuracy`", "orderByAsc": "false"}
+    return f"{runs_page(experiment)}?{urlencode({'searchFilter': query, **order, **more}, safe='')}&{TRAINING}"
 
 
 def best_and_alone(runs: list[Run]) -> list[Run]:

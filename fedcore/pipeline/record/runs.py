@@ -15,7 +15,7 @@ import sqlite3
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,6 @@ from fedcore.pipeline.files import SCHEMA, TABLE
 from fedcore.pipeline.record import models, promotion
 from fedcore.pipeline.record.figures import draw
 from fedcore.pipeline.record.metrics import DEVICES, device_table, metrics, safe_name
-from fedcore.pipeline.record.mlflow_cleanup import forget_model
 from fedcore.pipeline.record.registry import registered
 from fedcore.pipeline.record.result import Result
 from fedcore.results import reports
@@ -233,20 +232,27 @@ class Record:
         self.client.set_terminated(run.info.run_id, "FINISHED")
 
     def model(self, run: Run, store: Store, result: Result, schema: DataSchema) -> str:
-        """Log the models that the devices of a run deploy, once per run; returns their id."""
+        """Log the models that the devices of a run deploy, once per run; returns their id.
+
+        An entry whose logging was cut short is continued.
+        """
         where = run.info.run_id
+        begun = None
         for logged in self.client.search_logged_models([self.experiment], f"source_run_id = '{where}'"):
             if str(logged.status) == "READY":
                 return str(logged.model_id)
-            forget_model(self.client, logged)
+            begun = logged.model_id
+        named = {output.model_id for output in self.client.get_run(where).outputs.model_outputs}
         sections = result.setting.nets
         runs = {name: (result.models[name], i % len(sections)) for i, name in enumerate(result.fed.devices)}
         distinct = list(dict.fromkeys(runs.values()))
         found = [(store.get(ref), net) for ref, net in distinct]
         devices = {name: distinct.index(what) for name, what in runs.items()}
-        with tempfile.TemporaryDirectory() as folder, _quiet(), mlflow.start_run(run_id=where):
+        # MLflow adds a model to the outputs of the active run, which must not have it yet.
+        active = nullcontext() if begun in named else mlflow.start_run(run_id=where)
+        with tempfile.TemporaryDirectory() as folder, _quiet(), active:
             what = _log_arguments(Path(folder), schema, sections, found, devices)
-            info = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", result.row.label), **what)
+            info = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", result.row.label), model_id=begun, **what)
         return str(info.model_id)
 
     def register(self, run: Run, model_id: str, task: str, tags: Mapping[str, str]) -> None:

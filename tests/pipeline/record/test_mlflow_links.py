@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from fedcore.pipeline.record import promotion
-from fedcore.pipeline.record.mlflow_links import METRICS, TRAINING, VIEW, links
+from fedcore.pipeline.record.mlflow_links import TRAINING, links
 from fedcore.pipeline.record.registry import registered
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own
@@ -36,14 +36,19 @@ def test_links_name_the_study_its_methods_and_the_champion(client: Any):
     found = dict(links(client, experiment))
     runs = f"#/experiments/{experiment}/runs"
     assert found["code (small): answer"] == f"{runs}/{study}?{TRAINING}"
-    assert found["code (small): methods"] == f"{runs}?viewStateShareKey=code-small&{TRAINING}"
-    compared = found["code (small): code_ot and local_only"]
-    assert compared == f"{runs}?viewStateShareKey=code-small-best&compareRunsMode=CHART&{TRAINING}"
     assert found["champion of links"] == f"#/models/{name}/versions/1"
-    state = json.loads(client.get_experiment(experiment).tags[f"{VIEW}code-small"])
-    assert state["orderByKey"] == "metrics.`accuracy`"
-    shown = client.search_runs([experiment], state["searchFilter"], order_by=["metrics.`accuracy` DESC"])
+    methods, compared = (parts(found[f"code (small): {words}"]) for words in ("methods", "code_ot and local_only"))
+    assert methods.pop("path") == compared.pop("path") == runs
+    for place in (methods, compared):
+        assert (place["orderByKey"], place["orderByAsc"]) == ("metrics.`accuracy`", "false")
+        assert f"workflowType={place['workflowType']}" == TRAINING
+    assert compared["compareRunsMode"] == "CHART"
+    shown = client.search_runs([experiment], methods["searchFilter"], order_by=[f"{methods['orderByKey']} DESC"])
     assert [one.data.tags["fedcore.method"] for one in shown] == ["majority", "code_ot", "local_only", "lmf"]
-    charts = json.loads(client.get_experiment(experiment).tags[f"{VIEW}code-small-best"])
-    assert {one.info.run_id for one in client.search_runs([experiment], charts["searchFilter"])} == {best, alone}
-    assert [chart["metricKey"] for chart in charts["compareRunCharts"]] == [*METRICS]
+    assert {one.info.run_id for one in client.search_runs([experiment], compared["searchFilter"])} == {best, alone}
+
+
+def parts(place: str) -> dict[str, str]:
+    """Return the path of a link, which stands behind "#", and what the page reads from its query."""
+    path, _, query = urlsplit(place).fragment.partition("?")
+    return {"path": f"#{path}", **{name: value for name, (value,) in parse_qs(query).items()}}

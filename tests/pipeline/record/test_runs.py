@@ -116,8 +116,12 @@ def test_warming_up_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # MLflow's own
-def test_a_model_whose_logging_was_killed_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: Path
+@pytest.mark.parametrize(
+    ("place", "outputs"),
+    [("MlflowClient.log_outputs", 0), ("pyfunc.save_model", 1), ("MlflowClient.log_model_artifacts", 1)],
+)
+def test_a_model_whose_logging_was_killed_is_continued(
+    place: str, outputs: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: Path
 ) -> None:
     """As many models, outputs and files as if it had been logged at once; a kill runs no handler of MLflow's."""
     monkeypatch.setattr(environment, "STATE", tmp_path)
@@ -137,12 +141,15 @@ def test_a_model_whose_logging_was_killed_leaves_nothing(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(import_module("mlflow.pyfunc"), "save_model", killed)
+        patched.setattr(f"mlflow.{place}", killed)
         with pytest.raises(KeyboardInterrupt):
             record.model(*arguments)
-    assert counted(database) == {"logged_models": 1, "inputs": 1}
+    assert counted(database) == {"logged_models": 1, "inputs": outputs}
     logged = record.model(*arguments)
     assert counted(database) == {"logged_models": 1, "inputs": 1}
+    assert [output.model_id for output in record.client.get_run(run.info.run_id).outputs.model_outputs] == [logged]
+    mlflow = import_module("mlflow")
+    assert mlflow.pyfunc.load_model(f"models:/{logged}").metadata.metadata == {"classes": ["a", "b"]}
     assert [path.name for path in tmp_path.glob("files/models/*")] == [logged]
     assert record.model(*arguments) == logged
 
