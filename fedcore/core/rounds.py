@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import combinations
 from typing import Any, Protocol
 
@@ -12,7 +11,7 @@ import torch
 
 from fedcore.core.evaluation import drop_training_data, score
 from fedcore.core.messages import received_model
-from fedcore.core.threats import admit, corrupt, dropouts, hostile_devices
+from fedcore.core.threats import after_local, before_combine, require_devices
 from fedcore.nets import key, shapes
 from fedcore.types import (
     Combine,
@@ -30,7 +29,6 @@ from fedcore.types import (
     RoundInfo,
     Scores,
     Stage,
-    Threats,
     Unit,
     Update,
     generator,
@@ -123,74 +121,53 @@ def next_round(method: Method, state: State) -> State:
 
 
 def play(method: Method, fed: Federation, seed: int, execute: Execute, state: State) -> RoundResult:
-    """Run one turn."""
+    """Run one round of one stage: every sampled unit's local step, then the server's."""
     stage = method.stages[state.stage]
     round_info = sample_round(stage, state, fed, seed)
-    out = execute.map(
-        stage.local, {unit: (*inputs(unit, state, fed), round_info.step_id(unit)) for unit in round_info.units}
-    )
-    updates: dict[Any, Update | Handle] = {unit: update for unit, (_, update) in out.items()}
-    if isinstance(stage, Stage) and stage.attach is not None:
-        calls = {name: (update, fed.devices[name], round_info.step_id(name)) for name, update in updates.items()}
-        updates = execute.map(stage.attach, calls)
-    replays = state.replays
-    if fed.threats and isinstance(stage, Stage) and stage.combine is not None:
-        updates, replays = apply_attack(stage, fed.threats, execute, state, round_info, updates)
-    present = {name for unit in round_info.units for name in members(unit)}
-    up = dict.fromkeys(round_info.names, 0)
-    lacking = present - state.delivered
-    down = {name: state.messages[name].nbytes if name in lacking else 0 for name in round_info.names}
-    server, messages, delivered = state.server, state.messages, state.delivered | present
-    report: Report | Handle = Report()
-    new = {} if isinstance(stage, PairStage) else {name: memory for name, (memory, _) in out.items()}
+    memories, updates = run_local(stage, round_info, fed, execute, state)
+    updates, replays = after_local(stage, round_info, fed.threats, execute, state.messages, state.replays, updates)
+    up, down, delivered = count_traffic(stage, round_info, state, updates)
+    server, messages, report = state.server, state.messages, Report()
     if stage.combine is None:
-        new = execute(to_memories, updates)
+        memories = execute(to_memories, updates)
     else:
-        for unit, update in updates.items():
-            up[members(unit)[0]] += update.nbytes
-        combine: Any = stage.combine
-        if fed.threats and isinstance(stage, Stage):
-            told: Any = {name: state.messages[name] for name in updates}
-            combine = partial(admit, combine, fed.threats, told, stage.sends)
-        server, sent, report = execute(receive, combine, state.server, updates, round_info, fed.public.nets)
-        messages, delivered = {**state.messages, **sent}, delivered - sent.keys()
-    memories = {name: memory for name, memory in {**state.memories, **new}.items() if memory}
+        combine = before_combine(stage, fed.threats, state.messages, updates)
+        server, sent, report = execute(receive, combine, server, updates, round_info, fed.public.nets)
+        messages, delivered = {**messages, **sent}, delivered - sent.keys()
+    memories = {name: memory for name, memory in {**state.memories, **memories}.items() if memory}
     state = State(server, messages, memories, replays, state.stage, state.round + 1, delivered)
     return RoundResult(round_info, state, up, down, report=report)
 
 
-def apply_attack(
-    stage: Stage,
-    threats: Threats,
-    execute: Execute,
-    state: State,
-    round_info: RoundInfo,
-    updates: Mapping[str, Update | Handle],
-) -> tuple[dict[Any, Update | Handle], Mapping[str, Update | Handle]]:
-    """Return the updates that hostile devices falsify and dropouts do not send, and those to be sent again later."""
-    hostile = [name for name in hostile_devices(threats, round_info.names, round_info.seed) if name in updates]
-    replays = dict(state.replays)
-    false: Mapping[str, Update | Handle] = {}
-    if threats.attack == "stale":
-        replays = {name: updates[name] for name in hostile} | replays
-        false = {name: replays[name] for name in hostile}
-    elif threats.attack == "duplicate":
-        honest = [name for name in updates if name not in hostile]
-        false = {name: updates[honest[0]] for name in hostile if honest}
-    elif hostile:
-        lie = partial(corrupt, threats=threats, sends=stage.sends)
-        calls = {name: (updates[name], state.messages[name], round_info.step_id(name)) for name in hostile}
-        false = execute.map(lie, calls)
-    gone = dropouts(threats, round_info)
-    return {name: false.get(name, update) for name, update in updates.items() if name not in gone}, replays
+def run_local(
+    stage: Stage | PairStage, round_info: RoundInfo, fed: Federation, execute: Execute, state: State
+) -> tuple[Mapping[str, Params | Handle], dict[Any, Update | Handle]]:
+    """Return the memories of the devices after their local steps, and the updates of the units."""
+    calls = {unit: (*inputs(unit, state, fed), round_info.step_id(unit)) for unit in round_info.units}
+    out = execute.map(stage.local, calls)
+    updates = {unit: update for unit, (_, update) in out.items()}
+    if isinstance(stage, PairStage):
+        return {}, updates
+    if stage.attach is not None:
+        more = {name: (update, fed.devices[name], round_info.step_id(name)) for name, update in updates.items()}
+        updates = execute.map(stage.attach, more)
+    return {name: memory for name, (memory, _) in out.items()}, updates
 
 
-def require_devices(method: Method, fed: Federation) -> None:
-    """Refuse threats to a method whose steps belong to two devices, of which either may be the hostile one."""
-    if fed.threats and any(isinstance(stage, PairStage) for stage in method.stages):
-        raise InputError(
-            "federation.hostile, drop, deadline and bound: must not be set for a method with steps of pairs"
-        )
+def count_traffic(
+    stage: Stage | PairStage, round_info: RoundInfo, state: State, updates: Mapping[Any, Update | Handle]
+) -> tuple[dict[str, int], dict[str, int], frozenset[str]]:
+    """Return the bytes that each device sends and receives, and the devices that have their messages now.
+
+    A message travels to a device that takes part and lacks it; a pair's update is its first device's traffic.
+    """
+    present = {name for unit in round_info.units for name in members(unit)}
+    lacking = present - state.delivered
+    down = {name: state.messages[name].nbytes if name in lacking else 0 for name in round_info.names}
+    up = dict.fromkeys(round_info.names, 0)
+    for unit, update in updates.items() if stage.combine is not None else ():
+        up[members(unit)[0]] += update.nbytes
+    return up, down, state.delivered | present
 
 
 @step_word("keep")

@@ -1,6 +1,7 @@
 """Devices that lie, are late or drop out, and the server's bound on what they send.
 
-A threat changes what a device *sends*, after its honest step and for every method alike; the loop applies it. Who is
+A threat changes what a device *sends*, after its honest step and for every method alike: `after_local` and
+`before_combine` are the loop's two hooks, which change nothing where nobody misbehaves. Who is
 hostile depends on (seed, name), who is late or drops out on (seed, stage, round, name): not on the method, and the
 devices that are hostile at one share are so at every greater one.
 """
@@ -10,19 +11,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from fedcore.types import (
     Combine,
+    Federation,
+    Handle,
     InputError,
     Message,
+    Method,
+    PairStage,
     Params,
     Report,
     RoundInfo,
     Sends,
     Sent,
+    Stage,
     StepId,
     Threats,
     Update,
@@ -36,10 +43,10 @@ CONDUCT = "conduct"
 
 def split_threats(section: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the settings of a federation in two parts: those of `Threats`, and the others."""
-    mine = {field.name for field in fields(Threats)}
+    names = {field.name for field in fields(Threats)}
     return (
-        {key: value for key, value in section.items() if key in mine},
-        {key: value for key, value in section.items() if key not in mine},
+        {key: value for key, value in section.items() if key in names},
+        {key: value for key, value in section.items() if key not in names},
     )
 
 
@@ -54,8 +61,61 @@ def dropouts(threats: Threats, round_info: RoundInfo) -> tuple[str, ...]:
     """Return the sampled devices that send nothing in this turn; at least one sends."""
     units = [str(unit) for unit in round_info.units]
     drawn = {name: torch.rand((), generator=round_info.step_id(name).generator("drop")).item() for name in units}
-    gone = [name for name in units if drawn[name] < threats.drop]
-    return tuple(name for name in gone if len(gone) < len(units) or name != max(units, key=drawn.__getitem__))
+    dropped = [name for name in units if drawn[name] < threats.drop]
+    return tuple(name for name in dropped if len(dropped) < len(units) or name != max(units, key=drawn.__getitem__))
+
+
+def require_devices(method: Method, fed: Federation) -> None:
+    """Refuse threats to a method whose steps belong to two devices, of which either may be the hostile one."""
+    if fed.threats and any(isinstance(stage, PairStage) for stage in method.stages):
+        raise InputError(
+            "federation.hostile, drop, deadline and bound: must not be set for a method with steps of pairs"
+        )
+
+
+def after_local(
+    stage: Stage | PairStage,
+    round_info: RoundInfo,
+    threats: Threats | None,
+    execute: Any,
+    messages: Mapping[str, Message | Handle],
+    replays: Mapping[str, Update | Handle],
+    updates: Mapping[Any, Update | Handle],
+) -> tuple[dict[Any, Update | Handle], Mapping[str, Update | Handle]]:
+    """Return the updates as they are sent: those of hostile devices falsified, those of dropouts left out.
+
+    The loop's hook between the local steps and the server's. Returns also the updates that hostile devices send again
+    in later rounds. execute: see :class:`fedcore.core.rounds.Execute`.
+    """
+    if not threats or not isinstance(stage, Stage) or stage.combine is None:
+        return dict(updates), replays
+    hostile = [name for name in hostile_devices(threats, round_info.names, round_info.seed) if name in updates]
+    false: Mapping[str, Update | Handle] = {}
+    if threats.attack == "stale":
+        replays = {name: updates[name] for name in hostile} | {**replays}
+        false = {name: replays[name] for name in hostile}
+    elif threats.attack == "duplicate":
+        honest = [name for name in updates if name not in hostile]
+        false = {name: updates[honest[0]] for name in hostile if honest}
+    elif hostile:
+        attack = partial(corrupt, threats=threats, sends=stage.sends)
+        calls = {name: (updates[name], messages[name], round_info.step_id(name)) for name in hostile}
+        false = execute.map(attack, calls)
+    dropped = dropouts(threats, round_info)
+    return {name: false.get(name, update) for name, update in updates.items() if name not in dropped}, replays
+
+
+def before_combine(
+    stage: Stage | PairStage,
+    threats: Threats | None,
+    messages: Mapping[str, Message | Handle],
+    updates: Mapping[Any, Update | Handle],
+) -> Any:
+    """Return the server's step: the stage's own, or one that first leaves out what is late or beyond the bound."""
+    if not threats or not isinstance(stage, Stage) or stage.combine is None:
+        return stage.combine
+    sent: Any = {name: messages[name] for name in updates}
+    return partial(admit, stage.combine, threats, sent, stage.sends)
 
 
 @step_word("attack")
@@ -69,7 +129,7 @@ def corrupt(update: Update, message: Message, step_id: StepId, *, threats: Threa
     """
     draws = step_id.generator("attack")
 
-    def lie(params: Params, about: Params) -> Params:
+    def falsify(params: Params, about: Params) -> Params:
         found = dict(params)
         for name, leaf in params.items():
             if leaf.is_floating_point():
@@ -83,7 +143,7 @@ def corrupt(update: Update, message: Message, step_id: StepId, *, threats: Threa
                 found[name] = start + threats.strength * change
         return found
 
-    return replace(update, params=lie(update.params, origin(message, sends)), extra=lie(update.extra, {}))
+    return replace(update, params=falsify(update.params, origin(message, sends)), extra=falsify(update.extra, {}))
 
 
 def origin(message: Message, sends: Sends) -> Params:

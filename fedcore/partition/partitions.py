@@ -8,6 +8,7 @@ name and its examples, so that with `by_device` a changed device does not affect
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from inspect import signature
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -59,56 +60,103 @@ def partition(
 ) -> Partition:
     """Divide a dataset among devices, and each device's examples into train, val, test and unlabelled.
 
-    name: a function of PARTITIONS, which uses some of devices, alpha, min_size, share and classes; or "auto", which is
-    by_device if the data name devices, else dirichlet. min_size: minimum examples of a device, all parts together. val,
-    test: fractions of a device's examples. shared_test: fraction of all examples held out first, if there is no
-    official test set; it does not depend on devices or alpha. With by_device, by_domain or split domains it is a
-    fraction of each device or domain.
-
-    domains: "mixed" ignores them. "split" assigns devices to the domains in turn, by name, while a domain has min_size
-    examples for one more, and divides each domain among its devices, "<domain>-00", "<domain>-01", ... examples:
-    maximum examples of all devices, drawn from those not held out, independently of devices and alpha; with split
-    domains in equal parts for each device, so that a small domain's devices are as large as it allows.
-    shared_examples: maximum examples of the shared test set, drawn from it.
-
-    unlabelled: fraction of the devices (rounded) without labels: their train and val examples become unlabelled.
-    hidden: fraction of train and of val that is unlabelled on each other device, which keeps at least one training
-    example; "random": a fraction for each device, uniform in [0, 1). Test examples keep their labels, as they are only
-    reported. Labels are hidden anew, at most REDRAWS times, while a class has no labelled training example. (ST-LF,
-    sec. V: half of the devices unlabelled, the others at random.)
-
-    unlabelled_classes: "shared", with few_classes or device_dirichlet, gives each device without labels the classes of
-    a labelled one, so that some model knows them all (the public code of ST-LF's authors); with "own" it draws its own,
-    as all devices do.
-
     If the dataset has a split column, `test` is not used, shared_test is a fraction of the rows marked test, and val is
     drawn from a device's train rows only if it has no row marked val.
 
-    Raises InputError for invalid settings and for a class without a labelled training example.
+    Args:
+        dataset: what is divided.
+        name: a function of PARTITIONS, which uses some of devices, alpha, min_size, share and classes; or "auto",
+            by_device if the data name devices, else dirichlet.
+        devices: number of devices, from 1; the data's own with by_device and by_domain.
+        alpha: concentration of Dirichlet draws, above 0: small is skewed, 1e20 even.
+        min_size: least examples of a device, all parts together, from 1.
+        val: fraction of a device's examples that ranks and selects models, in [0, 1).
+        test: fraction of a device's examples for its reported accuracy, in [0, 1).
+        shared_test: fraction of all examples held out first, if there is no official test set; it does not depend on
+            devices or alpha. With by_device, by_domain or split domains it is a fraction of each device or domain.
+        seed: of all draws.
+        share: of label_skew: fraction of a device's examples with its main label, in (0, 1].
+        classes: of few_classes and device_dirichlet: the most classes that a device has.
+        domains: "mixed" ignores them; "split" assigns devices to the domains in turn, by name, while a domain has
+            min_size examples for one more, and divides each domain among its devices, "<domain>-00", "<domain>-01", ...
+        examples: most examples of all devices, drawn from those not held out, independently of devices and alpha; with
+            split domains in equal parts for each device, so that a small domain's devices are as large as it allows.
+        shared_examples: most examples of the shared test set, drawn from it.
+        unlabelled: fraction of the devices (rounded) without labels: their train and val examples become unlabelled
+            (ST-LF, sec. V: half of the devices).
+        unlabelled_classes: "shared", with few_classes or device_dirichlet: a device without labels has the classes of a
+            labelled one, so that some model knows them all (the public code of ST-LF's authors); "own": its own draw.
+        hidden: fraction of train and of val that is unlabelled on each other device, which keeps at least one training
+            example; "random": a fraction for each device, uniform in [0, 1). Test examples keep their labels. Labels
+            are hidden anew, at most REDRAWS times, while a class has no labelled training example.
+
+    Raises:
+        InputError: for invalid settings, and for a class without a labelled training example.
     """
     if name == AUTO:
         name = "dirichlet" if dataset.device is None else "by_device"
+    shared_classes = unlabelled_classes == "shared"
+    _check_choices(name, domains, unlabelled_classes)
+    _check_fractions(val, test, shared_test, unlabelled, hidden)
+    _check_counts(min_size, examples, shared_examples)
+
+    labels = dataset.train.y.numpy()
+    marks = None if dataset.split is None else np.asarray(dataset.split)
+    pools = _pools(dataset, name, domains)
+    shared = np.array([], dtype=np.int64)
+    if dataset.test is None:
+        pools, shared = _hold_out(pools, labels, marks, shared_test, seed)
+    shared = _limit_shared(shared, dataset, shared_examples, seed)
+    if examples is not None and not _keeps_to_limit(name):
+        pools = _limit_pools(pools, labels, examples, devices, min_size, domains, seed)
+
+    names = device_names(devices)
+    without = _without_labels(names, unlabelled, seed) if shared_classes else set()
+    scheme = partial(
+        _call_scheme, PARTITIONS[name], dataset, devices=devices, examples=examples, alpha=alpha, min_size=min_size,
+        share=share, classes=classes, followers=[names.index(who) for who in without],
+    )  # fmt: skip
+    if name in FROM_DATA:
+        own = pools
+    elif domains == "split":
+        own = _divide_pools(scheme, pools, _devices_per_pool(pools, devices, min_size), seed)
+    else:
+        own = scheme(pools[EVERYONE], devices, seed)
+    _check_sizes(own, min_size)
+    parts = _split(own, labels, marks, val, test, seed)
+    made = _hide_labels(parts, shared, labels, unlabelled, hidden, without if shared_classes else None, seed)
+    check_labels(dataset, made)
+    return made
+
+
+def _check_choices(name: str, domains: str, unlabelled_classes: str) -> None:
+    """Refuse words that are not known, and words that do not go together."""
     if name not in PARTITIONS:
         raise unknown_value("federation.partition", name, [*PARTITIONS, AUTO])
     if domains not in ("mixed", "split"):
         raise unknown_value("federation.domains", domains, ("mixed", "split"))
-    fractions = {"val": val, "test": test, "shared_test": shared_test, "unlabelled": unlabelled}
-    if hidden != "random":
-        fractions["hidden"] = hidden
-    for key, fraction in fractions.items():
-        if isinstance(fraction, str) or not 0 <= fraction < 1:
-            also = ", or random" if key == "hidden" else ""
-            raise InputError(f"federation.{key} = {fraction}: must be a fraction, at least 0 and below 1{also}")
     if unlabelled_classes not in ("own", "shared"):
         raise unknown_value("federation.unlabelled_classes", unlabelled_classes, ("own", "shared"))
-    shared_classes = unlabelled_classes == "shared"
-    if shared_classes and (name not in ("few_classes", "device_dirichlet") or domains == "split"):
+    if unlabelled_classes == "shared" and (name not in ("few_classes", "device_dirichlet") or domains == "split"):
         raise InputError(
             "federation.unlabelled_classes = 'shared': must be own unless federation.partition is few_classes or "
             "device_dirichlet, and federation.domains is mixed"
         )
+
+
+def _check_fractions(val: float, test: float, shared_test: float, unlabelled: float, hidden: float | str) -> None:
+    """Refuse fractions outside of [0, 1), and held-out parts that leave nothing to train on."""
+    fractions = {"val": val, "test": test, "shared_test": shared_test, "unlabelled": unlabelled}
+    for key, fraction in {**fractions, **({} if hidden == "random" else {"hidden": hidden})}.items():
+        if isinstance(fraction, str) or not 0 <= fraction < 1:
+            also = ", or random" if key == "hidden" else ""
+            raise InputError(f"federation.{key} = {fraction}: must be a fraction, at least 0 and below 1{also}")
     if val + test >= 1:
         raise InputError(f"federation.val + federation.test = {val} + {test}: must be below 1, training needs examples")
+
+
+def _check_counts(min_size: int, examples: int | None, shared_examples: int | None) -> None:
+    """Refuse counts below 1."""
     if min_size < 1:
         raise InputError(
             f"federation.min_size = {min_size}: must be at least 1, a device without examples cannot train"
@@ -117,75 +165,102 @@ def partition(
         if most is not None and most < 1:
             raise InputError(f"federation.{key} = {most}: must be at least 1, or null for all")
 
-    labels = dataset.train.y.numpy()
-    marks = None if dataset.split is None else np.asarray(dataset.split)
-    pools = _pools(dataset, name, domains)
-    shared = np.array([], dtype=np.int64)
-    if dataset.test is None:
-        may = {who: index if marks is None else index[marks[index] == "test"] for who, index in pools.items()}
-        held = {who: _cut(index, labels, [shared_test], draws(seed, "shared", who))[0] for who, index in may.items()}
-        pools = {who: np.setdiff1d(index, held[who], assume_unique=True) for who, index in pools.items()}
-        shared = np.sort(np.concatenate(list(held.values())))
-        if shared_test > 0 and not len(shared):
-            raise InputError(
-                f"federation.shared_test = {shared_test}: no example is held out of {len(labels)}; raise it"
-            )
-    if shared_examples is not None:
-        whole = shared if dataset.test is None else np.arange(len(dataset.test))
-        if len(whole) > shared_examples:
-            shared = np.sort(draws(seed, "shared examples").choice(whole, shared_examples, replace=False))
-    partitioner = PARTITIONS[name]
-    limit = (
-        None if "examples" in signature(partitioner).parameters else examples
-    )  # such a way keeps to the limit by itself
-    if limit is not None and domains == "split":
-        numbers = _devices_per_pool(pools, devices, min_size)
-        pools = {
-            who: _limit_examples({who: pool}, labels, round(limit * numbers[who] / devices), draws(seed, who))[who]
-            for who, pool in pools.items()
-        }
-    elif limit is not None:
-        pools = _limit_examples(pools, labels, limit, draws(seed, "examples"))
 
-    names = device_names(devices)
-    without = _without_labels(names, unlabelled, seed) if shared_classes else set()
-    followers = [names.index(who) for who in without]
+def _hold_out(
+    pools: Mapping[str, Index], labels: Index, marks: NDArray[np.str_] | None, shared_test: float, seed: int
+) -> tuple[dict[str, Index], Index]:
+    """Hold out the shared test set, a fraction of each pool; returns what is left of the pools, and the set."""
+    candidates = {who: index if marks is None else index[marks[index] == "test"] for who, index in pools.items()}
+    held = {who: _cut(index, labels, [shared_test], draws(seed, "shared", who))[0] for who, index in candidates.items()}
+    shared = np.sort(np.concatenate(list(held.values())))
+    if shared_test > 0 and not len(shared):
+        raise InputError(f"federation.shared_test = {shared_test}: no example is held out of {len(labels)}; raise it")
+    return {who: np.setdiff1d(index, held[who], assume_unique=True) for who, index in pools.items()}, shared
 
-    def divided(pool: Index, number: int, seed: int) -> dict[str, Index]:
-        given: dict[str, Any] = {"labels": labels[pool], "owners": None, "devices": number, "alpha": alpha}
-        given |= {"examples": None if examples is None else round(examples * number / devices)}
-        given |= {"min_size": min_size, "share": share, "classes": classes, "seed": seed, "followers": followers}
-        if dataset.device is not None:
-            given["owners"] = np.asarray(dataset.device)[pool]
-        shares = partitioner(**{key: given[key] for key in signature(partitioner).parameters})
-        return {who: pool[index] for who, index in shares.items()}
 
-    if name in FROM_DATA:
-        own = pools
-    elif domains == "split":
-        own = _divide_pools(divided, pools, _devices_per_pool(pools, devices, min_size), seed)
-    else:
-        own = divided(pools[EVERYONE], devices, seed)
+def _limit_shared(shared: Index, dataset: Dataset, limit: int | None, seed: int) -> Index:
+    """Draw at most `limit` examples of the shared test set: those held out, or the official ones."""
+    whole = shared if dataset.test is None else np.arange(len(dataset.test))
+    if limit is None or len(whole) <= limit:
+        return shared
+    return np.sort(draws(seed, "shared examples").choice(whole, limit, replace=False))
+
+
+def _keeps_to_limit(name: str) -> bool:
+    """Tell whether a partition function keeps to the limit of examples by itself."""
+    return "examples" in signature(PARTITIONS[name]).parameters
+
+
+def _limit_pools(
+    pools: Mapping[str, Index], labels: Index, limit: int, devices: int, min_size: int, domains: str, seed: int
+) -> dict[str, Index]:
+    """Keep at most `limit` examples of all pools; of split domains each keeps its devices' part."""
+    if domains != "split":
+        return _limit_examples(pools, labels, limit, draws(seed, "examples"))
+    numbers = _devices_per_pool(pools, devices, min_size)
+    return {
+        who: _limit_examples({who: pool}, labels, round(limit * numbers[who] / devices), draws(seed, who))[who]
+        for who, pool in pools.items()
+    }
+
+
+def _call_scheme(
+    scheme: Callable[..., dict[str, Index]],
+    dataset: Dataset,
+    pool: Index,
+    number: int,
+    seed: int,
+    *,
+    devices: int,
+    examples: int | None,
+    **settings: Any,
+) -> dict[str, Index]:
+    """Divide a pool among `number` of all devices by a partition function, which is given what it takes."""
+    arguments: dict[str, Any] = {**settings, "labels": dataset.train.y.numpy()[pool], "devices": number, "seed": seed}
+    arguments["examples"] = None if examples is None else round(examples * number / devices)
+    arguments["owners"] = None if dataset.device is None else np.asarray(dataset.device)[pool]
+    shares = scheme(**{name: arguments[name] for name in signature(scheme).parameters})
+    return {who: pool[index] for who, index in shares.items()}
+
+
+def _check_sizes(own: Mapping[str, Index], min_size: int) -> None:
+    """Refuse a device with too few examples."""
     for who, index in own.items():
         if len(index) < min_size:
             raise InputError(
                 f"federation.min_size = {min_size}: {who!r} has {len(index)} examples; lower it or drop devices"
             )
+
+
+def _split(
+    own: Mapping[str, Index], labels: Index, marks: NDArray[np.str_] | None, val: float, test: float, seed: int
+) -> dict[str, dict[str, Index]]:
+    """Divide each device's examples into train, val and test; each needs a training example."""
     parts = {who: _parts(own[who], labels, marks, val, test, draws(seed, "split", who)) for who in sorted(own)}
     for who, part in parts.items():
         if not len(part["train"]):
             raise InputError(f"data.split: device {who!r} has no row marked train; every device needs at least one")
+    return parts
 
-    def hide(*again: int) -> Partition:
-        blank = without if shared_classes else _without_labels(parts, unlabelled, seed, *again)
-        return Partition.of(_hide(parts, blank, hidden, seed, *again), shared)
 
-    made = hide()
-    for again in range(1, REDRAWS):
+def _hide_labels(
+    parts: Mapping[str, dict[str, Index]],
+    shared: Index,
+    labels: Index,
+    unlabelled: float,
+    hidden: float | str,
+    without: Collection[str] | None,
+    seed: int,
+) -> Partition:
+    """Hide labels, again while a class has no labelled training example, at most REDRAWS times.
+
+    without: the devices without labels; None: they are drawn, anew each time.
+    """
+    for again in ((), *((number,) for number in range(1, REDRAWS))):
+        blank = _without_labels(parts, unlabelled, seed, *again) if without is None else without
+        made = Partition.of(_hide(parts, blank, hidden, seed, *again), shared)
         if not _has_unknown_class(made, labels):
             break
-        made = hide(again)
-    check_labels(dataset, made)
     return made
 
 

@@ -15,7 +15,7 @@ from fedcore.config.params import change, read
 from fedcore.config.request import Job, Request, plan_jobs
 from fedcore.config.settings import Setting
 from fedcore.config.studies import run_section, title_for
-from fedcore.core.rounds import require_devices
+from fedcore.core.threats import require_devices
 from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Ref
 from fedcore.pipeline.orchestration.engine import choose_engine
