@@ -48,8 +48,11 @@ def fedcore() -> None:
 def main(words: list[str] | None = None) -> None:
     """Run the command; wrong words are bad input like any other, see :mod:`fedcore.pipeline.command`."""
     with report_bad_input():
-        try:
-            fedcore.main(words, prog_name="fedcore", standalone_mode=False)
+        try:  # not by click's own `main`, which would take signals for itself
+            with fedcore.make_context("fedcore", sys.argv[1:] if words is None else words) as context:
+                fedcore.invoke(context)
+        except click.exceptions.Exit as leaving:
+            sys.exit(leaving.exit_code)
         except click.exceptions.NoArgsIsHelpError as asked:
             sys.stdout.write(f"{asked.ctx.get_help()}\n")
         except click.UsageError as error:
@@ -57,5 +60,3 @@ def main(words: list[str] | None = None) -> None:
             raise InputError(f"{error.format_message()} See {path} --help.") from None
         except click.ClickException as error:
             raise InputError(error.format_message()) from None
-        except click.exceptions.Abort:
-            raise KeyboardInterrupt from None

@@ -48,8 +48,8 @@ THROWAWAY = """
 from fedcore.methods.baselines.fedavg import fedavg
 
 
-def throwaway(*, nets, training, common: bool, rounds: int = 1):
-    return fedavg(nets=nets, training=training, common=common, rounds=rounds, weights="even")
+def throwaway(*, nets, training, rounds: int = 1):
+    return fedavg(nets=nets, training=training, shared_init=training.shared_init, rounds=rounds, weights="even")
 """
 
 

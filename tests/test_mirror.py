@@ -1,0 +1,120 @@
+"""The test of a module is found by its name: tests/<room>/test_<module>.py, or test_<module>_<aspect>.py beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MODULES = sorted(
+    path.relative_to(ROOT / "fedcore").with_suffix("").as_posix()
+    for path in (ROOT / "fedcore").rglob("*.py")
+    if path.name != "__init__.py"
+)
+ELSEWHERE = {
+    "__main__": "cli/test_main.py",
+    "api/federation": "test_front_door.py",
+    "api/runs": "test_front_door.py",
+    "api/serving": "pipeline/record/test_models.py",
+    "builders": "test_front_door.py",
+    "cli/plan": "cli/test_main.py",
+    "cli/preview": "report/test_preview.py",
+    "cli/project": "cli/test_main.py",
+    "cli/promote": "pipeline/record/test_promotion.py",
+    "cli/prune": "pipeline/cache/test_prune.py",
+    "cli/run": "end_to_end/test_flows.py",
+    "cli/show": "end_to_end/test_flows.py",
+    "cli/stage": "end_to_end/test_dvc.py",
+    "cli/status": "cli/test_init.py",
+    "cli/ui": "end_to_end/test_server.py",
+    "config/sections": "config/test_params.py",
+    "config/signatures": "config/test_settings.py",
+    "data/arrays": "test_front_door.py",
+    "data/cosines": "data/test_bearings.py",
+    "data/cwru": "data/test_bearings.py",
+    "data/dataset": "test_front_door.py",
+    "data/digits": "data/test_domains.py",
+    "data/leaf": "data/test_files.py",
+    "data/mnist_m": "data/test_domains.py",
+    "data/pictures": "data/test_files.py",
+    "data/schema": "data/test_encoding.py",
+    "data/simulated_rig": "data/test_bearings.py",
+    "data/usps": "data/test_images.py",
+    "errors": "test_types.py",
+    "execute/packing": "execute/test_workers.py",
+    "execute/remote": "execute/test_cluster.py",
+    "execute/threads": "execute/test_workers.py",
+    "methods/code/widths": "methods/code/test_fusion.py",
+    "methods/fedasa/distances": "methods/fedasa/test_fedasa.py",
+    "methods/fedasa/sharing": "methods/fedasa/test_fedper.py",
+    "methods/one_shot/ensembles": "methods/one_shot/test_ensemble.py",
+    "methods/st_lf/energy": "methods/st_lf/test_bound.py",
+    "methods/st_lf/heuristics": "methods/st_lf/test_st_lf_rivals.py",
+    "methods/st_lf/problem": "methods/st_lf/test_programs.py",
+    "methods/st_lf/protocol": "methods/st_lf/test_st_lf.py",
+    "nets/auto": "nets/test_registry.py",
+    "nets/builders_by_path": "pipeline/cache/test_store.py",
+    "nets/features": "methods/one_shot/test_analytic.py",
+    "nets/leaves": "nets/test_registry.py",
+    "nets/mlp": "nets/test_registry.py",
+    "nets/parts": "nets/test_cells.py",
+    "nets/randomness": "nets/test_registry.py",
+    "nets/residual": "nets/test_cnn.py",
+    "nets/tables": "nets/test_cnn.py",
+    "nets/vgg": "nets/test_cnn.py",
+    "partition/examples": "partition/test_partitions.py",
+    "partition/fitting": "data/test_tables.py",
+    "partition/parts": "partition/test_partitions.py",
+    "pickling": "execute/test_workers.py",
+    "pipeline/cache/calls": "pipeline/cache/test_shared.py",
+    "pipeline/environment": "pipeline/test_state.py",
+    "pipeline/files": "end_to_end/test_dvc.py",
+    "pipeline/orchestration/artifacts": "end_to_end/test_flows.py",
+    "pipeline/orchestration/records": "end_to_end/test_steps.py",
+    "pipeline/pictures": "end_to_end/test_own.py",
+    "pipeline/record/figures": "end_to_end/test_recorded_runs.py",
+    "pipeline/record/registry": "pipeline/record/test_promotion.py",
+    "pipeline/record/result": "pipeline/run/test_run_method.py",
+    "pipeline/run/chunks": "end_to_end/test_local_segments.py",
+    "pipeline/run/comparison": "end_to_end/test_flows.py",
+    "pipeline/run/forecast": "test_commands.py",
+    "pipeline/run/outputs": "end_to_end/test_dvc.py",
+    "pipeline/run/partitions": "pipeline/cache/test_prune.py",
+    "pipeline/run/requests": "end_to_end/test_flows.py",
+    "pipeline/run/step_functions": "pipeline/orchestration/test_steps_shards.py",
+    "report/console": "report/test_terminal.py",
+    "report/figures/code": "methods/code/test_report.py",
+    "report/figures/dfl": "report/figures/test_results.py",
+    "report/figures/drawing": "report/figures/test_results.py",
+    "report/figures/fedasa": "report/figures/test_results.py",
+    "report/figures/insides": "report/figures/test_results.py",
+}
+"""Modules whose tests stand in the file of what uses them."""
+
+
+def named(module: str) -> list[Path]:
+    """Return the test files of a module's own name."""
+    room, name = (ROOT / "tests" / module).parent, Path(module).name
+    return [
+        path
+        for path in room.glob(f"test_{name}*.py")
+        if path.stem == f"test_{name}" or path.stem.startswith(f"test_{name}_")
+    ]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_has_a_test_by_its_name_or_is_listed(module: str):
+    assert bool(named(module)) != (module in ELSEWHERE), "list it in ELSEWHERE, or take it out"
+    assert module not in ELSEWHERE or (ROOT / "tests" / ELSEWHERE[module]).is_file()
+
+
+def test_no_module_is_listed_that_is_gone():
+    assert ELSEWHERE.keys() <= {*MODULES}
+
+
+def test_a_test_file_in_a_room_has_the_name_of_a_module():
+    rooms = [path.name for path in (ROOT / "fedcore").iterdir() if path.is_dir()]
+    files = [path for room in rooms for path in (ROOT / "tests" / room).rglob("test_*.py")]
+    found = {path for module in MODULES for path in named(module)}
+    assert {path.name for path in {*files} - found} == {"test_contract.py"}
