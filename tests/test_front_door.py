@@ -27,6 +27,7 @@ from fedcore.execute.workers import Inline, Workers
 from fedcore.methods import METHODS, builder
 from fedcore.nets import NETS
 from fedcore.partition import PARTITIONS, partition, splits
+from fedcore.report.phrases import AnswerInWords
 from fedcore.results.answer import answer
 from fedcore.results.tidy import COLUMNS
 
@@ -146,7 +147,7 @@ def test_a_comparison_ranks_methods_and_judges_claims(fed: Any):
     assert summary["control"].to_dict() == {"avg": False, "local_only": False, "best_local": True}
     assert found.claims["rule"].tolist() == ["avg > local_only", "avg > 2"]
     assert found.claims["verdict"].iloc[1] == "does not hold"
-    assert found.answer == answer(found.table, frozenset({"best_local"}))
+    assert found.answer == AnswerInWords.of(answer(found.table, frozenset({"best_local"})))
     assert str(found.answer).splitlines() == found.answer.sentences
     assert [(one.config.label, one.seed) for one in found.results] == [(r.label, s) for s in range(2) for r in rows]
 

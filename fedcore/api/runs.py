@@ -32,8 +32,9 @@ from fedcore.nets import NETS
 from fedcore.nets.builders_by_path import describe_net
 from fedcore.partition import PARTITIONS
 from fedcore.partition.tables import training_numbers
+from fedcore.report.phrases import AnswerInWords
 from fedcore.results import reports, tidy
-from fedcore.results.answer import MIN_EFFECT, Answer, answer
+from fedcore.results.answer import MIN_EFFECT, answer
 from fedcore.results.claims import Claim, Gate, Points, judge_all, verdict_table
 from fedcore.results.summary import NO_SECONDS, SPLITS, format_bytes, last_round, standings, summarise
 from fedcore.types import Data, Federation, InputError, Method, Model, Net, Report
@@ -240,7 +241,7 @@ class Comparison:
     claims: pd.DataFrame
     table: pd.DataFrame
     summary: pd.DataFrame
-    answer: Answer
+    answer: AnswerInWords
 
     def __repr__(self) -> str:
         """Show the answer, and the summary's main columns: accuracies in %, and the bytes of all devices together."""
@@ -329,7 +330,8 @@ def compare(
     points: Points = {SETTING: {}}
     verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points))
     summary = summarise(table, NO_SECONDS, controls)
-    return Comparison(results, verdicts, table, summary, answer(table, controls, min_effect))
+    found = AnswerInWords.of(answer(table, controls, min_effect))
+    return Comparison(results, verdicts, table, summary, found)
 
 
 def _check(methods: Sequence[object], fed: object, counts: Mapping[str, int | None], where: str) -> None:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from fedcore.report.phrases import facts, headline, sentences, tally
 from fedcore.report.tables import FEW, Table
-from fedcore.results.answer import Action, Answer, Place, points, tally
-from fedcore.results.summary import format_bytes
+from fedcore.results.answer import Answer, Place
 
 SPECIAL = re.compile(r"[\\`*_{}\[\]<>#|]")
 """Characters that mean something in Markdown."""
@@ -29,7 +29,7 @@ def study_answers(found: Mapping[Place, Answer]) -> dict[str, list[Box]]:
         study: [Box(study, tally(mine.values()))]
         if len(mine) > FEW
         else [
-            Box(f"{study}: {setting} ({dataset})", answer.headline, tuple(answer.sentences))
+            Box(f"{study}: {setting} ({dataset})", headline(answer.advice), tuple(sentences(answer)))
             for (_, dataset, setting), answer in mine.items()
         ]
         for study, mine in by_study(found).items()
@@ -44,24 +44,6 @@ def by_study(found: Mapping[Place, Answer]) -> dict[str, dict[Place, Answer]]:
     return studies
 
 
-def facts(answer: Answer) -> list[tuple[str, str]]:
-    """Return the few numbers that decide, each with what it means; none where nothing was compared."""
-    advice, devices = answer.advice, answer.devices
-    if advice.gain is None or advice.accuracy is None:
-        return []
-    gain = f"{points(advice.gain.mean)} ± {100 * advice.gain.spread:.1f}"
-    best = f"with {advice.best}, the best way of combining"
-    against = "points against training alone" if answer.own else "points against one device's model"
-    if advice.action is Action.UNSURE:
-        return [(f"{advice.accuracy:.1%}", f"right {best}"), (gain, against)]
-    if advice.action is not Action.USE:
-        return [(f"{advice.accuracy:.1%}", "right when trained alone"), (gain, f"points {best}")]
-    found = [(f"{advice.accuracy:.1%}", "right"), (gain, against)]
-    if devices is not None:
-        found.append((f"{devices.helped} of {devices.count}", f"devices helped, {devices.hurt or 'none'} hurt"))
-    return [*found, (format_bytes(answer.up + answer.down), "sent and received by a device")]
-
-
 def brief(found: Mapping[Place, Answer]) -> str:
     """Return a line for each setting: the answer and its facts; for a study with more than FEW settings the count."""
     lines = []
@@ -71,7 +53,7 @@ def brief(found: Mapping[Place, Answer]) -> str:
             continue
         for (_, _, setting), answer in mine.items():
             told = ", ".join(f"{value} {meaning}" for value, meaning in facts(answer)) or answer.advice.reason
-            lines.append(f"{study if len(mine) == 1 else f'{study}: {setting}'}: {answer.headline}: {told}")
+            lines.append(f"{study if len(mine) == 1 else f'{study}: {setting}'}: {headline(answer.advice)}: {told}")
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
+from fedcore.report.phrases import headline, sentences
 from fedcore.results.answer import Action, Advice, Answer, answers_by_budget, device_changes
 from fedcore.results.summary import SPLITS, format_bytes, front
 
@@ -61,8 +62,8 @@ def budget_steps(found: dict[float, Answer]) -> list[Numbers]:
     steps: list[Numbers] = []
     for budget, answer in found.items():
         said = {
-            "headline": answer.headline,
-            "sentences": answer.sentences,
+            "headline": headline(answer.advice),
+            "sentences": sentences(answer),
             "advised": {split: _advised(advice) for split, advice in (("test", answer.own), ("shared", answer.new))},
             "shown": answer.advice.method if answer.advice.action is Action.USE else answer.advice.best,
         }

@@ -21,12 +21,12 @@ from PIL import Image
 
 from fedcore.config.papers import Paper, Papers
 from fedcore.report import figures
-from fedcore.report.answers import facts
 from fedcore.report.charts import Numbers, chart_numbers
 from fedcore.report.papers import CONDITION_HEADS, VALUE_HEADS, condition_cells, value_cells
+from fedcore.report.phrases import facts, headline, sentences, tally
 from fedcore.report.plots import Plots, draw
 from fedcore.report.tables import FEW, Cell, Line, Table, domain_table, link_table, places, score_table, where_it_holds
-from fedcore.results.answer import Answer, Place, tally
+from fedcore.results.answer import Answer, Place
 from fedcore.results.answer import answers as find_answers
 
 Pictures: TypeAlias = Mapping[tuple[str, str], Mapping[str, Figure | bytes]]
@@ -161,8 +161,8 @@ def html(
                 anchor,
                 study if count[study] == 1 else f"{study}: {setting}",
                 dataset,
-                answers[place].headline,
-                answers[place].sentences,
+                headline(answers[place].advice),
+                sentences(answers[place]),
                 facts(answers[place]),
                 score_table(rows),
                 [picture(*pair) for pair in plain.items()],

@@ -16,20 +16,21 @@ The rule, for the devices on their own test data and for a new device on the sha
 6. A device is helped or hurt if its accuracy, mean over seeds, differs from training alone by at least m.
 7. A budget leaves out the rows that combine and whose devices send and receive more in total. If none is left, the
    devices train alone.
+
+:mod:`fedcore.report.phrases` puts it into words.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
 import pandas as pd
 
-from fedcore.results.summary import PLACE, format_bytes, join_words, last_round
+from fedcore.results.summary import PLACE, last_round
 
 MIN_EFFECT = 0.01
 """The least difference in accuracy that matters, a fraction, unless a user sets another."""
@@ -138,19 +139,6 @@ class Answer:
         """The row to use, None where nothing can be said."""
         return None if self.advice.action is Action.UNSURE else self.advice.method
 
-    @property
-    def headline(self) -> str:
-        """The answer in a few words."""
-        return headline(self.advice)
-
-    @property
-    def sentences(self) -> list[str]:
-        """The answer in sentences: what to do and why, for whom and at what cost, and for a new device."""
-        return [*_sentences(self)]
-
-    def __str__(self) -> str:
-        return "\n".join(self.sentences)
-
 
 def answers(table: pd.DataFrame, controls: frozenset[str], min_effect: float = MIN_EFFECT) -> dict[Place, Answer]:
     """Return the answer for each setting of a tidy table. controls: labels that are never recommended."""
@@ -201,32 +189,6 @@ def device_changes(
     return alone.mean().rename(name), {
         row: (change, _changes(scores.tested[row], alone, min_effect)) for row, change in changes.items() if len(change)
     }
-
-
-def tally(found: Iterable[Answer]) -> str:
-    """Return how often each answer is given: "Use code_ot in 5 of 8 settings, train alone in 3."."""
-    counts = Counter(headline(one.advice) for one in found)
-    (first, number), *others = counts.most_common()
-    rest = "".join(f", {words[0].lower()}{words[1:]} in {count}" for words, count in others)
-    return f"{first} in {number} of {counts.total()} settings{rest}."
-
-
-def headline(advice: Advice) -> str:
-    """Return an advice in a few words."""
-    match advice.action:
-        case Action.USE:
-            return f"Use {advice.method}"
-        case Action.ALONE:
-            return "Train alone"
-        case Action.SAME:
-            return "No difference that matters"
-        case _:
-            return "Cannot say"
-
-
-def points(difference: float) -> str:
-    """Return a difference of accuracies in percentage points, with its sign: +4.3."""
-    return f"{100 * difference + 0.0:+.1f}"
 
 
 # the rule
@@ -403,86 +365,3 @@ def _changes(run: pd.DataFrame, alone: pd.DataFrame, min_effect: float) -> Devic
         len(change), int((change >= min_effect - 1e-12).sum()), int((change <= -min_effect + 1e-12).sum()), lowest,
         float(change[lowest]), float(run.min(axis=1).mean()), float(alone.min(axis=1).mean()),
     )  # fmt: skip
-
-
-# the words
-
-
-def _sentences(found: Answer) -> Iterator[str]:
-    own, new = found.own, found.new
-    first = found.advice
-    yield _decision(first, found.min_effect, "training alone" if own else "one device's model")
-    if found.devices is not None and first.gain is not None and first.action in (Action.USE, Action.UNSURE):
-        yield _whom(first.method if first.action is Action.USE else first.best, found.devices, found.min_effect)
-    if first.action is Action.USE:
-        yield f"Each device sends {format_bytes(found.up)} and receives {format_bytes(found.down)} in total."
-        yield from _rivals(first, found.min_effect)
-    if own is not None and new is not None and not (own.reason and own.reason == new.reason):
-        words = _decision(new, found.min_effect, "one device's model")
-        yield f"For a new device (shared test data): {words[0].lower()}{words[1:]}"
-
-
-def _decision(advice: Advice, min_effect: float, alone: str) -> str:
-    """Return the advice with the numbers that decide. alone: what is compared with, in words."""
-    guess = (
-        f"{points(advice.over_guess.mean)} ± {100 * advice.over_guess.spread:.1f} against always guessing"
-        if advice.over_guess
-        else ""
-    )
-    right = f"{advice.accuracy:.1%} right" if advice.accuracy is not None else ""
-    if advice.action is Action.ALONE and advice.best is None:
-        return f"Train alone: {right}{f' ({guess})' if guess else ''}. No way of combining fits the budget."
-    if advice.reason or advice.gain is None:
-        return f"Cannot say: {advice.reason}."
-    gain, matter = advice.gain, _amount(min_effect)
-    size = f"{points(gain.mean)} ± {100 * gain.spread:.1f} points"
-    seeds = f"{gain.seeds} seeds"
-    match advice.action:
-        case Action.USE:
-            also = f", {guess}" if guess else ""
-            return (
-                f"Use {advice.method}: {right}, {size} against {alone}{also} "
-                f"({seeds}; in each at least {points(gain.least)} against {alone})."
-            )
-        case Action.ALONE:
-            return (
-                f"Train alone: {right}{f' ({guess})' if guess else ''}. No way of combining gains {matter}: "
-                f"the best, {advice.best}, has {size} against {alone} ({seeds})."
-            )
-        case Action.SAME:
-            return (
-                f"No difference that matters ({matter}): the best way of combining, {advice.best}, has {size} against "
-                f"{alone}, which is {right}{f' ({guess})' if guess else ''} and needs no traffic ({seeds})."
-            )
-        case _:
-            return (
-                f"Cannot say: the best way of combining, {advice.best}, has {size} against {alone} ({seeds}), "
-                f"and {matter} would matter. More seeds or more test data would tell."
-            )
-
-
-def _whom(method: str | None, devices: Devices, min_effect: float) -> str:
-    """Say whom the row helps and whom it hurts."""
-    words = f"{method} helps {devices.helped or 'none'} of {devices.count} devices by at least {_amount(min_effect)}"
-    if not devices.hurt:
-        return f"{words} and hurts none."
-    falls = devices.worst < devices.worst_alone - min_effect
-    tail = f"; the worst device falls from {devices.worst_alone:.1%} to {devices.worst:.1%}" if falls else ""
-    return f"{words} and hurts {devices.hurt}, most {devices.lowest} ({points(devices.lowest_change)} points){tail}."
-
-
-def _rivals(advice: Advice, min_effect: float) -> Iterator[str]:
-    """Name the rows that are as good, those that cannot be told apart, and controls that are better."""
-    if advice.equal:
-        be = "is" if len(advice.equal) == 1 else "are"
-        yield f"{join_words(advice.equal)} {be} as good within {_amount(min_effect)}."
-    if advice.not_told_apart:
-        yield f"Not told apart from {advice.method} by these seeds: {join_words(advice.not_told_apart)}."
-    if advice.better_controls:
-        noun, be = ("control", "is") if len(advice.better_controls) == 1 else ("controls", "are")
-        yield f"Beware: the {noun} {join_words(advice.better_controls)} {be} better by more than the spread."
-
-
-def _amount(min_effect: float) -> str:
-    """Return the difference that matters in words."""
-    return f"{100 * min_effect:g} {'point' if min_effect == 0.01 else 'points'}"

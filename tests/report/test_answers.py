@@ -11,8 +11,9 @@ from comparisons import METHODS, WICKED, comparison, dot, sweep
 from rich.console import Console
 from tables import frame, rows
 
-from fedcore.report.answers import answer_numbers, brief, facts, markdown, study_answers
+from fedcore.report.answers import answer_numbers, brief, markdown, study_answers
 from fedcore.report.page import html
+from fedcore.report.phrases import facts, headline, sentences
 from fedcore.report.plots import Plots
 from fedcore.report.tables import score_table
 from fedcore.report.terminal import print_answers
@@ -38,8 +39,8 @@ def test_the_terminal_shows_each_settings_answer_in_80_columns():
     text = printed(table)
     assert max(map(len, text.splitlines())) <= 80
     for (study, dataset, setting), answer in found(table).items():
-        assert f"{study}: {setting} ({dataset}): {answer.headline}" in text
-        for sentence in answer.sentences:
+        assert f"{study}: {setting} ({dataset}): {headline(answer.advice)}" in text
+        for sentence in sentences(answer):
             assert sentence in " ".join(text.split())
 
 
@@ -58,9 +59,9 @@ def test_the_box_stands_on_top_of_the_page():
     page = html(table, summary, {}, {}, plots=plots)
     for answer in given.values():
         box = page[page.index('<div class="answer"') :].replace("&#39;", "'")
-        assert f"<strong>{answer.headline}</strong>" in page[: page.index("</nav>")]
-        assert f"<strong>{answer.headline}</strong>" in box
-        for sentence in answer.sentences:
+        assert f"<strong>{headline(answer.advice)}</strong>" in page[: page.index("</nav>")]
+        assert f"<strong>{headline(answer.advice)}</strong>" in box
+        for sentence in sentences(answer):
             assert f"<p>{sentence}</p>" in box
 
 
@@ -115,7 +116,7 @@ def test_facts_of_an_answer_that_recommends_no_method_name_the_best_one():
     runs = {"a": [[0.5], [0.5]], "b": [[0.2], [0.2]]}
     table = frame(rows(runs), rows({"local_only": [[0.6], [0.7]]}, up=0.0))
     (alone,) = answers(table, frozenset()).values()
-    assert alone.headline == "Train alone"
+    assert headline(alone.advice) == "Train alone"
     assert facts(alone) == [
         ("65.0%", "right when trained alone"), ("-15.0 ± 7.1", "points with a, the best way of combining"),
     ]  # fmt: skip

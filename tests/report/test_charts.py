@@ -10,6 +10,7 @@ from comparisons import summary
 from tables import NO_SECONDS, frame, rows
 
 from fedcore.report.charts import budget_steps, chart_numbers, ticks
+from fedcore.report.phrases import sentences
 from fedcore.results.answer import answer, answers_by_budget
 from fedcore.results.summary import front, summarise
 
@@ -58,7 +59,7 @@ def test_chart_numbers_are_those_of_summary_and_answer_and_fit_json():
     assert numbers["alone"] == {"d00": 0.7, "d01": 0.6}
     assert numbers["changes"]["bad"] == {"devices": {"d00": -0.1, "d01": -0.1}, "helped": 0, "hurt": 2}
     last = numbers["budgets"][-1]["said"]
-    assert last["sentences"] == answer(table, frozenset({"control"})).sentences
+    assert last["sentences"] == sentences(answer(table, frozenset({"control"})))
     assert (last["headline"], last["advised"]) == ("Use good", {"test": "good", "shared": None})
 
 

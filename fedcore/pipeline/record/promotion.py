@@ -21,7 +21,7 @@ from fedcore.api.serving import ServedModels
 from fedcore.pipeline.record import models, registry
 from fedcore.pipeline.record.metrics import DEVICES, read_device_table
 from fedcore.pipeline.record.registry import CANDIDATE, CHAMPION, FAMILY, PREVIOUS, Versions, registered
-from fedcore.results.answer import points
+from fedcore.report.phrases import points
 from fedcore.results.summary import SPLITS, is_tie
 
 PROPOSAL = "fedcore.proposal"
