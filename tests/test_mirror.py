@@ -64,7 +64,6 @@ ELSEWHERE = {
     "nets/tables": "nets/test_cnn.py",
     "nets/vgg": "nets/test_cnn.py",
     "partition/examples": "partition/test_partitions.py",
-    "partition/fitting": "data/test_tables.py",
     "partition/parts": "partition/test_partitions.py",
     "pickling": "execute/test_workers.py",
     "pipeline/cache/calls": "pipeline/cache/test_shared.py",

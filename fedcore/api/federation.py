@@ -16,6 +16,7 @@ from fedcore.config.sections import federation_settings
 from fedcore.config.signatures import check, model
 from fedcore.core.threats import split_threats
 from fedcore.data import Dataset
+from fedcore.data.prepare import fit_schema, prepare
 from fedcore.data.schema import Schema
 from fedcore.execute.workers import one_thread
 from fedcore.nets.builders_by_path import describe_net
@@ -122,12 +123,12 @@ class DividedDataset:
 
     def scale_like(self, data: Data, device: str, seed: int = 0) -> Data:
         """Return examples as they were loaded, prepared as a device prepares its own."""
-        return partition.prepare(data, self.schema(seed).devices[device])
+        return prepare(data, self.schema(seed).devices[device])
 
     def schema(self, seed: int = 0) -> Schema:
         """Return how examples are prepared, see :mod:`fedcore.data.schema`."""
         trains = partition.training(self.partition(seed))
-        return partition.fitted(self.dataset, trains, self.scale)
+        return fit_schema(self.dataset, trains, self.scale)
 
     def _divided(self, seed: int) -> tuple[Partition, Federation]:
         if seed not in self._last:

@@ -76,7 +76,7 @@ def _line(kind: type[BaseModel], where: str, errors: list[ErrorDetails]) -> str:
     if field is not None and get_origin(field.annotation) in (Union, UnionType):  # every member has its own error
         members = dict.fromkeys(error["msg"] for error in errors if error["loc"][:1] == place[:1])
         message, place = message if len(members) == 1 else ", or ".join(members), place[:1]
-    key = _key(where, *place)
+    key = _key(where, *(part for part in place if "[" not in str(part)))  # not the members of a union
     others = len({error["loc"][:1] for error in errors}) - 1
     more = f" (and {others} more)" if others else ""
     if first["type"] == "missing":
@@ -141,7 +141,7 @@ def settings_for(
     taken, known = model(fn, context), union(tuple(others), context)
     chosen = {key: value for key, value in section.items() if key in taken.model_fields}
     rest = {key: value for key, value in section.items() if key not in chosen}
-    for key in rest.keys() - known.model_fields.keys():
+    for key in (key for key in rest if key not in known.model_fields):
         raise unknown(f"{where}.{key}", taken.model_fields, known.model_fields)
     check(known, where, rest)
     return check(taken, where, chosen).model_dump()

@@ -18,7 +18,8 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from fedcore.data.schema import Column, Fit, Schema, fit_inputs, fit_tensors
+from fedcore.data.prepare import fill_and_scale, standardise_channels
+from fedcore.data.schema import Column, Fit, Schema
 from fedcore.types import Data, InputError
 
 WORDS = {"True": 1.0, "False": 0.0}
@@ -38,7 +39,7 @@ def encode(rows: pd.DataFrame | NDArray[Any], schema: Schema, device: str | None
         raise InputError(f"device = {device!r}: no such device; the model knows: {', '.join(schema.devices) or 'none'}")
     fit = schema.shared if device is None else schema.devices[device]
     if not schema.columns:
-        return fit_inputs(_pixels(np.asarray(rows), schema), fit)
+        return fill_and_scale(_pixels(np.asarray(rows), schema), fit)
     if not isinstance(rows, pd.DataFrame):
         raise InputError(f"rows: {type(rows).__name__} has no column names; give a data frame with {_list(schema)}")
     for column in schema.columns:
@@ -47,7 +48,7 @@ def encode(rows: pd.DataFrame | NDArray[Any], schema: Schema, device: str | None
     x = cells(rows, schema.columns)
     if not fit.fill:
         check_complete(rows, schema.columns, "; the model was trained on complete rows and cannot fill it")
-    return fit_inputs(x, fit)
+    return fill_and_scale(x, fit)
 
 
 def unknown_texts(rows: pd.DataFrame, schema: Schema) -> list[str]:
@@ -160,10 +161,7 @@ def _pixels(x: NDArray[Any], schema: Schema) -> Tensor:
     inputs = Data(torch.from_numpy(np.ascontiguousarray(x)), torch.empty(0)).inputs()
     if not torch.isfinite(inputs).all():
         raise InputError("array: some values are not finite numbers")
-    if schema.channels == Fit():
-        return inputs
-    _, mean, std = fit_tensors(schema.channels, (-1, 1, 1))
-    return (inputs - mean[0].float()) / std[0].float()
+    return inputs if schema.channels == Fit() else standardise_channels(inputs, schema.channels)
 
 
 def _list(schema: Schema) -> str:

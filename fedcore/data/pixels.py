@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fedcore.builders import unknown_value
 from fedcore.data import Dataset
+from fedcore.data.prepare import standardise_channels
 from fedcore.data.schema import Fit
 from fedcore.types import Data, InputError
 
@@ -92,18 +93,17 @@ def scale(dataset: Dataset, scaling: str, known: Moments | None = None) -> Datas
         raise unknown_value("data.scaling", scaling, get_args(Scaling))
     if scaling == "none":
         return dataset
-    found = known or moments(dataset)
-    mean, std = (torch.tensor(of).reshape(-1, 1, 1) for of in found)
+    channels = Fit((), *map(tuple, known or moments(dataset)))
 
     def standardise(part: Data) -> Data:
-        return Data((part.inputs() - mean) / std, part.y)
+        return Data(standardise_channels(part.inputs(), channels), part.y)
 
     return replace(
         dataset,
         train=standardise(dataset.train),
         test=None if dataset.test is None else standardise(dataset.test),
         server=None if dataset.server is None else standardise(dataset.server),
-        schema=None if dataset.schema is None else replace(dataset.schema, channels=Fit((), *map(tuple, found))),
+        schema=None if dataset.schema is None else replace(dataset.schema, channels=channels),
     )
 
 

@@ -1,6 +1,7 @@
 """A schema: how a row of a table, or an array, becomes the input of a net. Plain values, stored as JSON.
 
-:mod:`fedcore.data.encoding` applies a schema to a data frame. Nothing here needs pandas, which workers do not load.
+:mod:`fedcore.data.encoding` applies a schema to a data frame, :mod:`fedcore.data.prepare` fills and scales by its
+numbers. Nothing here needs pandas, which workers do not load.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Schema:
     that were standardised when they were loaded.
 
     devices: device -> the numbers fitted on its training examples; shared: those for an example of no device. They are
-    fitted by :func:`fedcore.partition.fitting.fitted`; a dataset's own schema has none.
+    fitted by :func:`fedcore.data.prepare.fit_schema`; a dataset's own schema has none.
     """
 
     shape: tuple[int, ...]
@@ -78,23 +79,3 @@ class Schema:
     def numeric(self) -> Tensor:
         """Which of a table's inputs are numbers, (F,) bool: only these are filled and scaled."""
         return torch.tensor([column.kind != "text" for column in self.columns for _ in column.inputs])
-
-
-def fit_inputs(x: Tensor, fits: Fit | tuple[Tensor, Tensor, Tensor]) -> Tensor:
-    """Return inputs (N, *shape) float32 with missing values filled, then scaled as (x - mean) / std.
-
-    fits: of all examples, or fill, mean and std as tensors of (1, *shape) or (N, *shape); an empty one is not used.
-    """
-    fill, mean, std = fits if isinstance(fits, tuple) else fit_tensors(fits, x.shape[1:])
-    if fill.numel():
-        x = torch.where(x.isnan(), fill.float(), x)
-    return ((x.double() - mean) / std).float() if mean.numel() else x
-
-
-def fit_tensors(fit: Fit, shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return fill, mean and std as tensors (1, *shape) float64, or (0,)."""
-    fill, mean, std = (
-        torch.tensor(values, dtype=torch.float64).reshape(1, *shape) if values else torch.empty(0)
-        for values in (fit.fill, fit.mean, fit.std)
-    )
-    return fill, mean, std

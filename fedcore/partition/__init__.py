@@ -1,7 +1,6 @@
 """Partitions: which device holds which examples, and how it prepares them."""
 
 from fedcore.partition.examples import server_examples, splits
-from fedcore.partition.fitting import fitted, prepare
 from fedcore.partition.partitions import AUTO, check_labels, partition
 from fedcore.partition.parts import PARTS, Partition, training
 from fedcore.partition.schemes import (
@@ -35,11 +34,9 @@ __all__ = [
     "dirichlet_capped",
     "draws",
     "few_classes",
-    "fitted",
     "iid",
     "label_skew",
     "partition",
-    "prepare",
     "quantity_skew",
     "server_examples",
     "splits",

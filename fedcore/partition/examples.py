@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedcore.data import Dataset
-from fedcore.data.schema import Fit, Schema, fit_tensors
-from fedcore.partition.fitting import fitted, prepare
+from fedcore.data.prepare import FitTensors, fit_schema, fits_by_example, prepare
+from fedcore.data.schema import Fit, Schema
 from fedcore.partition.parts import PARTS, Partition, training
 from fedcore.partition.schemes import Index
 from fedcore.types import Data, Splits
@@ -18,12 +17,12 @@ def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple
     """Return each device's examples, copied, and the shared test set.
 
     Each device's inputs are prepared with numbers of its own training examples, see
-    :func:`fedcore.partition.fitting.fitted`, which also explains `scale`. Shared test examples are prepared as on the
+    :func:`fedcore.data.prepare.fit_schema`, which also explains `scale`. Shared test examples are prepared as on the
     device they come from; without one (an official test set, or a partition other than by_device or by_domain), with
     numbers of all training examples.
     """
     trains = training(partition)
-    schema = fitted(dataset, trains, scale)
+    schema = fit_schema(dataset, trains, scale)
     held = {
         who: {
             part: prepare(_take(dataset.train, own[part], part != "unlabelled"), schema.devices[who]) for part in PARTS
@@ -42,7 +41,7 @@ def server_examples(dataset: Dataset, scale: str = "none") -> Data:
     if own is None or not len(own):
         return _take(dataset.train, np.array([], dtype=np.int64)) if own is None else own
     alone = Dataset(own, None, dataset.classes)
-    return prepare(own, fitted(alone, {"server": np.arange(len(own))}, scale).devices["server"])
+    return prepare(own, fit_schema(alone, {"server": np.arange(len(own))}, scale).devices["server"])
 
 
 def _take(data: Data, index: Index, known: bool = True) -> Data:
@@ -51,14 +50,11 @@ def _take(data: Data, index: Index, known: bool = True) -> Data:
     return Data(data.x[chosen], data.y[chosen] if known else torch.full((len(index),), -1))
 
 
-def _shared_fit(dataset: Dataset, partition: Partition, schema: Schema) -> Fit | tuple[Tensor, Tensor, Tensor]:
-    """Return the numbers that prepare the shared test set: of all examples, or of each, (N, *shape)."""
-    trains = training(partition)
-    for givers in (dataset.device, dataset.domain) if dataset.test is None and schema.shared != Fit() else ():
-        if givers is not None and all(givers[index[0]] == who for who, index in trains.items()):
-            own = [fit_tensors(schema.devices[who], schema.shape) for who in trains]
-            place = {who: i for i, who in enumerate(trains)}
-            given = [place[givers[i]] for i in partition.shared]
-            fill, mean, std = (each[given] if each.numel() else each for each in map(torch.cat, zip(*own, strict=True)))
-            return fill, mean, std
+def _shared_fit(dataset: Dataset, partition: Partition, schema: Schema) -> Fit | FitTensors:
+    """Return the numbers that prepare the shared test set: of all training examples, or of each example's device."""
+    if dataset.test is None and schema.shared != Fit():
+        trains = training(partition)
+        for owners in (dataset.device, dataset.domain):
+            if owners is not None and all(owners[index[0]] == device for device, index in trains.items()):
+                return fits_by_example(schema, [owners[i] for i in partition.shared])
     return schema.shared

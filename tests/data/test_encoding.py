@@ -17,8 +17,9 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from fedcore.data import Dataset, load, schema_of
 from fedcore.data.encoding import encode, from_json, to_json, unknown_texts
 from fedcore.data.pixels import scale
+from fedcore.data.prepare import fit_schema
 from fedcore.data.schema import Schema
-from fedcore.partition import Partition, fitted, partition, splits, training
+from fedcore.partition import Partition, partition, splits, training
 from fedcore.types import Data, InputError
 
 SITES = ("north", "south", "west")
@@ -58,7 +59,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 def known(made: Made, scale: str) -> Schema:
     _, data, parts = made
-    return from_json(to_json(fitted(data, training(parts), scale)))
+    return from_json(to_json(fit_schema(data, training(parts), scale)))
 
 
 @pytest.mark.parametrize("scale", ["none", "device"])
@@ -99,7 +100,7 @@ def test_a_device_fits_on_its_own_training_rows_alone(made: Made):
     elsewhere[torch.from_numpy(parts.devices["north"]["train"])] = False
     x[elsewhere] *= 7
     other = Dataset(Data(x, data.train.y), None, data.classes, data.device, schema=data.schema)
-    assert fitted(other, training(parts), "device").devices["north"] == known(made, "device").devices["north"]
+    assert fit_schema(other, training(parts), "device").devices["north"] == known(made, "device").devices["north"]
 
 
 def test_a_column_that_a_device_lacks_is_filled_with_the_mean_median(made: Made):
@@ -200,7 +201,7 @@ def test_pictures_are_encoded_as_in_training(scaling: str, scaled: str):
     )
     data = scale(plain, scaling)
     parts = partition(data, name="iid", devices=2, seed=0)
-    schema = from_json(to_json(fitted(data, training(parts), scaled)))
+    schema = from_json(to_json(fit_schema(data, training(parts), scaled)))
     held, shared = splits(data, parts, scaled)
     for who, own in held.items():
         assert torch.equal(encode(pixels[parts.devices[who]["test"]], schema, who), own.test.inputs())

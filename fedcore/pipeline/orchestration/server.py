@@ -2,7 +2,9 @@
 
 The first command that needs it starts it in the background. It keeps running for a while, so that the stages of a
 `dvc repro` share one server, and stops when it is no longer used. A flow that finds it gone starts it again. It listens
-on loopback only and wants a password (docs/security.md): whoever may speak to it can run commands.
+on loopback only and wants a password (docs/security.md): whoever may speak to it can run commands. Prefect's own
+`server start --background` is not used: it never stops by itself, takes one port for all projects, writes no log, ends
+with Ctrl-C in its terminal, and refuses to start after a kill.
 
     python -m fedcore.pipeline.orchestration.server start | stop | keep
 """
@@ -14,6 +16,7 @@ import contextlib
 import json
 import os
 import re
+import runpy
 import secrets
 import signal
 import socket
@@ -39,6 +42,7 @@ PASSWORD = environment.STATE / "password"
 LEASE = environment.STATE / "server.lease"
 LOCK = environment.STATE / "server.lock"
 LOG = environment.STATE / "server.log"
+COMMAND = ("-m", "fedcore.pipeline.orchestration.server")
 IDLE = 300.0
 """Seconds without use after which the server stops."""
 BEAT = 2.0
@@ -69,9 +73,8 @@ def start_first() -> None:
     """
     if "PREFECT_API_URL" in os.environ or (environment.PREFECT / "prefect.db").exists():
         return
-    command = [sys.executable, "-m", "fedcore.pipeline.orchestration.server", "start"]
     subprocess.Popen(
-        command, cwd=environment.HOME, start_new_session=True,
+        [sys.executable, *COMMAND, "start"], cwd=environment.HOME, start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
 
@@ -89,7 +92,7 @@ def password() -> str:
 def running() -> str | None:
     """Return the address of this project's server if it answers, and will stop when it is no longer used."""
     url, pid = _last()
-    return url if pid and psutil.pid_exists(pid) and answers(url) else None
+    return url if _process(pid) and answers(url) else None
 
 
 def _last() -> tuple[str, int]:
@@ -99,14 +102,15 @@ def _last() -> tuple[str, int]:
     """
     try:
         said = json.loads(STATE.read_text())
-        url, pid = said["url"], said["pid"]
-        parts = urlsplit(url)
-        known = (
-            (parts.scheme, parts.hostname, type(pid)) == ("http", "127.0.0.1", int) and parts.port and 0 < pid < 2**31
-        )
+        url, pid, port = said["url"], said["pid"], urlsplit(said["url"]).port
+        known = port and url == _address(port) and type(pid) is int and 0 < pid < 2**31
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         known = False
     return (url, pid) if known else ("", 0)
+
+
+def _address(port: int) -> str:
+    return f"http://127.0.0.1:{port}/api"
 
 
 @contextlib.contextmanager
@@ -185,28 +189,20 @@ def stop() -> None:
 
 
 def _stop() -> None:
-    _, pid = _last()
-    running = _processes(pid)
-    for process in running:
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            process.terminate()
-    for process in psutil.wait_procs(running, 15)[1]:
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            process.kill()
+    if process := _process(_last()[1]):
+        for end in (process.terminate, process.kill):
+            with contextlib.suppress(psutil.Error):
+                end()
+                process.wait(15)
     STATE.unlink(missing_ok=True)
 
 
-def _processes(leader: int) -> list[psutil.Process]:
-    """Return the processes of a server: those in the group of its first one, which may be gone, by their commands."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]) if leader > 0 else ():
-        with contextlib.suppress(OSError):
-            words = process.info["cmdline"] or ()
-            if os.getpgid(process.pid) == leader and (
-                "fedcore.pipeline.orchestration.server" in words or "prefect" in words
-            ):
-                found.append(process)
-    return found
+def _process(pid: int) -> psutil.Process | None:
+    """Return the process of a server, None if it is gone and its id is free or another's."""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        return process if COMMAND[1] in process.cmdline() else None
+    return None
 
 
 def _restart() -> str:
@@ -217,17 +213,21 @@ def _restart() -> str:
         port = free_port(port)
     except OSError:
         port = free_port()
-    url = f"http://127.0.0.1:{port}/api"
+    url = _address(port)
+    settings = {
+        "PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": secret, "PREFECT_SERVER_API_AUTH_STRING": secret,
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://127.0.0.1:{port},http://localhost:{port}",
+    }  # fmt: skip
     # In its own session, so that Ctrl-C in a run does not stop a server that other runs use.
     with LOG.open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "fedcore.pipeline.orchestration.server", "_watch", str(port)],
+            [sys.executable, *COMMAND, "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=environment.HOME,
-            env={**os.environ, "PREFECT_API_AUTH_STRING": secret},
+            env={**os.environ, **settings},
         )  # fmt: skip
     # A flow that is killed meanwhile leaves a server that the next one finds.
     write_whole(STATE, json.dumps({"url": url, "pid": process.pid}).encode())
-    _write_profile({"PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": secret})
+    _write_profile({name: settings[name] for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING")})
     limit = time.monotonic() + 120
     while not answers(url):
         if process.poll() is not None or time.monotonic() > limit:
@@ -266,25 +266,21 @@ def answers(url: str) -> bool:
         return False
 
 
-def _watch(port: int) -> None:
-    """Run the server until the lease has not been touched for IDLE seconds."""
+def _serve(words: list[str]) -> None:
+    """Run Prefect's command in this process until the lease has not been touched for IDLE seconds."""
     environment.prepare()
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    settings = {
-        "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
-        "PREFECT_SERVER_API_AUTH_STRING": os.environ["PREFECT_API_AUTH_STRING"],
-        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://127.0.0.1:{port},http://localhost:{port}",
-    }
-    server = subprocess.Popen(command, env={**os.environ, **settings})
-    signal.signal(signal.SIGTERM, lambda *_: server.terminate())
-    while server.poll() is None:
-        time.sleep(1)
-        if time.time() - LEASE.stat().st_mtime > IDLE:
-            server.terminate()
-            break
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        server.wait(15)
-    server.kill()
+    threading.Thread(target=_end_when_idle, daemon=True).start()
+    sys.argv = words
+    runpy.run_module("prefect", run_name="__main__", alter_sys=True)
+
+
+def _end_when_idle() -> None:
+    with contextlib.suppress(FileNotFoundError):  # the project's folder is gone
+        while time.time() - LEASE.stat().st_mtime <= IDLE:
+            time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(15)
+    os._exit(1)
 
 
 def main(words: list[str]) -> None:
@@ -297,8 +293,8 @@ def main(words: list[str]) -> None:
             with lease() as url:
                 print(f"{url}\nits page asks for a password: cat {PASSWORD}", flush=True)
                 threading.Event().wait()
-        case ["_watch", port]:
-            _watch(int(port))
+        case ["prefect", *_]:
+            _serve(words)
         case _:
             sys.exit("usage: python -m fedcore.pipeline.orchestration.server start | stop | keep")
 

@@ -12,8 +12,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fedcore.data import Dataset
+from fedcore.data.prepare import fit_schema
 from fedcore.data.schema import Schema
-from fedcore.partition import Partition, fitted, training
+from fedcore.partition import Partition, training
 from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.store import Ref, digest_of
 from fedcore.results import tidy
@@ -82,7 +83,7 @@ class Result:
 
     def schema(self, dataset: Dataset, made: Partition) -> Schema:
         """Return how each device prepared its examples. dataset, made: those of `prepared`."""
-        return fitted(dataset, training(made), self.setting.federation["scale"])
+        return fit_schema(dataset, training(made), self.setting.federation["scale"])
 
     @property
     def name(self) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,6 +69,31 @@ def test_a_file_that_is_no_json_is_no_address(state: Path, content: bytes):
 def test_an_address_is_read(state: Path):
     (state / "server.json").write_text(json.dumps({"url": URL, "pid": 7}))
     assert server._last() == (URL, 7)
+
+
+def test_a_process_that_is_no_server_of_this_project_is_not_ended(state: Path):
+    """The server is gone, and its process id is free, or has become another's."""
+    for pid in (os.getpid(), 2**31 - 1):
+        (state / "server.json").write_text(json.dumps({"url": URL, "pid": pid}))
+        assert server._process(pid) is None
+        assert server.running() is None
+        server._stop()
+        assert not (state / "server.json").exists()
+
+
+@pytest.mark.parametrize("lease", [True, False])
+def test_a_server_ends_when_nobody_has_used_it_or_its_folder_is_gone(
+    lease: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """In a process of its own, whose signals end nobody else; after a second without use."""
+    if lease:
+        (tmp_path / "lease").touch()
+    code = (
+        "from pathlib import Path; from fedcore.pipeline.orchestration import server\n"
+        f"server.LEASE, server.IDLE = Path({str(tmp_path / 'lease')!r}), 0.5\nserver._end_when_idle()"
+    )
+    monkeypatch.setenv("FEDCORE_HOME", str(tmp_path))
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == -signal.SIGTERM
 
 
 def test_the_password_is_random_and_stays(state: Path):

@@ -1,0 +1,128 @@
+"""How a row is prepared for a net: missing values are filled, then inputs are scaled, (x - mean) / std.
+
+:func:`fit_schema` fits the numbers for that on each device's own training examples, with or without label, and
+:func:`prepare` applies them. The inputs that stand for a text are neither filled nor scaled. An example of no device is
+prepared with numbers of all devices. Nothing here needs pandas, which workers do not load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedcore.builders import unknown_value
+from fedcore.data.dataset import Dataset, schema_of
+from fedcore.data.schema import Fit, Schema
+from fedcore.types import Data
+
+SCALES = ("none", "device")
+
+Numbers: TypeAlias = tuple[float, ...]
+"""A number for each input, flat; none if it is not used."""
+
+FitTensors: TypeAlias = tuple[Tensor, Tensor, Tensor]
+"""fill, mean and std, each (1, *shape) for all examples or (N, *shape) for each, float64; (0,) if it is not used."""
+
+
+def fit_schema(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]], scale: str) -> Schema:
+    """Return the dataset's schema with the numbers that each device fits, and those for an example of no device.
+
+    No device learns another's numbers, with one exception, where cells are missing: the mean of the devices' medians,
+    weighted by their examples, fills an example of no device, and a column of which a device has no value. A device
+    sends its medians and examples for that, once. An example of no device is scaled by all training examples.
+
+    Args:
+        dataset: The examples, missing numbers as nan.
+        trains: Each device's training examples, as indices into `dataset.train`.
+        scale: "device" standardises every input by the mean and deviation of the device's examples; "none" leaves it.
+    """
+    if scale not in SCALES:
+        raise unknown_value("federation.scale", scale, SCALES)
+    schema = schema_of(dataset)
+    fills: dict[str, Numbers] = dict.fromkeys(trains, ())
+    shared_fill: Numbers = ()
+    if schema.missing == "median":
+        raw = {device: dataset.train.x[torch.from_numpy(index)] for device, index in trains.items()}
+        fills, shared_fill = _fit_fills(schema, raw)
+    if scale == "none":
+        devices = {device: Fit(fill) for device, fill in fills.items()}
+        return replace(schema, devices=devices, shared=Fit(shared_fill))
+    inputs = {
+        device: fill_and_scale(dataset.train.inputs(torch.from_numpy(index)), Fit(fills[device]))
+        for device, index in trains.items()
+    }
+    devices = {device: Fit(fills[device], *_fit_scale(schema, x)) for device, x in inputs.items()}
+    return replace(schema, devices=devices, shared=Fit(shared_fill, *_fit_scale(schema, torch.cat([*inputs.values()]))))
+
+
+def prepare(data: Data, fit: Fit | FitTensors) -> Data:
+    """Return examples as a device prepares them: as they are if it fitted nothing, else by :func:`fill_and_scale`."""
+    return data if fit == Fit() else Data(fill_and_scale(data.inputs(), fit), data.y)
+
+
+def fill_and_scale(x: Tensor, fit: Fit | FitTensors) -> Tensor:
+    """Return inputs (N, *shape) float32 with missing values filled, then scaled as (x - mean) / std."""
+    fill, mean, std = fit if isinstance(fit, tuple) else _to_tensors(fit, x.shape[1:])
+    if fill.numel():
+        x = torch.where(x.isnan(), fill.float(), x)
+    return ((x.double() - mean) / std).float() if mean.numel() else x
+
+
+def fits_by_example(schema: Schema, devices: Sequence[str]) -> FitTensors:
+    """Return the numbers that prepare examples of several devices. devices: the device of each example, (N,)."""
+    fill, mean, std = map(
+        torch.cat, zip(*(_to_tensors(fit, schema.shape) for fit in schema.devices.values()), strict=True)
+    )
+    position = {device: i for i, device in enumerate(schema.devices)}
+    index = [position[device] for device in devices]
+    fill, mean, std = (numbers[index] if numbers.numel() else numbers for numbers in (fill, mean, std))
+    return fill, mean, std
+
+
+def standardise_channels(x: Tensor, channels: Fit) -> Tensor:
+    """Return images (N, channels, H, W) float32 with each channel's pixels as (x - mean) / std."""
+    mean, std = (torch.tensor(numbers).reshape(-1, 1, 1) for numbers in (channels.mean, channels.std))
+    return (x - mean) / std
+
+
+def _fit_fills(schema: Schema, raw: Mapping[str, Tensor]) -> tuple[dict[str, Numbers], Numbers]:
+    """Return device -> the median of each input, and the weighted mean of these; 0 where no device has a value."""
+    medians = np.stack([_medians(x) for x in raw.values()])
+    known, sizes = ~np.isnan(medians), np.array([[len(x)] for x in raw.values()], dtype=np.float64)
+    total = (sizes * known).sum(0)
+    shared = (sizes * np.where(known, medians, 0)).sum(0) / np.maximum(total, 1)
+    shared[~schema.numeric.numpy()] = 0
+    medians[:, ~schema.numeric.numpy()] = 0
+    fills = np.where(np.isnan(medians), shared, medians)
+    return dict(zip(raw, map(tuple, fills.tolist()), strict=True)), tuple(shared.tolist())
+
+
+def _medians(x: Tensor) -> NDArray[np.float64]:
+    """Return the median of each input (F,) without missing values; nan where all are missing."""
+    values = x.double().numpy()
+    empty = np.isnan(values).all(axis=0)
+    return np.where(empty, np.nan, np.nanmedian(np.where(empty, 0.0, values), axis=0))
+
+
+def _fit_scale(schema: Schema, x: Tensor) -> tuple[Numbers, Numbers]:
+    """Return each input's mean and deviation; 1 in place of a deviation of 0, and 0 and 1 for that of a text."""
+    x = x.double()
+    mean, std = x.mean(0), x.std(0, correction=0).masked_fill_(x.amax(0) == x.amin(0), 1.0)
+    if schema.columns:
+        mean, std = mean.masked_fill_(~schema.numeric, 0.0), std.masked_fill_(~schema.numeric, 1.0)
+    return tuple(mean.flatten().tolist()), tuple(std.flatten().tolist())
+
+
+def _to_tensors(fit: Fit, shape: Sequence[int]) -> FitTensors:
+    """Return fill, mean and std of all examples as tensors."""
+    fill, mean, std = (
+        torch.tensor(numbers, dtype=torch.float64).reshape(1, *shape) if numbers else torch.empty(0)
+        for numbers in (fit.fill, fit.mean, fit.std)
+    )
+    return fill, mean, std
