@@ -115,7 +115,7 @@ def test_a_runs_parameters_are_all_its_settings(runs: dict[str, Any], repro: Rep
         assert json.loads(found["net.widths"]) == params["net"]["widths"]
         training = {**params["training"], **row.get("training", {})}
         assert {key: found[f"training.{key}"] for key in training} == {
-            key: "null" if value is None else str(value) for key, value in training.items()
+            key: json.dumps(value).strip('"') for key, value in training.items()
         }
         own = {**params.get(found["method"], {}), **row}
         assert {key: found[key] for key in own if key not in ("method", "training")} == {

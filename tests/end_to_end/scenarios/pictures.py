@@ -49,7 +49,7 @@ from fedcore.methods.baselines.fedavg import fedavg
 
 
 def throwaway(*, nets, training, rounds: int = 1):
-    return fedavg(nets=nets, training=training, shared_init=training.shared_init, rounds=rounds, weights="even")
+    return fedavg(nets=nets, training=training, rounds=rounds, weights="even")
 """
 
 
