@@ -108,7 +108,7 @@ def _decision(advice: Advice, min_effect: float, alone: str) -> str:
     )
     right = f"{advice.accuracy:.1%} right" if advice.accuracy is not None else ""
     if advice.action is Action.ALONE and advice.best is None:
-        return f"Train alone: {right}{f' ({guess})' if guess else ''}. No way of combining fits the budget."
+        return f"Train alone: {right}{f' ({guess})' if guess else ''}. No method fits the budget."
     if advice.reason or advice.gain is None:
         return f"Cannot say: {advice.reason}."
     gain, matter = advice.gain, _amount(min_effect)
@@ -123,7 +123,7 @@ def _decision(advice: Advice, min_effect: float, alone: str) -> str:
             )
         case Action.ALONE:
             return (
-                f"Train alone: {right}{f' ({guess})' if guess else ''}. No way of combining gains {matter}: "
+                f"Train alone: {right}{f' ({guess})' if guess else ''}. No method gains {matter}: "
                 f"the best, {advice.best}, has {size} against {alone} ({seeds})."
             )
         case Action.SAME:
@@ -153,8 +153,8 @@ def _rivals(advice: Advice, min_effect: float) -> Iterator[str]:
     if advice.equal:
         be = "is" if len(advice.equal) == 1 else "are"
         yield f"{join_words(advice.equal)} {be} as good within {_amount(min_effect)}."
-    if advice.not_told_apart:
-        yield f"Not told apart from {advice.method} by these seeds: {join_words(advice.not_told_apart)}."
+    if advice.indistinguishable:
+        yield f"Not told apart from {advice.method} by these seeds: {join_words(advice.indistinguishable)}."
     if advice.better_controls:
         noun, be = ("control", "is") if len(advice.better_controls) == 1 else ("controls", "are")
         yield f"Beware: the {noun} {join_words(advice.better_controls)} {be} better by more than the spread."

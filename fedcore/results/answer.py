@@ -91,7 +91,7 @@ class Advice:
     gain: Gain | None = None
     over_guess: Gain | None = None
     equal: tuple[str, ...] = ()
-    not_told_apart: tuple[str, ...] = ()
+    indistinguishable: tuple[str, ...] = ()
     better_controls: tuple[str, ...] = ()
     reason: str = ""
 
@@ -277,7 +277,7 @@ def _advise(
         action, reason = Action.UNSURE, _nothing_learnt(method)
     return Advice(
         action, method, _mean(runs[method]), best, gain, over_guess, equal,
-        tuple(name for name in rivals if name not in equal and _is_not_told_apart(runs[name], runs[method])),
+        tuple(name for name in rivals if name not in equal and _is_indistinguishable(runs[name], runs[method])),
         tuple(name for name in runs if name in controls and _exceeds(runs[name], runs[method])),
         reason,
     )  # fmt: skip
@@ -323,7 +323,7 @@ def _is_as_good(run: pd.DataFrame, best: pd.DataFrame, min_effect: float) -> boo
     return gain is not None and gain.within(min_effect)
 
 
-def _is_not_told_apart(run: pd.DataFrame, best: pd.DataFrame) -> bool:
+def _is_indistinguishable(run: pd.DataFrame, best: pd.DataFrame) -> bool:
     gain = gain_of(run, best)
     return gain is None or abs(gain.mean) <= gain.spread + 1e-12
 

@@ -61,7 +61,7 @@ def test_a_new_device_has_a_sentence_of_its_own():
 
 def test_training_alone_where_no_row_fits_the_budget():
     assert in_words({"local_only": ALONE, "code": plus(0.1), "majority": GUESS}, budget=0) == (
-        "Train alone: 65.0% right (+35.0 ± 1.0 against always guessing). No way of combining fits the budget."
+        "Train alone: 65.0% right (+35.0 ± 1.0 against always guessing). No method fits the budget."
     )
 
 

@@ -23,7 +23,7 @@ def test_a_clear_winner_is_recommended_with_its_gains_and_cost():
     assert (own.action, own.method, own.accuracy) == (Action.USE, "code", pytest.approx(0.75))
     assert (own.gain.mean, own.gain.spread, own.gain.least) == pytest.approx((0.1, 0.0, 0.1))
     assert own.over_guess.mean == pytest.approx(0.45)
-    assert (own.equal, own.not_told_apart, own.better_controls) == ((), (), ())
+    assert (own.equal, own.indistinguishable, own.better_controls) == ((), (), ())
     assert found.devices is not None
     assert (found.devices.count, found.devices.helped, found.devices.hurt) == (2, 2, 0)
     assert (found.up, found.down) == (1000, 2000)
@@ -116,7 +116,7 @@ def test_of_rows_as_good_the_one_with_least_traffic_is_recommended():
 def test_rows_within_the_spread_are_named_but_not_called_equal():
     shaky = [[0.9, 0.8], [0.70, 0.60], [0.78, 0.70]]  # best - shaky by seed: -.1, .11, .0
     found = answer(table({"local_only": ALONE, "code": plus(0.1), "shaky": shaky}), CONTROLS)
-    assert (found.advice.method, found.advice.equal, found.advice.not_told_apart) == ("code", (), ("shaky",))
+    assert (found.advice.method, found.advice.equal, found.advice.indistinguishable) == ("code", (), ("shaky",))
 
 
 def test_a_new_device_has_an_answer_of_its_own():
