@@ -296,11 +296,14 @@ def compare(
 
     Args:
         methods: methods with their settings, each with a label of its own.
-        fed, workers, every, progress: as for :func:`run`.
+        fed: what :func:`federate` describes, or a federation of your own.
         seeds: e.g. range(3); what the answer and the claims say of spread is over these.
         claims: rules to be judged, e.g. "code_ot > fedavg" (:mod:`fedcore.results.claims`); each needs two seeds.
         valid: what must hold for the claims to be tested.
         min_effect: the least difference in accuracy that matters to the answer, a fraction.
+        workers: processes that train; None: this one.
+        every: scores are taken after every so many rounds, and after the last.
+        progress: whether to show a bar; None: in a terminal.
 
     Raises:
         InputError: as :func:`run` does, and where two methods have one label.

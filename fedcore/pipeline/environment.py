@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-from fedcore.pipeline.state import set_aside
+from fedcore.pipeline.state import quarantine
 
 HOME = Path(os.environ.get("FEDCORE_HOME") or Path.cwd()).resolve()
 STATE = HOME / ".fedcore"
@@ -75,7 +75,7 @@ def prepare() -> None:
         sys.exit(f"fedcore: {STATE}: no folder for the cache ({error.strerror})")
     for name in FILES:
         if (STATE / name).is_dir():
-            set_aside(STATE / name, "is a folder, not a file")
+            quarantine(STATE / name, "is a folder, not a file")
     for name in FOLDERS:
         if (STATE / name).exists() and not (STATE / name).is_dir():
-            set_aside(STATE / name, "is a file, not a folder")
+            quarantine(STATE / name, "is a file, not a folder")

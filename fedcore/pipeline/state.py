@@ -15,27 +15,27 @@ from pathlib import Path
 from fedcore.pipeline.command import FULL, Failed, no_room
 
 
-def write_whole(path: Path, content: bytes, lasting: bool = True) -> None:
+def write_atomic(path: Path, content: bytes, durable: bool = True) -> None:
     """Write a file atomically, for its owner only: if the process is killed, it is complete or does not exist.
 
     lasting: also if the machine loses its power meanwhile, which takes milliseconds to make sure of. A file in the
     place of its folder, or a folder in its own, is set aside.
     """
     try:
-        _write(path, content, lasting)
+        _write(path, content, durable)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         _make_place(path)
-        _write(path, content, lasting)
+        _write(path, content, durable)
 
 
-def _write(path: Path, content: bytes, lasting: bool) -> None:
+def _write(path: Path, content: bytes, durable: bool) -> None:
     part = f"{path.parent}/.{os.urandom(8).hex()}.part"
     try:
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb", buffering=0) as file:
             rest = memoryview(content)
             while rest:
                 rest = rest[file.write(rest) :]
-            if lasting:
+            if durable:
                 os.fsync(file.fileno())
         os.replace(part, path)
     except BaseException as error:
@@ -49,13 +49,13 @@ def _write(path: Path, content: bytes, lasting: bool) -> None:
 def _make_place(path: Path) -> None:
     """Make a file's folder, and set aside what lies in the place of either."""
     if path.parent.exists() and not path.parent.is_dir():
-        set_aside(path.parent, "is a file, not a folder")
+        quarantine(path.parent, "is a file, not a folder")
     if path.is_dir():
-        set_aside(path, "is a folder, not a file")
+        quarantine(path, "is a folder, not a file")
     path.parent.mkdir(parents=True, exist_ok=True)
 
 
-def set_aside(path: Path, why: str) -> None:
+def quarantine(path: Path, why: str) -> None:
     """Rename what lies in the place of a state file, and say so in one line on stderr."""
     places = (path.with_name(f"{path.name}.damaged{number or ''}") for number in count())
     place = next(place for place in places if not place.exists())

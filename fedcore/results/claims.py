@@ -117,7 +117,9 @@ class Claim:
 
     Args:
         statement: the claim in words.
-        rule, metric, round: see above.
+        rule: what must hold, see above.
+        metric: the split and the metric that it compares, "split.metric"; shared.accuracy by default.
+        round: the round whose values count, over all stages; the last one by default.
         where: values (or lists of values) of the grid's keys and of DEVICES.
 
     Raises:

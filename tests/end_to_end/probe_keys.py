@@ -24,7 +24,7 @@ from fedcore.nets import net
 from fedcore.pipeline.cache import keys
 from fedcore.pipeline.cache.store import Ref
 from fedcore.pipeline.orchestration.steps import word_of
-from fedcore.pipeline.run.chunks import play_stretch
+from fedcore.pipeline.run.chunks import compute_chunk
 from fedcore.pipeline.run.step_functions import deploy, distribute, divide
 
 NET = net("mlp", shape=(5,), classes=3, widths=[6, 4])
@@ -60,7 +60,7 @@ def found() -> dict[str, str]:
                 made[f"{name} receive {k}"] = keys.key(receive, stage.combine, {}, {"a": Ref("update", 1)})
         made[f"{name} score"] = keys.key(score, built.deploy, {}, Ref("message", 1), {})
         made[f"{name} deploy"] = keys.key(deploy, built.deploy, {}, Ref("message", 1))
-        made[f"{name} stretch"] = keys.key(play_stretch, built)
+        made[f"{name} stretch"] = keys.key(compute_chunk, built)
     return made
 
 

@@ -187,7 +187,7 @@ def find() -> dict[str, Any]:
             for every in (1, 2) if name in ("many rounds", "few shots") else (1,):
                 runs = []
                 for segment in (30.0, 0.0):  # all rounds in one segment; a segment for each
-                    segments.SEGMENT = segment
+                    segments.CHUNK = segment
                     shutil.rmtree(environment.STEPS, ignore_errors=True)
                     runs.append(list(play.rounds(chosen, 1, every)))
                     found[f"{name}, every {every}, segments of {segment:g}"] = play.computed("rounds")
@@ -202,7 +202,7 @@ def find() -> dict[str, Any]:
                     ) == 1,
                 }  # fmt: skip
 
-        segments.SEGMENT = 0.0
+        segments.CHUNK = 0.0
         # Interrupted: the run stops after two of five rounds and starts again.
         interrupted = play.rounds(fedavg(5), 3)
         next(interrupted), next(interrupted)
@@ -212,7 +212,7 @@ def find() -> dict[str, Any]:
         second = play.computed("rounds")
         found["interrupted"] = [first, second, near(whole, plainly(fedavg(5), 3))]
 
-        segments.SEGMENT = 30.0
+        segments.CHUNK = 30.0
         # A longer run continues a shorter one.
         list(play.rounds(fedavg(2), 4))
         longer = list(play.rounds(fedavg(6), 4))
@@ -225,7 +225,7 @@ def find() -> dict[str, Any]:
         list(play.rounds(fedavg(3), 5))
         found["shorter"].append([play.computed(kind) for kind in ("rounds", "evaluate")])
 
-        segments.SEGMENT = 0.0
+        segments.CHUNK = 0.0
         found["kept"] = kept(play, plain)
 
         # One-shot methods share their training, whatever follows it.

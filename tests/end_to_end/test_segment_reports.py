@@ -15,7 +15,7 @@ from fedcore.pipeline.cache.store import Ref, Store
 environment.prepare()  # Prefect reads its settings when it is imported
 
 from fedcore.pipeline.orchestration.steps import InMemory
-from fedcore.pipeline.run.chunks import play_stretch, stored_parts
+from fedcore.pipeline.run.chunks import compute_chunk, stored_parts
 
 
 def test_a_segments_reports_are_those_of_the_loop_in_one_blob(tmp_path: Path):
@@ -27,7 +27,7 @@ def test_a_segments_reports_are_those_of_the_loop_in_one_blob(tmp_path: Path):
     execute = InMemory(store, Inline(), lambda count: None, None)  # type: ignore[arg-type]
     start = begin(built, fed, 0, Inline())
     place = (*stored_parts(start), 0, 0)
-    kept = store.put(play_stretch(execute, built, fed, 0, place, 1, 3, [place]))
+    kept = store.put(compute_chunk(execute, built, fed, 0, place, 1, 3, [place]))
     assert isinstance(kept["reports"], Ref)
     expected = [one.report for one in run(built, fed, 0, Inline())]
     assert bits(store.get(kept["reports"])) == bits(expected)

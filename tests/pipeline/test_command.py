@@ -19,7 +19,7 @@ from project import ROOT
 
 from fedcore.errors import shorten_traceback
 from fedcore.pipeline.command import CONTINUE, Failed, Stopped, report_bad_input
-from fedcore.pipeline.state import write_whole
+from fedcore.pipeline.state import write_atomic
 from fedcore.types import InputError
 
 
@@ -52,7 +52,7 @@ def test_a_file_without_room_ends_a_flow_in_a_line_and_leaves_no_part(tmp_path: 
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
         with pytest.raises(Failed, match="a/b: no room to write"):
-            write_whole(tmp_path / "a" / "b", bytes(2000))
+            write_atomic(tmp_path / "a" / "b", bytes(2000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not [*(tmp_path / "a").iterdir()]

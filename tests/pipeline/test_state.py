@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from project import ROOT
 
-from fedcore.pipeline.state import set_aside, write_whole
+from fedcore.pipeline.state import quarantine, write_atomic
 
 
 def test_what_lies_in_the_place_of_a_file_is_set_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "a" / "kept").mkdir(parents=True)
-    write_whole(tmp_path / "a", b"new")
+    write_atomic(tmp_path / "a", b"new")
     assert (tmp_path / "a").read_bytes() == b"new"
     assert (tmp_path / "a.damaged" / "kept").is_dir()
-    write_whole(tmp_path / "a" / "b", b"deeper")
+    write_atomic(tmp_path / "a" / "b", b"deeper")
     assert (tmp_path / "a" / "b").read_bytes() == b"deeper"
     assert (tmp_path / "a.damaged1").read_bytes() == b"new"
     first, second = capsys.readouterr().err.splitlines()
@@ -26,14 +26,14 @@ def test_what_lies_in_the_place_of_a_file_is_set_aside(tmp_path: Path, capsys: p
 
 
 def test_only_the_owner_may_read_a_state_file(tmp_path: Path):
-    write_whole(tmp_path / "a", b"")
+    write_atomic(tmp_path / "a", b"")
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
 
 
 def test_nothing_is_overwritten_by_what_is_set_aside(tmp_path: Path):
     for content in "abc":
         (tmp_path / "x").write_text(content)
-        set_aside(tmp_path / "x", "is odd")
+        quarantine(tmp_path / "x", "is odd")
     assert sorted(path.read_text() for path in tmp_path.iterdir()) == ["a", "b", "c"]
 
 

@@ -29,7 +29,7 @@ from fedcore.config.request import ask, plan_jobs
 from fedcore.data import load
 from fedcore.pipeline.cache import journal
 from fedcore.pipeline.cache.store import DamagedBlob, Store
-from fedcore.pipeline.orchestration.records import is_whole, sealed
+from fedcore.pipeline.orchestration.records import is_valid, with_checksum
 from fedcore.types import InputError, Message
 
 ROOT = Path(__file__).parents[2]
@@ -313,14 +313,14 @@ def record(folder: Path, draw: Draw) -> Callable[[], object]:
 
     from fedcore.pipeline.orchestration.records import SERIALIZER
 
-    said = sealed("key", {"value": {"plain": draw.random()}, "wall": 0.5, "cpu": 0.25})
+    said = with_checksum("key", {"value": {"plain": draw.random()}, "wall": 0.5, "cpu": 0.25})
     metadata = {"serializer": SERIALIZER, "expiration": None, "storage_key": "key"}
     content = json.dumps({"metadata": metadata, "result": json.dumps(said)}).encode()
-    assert is_whole("key", content)
+    assert is_valid("key", content)
     spoilt = damage(content, draw)
 
     def call() -> None:
-        if is_whole("key", spoilt):  # then it says the same: only its metadata or its layout differ
+        if is_valid("key", spoilt):  # then it says the same: only its metadata or its layout differ
             inner = json.loads(json.loads(spoilt)["result"])
             assert inner == said, (inner, said)
 

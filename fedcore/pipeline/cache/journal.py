@@ -17,7 +17,7 @@ import psutil
 from filelock import FileLock
 
 from fedcore.pipeline import environment
-from fedcore.pipeline.state import write_whole
+from fedcore.pipeline.state import write_atomic
 
 JOURNAL = environment.STATE / "journal.jsonl"
 FLOWS = environment.STATE / "flows"
@@ -79,7 +79,7 @@ def _check(line: Any) -> Line:
 
 def replace(lines: list[Line]) -> None:
     """Replace the journal by these lines."""
-    write_whole(JOURNAL, "".join(map(_to_text, lines)).encode())
+    write_atomic(JOURNAL, "".join(map(_to_text, lines)).encode())
 
 
 def _to_text(line: Line) -> str:
@@ -95,7 +95,7 @@ def write_mark(flow_run: str) -> Path:
     """Mark a flow run as running in this process."""
     mark = FLOWS / flow_run
     with starting():
-        write_whole(mark, str(os.getpid()).encode())
+        write_atomic(mark, str(os.getpid()).encode())
     return mark
 
 

@@ -23,7 +23,7 @@ from fedcore.pipeline import environment
 from fedcore.pipeline.cache.prune import DAY, Pruned
 from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store, digest_of, refs
 from fedcore.pipeline.command import CONTINUE, Failed
-from fedcore.pipeline.state import write_whole
+from fedcore.pipeline.state import write_atomic
 from fedcore.types import InputError
 
 MARKS = "running"
@@ -112,7 +112,7 @@ class SharedStore(Store):
 
     def _keep(self, ref: Ref, content: bytes) -> None:
         if not super().holds(ref):
-            write_whole(self.path(ref), content, lasting=False)
+            write_atomic(self.path(ref), content, durable=False)
         self._offer(ref, content)
 
     def _offer(self, ref: Ref, content: bytes) -> None:
@@ -133,7 +133,7 @@ class SharedStore(Store):
         if digest_of(content) != ref.digest:
             self._remove(ref)
             return False
-        write_whole(self.path(ref), content, lasting=False)
+        write_atomic(self.path(ref), content, durable=False)
         return True
 
     @contextmanager
@@ -254,7 +254,7 @@ def _digest(path: str) -> str | None:
 
 def _put(files: Any, path: str, content: bytes) -> None:
     if "file" in files.protocol:  # fsspec would write it in place
-        write_whole(Path(path), content)
+        write_atomic(Path(path), content)
         return
     in_place = "sftp" in files.protocol  # a mark that is read meanwhile would count as none
     name = f"{path}-{uuid4().hex}{PART}" if in_place else path

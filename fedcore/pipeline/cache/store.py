@@ -26,7 +26,7 @@ from fedcore.data import Dataset
 from fedcore.data.schema import Column, Fit, Schema
 from fedcore.nets.builders_by_path import build_arguments, net_at, place_of
 from fedcore.partition import Partition
-from fedcore.pipeline.state import write_whole
+from fedcore.pipeline.state import write_atomic
 from fedcore.types import Data, Message, Model, Net, Report, Splits, Update
 
 CLASSES: dict[str, type] = {
@@ -129,7 +129,7 @@ class Store:
         """Write a blob's bytes, unless it is there."""
         if not self.holds(ref):
             # A power cut may leave it empty; whoever reads it sees its digest, so that its step is computed again.
-            write_whole(self.path(ref), content, lasting=False)
+            write_atomic(self.path(ref), content, durable=False)
 
     def drop(self, ref: Ref) -> None:
         """Delete a blob."""

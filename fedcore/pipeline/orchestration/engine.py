@@ -15,7 +15,7 @@ from fedcore.config.settings import Setting
 from fedcore.config.studies import Run
 from fedcore.execute.cluster import Cluster
 from fedcore.execute.workers import Engine, Workers
-from fedcore.pipeline.cache.calls import sees
+from fedcore.pipeline.cache.calls import store_error
 from fedcore.pipeline.cache.keys import OWN_PACKAGES
 from fedcore.pipeline.cache.store import Store
 
@@ -29,7 +29,7 @@ def choose_engine(run: Run, settings: Iterable[Setting], store: Store, say: Call
     if run.engine == "local":
         return Workers(run.workers)
     # What no worker has in its own folder yet, so that it must ask the store.
-    check = partial(sees, store, store.put(torch.tensor([*os.urandom(16)]))) if run.cluster else None
+    check = partial(store_error, store, store.put(torch.tensor([*os.urandom(16)]))) if run.cluster else None
     return Cluster(
         run.cluster, run.workers, own=sorted(OWN_PACKAGES), modules=own_modules(settings), check=check, say=say,
     )  # fmt: skip

@@ -20,7 +20,7 @@ SERIALIZER = JSONSerializer().model_dump(mode="json")
 FIELDS = {"value", "wall", "cpu", "seal"}
 
 
-def sealed(key: str, record: Mapping[str, Any]) -> dict[str, Any]:
+def with_checksum(key: str, record: Mapping[str, Any]) -> dict[str, Any]:
     """Return a step's record with its seal."""
     return {**record, "seal": _seal(key, record)}
 
@@ -36,7 +36,7 @@ def discard_damaged(path: Path) -> None:
     A folder in its place goes with all that it holds.
     """
     try:
-        if is_whole(path.name, path.read_bytes()):
+        if is_valid(path.name, path.read_bytes()):
             return
         path.unlink()
     except FileNotFoundError:
@@ -45,7 +45,7 @@ def discard_damaged(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def is_whole(key: str, content: bytes) -> bool:
+def is_valid(key: str, content: bytes) -> bool:
     """Tell whether a file holds a record of the step with this key, as it was written."""
     try:
         outer = json.loads(content)

@@ -35,7 +35,7 @@ from filelock import FileLock
 
 from fedcore.pipeline import environment
 from fedcore.pipeline.command import CONTINUE, Failed
-from fedcore.pipeline.state import write_whole
+from fedcore.pipeline.state import write_atomic
 
 STATE = environment.STATE / "server.json"
 PASSWORD = environment.STATE / "password"
@@ -85,7 +85,7 @@ def password() -> str:
         found = PASSWORD.read_text("ascii").strip()
         if re.fullmatch(r"fedcore:[\w-]{20,}", found):
             return found
-    write_whole(PASSWORD, f"fedcore:{secrets.token_urlsafe(24)}\n".encode())
+    write_atomic(PASSWORD, f"fedcore:{secrets.token_urlsafe(24)}\n".encode())
     return password()
 
 
@@ -226,7 +226,7 @@ def _restart() -> str:
             env={**os.environ, **settings},
         )  # fmt: skip
     # A flow that is killed meanwhile leaves a server that the next one finds.
-    write_whole(STATE, json.dumps({"url": url, "pid": process.pid}).encode())
+    write_atomic(STATE, json.dumps({"url": url, "pid": process.pid}).encode())
     _write_profile({name: settings[name] for name in ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING")})
     limit = time.monotonic() + 120
     while not answers(url):
@@ -243,7 +243,7 @@ def _write_profile(settings: dict[str, str]) -> None:
     """Make the prefect command use this server in the project's folder (prefect.toml names the file)."""
     lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
     text = "\n".join(['active = "fedcore"', "", "[profiles.fedcore]", *lines, ""])
-    write_whole(environment.PREFECT / "profiles.toml", text.encode())
+    write_atomic(environment.PREFECT / "profiles.toml", text.encode())
 
 
 def free_port(wanted: int = 0) -> int:

@@ -27,7 +27,7 @@ from fedcore.pipeline.cache.shared import with_blobs
 from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store, refs, unflatten
 from fedcore.pipeline.command import CONTINUE, Failed
 from fedcore.pipeline.orchestration.locks import StepLocks
-from fedcore.pipeline.orchestration.records import sealed
+from fedcore.pipeline.orchestration.records import with_checksum
 
 MANY = 256
 """The most calls of a map that are a step each."""
@@ -312,7 +312,7 @@ def compute(key: str, number: int) -> dict[str, Any]:
     """
     job = _JOBS[number]
     job.ran = True
-    return sealed(key, job.work())
+    return with_checksum(key, job.work())
 
 
 T = TypeVar("T")

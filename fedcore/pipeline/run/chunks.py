@@ -12,7 +12,7 @@ from fedcore.pipeline.cache.store import DamagedBlob
 from fedcore.pipeline.orchestration.steps import Steps
 from fedcore.types import Federation, Method, PairStage, step_word
 
-SEGMENT = 30.0
+CHUNK = 30.0
 """Seconds between two checkpoints of a stage; one round if that takes longer."""
 
 KEPT = 2
@@ -35,7 +35,7 @@ def rounds(method: Method, fed: Federation, seed: int, steps: Steps, every: int)
         if left == 1 and state.round == 0:
             played = [play(method, fed, seed, steps, state)]
         else:
-            played = play_segment(method, fed, seed, steps, starts, every, left)
+            played = play_chunk(method, fed, seed, steps, starts, every, left)
             written = [*(written if state.round else ()), *([] if steps.done[-1].cached else [played[-1].state])]
             for old in written[:-KEPT]:
                 steps.drop(stored_parts(old), but=[stored_parts(one) for one in written[-KEPT:]])
@@ -59,7 +59,7 @@ def count_local_steps(method: Method, devices: int) -> int:
     )
 
 
-def play_segment(
+def play_chunk(
     method: Method, fed: Federation, seed: int, steps: Steps, starts: Sequence[State], every: int, left: int
 ) -> list[RoundResult]:
     """Run the next rounds of a stage, at most `left`, or find them in the cache.
@@ -74,10 +74,10 @@ def play_segment(
         """The blobs that must exist: the reports, and the state at the end of the stage."""
         return found["reports"], found["state"] if len(found["rounds"]) == left else ()
 
-    found = steps.run_nested(play_stretch, method, fed, seed, places[-1], every, unkeyed=(left, places), needed=needed)
+    found = steps.run_nested(compute_chunk, method, fed, seed, places[-1], every, unkeyed=(left, places), needed=needed)
     if len(found["rounds"]) > left:
         found = steps.run_nested(
-            play_stretch, method, fed, seed, places[-1], every, left, unkeyed=(places,), needed=needed
+            compute_chunk, method, fed, seed, places[-1], every, left, unkeyed=(places,), needed=needed
         )
     server, messages, memories, replays = found["state"]
     reports = steps.store.get(found["reports"])
@@ -101,7 +101,7 @@ def stored_parts(state: State) -> tuple[Any, dict[str, Any], dict[Any, Any], dic
 
 
 @step_word("rounds")
-def play_stretch(
+def compute_chunk(
     execute: Any, method: Method, fed: Federation, seed: int, place: tuple[Any, ...], every: int, left: int,
     places: Sequence[tuple[Any, ...]],
 ) -> dict[str, Any]:  # fmt: skip
@@ -115,7 +115,7 @@ def play_stretch(
     not depend on how a segment is run.
     """
     state = restore(execute, method, fed, seed, places)
-    end = time.monotonic() + SEGMENT
+    end = time.monotonic() + CHUNK
     made: list[tuple[Mapping[str, int], Mapping[str, int], Any]] = []
     reports: list[Any] = []
     while not made or (len(made) < left and time.monotonic() < end):

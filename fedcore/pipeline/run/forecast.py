@@ -28,7 +28,7 @@ from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Ref, Store, refs, unflatten
-from fedcore.pipeline.orchestration.records import is_whole
+from fedcore.pipeline.orchestration.records import is_valid
 from fedcore.pipeline.orchestration.steps import into_shards, word_of
 from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run import partitions
@@ -176,7 +176,7 @@ def look_up(key: str) -> Mapping[str, Any] | None:
         content = (environment.STEPS / key).read_bytes()
     except OSError:
         return None
-    found: dict[str, Any] = json.loads(json.loads(content)["result"]) if is_whole(key, content) else {}
+    found: dict[str, Any] = json.loads(json.loads(content)["result"]) if is_valid(key, content) else {}
     return found or None
 
 

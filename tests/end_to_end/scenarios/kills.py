@@ -118,8 +118,8 @@ def long(place: Place) -> Long:
 def hasty(project: Project, seconds: float) -> Project:
     """Make a project write checkpoints at this interval."""
     file = project.folder / "fedcore" / "pipeline" / "run" / "chunks.py"
-    assert file.read_text().count("SEGMENT = 30.0\n") == 1
-    file.write_text(file.read_text().replace("SEGMENT = 30.0\n", f"SEGMENT = {seconds}\n"))
+    assert file.read_text().count("CHUNK = 30.0\n") == 1
+    file.write_text(file.read_text().replace("CHUNK = 30.0\n", f"CHUNK = {seconds}\n"))
     return project
 
 

@@ -42,7 +42,7 @@ from fedcore.pipeline.cache.store import (
     to_json,
     unflatten,
 )
-from fedcore.pipeline.state import write_whole
+from fedcore.pipeline.state import write_atomic
 from fedcore.types import Data, Message, Model, Net, Report, Splits, Update
 
 # values of every kind
@@ -411,17 +411,17 @@ def test_a_value_that_cannot_be_read_back_is_refused(tmp_path: Path, value: Any)
 
 def test_a_file_is_replaced_whole(tmp_path: Path):
     path = tmp_path / "deep" / "file"
-    write_whole(path, b"first")
-    write_whole(path, b"second")
+    write_atomic(path, b"first")
+    write_atomic(path, b"second")
     assert path.read_bytes() == b"second"
     assert files(tmp_path) == [path]
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path):
     path = tmp_path / "file"
-    write_whole(path, b"first")
+    write_atomic(path, b"first")
     with pytest.raises(TypeError):
-        write_whole(path, "not bytes")  # type: ignore[arg-type]
+        write_atomic(path, "not bytes")  # type: ignore[arg-type]
     assert path.read_bytes() == b"first"
     assert files(tmp_path) == [path]
 
@@ -429,7 +429,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path):
 def over_and_over(path: str) -> None:
     while True:
         for letter in b"ab":
-            write_whole(Path(path), bytes([letter]) * 3_000_000)
+            write_atomic(Path(path), bytes([letter]) * 3_000_000)
 
 
 @pytest.mark.slow

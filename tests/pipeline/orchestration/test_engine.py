@@ -14,7 +14,7 @@ from fedcore.config.studies import Run, run_section
 from fedcore.core.training import Training
 from fedcore.execute.cluster import Cluster
 from fedcore.execute.workers import Workers
-from fedcore.pipeline.cache.calls import sees
+from fedcore.pipeline.cache.calls import store_error
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.orchestration.engine import choose_engine, own_modules
 
@@ -72,4 +72,4 @@ def test_a_users_own_modules_are_sent_and_installed_ones_are_not(tmp_path: Path,
 
 
 def test_a_process_that_cannot_read_the_store_says_so(tmp_path: Path):
-    assert sees(Store(tmp_path), Ref("0" * 40, 4)) == f"cannot read the store {tmp_path}"
+    assert store_error(Store(tmp_path), Ref("0" * 40, 4)) == f"cannot read the store {tmp_path}"
