@@ -22,7 +22,6 @@ STEPS: dict[str, Task[..., Any]] = {
     "begin": begin,
     "train": train,
     "rank": rank,
-    "rank": rank,
     "examine": evaluate,
     "rounds": rounds,
     "fuse": fuse,
