@@ -193,3 +193,24 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path):
     methods = (tmp_path / "site" / "api" / "methods" / "index.html").read_text()
     assert all(f">{name}</" in methods for name in METHODS)
     assert "no number to compare" in (tmp_path / "site" / "papers" / "index.html").read_text()
+
+
+ROOMS = ("core", "nets", "methods/dfl", "methods/fedasa", "methods/st_lf", "methods/code", "methods/one_shot")
+
+
+@pytest.mark.parametrize("family", ["code", "dfl", "fedasa", "one_shot", "st_lf"])
+def test_the_functions_that_a_family_page_names_exist(family: str):
+    """`module.name` in the tables from the paper to the code, of a module of its rooms."""
+    modules = {path.stem: path for room in ROOMS for path in (ROOT / "fedcore" / room).glob("[a-z]*.py")}
+    text = (ROOT / "docs" / "methods" / f"{family}.md").read_text()
+    named = re.findall(r"`([a-z_]+)\.([A-Za-z_]\w*)(?:\.\w+)?(?:\([^`]*\))?`", text)
+    settings = {*METHODS, "training", "federation", "data", "net", "run", "fc"}
+    missing = [
+        f"{module}.{name}"
+        for module, name in named
+        if module in modules
+        and name != "py"
+        and module not in settings - {"training"}
+        and not re.search(rf"^(def|class|    def|    ) ?{name}\b|^{name}\b", modules[module].read_text(), re.MULTILINE)
+    ]
+    assert missing == []

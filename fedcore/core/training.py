@@ -182,7 +182,8 @@ def fit(
 ) -> Params:
     """Train a model on the device's examples; returns the optimiser's moments if they are to be kept.
 
-    memory: the device's, whose names that begin with `prefix` hold the moments. pull, pieces, slope: see `plain_step`.
+    memory: the device's, whose names that begin with `prefix` hold the moments. grad_hook, pieces, logit_grad: see
+    `plain_step`.
     """
     kept = training.optimiser_state == "keep"
     mine = {name: leaf for name, leaf in memory.items() if kept and name.startswith(prefix)}
@@ -317,9 +318,9 @@ def plain_step(
 ) -> Step:
     """Return the step that minimises the mean loss.
 
-    moments: the optimiser's, updated by each step; an empty one is filled. pull: changes `flat.gradient` before the
-    optimiser uses it. pieces: parts of the vector with their own learning rates. slope: of a loss that replaces
-    `training.loss`.
+    moments: the optimiser's, updated by each step; an empty one is filled. grad_hook: changes `flat.gradient` before
+    the optimiser uses it. pieces: parts of the vector with their own learning rates. logit_grad: of a loss that
+    replaces `training.loss`.
     """
     rates = iter(learning_rates(training, steps))
     known = logit_grad or (cross_entropy_grad if training.loss == "ce" else None)
@@ -360,7 +361,10 @@ def proximal_grad_hook(flat: FlatNet, anchor: Tensor, weight: float) -> Callable
 
 
 def gradient_step(flat: FlatNet, loss: str = "ce", logit_grad: LogitGrad | None = None) -> Step:
-    """Return a step that writes the gradient of the mean loss to `flat.gradient`. slope: of a loss to use instead."""
+    """Return a step that writes the gradient of the mean loss to `flat.gradient`.
+
+    logit_grad: of a loss to use instead.
+    """
     module, mean = flat.module, LOSSES[loss]
     known = logit_grad or (cross_entropy_grad if loss == "ce" else None)
     if isinstance(module, ManualGradients) and known is not None:

@@ -57,9 +57,9 @@ class MLP(nn.Module):
     ) -> None:
         """Backpropagate from the logits to the leaves: into <- keep * into + scale * gradient.
 
-        slope: (B, K), the loss's derivative. into may be `leaves` itself, which makes a step of plain gradient descent
-        one product per leaf: the derivative passes through a weight before that weight changes. The derivative of a
-        ReLU is the sign of its output.
+        logit_grad: (B, K), the loss's derivative. into may be `leaves` itself, which makes a step of plain gradient
+        descent one product per leaf: the derivative passes through a weight before that weight changes. The derivative
+        of a ReLU is the sign of its output.
         """
         ones = logit_grad.new_ones(len(logit_grad))
         for layer, inputs in zip(reversed(self.layers), reversed(activations[:-1]), strict=True):
