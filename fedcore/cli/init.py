@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import click
 
 import fedcore
+from fedcore.cli.project import require_pipeline
 from fedcore.errors import InputError
 
 COPIED = (
@@ -28,6 +30,8 @@ SECTIONS = ("run", "data", "federation", "net", "training", "methods")
 DRAWN = ("devices", "alpha", "classes", "share", "domains", "unlabelled", "unlabelled_classes", "hidden")
 """Settings of devices that are drawn, for which data that name their devices have no use."""
 STUDY = "my_data"
+TABLES = (".csv", ".parquet")
+"""Files that study and preview can read."""
 LARGE = 100 * 2**20
 """Bytes of a data file above which it is not copied."""
 
@@ -53,7 +57,9 @@ yours to change. `requirements.txt` says which version of fedcore the results ar
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--data", type=click.Path(path_type=Path), help="A CSV, Parquet or Excel file, or a folder of them.")
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="A CSV or Parquet file, or a folder with a file per device."
+)
 @click.option("--label", help="The column to predict.")
 @click.option("--device", help="The column that says which device, site or client a row is of.")
 def init(folder: Path, data: Path | None, label: str | None, device: str | None) -> None:
@@ -64,6 +70,7 @@ def init(folder: Path, data: Path | None, label: str | None, device: str | None)
     cd my-sites
     fedcore run
     """
+    require_pipeline()
     source = template()
     check(folder, data, label, device)
     folder.mkdir(parents=True, exist_ok=True)
@@ -99,11 +106,13 @@ def check(folder: Path, data: Path | None, label: str | None, device: str | None
         return
     if not data.exists():
         raise InputError(f"--data = {data}: no such file or folder")
+    if data.is_file() and data.suffix not in TABLES:
+        raise InputError(f"--data = {data}: must be a file of {' or '.join(TABLES)}, or a folder of them")
     if label is None:
         raise InputError("--label: must name the column to predict")
     if data.is_file() and data.suffix == ".csv":
-        with data.open(encoding="utf-8-sig", errors="replace") as file:
-            columns = [name.strip().strip('"') for name in file.readline().rstrip("\r\n").split(",")]
+        with data.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            columns = next(csv.reader(file), [])
         for option, value in (("--label", label), ("--device", device)):
             if value is not None and value not in columns:
                 raise InputError(f"{option} = {value!r}: {data} has no such column; it has {', '.join(columns)}")

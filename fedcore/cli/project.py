@@ -23,8 +23,7 @@ def enter_project() -> Path:
     home = Path(os.environ.get("FEDCORE_HOME") or Path.cwd()).resolve()
     if not (home / "params.yaml").is_file() and not (Path.cwd() / "params.yaml").is_file():
         raise InputError(f"{home}: no project here (no params.yaml); make one with: fedcore init FOLDER")
-    if any(find_spec(name) is None for name in EXTRA):
-        raise InputError("this command needs the pipeline: pip install 'fedcore[pipeline]'")
+    require_pipeline()
     from fedcore.pipeline import environment
 
     environment.prepare()
@@ -33,9 +32,20 @@ def enter_project() -> Path:
     return home
 
 
+def require_pipeline() -> None:
+    """Refuse a command where the extra is not installed."""
+    if any(find_spec(name) is None for name in EXTRA):
+        raise InputError("this command needs the pipeline: pip install 'fedcore[pipeline]'")
+
+
 def flow(module: str, name: str) -> Any:
     """Return a flow of the project: flows/ is the user's, so that it is found in the project's folder alone."""
-    return getattr(import_module(f"flows.{module}"), name)
+    try:
+        return getattr(import_module(f"flows.{module}"), name)
+    except ModuleNotFoundError as missing:
+        if missing.name not in ("flows", f"flows.{module}", "tasks"):
+            raise
+        raise InputError(f"{missing.name}: the project has no such folder or module; fedcore init makes them") from None
 
 
 def open_template() -> None:

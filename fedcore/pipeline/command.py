@@ -71,7 +71,7 @@ def report_bad_input() -> Iterator[None]:
 def _reader_left() -> bool:
     """Return whether standard output is a pipe that nobody reads any more; another pipe's error is one of the code."""
     poll = select.poll()
-    poll.register(STDOUT, select.POLLOUT)  # on macOS who waits for nothing is told nothing
+    poll.register(STDOUT, select.POLLOUT)  # poll() needs an event mask on macOS
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 

@@ -140,6 +140,7 @@ def test_a_stage_runs_in_the_project(project: Installed):
         (["new", "--data", "t.csv"], "--label: must name the column to predict"),
         (["new", "--data", "t.csv", "--label", "z"], "--label = 'z': t.csv has no such column; it has x, y"),
         (["new", "--data", "t.csv", "--label", "y", "--device", "z"], "--device = 'z': t.csv has no such column"),
+        (["new", "--data", "t.xlsx", "--label", "y"], "--data = t.xlsx: must be a file of .csv or .parquet"),
         (["new", "--label", "y"], "--label = 'y': names a column of --data, which is not given"),
     ],
 )
@@ -150,6 +151,7 @@ def test_what_no_project_can_be_made_of_is_refused(
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     (tmp_path / "t.csv").write_text("x,y\n1,2\n")
+    (tmp_path / "t.xlsx").touch()
     with pytest.raises(SystemExit) as leaving:
         main(["init", *words])
     assert leaving.value.code == 2
@@ -174,3 +176,10 @@ def test_large_data_stay_where_they_are(tmp_path: Path, monkeypatch: pytest.Monk
     params = YAML(typ="safe").load(tmp_path / "far" / "params.yaml")
     assert params["data"]["path"] == str(tmp_path / "t.csv")
     assert [*(tmp_path / "far" / "data").iterdir()] == []
+
+
+def test_a_columns_name_may_hold_a_comma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text('"load, kN",y\n1,2\n')
+    main(["init", "quoted", "--data", "t.csv", "--label", "load, kN"])
+    assert YAML(typ="safe").load(tmp_path / "quoted" / "params.yaml")["data"]["label"] == "load, kN"

@@ -92,18 +92,19 @@ def test_outside_of_a_project_a_command_says_so_and_creates_nothing(tmp_path: Pa
 
 
 WITHOUT = """
-import importlib.util
+import importlib.util, sys
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *more: None if name in ("prefect", "mlflow", "dvc") else find(name, *more)
 from fedcore.cli.main import main
-main(["run"])
+main(sys.argv[1:])
 """
 
 
-def test_without_the_extra_one_line_names_it(tmp_path: Path):
+@pytest.mark.parametrize("words", [["run"], ["init", "new"]])
+def test_without_the_extra_one_line_names_it(tmp_path: Path, words: list[str]):
     (tmp_path / "params.yaml").write_text("run: {}\n")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "FEDCORE_HOME": ""}
-    call = [sys.executable, "-c", WITHOUT]
+    call = [sys.executable, "-c", WITHOUT, *words]
     done = subprocess.run(call, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert (done.stdout, done.returncode) == ("", 2)
     assert done.stderr == "fedcore: this command needs the pipeline: pip install 'fedcore[pipeline]'\n"
