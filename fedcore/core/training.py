@@ -384,7 +384,7 @@ def gradient_step(flat: FlatNet, loss: str = "ce", logit_grad: LogitGrad | None 
 
 
 def cross_entropy_grad(logits: Tensor, y: Tensor) -> Tensor:
-    """Return softmax(logits) - onehot(y), the slope of cross-entropy."""
+    """Return softmax(logits) - onehot(y), the gradient of cross-entropy at the logits."""
     logit_grad = logits.softmax(1)
     return logit_grad.scatter_add_(1, y[:, None], logit_grad.new_full((len(y), 1), -1.0))
 
@@ -402,7 +402,7 @@ def manual_step(
 ) -> None:
     """Compute into <- keep * into + scale * (gradient of the mean loss), without autograd.
 
-    slope: of the summed loss; the mean's 1/B is part of the scale.
+    logit_grad: of the summed loss; the mean's 1/B is part of the scale.
     """
     with torch.no_grad():
         activations = module.activations(leaves, x)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import grimp
 import pytest
 
@@ -22,3 +24,5 @@ def test_a_method_is_found_in_a_room_of_its_family(name: str):
     assert builder(name).__name__ == name
     assert METHODS[name].split(".")[:2] == ["fedcore", "methods"]
     assert len(METHODS[name].split(".")) == 4
+    module = import_module(METHODS[name])
+    assert name in getattr(module, "__all__", [METHODS[name].rpartition(".")[2]])
