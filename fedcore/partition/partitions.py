@@ -1,8 +1,10 @@
 r"""Partitions as lists of indices, pure functions of the labels (or devices) and a seed.
 
 A partition function (:mod:`fedcore.partition.schemes`) divides examples among devices; :func:`partition` then splits
-each device's examples into train, val and test, and hides labels. This split depends only on the seed, the device's
-name and its examples, so that with `by_device` a changed device does not affect the others.
+each device's examples into train, val and test, and hides labels. What is held out is a random sample, stratified by
+label (:func:`_draw`), so that test sets have the labels' frequencies in expectation. A device's split depends only on
+the seed, its name and its examples, so that with `by_device` a changed device does not affect the others; the one
+exception is a class that would be in no training set.
 """
 
 from __future__ import annotations
@@ -171,11 +173,25 @@ def _hold_out(
 ) -> tuple[dict[str, Index], Index]:
     """Hold out the shared test set, a fraction of each pool; returns what is left of the pools, and the set."""
     candidates = {who: index if marks is None else index[marks[index] == "test"] for who, index in pools.items()}
-    held = {who: _cut(index, labels, [shared_test], draws(seed, "shared", who))[0] for who, index in candidates.items()}
-    shared = np.sort(np.concatenate(list(held.values())))
-    if shared_test > 0 and not len(shared):
+    drawn = [
+        _draw(index, labels, shared_test * len(index), draws(seed, "shared", who))[0]
+        for who, index in candidates.items()
+    ]
+    shared = np.sort(np.concatenate(drawn))
+    if marks is None:
+        shared = _leave_every_class(shared, labels, seed)
+    expected = shared_test * sum(map(len, candidates.values()))
+    if shared_test > 0 and (expected < 0.5 or not len(shared)):
         raise InputError(f"federation.shared_test = {shared_test}: no example is held out of {len(labels)}; raise it")
-    return {who: np.setdiff1d(index, held[who], assume_unique=True) for who, index in pools.items()}, shared
+    return {who: np.setdiff1d(index, shared, assume_unique=True) for who, index in pools.items()}, shared
+
+
+def _leave_every_class(shared: Index, labels: Index, seed: int) -> Index:
+    """Give back an example of each class that the shared test set would have in full."""
+    left = np.delete(labels, shared)
+    whole = np.setdiff1d(labels[shared], left)
+    back = [draws(seed, "taught", label).choice(shared[labels[shared] == label]) for label in whole]
+    return np.setdiff1d(shared, np.array(back, dtype=np.int64))
 
 
 def _limit_shared(shared: Index, dataset: Dataset, limit: int | None, seed: int) -> Index:
@@ -237,6 +253,8 @@ def _split(
 ) -> dict[str, dict[str, Index]]:
     """Divide each device's examples into train, val and test; each needs a training example."""
     parts = {who: _parts(own[who], labels, marks, val, test, draws(seed, "split", who)) for who in sorted(own)}
+    if marks is None:
+        _teach_every_class(parts, labels, seed)
     for who, part in parts.items():
         if not len(part["train"]):
             raise InputError(f"data.split: device {who!r} has no row marked train; every device needs at least one")
@@ -294,7 +312,7 @@ def _limit_examples(
     """Keep at most `examples` examples of all pools together."""
     everything = np.concatenate(list(pools.values()))
     kept = np.zeros(len(labels), dtype=bool)
-    kept[_cut(everything, labels, [max(1 - examples / len(everything), 0)], rng)[1]] = True
+    kept[_draw(everything, labels, min(examples, len(everything)), rng, whole=True)[0]] = True
     return {who: index[kept[index]] for who, index in pools.items()}
 
 
@@ -336,16 +354,32 @@ def _divide_pools(
     return own
 
 
-def _cut(index: Index, labels: Index, fractions: Sequence[float], rng: np.random.Generator) -> list[Index]:
-    """Draw a piece for each fraction; the last piece is the rest, which is never empty.
+def _draw(
+    index: Index, labels: Index, expected: float, rng: np.random.Generator, whole: bool = False
+) -> tuple[Index, Index]:
+    """Draw a sample of `expected` examples on average, and return it and the rest.
 
-    The rest gets one example of each label first, so that a rare label stays in training for every seed.
+    whole: the sample may be everything; else one example is left, so that a device can train.
+
+    Systematic sampling in the order of the labels (Madow 1949): every example is drawn with the same probability,
+    expected / N, the size is `expected` rounded up or down, and so is each label's number around its own share, up to
+    one. So the sample has the labels' frequencies in expectation, however small the device or rare the label.
     """
-    order = rng.permutation(index)
-    first = np.unique(labels[order], return_index=True)[1]
-    order = np.concatenate([np.delete(order, first), order[first]])
-    ends = np.clip(np.rint(len(order) * np.cumsum(fractions)).astype(np.int64), 0, max(len(order) - 1, 0))
-    return [np.sort(piece) for piece in np.split(order, ends)]
+    shuffled = rng.permutation(index)
+    rank = rng.permutation(labels.max(initial=0) + 1)  # no label always comes first
+    order = shuffled[np.argsort(rank[labels[shuffled]], kind="stable")]
+    ticks = np.floor(np.arange(len(order) + 1) * (expected / max(len(order), 1)) + rng.random())
+    drawn = np.diff(ticks) > 0
+    if not whole and len(drawn) and drawn.all():
+        drawn[rng.integers(len(drawn))] = False
+    return np.sort(order[drawn]), np.sort(order[~drawn])
+
+
+def _hold_back(index: Index, labels: Index, val: float, test: float, rng: np.random.Generator) -> dict[str, Index]:
+    """Draw a device's val and test examples; the rest, its training examples, is never empty."""
+    held, train = _draw(index, labels, (val + test) * len(index), rng)
+    tested, validated = _draw(held, labels, len(held) * test / (val + test) if val + test else 0.0, rng, whole=True)
+    return {"train": train, "val": validated, "test": tested}
 
 
 def _parts(
@@ -353,12 +387,27 @@ def _parts(
 ) -> dict[str, Index]:
     """Divide one device's examples into train, val and test."""
     if marks is None:
-        part = _cut(index, labels, [val, test], rng)
-        return {"train": part[2], "val": part[0], "test": part[1]}
-    found = {part: index[marks[index] == part] for part in ("train", "val", "test")}
-    if not len(found["val"]):
-        found["val"], found["train"] = _cut(found["train"], labels, [val], rng)
-    return found
+        return _hold_back(index, labels, val, test, rng)
+    marked = {part: index[marks[index] == part] for part in ("train", "val", "test")}
+    if not len(marked["val"]):
+        marked |= {part: _hold_back(marked["train"], labels, val, 0.0, rng)[part] for part in ("train", "val")}
+    return marked
+
+
+def _teach_every_class(parts: dict[str, dict[str, Index]], labels: Index, seed: int) -> None:
+    """Move an example of a class that would be in no training set from val, or else from test, to its device's train.
+
+    This is the one exception to a random sample: without it nobody could learn a class of few examples.
+    """
+    taught = np.unique(labels[np.concatenate([part["train"] for part in parts.values()])])
+    for kind in ("val", "test"):
+        held = np.concatenate([part[kind] for part in parts.values()])
+        for label in np.setdiff1d(labels[held], taught):
+            chosen = draws(seed, "taught", label).choice(held[labels[held] == label], 1)
+            who = next(name for name, part in parts.items() if chosen[0] in part[kind])
+            parts[who][kind] = np.setdiff1d(parts[who][kind], chosen)
+            parts[who]["train"] = np.union1d(parts[who]["train"], chosen)
+            taught = np.append(taught, label)
 
 
 def _without_labels(names: Collection[str], unlabelled: float, seed: int, *again: int) -> set[str]:
