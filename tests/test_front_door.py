@@ -29,6 +29,7 @@ from fedcore.nets import NETS
 from fedcore.partition import PARTITIONS, partition, splits
 from fedcore.report.phrases import AnswerInWords
 from fedcore.results.answer import answer
+from fedcore.results.criterion import Criterion
 from fedcore.results.tidy import COLUMNS
 
 ROOT = Path(__file__).parents[1]
@@ -129,7 +130,7 @@ def test_models_of_a_federation_of_ones_own_predict():
 def test_each_seed_divides_and_trains_anew(fed: Any):
     found = fc.compare([fc.local_only(training=QUICK)], fed, seeds=[0, 1])
     one = fc.run(fc.local_only(training=QUICK), fed, seed=1)
-    table = found.table[found.table["seed"] == 1].reset_index(drop=True)
+    table = found.table[(found.table["seed"] == 1) & (found.table["method"] == "local_only")].reset_index(drop=True)
     pd.testing.assert_frame_equal(table, one.table, check_exact=True)
     assert list(one.table.columns) == COLUMNS
     assert not fed.counts(0).equals(fed.counts(1))
@@ -143,13 +144,14 @@ def test_a_comparison_ranks_methods_and_judges_claims(fed: Any):
     rows = [fc.local_only(training=QUICK), fc.fedavg(rounds=2, label="avg", training=QUICK), fc.best_local()]
     found = fc.compare(rows, fed, seeds=range(2), claims=["avg > local_only", fc.Claim("?", "avg > 2")])
     summary = found.summary.set_index("method")
-    assert set(summary.index) == {"avg", "local_only", "best_local"}
-    assert summary["control"].to_dict() == {"avg": False, "local_only": False, "best_local": True}
+    controls = {"best_local", "majority", "majority_per_device"}  # the last two are in every comparison
+    assert summary["control"].to_dict() == {"avg": False, "local_only": False, **dict.fromkeys(controls, True)}
     assert found.claims["rule"].tolist() == ["avg > local_only", "avg > 2"]
     assert found.claims["verdict"].iloc[1] == "does not hold"
-    assert found.answer == AnswerInWords.of(answer(found.table, frozenset({"best_local"})))
+    assert found.answer == AnswerInWords.of(answer(found.table, frozenset(controls), Criterion(least_test=20)))
     assert str(found.answer).splitlines() == found.answer.sentences
-    assert [(one.config.label, one.seed) for one in found.results] == [(r.label, s) for s in range(2) for r in rows]
+    labels = [*(row.label for row in rows), "majority", "majority_per_device"]
+    assert [(one.config.label, one.seed) for one in found.results] == [(label, s) for s in range(2) for label in labels]
 
 
 @pytest.mark.slow
@@ -198,10 +200,11 @@ def test_results_are_shown_by_their_accuracies():
     shown = f"Result of fedavg, seed 0, rounds: 2; own test {own}; shared test {shared}"
     assert repr(found.results[1]) == shown
     lines = repr(found).splitlines()
-    assert lines[:-5] == str(found.answer).splitlines()
-    assert lines[-5].endswith("all send all receive")
-    assert [line.split()[0] for line in lines[-4:]] == found.summary["method"].tolist()
-    one, _, several, _ = (result.models["a"] for result in found.results)
+    assert lines[:-6] == str(found.answer).splitlines()
+    assert lines[-6].endswith("all send all receive")
+    assert [line.split()[0] for line in lines[-5:]] == found.summary["method"].tolist()
+    assert found.summary["method"].tolist()[-2:].count("majority_per_device") == 1  # nobody asked for it
+    one, _, several, *_ = (result.models["a"] for result in found.results)
     assert repr(one) == "DeployedModel: mlp(widths=(5, 4)), 64 parameters"
     assert repr(several) == "DeployedModel: 3 nets like mlp(widths=(5, 4)), 192 parameters"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property, partial
 from inspect import Parameter, Signature
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -34,8 +34,17 @@ from fedcore.partition import PARTITIONS
 from fedcore.partition.tables import training_numbers
 from fedcore.report.phrases import AnswerInWords
 from fedcore.results import reports, tidy
-from fedcore.results.answer import MIN_EFFECT, answer
+from fedcore.results.answer import GUESSES, answer
 from fedcore.results.claims import Claim, Gate, Points, judge_all, verdict_table
+from fedcore.results.criterion import (
+    ALWAYS,
+    LEAST_TEST,
+    MIN_EFFECT,
+    MetricName,
+    Weighting,
+    criterion,
+    scoring,
+)
 from fedcore.results.summary import NO_SECONDS, SPLITS, format_bytes, last_round, standings, summarise
 from fedcore.types import Data, Federation, InputError, Method, Model, Net, Report
 
@@ -287,7 +296,12 @@ def compare(
     *,
     claims: Iterable[Claim | str] = (),
     valid: Iterable[Gate] = (),
+    metric: MetricName | Literal["auto"] = "accuracy",
+    positive: str | None = None,
+    costs: Mapping[str, Mapping[str, float]] | None = None,
     min_effect: float = MIN_EFFECT,
+    least_test: int = LEAST_TEST,
+    weigh: Weighting = "devices",
     workers: int | None = None,
     every: int = 1,
     progress: bool | None = None,
@@ -295,12 +309,19 @@ def compare(
     """Run several methods with each seed; see :func:`run`.
 
     Args:
-        methods: methods with their settings, each with a label of its own.
+        methods: methods with their settings, each with a label of its own; the controls that always guess are added.
         fed: what :func:`federate` describes, or a federation of your own.
         seeds: e.g. range(3); what the answer and the claims say of spread is over these.
-        claims: rules to be judged, e.g. "code_ot > fedavg" (:mod:`fedcore.results.claims`); each needs two seeds.
+        claims: rules to be judged, e.g. "code_ot > fedavg" (:mod:`fedcore.results.claims`); each needs three seeds.
         valid: what must hold for the claims to be tested.
-        min_effect: the least difference in accuracy that matters to the answer, a fraction.
+        metric: what decides answer and ranks (docs/concepts.md); "auto": balanced accuracy where one class has more
+            than .8 of the examples, else accuracy.
+        positive: the label that f1, precision, recall and average_precision are of.
+        costs: of metric "cost": true label -> predicted label -> cost; what is not listed costs nothing.
+        min_effect: the least difference in the metric that matters: a fraction, nats, or cost per row.
+        least_test: a device with fewer test examples, or with test examples of one class, has no part in means over
+            devices; 0: all have.
+        weigh: "devices": each device counts alike in means; "examples": by its test examples.
         workers: processes that train; None: this one.
         every: scores are taken after every so many rounds, and after the last.
         progress: whether to show a bar; None: in a terminal.
@@ -308,12 +329,13 @@ def compare(
     Raises:
         InputError: as :func:`run` does, and where two methods have one label.
     """
-    chosen = list(methods)
-    if not chosen:
+    asked = list(methods)
+    if not asked:
         raise InputError("compare: there is no method to run")
-    _check(chosen, fed, {"every": every, "workers": workers}, "compare")
+    _check(asked, fed, {"every": every, "workers": workers}, "compare")
     if not isinstance(seeds, Iterable):
         raise InputError(f"compare.seeds = {seeds!r}: must be several, e.g. range(3)")
+    chosen = [*asked, *_guesses(asked, fed)]
     labels = Counter(config.label for config in chosen)
     if (twice := labels.most_common(1)[0])[1] > 1:
         raise InputError(f"compare: two methods are called {twice[0]!r}; give one of them another label")
@@ -325,15 +347,15 @@ def compare(
     ]:
         if missing := named - labels.keys():
             raise InputError(f"compare.{key}: {text!r} names {sorted(missing)[0]!r}, which is not compared")
-    if not 0 < min_effect < 1:
-        raise InputError(f"compare.min_effect = {min_effect!r}: must be a fraction, above 0 and below 1")
-    results = _run_all(chosen, fed, seeds, workers, every, progress)
+    decides = criterion(metric, positive, costs, min_effect, least_test, weigh, "compare")
+    extra = None if decides.metric.name in ALWAYS else (decides.metric.name, positive, costs)
+    results = _run_all(chosen, fed, seeds, workers, every, progress, extra)
     table = pd.concat([result.table for result in results], ignore_index=True)
     controls = frozenset(config.label for config in chosen if getattr(config.builder, "control", False))
     points: Points = {SETTING: {}}
     verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points))
-    summary = summarise(table, NO_SECONDS, controls)
-    found = AnswerInWords.of(answer(table, controls, min_effect))
+    summary = summarise(table, NO_SECONDS, controls, decides)
+    found = AnswerInWords.of(answer(table, controls, decides))
     return Comparison(results, verdicts, table, summary, found)
 
 
@@ -359,27 +381,70 @@ def _run_all(
     workers: int | None,
     every: int,
     progress: bool | None,
+    extra: tuple[Any, ...] | None = None,
 ) -> tuple[Result, ...]:
-    """Run all methods with each seed."""
+    """Run all methods with each seed. extra: what models are measured by beside what they always are."""
     shown = sys.stdout.isatty() if progress is None else progress
     with Workers(workers) if workers is not None else Inline() as execute:
-        return tuple(_run_one(config, fed, seed, execute, every, shown) for seed in seeds for config in methods)
+        return tuple(_run_one(config, fed, seed, execute, every, shown, extra) for seed in seeds for config in methods)
 
 
 def _run_one(
-    config: MethodConfig, fed: DividedDataset | Federation, seed: int, execute: Execute, every: int, progress: bool
+    config: MethodConfig,
+    fed: DividedDataset | Federation,
+    seed: int,
+    execute: Execute,
+    every: int,
+    progress: bool,
+    extra: tuple[Any, ...] | None = None,
 ) -> Result:
     federation = _federation(fed, seed)
+    if extra is not None:
+        federation = replace(federation, scoring=scoring(*extra, classes=_classes(fed)))
     sizes = {name: len(device.data.train) for name, device in federation.devices.items()}
     method = config.build(federation.public.nets, sizes)
     steps = rounds(method, federation, seed, execute, every=every)
     results = tuple(_show_progress(steps, f"{config.label}, seed {seed}", method) if progress else steps)
     of_rounds = [result.report for result in results if isinstance(result.report, Report)]
     numbers = dict(reports.final_numbers(method, of_rounds, results[-1].scores))
-    if isinstance(fed, DividedDataset):
-        numbers = {"data": training_numbers(fed.dataset, fed.partition(seed)), **numbers}
+    data = training_numbers(fed.dataset, fed.partition(seed)) if isinstance(fed, DividedDataset) else _sizes(fed)
+    numbers = {"data": data, **numbers}
     place = tidy.Row(STUDY, fed.name if isinstance(fed, DividedDataset) else "data", SETTING, config.label, seed)
     return Result(config, seed, fed, method, results, tidy.rows(place, results, of_rounds, numbers))
+
+
+def _guesses(methods: Sequence[MethodConfig], fed: DividedDataset | Federation) -> list[MethodConfig]:
+    """Return the controls that always guess, those that are not asked for, if the nets allow them."""
+    asked = {config.label for config in methods}
+    nets = fed.nets if isinstance(fed, DividedDataset) else [device.net for device in fed.devices.values()]
+    found = []
+    for name in GUESSES:
+        config = method(name)
+        try:
+            config.build({str(number): net for number, net in enumerate(nets)})
+        except InputError:
+            continue
+        if name not in asked:
+            found.append(config)
+    return found
+
+
+def _classes(fed: DividedDataset | Federation) -> list[str]:
+    """Return the names of the classes; their numbers for a federation without names."""
+    return [*fed.dataset.classes] if isinstance(fed, DividedDataset) else [str(k) for k in range(fed.classes)]
+
+
+def _sizes(fed: Federation) -> dict[str, dict[str, float]]:
+    """Return the numbers of training_numbers that say which devices count."""
+    return {
+        name: {
+            "examples": float(len(device.data.train)),
+            "test_examples": float(len(device.data.test)),
+            "test_classes": float(len(torch.unique(device.data.test.y))),
+            "shared_examples": float(len(fed.test)),
+        }
+        for name, device in fed.devices.items()
+    }
 
 
 def _show_progress(results: Iterator[RoundResult], what: str, method: Method) -> Iterator[RoundResult]:

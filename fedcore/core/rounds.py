@@ -273,7 +273,8 @@ def measure(method: Method, fed: Federation, state: State, execute: Execute) -> 
     """Score the model that each device would run now. Devices with the same model share evaluations, see TOGETHER."""
     calls = {
         names[first]: (
-            *what, {name: drop_training_data(fed.devices[name]) for name in names[first : first + TOGETHER]}, fed.test
+            *what, {name: drop_training_data(fed.devices[name]) for name in names[first : first + TOGETHER]}, fed.test,
+            *([fed.scoring] if fed.scoring.metric else []),
         )
         for names, what in deployments(method, fed, state)
         for first in range(0, len(names), TOGETHER)

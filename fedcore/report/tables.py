@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from fedcore.report import spreadsheet
+from fedcore.results.criterion import METRICS
 from fedcore.results.summary import PLACE, SPLITS, format_bytes, standings
 
 FEW = 3
@@ -99,19 +100,27 @@ def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
         {"rank": quantity(standing, rank), "method": Cell(str(method))}
         for standing, rank, method in zip(standings(rows), rows["rank"], rows["method"], strict=True)
     ]
+    metric = METRICS[rows["metric"].iloc[0]]
+    unit = {100: "%", 1000: "per 1,000"}.get(metric.per, "")
+    if metric.name != "accuracy":
+        unit = f"{metric.words} {unit}".strip()
+
+    def scaled(value: float) -> str:
+        return number(100 * value) if metric.per == 100 else "-" if pd.isna(value) else f"{metric.per * value:.3g}"
+
     for split in [split for split in SPLITS if rows[f"{split}_mean"].notna().any()]:
         spread = rows[f"{split}_std_seeds"].notna().any()
-        heads[split] = f"{SPLITS[split]}\n%{' ± seeds' * bool(spread)}"
+        heads[split] = f"{SPLITS[split]}\n{unit}{' ± seeds' * bool(spread)}"
         heads[f"{split}_std_devices"] = "devices\n±"
         heads[f"{split}_worst"] = "worst\ndevice"
         for line, (_, row) in zip(lines, rows.iterrows(), strict=True):
-            mean, seeds = (number(100 * row[f"{split}_{part}"]) for part in ("mean", "std_seeds"))
+            mean, seeds = (scaled(row[f"{split}_{part}"]) for part in ("mean", "std_seeds"))
             best = pd.notna(row[f"{split}_rank"]) and row[f"{split}_rank"] == 1
             text = f"{mean} ± {seeds:>4}" if seeds != "-" else mean
             line[split] = quantity(text, row[f"{split}_mean"])._replace(best=bool(best))
             for part in ("std_devices", "worst"):
                 value = row[f"{split}_{part}"]
-                line[f"{split}_{part}"] = quantity(number(100 * value), value)
+                line[f"{split}_{part}"] = quantity(scaled(value), value)
     for way, word in {"bytes_up": "up", "bytes_down": "down"}.items():
         heads[way] = f"{word} per\ndevice"
         for line, sent in zip(lines, rows[way] / rows["n_devices"], strict=True):

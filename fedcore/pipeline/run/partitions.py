@@ -23,7 +23,8 @@ from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run.step_functions import describe, distribute, divide
 from fedcore.report import spreadsheet
 from fedcore.report.figures import class_counts, png
-from fedcore.types import Device, Federation, InputError
+from fedcore.results.criterion import scoring
+from fedcore.types import Device, Federation, InputError, Scoring
 
 DATASET = "dataset.safetensors"
 PARTITION = "index.parquet"
@@ -108,4 +109,5 @@ def build_federation(steps: Steps, setting: Setting, prepared: PreparedData) -> 
     card = steps.run_inline(describe, prepared.dataset)
     nets = [net(shape=card["shape"], classes=len(card["classes"]), **one) for one in setting.nets]
     devices = {name: Device(name, nets[i % len(nets)], devices_data[name]) for i, name in enumerate(devices_data)}
-    return Federation(devices, shared, len(card["classes"]), servers_data, setting.threats)
+    scored = scoring(**setting.scoring, classes=card["classes"]) if setting.scoring else Scoring()
+    return Federation(devices, shared, len(card["classes"]), servers_data, setting.threats, scored)

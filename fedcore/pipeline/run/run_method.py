@@ -53,6 +53,7 @@ def run_method(
         "config", setting.study, size, setting.name, row.label, row.flat(), seed, every, prepared.dataset.digest,
         prepared.partition.digest, setting.federation["scale"], fed.public.nets, method,
         *([session.steps.accelerator] if session.steps.accelerator else []), *([fed.threats] if fed.threats else []),
+        *([fed.scoring] if fed.scoring.metric else []),
     )  # fmt: skip
     place = tidy.Row(setting.study, setting.data["name"], setting.name, row.label, seed)
     data = pictures.data_numbers(session.store, prepared.dataset, prepared.partition)
