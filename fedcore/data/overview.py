@@ -51,7 +51,8 @@ def _inputs(dataset: Dataset) -> Iterator[tuple[Column, NDArray[np.float32], NDA
     for column in schema_of(dataset).columns:
         held = x[:, first : first + len(column.inputs)]
         first += len(column.inputs)
-        yield column, held, ~held.any(axis=1) if column.kind == "text" else np.isnan(held[:, 0])
+        gaps = (held == 0).all(axis=1) if column.kind == "text" else np.isnan(held[:, 0])
+        yield column, held, np.asarray(gaps, np.bool_)
 
 
 def spans(dataset: Dataset) -> tuple[float, float] | None:

@@ -79,7 +79,8 @@ def image_folder(
         )
     _check_parts(path, folders, classes)
     parts = dict.fromkeys(folder.part for folder in folders if folder.part is not None)
-    roles: dict[str | None, str] = {**roles_of(parts), None: "train"}
+    roles: dict[str | None, str] = {None: "train"}
+    roles.update(roles_of(parts).items())
     held = [folder for folder in folders if named or roles[folder.part] != "test"]
     train, counts = squares(held, classes, wanted, gray)
     marks = np.repeat([roles[folder.part] for folder in held], counts).tolist()

@@ -37,6 +37,11 @@ COMMA_NUMBER = re.compile(r"[+-]?(\d*,\d+|\d+,)([eE][+-]?\d+)?")
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 """A number with a comma that may be a decimal comma or separate thousands."""
 
+GROUPED = re.compile(
+    r"[+-]?\d{1,3}((\.\d{3})+,\d+|(,\d{3})+\.\d+|(\.\d{3}){2}|(,\d{3}){2,})"  # not four groups: an address
+)
+"""A number with separated thousands."""
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -130,7 +135,7 @@ def find_encoding(file: Path) -> str:
             with file.open("rb") as opened:
                 while chunk := opened.read(1 << 20):
                     if b"\0" in chunk:
-                        raise ValueError("a zero byte in it: it is no text")
+                        raise ValueError("a zero byte in it: it is no text in UTF-8")
                     decoder.decode(chunk)
                 decoder.decode(b"", final=True)
         except UnicodeDecodeError:
@@ -177,8 +182,14 @@ def has_decimal_commas(file: Path, frame: pd.DataFrame, missing_values: Sequence
         skipped = find_markers(column, missing_values)
         cells = [text for text in map(str, column.dropna().unique()) if text not in skipped]
         with_comma = [text for text in cells if COMMA_NUMBER.fullmatch(text.strip())]
-        others = pd.to_numeric(pd.Series([text for text in cells if text not in {*with_comma}]), errors="coerce")
+        grouped = [text for text in cells if GROUPED.fullmatch(text.strip())]
+        others = pd.to_numeric(pd.Series([*{*cells} - {*with_comma, *grouped}]), errors="coerce")
         if others.notna().all():
+            if grouped:
+                raise InputError(
+                    f"data.path = {file}: {grouped[0]!r} in column {str(name)!r} has separated thousands; write it "
+                    "without them"
+                )
             if with_comma:
                 commas[str(name)] = with_comma
             if any("." in text for text in cells):

@@ -40,7 +40,7 @@ FEW = 10
 NAMED = 6
 """The most devices with a problem that are named, of more than DEVICES."""
 
-REST = "{} more classes, %"
+REST = "{} more, %"
 LEAST = 6
 """Characters that the name of a class is shortened to before fewer classes are shown."""
 
@@ -175,26 +175,23 @@ def _devices(held: pd.DataFrame, gaps: pd.DataFrame, classes: tuple[str, ...], w
         order = held["n_train"].argsort(kind="stable").to_numpy()
         rows = held.iloc[[order[0], order[(len(order) - 1) // 2], order[-1]]]
         labels = [f"{said}: {who}" for said, who in zip(("fewest", "median", "most"), rows.index, strict=True)]
-    lacking = gaps.sum(axis=1)
+    lacking = {str(who): int(count) for who, count in gaps.sum(axis=1).items()}
     heads = [*(name.removeprefix("n_") for name in parts), *(["missing"] if len(gaps.columns) else [])]
     numbers = [
-        [*(f"{row[name]:,}" for name in parts), *([f"{lacking[who]:,}"] if len(gaps.columns) else [])]
+        [*(f"{row[name]:,}" for name in parts), *([f"{lacking[str(who)]:,}"] if len(gaps.columns) else [])]
         for who, row in rows.iterrows()
     ]
     names = shorten(labels, width // 4)
-    columns_before = zip(heads, *numbers, strict=True)
-    taken = (
-        max(map(len, [*names, "device"])) + PADDING + sum(max(map(len, cells)) + PADDING for cells in columns_before)
-    )
-    room = width - taken
+    before = [["device", *names], *zip(heads, *numbers, strict=True)]
+    room = width - sum(max(map(len, cells)) + PADDING for cells in before)
     count = min(len(classes), CLASSES)
     while count > 1 and _width(shorten(classes[:count], LEAST), len(classes) - count) > room:
         count -= 1
     shown, rest = list(classes[:count]), len(classes) - count
-    for most in range(room, LEAST, -1):
-        short = shorten(shown, most)
-        if _width(short, rest) <= room:
-            break
+    most = max(room, LEAST)
+    while most > LEAST and _width(shorten(shown, most), rest) > room:
+        most -= 1
+    short = shorten(shown, most)
     table = _table("device", *heads, *(f"{name}, %" for name in short))
     if rest:
         table.add_column(REST.format(rest), justify="right")
@@ -214,7 +211,10 @@ def _problems(dataset: Dataset, divided: Partition, gaps: pd.DataFrame, held: Ma
     """Return a line for each problem of devices: how many and which have it."""
     sizes = counts(dataset, divided)
     labelled = (sizes[list(dataset.classes)] > 0).sum(axis=1)
-    lacks = {who: [str(name) for name in gaps if gaps.loc[who, name] == len(held[who])] for who in held}
+    lacks = {
+        who: [str(name) for name in gaps if count_of[str(name)] == len(held[who])]
+        for who, count_of in ((str(who), dict(row)) for who, row in gaps.iterrows())
+    }
     untested = sizes.index[sizes["n_test"] == 0]
     found = {
         f"fewer than {FEW} training examples": sizes.index[sizes["n_train"] < FEW],

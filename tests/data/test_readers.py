@@ -71,6 +71,8 @@ AMBIGUOUS = {
     ),
     "commas and points": ("u;v;y\n1,5;2.5;p\n2,5;1.5;q\n", ["'1,5' in column 'u'", "with a point (column 'v')"]),
     "commas and points in a column": ("u;y\n1,5;p\n2.5;q\n", ["'1,5' in column 'u'", "with a point (column 'u')"]),
+    "thousands and decimals": ("u;y\n1.234,5;p\n2,5;q\n", ["'1.234,5' in column 'u' has separated thousands"]),
+    "many thousands": ("u;y\n1.234.567;p\n2;q\n", ["'1.234.567' in column 'u' has separated thousands"]),
     "two separators": ("a,b;y\n1,2;p\n3,4;q\n", ["in two ways (2 by commas and 2 by semicolons)", "in quotes"]),
 }
 

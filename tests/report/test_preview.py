@@ -118,7 +118,7 @@ def test_a_wide_table_of_many_devices_fits_40_lines(tmp_path: Path):
     assert "... and 48 more columns" in text
     assert "... and 6 more columns left out" in text
     assert "40 devices with 14 to 14 training examples each" in text
-    assert "6 more classes" in text
+    assert "6 more, %" in text
     assert "data.ignore=[row]" in text
 
 
@@ -192,7 +192,7 @@ def test_dropped_devices_are_named(tmp_path: Path):
     assert "left out by data.exclude: tiny, small" in preview(**given, exclude=["tiny", "small"])
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
 def test_long_names_can_be_told_apart_in_any_width(tmp_path: Path, width: int):
     beginning, end = "a name that goes on and on until it says", "and then goes on and on again"
     long = [f"{beginning} {word} {end}" for word in ("north", "south")]
@@ -216,3 +216,8 @@ def test_what_the_files_are_is_said(tmp_path: Path):
     text = preview(name="table", path=str(tmp_path / "t.csv"), label="y", missing="median", federation__devices=2)
     assert "read: columns separated by semicolons, decimal commas" in text
     assert "cells that count as missing: '?' 12 in u; '-' 12 in grade" in text
+
+
+def test_a_preview_of_a_very_narrow_window_is_cut_and_no_error(tmp_path: Path):
+    given = sites(tmp_path, dict.fromkeys(("plant of the north", "plant of the south"), 40))
+    assert max(map(len, preview(width=24, **given).splitlines())) <= 24
