@@ -163,8 +163,8 @@ def federate(
         scale: "device": each device standardises features by its own training examples.
         name: of the dataset in tables.
         settings: those of :func:`fedcore.partition.partition`: devices, val, test, shared_test, examples,
-            shared_examples, domains, unlabelled, hidden; and those of :class:`fedcore.types.Threats`: hostile, attack,
-            strength, drop, deadline, bound, beyond.
+            shared_examples, domains, unlabelled, hidden, drop_small; and those of :class:`fedcore.types.Threats`:
+            hostile, attack, strength, drop, deadline, bound, beyond.
 
     Raises:
         InputError: for a setting that is unknown or out of range.

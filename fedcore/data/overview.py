@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from fedcore.data import Dataset, schema_of
+from fedcore.data.schema import Column
 
 SPREAD = 10.0
 """Columns whose spans differ by more than this factor should be scaled: a net learns from the widest ones first."""
@@ -17,20 +21,38 @@ def columns(dataset: Dataset) -> pd.DataFrame:
     column, kind, inputs: how many of a net's inputs it becomes. missing: cells without a value. low, high: the least
     and greatest number, nan for texts. values: its distinct numbers, or its categories.
     """
-    schema, x = schema_of(dataset), dataset.train.x.numpy()
-    rows, first = [], 0
-    for column in schema.columns:
-        held = x[:, first : first + len(column.inputs)]
-        first += len(column.inputs)
-        if column.kind == "text":
-            gaps, low, high, values = ~held.any(axis=1), np.nan, np.nan, len(column.categories)
-        else:
-            gaps = np.isnan(held[:, 0])
+    rows = []
+    for column, held, gaps in _inputs(dataset):
+        low, high, values = np.nan, np.nan, len(column.categories)
+        if column.kind != "text":
             known = held[~gaps, 0]
             low, high = (known.min(), known.max()) if len(known) else (np.nan, np.nan)
             values = len(np.unique(known))
         rows.append((column.name, column.kind, len(column.inputs), int(gaps.sum()), float(low), float(high), values))
     return pd.DataFrame(rows, columns=["column", "kind", "inputs", "missing", "low", "high", "values"])
+
+
+def missing_cells(dataset: Dataset, devices: Mapping[str, NDArray[np.int64]]) -> pd.DataFrame:
+    """Return how many cells each device lacks: a row per device, and a column for each column with a missing cell.
+
+    devices: each device's examples, as indices into `dataset.train`.
+    """
+    found = {
+        column.name: [int(gaps[index].sum()) for index in devices.values()]
+        for column, _, gaps in _inputs(dataset)
+        if gaps.any()
+    }
+    return pd.DataFrame(found, index=pd.Index([*devices], name="device"))
+
+
+def _inputs(dataset: Dataset) -> Iterator[tuple[Column, NDArray[np.float32], NDArray[np.bool_]]]:
+    """Return each column of a table with its inputs (N, n), and which of its cells are missing, (N,)."""
+    x, first = dataset.train.x.numpy(), 0
+    for column in schema_of(dataset).columns:
+        held = x[:, first : first + len(column.inputs)]
+        first += len(column.inputs)
+        gaps = (held == 0).all(axis=1) if column.kind == "text" else np.isnan(held[:, 0])
+        yield column, held, np.asarray(gaps, np.bool_)
 
 
 def spans(dataset: Dataset) -> tuple[float, float] | None:

@@ -59,6 +59,7 @@ def partition(
     unlabelled: Share = 0.0,
     unlabelled_classes: Literal["own", "shared"] = "own",
     hidden: Share | Literal["random"] = 0.0,
+    drop_small: bool = False,
 ) -> Partition:
     """Divide a dataset among devices, and each device's examples into train, val, test and unlabelled.
 
@@ -91,6 +92,8 @@ def partition(
         hidden: fraction of train and of val that is unlabelled on each other device, which keeps at least one training
             example; "random": a fraction for each device, uniform in [0, 1). Test examples keep their labels. Labels
             are hidden anew, at most REDRAWS times, while a class has no labelled training example.
+        drop_small: leave out a device with fewer than min_size examples, instead of refusing it; with by_device or
+            by_domain also its examples in the shared test set.
 
     Raises:
         InputError: for invalid settings, and for a class without a labelled training example.
@@ -124,6 +127,10 @@ def partition(
         own = _divide_pools(scheme, pools, _devices_per_pool(pools, devices, min_size), seed)
     else:
         own = scheme(pools[EVERYONE], devices, seed)
+    if drop_small:
+        own, shared = _drop_small(
+            own, shared, {"by_device": dataset.device, "by_domain": dataset.domain}.get(name), min_size
+        )
     _check_sizes(own, min_size)
     parts = _split(own, labels, marks, val, test, seed)
     made = _hide_labels(parts, shared, labels, unlabelled, hidden, without if shared_classes else None, seed)
@@ -240,12 +247,30 @@ def _call_scheme(
 
 
 def _check_sizes(own: Mapping[str, Index], min_size: int) -> None:
-    """Refuse a device with too few examples."""
-    for who, index in own.items():
-        if len(index) < min_size:
-            raise InputError(
-                f"federation.min_size = {min_size}: {who!r} has {len(index)} examples; lower it or drop devices"
-            )
+    """Refuse devices with too few examples."""
+    small = [who for who, index in own.items() if len(index) < min_size]
+    if small:
+        others = f" and {len(small) - 1} more devices have too few" if len(small) > 1 else ""
+        raise InputError(
+            f"federation.min_size = {min_size}: {small[0]!r} has {len(own[small[0]])} examples{others}; lower it, or "
+            "set federation.drop_small=true"
+        )
+
+
+def _drop_small(
+    own: Mapping[str, Index], shared: Index, owners: Sequence[str] | None, min_size: int
+) -> tuple[dict[str, Index], Index]:
+    """Return the devices with enough examples, and the shared test set without the others' examples.
+
+    owners: the device of each example of the dataset, if the devices are the data's own.
+    """
+    large = {who: index for who, index in own.items() if len(index) >= min_size}
+    if not large:
+        most = max(map(len, own.values()))
+        raise InputError(f"federation.min_size = {min_size}: no device has so many examples, at most {most}; lower it")
+    if owners is not None:
+        shared = shared[np.isin(np.asarray(owners)[shared], [*large])]
+    return large, shared
 
 
 def _split(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
 from fedcore.data import Dataset
 from fedcore.data.cosines import cosines
-from fedcore.partition import PARTS, Partition, training
+from fedcore.partition import AUTO, PARTS, Partition, training
+from fedcore.partition.schemes import device_names
 
 
 def counts(dataset: Dataset, partition: Partition) -> pd.DataFrame:
@@ -27,6 +31,29 @@ def counts_of(dataset: Dataset, partition: Partition, part: str) -> pd.DataFrame
     labels, devices = dataset.train.y.numpy(), partition.devices
     held = [np.bincount(labels[own[part]], minlength=len(dataset.classes)) for own in devices.values()]
     return pd.DataFrame(held, index=pd.Index(devices, name="device"), columns=list(dataset.classes))
+
+
+def dropped_devices(dataset: Dataset, partition: Partition, name: str, devices: int) -> list[str]:
+    """Return the devices that a partition left out since they have too few examples.
+
+    name: of its function; devices: how many it draws.
+    """
+    if name == "by_domain":
+        expected = sorted({*(dataset.domain or ())})
+    elif name == "by_device" or (name == AUTO and dataset.device is not None):
+        expected = sorted({*(dataset.device or ())})
+    else:
+        expected = device_names(devices)
+        if dataset.domain is not None and {*partition.names}.isdisjoint(expected):  # named after their domains
+            return []
+    return [who for who in expected if who not in partition.names]
+
+
+def dropped_note(devices: Sequence[str], section: Mapping[str, Any]) -> str:
+    """Return a line that names the devices that were left out; empty without any. section: of the federation."""
+    if not devices:
+        return ""
+    return f"{len(devices)} devices below federation.min_size={section['min_size']} are dropped: {', '.join(devices)}"
 
 
 def groups(dataset: Dataset, partition: Partition) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -69,9 +70,11 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], console: Co
     (console or standard()).print(table)
 
 
-def standard() -> Console:
-    """Return a console on standard output: as wide as the terminal, else WIDE."""
-    return PlainConsole(width=None if sys.stdout.isatty() else WIDE)
+def standard(width: int = WIDE) -> Console:
+    """Return a console on standard output: as wide as the terminal, else as COLUMNS says, else `width`."""
+    asked = os.environ.get("COLUMNS", "")
+    chosen = int(asked) if asked.isdecimal() and int(asked) else width
+    return PlainConsole(width=None if sys.stdout.isatty() else chosen)
 
 
 def _print_grid(summary: pd.DataFrame, console: Console) -> None:

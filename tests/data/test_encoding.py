@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -218,3 +219,17 @@ def test_arrays_without_a_loader_have_a_schema_too():
     assert (schema.shape, schema.dtype, schema.classes, schema.columns) == ((2, 3), "float32", ("a", "b"), ())
     with pytest.raises(InputError, match="not finite"):
         encode(np.full((1, 2, 3), np.nan, np.float32), schema)
+
+
+def test_markers_of_missing_values_are_missing_in_new_rows(made: Made):
+    frame = made[0]
+    schema = known(made, "device")
+    marked = frame.astype({"heat": object, "model": object})
+    marked.loc[frame["heat"].isna(), "heat"] = "?"
+    marked.loc[frame["model"].isna(), "model"] = " NA"
+    torch.testing.assert_close(encode(marked, schema), encode(frame, schema), rtol=0, atol=0)
+    assert unknown_texts(marked, schema) == []
+    other = dataclasses.replace(schema, missing_values=("gone",))
+    with pytest.raises(InputError, match="'\\?' is not a finite number"):
+        encode(marked, other)
+    assert from_json(to_json(other)).missing_values == ("gone",)

@@ -11,7 +11,7 @@ from partitions import DOMAINS, FROM_DATA, LABELS, OWNERS, SETTINGS, dataset, eq
 
 from fedcore.data import Dataset, load
 from fedcore.partition import PARTITIONS, Partition, check_labels, partition, splits
-from fedcore.partition.tables import from_frame, to_frame
+from fedcore.partition.tables import dropped_devices, from_frame, to_frame
 from fedcore.types import Data, InputError
 
 
@@ -295,6 +295,34 @@ def test_devices_of_the_data_are_refused_by_name():
     marks = ["test"] + ["train"] * 199
     line = refusal(dataset(LABELS, owners, marks), name="by_device", min_size=1, shared_test=0.0)
     assert "device 'lonely' has no row marked train" in line
+
+
+def test_small_devices_are_dropped_if_asked():
+    owners = ["lonely"] * 3 + ["b"] * 97 + ["few"] * 12 + ["c"] * 88
+    data = dataset(LABELS, owners)
+    asked = {**SETTINGS, "name": "by_device", "min_size": 11}
+    assert "'few' has 10 examples and 1 more devices have too few" in refusal(data, **asked)
+    made = partition(data, **asked, drop_small=True)
+    assert made.names == ("b", "c")
+    assert {owners[i] for i in made.shared} == {"b", "c"}
+    assert dropped_devices(data, made, "by_device", 4) == dropped_devices(data, made, "auto", 4) == ["few", "lonely"]
+    assert equal(made, partition(dataset(LABELS, owners), **{**asked, "min_size": 20}, drop_small=True))
+    splits(data, made, "device")
+    whole = partition(data, **{**asked, "min_size": 1})
+    assert equal(whole, partition(data, **{**asked, "min_size": 1}, drop_small=True))
+    for who in made.names:
+        for part, index in made.devices[who].items():
+            assert np.array_equal(index, whole.devices[who][part])
+    assert "no device has so many examples, at most 78" in refusal(data, **{**asked, "min_size": 99}, drop_small=True)
+
+
+def test_drawn_devices_are_dropped_from_the_names():
+    data = dataset(LABELS, [f"w{i // 40}" if i < 120 else "w3" for i in range(200)])
+    asked = {**SETTINGS, "name": "by_writer", "devices": 3, "min_size": 40}
+    assert "federation.drop_small=true" in refusal(data, **asked)
+    made = partition(data, **asked, drop_small=True)
+    assert len(made.names) == 2
+    assert len(dropped_devices(data, made, "by_writer", 3)) == 1
 
 
 # domains

@@ -21,12 +21,12 @@ from fedcore.report.preview import print_preview, show_own
 from fedcore.types import InputError
 
 
-def preview(tolerant: bool = False, **changes: Any) -> str:
+def preview(tolerant: bool = False, width: int = 100, **changes: Any) -> str:
     """Return the preview of study mine with settings of data; one of federation has the prefix federation__."""
     named = {key.replace("__", ".") if "__" in key else f"data.{key}": value for key, value in changes.items()}
     (setting,) = grid_points(copied(), "my_data", "small", named)
     out = io.StringIO()
-    print_preview(setting, 0, tolerant, Console(file=out, width=100))
+    print_preview(setting, 0, tolerant, Console(file=out, width=width))
     return out.getvalue()
 
 
@@ -117,8 +117,8 @@ def test_a_wide_table_of_many_devices_fits_40_lines(tmp_path: Path):
     assert max(map(len, text.splitlines())) <= 100
     assert "... and 48 more columns" in text
     assert "... and 6 more columns left out" in text
-    assert "... and 32 more devices" in text
-    assert "6 more classes" in text
+    assert "40 devices with 14 to 14 training examples each" in text
+    assert "6 more, %" in text
     assert "data.ignore=[row]" in text
 
 
@@ -130,4 +130,94 @@ def test_pictures_have_a_preview_too(tmp_path: Path):
             Image.fromarray(rng.integers(0, 255, (9, 9, 3), dtype=np.uint8)).save(tmp_path / name / f"{i}.png")
     text = preview(name="image_folder", path=str(tmp_path), size=8, federation__devices=3, federation__min_size=5)
     assert "60 examples, 3 x 8 x 8 numbers each, 2 classes, 3 devices, 12 shared test examples" in text.splitlines()
-    assert text.count("device-0") == 3
+    assert sum(line.startswith("device-0") for line in text.splitlines()) == 3
+
+
+def sites(tmp_path: Path, sizes: dict[str, int], **columns: Any) -> dict[str, str]:
+    """Write a table with so many rows of each site; returns the settings that read it."""
+    who = np.repeat([*sizes], [*sizes.values()])
+    rows = pd.DataFrame({"u": np.arange(len(who)) / 7, "v": np.arange(len(who)) % 5, "who": who})
+    rows["y"] = np.where(np.arange(len(who)) % 2, "p", "q")
+    for name, change in columns.items():
+        rows[name] = change(rows)
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    return {"name": "table", "path": str(tmp_path / "t.csv"), "label": "y", "device": "who", "missing": "median"}
+
+
+def test_missing_cells_are_counted_for_each_device(tmp_path: Path):
+    given = sites(
+        tmp_path, {"a": 40, "b": 40, "c": 40}, u=lambda rows: rows["u"].mask((rows.index < 45) & (rows.index > 37))
+    )
+    given |= {"federation__shared_test": 0}
+    shown = preview(**given).splitlines()
+    assert "a 2, b 5" in next(line for line in shown if line.startswith("u "))
+    missing = next(line for line in shown if line.startswith("device ")).split().index("missing")
+    assert [line.split()[missing] for line in shown if line[:2] in ("a ", "b ", "c ")] == ["2", "5", "0"]
+    given |= sites(tmp_path, dict.fromkeys("abcd", 20), u=lambda rows: rows["u"].where(rows["who"] == "d"))
+    text = preview(**given)
+    assert "3 of 4 devices, 3 wholly" in text
+    assert "no value in a column: 3 of 4 devices: a (u), b (u), c (u)" in text
+
+
+def test_all_devices_are_listed_or_counted_by_problem(tmp_path: Path):
+    given = sites(tmp_path, {f"s{k:02d}": 40 for k in range(20)})
+    assert sum(line[:2] in ("s0", "s1") for line in preview(**given).splitlines()) == 20
+    sizes = {f"s{k:02d}": 12 if k < 9 else 40 for k in range(30)}
+    alone = sites(
+        tmp_path, sizes, y=lambda rows: np.where(rows["who"] > "s27", "p", rows["y"]),
+        v=lambda rows: rows["v"].mask(rows["who"] == "s15"),
+    )  # fmt: skip
+    text = preview(**alone)
+    assert "more devices\n" not in text
+    assert "30 devices with 6 to " in text
+    assert "fewer than 10 training examples: 9 of 30 devices: s00, s01, s02, s03, s04, s05 and 3 more" in text
+    assert "one class only: 2 of 30 devices: s28, s29" in text
+    assert "no value in a column: 1 of 30 devices: s15 (v)" in text
+    assert [line.split(":")[0] for line in text.splitlines() if ": s0" in line or ": s1" in line][:2] == [
+        "fewest",
+        "median",
+    ]
+
+
+def test_dropped_devices_are_named(tmp_path: Path):
+    given = sites(tmp_path, {"a": 40, "tiny": 3, "small": 6, "b": 40})
+    with pytest.raises(
+        InputError, match="'small' has 5 examples and 1 more devices have too few; lower it, or set fed"
+    ):
+        preview(**given)
+    text = preview(**given, federation__drop_small=True)
+    assert "2 devices below federation.min_size=10 are dropped: small, tiny" in text
+    assert "2 classes of y, 2 devices" in text
+    assert "are dropped" not in preview(**given, exclude=["tiny", "small"])
+    assert "left out by data.exclude: tiny, small" in preview(**given, exclude=["tiny", "small"])
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_long_names_can_be_told_apart_in_any_width(tmp_path: Path, width: int):
+    beginning, end = "a name that goes on and on until it says", "and then goes on and on again"
+    long = [f"{beginning} {word} {end}" for word in ("north", "south")]
+    given = sites(
+        tmp_path, dict.fromkeys(long, 40), grade=lambda rows: np.where(rows["v"] < 2, long[0], long[1]),
+        y=lambda rows: np.where(rows["y"] == "p", *long), **{name: lambda rows: rows["u"] ** 2 for name in long},
+    )  # fmt: skip
+    shown = preview(width=width, **given).splitlines()
+    assert max(map(len, shown)) <= width
+    head = next(i for i, line in enumerate(shown) if line.startswith("column "))
+    names = [line[: width // 4] for line in shown[head + 2 : head + 7]]
+    assert len({*names}) == 5
+    head = next(i for i, line in enumerate(shown) if line.startswith("device "))
+    assert len({line[: width // 4] for line in shown[head + 2 : head + 4]}) == 2
+    assert sum("%" in word for word in shown[head].split()) == 2
+    assert "number" in "".join(shown)
+
+
+def test_what_the_files_are_is_said(tmp_path: Path):
+    (tmp_path / "t.csv").write_text("u;grade;y\n" + "1,5;x;p\n2,5;-;q\n?;z;p\n3,5;x;q\n" * 12)
+    text = preview(name="table", path=str(tmp_path / "t.csv"), label="y", missing="median", federation__devices=2)
+    assert "read: columns separated by semicolons, decimal commas" in text
+    assert "cells that count as missing: '?' 12 in u; '-' 12 in grade" in text
+
+
+def test_a_preview_of_a_very_narrow_window_is_cut_and_no_error(tmp_path: Path):
+    given = sites(tmp_path, dict.fromkeys(("plant of the north", "plant of the south"), 40))
+    assert max(map(len, preview(width=24, **given).splitlines())) <= 24

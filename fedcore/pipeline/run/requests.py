@@ -84,7 +84,10 @@ class Run:
         divided = preview.partitions.pop((source, setting.division, job.seed), None)
         dataset = self._datasets[source]
         made = partitions.divide_dataset(self.session.steps, dataset, setting.federation, job.seed, divided)
-        return PreparedData(dataset, made)
+        prepared = PreparedData(dataset, made)
+        if line := partitions.dropped_line(self.session.store, prepared, setting.federation):
+            self.session.print_line(f"  {job.name}, {setting.name}: {line}")
+        return prepared
 
     def _stage_outputs(self, job: Job, setting: Setting) -> PreparedData:
         """Import the outputs of the earlier stages of `dvc repro`."""
