@@ -26,6 +26,7 @@ from fedcore.core.rounds import run as rounds
 from fedcore.core.training import Training
 from fedcore.data import schema_of
 from fedcore.data.encoding import encode
+from fedcore.data.prepare import preparation_bytes
 from fedcore.execute.workers import Inline, Workers, one_thread
 from fedcore.methods import METHODS, builder
 from fedcore.nets import NETS
@@ -376,10 +377,12 @@ def _run_one(
     results = tuple(_show_progress(steps, f"{config.label}, seed {seed}", method) if progress else steps)
     of_rounds = [result.report for result in results if isinstance(result.report, Report)]
     numbers = dict(reports.final_numbers(method, of_rounds, results[-1].scores))
+    before: dict[str, dict[str, float]] = {}
     if isinstance(fed, DividedDataset):
         numbers = {"data": training_numbers(fed.dataset, fed.partition(seed)), **numbers}
+        before = dict.fromkeys(federation.devices, preparation_bytes(schema_of(fed.dataset), fed.scale))
     place = tidy.Row(STUDY, fed.name if isinstance(fed, DividedDataset) else "data", SETTING, config.label, seed)
-    return Result(config, seed, fed, method, results, tidy.rows(place, results, of_rounds, numbers))
+    return Result(config, seed, fed, method, results, tidy.rows(place, results, of_rounds, numbers, before))
 
 
 def _show_progress(results: Iterator[RoundResult], what: str, method: Method) -> Iterator[RoundResult]:

@@ -62,7 +62,7 @@ def table(
     schema says, if it has one value in all rows, or more than `categories` texts. Rows marked test do not count here.
 
     missing: "refuse" rows with a missing cell; "drop" those rows; "median" leaves missing numbers nan, to be filled
-    with the median of the device's training examples.
+    with the median of the device's training examples, "common_median" with the mean of the devices' medians.
 
     Raises InputError for a column of dates or times, for a cell that is not a finite number in a column of numbers, and
     for a label that is a quantity. Messages count rows from 1, after the header.

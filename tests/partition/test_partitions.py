@@ -397,7 +397,9 @@ def test_scaling_by_device_scales_a_common_test_set_by_everyone():
     made = partition(official, **{**SETTINGS, "name": "by_device"})
     _, shared = splits(official, made, scale="device")
     assert len(shared) == 7
-    with pytest.raises(InputError, match=r"federation.scale = 'devices': allowed: none, device; did you mean device"):
+    with pytest.raises(
+        InputError, match=r"federation.scale = 'devices': allowed: none, device, common; did you mean device"
+    ):
         splits(data, made, scale="devices")
 
 
