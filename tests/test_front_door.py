@@ -81,7 +81,7 @@ def test_worker_processes_give_the_same_bits(fed: Any, monkeypatch: pytest.Monke
     assert config.label == "median"
 
 
-@pytest.mark.parametrize("scale", ["none", "device"])
+@pytest.mark.parametrize("scale", ["none", "device", "common"])
 def test_models_predict_as_they_were_scored(digits: fc.Dataset, scale: Any):
     fed = fc.federate(digits, devices=4, scale=scale, net=fc.mlp(12))
     result = fc.run(fc.local_only(training=QUICK), fed, seed=1)
