@@ -96,6 +96,41 @@ def test_models_predict_as_they_were_scored(digits: fc.Dataset, scale: Any):
     assert tested == accuracies(result.table, "test")
 
 
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> fc.Dataset:
+    """Four sites of which 10 to 90 % are ill, as the level of one column tells; the other says nothing."""
+    rng, site = np.random.default_rng(0), np.repeat(np.arange(4), 100)
+    ill = rng.random(400) < np.array([0.1, 0.35, 0.65, 0.9])[site]
+    rows = pd.DataFrame({"site": site, "heat": rng.normal(50, 8, 400) + 14 * ill, "k": rng.normal(0, 0.3, 400)})
+    path = tmp_path_factory.mktemp("sites") / "t.csv"
+    rows.assign(state=np.where(ill, "ill", "well")).to_csv(path, index=False)
+    return fc.load("table", path=path, label="state", device="site")
+
+
+@pytest.mark.slow
+def test_a_common_scale_keeps_the_levels_that_tell_the_label(sites: fc.Dataset):
+    """On shared test rows fedavg is better by points with the scale of all sites than with each site's own."""
+    found = {}
+    for scale in ("device", "common"):
+        fed = fc.federate(sites, fc.by_device(), scale=scale, net=fc.mlp(16))
+        rounds = fc.fedavg(rounds=8, training={"epochs": 2, "shared_init": True, "lr": 0.02})
+        found[scale] = fc.compare([fc.local_only(training=QUICK), rounds], fed, seeds=range(2))
+    shared = {scale: one.summary.set_index("method")["shared_mean"]["fedavg"] for scale, one in found.items()}
+    assert shared["common"] > shared["device"] + 0.03
+    summary = found["common"].summary.set_index("method")
+    assert summary["prepare_up"].tolist() == [4 * (8 + 16 * 2)] * 2  # two means, two variances and a count each
+    assert summary["prepare_down"].tolist() == [4 * 16 * 2] * 2
+    assert summary["bytes_up"]["local_only"] == 0
+    assert "prepare_up" not in set(found["device"].table["metric"])
+
+
+@pytest.mark.slow
+def test_worker_processes_give_the_same_bits_with_a_common_scale(sites: fc.Dataset):
+    fed = fc.federate(sites, fc.by_device(), scale="common", net=fc.mlp(8))
+    here, there = (fc.run(fc.fedavg(rounds=2, training=QUICK), fed, workers=workers) for workers in (None, 2))
+    pd.testing.assert_frame_equal(here.table, there.table, check_exact=True)
+
+
 @pytest.mark.slow
 def test_models_predict_the_rows_of_a_frame_by_the_names_of_its_columns(tmp_path: Path):
     """Texts and gaps included; scored on the very rows that the partition held out."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from partitions import DOMAINS, FROM_DATA, LABELS, OWNERS, SETTINGS, dataset, equal, refusal
 
 from fedcore.data import Dataset, load
-from fedcore.partition import PARTITIONS, Partition, check_labels, partition, splits
+from fedcore.partition import PARTITIONS, Partition, check_labels, partition, server_examples, splits
 from fedcore.partition.tables import from_frame, to_frame
 from fedcore.types import Data, InputError
 
@@ -401,6 +401,31 @@ def test_scaling_by_device_scales_a_common_test_set_by_everyone():
         InputError, match=r"federation.scale = 'devices': allowed: none, device, common; did you mean device"
     ):
         splits(data, made, scale="devices")
+
+
+def test_a_common_scale_prepares_all_examples_alike():
+    """Those of devices, of a shared test set from them or an official one, and the server's."""
+    data = dataset(LABELS, OWNERS)
+    server = Data(data.train.x[:9] + 1, data.train.y[:9])
+    for source in (data, dataclasses.replace(data, test=Data(data.train.x[:7], torch.zeros(7))), dataset(LABELS)):
+        made = partition(source, **{**SETTINGS, "name": "by_device" if source.device else "iid"})
+        train = source.train.x[np.concatenate([own["train"] for own in made.devices.values()])].double()
+        mean, std = train.mean(0), train.std(0, correction=0)
+        std[1] = 1  # a feature that does not vary becomes 0, not nan
+
+        def expected(x, mean=mean, std=std):
+            return ((x.double() - mean) / std).float()
+
+        held, shared = splits(source, made, scale="common")
+        for who, own in made.devices.items():
+            for part, index in own.items():
+                found = getattr(held[who], part).x
+                torch.testing.assert_close(found, expected(source.train.x[torch.from_numpy(index)]))
+        raw = source.train.x[torch.from_numpy(made.shared)] if source.test is None else source.test.x
+        torch.testing.assert_close(shared.x, expected(raw))
+        own = server_examples(dataclasses.replace(source, server=server), made, "common")
+        torch.testing.assert_close(own.x, expected(server.x))
+        assert not len(server_examples(source, made, "common"))
 
 
 # the digits

@@ -37,6 +37,12 @@ def test_a_device_that_never_takes_part_shares_the_traffic():
     assert answer(whole[whole["split"] != "traffic"], CONTROLS).up == 0
 
 
+def test_bytes_that_prepare_examples_make_no_row_combine():
+    whole = table({"local_only": ALONE, "code": plus(0.1), "majority": GUESS})
+    same = whole[whole["metric"] == "bytes_up"].assign(metric="prepare_up", value=40.0)
+    assert answer(pd.concat([whole, same]), CONTROLS) == answer(whole, CONTROLS)
+
+
 def test_a_difference_wider_than_its_spread_is_no_tie():
     # Gains by seed: .04, .02, .03 -> .03 with spread .01.
     found = answer(table({"local_only": ALONE, "a": [[0.74, 0.64], [0.74, 0.62], [0.71, 0.63]]}), CONTROLS).advice

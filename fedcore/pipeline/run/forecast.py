@@ -192,7 +192,7 @@ def forecast(jobs: Iterable[Job], store: Store, workers: int, accelerator: str |
             divided = partitions.divide_dataset(look, sources[setting.source], setting.federation, job.seed)
             prepared = PreparedData(sources[setting.source], divided)
             fed, sizes = partitions.build_federation(look, setting, prepared), count_examples(store, prepared)
-            before = len(fed.devices) * sum(prepared_bytes(store, setting, prepared).values())
+            before = len(fed.devices) * sum(prepared_bytes(store, prepared, setting.federation["scale"]).values())
             look.model = max(model_bytes(fed), 1)
             largest = max(data.nbytes for data in refs([device.data for device in fed.devices.values()]))
             for row in setting.methods:

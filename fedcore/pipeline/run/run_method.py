@@ -59,7 +59,7 @@ def run_method(
     place = tidy.Row(setting.study, setting.data["name"], setting.name, row.label, seed)
     data = pictures.data_numbers(session.store, prepared.dataset, prepared.partition)
     numbers = {"data": data, **reports.final_numbers(method, turn_reports, played[-1].scores)}
-    before = dict.fromkeys(fed.devices, prepared_bytes(session.store, setting, prepared))
+    before = dict.fromkeys(fed.devices, prepared_bytes(session.store, prepared, setting.federation["scale"]))
     return Result(
         setting, row, seed, size, Digest().of(words), prepared, fed,
         tidy.rows(place, played, turn_reports, numbers, before), seconds_by_kind(setting, row.label, seed, done), done,
@@ -86,9 +86,9 @@ def name_classes(store: Store, prepared: PreparedData, told: list[Report]) -> li
     return reports.name_classes(told, store.get(prepared.dataset).classes)
 
 
-def prepared_bytes(store: Store, setting: Setting, prepared: PreparedData) -> dict[str, float]:
+def prepared_bytes(store: Store, prepared: PreparedData, scale: str) -> dict[str, float]:
     """Return the bytes of each device before a method's first round, see `preparation_bytes`."""
-    return preparation_bytes(schema_of(read(store, prepared)[0]), setting.federation["scale"])
+    return preparation_bytes(schema_of(read(store, prepared)[0]), scale)
 
 
 def count_examples(store: Store, prepared: PreparedData) -> dict[str, int]:
