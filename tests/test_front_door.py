@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ from federations import federation
 
 import fedcore as fc
 from fedcore import nets
+from fedcore.api.serving import ServedModels
 from fedcore.builders import CONTEXT, settings_of
 from fedcore.core.evaluation import evaluate
 from fedcore.core.rounds import run as rounds
+from fedcore.data import schema_of
+from fedcore.data.encoding import from_json, to_json
 from fedcore.execute.workers import Inline, Workers
 from fedcore.methods import METHODS, builder
 from fedcore.nets import NETS
@@ -122,6 +126,20 @@ def test_a_common_scale_keeps_the_levels_that_tell_the_label(sites: fc.Dataset):
     assert summary["prepare_down"].tolist() == [4 * 16 * 2] * 2
     assert summary["bytes_up"]["local_only"] == 0
     assert "prepare_up" not in set(found["device"].table["metric"])
+
+
+def test_a_new_site_is_served_with_the_common_scale(sites: fc.Dataset):
+    """A row of a site that nobody knew gets what the model of any site says of it, also if it lacks a cell."""
+    schema = replace(schema_of(sites), missing="common_median")
+    fed = fc.federate(replace(sites, schema=schema), fc.by_device(), scale="common", net=fc.mlp(8))
+    model = fc.run(fc.fedavg(rounds=2, training=QUICK), fed).models["0"]
+    written = from_json(to_json(fed.schema()))
+    served = ServedModels(written, ((model.model, model.net),), dict.fromkeys(written.devices, 0))
+    rows = pd.DataFrame({"site": ["elsewhere", "2", None], "heat": [48.0, 70.0, None], "k": [0.1, None, 0.2]})
+    said = served.predict(rows)
+    assert np.array_equal(said["probability"], model.probabilities(rows).max(1))
+    with pytest.raises(fc.InputError, match="device = 'elsewhere': no such device"):
+        served.predict(rows, "elsewhere")
 
 
 @pytest.mark.slow
