@@ -161,7 +161,7 @@ def federate(
         partitioner: how examples are divided, e.g. `dirichlet(0.5)`, which is the default.
         net: of all devices, or several that they have in turn; an MLP by default.
         scale: "device": each device standardises features by its own training examples; "common": by the mean and
-            deviation of all devices' training examples, from sums that devices send once (docs/data.md).
+            deviation of all devices' training examples, from numbers that each sends once (docs/data.md).
         name: of the dataset in tables.
         settings: those of :func:`fedcore.partition.partition`: devices, val, test, shared_test, examples,
             shared_examples, domains, unlabelled, hidden; and those of :class:`fedcore.types.Threats`: hostile, attack,
