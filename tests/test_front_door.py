@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ from federations import federation
 
 import fedcore as fc
 from fedcore import nets
+from fedcore.api.serving import ServedModels
 from fedcore.builders import CONTEXT, settings_of
 from fedcore.core.evaluation import evaluate
 from fedcore.core.rounds import run as rounds
+from fedcore.data import schema_of
+from fedcore.data.encoding import from_json, to_json
 from fedcore.execute.workers import Inline, Workers
 from fedcore.methods import METHODS, builder
 from fedcore.nets import NETS
@@ -82,7 +86,7 @@ def test_worker_processes_give_the_same_bits(fed: Any, monkeypatch: pytest.Monke
     assert config.label == "median"
 
 
-@pytest.mark.parametrize("scale", ["none", "device"])
+@pytest.mark.parametrize("scale", ["none", "device", "common"])
 def test_models_predict_as_they_were_scored(digits: fc.Dataset, scale: Any):
     fed = fc.federate(digits, devices=4, scale=scale, net=fc.mlp(12))
     result = fc.run(fc.local_only(training=QUICK), fed, seed=1)
@@ -95,6 +99,55 @@ def test_models_predict_as_they_were_scored(digits: fc.Dataset, scale: Any):
         np.testing.assert_allclose(likely.sum(1), 1, rtol=1e-5)
         tested[name] = float((guess == digits.train.y[own["test"]].numpy()).mean())
     assert tested == accuracies(result.table, "test")
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> fc.Dataset:
+    """Four sites of which 10 to 90 % are ill, as the level of one column tells; the other says nothing."""
+    rng, site = np.random.default_rng(0), np.repeat(np.arange(4), 100)
+    ill = rng.random(400) < np.array([0.1, 0.35, 0.65, 0.9])[site]
+    rows = pd.DataFrame({"site": site, "heat": rng.normal(50, 8, 400) + 14 * ill, "k": rng.normal(0, 0.3, 400)})
+    path = tmp_path_factory.mktemp("sites") / "t.csv"
+    rows.assign(state=np.where(ill, "ill", "well")).to_csv(path, index=False)
+    return fc.load("table", path=path, label="state", device="site")
+
+
+@pytest.mark.slow
+def test_a_common_scale_keeps_the_levels_that_tell_the_label(sites: fc.Dataset):
+    """On shared test rows fedavg is better by points with the scale of all sites than with each site's own."""
+    found = {}
+    for scale in ("device", "common"):
+        fed = fc.federate(sites, fc.by_device(), scale=scale, net=fc.mlp(16))
+        rounds = fc.fedavg(rounds=8, training={"epochs": 2, "shared_init": True, "lr": 0.02})
+        found[scale] = fc.compare([fc.local_only(training=QUICK), rounds], fed, seeds=range(2))
+    shared = {scale: one.summary.set_index("method")["shared_mean"]["fedavg"] for scale, one in found.items()}
+    assert shared["common"] > shared["device"] + 0.03
+    summary = found["common"].summary.set_index("method")
+    assert summary["prepare_up"].tolist() == [4 * (8 + 16 * 2)] * 2  # two means, two variances and a count each
+    assert summary["prepare_down"].tolist() == [4 * 16 * 2] * 2
+    assert summary["bytes_up"]["local_only"] == 0
+    assert "prepare_up" not in set(found["device"].table["metric"])
+
+
+def test_a_new_site_is_served_with_the_common_scale(sites: fc.Dataset):
+    """A row of a site that nobody knew gets what the model of any site says of it, also if it lacks a cell."""
+    schema = replace(schema_of(sites), missing="common_median")
+    fed = fc.federate(replace(sites, schema=schema), fc.by_device(), scale="common", net=fc.mlp(8))
+    model = fc.run(fc.fedavg(rounds=2, training=QUICK), fed).models["0"]
+    written = from_json(to_json(fed.schema()))
+    served = ServedModels(written, ((model.model, model.net),), dict.fromkeys(written.devices, 0))
+    rows = pd.DataFrame({"site": ["elsewhere", "2", None], "heat": [48.0, 70.0, None], "k": [0.1, None, 0.2]})
+    said = served.predict(rows)
+    assert np.array_equal(said["probability"], model.probabilities(rows).max(1))
+    with pytest.raises(fc.InputError, match="device = 'elsewhere': no such device"):
+        served.predict(rows, "elsewhere")
+
+
+@pytest.mark.slow
+def test_worker_processes_give_the_same_bits_with_a_common_scale(sites: fc.Dataset):
+    fed = fc.federate(sites, fc.by_device(), scale="common", net=fc.mlp(8))
+    here, there = (fc.run(fc.fedavg(rounds=2, training=QUICK), fed, workers=workers) for workers in (None, 2))
+    pd.testing.assert_frame_equal(here.table, there.table, check_exact=True)
 
 
 @pytest.mark.slow

@@ -140,7 +140,7 @@ class DividedDataset:
     def _divide(self, seed: int) -> tuple[Partition, Federation]:
         division = partition.partition(self.dataset, name=self.partitioner.name, seed=seed, **self.settings)
         held, shared = partition.splits(self.dataset, division, self.scale)
-        own = partition.server_examples(self.dataset, self.scale)
+        own = partition.server_examples(self.dataset, division, self.scale)
         devices = {name: Device(name, self.nets[i % len(self.nets)], held[name]) for i, name in enumerate(held)}
         return division, Federation(devices, shared, len(self.dataset.classes), own, self.threats)
 
@@ -150,7 +150,7 @@ def federate(
     partitioner: Partitioner | None = None,
     *,
     net: Architecture | Sequence[Architecture] | None = None,
-    scale: Literal["none", "device"] = "none",
+    scale: Literal["none", "device", "common"] = "none",
     name: str = "data",
     **settings: Any,
 ) -> DividedDataset:
@@ -160,7 +160,8 @@ def federate(
         dataset: from `load` or `from_arrays`.
         partitioner: how examples are divided, e.g. `dirichlet(0.5)`, which is the default.
         net: of all devices, or several that they have in turn; an MLP by default.
-        scale: "device": each device standardises features by its own training examples.
+        scale: "device": each device standardises features by its own training examples; "common": by the mean and
+            deviation of all devices' training examples, from numbers that each sends once (docs/data.md).
         name: of the dataset in tables.
         settings: those of :func:`fedcore.partition.partition`: devices, val, test, shared_test, examples,
             shared_examples, domains, unlabelled, hidden, drop_small; and those of :class:`fedcore.types.Threats`:

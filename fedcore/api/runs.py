@@ -26,6 +26,7 @@ from fedcore.core.rounds import run as rounds
 from fedcore.core.training import Training
 from fedcore.data import schema_of
 from fedcore.data.encoding import encode
+from fedcore.data.prepare import preparation_bytes
 from fedcore.execute.workers import Inline, Workers, one_thread
 from fedcore.methods import METHODS, builder
 from fedcore.nets import NETS
@@ -409,8 +410,11 @@ def _run_one(
     numbers = dict(reports.final_numbers(method, of_rounds, results[-1].scores))
     data = training_numbers(fed.dataset, fed.partition(seed)) if isinstance(fed, DividedDataset) else _sizes(fed)
     numbers = {"data": data, **numbers}
+    before: dict[str, dict[str, float]] = {}
+    if isinstance(fed, DividedDataset):
+        before = dict.fromkeys(federation.devices, preparation_bytes(schema_of(fed.dataset), fed.scale))
     place = tidy.Row(STUDY, fed.name if isinstance(fed, DividedDataset) else "data", SETTING, config.label, seed)
-    return Result(config, seed, fed, method, results, tidy.rows(place, results, of_rounds, numbers))
+    return Result(config, seed, fed, method, results, tidy.rows(place, results, of_rounds, numbers, before))
 
 
 def _guesses(methods: Sequence[MethodConfig], fed: DividedDataset | Federation) -> list[MethodConfig]:

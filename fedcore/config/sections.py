@@ -35,9 +35,9 @@ SHARED = "methods"
 
 @dataclass(frozen=True)
 class Scaling:
-    """scale: "device": each device standardises features by its own training examples."""
+    """scale: standardise features by each device's own training examples (device), or by all devices' (common)."""
 
-    scale: Literal["none", "device"] = "none"
+    scale: Literal["none", "device", "common"] = "none"
 
 
 @cache

@@ -14,6 +14,9 @@ from fedcore.data.schema import Column
 SPREAD = 10.0
 """Columns whose spans differ by more than this factor should be scaled: a net learns from the widest ones first."""
 
+OFFSET = 0.5
+"""If more of the variance within a class lies between devices, their levels differ for another reason than labels."""
+
 
 def columns(dataset: Dataset) -> pd.DataFrame:
     """Return a row for each column of a table that is learnt from; none for arrays.
@@ -61,3 +64,25 @@ def spans(dataset: Dataset) -> tuple[float, float] | None:
     wide = (found["high"] - found["low"])[found["kind"] == "number"].dropna()
     wide = wide[wide > 0]
     return (float(wide.min()), float(wide.max())) if len(wide) > 1 else None
+
+
+def offset(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]]) -> float | None:
+    """Return the share of a column's variance within a class that lies between devices, in [0, 1], or None.
+
+    A value's residual is what it exceeds the mean of its class by; the share is the variance of the devices' mean
+    residuals over that of all. It is the median over columns of numbers; None without any that varies within a class.
+    A level that carries the label differs between devices as far as their labels do, which does not count here.
+
+    trains: Each device's training examples, as indices into `dataset.train`.
+    """
+    schema, index = schema_of(dataset), np.concatenate([*trains.values()])
+    number = [column.kind == "number" for column in schema.columns for _ in column.inputs]
+    if not any(number):
+        return None
+    x = pd.DataFrame(dataset.train.x.numpy()[index][:, number].astype(np.float64))
+    x -= x.groupby(dataset.train.y.numpy()[index]).transform("mean")
+    device = np.repeat(np.arange(len(trains)), [len(own) for own in trains.values()])
+    between = x.groupby(device).transform("mean").where(x.notna())
+    within_class = x.var(ddof=0)
+    shares = (between.var(ddof=0) / within_class)[within_class > 0]
+    return float(shares.median()) if len(shares) else None

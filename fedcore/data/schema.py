@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 Kind: TypeAlias = Literal["number", "boolean", "text"]
-Missing: TypeAlias = Literal["refuse", "median", "drop"]
+Missing: TypeAlias = Literal["refuse", "median", "common_median", "drop"]
 
 MISSING_VALUES = (
     "", "?", "na", "n/a", "nan", "null", "none", "-", "--", "missing",

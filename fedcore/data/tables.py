@@ -68,7 +68,7 @@ def table(
         categorical: columns whose numbers are names, such as a type or a postal code.
         categories: the most different texts of a column, from 1.
         missing: "refuse" rows with a missing cell; "drop" those rows; "median" leaves missing numbers nan, to be filled
-            with the median of the device's training examples.
+            with the median of the device's training examples; "common_median" with the mean of the devices' medians.
         missing_values: texts and numbers that stand for a missing cell, besides the empty one.
         exclude: names of devices to leave out, before anything else is read from their rows.
 

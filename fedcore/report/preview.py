@@ -15,12 +15,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedcore.config.request import Job, ReadData
+from fedcore.config.request import USER_STUDY, Job, ReadData
 from fedcore.config.settings import Setting
 from fedcore.core.threats import split_threats
 from fedcore.data import USER_DATASETS, Dataset, load, schema_of
-from fedcore.data.overview import SPREAD, columns, missing_cells, spans
-from fedcore.partition import Index, Partition, partition
+from fedcore.data.overview import OFFSET, SPREAD, columns, missing_cells, offset, spans
+from fedcore.data.prepare import preparation_bytes
+from fedcore.partition import Index, Partition, partition, training
 from fedcore.partition.tables import counts, dropped_devices, dropped_note
 from fedcore.report.names import shorten, shorten_one
 from fedcore.report.terminal import standard
@@ -76,7 +77,7 @@ def print_preview(
     for name, why in islice(schema.left_out.items(), LEFT):
         console.print(Text(f"left out: {name}, {why}"))
     _more(console, "columns left out", len(schema.left_out), LEFT)
-    for line in _advice(setting, dataset, refusing):
+    for line in _advice(setting, dataset, divided, refusing):
         console.print(Text(line))
     console.print()
     console.print(_devices(counts(dataset, divided), gaps, dataset.classes, console.width))
@@ -236,28 +237,45 @@ def _problems(dataset: Dataset, divided: Partition, gaps: pd.DataFrame, held: Ma
     return lines
 
 
-def _advice(setting: Setting, dataset: Dataset, refusing: bool) -> list[str]:
+def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bool) -> list[str]:
     """Return what the user should know or choose."""
     lines = []
     schema, found = schema_of(dataset), columns(dataset)
-    gaps, inputs = int(found["missing"].sum()), int((found["kind"] != "text").sum())
+    gaps = int(found["missing"].sum())
     if schema.dropped:
         lines.append(f"missing: {schema.dropped:,} rows with a missing cell are dropped")
     if gaps and refusing:
         lines.append(f"missing: {gaps:,} cells; a run needs data.missing=median or data.missing=drop")
     elif gaps:
+        whose = (
+            "the device's training rows" if schema.missing == "median" else "each device's training rows, on average"
+        )
+        lines.append(f"missing: {gaps:,} cells; a number is filled with the median of {whose}; a text has no category")
+    if not refusing and (sent := preparation_bytes(schema, setting.federation["scale"])):
+        up, down = sent.values()
         lines.append(
-            f"missing: {gaps:,} cells; a number is filled with the median of the device's training rows (each device "
-            f"sends {inputs} medians and a count once, {4 * inputs + 8} bytes); a text has no category"
+            f"before the first round each device sends {up:,.0f} bytes and receives {down:,.0f}, to prepare rows"
         )
     whole = (found["low"] % 1 == 0) & (found["high"] % 1 == 0) & (found["values"] == len(dataset.train))
     for name in found["column"][whole].head(1):
         lines.append(f"{name}: another whole number in each row; if it is an identifier: data.ignore=[{name}]")
-    widest = spans(dataset)
-    if widest is not None and setting.federation["scale"] == "none" and widest[1] > SPREAD * widest[0]:
-        few, many = map(_amount, widest)
-        lines.append(f"scales: spans {few} to {many}: federation.scale=device is suggested")
+    if setting.federation["scale"] == "none":
+        lines += _scale_advice(setting, dataset, divided)
     return lines
+
+
+def _scale_advice(setting: Setting, dataset: Dataset, divided: Partition) -> list[str]:
+    """Return the scale to choose where columns, or devices within a class, differ much; nothing where they do not."""
+    widest, share = spans(dataset), offset(dataset, training(divided))
+    if share is not None and share > OFFSET:
+        why, scale = "devices differ within a class", "device"
+    elif widest is not None and widest[1] > SPREAD * widest[0]:
+        few, many = map(_amount, widest)
+        why, scale = f"spans {few} to {many}", "common"
+    else:
+        return []
+    both = "; size=scales tries both" if setting.study == USER_STUDY else ""
+    return [f"scales: {why}: federation.scale={scale} is suggested{both}"]
 
 
 def _amount(number: float) -> str:

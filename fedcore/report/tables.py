@@ -88,9 +88,13 @@ def quantity(text: str, value: float) -> Cell:
 
 
 def notes(rows: pd.DataFrame) -> tuple[str, ...]:
-    """Return a sentence for each sign that occurs in the table of one setting."""
+    """Return a sentence for each sign in the table of one setting, and for the traffic that is not in it."""
     words = "".join(standings(rows))
-    return tuple(f"{sign} {meaning}." for sign, meaning in SIGNS.items() if sign in words)
+    said = [f"{sign} {meaning}." for sign, meaning in SIGNS.items() if sign in words]
+    up, down = (format_bytes((rows[way] / rows["n_devices"]).max()) for way in ("prepare_up", "prepare_down"))
+    if rows["prepare_down"].max() > 0:
+        said.append(f"Each device also sends {up} and receives {down} once, for the numbers that prepare its examples.")
+    return tuple(said)
 
 
 def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:

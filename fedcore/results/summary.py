@@ -16,9 +16,14 @@ NO_SECONDS = pd.DataFrame(columns=["study", "setting", "method", "seed", "kind",
 SPLITS = {"test": "own test", "shared": "shared test"}
 SCORED = ("val", *SPLITS)
 """The splits with scores; the others hold bytes and the server's reports."""
+TRAFFIC = ("bytes_up", "bytes_down", "prepare_up", "prepare_down")
+"""Bytes: of a method's messages, and before its first round of the numbers that prepare examples, if there are any.
+
+The latter are the same for every method, so that a row without `bytes_up` is still one that trains alone.
+"""
 LESS = frozenset(
     {"loss", "largest_share", "similarity_other", "iterations", "violation", "bound", "excess"}
-    | {"bytes_up", "bytes_down", "seconds", "nets_run", "macs"}
+    | {*TRAFFIC, "seconds", "nets_run", "macs"}
 )
 """Metrics of which less is better; the worst device has the largest value."""
 PART = ["mean", "std_devices", "std_seeds", "worst", "macro_f1", "loss", "loss_std_devices", "rank", "gap", "spread"]
@@ -30,8 +35,7 @@ COLUMNS = [
     "primary",
     "rank",
     *(f"{split}_{part}" for split in SPLITS for part in PART),
-    "bytes_up",
-    "bytes_down",
+    *TRAFFIC,
     *COST,
     "wall",
     "cpu",
@@ -70,11 +74,12 @@ def summarise(
     control, positive where the row is worse.
 
     metric: the name of the metric. primary: the split that decides `rank`: `test` if every method has it in every seed,
-    else `shared`. control: a row that the methods must beat; it is no candidate and has no rank, but a gap.
-    bytes_up, bytes_down: of all devices and rounds, mean over seeds. nets_run, macs: nets that a device runs for an
-    example, and the multiplications in their linear and convolutional layers, means over devices and seeds. wall, cpu:
-    seconds of all steps, mean over seeds, nan if unknown (`seconds` may be empty). rounds: number of rounds of all
-    stages. n_measured: devices whose own test data count.
+    else `shared`. control: a row that the methods must beat; it is no candidate and has no rank, but a gap. bytes_up,
+    bytes_down: of all devices and rounds, mean over seeds. prepare_up, prepare_down: of all devices before the first
+    round, the same for every method (:func:`fedcore.data.prepare.preparation_bytes`); 0 if none. nets_run, macs: nets
+    that a device runs for an example, and the multiplications in their linear and convolutional layers, means over
+    devices and seeds. wall, cpu: seconds of all steps, mean over seeds, nan if unknown (`seconds` may be empty).
+    rounds: number of rounds of all stages. n_measured: devices whose own test data count.
     """
     scores = last_round(table)
     rows = _traffic(table).join(_cost(table)).join(_counts(table)).join(_seconds(seconds, table))
@@ -137,10 +142,10 @@ def by_group(table: pd.DataFrame) -> pd.DataFrame:
 def _traffic(table: pd.DataFrame) -> pd.DataFrame:
     """Return each row's bytes, indexed by ROW in the order of the table."""
     rows = pd.DataFrame(index=pd.MultiIndex.from_frame(table[ROW].drop_duplicates()))
-    for way in ("bytes_up", "bytes_down"):
+    for way in TRAFFIC:
         sent = table[(table["split"] == "traffic") & (table["metric"] == way)]
         rows = rows.join(sent.groupby(RUN)["value"].sum().groupby(ROW).mean().rename(way))
-    return rows
+    return rows.fillna({"prepare_up": 0.0, "prepare_down": 0.0})
 
 
 def _cost(table: pd.DataFrame) -> pd.DataFrame:

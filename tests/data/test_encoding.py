@@ -63,7 +63,7 @@ def known(made: Made, scale: str) -> Schema:
     return from_json(to_json(fit_schema(data, training(parts), scale)))
 
 
-@pytest.mark.parametrize("scale", ["none", "device"])
+@pytest.mark.parametrize("scale", ["none", "device", "common"])
 def test_inputs_from_a_frame_are_those_of_training_bit_for_bit(made: Made, scale: str):
     frame, data, parts = made
     schema = known(made, scale)
@@ -191,7 +191,7 @@ def test_a_schema_is_json_and_nothing_else_is_a_schema(made: Made, tmp_path: Pat
 
 
 @pytest.mark.parametrize("scaling", ["none", "standard"])
-@pytest.mark.parametrize("scaled", ["none", "device"])
+@pytest.mark.parametrize("scaled", ["none", "device", "common"])
 def test_pictures_are_encoded_as_in_training(scaling: str, scaled: str):
     pixels = np.random.default_rng(0).integers(0, 256, (40, 3, 4, 4), dtype=np.uint8)
     plain = Dataset(

@@ -39,6 +39,12 @@ def test_a_device_that_never_takes_part_shares_the_traffic():
     assert answer(whole[whole["split"] != "traffic"], CONTROLS).up == 0
 
 
+def test_bytes_that_prepare_examples_make_no_row_combine():
+    whole = table({"local_only": ALONE, "code": plus(0.1), "majority": GUESS})
+    same = whole[whole["metric"] == "bytes_up"].assign(metric="prepare_up", value=40.0)
+    assert answer(pd.concat([whole, same]), CONTROLS) == answer(whole, CONTROLS)
+
+
 def test_the_interval_counts_seeds_and_what_they_share():
     """Gains by seed: .04, .02, .03 -> .03, standard deviation .01; t of 2 degrees of freedom; a test row for three."""
     found = answer(table({"local_only": ALONE, "a": [[0.74, 0.64], [0.74, 0.62], [0.71, 0.63]]}), CONTROLS).advice

@@ -17,7 +17,7 @@ def divide(dataset: Dataset, *, federation: dict[str, Any], seed: int) -> Partit
 
 def distribute(dataset: Dataset, made: Partition, *, scale: str) -> tuple[dict[str, Splits], Data, Data]:
     """Return each device's examples, the shared test set and the server's examples."""
-    return *splits(dataset, made, scale), server_examples(dataset, scale)
+    return *splits(dataset, made, scale), server_examples(dataset, made, scale)
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
