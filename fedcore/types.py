@@ -16,6 +16,7 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
+from fedcore.errors import Diverged as Diverged
 from fedcore.errors import InputError as InputError
 
 Function = TypeVar("Function", bound=Callable[..., Any])

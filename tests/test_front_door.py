@@ -34,6 +34,7 @@ from fedcore.partition import PARTITIONS, partition, splits
 from fedcore.report.phrases import AnswerInWords
 from fedcore.results.answer import answer
 from fedcore.results.criterion import Criterion
+from fedcore.results.summary import last_round
 from fedcore.results.tidy import COLUMNS
 
 ROOT = Path(__file__).parents[1]
@@ -123,8 +124,8 @@ def test_a_common_scale_keeps_the_levels_that_tell_the_label(sites: fc.Dataset):
     shared = {scale: one.summary.set_index("method")["shared_mean"]["fedavg"] for scale, one in found.items()}
     assert shared["common"] > shared["device"] + 0.03
     summary = found["common"].summary.set_index("method")
-    assert summary["prepare_up"].tolist() == [4 * (8 + 16 * 2)] * 2  # two means, two variances and a count each
-    assert summary["prepare_down"].tolist() == [4 * 16 * 2] * 2
+    assert summary["prepare_up"].tolist() == [4 * (8 + 16 * 2)] * 4  # two means, two variances and a count each
+    assert summary["prepare_down"].tolist() == [4 * 16 * 2] * 4
     assert summary["bytes_up"]["local_only"] == 0
     assert "prepare_up" not in set(found["device"].table["metric"])
 
@@ -205,6 +206,35 @@ def test_a_comparison_ranks_methods_and_judges_claims(fed: Any):
     assert str(found.answer).splitlines() == found.answer.sentences
     labels = [*(row.label for row in rows), "majority", "majority_per_device"]
     assert [(one.config.label, one.seed) for one in found.results] == [(label, s) for s in range(2) for label in labels]
+
+
+def test_a_row_that_diverges_is_left_out_by_name(fed: Any):
+    wild = fc.fedavg(label="wild", rounds=2, training={"optimiser": "sgd", "lr": 1e30, "epochs": 1})
+    found = fc.compare([fc.local_only(training=QUICK), wild], fed, seeds=range(2))
+    assert "lower the learning rate" in found.left_out["wild"]
+    assert "wild" not in found.summary["method"].tolist()
+    assert "wild is left out: " in repr(found)
+    with pytest.raises(fc.InputError, match="lower the learning rate"):
+        fc.run(wild, fed)
+
+
+def test_a_comparison_goes_by_the_metric_that_is_asked_for(fed: Any):
+    """The costs of a row are recomputed from the models' own predictions."""
+    label = fed.dataset.classes[0]
+    costs = {label: dict.fromkeys(fed.dataset.classes[1:], 3.0)}
+    rows = [fc.local_only(training=QUICK), fc.fedavg(rounds=2, training=QUICK)]
+    found = fc.compare(rows, fed, seeds=[0], metric="cost", costs=costs, least_test=0)
+    one = found.results[1]
+    device = fed.federation(0).devices["device-00"]
+    model = one.models["device-00"]
+    truth, guess = device.data.test.y.numpy(), model.predict(device.data.test.x.numpy())
+    expected = 3.0 * np.mean((truth == 0) & (guess != 0))
+    table = last_round(one.table)
+    value = table[(table["device"] == "device-00") & (table["split"] == "test") & (table["metric"] == "cost")]["value"]
+    assert value.item() == pytest.approx(expected)
+    assert found.summary["metric"].unique().tolist() == ["cost"]
+    with pytest.raises(fc.InputError, match=r"compare.metric = 'recall': needs compare.positive"):
+        fc.compare(rows, fed, metric="recall")
 
 
 @pytest.mark.slow

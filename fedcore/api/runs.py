@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property, partial
 from inspect import Parameter, Signature
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -38,7 +39,6 @@ from fedcore.results import reports, tidy
 from fedcore.results.answer import GUESSES, answer
 from fedcore.results.claims import Claim, Gate, Points, judge_all, verdict_table
 from fedcore.results.criterion import (
-    ALWAYS,
     LEAST_TEST,
     MIN_EFFECT,
     MetricName,
@@ -47,7 +47,7 @@ from fedcore.results.criterion import (
     scoring,
 )
 from fedcore.results.summary import NO_SECONDS, SPLITS, format_bytes, last_round, standings, summarise
-from fedcore.types import Data, Federation, InputError, Method, Model, Net, Report
+from fedcore.types import Data, Diverged, Federation, InputError, Method, Model, Net, Report
 
 STUDY, SETTING = "script", "base"
 """The study and the setting in a script's tidy table."""
@@ -245,6 +245,7 @@ class Comparison:
             (accuracies after the last round, fractions), bytes_up and bytes_down (of all devices together), rounds,
             n_devices, n_seeds and others, see docs/concepts.md.
         answer: what to do, and why; print it. It counts the bytes of one device.
+        left_out: methods that diverged, each with the reason; they have no results.
     """
 
     results: tuple[Result, ...]
@@ -252,6 +253,7 @@ class Comparison:
     table: pd.DataFrame
     summary: pd.DataFrame
     answer: AnswerInWords
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Show the answer, and the summary's main columns: accuracies in %, and the bytes of all devices together."""
@@ -261,7 +263,8 @@ class Comparison:
         shown["all send"], shown["all receive"] = (
             self.summary[f"bytes_{way}"].map(format_bytes) for way in ("up", "down")
         )
-        return f"{self.answer}\n{shown.to_string(index=False)}"
+        gone = "".join(f"\n{label} is left out: {reason}" for label, reason in self.left_out.items())
+        return f"{self.answer}\n{shown.to_string(index=False)}{gone}"
 
 
 def run(
@@ -328,7 +331,7 @@ def compare(
         progress: whether to show a bar; None: in a terminal.
 
     Raises:
-        InputError: as :func:`run` does, and where two methods have one label.
+        InputError: as :func:`run` does, and where two methods have one label. A method that diverges is left out.
     """
     asked = list(methods)
     if not asked:
@@ -349,15 +352,16 @@ def compare(
         if missing := named - labels.keys():
             raise InputError(f"compare.{key}: {text!r} names {sorted(missing)[0]!r}, which is not compared")
     decides = criterion(metric, positive, costs, min_effect, least_test, weigh, "compare")
-    extra = None if decides.metric.name in ALWAYS else (decides.metric.name, positive, costs)
-    results = _run_all(chosen, fed, seeds, workers, every, progress, extra)
+    extra = {"metric": decides.metric.name, "positive": positive, "costs": costs}
+    left_out: dict[str, str] = {}
+    results = _run_all(chosen, fed, seeds, workers, every, progress, extra, left_out)
     table = pd.concat([result.table for result in results], ignore_index=True)
     controls = frozenset(config.label for config in chosen if getattr(config.builder, "control", False))
     points: Points = {SETTING: {}}
     verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points))
     summary = summarise(table, NO_SECONDS, controls, decides)
     found = AnswerInWords.of(answer(table, controls, decides))
-    return Comparison(results, verdicts, table, summary, found)
+    return Comparison(results, verdicts, table, summary, found, left_out)
 
 
 def _check(methods: Sequence[object], fed: object, counts: Mapping[str, int | None], where: str) -> None:
@@ -382,12 +386,27 @@ def _run_all(
     workers: int | None,
     every: int,
     progress: bool | None,
-    extra: tuple[Any, ...] | None = None,
+    extra: Mapping[str, Any] | None = None,
+    left_out: dict[str, str] | None = None,
 ) -> tuple[Result, ...]:
-    """Run all methods with each seed. extra: what models are measured by beside what they always are."""
+    """Run all methods with each seed.
+
+    extra: what models are measured by beside what they always are. left_out: gets the labels of the methods that
+    diverge, with the reason; None: the first one ends the run.
+    """
     shown = sys.stdout.isatty() if progress is None else progress
+    results = []
     with Workers(workers) if workers is not None else Inline() as execute:
-        return tuple(_run_one(config, fed, seed, execute, every, shown, extra) for seed in seeds for config in methods)
+        for seed, config in product(seeds, methods):
+            if left_out and config.label in left_out:
+                continue
+            try:
+                results.append(_run_one(config, fed, seed, execute, every, shown, extra))
+            except Diverged as diverged:
+                if left_out is None or len({*left_out, config.label}) == len(methods):
+                    raise
+                left_out[config.label] = str(diverged)
+    return tuple(result for result in results if result.config.label not in (left_out or ()))
 
 
 def _run_one(
@@ -397,11 +416,11 @@ def _run_one(
     execute: Execute,
     every: int,
     progress: bool,
-    extra: tuple[Any, ...] | None = None,
+    extra: Mapping[str, Any] | None = None,
 ) -> Result:
     federation = _federation(fed, seed)
     if extra is not None:
-        federation = replace(federation, scoring=scoring(*extra, classes=_classes(fed)))
+        federation = replace(federation, scoring=scoring(**extra, classes=_classes(fed)))
     sizes = {name: len(device.data.train) for name, device in federation.devices.items()}
     method = config.build(federation.public.nets, sizes)
     steps = rounds(method, federation, seed, execute, every=every)

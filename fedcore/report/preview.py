@@ -25,6 +25,7 @@ from fedcore.partition import Index, Partition, partition, training
 from fedcore.partition.tables import counts, dropped_devices, dropped_note
 from fedcore.report.names import shorten, shorten_one
 from fedcore.report.terminal import standard
+from fedcore.results.criterion import LARGEST, LEAST_TEST
 
 WIDTH = 80
 """Characters in a line where there is no terminal and COLUMNS does not say it."""
@@ -217,10 +218,12 @@ def _problems(dataset: Dataset, divided: Partition, gaps: pd.DataFrame, held: Ma
         for who, count_of in ((str(who), dict(row)) for who, row in gaps.iterrows())
     }
     untested = sizes.index[sizes["n_test"] == 0]
+    few_tests = sizes.index[(sizes["n_test"] > 0) & (sizes["n_test"] < LEAST_TEST)]
     found = {
         f"fewer than {FEW} training examples": sizes.index[sizes["n_train"] < FEW],
         "no label": sizes.index[labelled == 0],
         "one class only": sizes.index[labelled == 1],
+        f"fewer than {LEAST_TEST} test examples, so not in means": few_tests,
         "no test example of its own": untested if dataset.split is not None or len(untested) < len(sizes) else [],
         "no value in a column": [who for who in held if lacks[who]],
     }
@@ -239,7 +242,7 @@ def _problems(dataset: Dataset, divided: Partition, gaps: pd.DataFrame, held: Ma
 
 def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bool) -> list[str]:
     """Return what the user should know or choose."""
-    lines = []
+    lines = _rare(setting, dataset)
     schema, found = schema_of(dataset), columns(dataset)
     gaps = int(found["missing"].sum())
     if schema.dropped:
@@ -262,6 +265,20 @@ def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bo
     if setting.federation["scale"] == "none":
         lines += _scale_advice(setting, dataset, divided)
     return lines
+
+
+def _rare(setting: Setting, dataset: Dataset) -> list[str]:
+    """Return what to decide by where one class has most of the examples."""
+    counts_of = np.bincount(dataset.train.y.numpy(), minlength=len(dataset.classes))
+    largest = counts_of.max() / max(counts_of.sum(), 1)
+    if largest <= LARGEST:
+        return []
+    rare = dataset.classes[int(counts_of.argmin())]
+    decided = "the answer goes by balanced accuracy" if setting.study == USER_STUDY else "run.metric=auto goes by that"
+    return [
+        f"{rare}: {counts_of.min() / counts_of.sum():.1%} of the rows, so that accuracy says little; {decided}. "
+        f"Others: run.metric=recall run.positive={rare}, or run.costs"
+    ]
 
 
 def _scale_advice(setting: Setting, dataset: Dataset, divided: Partition) -> list[str]:

@@ -23,7 +23,7 @@ from fedcore.pipeline.orchestration.session import Session, console, open_sessio
 from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import outputs, partitions, run_method
-from fedcore.types import Federation, InputError
+from fedcore.types import Diverged, Federation, InputError
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,11 @@ class Run:
             return None
 
     def leave_out(self, job: Job, method: MethodConfig, refused: InputError) -> None:
-        """Print once why a row is left out; raises the error again if the study needs all of its rows."""
-        if not job.optional:
+        """Print once why a row is left out; raises the error again if the study needs all of its rows.
+
+        A row that diverged is left out of any study.
+        """
+        if not job.optional and not isinstance(refused, Diverged):
             raise refused
         if (job.study, method.label) not in self._refusals:
             self._refusals.add((job.study, method.label))
