@@ -58,9 +58,14 @@ class Setting:
         return Threats(**behaviour) if behaviour else None
 
     @property
+    def data_name(self) -> str:
+        """The name of the dataset, or of the user's own file or folder."""
+        return Path(self.data["path"]).stem if "path" in self.data else str(self.data["name"])
+
+    @property
     def task(self) -> str:
-        """A name for what is predicted: the dataset, or the name of the user's own file or folder, and the label."""
-        parts = [Path(self.data["path"]).stem if "path" in self.data else self.data["name"], self.data.get("label")]
+        """A name for what is predicted: that of the data, and the label."""
+        parts = [self.data_name, self.data.get("label")]
         return re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, parts)))
 
     @property

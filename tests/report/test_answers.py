@@ -118,5 +118,5 @@ def test_facts_of_an_answer_that_recommends_no_method_name_the_best_one():
     (alone,) = answers(table, frozenset()).values()
     assert headline(alone.advice) == "Train alone"
     assert facts(alone) == [
-        ("65.0%", "right when trained alone"), ("-15.0 ± 3.0", "points with a, the best way of combining"),
+        ("65.0%", "right when trained alone"), ("-15.0 ± 2.7", "points with a, the best way of combining"),
     ]  # fmt: skip

@@ -34,7 +34,7 @@ def test_a_clear_winner_has_its_gains_whom_it_helps_and_its_cost():
     found = answer(table({"local_only": ALONE, "code": plus(0.1), "worse": plus(-0.1), "majority": GUESS}), CONTROLS)
     assert headline(found.advice) == "Use code"
     assert sentences(found) == [
-        "Use code: 75.0% right, +10.0 ± 0.0 points against training alone, +45.0 ± 3.0 against always guessing "
+        "Use code: 75.0% right, +10.0 ± 0.0 points against training alone, +45.0 ± 2.7 against always guessing "
         "(3 seeds; ± 95 %).",
         "code helps 2 of 2 devices by at least 1 point and hurts none.",
         "Each device sends 1 kB and receives 2 kB in total.",
@@ -78,7 +78,7 @@ def test_a_new_device_has_a_sentence_of_its_own():
 
 def test_training_alone_where_no_row_fits_the_budget():
     assert in_words({"local_only": ALONE, "code": plus(0.1), "majority": GUESS}, budget=0) == (
-        "Train alone: 65.0% right (+35.0 ± 3.0 against always guessing). No method fits the budget."
+        "Train alone: 65.0% right (+35.0 ± 2.7 against always guessing). No method fits the budget."
     )
 
 

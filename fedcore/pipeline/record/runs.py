@@ -135,7 +135,7 @@ class Record:
         tags = {
             "fedcore.kind": "control" if result.control else "method", "fedcore.study": setting.study,
             "fedcore.setting": setting.name, "fedcore.size": result.size, "fedcore.method": result.row.label,
-            "fedcore.seed": str(result.seed), "fedcore.dataset": setting.data["name"],
+            "fedcore.seed": str(result.seed), "fedcore.dataset": setting.data_name,
             "fedcore.data": result.prepared.dataset.digest, "fedcore.partition": result.prepared.partition.digest,
         }  # fmt: skip
         run = self.open(result.config, result.name, tags, self.parent(setting.study, result.size, title))
@@ -149,7 +149,7 @@ class Record:
         profile = {"examples": len(held.train), "classes": list(held.classes), "shape": list(schema.shape)}
         self.write(
             run, params=_params(result), table=result.table, seconds=result.seconds,
-            dataset=(setting.data["name"], result.prepared.dataset.digest, profile), turn_reports=result.reports,
+            dataset=(setting.data_name, result.prepared.dataset.digest, profile), turn_reports=result.reports,
             drawn=draw(store, result) if drawn is None else drawn, schema=schema,
         )  # fmt: skip
         self.close(run, result.digest)

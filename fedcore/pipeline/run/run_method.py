@@ -57,7 +57,7 @@ def run_method(
         *([session.steps.accelerator] if session.steps.accelerator else []), *([fed.threats] if fed.threats else []),
         *([fed.scoring] if fed.scoring.metric else []),
     )  # fmt: skip
-    place = tidy.Row(setting.study, setting.data["name"], setting.name, row.label, seed)
+    place = tidy.Row(setting.study, setting.data_name, setting.name, row.label, seed)
     data = pictures.data_numbers(session.store, prepared.dataset, prepared.partition)
     numbers = {"data": data, **reports.final_numbers(method, turn_reports, played[-1].scores)}
     before = dict.fromkeys(fed.devices, prepared_bytes(session.store, prepared, setting.federation["scale"]))
