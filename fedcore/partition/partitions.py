@@ -9,7 +9,7 @@ exception is a class that would be in no training set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from inspect import signature
 from typing import Annotated, Any, Literal, TypeAlias
