@@ -20,10 +20,10 @@ from fedcore.partition.tables import counts, from_frame, to_frame
 from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store
 from fedcore.pipeline.orchestration.steps import Steps
 from fedcore.pipeline.record.result import PreparedData
-from fedcore.pipeline.run.step_functions import describe, distribute, divide
+from fedcore.pipeline.run.step_functions import describe, distribute, divide, take_none
 from fedcore.report import spreadsheet
 from fedcore.report.figures import class_counts, png
-from fedcore.types import Device, Federation, InputError
+from fedcore.types import Device, Federation, HeldOut, InputError
 
 DATASET = "dataset.safetensors"
 PARTITION = "index.parquet"
@@ -101,10 +101,17 @@ def divide_dataset(
     return made
 
 
-def build_federation(steps: Steps, setting: Setting, prepared: PreparedData) -> Federation:
-    """Return the federation; its devices hold references, which the loop never reads."""
+def build_federation(
+    steps: Steps, setting: Setting, prepared: PreparedData, final_fit: tuple[HeldOut, ...] | None = None
+) -> Federation:
+    """Return the federation; its devices hold references, which the loop never reads.
+
+    final_fit: what a final fit holds out; it has no shared test set unless that is among it.
+    """
     scaled = partial(distribute, scale=setting.federation["scale"])
     devices_data, shared, servers_data = steps.run_inline(scaled, prepared.dataset, prepared.partition, start=True)
+    if final_fit is not None and "shared" not in final_fit:
+        shared = steps.run_inline(take_none, shared)
     card = steps.run_inline(describe, prepared.dataset)
     nets = [net(shape=card["shape"], classes=len(card["classes"]), **one) for one in setting.nets]
     devices = {name: Device(name, nets[i % len(nets)], devices_data[name]) for i, name in enumerate(devices_data)}
