@@ -174,7 +174,7 @@ def test_a_final_fit_that_was_killed_ends_as_one_version_from_the_cache(mine: Mi
     assert final["fedcore.partition"] == versions(mine)[number]["fedcore.partition"]
 
 
-def test_a_promotion_says_what_it_trains_on_before_and_promotes_the_final_fit(mine: Mine):
+def test_a_promotion_says_before_what_it_trains_on(mine: Mine):
     number, label = chosen(mine)
     assert mine.fitted.said is not None
     assert mine.again.said is not None

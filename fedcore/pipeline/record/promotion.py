@@ -64,7 +64,8 @@ class Proposal:
             return f"{self._what} is the champion"
         number = f"version {self.champion.version}"
         if self.of_champion:
-            return f"{self._what}: the champion, {number}, is of the same run of its study"
+            what = "its final fit" if self.champion.tags.get(FINAL_FIT_OF) else "the model of its study"
+            return f"{self._what}: the champion is {what}, {number}"
         if self.champion.tags.get(FINAL_FIT_OF):
             number += f", the final fit of version {self.champion.tags[FINAL_FIT_OF]}"
         return f"{self._what}: better than the champion, {number}? {self.better}; {self.why}"
