@@ -220,9 +220,14 @@ def renamed(net: dict[str, Any]) -> dict[str, Any]:
     return {"which" if key == "name" else key: value for key, value in net.items()}
 
 
-def test_a_final_fit_of_other_data_is_refused(mine: Mine):
-    (line,) = mine.changed.err.splitlines()
-    assert "the data are no longer those of its run; run its study again, or promote it as it is with: " in line
+def test_a_final_fit_of_other_data_or_code_is_refused(mine: Mine):
+    for said, what in ((mine.changed, "the data have"), (mine.edited, "code, packages or hardware have")):
+        (line,) = said.err.splitlines()
+        number = re.escape(line.split()[2].rstrip(":"))
+        advice = "run its study again, or promote it as it is with: fedcore promote machines-fault"
+        assert re.fullmatch(
+            f"fedcore: version {number}: {what} changed since its run; {advice} --version {number} --no-final-fit", line
+        )
 
 
 def test_a_shifted_column_name_is_refused_by_name(mine: Mine):

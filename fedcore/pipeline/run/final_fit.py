@@ -54,7 +54,7 @@ def fit(session: Session, params: Mapping[str, Any], origin: Origin, source: Acc
     advice = PLAIN.format(task=setting.task, version=source.version)
     if dataset.digest != origin.data:
         raise InputError(
-            f"version {source.version}: the data are no longer those of its run; run its study again, or {advice}"
+            f"version {source.version}: the data have changed since its run; run its study again, or {advice}"
         )
     study = PreparedData(dataset, partitions.divide_dataset(session.steps, dataset, setting.federation, seed))
     method = require_same(session, origin, study, f"version {source.version}", advice)
@@ -81,7 +81,7 @@ def require_same(session: Session, origin: Origin, study: PreparedData, name: st
     )
     if found != origin.config:
         raise InputError(
-            f"{name}: code, packages or hardware are no longer those of its run; run its study again, or {advice}"
+            f"{name}: code, packages or hardware have changed since its run; run its study again, or {advice}"
         )
     return method
 

@@ -64,7 +64,8 @@ class Mine:
 
     fitting: a kill between the training of the model's final fit and its registration. fitted: after the same command
     ran to its end; final_labels: what the champion predicts then; again: the same command once more; listed: all
-    versions. changed: what is said to a promotion after a cell of the table has changed.
+    versions. changed: what is said to the promotion of another version after a cell of the table has changed; edited:
+    after a line of the training's code has, and the cell has not.
     """
 
     project: Project
@@ -81,6 +82,7 @@ class Mine:
     again: Seen
     listed: Said
     changed: Said
+    edited: Said
 
 
 MACHINES = (
@@ -114,11 +116,15 @@ def mine(place: Place) -> Mine:
     listed = project.run(*promote, "--list")
     whole = csv.read_text()
     csv.write_text(whole.replace("leak", "worn", 1))
-    changed = project.run(*promote, "--version", "2" if "version 1 " in promoted.out else "1", code=2, whole=True)
+    other = (*promote, "--version", "2" if "version 1 " in promoted.out else "1")
+    changed = project.run(*other, code=2, whole=True)
     csv.write_text(whole)
+    project.edit("fedcore/core/training.py", "train", "edited = True")
+    edited = project.run(*other, code=2, whole=True)
     labels, final = (pd.read_csv(project.folder / name) for name in ("labels.csv", "final.csv"))
     return Mine(
-        project, csv, preview, run, promoted, new, labels, shifted, fitting, fitted, final, again, listed, changed
+        project, csv, preview, run, promoted, new, labels, shifted, fitting, fitted, final, again, listed, changed,
+        edited,
     )  # fmt: skip
 
 
