@@ -43,10 +43,11 @@ def promote(model: str | None, version: str | None, listed: bool, no_final_fit: 
     enter_project()
     from fedcore.pipeline.record import registry
 
+    as_it_is = no_final_fit or version == registry.PREVIOUS  # what was the champion once comes back as it was
     known = registry.read()
     if model is not None and known is not None:  # a wrong name is refused before imports that take seconds
         registry.require(known, model, None if listed else version or registry.CANDIDATE)
-    if model is not None and not listed and not no_final_fit:
+    if model is not None and not listed and not as_it_is:
         open_template()  # in case that it has to train
     from fedcore.pipeline.record import promotion
     from fedcore.pipeline.record.runs import Record
@@ -64,7 +65,7 @@ def promote(model: str | None, version: str | None, listed: bool, no_final_fit: 
         verdict = promotion.compare(client, chosen)
         if version is None and verdict.better in ("no", "not comparable"):
             raise InputError(f"{verdict}; to promote it all the same, add --version {chosen.version}")
-        final = None if no_final_fit else final_fit(client, model, chosen)
+        final = None if as_it_is else final_fit(client, model, chosen)
         promotion.promote(client, final or chosen)
         said = verdict.promoted_as(final) if final else verdict.promoted
         print(f"{said}: models:/{chosen.name}@{registry.CHAMPION}")

@@ -121,10 +121,18 @@ def study_run(version: ModelVersion) -> str:
 
 
 def final_fit_of(client: MlflowClient, version: ModelVersion) -> ModelVersion | None:
-    """Return the version that is a version's final fit, if there is one; of several the last."""
+    """Return the version that is a version's final fit, if there is one whose run is complete; of several the last."""
     found = client.search_model_versions(f"name = '{version.name}'")
-    fits = [one for one in found if one.tags.get(STUDY_RUN) == version.run_id]
+    fits = [one for one in found if one.tags.get(STUDY_RUN) == version.run_id and is_complete(client, one)]
     return max(fits, key=lambda one: int(one.version), default=None)
+
+
+def is_complete(client: MlflowClient, version: ModelVersion) -> bool:
+    """Tell whether a version's run was written to its end."""
+    try:
+        return str(client.get_run(version.run_id).info.status) == "FINISHED"
+    except MlflowException:  # deleted for good
+        return True
 
 
 def alias(client: MlflowClient, name: str, word: str) -> ModelVersion | None:

@@ -31,7 +31,7 @@ from fedcore.pipeline.run.step_functions import divide_finally
 from fedcore.results import tidy
 from fedcore.types import Federation, InputError, Method
 
-PLAIN = "promote it as it is with: fedcore promote {task} --version {version} --no-final-fit"
+ADVICE = "promote it as it is with: fedcore promote {task} --version {version} --no-final-fit"
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def fit(session: Session, params: Mapping[str, Any], origin: Origin, source: Acc
     """Fit the method of a version's run on all rows. Raises InputError if it is no longer that run's."""
     setting, row, seed = origin.setting, origin.row, origin.seed
     dataset = partitions.read_dataset(session.store, setting.data)
-    advice = PLAIN.format(task=setting.task, version=source.version)
+    advice = ADVICE.format(task=setting.task, version=source.version)
     if dataset.digest != origin.data:
         raise InputError(
             f"version {source.version}: the data have changed since its run; run its study again, or {advice}"

@@ -36,6 +36,7 @@ def make(client: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Make:
         run = client.create_run(experiment)
         (tmp_path / DEVICES).write_bytes(device_table(frame(rows({"a": [accuracy]}))))
         client.log_artifact(run.info.run_id, str(tmp_path / DEVICES))
+        client.set_terminated(run.info.run_id)
         final = {promotion.FINAL_FIT_OF: str(of.version), promotion.STUDY_RUN: of.run_id} if of else {}
         tags = {
             "fedcore.data": data, "fedcore.partition": partition, "fedcore.method": "a", "fedcore.seed": "0",
@@ -111,6 +112,9 @@ def test_a_version_and_its_final_fit_are_one_champion(client: Any, make: Make):
     first = make([0.5, 0.6])
     assert promotion.final_fit_of(client, first) is None
     final = make([1.0, 1.0], of=first)
+    client.update_run(final.run_id, "RUNNING")
+    assert promotion.final_fit_of(client, first) is None  # its writing was cut short
+    client.update_run(final.run_id, "FINISHED")
     found = promotion.final_fit_of(client, first)
     assert found is not None
     assert found.version == final.version
