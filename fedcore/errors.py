@@ -19,6 +19,10 @@ class InputError(ValueError):
         return "".join(c if c.isprintable() else repr(c)[1:-1] for c in super().__str__())
 
 
+class Diverged(InputError):
+    """Training whose numbers are no longer finite: the row cannot be used, others can."""
+
+
 def shorten_traceback(error: BaseException) -> None:
     """Leave out the frames of installed packages and of Python itself, unless there are no others.
 

@@ -16,6 +16,7 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
+from fedcore.errors import Diverged as Diverged
 from fedcore.errors import InputError as InputError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -186,10 +187,24 @@ class Threats:
 
 
 @dataclass(frozen=True)
+class Scoring:
+    """What is measured beside accuracy, balanced accuracy, macro F1 and loss, see :mod:`fedcore.core.evaluation`.
+
+    metric: f1, precision, recall, roc_auc, average_precision or cost; None: nothing. positive: the class that the first
+    three and average_precision are of. costs: of a row of class i that is taken for class j, (K, K).
+    """
+
+    metric: str | None = None
+    positive: int = 0
+    costs: tuple[tuple[float, ...], ...] | None = None
+
+
+@dataclass(frozen=True)
 class Federation:
     """The devices in the order of their names, the shared test set and the number of classes.
 
     server_data: training examples held by the server; most methods need none. threats: None where nobody misbehaves.
+    scoring: further metrics.
     """
 
     devices: Mapping[str, Device]
@@ -197,6 +212,7 @@ class Federation:
     classes: int
     server_data: Data = field(default_factory=_no_data)
     threats: Threats | None = None
+    scoring: Scoring = Scoring()
 
     @property
     def public(self) -> Public:

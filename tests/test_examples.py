@@ -53,6 +53,8 @@ def test_the_notebook_runs(tmp_path: Path):
         "damped",
         "fedavg",
         "local_only",
+        "majority",
+        "majority_per_device",
     ]
 
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,20 @@ from federations import federation
 
 import fedcore as fc
 from fedcore import nets
+from fedcore.api.serving import ServedModels
 from fedcore.builders import CONTEXT, settings_of
 from fedcore.core.evaluation import evaluate
 from fedcore.core.rounds import run as rounds
+from fedcore.data import schema_of
+from fedcore.data.encoding import from_json, to_json
 from fedcore.execute.workers import Inline, Workers, one_thread
 from fedcore.methods import METHODS, builder
 from fedcore.nets import NETS
 from fedcore.partition import PARTITIONS, partition, splits
 from fedcore.report.phrases import AnswerInWords
 from fedcore.results.answer import answer
+from fedcore.results.criterion import Criterion
+from fedcore.results.summary import last_round
 from fedcore.results.tidy import COLUMNS
 
 ROOT = Path(__file__).parents[1]
@@ -56,27 +62,27 @@ def accuracies(table: pd.DataFrame, split: str) -> dict[str, float]:
 
 
 @pytest.fixture(scope="module")
-def sites(digits: fc.Dataset) -> fc.Dataset:
-    """Return the digits as the rows of three sites, which take turns but for the rarest site's."""
+def houses(digits: fc.Dataset) -> fc.Dataset:
+    """Return the digits as the rows of three houses, which take turns but for the rarest site's."""
     names = ["north" if i % 7 == 0 else "east" if i % 2 else "west" for i in range(len(digits.train))]
     return fc.from_arrays(digits.train.x.numpy(), digits.train.y.numpy(), device=names)
 
 
-def by_site(sites: fc.Dataset, **settings: Any) -> Any:
-    return fc.federate(sites, fc.by_device(), net=fc.mlp(12), **settings)
+def by_site(houses: fc.Dataset, **settings: Any) -> Any:
+    return fc.federate(houses, fc.by_device(), net=fc.mlp(12), **settings)
 
 
 def leaves(result: Any) -> dict[str, dict[str, torch.Tensor]]:
     return {f"{name}/{i}": params for name, one in result.models.items() for i, params in enumerate(one.model.params)}
 
 
-def test_a_final_fit_of_local_only_is_training_on_every_row_of_the_site(sites: fc.Dataset):
-    result = fc.final_fit(fc.local_only(training={"epochs": 2}), by_site(sites), 3, progress=False)
+def test_a_final_fit_of_local_only_is_training_on_every_row_of_the_site(houses: fc.Dataset):
+    result = fc.final_fit(fc.local_only(training={"epochs": 2}), by_site(houses), 3, progress=False)
     made = nets.net("mlp", shape=(1, 8, 8), classes=10, widths=[12])
-    assert sites.device is not None
+    assert houses.device is not None
     for site, deployed in result.models.items():
-        mine = torch.tensor([name == site for name in sites.device])
-        own = fc.Data(sites.train.x[mine], sites.train.y[mine])
+        mine = torch.tensor([name == site for name in houses.device])
+        own = fc.Data(houses.train.x[mine], houses.train.y[mine])
         none = fc.Data(own.x[:0], own.y[:0])
         device = fc.Device(site, made, fc.Splits(own, none, none))
         with one_thread():
@@ -87,36 +93,36 @@ def test_a_final_fit_of_local_only_is_training_on_every_row_of_the_site(sites: f
         assert all(torch.equal(leaf, (memory or update.params)[name]) for name, leaf in params.items())
 
 
-def test_a_final_fit_of_analytic_is_the_solution_on_all_rows_together(sites: fc.Dataset):
+def test_a_final_fit_of_analytic_is_the_solution_on_all_rows_together(houses: fc.Dataset):
     """Sums of sites are sums of all rows: a single site that holds every row gets the same model."""
-    result = fc.final_fit(fc.analytic(), by_site(sites), 0, progress=False)
-    everything = fc.from_arrays(sites.train.x.numpy(), sites.train.y.numpy(), device=["one"] * len(sites.train))
+    result = fc.final_fit(fc.analytic(), by_site(houses), 0, progress=False)
+    everything = fc.from_arrays(houses.train.x.numpy(), houses.train.y.numpy(), device=["one"] * len(houses.train))
     whole = fc.run(fc.analytic(), by_site(everything, val=0, test=0, shared_test=0), 0, progress=False)
-    x = sites.train.x.numpy()[:200]
+    x = houses.train.x.numpy()[:200]
     expected = whole.models["one"].probabilities(x)
     for deployed in result.models.values():
         np.testing.assert_allclose(deployed.probabilities(x), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "ensemble", "analytic", "stack"])
-def test_a_final_fit_is_a_run_that_holds_nothing_out(sites: fc.Dataset, name: str):
+def test_a_final_fit_is_a_run_that_holds_nothing_out(houses: fc.Dataset, name: str):
     config = fc.method(name, training={"epochs": 1})
-    result = fc.final_fit(config, by_site(sites), 1, progress=False)
-    plain = fc.run(config, by_site(sites, val=0, test=0, shared_test=0), 1, progress=False)
+    result = fc.final_fit(config, by_site(houses), 1, progress=False)
+    plain = fc.run(config, by_site(houses, val=0, test=0, shared_test=0), 1, progress=False)
     ours, theirs = leaves(result), leaves(plain)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(leaf, theirs[key][name]) for key, params in ours.items() for name, leaf in params.items())
 
 
-def test_a_final_fit_has_no_scores_and_keeps_what_its_method_ranks_by(sites: fc.Dataset):
-    fed = by_site(sites)
+def test_a_final_fit_has_no_scores_and_keeps_what_its_method_ranks_by(houses: fc.Dataset):
+    fed = by_site(houses)
     result = fc.final_fit(fc.code_ot(training=QUICK), fed, 0, progress=False)
     assert not {"val", "test", "shared"} & {*result.table["split"]}
     assert repr(result) == "Result of code_ot, seed 0, rounds: 1"
     for name, device in result.fed.federation(0).devices.items():
         own = fed.partition(0).devices[name]
         assert len(device.data.val) == len(own["val"]) > 0
-        assert len(device.data.train) == sum(n == name for n in sites.device or ()) - len(own["val"])
+        assert len(device.data.train) == sum(n == name for n in houses.device or ()) - len(own["val"])
 
 
 def test_a_final_fit_of_a_scripts_own_devices_trains_on_all_that_they_have():
@@ -157,7 +163,7 @@ def test_worker_processes_give_the_same_bits(fed: Any, monkeypatch: pytest.Monke
     assert config.label == "median"
 
 
-@pytest.mark.parametrize("scale", ["none", "device"])
+@pytest.mark.parametrize("scale", ["none", "device", "common"])
 def test_models_predict_as_they_were_scored(digits: fc.Dataset, scale: Any):
     fed = fc.federate(digits, devices=4, scale=scale, net=fc.mlp(12))
     result = fc.run(fc.local_only(training=QUICK), fed, seed=1)
@@ -170,6 +176,55 @@ def test_models_predict_as_they_were_scored(digits: fc.Dataset, scale: Any):
         np.testing.assert_allclose(likely.sum(1), 1, rtol=1e-5)
         tested[name] = float((guess == digits.train.y[own["test"]].numpy()).mean())
     assert tested == accuracies(result.table, "test")
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> fc.Dataset:
+    """Four sites of which 10 to 90 % are ill, as the level of one column tells; the other says nothing."""
+    rng, site = np.random.default_rng(0), np.repeat(np.arange(4), 100)
+    ill = rng.random(400) < np.array([0.1, 0.35, 0.65, 0.9])[site]
+    rows = pd.DataFrame({"site": site, "heat": rng.normal(50, 8, 400) + 14 * ill, "k": rng.normal(0, 0.3, 400)})
+    path = tmp_path_factory.mktemp("sites") / "t.csv"
+    rows.assign(state=np.where(ill, "ill", "well")).to_csv(path, index=False)
+    return fc.load("table", path=path, label="state", device="site")
+
+
+@pytest.mark.slow
+def test_a_common_scale_keeps_the_levels_that_tell_the_label(sites: fc.Dataset):
+    """On shared test rows fedavg is better by points with the scale of all sites than with each site's own."""
+    found = {}
+    for scale in ("device", "common"):
+        fed = fc.federate(sites, fc.by_device(), scale=scale, net=fc.mlp(16))
+        rounds = fc.fedavg(rounds=8, training={"epochs": 2, "shared_init": True, "lr": 0.02})
+        found[scale] = fc.compare([fc.local_only(training=QUICK), rounds], fed, seeds=range(2))
+    shared = {scale: one.summary.set_index("method")["shared_mean"]["fedavg"] for scale, one in found.items()}
+    assert shared["common"] > shared["device"] + 0.03
+    summary = found["common"].summary.set_index("method")
+    assert summary["prepare_up"].tolist() == [4 * (8 + 16 * 2)] * 4  # two means, two variances and a count each
+    assert summary["prepare_down"].tolist() == [4 * 16 * 2] * 4
+    assert summary["bytes_up"]["local_only"] == 0
+    assert "prepare_up" not in set(found["device"].table["metric"])
+
+
+def test_a_new_site_is_served_with_the_common_scale(sites: fc.Dataset):
+    """A row of a site that nobody knew gets what the model of any site says of it, also if it lacks a cell."""
+    schema = replace(schema_of(sites), missing="common_median")
+    fed = fc.federate(replace(sites, schema=schema), fc.by_device(), scale="common", net=fc.mlp(8))
+    model = fc.run(fc.fedavg(rounds=2, training=QUICK), fed).models["0"]
+    written = from_json(to_json(fed.schema()))
+    served = ServedModels(written, ((model.model, model.net),), dict.fromkeys(written.devices, 0))
+    rows = pd.DataFrame({"site": ["elsewhere", "2", None], "heat": [48.0, 70.0, None], "k": [0.1, None, 0.2]})
+    said = served.predict(rows)
+    assert np.array_equal(said["probability"], model.probabilities(rows).max(1))
+    with pytest.raises(fc.InputError, match="device = 'elsewhere': no such device"):
+        served.predict(rows, "elsewhere")
+
+
+@pytest.mark.slow
+def test_worker_processes_give_the_same_bits_with_a_common_scale(sites: fc.Dataset):
+    fed = fc.federate(sites, fc.by_device(), scale="common", net=fc.mlp(8))
+    here, there = (fc.run(fc.fedavg(rounds=2, training=QUICK), fed, workers=workers) for workers in (None, 2))
+    pd.testing.assert_frame_equal(here.table, there.table, check_exact=True)
 
 
 @pytest.mark.slow
@@ -205,7 +260,7 @@ def test_models_of_a_federation_of_ones_own_predict():
 def test_each_seed_divides_and_trains_anew(fed: Any):
     found = fc.compare([fc.local_only(training=QUICK)], fed, seeds=[0, 1])
     one = fc.run(fc.local_only(training=QUICK), fed, seed=1)
-    table = found.table[found.table["seed"] == 1].reset_index(drop=True)
+    table = found.table[(found.table["seed"] == 1) & (found.table["method"] == "local_only")].reset_index(drop=True)
     pd.testing.assert_frame_equal(table, one.table, check_exact=True)
     assert list(one.table.columns) == COLUMNS
     assert not fed.counts(0).equals(fed.counts(1))
@@ -219,13 +274,43 @@ def test_a_comparison_ranks_methods_and_judges_claims(fed: Any):
     rows = [fc.local_only(training=QUICK), fc.fedavg(rounds=2, label="avg", training=QUICK), fc.best_local()]
     found = fc.compare(rows, fed, seeds=range(2), claims=["avg > local_only", fc.Claim("?", "avg > 2")])
     summary = found.summary.set_index("method")
-    assert set(summary.index) == {"avg", "local_only", "best_local"}
-    assert summary["control"].to_dict() == {"avg": False, "local_only": False, "best_local": True}
+    controls = {"best_local", "majority", "majority_per_device"}  # the last two are in every comparison
+    assert summary["control"].to_dict() == {"avg": False, "local_only": False, **dict.fromkeys(controls, True)}
     assert found.claims["rule"].tolist() == ["avg > local_only", "avg > 2"]
     assert found.claims["verdict"].iloc[1] == "does not hold"
-    assert found.answer == AnswerInWords.of(answer(found.table, frozenset({"best_local"})))
+    assert found.answer == AnswerInWords.of(answer(found.table, frozenset(controls), Criterion(least_test=20)))
     assert str(found.answer).splitlines() == found.answer.sentences
-    assert [(one.config.label, one.seed) for one in found.results] == [(r.label, s) for s in range(2) for r in rows]
+    labels = [*(row.label for row in rows), "majority", "majority_per_device"]
+    assert [(one.config.label, one.seed) for one in found.results] == [(label, s) for s in range(2) for label in labels]
+
+
+def test_a_row_that_diverges_is_left_out_by_name(fed: Any):
+    wild = fc.fedavg(label="wild", rounds=2, training={"optimiser": "sgd", "lr": 1e30, "epochs": 1})
+    found = fc.compare([fc.local_only(training=QUICK), wild], fed, seeds=range(2))
+    assert "lower the learning rate" in found.left_out["wild"]
+    assert "wild" not in found.summary["method"].tolist()
+    assert "wild is left out: " in repr(found)
+    with pytest.raises(fc.InputError, match="lower the learning rate"):
+        fc.run(wild, fed)
+
+
+def test_a_comparison_goes_by_the_metric_that_is_asked_for(fed: Any):
+    """The costs of a row are recomputed from the models' own predictions."""
+    label = fed.dataset.classes[0]
+    costs = {label: dict.fromkeys(fed.dataset.classes[1:], 3.0)}
+    rows = [fc.local_only(training=QUICK), fc.fedavg(rounds=2, training=QUICK)]
+    found = fc.compare(rows, fed, seeds=[0], metric="cost", costs=costs, least_test=0)
+    one = found.results[1]
+    device = fed.federation(0).devices["device-00"]
+    model = one.models["device-00"]
+    truth, guess = device.data.test.y.numpy(), model.predict(device.data.test.x.numpy())
+    expected = 3.0 * np.mean((truth == 0) & (guess != 0))
+    table = last_round(one.table)
+    value = table[(table["device"] == "device-00") & (table["split"] == "test") & (table["metric"] == "cost")]["value"]
+    assert value.item() == pytest.approx(expected)
+    assert found.summary["metric"].unique().tolist() == ["cost"]
+    with pytest.raises(fc.InputError, match=r"compare.metric = 'recall': needs compare.positive"):
+        fc.compare(rows, fed, metric="recall")
 
 
 @pytest.mark.slow
@@ -274,10 +359,11 @@ def test_results_are_shown_by_their_accuracies():
     shown = f"Result of fedavg, seed 0, rounds: 2; own test {own}; shared test {shared}"
     assert repr(found.results[1]) == shown
     lines = repr(found).splitlines()
-    assert lines[:-5] == str(found.answer).splitlines()
-    assert lines[-5].endswith("all send all receive")
-    assert [line.split()[0] for line in lines[-4:]] == found.summary["method"].tolist()
-    one, _, several, _ = (result.models["a"] for result in found.results)
+    assert lines[:-6] == str(found.answer).splitlines()
+    assert lines[-6].endswith("all send all receive")
+    assert [line.split()[0] for line in lines[-5:]] == found.summary["method"].tolist()
+    assert found.summary["method"].tolist()[-2:].count("majority_per_device") == 1  # nobody asked for it
+    one, _, several, *_ = (result.models["a"] for result in found.results)
     assert repr(one) == "DeployedModel: mlp(widths=(5, 4)), 64 parameters"
     assert repr(several) == "DeployedModel: 3 nets like mlp(widths=(5, 4)), 192 parameters"
 

@@ -80,7 +80,6 @@ ELSEWHERE = {
     "pipeline/run/final_fit": "end_to_end/test_mine.py",
     "pipeline/run/forecast": "test_commands.py",
     "pipeline/run/outputs": "end_to_end/test_dvc.py",
-    "pipeline/run/partitions": "pipeline/cache/test_prune.py",
     "pipeline/run/requests": "end_to_end/test_flows.py",
     "pipeline/run/step_functions": "pipeline/orchestration/test_steps_shards.py",
     "report/console": "report/test_terminal.py",

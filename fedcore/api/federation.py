@@ -155,7 +155,7 @@ class DividedDataset:
         held, shared = partition.splits(self.dataset, division, self.scale)
         if self.final is not None and "shared" not in self.final:
             shared = Data(shared.x[:0], shared.y[:0])
-        own = partition.server_examples(self.dataset, self.scale)
+        own = partition.server_examples(self.dataset, division, self.scale)
         devices = {name: Device(name, self.nets[i % len(self.nets)], held[name]) for i, name in enumerate(held)}
         return division, Federation(devices, shared, len(self.dataset.classes), own, self.threats)
 
@@ -165,7 +165,7 @@ def federate(
     partitioner: Partitioner | None = None,
     *,
     net: Architecture | Sequence[Architecture] | None = None,
-    scale: Literal["none", "device"] = "none",
+    scale: Literal["none", "device", "common"] = "none",
     name: str = "data",
     **settings: Any,
 ) -> DividedDataset:
@@ -175,11 +175,12 @@ def federate(
         dataset: from `load` or `from_arrays`.
         partitioner: how examples are divided, e.g. `dirichlet(0.5)`, which is the default.
         net: of all devices, or several that they have in turn; an MLP by default.
-        scale: "device": each device standardises features by its own training examples.
+        scale: "device": each device standardises features by its own training examples; "common": by the mean and
+            deviation of all devices' training examples, from numbers that each sends once (docs/data.md).
         name: of the dataset in tables.
         settings: those of :func:`fedcore.partition.partition`: devices, val, test, shared_test, examples,
-            shared_examples, domains, unlabelled, hidden; and those of :class:`fedcore.types.Threats`: hostile, attack,
-            strength, drop, deadline, bound, beyond.
+            shared_examples, domains, unlabelled, hidden, drop_small; and those of :class:`fedcore.types.Threats`:
+            hostile, attack, strength, drop, deadline, bound, beyond.
 
     Raises:
         InputError: for a setting that is unknown or out of range.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property, partial
 from inspect import Parameter, Signature
-from typing import Any
+from itertools import product
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -26,6 +27,7 @@ from fedcore.core.rounds import run as rounds
 from fedcore.core.training import Training
 from fedcore.data import schema_of
 from fedcore.data.encoding import encode
+from fedcore.data.prepare import preparation_bytes
 from fedcore.execute.workers import Inline, Workers, one_thread
 from fedcore.methods import METHODS, builder
 from fedcore.nets import NETS
@@ -34,10 +36,18 @@ from fedcore.partition import PARTITIONS, final_splits
 from fedcore.partition.tables import training_numbers
 from fedcore.report.phrases import AnswerInWords
 from fedcore.results import reports, tidy
-from fedcore.results.answer import MIN_EFFECT, answer
+from fedcore.results.answer import GUESSES, answer
 from fedcore.results.claims import Claim, Gate, Points, judge_all, verdict_table
+from fedcore.results.criterion import (
+    LEAST_TEST,
+    MIN_EFFECT,
+    MetricName,
+    Weighting,
+    criterion,
+    scoring,
+)
 from fedcore.results.summary import NO_SECONDS, SPLITS, format_bytes, last_round, standings, summarise
-from fedcore.types import Data, Federation, InputError, Method, Model, Net, Report
+from fedcore.types import Data, Diverged, Federation, InputError, Method, Model, Net, Report
 
 STUDY, SETTING = "script", "base"
 """The study and the setting in a script's tidy table."""
@@ -235,6 +245,7 @@ class Comparison:
             (accuracies after the last round, fractions), bytes_up and bytes_down (of all devices together), rounds,
             n_devices, n_seeds and others, see docs/concepts.md.
         answer: what to do, and why; print it. It counts the bytes of one device.
+        left_out: methods that diverged, each with the reason; they have no results.
     """
 
     results: tuple[Result, ...]
@@ -242,6 +253,7 @@ class Comparison:
     table: pd.DataFrame
     summary: pd.DataFrame
     answer: AnswerInWords
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Show the answer, and the summary's main columns: accuracies in %, and the bytes of all devices together."""
@@ -251,7 +263,8 @@ class Comparison:
         shown["all send"], shown["all receive"] = (
             self.summary[f"bytes_{way}"].map(format_bytes) for way in ("up", "down")
         )
-        return f"{self.answer}\n{shown.to_string(index=False)}"
+        gone = "".join(f"\n{label} is left out: {reason}" for label, reason in self.left_out.items())
+        return f"{self.answer}\n{shown.to_string(index=False)}{gone}"
 
 
 def run(
@@ -328,7 +341,12 @@ def compare(
     *,
     claims: Iterable[Claim | str] = (),
     valid: Iterable[Gate] = (),
+    metric: MetricName | Literal["auto"] = "accuracy",
+    positive: str | None = None,
+    costs: Mapping[str, Mapping[str, float]] | None = None,
     min_effect: float = MIN_EFFECT,
+    least_test: int = LEAST_TEST,
+    weigh: Weighting = "devices",
     workers: int | None = None,
     every: int = 1,
     progress: bool | None = None,
@@ -336,25 +354,33 @@ def compare(
     """Run several methods with each seed; see :func:`run`.
 
     Args:
-        methods: methods with their settings, each with a label of its own.
+        methods: methods with their settings, each with a label of its own; the controls that always guess are added.
         fed: what :func:`federate` describes, or a federation of your own.
         seeds: e.g. range(3); what the answer and the claims say of spread is over these.
-        claims: rules to be judged, e.g. "code_ot > fedavg" (:mod:`fedcore.results.claims`); each needs two seeds.
+        claims: rules to be judged, e.g. "code_ot > fedavg" (:mod:`fedcore.results.claims`); each needs three seeds.
         valid: what must hold for the claims to be tested.
-        min_effect: the least difference in accuracy that matters to the answer, a fraction.
+        metric: what decides answer and ranks (docs/concepts.md); "auto": balanced accuracy where one class has more
+            than .8 of the examples, else accuracy.
+        positive: the label that f1, precision, recall and average_precision are of.
+        costs: of metric "cost": true label -> predicted label -> cost; what is not listed costs nothing.
+        min_effect: the least difference in the metric that matters: a fraction, nats, or cost per row.
+        least_test: a device with fewer test examples, or with test examples of one class, has no part in means over
+            devices; 0: all have.
+        weigh: "devices": each device counts alike in means; "examples": by its test examples.
         workers: processes that train; None: this one.
         every: scores are taken after every so many rounds, and after the last.
         progress: whether to show a bar; None: in a terminal.
 
     Raises:
-        InputError: as :func:`run` does, and where two methods have one label.
+        InputError: as :func:`run` does, and where two methods have one label. A method that diverges is left out.
     """
-    chosen = list(methods)
-    if not chosen:
+    asked = list(methods)
+    if not asked:
         raise InputError("compare: there is no method to run")
-    _check(chosen, fed, {"every": every, "workers": workers}, "compare")
+    _check(asked, fed, {"every": every, "workers": workers}, "compare")
     if not isinstance(seeds, Iterable):
         raise InputError(f"compare.seeds = {seeds!r}: must be several, e.g. range(3)")
+    chosen = [*asked, *_guesses(asked, fed)]
     labels = Counter(config.label for config in chosen)
     if (twice := labels.most_common(1)[0])[1] > 1:
         raise InputError(f"compare: two methods are called {twice[0]!r}; give one of them another label")
@@ -366,16 +392,17 @@ def compare(
     ]:
         if missing := named - labels.keys():
             raise InputError(f"compare.{key}: {text!r} names {sorted(missing)[0]!r}, which is not compared")
-    if not 0 < min_effect < 1:
-        raise InputError(f"compare.min_effect = {min_effect!r}: must be a fraction, above 0 and below 1")
-    results = _run_all(chosen, fed, seeds, workers, every, progress)
+    decides = criterion(metric, positive, costs, min_effect, least_test, weigh, "compare")
+    extra = {"metric": decides.metric.name, "positive": positive, "costs": costs}
+    left_out: dict[str, str] = {}
+    results = _run_all(chosen, fed, seeds, workers, every, progress, extra, left_out)
     table = pd.concat([result.table for result in results], ignore_index=True)
     controls = frozenset(config.label for config in chosen if getattr(config.builder, "control", False))
     points: Points = {SETTING: {}}
     verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points))
-    summary = summarise(table, NO_SECONDS, controls)
-    found = AnswerInWords.of(answer(table, controls, min_effect))
-    return Comparison(results, verdicts, table, summary, found)
+    summary = summarise(table, NO_SECONDS, controls, decides)
+    found = AnswerInWords.of(answer(table, controls, decides))
+    return Comparison(results, verdicts, table, summary, found, left_out)
 
 
 def _check(methods: Sequence[object], fed: object, counts: Mapping[str, int | None], where: str) -> None:
@@ -400,27 +427,88 @@ def _run_all(
     workers: int | None,
     every: int,
     progress: bool | None,
+    extra: Mapping[str, Any] | None = None,
+    left_out: dict[str, str] | None = None,
 ) -> tuple[Result, ...]:
-    """Run all methods with each seed."""
+    """Run all methods with each seed.
+
+    extra: what models are measured by beside what they always are. left_out: gets the labels of the methods that
+    diverge, with the reason; None: the first one ends the run.
+    """
     shown = sys.stdout.isatty() if progress is None else progress
+    results = []
     with Workers(workers) if workers is not None else Inline() as execute:
-        return tuple(_run_one(config, fed, seed, execute, every, shown) for seed in seeds for config in methods)
+        for seed, config in product(seeds, methods):
+            if left_out and config.label in left_out:
+                continue
+            try:
+                results.append(_run_one(config, fed, seed, execute, every, shown, extra))
+            except Diverged as diverged:
+                if left_out is None or len({*left_out, config.label}) == len(methods):
+                    raise
+                left_out[config.label] = str(diverged)
+    return tuple(result for result in results if result.config.label not in (left_out or ()))
 
 
 def _run_one(
-    config: MethodConfig, fed: DividedDataset | Federation, seed: int, execute: Execute, every: int, progress: bool
+    config: MethodConfig,
+    fed: DividedDataset | Federation,
+    seed: int,
+    execute: Execute,
+    every: int,
+    progress: bool,
+    extra: Mapping[str, Any] | None = None,
 ) -> Result:
     federation = _federation(fed, seed)
+    if extra is not None:
+        federation = replace(federation, scoring=scoring(**extra, classes=_classes(fed)))
     sizes = {name: len(device.data.train) for name, device in federation.devices.items()}
     method = config.build(federation.public.nets, sizes)
     steps = rounds(method, federation, seed, execute, every=every)
     results = tuple(_show_progress(steps, f"{config.label}, seed {seed}", method) if progress else steps)
     of_rounds = [result.report for result in results if isinstance(result.report, Report)]
     numbers = dict(reports.final_numbers(method, of_rounds, results[-1].scores))
+    data = training_numbers(fed.dataset, fed.partition(seed)) if isinstance(fed, DividedDataset) else _sizes(fed)
+    numbers = {"data": data, **numbers}
+    before: dict[str, dict[str, float]] = {}
     if isinstance(fed, DividedDataset):
-        numbers = {"data": training_numbers(fed.dataset, fed.partition(seed)), **numbers}
+        before = dict.fromkeys(federation.devices, preparation_bytes(schema_of(fed.dataset), fed.scale))
     place = tidy.Row(STUDY, fed.name if isinstance(fed, DividedDataset) else "data", SETTING, config.label, seed)
-    return Result(config, seed, fed, method, results, tidy.rows(place, results, of_rounds, numbers))
+    return Result(config, seed, fed, method, results, tidy.rows(place, results, of_rounds, numbers, before))
+
+
+def _guesses(methods: Sequence[MethodConfig], fed: DividedDataset | Federation) -> list[MethodConfig]:
+    """Return the controls that always guess, those that are not asked for, if the nets allow them."""
+    asked = {config.label for config in methods}
+    nets = fed.nets if isinstance(fed, DividedDataset) else [device.net for device in fed.devices.values()]
+    found = []
+    for name in GUESSES:
+        config = method(name)
+        try:
+            config.build({str(number): net for number, net in enumerate(nets)})
+        except InputError:
+            continue
+        if name not in asked:
+            found.append(config)
+    return found
+
+
+def _classes(fed: DividedDataset | Federation) -> list[str]:
+    """Return the names of the classes; their numbers for a federation without names."""
+    return [*fed.dataset.classes] if isinstance(fed, DividedDataset) else [str(k) for k in range(fed.classes)]
+
+
+def _sizes(fed: Federation) -> dict[str, dict[str, float]]:
+    """Return the numbers of training_numbers that say which devices count."""
+    return {
+        name: {
+            "examples": float(len(device.data.train)),
+            "test_examples": float(len(device.data.test)),
+            "test_classes": float(len(torch.unique(device.data.test.y))),
+            "shared_examples": float(len(fed.test)),
+        }
+        for name, device in fed.devices.items()
+    }
 
 
 def _show_progress(results: Iterator[RoundResult], what: str, method: Method) -> Iterator[RoundResult]:

@@ -6,6 +6,7 @@ import csv
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -30,8 +31,11 @@ SECTIONS = ("run", "data", "federation", "net", "training", "methods")
 DRAWN = ("devices", "alpha", "classes", "share", "domains", "unlabelled", "unlabelled_classes", "hidden")
 """Settings of devices that are drawn, for which data that name their devices have no use."""
 STUDY = "my_data"
-TABLES = (".csv", ".parquet")
+TEXTS = (".csv", ".tsv")
+TABLES = (*TEXTS, ".parquet")
 """Files that study and preview can read."""
+SEEDS = ((5_000, 10), (50_000, 5), (float("inf"), 3))
+"""The most rows of the data -> how many seeds a project begins with (docs/results/false_recommendations.md)."""
 LARGE = 100 * 2**20
 """Bytes of a data file above which it is not copied."""
 
@@ -80,7 +84,9 @@ def init(folder: Path, data: Path | None, label: str | None, device: str | None)
     copy(source / "studies" / f"{STUDY}.yaml", folder / "studies" / f"{STUDY}.yaml")
     (folder / "data").mkdir()
     place = bring(data, folder) if data else None
-    (folder / "params.yaml").write_text(project_settings(source / "params.yaml", place, label, device))
+    (folder / "params.yaml").write_text(
+        project_settings(source / "params.yaml", place, label, device, seeds_for(data) if data else ())
+    )
     (folder / "dvc.yaml").write_text(stages(source / "dvc.yaml", folder))
     (folder / "requirements.txt").write_text(f"fedcore[pipeline]=={fedcore.__version__}\n")
     model = f"{place.stem}-{label}" if place and label else "MODEL"
@@ -110,12 +116,40 @@ def check(folder: Path, data: Path | None, label: str | None, device: str | None
         raise InputError(f"--data = {data}: must be a file of {' or '.join(TABLES)}, or a folder of them")
     if label is None:
         raise InputError("--label: must name the column to predict")
-    if data.is_file() and data.suffix == ".csv":
-        with data.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            columns = next(csv.reader(file), [])
+    if data.is_file() and data.suffix in TEXTS:
+        columns = column_names(data)
         for option, value in (("--label", label), ("--device", device)):
             if value is not None and value not in columns:
                 raise InputError(f"{option} = {value!r}: {data} has no such column; it has {', '.join(columns)}")
+
+
+def column_names(data: Path) -> list[str]:
+    """Return the names of a file's columns, as training will read them."""
+    with data.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        lines = [file.readline() for _ in range(2)]
+    if data.suffix == ".csv" and not any(mark in line for line in lines for mark in ";\t|\0") and ", " not in lines[0]:
+        return next(csv.reader(lines), [])
+    from fedcore.data.readers import read  # takes pandas
+
+    return [str(name) for name in read(data).frame]
+
+
+def seeds_for(data: Path) -> list[int]:
+    """Return the seeds that data of so many rows need: a seed draws new test rows, which are few in small data."""
+    files = [data] if data.is_file() else [file for file in data.rglob("*") if file.suffix in TABLES]
+    rows = sum(map(count_rows, files))
+    return [*range(next(seeds for most, seeds in SEEDS if rows <= most))]
+
+
+def count_rows(file: Path) -> int:
+    """Return the number of rows of a file, its header aside."""
+    if file.suffix in TEXTS:
+        with file.open("rb") as lines:
+            return max(sum(block.count(b"\n") for block in iter(lambda: lines.read(1 << 20), b"")) - 1, 0)
+    from pyarrow.parquet import ParquetFile
+
+    with ParquetFile(file) as table:
+        return int(table.metadata.num_rows)
 
 
 def copy(source: Path, target: Path) -> None:
@@ -136,7 +170,9 @@ def bring(data: Path, folder: Path) -> Path:
     return place
 
 
-def project_settings(source: Path, data: Path | None, label: str | None, device: str | None) -> str:
+def project_settings(
+    source: Path, data: Path | None, label: str | None, device: str | None, seeds: Sequence[int] = ()
+) -> str:
     """Return params.yaml of a project: the first sections of fedcore's own, on the project's data."""
     from io import StringIO
 
@@ -150,6 +186,7 @@ def project_settings(source: Path, data: Path | None, label: str | None, device:
         del params[name]
     params["run"]["studies"] = [STUDY]
     if data is not None:
+        params["run"]["seeds"] = [*seeds]
         params["data"].update({"name": "table", "path": str(data), "label": label})
         if device is not None:
             params["data"].insert([*params["data"]].index("label"), "device", device)

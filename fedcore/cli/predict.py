@@ -85,10 +85,10 @@ def read(path: Path, schema: Schema, task: str) -> tuple[Any, pd.Index]:
     import numpy as np
     import pandas as pd
 
-    from fedcore.data import pictures, tables
+    from fedcore.data import pictures, readers
 
     if schema.columns:
-        frame = tables.read(path)
+        frame = readers.read(path, schema.missing_values, schema.label).frame
         return frame, frame.index
     if path.suffix == ".npy":
         try:

@@ -41,7 +41,8 @@ def show_all() -> None:
     import pandas as pd
 
     from fedcore.config.params import read
-    from fedcore.config.studies import run_section
+    from fedcore.config.studies import find_study
+    from fedcore.pipeline.run.comparison import criteria_of
     from fedcore.pipeline.run.outputs import PIPELINE, RESULTS, compare_stages, require, stage_folders
     from fedcore.report import spreadsheet
     from fedcore.report.terminal import print_answers, print_claims, print_summary
@@ -55,7 +56,9 @@ def show_all() -> None:
     summary = spreadsheet.read(RESULTS / SUMMARY, dtype=ranks)
     table = pd.read_parquet(PIPELINE / "compare" / TABLE)
     controls = frozenset(summary["method"][summary["control"]])
-    print_answers(answers(table, controls, run_section(read()).min_effect))
+    params = read()
+    studies = {study: find_study(params, study) for study in table["study"].unique()}
+    print_answers(answers(table, controls, criteria_of(params, studies, table)))
     print_summary(summary)
     print_claims(spreadsheet.read(PIPELINE / "compare" / CLAIMS))
     print(f"page: {RESULTS / PAGE}   record: fedcore ui")

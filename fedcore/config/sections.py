@@ -35,9 +35,9 @@ SHARED = "methods"
 
 @dataclass(frozen=True)
 class Scaling:
-    """scale: "device": each device standardises features by its own training examples."""
+    """scale: standardise features by each device's own training examples (device), or by all devices' (common)."""
 
-    scale: Literal["none", "device"] = "none"
+    scale: Literal["none", "device", "common"] = "none"
 
 
 @cache
@@ -128,8 +128,14 @@ def net_settings(section: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": name, **complete, **({"variants": others} if others else {})}
 
 
-def method_config(params: Mapping[str, Any], label: str, row: Mapping[str, Any]) -> MethodConfig:
-    """Return a row's method: section `methods`, then the method's section, then the row; training likewise."""
+def method_config(
+    params: Mapping[str, Any], label: str, row: Mapping[str, Any], training: Mapping[str, Any] | None = None
+) -> MethodConfig:
+    """Return a row's method: section `methods`, then the method's section, then the row.
+
+    Training: params.yaml, then the builder's defaults, then `training`, which a study or a user sets for all rows, then
+    the method's section and the row.
+    """
     row = dict(row)
     name = str(row.pop("method", label))
     build, section = builder(name), params.get(name.rpartition(":")[2], {})
@@ -137,5 +143,6 @@ def method_config(params: Mapping[str, Any], label: str, row: Mapping[str, Any])
     shared = {key: value for key, value in params.get(SHARED, {}).items() if key in takes}
     settings = {key: value for key, value in {**shared, **section, **row}.items() if key != "training"}
     defaults = getattr(build, "training_defaults", {})
-    training = {**params["training"], **defaults, **section.get("training", {}), **row.get("training", {})}
-    return configure(name, settings, training, label=label.rpartition(":")[2])
+    own = {**section.get("training", {}), **row.get("training", {})}
+    trained = {**params["training"], **defaults, **(training or {}), **own}
+    return configure(name, settings, trained, label=label.rpartition(":")[2])

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ from fedcore.types import InputError, Threats
 class Setting:
     """One point of a study's grid, ready to run: name, data, federation, net and methods.
 
-    every: the number of rounds between evaluations.
+    every: the number of rounds between evaluations. scoring: metric, positive and costs of section run, where models
+    are measured by more than they always are.
     """
 
     study: str
@@ -39,6 +40,7 @@ class Setting:
     net: dict[str, Any]
     methods: tuple[MethodConfig, ...]
     every: int
+    scoring: dict[str, Any] = field(default_factory=dict)
 
     @property
     def slug(self) -> str:
@@ -96,13 +98,18 @@ def resolve(
     point: dict[str, Any],
     rows: Mapping[str, Mapping[str, Any]],
     every: int,
+    scoring: dict[str, Any],
+    training: Mapping[str, Any] | None = None,
 ) -> Setting:
-    """Return the checked settings of one point, with a method for each row (label -> changes)."""
+    """Return the checked settings of one point, with a method for each row (label -> changes).
+
+    training: what the study or the user sets of section training.
+    """
     check(shared_settings(), SHARED, params.get(SHARED, {}))
-    methods = tuple(method_config(params, label, row) for label, row in rows.items())
+    methods = tuple(method_config(params, label, row, training) for label, row in rows.items())
     labels = [row.label for row in methods]
     for label in labels:
         if labels.count(label) > 1:
             raise InputError(f"methods: there are two rows {label!r}; give one another label in a study")
     data, net = data_settings(params["data"]), net_settings(params["net"])
-    return Setting(study, name, point, data, complete_federation(params["federation"]), net, methods, every)
+    return Setting(study, name, point, data, complete_federation(params["federation"]), net, methods, every, scoring)

@@ -29,6 +29,9 @@ UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 LISTS = ("list_type", "tuple_type", "sequence_str")
 """The types of pydantic's errors about a value that should be a list."""
 
+MEMBERS = ("str", "int", "float")
+"""Members of a union, as pydantic names them in the place of an element of a list."""
+
 
 class Section(BaseModel):
     """A section of settings: unknown keys are refused, values are frozen."""
@@ -76,7 +79,8 @@ def _line(kind: type[BaseModel], where: str, errors: list[ErrorDetails]) -> str:
     if field is not None and get_origin(field.annotation) in (Union, UnionType):  # every member has its own error
         members = dict.fromkeys(error["msg"] for error in errors if error["loc"][:1] == place[:1])
         message, place = message if len(members) == 1 else ", or ".join(members), place[:1]
-    key = _key(where, *(part for part in place if "[" not in str(part)))  # not the members of a union
+    within = [part for part in place if "[" not in str(part)]  # not the members of a union
+    key = _key(where, *(part for i, part in enumerate(within) if not (i > 1 and part in MEMBERS)))
     others = len({error["loc"][:1] for error in errors}) - 1
     more = f" (and {others} more)" if others else ""
     if first["type"] == "missing":

@@ -17,9 +17,19 @@ from fedcore.config.params import change
 from fedcore.config.settings import Setting, resolve
 from fedcore.config.signatures import Section, check
 from fedcore.methods import builder
-from fedcore.results.answer import MIN_EFFECT
+from fedcore.results.answer import GUESSES
 from fedcore.results.claims import DEVICES, Claim, Gate
-from fedcore.types import Chance, InputError, Positive
+from fedcore.results.criterion import (
+    ALWAYS,
+    LEAST_TEST,
+    MIN_EFFECT,
+    OF_POSITIVE,
+    Criterion,
+    MetricName,
+    Weighting,
+    criterion,
+)
+from fedcore.types import InputError, Positive
 
 
 def _check_address(address: str) -> str:
@@ -71,6 +81,8 @@ class Study(Section):
         x_axis: the key of the grid along which the page draws accuracy.
         optional: a row whose method refuses the data or the net is left out, with the reason; otherwise the run ends.
         figures: further figures of every setting, for the first seed (docs/pipeline.md).
+        metric: the metric that decides, unless section run names one; accuracy if neither does.
+        least_test: the fewest test examples of a device that counts, unless section run says so.
     """
 
     title: str
@@ -82,6 +94,8 @@ class Study(Section):
     valid: list[Gate] = Field(default_factory=list)
     x_axis: str | None = None
     optional: bool = False
+    metric: MetricName | Literal["auto"] | None = None
+    least_test: Annotated[int, Ge(0)] | None = None
     figures: list[Literal["transport", "similarity", "alignment", "features", "soft_targets", "links"]] = Field(
         default_factory=list
     )
@@ -108,7 +122,14 @@ class Run(Section):
         cluster: the address of the cluster's scheduler; None: a cluster of its own.
         store: the folder or URL of the results of steps; None: the project's state.
         accelerator: "auto": steps of devices run on a GPU if there is one; "none": always on the CPU.
-        min_effect: the least difference in accuracy that matters to the answer, a fraction.
+        metric: what decides answer, ranks and page (docs/concepts.md); "auto": balanced accuracy where one class has
+            more than .8 of the examples, else accuracy; None: what the study says, else accuracy.
+        positive: the label that f1, precision, recall and average_precision are of.
+        costs: of metric cost: true label -> predicted label -> cost; what is not listed costs nothing.
+        min_effect: the least difference in the metric that matters: a fraction, nats, or cost per row.
+        least_test: a device with fewer test examples, or with test examples of one class, has no part in means over
+            devices; 0: all have; None: what the study says, else 20.
+        weigh: "devices": each device counts alike in means; "examples": by its test examples.
     """
 
     studies: Annotated[list[str], Field(min_length=1)]
@@ -120,7 +141,12 @@ class Run(Section):
     cluster: Address | None = None
     store: Annotated[str, AfterValidator(_check_place)] | None = None
     accelerator: Literal["auto", "none"] = "auto"
-    min_effect: Chance = MIN_EFFECT
+    metric: MetricName | Literal["auto"] | None = None
+    positive: str | None = None
+    costs: dict[str, dict[str, Annotated[float, Ge(0)]]] | None = None
+    min_effect: Positive = MIN_EFFECT
+    least_test: Annotated[int, Ge(0)] | None = None
+    weigh: Weighting = "devices"
 
 
 Study.model_rebuild()
@@ -139,6 +165,22 @@ def run_section(params: Mapping[str, Any]) -> Run:
     if run.cluster is not None and run.engine != "dask":
         raise InputError(f"run.cluster = {run.cluster!r}: is for run.engine = 'dask', not {run.engine!r}")
     return run
+
+
+def criterion_of(run: Run, study: Study) -> Criterion:
+    """Return what decides a study; raises InputError for settings that do not go together."""
+    metric = run.metric or (None if run.costs else study.metric)
+    least = run.least_test if run.least_test is not None else study.least_test
+    least = LEAST_TEST if least is None else least
+    return criterion(metric, run.positive, run.costs, run.min_effect, least, run.weigh)
+
+
+def scoring_settings(run: Run, study: Study) -> dict[str, Any]:
+    """Return the settings of what models are measured by beside what they always are; empty if by nothing."""
+    name = criterion_of(run, study).metric.name
+    if name in ALWAYS:
+        return {}
+    return {"metric": name, "positive": run.positive if name in OF_POSITIVE else None, "costs": run.costs}
 
 
 def find_study(params: Mapping[str, Any], name: str) -> Study:
@@ -181,13 +223,15 @@ def grid_points(
     """Return the points of a study's grid, ready to run.
 
     params < the study's `set` < a grid point < changes (typed by the user, so that they win; a change of a grid key
-    leaves a single point). methods: labels of the study, or names of methods with a section; all rows if empty.
+    leaves a single point). methods: labels of the study, or names of methods with a section; all rows if empty. The
+    study's controls that always guess are run whether they are among them or not.
     """
     study = find_study(params, study_name)
     if size_name not in study.sizes:
         raise InputError(f"run.size = {size_name!r}: study {study_name} has sizes {', '.join(study.sizes)}")
     size = study.sizes[size_name]
-    rows = {label: study.methods.get(label, {}) for label in methods or study.methods}
+    always = [label for label in GUESSES if label in study.methods and methods]
+    rows = {label: study.methods.get(label, {}) for label in dict.fromkeys([*methods, *always]) or study.methods}
     names = [str(row.get("method", label)) for label, row in rows.items()]
     for name in names:
         builder(name)  # a wrong name is reported before the settings that no method of this name takes
@@ -208,8 +252,19 @@ def grid_points(
         merged = params
         for layer in (size.set, at_point, typed):  # the only merge of layers; a later one wins
             merged = change(merged, layer, custom)
-        every = run_section(merged).every
-        points.append(resolve(merged, study=study_name, name=_name(point), point=point, rows=rows, every=every))
+        run = run_section(merged)
+        set_for_all = {
+            key.removeprefix("training."): value
+            for layer in (size.set, at_point, typed)
+            for key, value in layer.items()
+            if key.startswith("training.")
+        }
+        points.append(
+            resolve(
+                merged, study=study_name, name=_name(point), point=point, rows=rows, every=run.every,
+                scoring=scoring_settings(run, study), training=set_for_all,
+            )
+        )  # fmt: skip
     return points
 
 

@@ -1,4 +1,4 @@
-"""Accuracy, macro F1 and loss of the deployed models on every split."""
+"""Metrics of the deployed models on every split."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from fedcore.types import (
     Net,
     Params,
     Scores,
+    Scoring,
     Splits,
     Weights,
     is_handle,
@@ -59,30 +60,84 @@ def combine(logits: Sequence[Tensor], weights: Weights, power: float = 1.0, head
     return torch.logsumexp(power * torch.stack(members) + by_class, dim=0).log_softmax(1)
 
 
-def metrics(log_probabilities: Tensor, y: Tensor) -> dict[str, float]:
-    """Return accuracy and macro F1 (fractions; classes that occur in truth or prediction) and mean loss (nats).
+def metrics(log_probabilities: Tensor, y: Tensor, scoring: Scoring = Scoring()) -> dict[str, float]:
+    """Return accuracy, balanced accuracy, macro F1 (fractions), mean loss (nats), and what `scoring` adds.
+
+    Definitions are scikit-learn's: balanced accuracy is the mean recall of the classes that occur in y, macro F1 the
+    mean over classes that occur in y or in the predictions. One departure: what is not defined is nan, not 0. These are
+    F1, recall and average precision of a label that does not occur in y, and the area under the ROC curve unless all
+    classes occur (for more than two the mean over classes, one against the rest). Precision is 0 if nothing is
+    predicted.
 
     log_probabilities: (N, K); y: (N,). Without examples all are nan.
     """
+    names = ("accuracy", "balanced_accuracy", "macro_f1", "loss")
     if len(y) == 0:
-        return {"accuracy": math.nan, "macro_f1": math.nan, "loss": math.nan}
+        return dict.fromkeys((*names, *(() if scoring.metric is None else (scoring.metric,))), math.nan)
     guess = log_probabilities.argmax(1)
     classes = log_probabilities.shape[1]
     hits = torch.bincount(y[guess == y], minlength=classes).double()
-    occurs = torch.bincount(y, minlength=classes) + torch.bincount(guess, minlength=classes)
+    truth, guessed = torch.bincount(y, minlength=classes), torch.bincount(guess, minlength=classes)
+    occurs = truth + guessed
     f1 = (2 * hits / occurs)[occurs > 0]
-    return {
+    found = {
         "accuracy": (guess == y).double().mean().item(),
+        "balanced_accuracy": (hits / truth)[truth > 0].mean().item(),
         "macro_f1": f1.mean().item(),
         "loss": nll_loss(log_probabilities.double(), y).item(),
     }
+    k = scoring.positive
+    match scoring.metric:
+        case "cost":
+            assert scoring.costs is not None
+            found["cost"] = torch.tensor(scoring.costs, dtype=torch.float64)[y, guess].mean().item()
+        case "recall":
+            found["recall"] = (hits[k] / truth[k]).item() if truth[k] else math.nan
+        case "precision":
+            found["precision"] = (hits[k] / guessed[k].clamp(min=1)).item()
+        case "f1":
+            found["f1"] = (2 * hits[k] / occurs[k]).item() if truth[k] else math.nan
+        case "roc_auc" | "average_precision":
+            found[scoring.metric] = _ranked(log_probabilities, y, scoring)
+    return found
 
 
-def evaluate(model: Model, net: Net, data: Data) -> dict[str, float]:
+def _ranked(log_probabilities: Tensor, y: Tensor, scoring: Scoring) -> float:
+    """Return a metric of the order of the probabilities; nan where it is not defined."""
+    probabilities = log_probabilities.double().exp()
+    if scoring.metric == "average_precision":
+        return average_precision(probabilities[:, scoring.positive], y == scoring.positive)
+    classes = [1] if probabilities.shape[1] == 2 else range(probabilities.shape[1])
+    areas = [roc_auc(probabilities[:, k], y == k) for k in classes]
+    return math.nan if any(map(math.isnan, areas)) else sum(areas) / len(areas)
+
+
+def roc_auc(scores: Tensor, positive: Tensor) -> float:
+    """Return the share of pairs, a positive and a negative example, in the right order; ties count half."""
+    positives = int(positive.sum())
+    negatives = len(positive) - positives
+    if not positives or not negatives:
+        return math.nan
+    _, place, ties = torch.unique(scores, return_inverse=True, return_counts=True)
+    rank = (ties.cumsum(0) - (ties - 1).double() / 2)[place]  # of equal scores the mean
+    return float((rank[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+
+
+def average_precision(scores: Tensor, positive: Tensor) -> float:
+    """Return sum_n (R_n - R_{n-1}) P_n over the thresholds n, from the highest score down."""
+    if not positive.any():
+        return math.nan
+    values, place = torch.unique(scores, return_inverse=True)
+    found = torch.zeros(len(values)).double().index_add(0, place, positive.double()).flip(0)
+    taken = torch.bincount(place, minlength=len(values)).flip(0).cumsum(0)
+    return float((found / positive.sum() * found.cumsum(0) / taken).sum())
+
+
+def evaluate(model: Model, net: Net, data: Data, scoring: Scoring = Scoring()) -> dict[str, float]:
     """Return the metrics of a model on some examples."""
     if len(data) == 0:
-        return metrics(torch.empty(0, 1), data.y)
-    return metrics(outputs(model, net, data.inputs()), data.y)
+        return metrics(torch.empty(0, 1), data.y, scoring)
+    return metrics(outputs(model, net, data.inputs()), data.y, scoring)
 
 
 def cost(model: Model, net: Net, shape: tuple[int, ...] | None) -> dict[str, float]:
@@ -109,21 +164,28 @@ def drop_training_data(device: Device) -> Device:
 
 
 @step_word("evaluate")
-def score(deploy: Deploy, memory: Params, message: Message, devices: Mapping[str, Device], shared: Data) -> Scores:
+def score(
+    deploy: Deploy,
+    memory: Params,
+    message: Message,
+    devices: Mapping[str, Device],
+    shared: Data,
+    scoring: Scoring = Scoring(),
+) -> Scores:
     """Score one deployed model on the shared test set and on the val and test splits of the devices that run it.
 
     The devices must have equal nets, as they run the same model. "inference" is its cost, see :func:`cost`.
     """
     model = deploy(memory, message)
     net = next(iter(devices.values())).net
-    on_shared = evaluate(model, net, shared)
+    on_shared = evaluate(model, net, shared, scoring)
     examples = (shared, *(part for device in devices.values() for part in (device.data.val, device.data.test)))
     shape = next((tuple(part.x.shape[1:]) for part in examples if len(part)), None)
     inference = cost(model, net, shape)
     return {
         name: {
-            "val": evaluate(model, net, device.data.val),
-            "test": evaluate(model, net, device.data.test),
+            "val": evaluate(model, net, device.data.val, scoring),
+            "test": evaluate(model, net, device.data.test, scoring),
             "shared": on_shared,
             "inference": inference,
         }

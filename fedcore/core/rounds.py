@@ -16,6 +16,7 @@ from fedcore.nets import key, shapes
 from fedcore.types import (
     Combine,
     Deploy,
+    Diverged,
     Federation,
     Handle,
     InputError,
@@ -250,7 +251,7 @@ def check_sent(messages: Mapping[str, Message], round_info: RoundInfo) -> None:
             raise InputError(f"{who}: must be a Message to a device; it is {described(message)}")
         for leaf_name, leaf in message.params.items():  # others may be infinite: the logits of a one-hot target
             if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
-                raise InputError(f"{who}: leaf {leaf_name} has values that are not finite")
+                raise Diverged(f"{who}: leaf {leaf_name} has values that are not finite; lower the learning rate")
 
 
 def check(unit: Unit, update: Update, net: Net | None) -> None:
@@ -259,7 +260,7 @@ def check(unit: Unit, update: Update, net: Net | None) -> None:
     expected = shapes(net) if net is not None else {}
     for name, leaf in (*update.params.items(), *update.extra.items()):
         if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
-            raise InputError(f"update of {who}: leaf {name} has values that are not finite; lower the learning rate")
+            raise Diverged(f"update of {who}: leaf {name} has values that are not finite; lower the learning rate")
     for name, leaf in update.params.items() if net is not None else ():
         if name not in expected:
             raise InputError(f"update of {who}: leaf {name} is not one of its net's ({', '.join(expected)})")
@@ -273,7 +274,8 @@ def measure(method: Method, fed: Federation, state: State, execute: Execute) -> 
     """Score the model that each device would run now. Devices with the same model share evaluations, see TOGETHER."""
     calls = {
         names[first]: (
-            *what, {name: drop_training_data(fed.devices[name]) for name in names[first : first + TOGETHER]}, fed.test
+            *what, {name: drop_training_data(fed.devices[name]) for name in names[first : first + TOGETHER]}, fed.test,
+            *([fed.scoring] if fed.scoring.metric else []),
         )
         for names, what in deployments(method, fed, state)
         for first in range(0, len(names), TOGETHER)

@@ -19,6 +19,7 @@ class Dataset:
     domain: the domain of each example of `train` (N names), if the dataset combines several.
     server: examples that only the server holds.
     schema: how a user's own rows or pictures became `train`; its x has nan where the schema's `missing` fills cells.
+    notes: lines about how a user's files were understood, for the preview.
     """
 
     train: Data
@@ -29,6 +30,7 @@ class Dataset:
     domain: tuple[str, ...] | None = None
     server: Data | None = None
     schema: Schema | None = field(default=None, metadata={"optional": True})
+    notes: tuple[str, ...] = field(default=(), metadata={"optional": True})
 
     def __repr__(self) -> str:
         """Say what the examples are, without their numbers."""

@@ -7,23 +7,26 @@ is that one and 0 elsewhere, so that a missing or unknown text has zeros only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from pandas.api.types import is_bool_dtype, is_numeric_dtype
+from pandas.api.types import is_bool_dtype, is_numeric_dtype, is_string_dtype
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from fedcore.data.prepare import fill_and_scale, standardise_channels
-from fedcore.data.schema import Column, Fit, Schema
+from fedcore.data.schema import MISSING_VALUES, Column, Fit, Schema
 from fedcore.types import Data, InputError
 
 WORDS = {"True": 1.0, "False": 0.0}
 """Of a column of booleans, besides 1 and 0."""
+
+ROW = "row"
+"""The name of the index of a frame that lacks some rows of its file: it numbers them as the file does, from 1."""
 
 
 def encode(rows: pd.DataFrame | NDArray[Any], schema: Schema, device: str | None = None) -> Tensor:
@@ -45,6 +48,7 @@ def encode(rows: pd.DataFrame | NDArray[Any], schema: Schema, device: str | None
     for column in schema.columns:
         if column.name not in rows:
             raise InputError(f"column {column.name!r} is not there; the model needs {_list(schema)}")
+    rows = without_markers(rows, schema)
     x = cells(rows, schema.columns)
     if not fit.fill:
         check_complete(rows, schema.columns, "; the model was trained on complete rows and cannot fill it")
@@ -57,6 +61,7 @@ def unknown_texts(rows: pd.DataFrame, schema: Schema) -> list[str]:
     A column that is not there has none; `encode` refuses it.
     """
     lines = []
+    rows = without_markers(rows, schema)
     for column in schema.columns:
         if column.kind == "text" and column.name in rows:
             found = words(rows, column.name)
@@ -79,6 +84,48 @@ def from_json(text: str | bytes, where: str = "schema.json") -> Schema:
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(f"{where}: not a schema: {'.'.join(map(str, first['loc']))} {first['msg']}") from None
+
+
+# missing cells
+
+
+def find_markers(column: pd.Series, missing_values: Sequence[str], labels: bool = False) -> dict[str, int]:
+    """Return the cells that stand for a missing value: text as it is written -> how often.
+
+    A text stands for one if it is one of `missing_values` in any case and with any blanks around it, or is empty; a
+    number if it is one of them. labels: of a column of labels, where `none` is a class (a fault, a treatment: none),
+    unless it is written None or `missing_values` are not the default ones.
+    """
+    wanted = {"", *(text.strip().lower() for text in missing_values)}
+    if is_bool_dtype(column.dtype):
+        return {}
+    if is_numeric_dtype(column.dtype):
+        amounts = [(text, pd.to_numeric(text, errors="coerce")) for text in sorted(wanted)]
+        counts = {text: int((column == number).sum()) for text, number in amounts if pd.notna(number)}
+        return {text: count for text, count in counts.items() if count}
+    if not (is_string_dtype(column.dtype) or isinstance(column.dtype, pd.CategoricalDtype)):
+        return {}
+    counts = {text: int(n) for text, n in column.value_counts().items() if isinstance(text, str) and n}
+    found = {text: count for text, count in counts.items() if text.strip().lower() in wanted}
+    named = labels and tuple(missing_values) == MISSING_VALUES
+    return {text: n for text, n in found.items() if not named or text.strip().lower() != "none" or text == "None"}
+
+
+def blank(rows: pd.DataFrame, markers: Mapping[str, Iterable[str]]) -> pd.DataFrame:
+    """Return a frame whose markers of missing values are missing cells. markers: by column, from `find_markers`."""
+    changed = {}
+    for name, texts in markers.items():
+        if given := list(texts):
+            column = rows[name]
+            numeric = is_numeric_dtype(column.dtype)
+            changed[name] = column.mask(column.isin(list(map(float, given)) if numeric else given))
+    return rows.assign(**changed) if changed else rows
+
+
+def without_markers(rows: pd.DataFrame, schema: Schema) -> pd.DataFrame:
+    """Return a frame whose columns of the schema have no markers of missing values."""
+    names = [column.name for column in schema.columns if column.name in rows]
+    return blank(rows, {name: find_markers(rows[name], schema.missing_values) for name in names})
 
 
 # cells
@@ -104,7 +151,8 @@ def check_complete(rows: pd.DataFrame, columns: Iterable[Column], advice: str) -
     for column in columns:
         gaps = np.flatnonzero(rows[column.name].isna())
         if len(gaps):
-            raise InputError(f"column {column.name!r}, row {gaps[0] + 1}: the cell is missing{advice}")
+            where = row_number(rows, int(gaps[0]))
+            raise InputError(f"column {column.name!r}, row {where}: the cell is missing{advice}")
 
 
 def finite(rows: pd.DataFrame, column: Column) -> NDArray[np.float32]:
@@ -141,7 +189,12 @@ def words(rows: pd.DataFrame, name: str) -> NDArray[np.str_]:
 def cell_error(rows: pd.DataFrame, name: str, row: int, wanted: str) -> InputError:
     """Return the error for one cell; `row` counts from 0, the message from 1."""
     cell = " ".join(str(rows[name].iloc[row])[:40].split())
-    return InputError(f"column {name!r}, row {row + 1}: {cell!r} is not {wanted}")
+    return InputError(f"column {name!r}, row {row_number(rows, row)}: {cell!r} is not {wanted}")
+
+
+def row_number(rows: pd.DataFrame, row: int) -> int:
+    """Return the number by which messages call a row, from 1: the file's own if rows were left out, see ROW."""
+    return int(rows.index[row]) if rows.index.name == ROW else row + 1
 
 
 def _check_text(rows: pd.DataFrame, column: Column) -> None:

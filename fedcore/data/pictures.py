@@ -1,11 +1,13 @@
 """A user's pictures, one folder per class: `<path>/<class>/<any name>.jpg`, or .png and the other usual types.
 
-`<path>/train/<class>/...` and `<path>/test/<class>/...` together give an official test set.
+Above the classes may be a folder per site, `<path>/<site>/<class>/...`, and above or below the sites folders for
+training, validation and testing, `<path>/train/<class>/...`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from PIL import Image, ImageOps
 
 from fedcore.data import Dataset
 from fedcore.data.files import one_line
+from fedcore.data.folders import check_exclude, part_folders, roles_of
 from fedcore.data.pixels import Scaling, scale, side
 from fedcore.data.schema import Schema
 from fedcore.types import Data, InputError
@@ -22,34 +25,147 @@ from fedcore.types import Data, InputError
 TYPES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 
-def image_folder(path: str | Path, size: int = 32, gray: bool = False, scaling: Scaling = "none") -> Dataset:
+@dataclass(frozen=True)
+class ClassFolder:
+    """A folder of the pictures of one class. site, part: None if there are no folders for them."""
+
+    folder: Path
+    site: str | None = None
+    part: str | None = None
+
+
+def image_folder(
+    path: str | Path,
+    size: int = 32,
+    gray: bool = False,
+    scaling: Scaling = "none",
+    sites: bool | None = None,
+    exclude: Sequence[str | int] = (),
+) -> Dataset:
     """Return pictures, x (N, 3, size, size) uint8, or (N, 1, size, size) if `gray`.
 
     Classes and examples are sorted by the names of folders and files. A picture is rotated by its EXIF orientation,
     its shorter side is scaled to `size` (bilinear, antialiased), and its central square is kept; transparency is
-    dropped. Hidden files and files of other types are ignored. scaling: see :func:`fedcore.data.pixels.scale`.
+    dropped. Hidden files and files of other types are ignored.
+
+    Folders train and test give a shared test set; with train and val, val is that; with all three, val gives the
+    validation examples. With sites, each site keeps its own parts, as rows of a table with `split`.
+
+    Args:
+        path: the folder.
+        size: side of a picture in pixels, 1 to 1024.
+        gray: one channel, the luminance, instead of three.
+        scaling: see :func:`fedcore.data.pixels.scale`.
+        sites: whether there is a folder per site, each with a folder per class; the sites are the devices. None: if
+            the pictures lie one folder deeper than classes, and sites have classes in common.
+        exclude: names of sites to leave out, of which no picture is read.
     """
-    path, wanted = Path(path), side(size)
-    folders = subfolders(path)
-    paired = [folder.name for folder in folders] == ["test", "train"]
-    classes = subfolders(path / "train") if paired else folders
-    names = tuple(folder.name for folder in classes)
-    if len(names) < 2:
+    if isinstance(exclude, str):
+        raise InputError(f"data.exclude = {exclude!r}: must be a list, for example [{exclude}]")
+    path, wanted, excluded = Path(path), side(size), tuple(map(str, exclude))
+    folders = find_folders(path, sites)
+    named = sorted({folder.site for folder in folders if folder.site is not None})
+    if excluded and not named:
+        raise InputError(f"data.exclude = {[*excluded]}: the folders in data.path = {path} name no sites")
+    check_exclude(excluded, named)
+    folders = [folder for folder in folders if folder.site not in excluded]
+    first = [folder for folder in folders if folder.part in (None, "train")]
+    classes = tuple(sorted({folder.folder.name for folder in first}))
+    if len(classes) < 2:
+        where = (first[0].folder.parent if not named else path) if first else path
         raise InputError(
-            f"data.path = {classes[0].parent if classes else path}: {len(names)} folders with pictures; a folder for "
-            "each of at least 2 classes is needed"
+            f"data.path = {where}: {len(classes)} folders with pictures; a folder for each of at least 2 classes is "
+            "needed"
         )
-    train = squares(classes, names, wanted, gray)
-    schema = Schema(tuple(train.x.shape[1:]), "uint8", names)
-    if not paired:
-        return scale(Dataset(train, None, names, schema=schema), scaling)
-    tested = subfolders(path / "test")
-    for folder in tested:
-        if folder.name not in names:
-            raise InputError(f"data.path = {folder}: no such class in {path / 'train'}; it has: {', '.join(names)}")
-    if not tested:
-        raise InputError(f"data.path = {path / 'test'}: no folder of a class; remove it, or give it those of train")
-    return scale(Dataset(train, squares(tested, names, wanted, gray), names, schema=schema), scaling)
+    _check_parts(path, folders, classes)
+    parts = dict.fromkeys(folder.part for folder in folders if folder.part is not None)
+    roles: dict[str | None, str] = {None: "train"}
+    roles.update(roles_of(parts).items())
+    held = [folder for folder in folders if named or roles[folder.part] != "test"]
+    train, counts = squares(held, classes, wanted, gray)
+    marks = np.repeat([roles[folder.part] for folder in held], counts).tolist()
+    tested = [folder for folder in folders if folder not in held]
+    dataset = Dataset(
+        train,
+        squares(tested, classes, wanted, gray)[0] if tested else None,
+        classes,
+        tuple(np.repeat([str(folder.site) for folder in held], counts).tolist()) if named else None,
+        tuple(marks) if {*marks} != {"train"} else None,
+        schema=Schema(tuple(train.x.shape[1:]), "uint8", classes),
+        notes=_notes(named, {str(part): roles[part] for part in parts}, excluded),
+    )
+    return scale(dataset, scaling)
+
+
+def find_folders(path: Path, sites: bool | None) -> list[ClassFolder]:
+    """Return the folders of the classes, sorted by part, site and class."""
+    inner = subfolders(path)
+    parts = part_folders(inner)
+    if not parts:
+        return _in_part(path, None, has_sites(path, inner) if sites is None else sites)
+    if sites is None:
+        sites = has_sites(parts["train"], subfolders(parts["train"]))
+    return [found for part, folder in parts.items() for found in _in_part(folder, part, sites)]
+
+
+def has_sites(path: Path, inner: Sequence[Path]) -> bool:
+    """Tell whether folders are sites rather than classes. Raises InputError if that is not clear."""
+    if any(pictures(folder.iterdir()) for folder in inner):
+        return False
+    below = {folder: subfolders(folder) for folder in inner}
+    below = {folder: found for folder, found in below.items() if found}
+    names = [folder.name for found in below.values() for folder in found]
+    if names and len({*names}) == len(names):
+        example = next(iter(below.values()))[0]
+        raise InputError(
+            f"data.path = {path}: is {example.parent.name!r} a site, and {example.name!r} in it a class? No two "
+            "folders share a class; set data.sites=true if they are sites, or put a class's pictures into its folder"
+        )
+    return bool(names)
+
+
+def _in_part(path: Path, part: str | None, sites: bool) -> list[ClassFolder]:
+    """Return the folders of the classes in one part, or in all parts of each site."""
+    if not sites:
+        return [ClassFolder(folder, None, part) for folder in subfolders(path)]
+    found = []
+    for site in subfolders(path):
+        inner = subfolders(site)
+        parts = part_folders(inner) if part is None else {}
+        for name, folder in parts.items():
+            found += [ClassFolder(one, site.name, name) for one in subfolders(folder)]
+        if not parts:
+            found += [ClassFolder(one, site.name, part) for one in inner]
+    if len({folder.part is None for folder in found}) > 1:
+        whole = next(folder.site for folder in found if folder.part is None)
+        raise InputError(
+            f"data.path = {path}: site {whole!r} has no folders train and test, others have; give all the same"
+        )
+    return found
+
+
+def _check_parts(path: Path, folders: Sequence[ClassFolder], classes: Sequence[str]) -> None:
+    """Refuse a class that only folders for validation or testing have, and such a folder without classes."""
+    for one in folders:
+        if one.folder.name not in classes:
+            where = path / "train" if one.site is None else f"the sites' {'folders train' if one.part else 'folders'}"
+            raise InputError(f"data.path = {one.folder}: no such class in {where}; it has: {', '.join(classes)}")
+    for folder in part_folders(subfolders(path)).values():
+        if not subfolders(folder):
+            raise InputError(f"data.path = {folder}: no folder of a class; remove it, or give it those of train")
+
+
+def _notes(sites: Sequence[str], roles: Mapping[str, str], exclude: Sequence[str]) -> tuple[str, ...]:
+    """Return lines about how the folders were understood."""
+    lines = [f"folders: {len(sites) - len(exclude):,} sites, each with a folder per class"] if sites else []
+    if roles:
+        whose = "of each site" if sites else "shared by all devices"
+        if roles.get("val") == "test":
+            lines += [f"folders: train, and val as the test set, {whose}"]
+        else:
+            lines += [f"folders: {', '.join(roles)}; test {whose}"]
+    lines += [f"left out by data.exclude: {', '.join(exclude)}"] if exclude else []
+    return tuple(lines)
 
 
 def subfolders(path: Path) -> list[Path]:
@@ -59,16 +175,17 @@ def subfolders(path: Path) -> list[Path]:
     return sorted(inner for inner in path.iterdir() if inner.is_dir() and not inner.name.startswith("."))
 
 
-def squares(folders: Iterable[Path], classes: tuple[str, ...], size: int, gray: bool) -> Data:
-    """Read the pictures of some classes as squares."""
-    x, y = [], []
-    for folder in folders:
+def squares(folders: Iterable[ClassFolder], classes: Sequence[str], size: int, gray: bool) -> tuple[Data, list[int]]:
+    """Read the pictures of some folders as squares; returns them, and how many each folder has."""
+    x, y, counts = [], [], []
+    for folder in (one.folder for one in folders):
         files = pictures(folder.iterdir())
         if not files:
             raise InputError(f"data.path = {folder}: no picture ({', '.join(TYPES)}); add some, or remove the folder")
         x += [square(file, size, gray) for file in files]
         y += [classes.index(folder.name)] * len(files)
-    return Data(torch.from_numpy(np.ascontiguousarray(np.stack(x))), torch.tensor(y))
+        counts.append(len(files))
+    return Data(torch.from_numpy(np.ascontiguousarray(np.stack(x))), torch.tensor(y)), counts
 
 
 def square(file: Path, size: int, gray: bool) -> NDArray[np.uint8]:

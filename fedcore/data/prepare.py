@@ -2,11 +2,13 @@
 
 :func:`fit_schema` fits the numbers for that on each device's own training examples, with or without label, and
 :func:`prepare` applies them. The inputs that stand for a text are neither filled nor scaled. An example of no device is
-prepared with numbers of all devices. Nothing here needs pandas, which workers do not load.
+prepared with numbers of all devices. With scale "common" all devices scale by one mean and deviation, of all their
+examples. Nothing here needs pandas, which workers do not load.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -21,7 +23,9 @@ from fedcore.data.dataset import Dataset, schema_of
 from fedcore.data.schema import Fit, Schema
 from fedcore.types import Data
 
-SCALES = ("none", "device")
+SCALES = ("none", "device", "common")
+FILLED = ("median", "common_median")
+"""The settings of `missing` that fill a missing number."""
 
 Numbers: TypeAlias = tuple[float, ...]
 """A number for each input, flat; none if it is not used."""
@@ -33,23 +37,27 @@ FitTensors: TypeAlias = tuple[Tensor, Tensor, Tensor]
 def fit_schema(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]], scale: str) -> Schema:
     """Return the dataset's schema with the numbers that each device fits, and those for an example of no device.
 
-    No device learns another's numbers, with one exception, where cells are missing: the mean of the devices' medians,
-    weighted by their examples, fills an example of no device, and a column of which a device has no value. A device
-    sends its medians and examples for that, once. An example of no device is scaled by all training examples.
+    No device learns another's numbers, with two exceptions. Where cells are missing, the mean of the devices' medians,
+    weighted by their examples, fills an example of no device, and a column of which a device has no value; with
+    "common_median" it fills every device's. The other is scale "common". :func:`preparation_bytes` counts what devices
+    send for both, once. An example of no device is scaled by all training examples.
 
     Args:
         dataset: The examples, missing numbers as nan.
         trains: Each device's training examples, as indices into `dataset.train`.
-        scale: "device" standardises every input by the mean and deviation of the device's examples; "none" leaves it.
+        scale: "device" standardises every input by the mean and deviation of the device's examples, "common" by those
+            of all devices' examples; "none" leaves it.
     """
     if scale not in SCALES:
         raise unknown_value("federation.scale", scale, SCALES)
     schema = schema_of(dataset)
     fills: dict[str, Numbers] = dict.fromkeys(trains, ())
     shared_fill: Numbers = ()
-    if schema.missing == "median":
+    if schema.missing in FILLED:
         raw = {device: dataset.train.x[torch.from_numpy(index)] for device, index in trains.items()}
         fills, shared_fill = _fit_fills(schema, raw)
+    if schema.missing == "common_median":
+        fills = dict.fromkeys(trains, shared_fill)
     if scale == "none":
         devices = {device: Fit(fill) for device, fill in fills.items()}
         return replace(schema, devices=devices, shared=Fit(shared_fill))
@@ -57,8 +65,23 @@ def fit_schema(dataset: Dataset, trains: Mapping[str, NDArray[np.int64]], scale:
         device: fill_and_scale(dataset.train.inputs(torch.from_numpy(index)), Fit(fills[device]))
         for device, index in trains.items()
     }
+    if scale == "common":
+        mean_and_std = _fit_common_scale(schema, inputs)
+        devices = {device: Fit(fill, *mean_and_std) for device, fill in fills.items()}
+        return replace(schema, devices=devices, shared=Fit(shared_fill, *mean_and_std))
     devices = {device: Fit(fills[device], *_fit_scale(schema, x)) for device, x in inputs.items()}
     return replace(schema, devices=devices, shared=Fit(shared_fill, *_fit_scale(schema, torch.cat([*inputs.values()]))))
+
+
+def preparation_bytes(schema: Schema, scale: str) -> dict[str, float]:
+    """Return the bytes that each device sends and receives, once, before a method's first round; none if it need not.
+
+    Of F inputs that are numbers, up go the medians if missing ones are filled, 8 F bytes, the means and variances for
+    scale "common", 16 F, and the number of examples, 8. Down comes what the server makes of them, 8 F and 16 F.
+    """
+    inputs = int(schema.numeric.sum()) if schema.columns else math.prod(schema.shape)
+    down = 8 * inputs * (schema.missing in FILLED) + 16 * inputs * (scale == "common")
+    return {"prepare_up": float(down + 8), "prepare_down": float(down)} if down else {}
 
 
 def prepare(data: Data, fit: Fit | FitTensors) -> Data:
@@ -113,7 +136,31 @@ def _medians(x: Tensor) -> NDArray[np.float64]:
 def _fit_scale(schema: Schema, x: Tensor) -> tuple[Numbers, Numbers]:
     """Return each input's mean and deviation; 1 in place of a deviation of 0, and 0 and 1 for that of a text."""
     x = x.double()
-    mean, std = x.mean(0), x.std(0, correction=0).masked_fill_(x.amax(0) == x.amin(0), 1.0)
+    return _as_numbers(schema, x.mean(0), x.std(0, correction=0).masked_fill_(x.amax(0) == x.amin(0), 1.0))
+
+
+def _fit_common_scale(schema: Schema, inputs: Mapping[str, Tensor]) -> tuple[Numbers, Numbers]:
+    r"""Return each input's mean and deviation over all devices' examples, from those of each device.
+
+        mean = m + sum_i w_i (mean_i - m),    std^2 = sum_i w_i (var_i + (mean_i - mean)^2),    w_i = n_i / sum_j n_j
+
+    n_i, mean_i, var_i are what device i sends; m is the least mean_i, so that equal means stay what they are. This is
+    the parallel formula of Chan et al. (1983), which, unlike sums of squares, loses no digits where |mean| >> std.
+    Special cases are those of :func:`_fit_scale`.
+    """
+    weights = torch.tensor([len(x) for x in inputs.values()], dtype=torch.float64)
+    weights = (weights / weights.sum()).reshape(-1, *[1] * len(schema.shape))
+    means = torch.stack([x.double().mean(0) for x in inputs.values()])
+    variances = torch.stack([x.double().var(0, correction=0) for x in inputs.values()])
+    variances.masked_fill_(torch.stack([x.amax(0) == x.amin(0) for x in inputs.values()]), 0.0)
+    least = means.amin(0)
+    mean = least + (weights * (means - least)).sum(0)
+    std = (weights * (variances + (means - mean) ** 2)).sum(0).sqrt()
+    return _as_numbers(schema, mean, std.masked_fill_(std == 0, 1.0))
+
+
+def _as_numbers(schema: Schema, mean: Tensor, std: Tensor) -> tuple[Numbers, Numbers]:
+    """Return a mean and a deviation flat; 0 and 1 for the inputs of texts."""
     if schema.columns:
         mean, std = mean.masked_fill_(~schema.numeric, 0.0), std.masked_fill_(~schema.numeric, 1.0)
     return tuple(mean.flatten().tolist()), tuple(std.flatten().tolist())

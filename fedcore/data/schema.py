@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 
 Kind: TypeAlias = Literal["number", "boolean", "text"]
-Missing: TypeAlias = Literal["refuse", "median", "drop"]
+Missing: TypeAlias = Literal["refuse", "median", "common_median", "drop"]
+
+MISSING_VALUES = (
+    "", "?", "na", "n/a", "nan", "null", "none", "-", "--", "missing",
+    "-nan", "<na>", "#na", "#n/a", "#n/a n/a", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan",
+)  # fmt: skip
+"""Texts that stand for a missing value, in any case and with any blanks around them."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class Schema:
     classes: the names of the labels, classes[k] for y == k. columns: of a table, in the order of their inputs; none for
     arrays. label, device: a table's columns. missing: what is done about a missing cell. left_out: column -> why it is
     not learnt from. dropped: rows left out because a cell was missing. channels: mean and std of each channel of images
-    that were standardised when they were loaded.
+    that were standardised when they were loaded. missing_values: texts that stand for a missing cell.
 
     devices: device -> the numbers fitted on its training examples; shared: those for an example of no device. They are
     fitted by :func:`fedcore.data.prepare.fit_schema`; a dataset's own schema has none.
@@ -69,6 +75,7 @@ class Schema:
     channels: Fit = Fit()
     devices: Mapping[str, Fit] = field(default_factory=dict)
     shared: Fit = Fit()
+    missing_values: tuple[str, ...] = field(default=MISSING_VALUES, metadata={"optional": True})
 
     @property
     def inputs(self) -> tuple[str, ...]:

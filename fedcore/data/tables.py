@@ -8,8 +8,7 @@ own training examples.
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import get_args
@@ -19,13 +18,13 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_dtype, is_timedelta64_dtype
-from pyarrow import types
-from pyarrow.parquet import ParquetFile
 
 from fedcore.builders import unknown_value
 from fedcore.data import Dataset
-from fedcore.data.encoding import cell_error, cells, check_complete, numbers, words
-from fedcore.data.schema import Column, Missing, Schema
+from fedcore.data.encoding import ROW, cell_error, cells, check_complete, numbers, row_number, words
+from fedcore.data.folders import Source, check_exclude, describe, find_sources
+from fedcore.data.readers import READERS, Rows, read
+from fedcore.data.schema import MISSING_VALUES, Column, Missing, Schema
 from fedcore.types import Count, Data, InputError
 
 SPLITS = ("train", "val", "test")
@@ -49,47 +48,64 @@ def table(
     categorical: Sequence[str] = (),
     categories: Count = 20,
     missing: Missing = "refuse",
+    missing_values: Sequence[str | int | float] = MISSING_VALUES,
+    exclude: Sequence[str | int] = (),
 ) -> Dataset:
     """Read a table, x (N, F) float32.
-
-    path: one file, or a folder with a file per device, named by the file's stem (`device` is then refused). label: a
-    column of strings or numbers; classes are the sorted distinct values, numbers by size. split: a column of "train",
-    "val" and "test". features: the columns to learn from, in order; None: all except these three and `ignore`.
-    categorical: columns whose numbers are names, such as a type or a postal code.
 
     A column of numbers is one input, and so is one of booleans, as 0 and 1. One of texts is an input for each of its
     sorted distinct values, 1 where the text is that one; a missing text has zeros only. A column is left out, which the
     schema says, if it has one value in all rows, or more than `categories` texts. Rows marked test do not count here.
 
-    missing: "refuse" rows with a missing cell; "drop" those rows; "median" leaves missing numbers nan, to be filled
-    with the median of the device's training examples.
+    Args:
+        path: one file, or a folder with a file per device, named by the file's stem (`device` is then refused). Files
+            or folders named train, val and test mark their rows, see :func:`fedcore.data.folders.find_sources`.
+        label: a column of strings or numbers; classes are the sorted distinct values, numbers by size.
+        device: the column that names each row's device.
+        split: a column of "train", "val" and "test".
+        features: the columns to learn from, in order; None: all except these three and `ignore`.
+        ignore: columns to leave out.
+        categorical: columns whose numbers are names, such as a type or a postal code.
+        categories: the most different texts of a column, from 1.
+        missing: "refuse" rows with a missing cell; "drop" those rows; "median" leaves missing numbers nan, to be filled
+            with the median of the device's training examples; "common_median" with the mean of the devices' medians.
+        missing_values: texts and numbers that stand for a missing cell, besides the empty one.
+        exclude: names of devices to leave out, before anything else is read from their rows.
 
-    Raises InputError for a column of dates or times, for a cell that is not a finite number in a column of numbers, and
-    for a label that is a quantity. Messages count rows from 1, after the header.
+    Raises:
+        InputError: for a column of dates or times, for a cell that is not a finite number in a column of numbers, for a
+            missing label, and for a label that is a quantity. Messages count rows from 1, after the header.
     """
-    for key, given in (("features", features), ("ignore", ignore), ("categorical", categorical)):
+    lists = {"features": features, "ignore": ignore, "categorical": categorical, "missing_values": missing_values}
+    for key, given in (lists | {"exclude": exclude}).items():
         if isinstance(given, str):
             raise InputError(f"data.{key} = {given!r}: must be a list, for example [{given}]")
     if missing not in get_args(Missing):
         raise unknown_value("data.missing", missing, get_args(Missing))
-    path = Path(path)
-    folder = path.is_dir()
-    if folder and device is not None:
-        raise InputError(
-            f"data.device = {device!r}: data.path = {path} is a folder with a file per device; leave one out"
-        )
-    frames = {file: read(file) for file in (per_device(path) if folder else [path])}
+    path, markers = Path(path), tuple(map(str, missing_values))
+    excluded = tuple(map(str, exclude))
+    sources = find_sources(path, " or ".join(READERS))
+    _check_columns(path, sources, device, split)
+    if excluded and sources[0].device is not None:
+        check_exclude(excluded, in_order({str(source.device) for source in sources}))
+        sources = [source for source in sources if source.device not in excluded]
+    rows = {source.file: read(source.file, markers, label) for source in sources}
+    frames = {file: read.frame.set_axis(pd.RangeIndex(1, len(read.frame) + 1, name=ROW)) for file, read in rows.items()}
+    if excluded and sources[0].device is None:
+        frames = leave_out(frames, device, excluded)
+        sources = [source for source in sources if source.file in frames]
     special = [name for name in (label, device, split) if name is not None]
     asked = names(frames, special, features, ignore, categorical)
 
     def all_rows(name: str) -> NDArray[np.str_]:
-        return np.concatenate([texts(file, frame, name) for file, frame in frames.items()])
+        return np.concatenate([texts(file, frame, name, rows[file]) for file, frame in frames.items()])
 
     labels = all_rows(label)
     check_classes(path, label, labels)
+    marks = find_marks(sources, frames, split)
     seen = frames
-    if split is not None:
-        seen = {file: frame[[m != "test" for m in split_marks(file, frame, split)]] for file, frame in frames.items()}
+    if marks is not None:
+        seen = {file: frame[[mark != "test" for mark in marks[file]]] for file, frame in frames.items()}
     found = {name: inspect(seen, name, name in categorical, categories) for name in asked}
     left_out = {name: one for name, one in found.items() if isinstance(one, str)}
     columns = [one for one in found.values() if isinstance(one, Column)]
@@ -111,21 +127,101 @@ def table(
     x = torch.cat(inputs)[torch.from_numpy(keep)]
     labels = labels[keep]
     classes = check_classes(path, label, labels)
-    owners = np.repeat([file.stem for file in frames], list(map(len, kept))) if folder else None
+    named = [str(source.device) for source in sources if source.device is not None]
+    owners = np.repeat(named, list(map(len, kept))) if named else None
     if device is not None:
         owners = all_rows(device)
     if owners is not None and (gone := sorted({*owners.tolist()} - {*owners[keep].tolist()})):
         raise InputError(f"data.missing = 'drop': every row of device {gone[0]!r} has a missing cell; use median")
+    schema = Schema(
+        tuple(x.shape[1:]), "float32", classes, tuple(columns), label, device, missing, left_out, len(keep) - len(x),
+        missing_values=markers,
+    )  # fmt: skip
     return Dataset(
         train=Data(x, torch.from_numpy(pd.Index(classes).get_indexer(pd.Index(labels)).astype(np.int64))),
         test=None,
         classes=classes,
         device=None if owners is None else tuple(owners[keep].tolist()),
-        split=None if split is None else tuple(all_rows(split)[keep].tolist()),
-        schema=Schema(
-            tuple(x.shape[1:]), "float32", classes, tuple(columns), label, device, missing, left_out, len(keep) - len(x)
-        ),
+        split=None if marks is None else tuple(np.concatenate([*marks.values()])[keep].tolist()),
+        schema=schema,
+        notes=(*form_notes(rows), *describe(sources), *exclude_note(excluded), *marker_notes(rows, schema)),
     )
+
+
+def _check_columns(path: Path, sources: Sequence[Source], device: str | None, split: str | None) -> None:
+    """Refuse a column for what the names of the files say already."""
+    if device is not None and sources[0].device is not None:
+        raise InputError(
+            f"data.device = {device!r}: data.path = {path} is a folder with a file per device; leave one out"
+        )
+    if split is not None and sources[0].part is not None:
+        raise InputError(f"data.split = {split!r}: the names of the files in data.path = {path} say it; leave one out")
+
+
+def leave_out(
+    frames: Mapping[Path, pd.DataFrame], device: str | None, exclude: Sequence[str]
+) -> dict[Path, pd.DataFrame]:
+    """Return the frames without the rows of some devices, and without a frame that has no others."""
+    if device is None:
+        raise InputError(f"data.exclude = {[*exclude]}: the data name no devices; set data.device")
+    for file, frame in frames.items():
+        if device not in frame:
+            raise InputError(f"data.path = {file}: no column {device!r}; it has: {', '.join(map(str, frame))}")
+    owners = {file: words(frame, device) for file, frame in frames.items()}
+    check_exclude(exclude, in_order({*np.concatenate([*owners.values()]).tolist()} - {""}))
+    kept = {file: frame[~np.isin(owners[file], exclude)] for file, frame in frames.items()}
+    return {file: frame for file, frame in kept.items() if len(frame)}
+
+
+def exclude_note(exclude: Sequence[str]) -> list[str]:
+    """Return a line about the devices that were left out."""
+    return [f"left out by data.exclude: {', '.join(exclude)}"] if exclude else []
+
+
+def find_marks(
+    sources: Sequence[Source], frames: Mapping[Path, pd.DataFrame], split: str | None
+) -> dict[Path, list[str]] | None:
+    """Return each row's part, by a column or by the names of the files; None if nothing says it."""
+    if split is not None:
+        return {file: split_marks(file, frame, split) for file, frame in frames.items()}
+    if sources[0].part is None:
+        return None
+    return {source.file: [str(source.part)] * len(frames[source.file]) for source in sources}
+
+
+def form_notes(rows: Mapping[Path, Rows]) -> list[str]:
+    """Return a line for each form of file that is not the usual one."""
+    forms: dict[str, list[str]] = {}
+    for file, found in rows.items():
+        forms.setdefault(found.form, []).append(file.name)
+    lines = []
+    for form in sorted(filter(None, forms)):
+        names = forms[form]
+        which = "" if len(rows) == 1 else f" ({len(names):,} of {len(rows):,} files: {', '.join(names[:3])}"
+        which += "" if len(rows) == 1 else (", ...)" if len(names) > 3 else ")")
+        lines.append(f"read: {form}{which}")
+    return lines
+
+
+def marker_notes(rows: Mapping[Path, Rows], schema: Schema) -> list[str]:
+    """Return a line about the texts that stand for missing cells, in the columns that are learnt from."""
+    counts: dict[str, dict[str, int]] = {}
+    for found in rows.values():
+        for column in schema.columns:
+            for text, count in found.markers.get(column.name, {}).items():
+                held = counts.setdefault(text, {})
+                held[column.name] = held.get(column.name, 0) + count
+    texts = {column.name for column in schema.columns if column.kind == "text"}
+    said, among = [], []
+    for text, held in sorted(counts.items(), key=lambda item: -sum(item[1].values())):
+        where = ", ".join([*held][:3]) + (f" and {len(held) - 3} more columns" if len(held) > 3 else "")
+        said.append(f"{text!r} {sum(held.values()):,} in {where}")
+        among += [text] if texts & held.keys() else []
+    lines = [f"cells that count as missing: {'; '.join(said)}"] if said else []
+    if among:
+        shown = ", ".join(map(repr, among))
+        lines.append(f"{shown}: a missing cell also in a column of texts; data.missing_values decides that")
+    return lines
 
 
 def names(
@@ -231,88 +327,15 @@ def naming(file: Path, advice: str = "") -> Iterator[None]:
         raise InputError(f"data.path = {file}: {error}{advice}") from None
 
 
-def per_device(folder: Path) -> list[Path]:
-    """Return a folder's files, sorted by name, without hidden ones."""
-    files = sorted(file for file in folder.iterdir() if not file.name.startswith("."))
-    if not files:
-        raise InputError(
-            f"data.path = {folder}: the folder is empty; it needs a {' or '.join(READERS)} file per device"
-        )
-    stems = [file.stem for file in files]
-    for file in files:
-        if stems.count(file.stem) > 1:
-            raise InputError(f"data.path = {folder}: two files are named {file.stem!r}; each file is one device")
-    return files
-
-
-def read_csv(file: Path) -> pd.DataFrame:
-    """Read a CSV file. Refuses rows that are too long; pandas would shift their columns or cut them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", pd.errors.ParserWarning)
-        return pd.read_csv(file, index_col=False, low_memory=False)
-
-
-def read_parquet(file: Path) -> pd.DataFrame:
-    """Read a Parquet file and check its strings now rather than at their first use.
-
-    Columns of lists, structs or bytes are left out: they hold neither numbers nor names.
-    """
-    rows = ParquetFile(file).read()
-    rows.validate(full=True)
-    if twice := {name for name in rows.column_names if rows.column_names.count(name) > 1}:
-        raise ValueError(f"{len(rows.column_names)} columns, two of them named {min(twice)!r}")
-    unread = [f.name for f in rows.schema if types.is_nested(f.type) or "binary" in str(f.type)]
-    frame: pd.DataFrame = rows.drop_columns(unread).to_pandas()
-    return frame
-
-
-SEPARATORS = {";": "';'", "\t": "tabs"}
-"""Of files that are not separated by commas."""
-
-READERS: dict[str, Callable[[Path], pd.DataFrame]] = {".csv": read_csv, ".parquet": read_parquet}
-
-
-def read(file: Path) -> pd.DataFrame:
-    """Return the rows of one file, at least one."""
-    if not file.is_file():
-        raise InputError(f"data.path = {file}: no such file; give a {' or '.join(READERS)} file or a folder of them")
-    if file.suffix not in READERS:
-        raise InputError(f"data.path = {file}: {file.suffix!r} cannot be read, only .csv (commas) and .parquet")
-    try:
-        frame = READERS[file.suffix](file)
-    except Exception as error:  # damaged bytes make the readers raise anything, a SyntaxError among others
-        refuse_other_separators(file)
-        why = " ".join(str(error).split())
-        advice = "save it as UTF-8" if isinstance(error, UnicodeDecodeError) else "repair or replace the file"
-        raise InputError(f"data.path = {file}: cannot be read as {file.suffix} ({why}); {advice}") from error
-    if len(frame.columns) == 1:
-        refuse_other_separators(file)
-    if frame.empty:
-        raise InputError(f"data.path = {file}: no rows; a file needs a header and at least one example")
-    return frame
-
-
-def refuse_other_separators(file: Path) -> None:
-    """Raise InputError for a CSV file whose first line has more semicolons or tabs than commas, as some programs write.
-
-    It is asked of a file that cannot be read, or has one column: a name may contain a semicolon.
-    """
-    if file.suffix != ".csv":
-        return
-    with file.open(encoding="utf-8-sig", errors="replace") as opened:
-        head = opened.readline(1 << 16)
-    for mark, said in SEPARATORS.items():
-        if head.count(mark) > head.count(","):
-            advice = "save the file as UTF-8 with commas between columns and points in numbers"
-            raise InputError(f"data.path = {file}: columns are separated by {said}: {advice}")
-
-
-def texts(file: Path, frame: pd.DataFrame, name: str) -> NDArray[np.str_]:
-    """Return a column of names as strings, none of which may be missing."""
+def texts(file: Path, frame: pd.DataFrame, name: str, rows: Rows | None = None) -> NDArray[np.str_]:
+    """Return a column of names as strings, none of which may be missing. rows: how the file wrote its cells."""
     found = words(frame, name)
+    written = {} if rows is None else rows.markers.get(name, {})
+    also = f" ({', '.join(map(repr, written))}: data.missing_values)" if written else ""
     with naming(file):
         for row in np.flatnonzero(frame[name].isna()).tolist():
-            raise InputError(f"column {name!r}, row {row + 1}: the cell is missing; fill it in or remove the row")
+            where = row_number(frame, row)
+            raise InputError(f"column {name!r}, row {where}: the cell is missing{also}; fill it in or remove the row")
         for row in np.flatnonzero(np.isin(found, ["", "inf", "-inf"])).tolist():
             raise cell_error(frame, name, row, "a name or a number; fill it in or remove the row")
     return found

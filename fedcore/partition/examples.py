@@ -1,4 +1,4 @@
-"""From a partition to the devices' examples, each device's prepared with numbers of its own."""
+"""From a partition to the devices' examples, prepared with numbers of each device or of all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedcore.types import Data, Splits
 def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple[dict[str, Splits], Data]:
     """Return each device's examples, copied, and the shared test set.
 
-    Each device's inputs are prepared with numbers of its own training examples, see
+    Each device's inputs are prepared with numbers of its own training examples, or of all devices', see
     :func:`fedcore.data.prepare.fit_schema`, which also explains `scale`. Shared test examples are prepared as on the
     device they come from; without one (an official test set, or a partition other than by_device or by_domain), with
     numbers of all training examples.
@@ -35,11 +35,13 @@ def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple
     return {who: Splits(**own) for who, own in held.items()}, prepare(shared, _shared_fit(dataset, partition, schema))
 
 
-def server_examples(dataset: Dataset, scale: str = "none") -> Data:
-    """Return the server's examples, scaled as on a device; empty if the dataset has none."""
+def server_examples(dataset: Dataset, partition: Partition, scale: str = "none") -> Data:
+    """Return the server's examples, scaled as on a device, with "common" by the devices' numbers; empty if none."""
     own = dataset.server
     if own is None or not len(own):
         return _take(dataset.train, np.array([], dtype=np.int64)) if own is None else own
+    if scale == "common":
+        return prepare(own, fit_schema(dataset, training(partition), scale).shared)
     alone = Dataset(own, None, dataset.classes)
     return prepare(own, fit_schema(alone, {"server": np.arange(len(own))}, scale).devices["server"])
 

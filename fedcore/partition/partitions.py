@@ -9,7 +9,7 @@ exception is a class that would be in no training set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from inspect import signature
 from typing import Annotated, Any, Literal, TypeAlias
@@ -59,6 +59,7 @@ def partition(
     unlabelled: Share = 0.0,
     unlabelled_classes: Literal["own", "shared"] = "own",
     hidden: Share | Literal["random"] = 0.0,
+    drop_small: bool = False,
 ) -> Partition:
     """Divide a dataset among devices, and each device's examples into train, val, test and unlabelled.
 
@@ -69,9 +70,10 @@ def partition(
         dataset: what is divided.
         name: a function of PARTITIONS, which uses some of devices, alpha, min_size, share and classes; or "auto",
             by_device if the data name devices, else dirichlet.
-        devices: number of devices, from 1; the data's own with by_device and by_domain.
-        alpha: concentration of Dirichlet draws, above 0: small is skewed, 1e20 even.
-        min_size: least examples of a device, all parts together, from 1.
+        devices: number of devices, from 1; the data's own with by_device and by_domain. alpha: concentration of
+        Dirichlet draws, above 0: small is skewed, 1e20 even. min_size: least examples of a device, all parts together,
+        from 1; of a device of the data also those of the shared
+            test set, so that it does not depend on the seed.
         val: fraction of a device's examples that ranks and selects models, in [0, 1).
         test: fraction of a device's examples for its reported accuracy, in [0, 1).
         shared_test: fraction of all examples held out first, if there is no official test set; it does not depend on
@@ -91,6 +93,8 @@ def partition(
         hidden: fraction of train and of val that is unlabelled on each other device, which keeps at least one training
             example; "random": a fraction for each device, uniform in [0, 1). Test examples keep their labels. Labels
             are hidden anew, at most REDRAWS times, while a class has no labelled training example.
+        drop_small: leave out a device with fewer than min_size examples, instead of refusing it; with by_device or
+            by_domain also its examples in the shared test set.
 
     Raises:
         InputError: for invalid settings, and for a class without a labelled training example.
@@ -105,6 +109,7 @@ def partition(
     labels = dataset.train.y.numpy()
     marks = None if dataset.split is None else np.asarray(dataset.split)
     pools = _pools(dataset, name, domains)
+    rows = {who: len(index) for who, index in pools.items()}
     shared = np.array([], dtype=np.int64)
     if dataset.test is None:
         pools, shared = _hold_out(pools, labels, marks, shared_test, seed)
@@ -124,7 +129,12 @@ def partition(
         own = _divide_pools(scheme, pools, _devices_per_pool(pools, devices, min_size), seed)
     else:
         own = scheme(pools[EVERYONE], devices, seed)
-    _check_sizes(own, min_size)
+    sizes = rows if name in FROM_DATA and examples is None else {who: len(index) for who, index in own.items()}
+    if drop_small:
+        owners = {"by_device": dataset.device, "by_domain": dataset.domain}.get(name)
+        own, shared = _drop_small(own, sizes, shared, owners, min_size)
+    else:
+        _check_sizes(sizes, min_size)
     parts = _split(own, labels, marks, val, test, seed)
     made = _hide_labels(parts, shared, labels, unlabelled, hidden, without if shared_classes else None, seed)
     check_labels(dataset, made)
@@ -239,13 +249,35 @@ def _call_scheme(
     return {who: pool[index] for who, index in shares.items()}
 
 
-def _check_sizes(own: Mapping[str, Index], min_size: int) -> None:
-    """Refuse a device with too few examples."""
-    for who, index in own.items():
-        if len(index) < min_size:
-            raise InputError(
-                f"federation.min_size = {min_size}: {who!r} has {len(index)} examples; lower it or drop devices"
-            )
+def _check_sizes(sizes: Mapping[str, int], min_size: int) -> None:
+    """Refuse devices with too few examples."""
+    small = [who for who, size in sizes.items() if size < min_size]
+    if small:
+        others = f" and {len(small) - 1} more devices have too few" if len(small) > 1 else ""
+        raise InputError(
+            f"federation.min_size = {min_size}: {small[0]!r} has {sizes[small[0]]} examples{others}; lower it, or "
+            "set federation.drop_small=true"
+        )
+
+
+def _drop_small(
+    own: Mapping[str, Index],
+    sizes: Mapping[str, int],
+    shared: Index,
+    owners: Sequence[str] | None,
+    min_size: int,
+) -> tuple[dict[str, Index], Index]:
+    """Return the devices with enough examples, and the shared test set without the others' examples.
+
+    owners: the device of each example of the dataset, if the devices are the data's own.
+    """
+    large = {who: index for who, index in own.items() if sizes[who] >= min_size}
+    if not large:
+        most = max(sizes.values())
+        raise InputError(f"federation.min_size = {min_size}: no device has so many examples, at most {most}; lower it")
+    if owners is not None:
+        shared = shared[np.isin(np.asarray(owners)[shared], [*large])]
+    return large, shared
 
 
 def _split(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
 from fedcore.data import Dataset
 from fedcore.data.cosines import cosines
-from fedcore.partition import PARTS, Partition, training
+from fedcore.partition import AUTO, PARTS, Partition, training
+from fedcore.partition.schemes import device_names
 
 
 def counts(dataset: Dataset, partition: Partition) -> pd.DataFrame:
@@ -15,14 +19,41 @@ def counts(dataset: Dataset, partition: Partition) -> pd.DataFrame:
 
     The last column is n_unlabelled if any label is hidden.
     """
-    labels = dataset.train.y.numpy()
-    devices = partition.devices
-    held = [np.bincount(labels[own["train"]], minlength=len(dataset.classes)) for own in devices.values()]
-    frame = pd.DataFrame(held, index=pd.Index(devices, name="device"), columns=list(dataset.classes))
+    frame = counts_of(dataset, partition, "train")
     sizes = {f"n_{part}": sizes for part, sizes in zip(PARTS, partition.sizes.T, strict=True)}
     if not any(sizes["n_unlabelled"]):
         del sizes["n_unlabelled"]
     return frame.assign(**sizes)
+
+
+def counts_of(dataset: Dataset, partition: Partition, part: str) -> pd.DataFrame:
+    """Return class counts of one part of each device: a row per device, a column per class."""
+    labels, devices = dataset.train.y.numpy(), partition.devices
+    held = [np.bincount(labels[own[part]], minlength=len(dataset.classes)) for own in devices.values()]
+    return pd.DataFrame(held, index=pd.Index(devices, name="device"), columns=list(dataset.classes))
+
+
+def dropped_devices(dataset: Dataset, partition: Partition, name: str, devices: int) -> list[str]:
+    """Return the devices that a partition left out since they have too few examples.
+
+    name: of its function; devices: how many it draws.
+    """
+    if name == "by_domain":
+        expected = sorted({*(dataset.domain or ())})
+    elif name == "by_device" or (name == AUTO and dataset.device is not None):
+        expected = sorted({*(dataset.device or ())})
+    else:
+        expected = device_names(devices)
+        if dataset.domain is not None and {*partition.names}.isdisjoint(expected):  # named after their domains
+            return []
+    return [who for who in expected if who not in partition.names]
+
+
+def dropped_note(devices: Sequence[str], section: Mapping[str, Any]) -> str:
+    """Return a line that names the devices that were left out; empty without any. section: of the federation."""
+    if not devices:
+        return ""
+    return f"{len(devices)} devices below federation.min_size={section['min_size']} are dropped: {', '.join(devices)}"
 
 
 def groups(dataset: Dataset, partition: Partition) -> dict[str, str]:
@@ -40,7 +71,10 @@ def similarity(dataset: Dataset, partition: Partition) -> pd.DataFrame:
 
 
 def training_numbers(dataset: Dataset, partition: Partition) -> dict[str, dict[str, float]]:
-    """Return device -> numbers of its training data: labelled examples, their classes, the largest class's fraction.
+    """Return device -> numbers of its data: labelled training examples, their classes, the largest class's fraction.
+
+    Further: test_examples and their test_classes; and, the same for all devices, shared_examples, the size of the
+    shared test set, and largest_class, the largest class's fraction of all examples of all devices.
 
     For a dataset with domains they include in_<domain>, the fraction of the device's training examples, with or without
     label, from that domain. A device in a group (see :func:`groups`) also has similarity_same, the least cosine of its
@@ -49,8 +83,19 @@ def training_numbers(dataset: Dataset, partition: Partition) -> dict[str, dict[s
     """
     table = counts(dataset, partition)[list(dataset.classes)]
     examples = table.sum(axis=1)
-    found = {"examples": examples, "classes": (table > 0).sum(axis=1), "largest_share": table.max(axis=1) / examples}
-    numbers = pd.DataFrame(found).astype(float).fillna(0.0)
+    tested = counts_of(dataset, partition, "test")
+    everything = np.bincount(dataset.train.y.numpy()[partition.indices], minlength=1)
+    shared = len(dataset.test) if dataset.test is not None and not len(partition.shared) else len(partition.shared)
+    found = {
+        "examples": examples,
+        "classes": (table > 0).sum(axis=1),
+        "largest_share": table.max(axis=1) / examples,
+        "test_examples": tested.sum(axis=1),
+        "test_classes": (tested > 0).sum(axis=1),
+        "shared_examples": shared,
+        "largest_class": everything.max(initial=0) / max(everything.sum(), 1),
+    }
+    numbers = pd.DataFrame(found, index=table.index).astype(float).fillna(0.0)
     beside = _domain_numbers(dataset, partition)
     return {
         str(who): dict(zip(found, row, strict=True)) | beside.get(str(who), {})

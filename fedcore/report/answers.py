@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from fedcore.report.phrases import facts, headline, sentences, tally
 from fedcore.report.tables import FEW, Table
-from fedcore.results.answer import Answer, Place
+from fedcore.results.answer import Answer
+from fedcore.results.criterion import Place
 
 SPECIAL = re.compile(r"[\\`*_{}\[\]<>#|]")
 """Characters that mean something in Markdown."""
@@ -60,16 +61,19 @@ def brief(found: Mapping[Place, Answer]) -> str:
 def answer_numbers(found: Mapping[Place, Answer]) -> dict[str, dict[str, float]]:
     """Return each study's numbers for `dvc metrics`, means over its settings; those that are unknown are left out.
 
-    accuracy: of the row that the answer recommends, or if nothing can be said of the best that combines. gain: of that
-    row on training alone, or where training alone is recommended of the best that combines.
+    The metric by its name, of the best row that combines (`_best`) and of training alone (`_alone`), and their
+    difference, `gain`. None depends on what is recommended, so that a change of run.min_effect changes none of them.
     """
     numbers: dict[str, dict[str, list[float]]] = {}
     for (study, _, _), answer in found.items():
         mine = numbers.setdefault(study, {})
-        advice = answer.advice
-        for name, value in (("accuracy", advice.accuracy), ("gain", None if advice.gain is None else advice.gain.mean)):
+        advice, name = answer.advice, answer.criterion.metric.name
+        values = {f"{name}_best": advice.best_value, f"{name}_alone": advice.alone_value}
+        if advice.best_value is not None and advice.alone_value is not None:
+            values["gain"] = advice.best_value - advice.alone_value
+        for key, value in values.items():
             if value is not None:
-                mine.setdefault(name, []).append(value)
+                mine.setdefault(key, []).append(value)
     return {
         study: {name: round(sum(values) / len(values), 6) for name, values in mine.items()}
         for study, mine in numbers.items()

@@ -9,6 +9,7 @@ import pandas as pd
 
 from fedcore.report.phrases import headline, sentences
 from fedcore.results.answer import Action, Advice, Answer, answers_by_budget, device_changes
+from fedcore.results.criterion import Criterion
 from fedcore.results.summary import SPLITS, format_bytes, front
 
 Numbers: TypeAlias = dict[str, Any]
@@ -20,26 +21,28 @@ BYTES = 1
 """Decimals of a mean number of bytes: budgets and rows are means that were taken in different orders."""
 
 
-def chart_numbers(table: pd.DataFrame, rows: pd.DataFrame, min_effect: float) -> Numbers:
+def chart_numbers(table: pd.DataFrame, rows: pd.DataFrame, criterion: Criterion) -> Numbers:
     """Return what the charts of one setting show.
 
-    table: the setting's part of the tidy table. rows: its summary. min_effect: the least difference in accuracy that
-    matters, a fraction.
+    table: the setting's part of the tidy table. rows: its summary. criterion: what decides.
 
-    splits: the test sets with values. rows: one for each method: bytes that a device sends and receives, and for each
-    split the accuracy, its spread over seeds, the worst device, the rank, whether others share it (tied), and whether
-    it is on the front of accuracy and bytes. ticks: bytes and their text. budgets: the answers from
-    :func:`fedcore.results.answer.answers_by_budget`, those of neighbours merged if they say the same. alone: the
-    accuracy of each device that trains alone, by the row `reference`; changes: that of each method minus it.
+    metric: its name in words, what values are multiplied by to be shown, the unit of differences, and whether less is
+    better. splits: the test sets with values. rows: one for each method: bytes that a device sends and receives, and
+    for each split the value, its spread over seeds, the worst device, the rank, whether others share it (tied), and
+    whether it is on the front of values and bytes. ticks: bytes and their text. budgets: the answers from
+    :func:`fedcore.results.answer.answers_by_budget`, those of neighbours merged if they say the same. alone: the value
+    of each device that trains alone, by the row `reference`; changes: by how much each method is better.
     """
     controls = frozenset(rows["method"][rows["control"]])
     records = _records(rows)
-    alone, changes = device_changes(table, controls, min_effect)
+    alone, changes = device_changes(table, controls, criterion)
+    metric = criterion.metric
     return {
+        "metric": {"words": criterion.words, "per": metric.per, "unit": metric.unit, "less": metric.less},
         "splits": {split: name for split, name in SPLITS.items() if rows[f"{split}_mean"].notna().any()},
         "rows": [_row(row) for row in records],
         "ticks": ticks([row["sent"] for row in records]),
-        "budgets": budget_steps(answers_by_budget(table, controls, min_effect)),
+        "budgets": budget_steps(answers_by_budget(table, controls, criterion)),
         "reference": str(alone.name) if len(alone) else None,
         "alone": {str(device): round(value, DIGITS) for device, value in alone.items()},
         "changes": {

@@ -26,19 +26,20 @@ from fedcore.report.papers import CONDITION_HEADS, VALUE_HEADS, condition_cells,
 from fedcore.report.phrases import facts, headline, sentences, tally
 from fedcore.report.plots import Plots, draw
 from fedcore.report.tables import FEW, Cell, Line, Table, domain_table, link_table, places, score_table, where_it_holds
-from fedcore.results.answer import Answer, Place
+from fedcore.results.answer import Answer
 from fedcore.results.answer import answers as find_answers
+from fedcore.results.criterion import METRICS, Place
 
 Pictures: TypeAlias = Mapping[tuple[str, str], Mapping[str, Figure | bytes]]
 """(study, setting) -> caption -> a figure, or the bytes of a PNG file"""
 
 COLOURS = 64
 TITLE = "Which way of combining serves the devices best?"
-COMPARISON = "Accuracy on own test data and on the shared test set."
-ALONG = "Accuracy over the study's settings; hollow: controls."
-ROUNDS = "Accuracy over rounds, mean over devices and seeds ± seeds; dotted: methods that are evaluated once."
-TRAFFIC = "Accuracy against what a device sends and receives; hollow: controls."
-DEVICES = "Accuracy of every device, one seed."
+COMPARISON = "Scores on own test data and on the shared test set."
+ALONG = "Scores over the study's settings; hollow: controls."
+ROUNDS = "Scores over rounds, mean over devices and seeds ± seeds; dotted: methods that are evaluated once."
+TRAFFIC = "Scores against what a device sends and receives; hollow: controls."
+DEVICES = "Scores of every device, one seed."
 
 TEMPLATES = Environment(
     loader=PackageLoader("fedcore.report"),
@@ -63,14 +64,15 @@ class Picture:
 class Section:
     """One setting on the page.
 
-    anchor: its id, and its key among the numbers of the charts. name: its study, and where a study has several
-    settings also its own. headline, sentences, facts: its answer. scores: its table of methods. plain: pictures in
-    place of the charts. tables, pictures: further ones, folded.
+    anchor: its id, and its key among the numbers of the charts. name: its study, and where a study has several settings
+    also its own. metric: that decides. headline, sentences, facts: its answer. scores: its table of methods. plain:
+    pictures in place of the charts. tables, pictures: further ones, folded.
     """
 
     anchor: str
     name: str
     dataset: str
+    metric: str
     headline: str
     sentences: list[str]
     facts: list[tuple[str, str]]
@@ -147,20 +149,21 @@ def html(
                 printed_tables(papers[study]) if papers and study in papers else [],
             )
         anchor = f"setting-{len(numbers)}"
-        numbers[anchor] = chart_numbers(tidy[place], rows, answers[place].min_effect)
+        numbers[anchor] = chart_numbers(tidy[place], rows, answers[place].criterion)
         tables = [domain_table(domains[place], rows) if place in domains else None, link_table(tidy[place], rows)]
         shown = dict(pictures.get((study, setting), {}))
         plain: dict[str, Figure | bytes] = {}
         if not many:
             shown |= {ROUNDS: plots.courses[study, setting]} if (study, setting) in plots.courses else {}
             split = "test" if rows["test_mean"].notna().any() else "shared"
-            shown |= {DEVICES: figures.per_device(tidy[place], split=split)}
+            shown |= {DEVICES: figures.per_device(tidy[place], METRICS[rows["metric"].iloc[0]], split=split)}
             plain = {COMPARISON: plots.comparisons[study, setting], TRAFFIC: figures.accuracy_by_traffic(rows)}
         studies[study].sections.append(
             Section(
                 anchor,
                 study if count[study] == 1 else f"{study}: {setting}",
                 dataset,
+                answers[place].criterion.words,
                 headline(answers[place].advice),
                 sentences(answers[place]),
                 facts(answers[place]),

@@ -9,8 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from fedcore.results.answer import Action, Advice, Answer, Devices
+from fedcore.results.answer import Action, Advice, Answer, Devices, Gain
+from fedcore.results.criterion import Criterion, Metric
 from fedcore.results.summary import format_bytes, join_words
+
+MANY = 6
+"""The most devices that a sentence names."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +60,18 @@ def sentences(answer: Answer) -> list[str]:
 
 def facts(answer: Answer) -> list[tuple[str, str]]:
     """Return the few numbers that decide, each with what it means; none where nothing was compared."""
-    advice, devices = answer.advice, answer.devices
-    if advice.gain is None or advice.accuracy is None:
+    advice, devices, metric = answer.advice, answer.devices, answer.criterion.metric
+    if advice.gain is None or advice.value is None:
         return []
-    gain = f"{points(advice.gain.mean)} ± {100 * advice.gain.spread:.1f}"
+    value, gain = metric.value(advice.value), _change(metric, advice.gain)
+    right = "right" if metric.name == "accuracy" else answer.criterion.words
     best = f"with {advice.best}, the best way of combining"
-    against = "points against training alone" if answer.own else "points against one device's model"
+    against = f"{metric.unit} against training alone" if answer.own else f"{metric.unit} against one device's model"
     if advice.action is Action.UNSURE:
-        return [(f"{advice.accuracy:.1%}", f"right {best}"), (gain, against)]
+        return [(value, f"{right} {best}"), (gain, against.strip())]
     if advice.action is not Action.USE:
-        return [(f"{advice.accuracy:.1%}", "right when trained alone"), (gain, f"points {best}")]
-    found = [(f"{advice.accuracy:.1%}", "right"), (gain, against)]
+        return [(value, f"{right} when trained alone"), (gain, f"{metric.unit} {best}".strip())]
+    found = [(value, right), (gain, against.strip())]
     if devices is not None:
         found.append((f"{devices.helped} of {devices.count}", f"devices helped, {devices.hurt or 'none'} hurt"))
     return [*found, (format_bytes(answer.up + answer.down), "sent and received by a device")]
@@ -85,42 +90,51 @@ def points(difference: float) -> str:
     return f"{100 * difference + 0.0:+.1f}"
 
 
+def _change(metric: Metric, gain: Gain) -> str:
+    """Return a gain and half of its interval: +4.3 ± 1.2."""
+    return f"{metric.difference(gain.mean)} ± {metric.width(gain.margin)}"
+
+
 def _sentences(found: Answer) -> Iterator[str]:
-    own, new = found.own, found.new
+    own, new, criterion = found.own, found.new, found.criterion
     first = found.advice
-    yield _decision(first, found.min_effect, "training alone" if own else "one device's model")
+    if criterion.reason:
+        yield f"Decided by {criterion.words}, since {criterion.reason}."
+    yield _decision(first, criterion, "training alone" if own else "one device's model")
+    if own is not None:
+        yield from _left_out(found)
     if found.devices is not None and first.gain is not None and first.action in (Action.USE, Action.UNSURE):
-        yield _whom(first.method if first.action is Action.USE else first.best, found.devices, found.min_effect)
+        yield _whom(first.method if first.action is Action.USE else first.best, found.devices, criterion)
     if first.action is Action.USE:
         yield f"Each device sends {format_bytes(found.up)} and receives {format_bytes(found.down)} in total."
-        yield from _rivals(first, found.min_effect)
+    yield from _rivals(first, criterion)
     if own is not None and new is not None and not (own.reason and own.reason == new.reason):
-        words = _decision(new, found.min_effect, "one device's model")
-        yield f"For a new device (shared test data): {words[0].lower()}{words[1:]}"
+        words = _decision(new, criterion, "one device's model")
+        yield f"On the shared test data, new rows of all devices: {words[0].lower()}{words[1:]}"
 
 
-def _decision(advice: Advice, min_effect: float, alone: str) -> str:
+def _decision(advice: Advice, criterion: Criterion, alone: str) -> str:
     """Return the advice with the numbers that decide. alone: what is compared with, in words."""
-    guess = (
-        f"{points(advice.over_guess.mean)} ± {100 * advice.over_guess.spread:.1f} against always guessing"
-        if advice.over_guess
-        else ""
-    )
-    right = f"{advice.accuracy:.1%} right" if advice.accuracy is not None else ""
+    metric = criterion.metric
+    guess = ""
+    if advice.over_guess:
+        own = " each device's own class" if advice.guess == "majority_per_device" else ""
+        guess = f"{_change(metric, advice.over_guess)} against always guessing{own}"
+    right = _named(criterion, advice.value) if advice.value is not None else ""
     if advice.action is Action.ALONE and advice.best is None:
         return f"Train alone: {right}{f' ({guess})' if guess else ''}. No method fits the budget."
     if advice.reason or advice.gain is None:
         return f"Cannot say: {advice.reason}."
-    gain, matter = advice.gain, _amount(min_effect)
-    size = f"{points(gain.mean)} ± {100 * gain.spread:.1f} points"
-    seeds = f"{gain.seeds} seeds"
+    gain, matter = advice.gain, metric.amount(criterion.min_effect)
+    size = f"{_change(metric, gain)} {metric.unit}".strip()
+    seeds = f"{gain.seeds} seeds; ± 95 %"
     match advice.action:
         case Action.USE:
             also = f", {guess}" if guess else ""
-            return (
-                f"Use {advice.method}: {right}, {size} against {alone}{also} "
-                f"({seeds}; in each at least {points(gain.least)} against {alone})."
-            )
+            cheaper = ""
+            if advice.method != advice.best:
+                cheaper = f" It is as good as {advice.best} within {matter}, and cheaper."
+            return f"Use {advice.method}: {right}, {size} against {alone}{also} ({seeds}).{cheaper}"
         case Action.ALONE:
             return (
                 f"Train alone: {right}{f' ({guess})' if guess else ''}. No method gains {matter}: "
@@ -129,37 +143,77 @@ def _decision(advice: Advice, min_effect: float, alone: str) -> str:
         case Action.SAME:
             return (
                 f"No difference that matters ({matter}): the best way of combining, {advice.best}, has {size} against "
-                f"{alone}, which is {right}{f' ({guess})' if guess else ''} and needs no traffic ({seeds})."
+                f"{alone}, which is {right}{f' ({guess})' if guess else ''} ({seeds}). Train alone, which needs no "
+                f"traffic, unless devices without data of their own need a model."
             )
         case _:
             return (
-                f"Cannot say: the best way of combining, {advice.best}, has {size} against {alone} ({seeds}), "
+                f"Cannot say: the best way of combining, {advice.best}, is {right}, {size} against {alone} ({seeds}), "
                 f"and {matter} would matter. More seeds or more test data would tell."
             )
 
 
-def _whom(method: str | None, devices: Devices, min_effect: float) -> str:
+def _named(criterion: Criterion, value: float) -> str:
+    """Return a value with the name of what it is."""
+    metric = criterion.metric
+    return metric.named(value) if metric.name == "accuracy" else f"{criterion.words} {metric.value(value)}"
+
+
+def _left_out(answer: Answer) -> Iterator[str]:
+    """Say which devices have no part in the mean, and how devices are weighed."""
+    counted, least = answer.measured, answer.criterion.least_test
+    by_rows = ", each by its test rows" if answer.criterion.weigh == "examples" else ""
+    why = []
+    if counted.few:
+        have = "has" if len(counted.few) == 1 else "have"
+        why.append(f"{_count(counted.few)} {have} fewer than {least} test rows")
+    if counted.one_class:
+        have = "has" if len(counted.one_class) == 1 else "have"
+        why.append(f"{_count(counted.one_class)} {have} test rows of one class only")
+    if counted.everyone and why:
+        yield f"The mean is over all devices{by_rows}, though none can be measured well: {'; '.join(why)}."
+    elif why:
+        every = len(counted.weights) + len(counted.few) + len(counted.one_class)
+        yield f"The mean is over {len(counted.weights)} of {every} devices{by_rows}: {'; '.join(why)}."
+    elif by_rows:
+        yield f"The mean is over {len(counted.weights)} devices{by_rows}."
+
+
+def _count(names: tuple[str, ...]) -> str:
+    """Return names, or their number and the first ones."""
+    return join_words(names) if len(names) <= MANY else f"{len(names)} devices ({', '.join(names[:MANY])}, ...)"
+
+
+def _whom(method: str | None, devices: Devices, criterion: Criterion) -> str:
     """Say whom the row helps and whom it hurts."""
-    words = f"{method} helps {devices.helped or 'none'} of {devices.count} devices by at least {_amount(min_effect)}"
+    metric, matter = criterion.metric, criterion.metric.amount(criterion.min_effect)
+    words = f"{method} helps {devices.helped or 'none'} of {devices.count} devices by at least {matter}"
     if not devices.hurt:
         return f"{words} and hurts none."
-    falls = devices.worst < devices.worst_alone - min_effect
-    tail = f"; the worst device falls from {devices.worst_alone:.1%} to {devices.worst:.1%}" if falls else ""
-    return f"{words} and hurts {devices.hurt}, most {devices.lowest} ({points(devices.lowest_change)} points){tail}."
+    falls = metric.sign * (devices.worst - devices.worst_alone) < -criterion.min_effect
+    verb = "rises" if metric.less else "falls"
+    tail = ""
+    if falls:
+        tail = f"; the worst device {verb} from {metric.value(devices.worst_alone)} to {metric.value(devices.worst)}"
+    change = f"{metric.difference(devices.lowest_change)} {metric.unit}".strip()
+    return f"{words} and hurts {devices.hurt}, most {devices.lowest} ({change}){tail}."
 
 
-def _rivals(advice: Advice, min_effect: float) -> Iterator[str]:
-    """Name the rows that are as good, those that cannot be told apart, and controls that are better."""
-    if advice.equal:
-        be = "is" if len(advice.equal) == 1 else "are"
-        yield f"{join_words(advice.equal)} {be} as good within {_amount(min_effect)}."
-    if advice.indistinguishable:
+def _rivals(advice: Advice, criterion: Criterion) -> Iterator[str]:
+    """Name the rows that are as good, not told apart or at chance, and controls that are better."""
+    use = advice.action is Action.USE
+    rest = [name for name in advice.equal if name != advice.best]
+    if use and rest:
+        be = "is" if len(rest) == 1 else "are"
+        yield f"{join_words(rest)} {be} as good within {criterion.metric.amount(criterion.min_effect)}."
+    if use and advice.indistinguishable:
         yield f"Not told apart from {advice.method} by these seeds: {join_words(advice.indistinguishable)}."
-    if advice.better_controls:
+    if advice.at_chance and not advice.reason:
+        be = "is" if len(advice.at_chance) == 1 else "are"
+        yield (
+            f"No better than always guessing {be} {join_words(advice.at_chance)}: a learning rate that does not suit, "
+            "too few rounds, or models that start from different values (training.shared_init) can be the cause."
+        )
+    if use and advice.better_controls:
         noun, be = ("control", "is") if len(advice.better_controls) == 1 else ("controls", "are")
-        yield f"Beware: the {noun} {join_words(advice.better_controls)} {be} better by more than the spread."
-
-
-def _amount(min_effect: float) -> str:
-    """Return the difference that matters in words."""
-    return f"{100 * min_effect:g} {'point' if min_effect == 0.01 else 'points'}"
+        yield f"Beware: the {noun} {join_words(advice.better_controls)} {be} better, interval included."

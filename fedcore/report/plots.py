@@ -8,6 +8,7 @@ import pandas as pd
 
 from fedcore.report import figures
 from fedcore.report.tables import FEW, places
+from fedcore.results.criterion import METRICS
 from fedcore.results.summary import curves
 
 PANELS = 12
@@ -44,13 +45,19 @@ def courses(table: pd.DataFrame, summary: pd.DataFrame) -> dict[tuple[str, str],
     made = {}
     for study, rows in summary[summary["rounds"] > 1].groupby("study", sort=False):
         mine = course[(course["study"] == study) & course["setting"].isin(rows["setting"])]
+        metrics = dict(zip(rows["setting"].astype(str), rows["metric"], strict=True))
         count = summary[summary["study"] == study]["setting"].nunique()
         if count <= FEW:
             for setting in dict.fromkeys(rows["setting"]):
-                made[str(study), str(setting)] = figures.png(figures.curves(mine[mine["setting"] == setting]))
+                made[str(study), str(setting)] = figures.png(
+                    figures.curves(mine[mine["setting"] == setting], METRICS[metrics[str(setting)]])
+                )
         elif count <= PANELS:
             order = {name: place for place, name in enumerate(dict.fromkeys(summary["setting"]))}
             made[str(study), ""] = figures.png(
-                figures.curves(mine.sort_values("setting", key=lambda names: names.map(order), kind="stable"))
+                figures.curves(
+                    mine.sort_values("setting", key=lambda names: names.map(order), kind="stable"),
+                    METRICS[rows["metric"].iloc[0]],
+                )
             )
     return made

@@ -5,26 +5,49 @@ It reads and divides the data and computes nothing else. It needs neither Prefec
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
+import numpy as np
 import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedcore.config.request import Job, ReadData
+from fedcore.config.request import USER_STUDY, Job, ReadData
 from fedcore.config.settings import Setting
 from fedcore.core.threats import split_threats
 from fedcore.data import USER_DATASETS, Dataset, load, schema_of
-from fedcore.data.overview import SPREAD, columns, spans
-from fedcore.partition import Partition, partition
-from fedcore.partition.tables import counts
+from fedcore.data.overview import OFFSET, SPREAD, columns, missing_cells, offset, spans
+from fedcore.data.prepare import preparation_bytes
+from fedcore.partition import Index, Partition, partition, training
+from fedcore.partition.tables import counts, dropped_devices, dropped_note
+from fedcore.report.names import shorten, shorten_one
 from fedcore.report.terminal import standard
+from fedcore.results.criterion import LARGEST, LEAST_TEST
 
-COLUMNS, LEFT, DEVICES, CLASSES = 13, 3, 8, 6
-"""The most columns, columns left out, devices and classes that are shown, so that a preview has at most 40 lines."""
+WIDTH = 80
+"""Characters in a line where there is no terminal and COLUMNS does not say it."""
+
+COLUMNS, LEFT, CLASSES = 13, 3, 6
+"""The most columns, columns left out and classes that are shown."""
+
+DEVICES = 20
+"""The most devices that are listed; of more of them three are, and all are counted by problem."""
+
+FEW = 10
+"""A device with fewer training examples is pointed out."""
+
+NAMED = 6
+"""The most devices with a problem that are named, of more than DEVICES."""
+
+REST = "{} more, %"
+LEAST = 6
+"""Characters that the name of a class is shortened to before fewer classes are shown."""
+
+PADDING = 2
+"""Characters between two columns of a table."""
 
 
 def print_preview(
@@ -34,7 +57,7 @@ def print_preview(
 
     tolerant: also show data that a run refuses for their missing cells. Raises InputError for data that cannot be used.
     """
-    console = console or standard()
+    console = console or standard(WIDTH)
     settings = {key: value for key, value in setting.data.items() if key != "name"}
     refusing = tolerant and settings.get("missing") == "refuse"
     dataset = load(setting.data["name"], **{**settings, **({"missing": "median"} if refusing else {})})
@@ -42,20 +65,28 @@ def print_preview(
     way = {"name" if key == "partition" else key: value for key, value in section.items() if key != "scale"}
     divided = partition(dataset, seed=seed, **way)
     where = str(setting.data.get("path", setting.data["name"]))
-    console.print(Text(where, style="bold"), no_wrap=True, overflow="ellipsis")
+    console.print(Text(shorten_one(where, console.width), style="bold"))
     console.print(Text(_contents(dataset, divided)))
+    for line in dataset.notes:
+        console.print(Text(line))
     schema = schema_of(dataset)
+    held = {who: np.concatenate([*parts.values()]) for who, parts in divided.devices.items()}
+    gaps = missing_cells(dataset, held)
     if schema.columns:
-        console.print(_columns(dataset))
+        console.print(_columns(dataset, gaps, held, console.width))
         _more(console, "columns", len(schema.columns), COLUMNS)
     for name, why in islice(schema.left_out.items(), LEFT):
         console.print(Text(f"left out: {name}, {why}"))
     _more(console, "columns left out", len(schema.left_out), LEFT)
-    for line in _advice(setting, dataset, refusing):
+    for line in _advice(setting, dataset, divided, refusing):
         console.print(Text(line))
     console.print()
-    console.print(_devices(counts(dataset, divided), dataset.classes))
-    _more(console, "devices", len(divided.devices), DEVICES)
+    console.print(_devices(counts(dataset, divided), gaps, dataset.classes, console.width))
+    for line in _problems(dataset, divided, gaps, held):
+        console.print(Text(line))
+    if section["drop_small"]:
+        dropped = dropped_devices(dataset, divided, section["partition"], section["devices"])
+        console.print(Text(dropped_note(dropped, section)), end="\n" if dropped else "")
     console.print()
     return dataset, divided
 
@@ -88,57 +119,180 @@ def _contents(dataset: Dataset, divided: Partition) -> str:
     )
 
 
-def _columns(dataset: Dataset) -> Table:
-    """Return the table of the columns that are learnt from."""
-    table = _table("column", "kind", "missing", "values")
-    for _, row in columns(dataset).head(COLUMNS).iterrows():
-        of = next(one for one in schema_of(dataset).columns if one.name == row["column"])
-        shown = ", ".join(of.categories[:CLASSES]) + (", ..." if len(of.categories) > CLASSES else "")
-        if row["kind"] == "number":
-            shown = f"{_amount(row['low'])} to {_amount(row['high'])}"
-        missing = f"{row['missing']:,} ({row['missing'] / len(dataset.train):.1%})" if row["missing"] else "-"
-        table.add_row(Text(row["column"]), row["kind"], missing, Text(shown or "False, True"))
+def _columns(dataset: Dataset, gaps: pd.DataFrame, held: Mapping[str, Index], width: int) -> Table:
+    """Return the table of the columns that are learnt from.
+
+    gaps: the missing cells of each device and column. held: the devices' examples.
+    """
+    found = columns(dataset).head(COLUMNS)
+    missing = [f"{n:,} ({n / len(dataset.train):.1%})" if n else "-" for n in found["missing"]]
+    where = [_where(gaps[name], held) if name in gaps else "-" for name in found["column"]]
+    names = shorten([*found["column"]], width // 4)
+    if len(gaps.columns):
+        heads, cells = ["column", "kind", "missing", "missing on"], [names, [*found["kind"]], missing, where]
+    else:
+        heads, cells = ["column", "kind", "missing"], [names, [*found["kind"]], missing]
+    taken = sum(max(map(len, [head, *column])) + PADDING for head, column in zip(heads, cells, strict=True))
+    room = max(width - taken - PADDING, 12)
+    kinds = {column.name: column for column in schema_of(dataset).columns}
+    values = []
+    for _, row in found.iterrows():
+        shown = _list(kinds[row["column"]].categories or ("False", "True"), room)
+        values.append(f"{_amount(row['low'])} to {_amount(row['high'])}" if row["kind"] == "number" else shown)
+    table = _table(*heads, "values")
+    for cells_of_row in zip(*cells, values, strict=True):
+        table.add_row(*map(Text, cells_of_row))
     return table
 
 
-def _devices(held: pd.DataFrame, classes: tuple[str, ...]) -> Table:
-    """Return the table of each device's examples, and the shares of its training examples by class."""
+def _where(gaps: pd.Series, held: Mapping[str, Index]) -> str:
+    """Return which devices lack cells of a column, and how many, or else how many devices do."""
+    lacking = gaps[gaps > 0]
+    whole = [who for who, count in lacking.items() if count == len(held[str(who)])]
+    if len(lacking) <= 2:
+        names = shorten([*map(str, lacking.index)], 10)
+        counts_of = zip(names, lacking.items(), strict=True)
+        return ", ".join(f"{name} {count:,}{' (all)' if who in whole else ''}" for name, (who, count) in counts_of)
+    return f"{len(lacking):,} of {len(gaps):,} devices" + (f", {len(whole):,} wholly" if whole else "")
+
+
+def _list(words: Sequence[str], room: int) -> str:
+    """Return as many words as there is room for, shortened so that at least two are shown."""
+    few = shorten([*words[:CLASSES]], max((room - 7) // 2, 4))
+    for count in range(len(few), 0, -1):
+        shown = ", ".join(few[:count]) + (", ..." if count < len(words) else "")
+        if len(shown) <= room:
+            return shown
+    return few[0]
+
+
+def _devices(held: pd.DataFrame, gaps: pd.DataFrame, classes: tuple[str, ...], width: int) -> Table:
+    """Return the table of each device's examples, and the shares of its training examples by class.
+
+    Of more than DEVICES it shows that with the fewest training examples, the median one and that with the most.
+    """
     parts = [name for name in held.columns if name.startswith("n_") and name not in classes]
-    shown = list(classes[:CLASSES])
-    table = _table("device", *(name.removeprefix("n_") for name in parts), *(f"{name}, %" for name in shown))
-    if len(classes) > CLASSES:
-        table.add_column(f"{len(classes) - CLASSES} more classes, %", justify="right")
-    for who, row in held.head(DEVICES).iterrows():
+    rows, labels = held, [*map(str, held.index)]
+    if len(held) > DEVICES:
+        order = held["n_train"].argsort(kind="stable").to_numpy()
+        rows = held.iloc[[order[0], order[(len(order) - 1) // 2], order[-1]]]
+        labels = [f"{said}: {who}" for said, who in zip(("fewest", "median", "most"), rows.index, strict=True)]
+    lacking = {str(who): int(count) for who, count in gaps.sum(axis=1).items()}
+    heads = [*(name.removeprefix("n_") for name in parts), *(["missing"] if len(gaps.columns) else [])]
+    numbers = [
+        [*(f"{row[name]:,}" for name in parts), *([f"{lacking[str(who)]:,}"] if len(gaps.columns) else [])]
+        for who, row in rows.iterrows()
+    ]
+    names = shorten(labels, width // 4)
+    before = [["device", *names], *zip(heads, *numbers, strict=True)]
+    room = width - sum(max(map(len, cells)) + PADDING for cells in before)
+    count = min(len(classes), CLASSES)
+    while count > 1 and _width(shorten(classes[:count], LEAST), len(classes) - count) > room:
+        count -= 1
+    shown, rest = list(classes[:count]), len(classes) - count
+    most = max(room, LEAST)
+    while most > LEAST and _width(shorten(shown, most), rest) > room:
+        most -= 1
+    short = shorten(shown, most)
+    table = _table("device", *heads, *(f"{name}, %" for name in short))
+    if rest:
+        table.add_column(REST.format(rest), justify="right")
+    for name, cells, (_, row) in zip(names, numbers, rows.iterrows(), strict=True):
         shares = 100 * row[list(classes)].astype(float) / max(row[list(classes)].sum(), 1)
-        rest = [f"{shares[list(classes[CLASSES:])].sum():.0f}"] if len(classes) > CLASSES else []
-        table.add_row(
-            Text(str(who)), *(f"{row[name]:,}" for name in parts), *(f"{shares[name]:.0f}" for name in shown), *rest
-        )
+        others = [f"{shares[list(classes[count:])].sum():.0f}"] if rest else []
+        table.add_row(Text(name), *cells, *(f"{shares[one]:.0f}" for one in shown), *others)
     return table
 
 
-def _advice(setting: Setting, dataset: Dataset, refusing: bool) -> list[str]:
-    """Return what the user should know or choose."""
+def _width(names: Sequence[str], rest: int) -> int:
+    """Return the width of the columns of some classes, and of that of the `rest` others."""
+    return sum(len(f"{name}, %") + PADDING for name in names) + (len(REST.format(rest)) + PADDING if rest else 0)
+
+
+def _problems(dataset: Dataset, divided: Partition, gaps: pd.DataFrame, held: Mapping[str, Index]) -> list[str]:
+    """Return a line for each problem of devices: how many and which have it."""
+    sizes = counts(dataset, divided)
+    labelled = (sizes[list(dataset.classes)] > 0).sum(axis=1)
+    lacks = {
+        who: [str(name) for name in gaps if count_of[str(name)] == len(held[who])]
+        for who, count_of in ((str(who), dict(row)) for who, row in gaps.iterrows())
+    }
+    untested = sizes.index[sizes["n_test"] == 0]
+    few_tests = sizes.index[(sizes["n_test"] > 0) & (sizes["n_test"] < LEAST_TEST)]
+    found = {
+        f"fewer than {FEW} training examples": sizes.index[sizes["n_train"] < FEW],
+        "no label": sizes.index[labelled == 0],
+        "one class only": sizes.index[labelled == 1],
+        f"fewer than {LEAST_TEST} test examples, so not in means": few_tests,
+        "no test example of its own": untested if dataset.split is not None or len(untested) < len(sizes) else [],
+        "no value in a column": [who for who in held if lacks[who]],
+    }
     lines = []
+    if len(sizes) > DEVICES:
+        least, most = sizes["n_train"].min(), sizes["n_train"].max()
+        lines.append(f"{len(sizes):,} devices with {least:,} to {most:,} training examples each")
+    for what, devices in found.items():
+        names = [f"{who} ({', '.join(lacks[who])})" if what.endswith("column") else str(who) for who in devices]
+        few = names if len(sizes) <= DEVICES else names[:NAMED]
+        if names:
+            more = f" and {len(names) - len(few):,} more" if len(names) > len(few) else ""
+            lines.append(f"{what}: {len(names):,} of {len(sizes):,} devices: {', '.join(few)}{more}")
+    return lines
+
+
+def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bool) -> list[str]:
+    """Return what the user should know or choose."""
+    lines = _rare(setting, dataset)
     schema, found = schema_of(dataset), columns(dataset)
-    gaps, inputs = int(found["missing"].sum()), int((found["kind"] != "text").sum())
+    gaps = int(found["missing"].sum())
     if schema.dropped:
         lines.append(f"missing: {schema.dropped:,} rows with a missing cell are dropped")
     if gaps and refusing:
         lines.append(f"missing: {gaps:,} cells; a run needs data.missing=median or data.missing=drop")
     elif gaps:
+        whose = (
+            "the device's training rows" if schema.missing == "median" else "each device's training rows, on average"
+        )
+        lines.append(f"missing: {gaps:,} cells; a number is filled with the median of {whose}; a text has no category")
+    if not refusing and (sent := preparation_bytes(schema, setting.federation["scale"])):
+        up, down = sent.values()
         lines.append(
-            f"missing: {gaps:,} cells; a number is filled with the median of the device's training rows (each device "
-            f"sends {inputs} medians and a count once, {4 * inputs + 8} bytes); a text has no category"
+            f"before the first round each device sends {up:,.0f} bytes and receives {down:,.0f}, to prepare rows"
         )
     whole = (found["low"] % 1 == 0) & (found["high"] % 1 == 0) & (found["values"] == len(dataset.train))
     for name in found["column"][whole].head(1):
         lines.append(f"{name}: another whole number in each row; if it is an identifier: data.ignore=[{name}]")
-    widest = spans(dataset)
-    if widest is not None and setting.federation["scale"] == "none" and widest[1] > SPREAD * widest[0]:
-        few, many = map(_amount, widest)
-        lines.append(f"scales: spans {few} to {many}: federation.scale=device is suggested")
+    if setting.federation["scale"] == "none":
+        lines += _scale_advice(setting, dataset, divided)
     return lines
+
+
+def _rare(setting: Setting, dataset: Dataset) -> list[str]:
+    """Return what to decide by where one class has most of the examples."""
+    counts_of = np.bincount(dataset.train.y.numpy(), minlength=len(dataset.classes))
+    largest = counts_of.max() / max(counts_of.sum(), 1)
+    if largest <= LARGEST:
+        return []
+    rare = dataset.classes[int(counts_of.argmin())]
+    decided = "the answer goes by balanced accuracy" if setting.study == USER_STUDY else "run.metric=auto goes by that"
+    return [
+        f"{rare}: {counts_of.min() / counts_of.sum():.1%} of the rows, so that accuracy says little; {decided}. "
+        f"Others: run.metric=recall run.positive={rare}, or run.costs"
+    ]
+
+
+def _scale_advice(setting: Setting, dataset: Dataset, divided: Partition) -> list[str]:
+    """Return the scale to choose where columns, or devices within a class, differ much; nothing where they do not."""
+    widest, share = spans(dataset), offset(dataset, training(divided))
+    if share is not None and share > OFFSET:
+        why, scale = "devices differ within a class", "device"
+    elif widest is not None and widest[1] > SPREAD * widest[0]:
+        few, many = map(_amount, widest)
+        why, scale = f"spans {few} to {many}", "common"
+    else:
+        return []
+    both = "; size=scales tries both" if setting.study == USER_STUDY else ""
+    return [f"scales: {why}: federation.scale={scale} is suggested{both}"]
 
 
 def _amount(number: float) -> str:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from fedcore.report import spreadsheet
+from fedcore.results.criterion import METRICS
 from fedcore.results.summary import PLACE, SPLITS, format_bytes, standings
 
 FEW = 3
@@ -87,9 +88,13 @@ def quantity(text: str, value: float) -> Cell:
 
 
 def notes(rows: pd.DataFrame) -> tuple[str, ...]:
-    """Return a sentence for each sign that occurs in the table of one setting."""
+    """Return a sentence for each sign in the table of one setting, and for the traffic that is not in it."""
     words = "".join(standings(rows))
-    return tuple(f"{sign} {meaning}." for sign, meaning in SIGNS.items() if sign in words)
+    said = [f"{sign} {meaning}." for sign, meaning in SIGNS.items() if sign in words]
+    up, down = (format_bytes((rows[way] / rows["n_devices"]).max()) for way in ("prepare_up", "prepare_down"))
+    if rows["prepare_down"].max() > 0:
+        said.append(f"Each device also sends {up} and receives {down} once, for the numbers that prepare its examples.")
+    return tuple(said)
 
 
 def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
@@ -99,19 +104,27 @@ def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
         {"rank": quantity(standing, rank), "method": Cell(str(method))}
         for standing, rank, method in zip(standings(rows), rows["rank"], rows["method"], strict=True)
     ]
+    metric = METRICS[rows["metric"].iloc[0]]
+    unit = {100: "%", 1000: "per 1,000"}.get(metric.per, "")
+    if metric.name != "accuracy":
+        unit = f"{metric.words} {unit}".strip()
+
+    def scaled(value: float) -> str:
+        return number(100 * value) if metric.per == 100 else "-" if pd.isna(value) else f"{metric.per * value:.3g}"
+
     for split in [split for split in SPLITS if rows[f"{split}_mean"].notna().any()]:
         spread = rows[f"{split}_std_seeds"].notna().any()
-        heads[split] = f"{SPLITS[split]}\n%{' ± seeds' * bool(spread)}"
+        heads[split] = f"{SPLITS[split]}\n{unit}{' ± seeds' * bool(spread)}"
         heads[f"{split}_std_devices"] = "devices\n±"
         heads[f"{split}_worst"] = "worst\ndevice"
         for line, (_, row) in zip(lines, rows.iterrows(), strict=True):
-            mean, seeds = (number(100 * row[f"{split}_{part}"]) for part in ("mean", "std_seeds"))
+            mean, seeds = (scaled(row[f"{split}_{part}"]) for part in ("mean", "std_seeds"))
             best = pd.notna(row[f"{split}_rank"]) and row[f"{split}_rank"] == 1
             text = f"{mean} ± {seeds:>4}" if seeds != "-" else mean
             line[split] = quantity(text, row[f"{split}_mean"])._replace(best=bool(best))
             for part in ("std_devices", "worst"):
                 value = row[f"{split}_{part}"]
-                line[f"{split}_{part}"] = quantity(number(100 * value), value)
+                line[f"{split}_{part}"] = quantity(scaled(value), value)
     for way, word in {"bytes_up": "up", "bytes_down": "down"}.items():
         heads[way] = f"{word} per\ndevice"
         for line, sent in zip(lines, rows[way] / rows["n_devices"], strict=True):

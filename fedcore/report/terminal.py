@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -15,7 +16,8 @@ from rich.text import Text
 from fedcore.report.answers import study_answers
 from fedcore.report.console import PlainConsole
 from fedcore.report.tables import FEW, cells, notes, number, places, where_it_holds
-from fedcore.results.answer import Answer, Place
+from fedcore.results.answer import Answer
+from fedcore.results.criterion import Place
 from fedcore.results.summary import SPLITS, verdict
 
 VERDICTS = {"holds": "bold", "does not hold": "bold", "not tested": ""}
@@ -68,9 +70,11 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], console: Co
     (console or standard()).print(table)
 
 
-def standard() -> Console:
-    """Return a console on standard output: as wide as the terminal, else WIDE."""
-    return PlainConsole(width=None if sys.stdout.isatty() else WIDE)
+def standard(width: int = WIDE) -> Console:
+    """Return a console on standard output: as wide as the terminal, else as COLUMNS says, else `width`."""
+    asked = os.environ.get("COLUMNS", "")
+    chosen = int(asked) if asked.isdecimal() and int(asked) else width
+    return PlainConsole(width=None if sys.stdout.isatty() else chosen)
 
 
 def _print_grid(summary: pd.DataFrame, console: Console) -> None:

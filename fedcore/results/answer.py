@@ -1,48 +1,58 @@
 """The answer to a comparison: what to do, by how much it pays, for whom, at what cost, and how sure that is.
 
-The rule, for the devices on their own test data and for a new device on the shared test set:
+The rule, for the devices on their own test data and for a new device on the shared test set. Values are those of the
+criterion's metric after the last round, the greater the better (of a loss or a cost: the negative).
 
 1. A row that is no control and whose devices send nothing trains alone; the other rows that are no controls combine.
-   Controls are never recommended.
-2. The gain of a row is its accuracy minus that of another, after the last round, mean over devices, seed by seed. Its
-   spread is the standard deviation over seeds. With fewer than two common seeds the answer is "cannot say".
-3. The best row that combines has the highest mean. With its gain g on the best row that trains alone, spread s and the
-   difference m that matters:  g > s and g >= m: use it.  |g| + s <= m: no difference that matters.  g + s < m: train
-   alone.  Otherwise: cannot say.
-4. Another row is as good as the best if their difference plus its spread is at most m. Of those that rule 3 would also
-   recommend, the one with the least traffic is recommended. A row within the spread alone is "not told apart".
-5. If the recommended row does not exceed always guessing by more than the spread, the models have learnt nothing, and
-   the answer is "cannot say". If a control exceeds it so, the answer says it.
-6. A device is helped or hurt if its accuracy, mean over seeds, differs from training alone by at least m.
+   Controls are never recommended. Means over devices are over those that can be measured (:func:`measured`).
+2. The gain of a row is its value minus that of another, paired within device and seed, mean over devices, seed by seed.
+   Its interval is mean ± t s sqrt(1 / S + q / 5) with the standard deviation s over S seeds, the .975 quantile t of
+   Student's distribution with S - 1 degrees of freedom, and q test examples for each training example. It assumes that
+   seeds draw new test examples, so that s counts these as well as the training; q corrects for what seeds have in
+   common, as all divide the same data (after Nadeau and Bengio 2003, whose correction is all of q and covers 98 % of
+   made tables; a fifth, SHARED_DATA, covers 95 to 96 %). With fewer than two common seeds the answer is "cannot say".
+3. The best row that combines has the highest mean on the devices' validation data, which the interval does not use.
+   Without validation data, and for a new device, it is the one with the highest mean on the test data, and t is the
+   quantile 1 - .025 / M, for M rows that combine (Bonferroni). With its gain [low, high] on the best row that trains
+   alone and the difference m that matters:  low > 0 and mean >= m: use it.  -m <= low and high <= m: no difference that
+   matters.  high < m: train alone.  Otherwise: cannot say.
+4. Another row is as good as the best if the interval of their difference lies within ± m. Of those that rule 3 would
+   also recommend, the one with the least traffic is recommended. Rows whose interval includes 0 are "not told apart".
+5. The row that would be used must exceed always guessing, the stronger of one class for all and one for each device; if
+   the interval does not, the answer is "cannot say". If a control exceeds that row, the answer says it.
+6. A device is helped or hurt if its value, mean over seeds, differs from training alone by at least m.
 7. A budget leaves out the rows that combine and whose devices send and receive more in total. If none is left, the
    devices train alone.
 
-:mod:`fedcore.report.phrases` puts it into words.
+benchmarks/false_recommendations.py counts how often the rule errs. :mod:`fedcore.report.phrases` puts it into words.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cache
 from typing import TypeAlias
 
 import pandas as pd
+from scipy import stats
 
-from fedcore.results.summary import PLACE, last_round
+from fedcore.results.criterion import Criterion, Measured, Place, measured, ratio_of_test
+from fedcore.results.summary import PLACE, last_round, mean_over_devices, runs_of
 
-MIN_EFFECT = 0.01
-"""The least difference in accuracy that matters, a fraction, unless a user sets another."""
+GUESSES = ("majority", "majority_per_device")
+"""The labels of the controls that always guess: one class for all devices, and one for each."""
 
-GUESS = "majority"
-"""The label of the control that always guesses the commonest label."""
+LEVEL = 0.95
+"""The confidence of intervals."""
 
-Place: TypeAlias = tuple[str, str, str]
-"""study, dataset, setting"""
+SHARED_DATA = 0.2
+"""The part of Nadeau and Bengio's correction for data that seeds have in common: see rule 2."""
 
 Runs: TypeAlias = Mapping[str, pd.DataFrame]
-"""method -> accuracy, seeds x devices"""
+"""method -> values, seeds x devices, the greater the better"""
 
 
 class Action(StrEnum):
@@ -56,52 +66,69 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class Gain:
-    """A difference in accuracy, paired over seeds, as fractions: mean, standard deviation and least over seeds."""
+    """A difference, paired over seeds and devices: mean and interval, spread and least over seeds.
+
+    Positive is better, in the unit of the metric: a fraction, nats, or cost per row.
+    """
 
     mean: float
+    low: float
+    high: float
     spread: float
     least: float
     seeds: int
 
     @property
     def sure(self) -> bool:
-        """Whether it is above zero by more than the spread."""
-        return self.mean > self.spread + 1e-12
+        """Whether the interval is above zero."""
+        return self.low > 1e-12
+
+    @property
+    def margin(self) -> float:
+        """Half of the interval."""
+        return (self.high - self.low) / 2
 
     def within(self, min_effect: float) -> bool:
-        """Whether it is so small, spread included, that it does not matter."""
-        return abs(self.mean) + self.spread <= min_effect + 1e-12
+        """Whether it is so small, interval included, that it does not matter."""
+        return self.low >= -min_effect - 1e-12 and self.high <= min_effect + 1e-12
 
 
 @dataclass(frozen=True)
 class Advice:
     """The answer on one test set.
 
-    method: the recommended row; where nothing can be said, the best one if there is any. accuracy: its own, that of
-    training alone and of always guessing, means over devices and seeds. gain: of the best combining row (with USE: of
-    the recommended one) on training alone; over_guess: of the recommended row on always guessing; None: unknown.
-    equal: rows that are as good as the recommended one, apart: those within the spread that may differ by what matters.
-    better_controls: controls above it by more than the spread. reason: why nothing can be said.
+    method: the recommended row; where nothing can be said, the best one if there is any. value: its mean over devices
+    and seeds; best_value, alone_value: those of the best row that combines and of the best that trains alone. gain: of
+    the best combining row (with USE: of the recommended one) on training alone; over_guess: of the recommended row on
+    always guessing; None: unknown. guess: the stronger of the rows that guess. equal: rows that are as good as the
+    recommended one; indistinguishable: those that may differ by what matters, though the interval includes 0.
+    at_chance: rows that are no better than guessing. better_controls: controls above it. validated: whether the best
+    row was chosen on validation data. reason: why nothing can be said.
     """
 
     action: Action
     method: str | None = None
-    accuracy: float | None = None
+    value: float | None = None
     best: str | None = None
     gain: Gain | None = None
     over_guess: Gain | None = None
+    guess: str | None = None
     equal: tuple[str, ...] = ()
     indistinguishable: tuple[str, ...] = ()
+    at_chance: tuple[str, ...] = ()
     better_controls: tuple[str, ...] = ()
+    validated: bool = False
+    best_value: float | None = None
+    alone_value: float | None = None
     reason: str = ""
 
 
 @dataclass(frozen=True)
 class Devices:
-    """Changes of single devices against training alone, means over seeds, as fractions.
+    """Changes of single devices against training alone, means over seeds.
 
     helped, hurt: the number of devices that gain or lose at least what matters, of `count`. lowest: the device that
-    changes least, or loses most. worst, worst_alone: the lowest accuracy of a device, mean over seeds.
+    changes least, or loses most. worst, worst_alone: the lowest value of a device, mean over seeds.
     """
 
     count: int
@@ -117,17 +144,24 @@ class Devices:
 class Answer:
     """The answer for one setting.
 
-    own: for its devices, on their own test data; None if they have none. new: for a new device, on the shared test set;
-    None without one. devices: what the recommended (otherwise the best combining) row does to single devices. up, down:
-    bytes that a device sends and receives in total with that row, mean over devices and seeds.
+    criterion: what decides. own: for its devices, on their own test data; None if they have none. new: for a new
+    device, on the shared test set; None without one. devices: what the recommended (otherwise the best combining) row
+    does to single devices. measured: which devices count. up, down: bytes that a device sends and receives in total
+    with that row, mean over devices and seeds.
     """
 
-    min_effect: float
+    criterion: Criterion
     own: Advice | None
     new: Advice | None
     devices: Devices | None = None
+    measured: Measured = field(default_factory=lambda: Measured({}))
     up: float = 0.0
     down: float = 0.0
+
+    @property
+    def min_effect(self) -> float:
+        """The least difference that matters, in the unit of the metric."""
+        return self.criterion.min_effect
 
     @property
     def advice(self) -> Advice:
@@ -140,54 +174,65 @@ class Answer:
         return None if self.advice.action is Action.UNSURE else self.advice.method
 
 
-def answers(table: pd.DataFrame, controls: frozenset[str], min_effect: float = MIN_EFFECT) -> dict[Place, Answer]:
-    """Return the answer for each setting of a tidy table. controls: labels that are never recommended."""
+def answers(
+    table: pd.DataFrame, controls: frozenset[str], criteria: Mapping[Place, Criterion] | Criterion = Criterion()
+) -> dict[Place, Answer]:
+    """Return the answer for each setting of a tidy table.
+
+    controls: labels that are never recommended. criteria: what decides, in each setting or in all.
+    """
     found = {}
     for key, rows in table.groupby(PLACE, sort=False):
         study, dataset, setting = map(str, key)
-        found[study, dataset, setting] = answer(rows, controls, min_effect)
+        place = study, dataset, setting
+        found[place] = answer(rows, controls, criteria if isinstance(criteria, Criterion) else criteria[place])
     return found
 
 
 def answer(
-    table: pd.DataFrame, controls: frozenset[str], min_effect: float = MIN_EFFECT, budget: float = math.inf
+    table: pd.DataFrame,
+    controls: frozenset[str],
+    criterion: Criterion = Criterion(),
+    budget: float = math.inf,
 ) -> Answer:
     """Return the answer for the one setting of a tidy table.
 
-    min_effect: the least difference that matters, a fraction. budget: the most bytes that a device may send and receive
-    in total, mean over devices and seeds.
+    criterion: what decides. budget: the most bytes that a device may send and receive in total, mean over devices and
+    seeds.
     """
-    return _answer(_read(table, controls), controls, min_effect, budget)
+    return _answer(_read(table, controls, criterion), budget)
 
 
 def answers_by_budget(
-    table: pd.DataFrame, controls: frozenset[str], min_effect: float = MIN_EFFECT
+    table: pd.DataFrame, controls: frozenset[str], criterion: Criterion = Criterion()
 ) -> dict[float, Answer]:
     """Return the answer for the one setting of a tidy table for each budget where it may change, from 0 bytes up.
 
     Between two of these budgets the answer is that for the lower one, and from the last one on it is :func:`answer`.
     """
-    scores = _read(table, controls)
+    scores = _read(table, controls, criterion)
     budgets = sorted({0.0} | {sent for name, sent in scores.traffic.items() if name not in controls | scores.alone})
-    return {budget: _answer(scores, controls, min_effect, budget) for budget in budgets}
+    return {budget: _answer(scores, budget) for budget in budgets}
 
 
 def device_changes(
-    table: pd.DataFrame, controls: frozenset[str], min_effect: float = MIN_EFFECT
+    table: pd.DataFrame, controls: frozenset[str], criterion: Criterion = Criterion()
 ) -> tuple[pd.Series, dict[str, tuple[pd.Series, Devices]]]:
     """Return what each row of one setting does to single devices, against the best row that trains alone.
 
-    Returns the accuracy of training alone by device, named by its row, and row -> the changes by device and their
-    count: means over seeds, as fractions, on the devices' own test data. Both are empty without a row to compare with.
+    Returns the value of training alone by device, named by its row, and row -> the changes by device and their count:
+    means over seeds on the devices' own test data, of the devices that count. A change is positive where it is better.
+    Both are empty without a row to compare with.
     """
-    scores = _read(table, controls)
-    if not scores.alone & {*scores.tested}:
+    scores = _read(table, controls, criterion)
+    tested = scores.own.tested
+    if not scores.alone & {*tested}:
         return pd.Series(dtype=float), {}
-    name = _best(scores.tested, scores.alone & {*scores.tested})
-    alone = scores.tested[name]
-    changes = {row: (run - alone).mean().dropna() for row, run in scores.tested.items() if row != name}
-    return alone.mean().rename(name), {
-        row: (change, _changes(scores.tested[row], alone, min_effect)) for row, change in changes.items() if len(change)
+    name = scores.own.best(scores.alone & {*tested})
+    alone = tested[name]
+    changes = {row: (run - alone).mean().dropna() for row, run in tested.items() if row != name}
+    return criterion.metric.sign * alone.mean().rename(name), {
+        row: (change, _changes(tested[row], alone, criterion)) for row, change in changes.items() if len(change)
     }
 
 
@@ -195,17 +240,52 @@ def device_changes(
 
 
 @dataclass(frozen=True)
+class _Sets:
+    """One test set of one setting: the values of each row on it and on validation data, and how to average them.
+
+    weights: device -> its weight in means over devices. ratio: test examples for each training example. validated: the
+    values that choose the best row; empty: those on the test set do.
+    """
+
+    tested: Runs
+    validated: Runs
+    weights: pd.Series
+    ratio: float
+
+    def mean(self, run: pd.DataFrame) -> float:
+        """Return the mean over devices, then over seeds."""
+        return float(mean_over_devices(run, self.weights).mean())
+
+    def best(self, names: Iterable[str]) -> str:
+        """Return the row with the highest mean where rows are chosen; of equal ones the first by name."""
+        chosen = [*names]
+        runs = self.validated if self.validates(chosen) else self.tested
+        return min(chosen, key=lambda name: (-round(self.mean(runs[name]), 12), name))
+
+    def validates(self, names: Iterable[str]) -> bool:
+        """Whether validation data choose among these rows."""
+        return {*names} <= {*self.validated}
+
+    def gain(self, name: str, other: str, among: int = 1) -> Gain | None:
+        """Return the gain of a row on another, None without two common seeds. among: the rows it was chosen from."""
+        return gain_of(self.tested[name], self.tested[other], self.weights, self.ratio, among)
+
+
+@dataclass(frozen=True)
 class _Scores:
-    """One setting's accuracies on its devices' own and on the shared test set, and the bytes of each row.
+    """One setting's values on its devices' own and on the shared test set, and the bytes of each row.
 
     alone: the rows that train alone.
     """
 
-    tested: Runs
-    shared: Runs
+    criterion: Criterion
+    controls: frozenset[str]
+    own: _Sets
+    new: _Sets
     up: Mapping[str, float]
     down: Mapping[str, float]
     alone: frozenset[str]
+    measured: Measured
 
     @property
     def traffic(self) -> dict[str, float]:
@@ -213,90 +293,125 @@ class _Scores:
         return {name: self.up[name] + self.down[name] for name in self.up}
 
 
-def _read(table: pd.DataFrame, controls: frozenset[str]) -> _Scores:
+def _read(table: pd.DataFrame, controls: frozenset[str], criterion: Criterion) -> _Scores:
+    criterion = criterion.of_table(table)
     scores = last_round(table)
-    accuracy = scores[scores["metric"] == "accuracy"]
+    values = scores[scores["metric"] == criterion.metric.column]
+    values = values.assign(value=criterion.metric.sign * values["value"])
     up, down = (_traffic(table, way) for way in ("bytes_up", "bytes_down"))
-    tested, shared = (_runs(accuracy[accuracy["split"] == split]) for split in ("test", "shared"))
-    return _Scores(tested, shared, up, down, frozenset(name for name in up if not up[name]) - controls)
+    tested, validated, shared = (runs_of(values[values["split"] == split]) for split in ("test", "val", "shared"))
+    counted = measured(table, criterion)
+    weights = pd.Series(counted.weights, dtype=float)
+    tested, validated = (
+        {name: part for name, run in runs.items() if (part := run[run.columns.intersection(weights.index)]).notna()
+         .any(axis=None)} for runs in (tested, validated)
+    )  # fmt: skip
+    alike = pd.Series(1.0, index=[str(name) for name in table["device"].unique()])
+    own = _Sets(tested, validated, weights, ratio_of_test(table, "test", counted.weights))
+    new = _Sets(shared, {}, alike, ratio_of_test(table, "shared", counted.weights))
+    alone = frozenset(name for name in up if not up[name]) - controls
+    return _Scores(criterion, controls, own, new, up, down, alone, counted)
 
 
-def _answer(scores: _Scores, controls: frozenset[str], min_effect: float, budget: float) -> Answer:
-    tested, alone = scores.tested, scores.alone & {*scores.tested}
-    own, new = (_advise(runs, scores.alone & {*runs}, controls, scores.traffic, min_effect, budget) if runs else None
-                for runs in (tested, scores.shared))  # fmt: skip
+def _answer(scores: _Scores, budget: float) -> Answer:
+    own, new = (_advise(sets, scores, budget) if sets.tested else None for sets in (scores.own, scores.new))
     chosen = own or new
     row = (chosen.method if chosen.action is Action.USE else chosen.best) if chosen else None
-    changes = None
+    tested, changes = scores.own.tested, None
+    alone = scores.alone & {*tested}
     if own is not None and row is not None and alone:
-        changes = _changes(tested[row], tested[_best(tested, alone)], min_effect)
-    return Answer(min_effect, own, new, changes, scores.up.get(row or "", 0.0), scores.down.get(row or "", 0.0))
-
-
-def _advise(
-    runs: Runs,
-    alone: frozenset[str],
-    controls: frozenset[str],
-    traffic: Mapping[str, float],
-    min_effect: float,
-    budget: float,
-) -> Advice:
-    """Apply the rule on one test set. alone: rows that train alone. traffic: bytes of each row."""
-    every = [name for name in runs if name not in alone | controls]
-    combining = [name for name in every if traffic[name] <= budget]
-    if not combining and not (every and alone):
-        return Advice(Action.UNSURE, reason="no row fits the budget" if every else "no row combines models")
-    if not combining:
-        return _without_rival(runs, _best(runs, alone), controls)
-    best = _best(runs, combining)
-    if not alone:
-        return Advice(
-            Action.UNSURE, best, _mean(runs[best]), best, reason="no row trains alone; add one, such as local_only"
-        )
-    reference = runs[_best(runs, alone)]
-    gain = gain_of(runs[best], reference)
-    if gain is None:
-        return Advice(
-            Action.UNSURE, best, _mean(runs[best]), best,
-            reason="at least two seeds are needed",
-        )  # fmt: skip
-    action = decide(gain, min_effect)
-    method = _best(runs, alone)
-    if action is Action.USE:
-        as_good = [name for name in combining if _is_as_good(runs[name], runs[best], min_effect)]
-        worthy = [name for name in as_good if decide(gain_of(runs[name], reference), min_effect) is Action.USE]
-        method = min([best, *worthy], key=lambda name: (traffic[name], name != best, name))
-        gain = gain_of(runs[method], reference)
-    elif action is Action.UNSURE:
-        method = best
-    rivals = [name for name in combining if name != method]
-    equal = tuple(name for name in rivals if _is_as_good(runs[name], runs[method], min_effect))
-    over_guess = _over_guess(runs, method, controls)
-    reason = ""
-    if over_guess is not None and not over_guess.sure:
-        action, reason = Action.UNSURE, _nothing_learnt(method)
-    return Advice(
-        action, method, _mean(runs[method]), best, gain, over_guess, equal,
-        tuple(name for name in rivals if name not in equal and _is_indistinguishable(runs[name], runs[method])),
-        tuple(name for name in runs if name in controls and _exceeds(runs[name], runs[method])),
-        reason,
+        changes = _changes(tested[row], tested[scores.own.best(alone)], scores.criterion)
+    return Answer(
+        scores.criterion, own, new, changes, scores.measured, scores.up.get(row or "", 0.0),
+        scores.down.get(row or "", 0.0),
     )  # fmt: skip
 
 
-def _without_rival(runs: Runs, method: str, controls: frozenset[str]) -> Advice:
+def _advise(sets: _Sets, scores: _Scores, budget: float) -> Advice:
+    """Apply the rule on one test set."""
+    alone, traffic, min_effect = scores.alone & {*sets.tested}, scores.traffic, scores.criterion.min_effect
+    every = [name for name in sets.tested if name not in alone | scores.controls]
+    combining = [name for name in every if traffic[name] <= budget]
+    sign = scores.criterion.metric.sign
+    if not combining and not (every and alone):
+        return Advice(Action.UNSURE, reason="no row fits the budget" if every else "no row combines models")
+    if not combining:
+        return _without_rival(sets, sets.best(alone), scores)
+    best = sets.best(combining)
+    validated = sets.validates(combining)
+    best_value = sign * sets.mean(sets.tested[best])
+    known = Advice(Action.UNSURE, best, best_value, best, validated=validated, best_value=best_value)
+    if not alone:
+        return replace(known, reason="no row trains alone; add one, such as local_only")
+    reference = sets.best(alone)
+    alone_value = sign * sets.mean(sets.tested[reference])
+    known = replace(known, alone_value=alone_value)
+    among = 1 if validated else len(combining)
+    gain = sets.gain(best, reference, among)
+    if gain is None:
+        return replace(known, reason="at least two seeds are needed")
+    action, method = decide(gain, min_effect), reference
+    if action is Action.USE:
+        as_good = [name for name in combining if _is_as_good(sets.gain(name, best), min_effect)]
+        worthy = [
+            name for name in as_good if decide(sets.gain(name, reference, among), min_effect) is Action.USE
+        ]  # fmt: skip
+        method = min([best, *worthy], key=lambda name: (traffic[name], name != best, name))
+        gain = sets.gain(method, reference, among)
+    elif action is Action.UNSURE:
+        method = best
+    rivals = {name: sets.gain(name, method) for name in combining if name != method}
+    equal = tuple(name for name, apart in rivals.items() if _is_as_good(apart, min_effect))
+    guess, over_guess = _over_guess(sets, method, scores.controls)
+    reason = ""
+    if action is not Action.UNSURE and over_guess is not None and not over_guess.sure:
+        action, reason = Action.UNSURE, _no_better_than_guessing(method, over_guess, min_effect)
+    return Advice(
+        action, method, sign * sets.mean(sets.tested[method]), best, gain, over_guess, guess, equal,
+        tuple(name for name, apart in rivals.items() if name not in equal and _is_indistinguishable(apart)),
+        _at_chance(sets, [*alone, *every], guess),
+        tuple(
+            name for name in sets.tested
+            if name in scores.controls and (above := sets.gain(name, method)) is not None and above.sure
+        ),
+        validated, best_value, alone_value, reason,
+    )  # fmt: skip
+
+
+def _without_rival(sets: _Sets, method: str, scores: _Scores) -> Advice:
     """Return the advice to train alone where no row that combines fits the budget."""
-    over_guess = _over_guess(runs, method, controls)
+    guess, over_guess = _over_guess(sets, method, scores.controls)
+    known = Advice(
+        Action.ALONE, method, scores.criterion.metric.sign * sets.mean(sets.tested[method]), over_guess=over_guess,
+        guess=guess,
+    )  # fmt: skip
     if over_guess is not None and not over_guess.sure:
-        return Advice(Action.UNSURE, method, _mean(runs[method]), reason=_nothing_learnt(method))
-    return Advice(Action.ALONE, method, _mean(runs[method]), over_guess=over_guess)
+        reason = _no_better_than_guessing(method, over_guess, scores.criterion.min_effect)
+        return replace(known, action=Action.UNSURE, over_guess=None, reason=reason)
+    return known
 
 
-def _over_guess(runs: Runs, method: str, controls: frozenset[str]) -> Gain | None:
-    return gain_of(runs[method], runs[GUESS]) if GUESS in runs and GUESS in controls else None
+def _over_guess(sets: _Sets, method: str, controls: frozenset[str]) -> tuple[str | None, Gain | None]:
+    """Return the stronger of the rows that guess, and a row's gain on it."""
+    guesses = [name for name in GUESSES if name in sets.tested and name in controls]
+    if not guesses:
+        return None, None
+    guess = max(guesses, key=lambda name: sets.mean(sets.tested[name]))
+    return guess, sets.gain(method, guess)
 
 
-def _nothing_learnt(method: str) -> str:
-    return f"{method} is not above always guessing, so the models have learnt nothing"
+def _at_chance(sets: _Sets, names: Iterable[str], guess: str | None) -> tuple[str, ...]:
+    """Return the rows that are, on average, no better than guessing."""
+    if guess is None:
+        return ()
+    level = sets.mean(sets.tested[guess])
+    return tuple(sorted(name for name in names if sets.mean(sets.tested[name]) <= level + 1e-12))
+
+
+def _no_better_than_guessing(method: str, over_guess: Gain, min_effect: float) -> str:
+    if over_guess.high < min_effect or over_guess.mean <= 0:
+        return f"{method} is not above always guessing, so the models have learnt nothing"
+    return f"these seeds do not tell {method} from always guessing"
 
 
 def decide(gain: Gain | None, min_effect: float) -> Action:
@@ -307,46 +422,36 @@ def decide(gain: Gain | None, min_effect: float) -> Action:
         return Action.USE
     if gain.within(min_effect):
         return Action.SAME
-    return Action.ALONE if gain.mean + gain.spread < min_effect else Action.UNSURE
+    return Action.ALONE if gain.high < min_effect else Action.UNSURE
 
 
-def gain_of(run: pd.DataFrame, other: pd.DataFrame) -> Gain | None:
-    """Return the gain of a run on another, seeds x devices; None without two common seeds."""
-    common = (run.mean(axis=1) - other.mean(axis=1)).dropna()
-    if len(common) < 2:
+def gain_of(run: pd.DataFrame, other: pd.DataFrame, weights: pd.Series, ratio: float, among: int = 1) -> Gain | None:
+    """Return the gain of a run on another, seeds x devices; None without two common seeds.
+
+    weights: of the devices. ratio: test examples for each training example. among: the runs that it was chosen from for
+    its values here.
+    """
+    gains = mean_over_devices(run - other, weights).dropna()
+    seeds = len(gains)
+    if seeds < 2:
         return None
-    return Gain(float(common.mean()), float(common.std()), float(common.min()), len(common))
+    mean, spread = float(gains.mean()), float(gains.std())
+    margin = _quantile(seeds - 1, among) * spread * math.sqrt(1 / seeds + SHARED_DATA * ratio)
+    return Gain(mean, mean - margin, mean + margin, spread, float(gains.min()), seeds)
 
 
-def _is_as_good(run: pd.DataFrame, best: pd.DataFrame, min_effect: float) -> bool:
-    gain = gain_of(run, best)
+@cache
+def _quantile(freedom: int, among: int) -> float:
+    """Return the quantile of Student's distribution for a two-sided interval, of one of `among` comparisons."""
+    return float(stats.t.ppf(1 - (1 - LEVEL) / 2 / among, freedom))
+
+
+def _is_as_good(gain: Gain | None, min_effect: float) -> bool:
     return gain is not None and gain.within(min_effect)
 
 
-def _is_indistinguishable(run: pd.DataFrame, best: pd.DataFrame) -> bool:
-    gain = gain_of(run, best)
-    return gain is None or abs(gain.mean) <= gain.spread + 1e-12
-
-
-def _exceeds(run: pd.DataFrame, best: pd.DataFrame) -> bool:
-    gain = gain_of(run, best)
-    return gain is not None and gain.sure
-
-
-def _best(runs: Runs, names: Iterable[str]) -> str:
-    """Return the row with the highest mean accuracy; of equal ones the first by name."""
-    return min(names, key=lambda name: (-round(_mean(runs[name]), 12), name))
-
-
-def _mean(run: pd.DataFrame) -> float:
-    return float(run.mean(axis=1).mean())
-
-
-def _runs(accuracy: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return each row's accuracies on one split, seeds x devices; rows without any value are left out."""
-    values = accuracy.set_index(["method", "seed", "device"])["value"].unstack()  # noqa: PD010
-    runs = {str(name): values.loc[name] for name in values.index.unique("method")}
-    return {name: run for name, run in runs.items() if run.notna().any(axis=None)}
+def _is_indistinguishable(gain: Gain | None) -> bool:
+    return gain is None or (gain.low <= 1e-12 and gain.high >= -1e-12)
 
 
 def _traffic(table: pd.DataFrame, way: str) -> dict[str, float]:
@@ -357,11 +462,11 @@ def _traffic(table: pd.DataFrame, way: str) -> dict[str, float]:
     return {str(name): float(mean) for name, mean in means.items()}
 
 
-def _changes(run: pd.DataFrame, alone: pd.DataFrame, min_effect: float) -> Devices:
+def _changes(run: pd.DataFrame, alone: pd.DataFrame, criterion: Criterion) -> Devices:
     """Return what a row does to single devices."""
     change = (run - alone).mean().dropna()
-    lowest = str(change.idxmin())
+    lowest, min_effect, sign = str(change.idxmin()), criterion.min_effect, criterion.metric.sign
     return Devices(
         len(change), int((change >= min_effect - 1e-12).sum()), int((change <= -min_effect + 1e-12).sum()), lowest,
-        float(change[lowest]), float(run.min(axis=1).mean()), float(alone.min(axis=1).mean()),
+        float(change[lowest]), sign * float(run.min(axis=1).mean()), sign * float(alone.min(axis=1).mean()),
     )  # fmt: skip

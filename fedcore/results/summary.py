@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
+from fedcore.results.criterion import METRICS, Criterion, Metric, Place, measured
+
 PLACE = ["study", "dataset", "setting"]
 ROW = [*PLACE, "method"]
 RUN = [*ROW, "seed"]
@@ -14,9 +16,14 @@ NO_SECONDS = pd.DataFrame(columns=["study", "setting", "method", "seed", "kind",
 SPLITS = {"test": "own test", "shared": "shared test"}
 SCORED = ("val", *SPLITS)
 """The splits with scores; the others hold bytes and the server's reports."""
+TRAFFIC = ("bytes_up", "bytes_down", "prepare_up", "prepare_down")
+"""Bytes: of a method's messages, and before its first round of the numbers that prepare examples, if there are any.
+
+The latter are the same for every method, so that a row without `bytes_up` is still one that trains alone.
+"""
 LESS = frozenset(
     {"loss", "largest_share", "similarity_other", "iterations", "violation", "bound", "excess"}
-    | {"bytes_up", "bytes_down", "seconds", "nets_run", "macs"}
+    | {*TRAFFIC, "seconds", "nets_run", "macs"}
 )
 """Metrics of which less is better; the worst device has the largest value."""
 PART = ["mean", "std_devices", "std_seeds", "worst", "macro_f1", "loss", "loss_std_devices", "rank", "gap", "spread"]
@@ -24,16 +31,17 @@ COST = ("nets_run", "macs")
 COLUMNS = [
     *ROW,
     "control",
+    "metric",
     "primary",
     "rank",
     *(f"{split}_{part}" for split in SPLITS for part in PART),
-    "bytes_up",
-    "bytes_down",
+    *TRAFFIC,
     *COST,
     "wall",
     "cpu",
     "rounds",
     "n_devices",
+    "n_measured",
     "n_seeds",
 ]
 GROUPS = [*ROW, "group", "split", "mean", "std_devices", "std_seeds", "n_devices", "n_seeds"]
@@ -47,29 +55,35 @@ def last_round(table: pd.DataFrame) -> pd.DataFrame:
     return last
 
 
-def summarise(table: pd.DataFrame, seconds: pd.DataFrame, controls: frozenset[str]) -> pd.DataFrame:
+def summarise(
+    table: pd.DataFrame,
+    seconds: pd.DataFrame,
+    controls: frozenset[str],
+    criteria: Mapping[Place, Criterion] | Criterion = Criterion(),
+) -> pd.DataFrame:
     """Return one row per study, dataset, setting and method: methods by rank, then controls, the best first.
 
+    criteria: the metric that is compared, and the devices that count, of each setting or of all.
+
     For each split, `test` (the device's test examples) and `shared` (the shared test set):
-    *_mean: accuracy, a fraction, mean over devices, then over seeds. *_std_devices: mean over seeds of the standard
+    *_mean: the metric, mean over devices, then over seeds. *_std_devices: mean over seeds of the standard
     deviation over devices. *_std_seeds: standard deviation over seeds of the mean over devices; nan for one seed.
-    *_worst: mean over seeds of the lowest accuracy of a device. *_macro_f1, *_loss: means as for accuracy.
+    *_worst: mean over seeds of the worst value of a device. *_macro_f1, *_loss: means over all devices and seeds.
     *_loss_std_devices: as *_std_devices, of the loss.
     *_rank, *_gap, *_spread: see :func:`ranks`, :func:`gap_to_best`; the gap is to the best method that is not a
-    control.
+    control, positive where the row is worse.
 
-    primary: the split that decides `rank`: `test` if every method has it in every seed, else `shared`.
-    control: a row that the methods must beat; it is no candidate and has no rank, but a gap.
-    bytes_up, bytes_down: of all devices and rounds, mean over seeds. nets_run, macs: nets that a device runs for an
-    example, and the multiplications in their linear and convolutional layers, means over devices and seeds. wall, cpu:
-    seconds of all steps, mean over seeds, nan if unknown (`seconds` may be empty). rounds: number of rounds of all
-    stages.
+    metric: the name of the metric. primary: the split that decides `rank`: `test` if every method has it in every seed,
+    else `shared`. control: a row that the methods must beat; it is no candidate and has no rank, but a gap. bytes_up,
+    bytes_down: of all devices and rounds, mean over seeds. prepare_up, prepare_down: of all devices before the first
+    round, the same for every method (:func:`fedcore.data.prepare.preparation_bytes`); 0 if none. nets_run, macs: nets
+    that a device runs for an example, and the multiplications in their linear and convolutional layers, means over
+    devices and seeds. wall, cpu: seconds of all steps, mean over seeds, nan if unknown (`seconds` may be empty).
+    rounds: number of rounds of all stages. n_measured: devices whose own test data count.
     """
     scores = last_round(table)
-    accuracy = scores[scores["metric"] == "accuracy"]
     rows = _traffic(table).join(_cost(table)).join(_counts(table)).join(_seconds(seconds, table))
     for split in SPLITS:
-        rows = rows.join(_accuracy(accuracy[accuracy["split"] == split], split))
         for metric in ("macro_f1", "loss"):
             values = scores[(scores["split"] == split) & (scores["metric"] == metric)]
             devices = values.groupby(RUN)["value"].agg(["mean", "std"]).groupby(ROW).mean()
@@ -77,11 +91,18 @@ def summarise(table: pd.DataFrame, seconds: pd.DataFrame, controls: frozenset[st
             if metric == "loss":
                 rows = rows.join(devices["std"].rename(f"{split}_loss_std_devices"))
     rows = rows.reset_index()
-    places = [
-        _rank(rows[(rows[PLACE] == place).all(axis=1)], accuracy[(accuracy[PLACE] == place).all(axis=1)], controls)
-        for _, place in rows[PLACE].drop_duplicates().iterrows()
-    ]
-    return pd.concat(places, ignore_index=True)[COLUMNS] if places else pd.DataFrame(columns=COLUMNS)
+    found = []
+    for key, part in table.groupby(PLACE, sort=False):
+        study, dataset, setting = map(str, key)
+        criterion = criteria if isinstance(criteria, Criterion) else criteria[study, dataset, setting]
+        here, counted = criterion.of_table(part), measured(part, criterion)
+        mine = rows[(rows[PLACE] == list(key)).all(axis=1)]
+        score = scores[(scores[PLACE] == list(key)).all(axis=1) & (scores["metric"] == here.metric.column)]
+        own = score["device"].isin([*counted.weights])
+        score = score[own | (score["split"] == "shared")]
+        mine = mine.assign(metric=here.metric.name, n_measured=len(counted.weights))
+        found.append(_rank(mine, score, controls, here.metric, pd.Series(counted.weights, dtype=float)))
+    return pd.concat(found, ignore_index=True)[COLUMNS] if found else pd.DataFrame(columns=COLUMNS)
 
 
 def groups(table: pd.DataFrame) -> pd.DataFrame:
@@ -121,10 +142,10 @@ def by_group(table: pd.DataFrame) -> pd.DataFrame:
 def _traffic(table: pd.DataFrame) -> pd.DataFrame:
     """Return each row's bytes, indexed by ROW in the order of the table."""
     rows = pd.DataFrame(index=pd.MultiIndex.from_frame(table[ROW].drop_duplicates()))
-    for way in ("bytes_up", "bytes_down"):
+    for way in TRAFFIC:
         sent = table[(table["split"] == "traffic") & (table["metric"] == way)]
         rows = rows.join(sent.groupby(RUN)["value"].sum().groupby(ROW).mean().rename(way))
-    return rows
+    return rows.fillna({"prepare_up": 0.0, "prepare_down": 0.0})
 
 
 def _cost(table: pd.DataFrame) -> pd.DataFrame:
@@ -151,31 +172,47 @@ def _seconds(seconds: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     return known.groupby(RUN)[["wall", "cpu"]].sum().groupby(ROW).mean()
 
 
-def _accuracy(accuracy: pd.DataFrame, split: str) -> pd.DataFrame:
-    """Return the mean, spread and worst device of each row on one split."""
-    devices = accuracy.groupby(RUN)["value"].agg(["mean", "std", "min"])
-    seeds = devices.groupby(ROW)
-    return pd.DataFrame(
-        {
-            f"{split}_mean": seeds["mean"].mean(),
-            f"{split}_std_devices": seeds["std"].mean(),
-            f"{split}_std_seeds": seeds["mean"].std(),
-            f"{split}_worst": seeds["min"].mean(),
-        }
-    )
+def runs_of(values: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return each row's values, seeds x devices; rows without any value are left out."""
+    wide = values.set_index(["method", "seed", "device"])["value"].unstack()  # noqa: PD010 (pivot_table would not raise where a row stands twice)
+    runs = {str(name): wide.loc[name] for name in wide.index.unique("method")}
+    return {name: run for name, run in runs.items() if run.notna().any(axis=None)}
 
 
-def _rank(rows: pd.DataFrame, accuracy: pd.DataFrame, controls: frozenset[str]) -> pd.DataFrame:
-    """Add ranks and gaps to the rows of one setting and sort them."""
+def mean_over_devices(run: pd.DataFrame, weights: pd.Series | None = None) -> pd.Series:
+    """Return the mean over the devices that have a value, seed by seed. weights: of the devices; None: all alike."""
+    if weights is None:
+        return run.mean(axis=1)
+    known = run.notna() * weights.reindex(run.columns).fillna(0.0)
+    total = known.sum(axis=1)
+    return (run.fillna(0.0) * known).sum(axis=1) / total.where(total > 0)
+
+
+def _rank(
+    rows: pd.DataFrame, scores: pd.DataFrame, controls: frozenset[str], metric: Metric, weights: pd.Series
+) -> pd.DataFrame:
+    """Add means, ranks and gaps to the rows of one setting and sort them. scores: of the metric that decides."""
     rows = rows.copy()
-    everywhere = {}
+    sign, everywhere = metric.sign, {}
     for split in SPLITS:
-        rows_of_split = accuracy[accuracy["split"] == split].set_index(["method", "seed", "device"])
-        values = rows_of_split["value"].unstack()  # noqa: PD010 (unlike pivot_table, it raises where a row stands twice)
-        runs = {name: values.loc[name] for name in values.index.unique("method")}
-        everywhere[split] = rows["method"].isin(list(runs)).all() and bool(values.notna().any(axis=1).all())
-        places = ranks({name: run for name, run in runs.items() if name not in controls and run.notna().any(axis=None)})
-        gaps = {name: gap_to_best(run, runs[next(iter(places))]) for name, run in runs.items() if places}
+        runs = runs_of(scores[scores["split"] == split])
+        over = weights if split == "test" else None
+        means = {name: mean_over_devices(run, over) for name, run in runs.items()}
+        worst = {name: run.max(axis=1) if metric.less else run.min(axis=1) for name, run in runs.items()}
+        columns = {
+            "mean": {name: mean.mean() for name, mean in means.items()},
+            "std_devices": {name: run.std(axis=1).mean() for name, run in runs.items()},
+            "std_seeds": {name: mean.std() for name, mean in means.items()},
+            "worst": {name: value.mean() for name, value in worst.items()},
+        }
+        for part, values in columns.items():
+            rows[f"{split}_{part}"] = rows["method"].map(values).astype(float)
+        everywhere[split] = bool(rows["method"].isin(list(runs)).all()) and all(
+            run.notna().any(axis=1).all() and len(run) == rows["n_seeds"].max() for run in runs.values()
+        )
+        better = {name: sign * run for name, run in runs.items()}
+        places = ranks({name: run for name, run in better.items() if name not in controls}, over)
+        gaps = {name: gap_to_best(run, better[next(iter(places))], over) for name, run in better.items() if places}
         rows[f"{split}_rank"] = rows["method"].map(places).astype("Int64")
         rows[f"{split}_gap"] = rows["method"].map({name: gap for name, (gap, _) in gaps.items()}).astype(float)
         rows[f"{split}_spread"] = rows["method"].map({name: spread for name, (_, spread) in gaps.items()}).astype(float)
@@ -183,13 +220,14 @@ def _rank(rows: pd.DataFrame, accuracy: pd.DataFrame, controls: frozenset[str]) 
     rows["primary"] = primary
     rows["rank"] = rows[f"{primary}_rank"]
     rows["control"] = rows["method"].isin(controls)
-    return rows.sort_values(["control", "rank", f"{primary}_mean", "method"], ascending=[True, True, False, True])
+    order = rows.assign(order=-sign * rows[f"{primary}_mean"])
+    return order.sort_values(["control", "rank", "order", "method"]).drop(columns="order")
 
 
-def ranks(runs: Mapping[str, pd.DataFrame]) -> dict[str, int]:
+def ranks(runs: Mapping[str, pd.DataFrame], weights: pd.Series | None = None) -> dict[str, int]:
     """Return each method's rank, 1 for the best, sorted by mean; equal ranks are ties within the spread.
 
-    runs: method -> accuracy, seeds x devices.
+    runs: method -> values, seeds x devices, the greater the better. weights: of the devices.
 
     Methods are visited from the best mean down (equal means: by name). The first leads a group; each next one is
     compared with the current leader, shares its rank if they tie (:func:`is_tie`), and otherwise leads a new group,
@@ -199,12 +237,12 @@ def ranks(runs: Mapping[str, pd.DataFrame]) -> dict[str, int]:
     tie with the leader cannot share the leader's rank, however wide its spread is; its gap and spread still show the
     tie, and :func:`standings` marks it.
     """
-    means = {name: round(run.mean(axis=1).mean(), 12) for name, run in runs.items()}
+    means = {name: round(mean_over_devices(run, weights).mean(), 12) for name, run in runs.items()}
     order = sorted(runs, key=lambda name: (-means[name], name))
     places: dict[str, int] = {}
     leader = ""
     for position, name in enumerate(order, 1):
-        if not leader or not is_tie(*gap_to_best(runs[name], runs[leader])):
+        if not leader or not is_tie(*gap_to_best(runs[name], runs[leader], weights)):
             leader = name
             places[name] = position
         else:
@@ -212,23 +250,24 @@ def ranks(runs: Mapping[str, pd.DataFrame]) -> dict[str, int]:
     return places
 
 
-def gap_to_best(run: pd.DataFrame, best: pd.DataFrame) -> tuple[float, float]:
-    """Return the best run's accuracy minus a run's, and the spread of that difference (fractions).
+def gap_to_best(run: pd.DataFrame, best: pd.DataFrame, weights: pd.Series | None = None) -> tuple[float, float]:
+    """Return the best run's value minus a run's, and the spread of that difference.
 
-    run, best: seeds x devices. A seed fixes the partition, the initial models and the random draws, and affects all
-    methods alike, so that the difference is taken seed by seed. Its spread is the standard deviation over seeds, not
-    the standard error: it tells whether another seed would likely show the same order, which does not depend on the
-    number of seeds. With a single common seed, it is the standard error over devices of the differences by device: how
-    far the mean would move with other devices of this kind (0 if unknown: one device, or the shared test set under two
-    global models). Without a common seed: difference of the means, root of the sum of squared spreads.
+    run, best: seeds x devices. weights: of the devices. A seed fixes the partition, the initial models and the random
+    draws, and affects all methods alike, so that the difference is taken seed by seed. Its spread is the standard
+    deviation over seeds, not the standard error: it tells whether another seed would likely show the same order, which
+    does not depend on the number of seeds. With a single common seed, it is the standard error over devices of the
+    differences by device: how far the mean would move with other devices of this kind (0 if unknown: one device, or the
+    shared test set under two global models). Without a common seed: difference of the means, root of the sum of squared
+    spreads.
     """
-    common = (best.mean(axis=1) - run.mean(axis=1)).dropna()
+    common = (mean_over_devices(best, weights) - mean_over_devices(run, weights)).dropna()
     if len(common) > 1:
         return common.mean(), common.std()
     if len(common) == 1:
         pairs = (best.loc[common.index[0]] - run.loc[common.index[0]]).dropna()
-        return pairs.mean(), pairs.sem() if len(pairs) > 1 else 0.0
-    means = [side.mean(axis=1).dropna() for side in (best, run)]
+        return common.iloc[0], pairs.sem() if len(pairs) > 1 else 0.0
+    means = [mean_over_devices(side, weights).dropna() for side in (best, run)]
     spreads = [mean.std() if len(mean) > 1 else 0.0 for mean in means]
     return means[0].mean() - means[1].mean(), math.hypot(*spreads)
 
@@ -283,11 +322,13 @@ def verdict(summary: pd.DataFrame) -> list[str]:
         best = summary[summary[f"{split}_rank"] == 1]
         if best.empty:
             continue
-        scores = " to ".join(dict.fromkeys(f"{best[f'{split}_mean'].agg(end):.1%}" for end in ("min", "max")))
+        metric = METRICS[best["metric"].iloc[0]]
+        scores = " to ".join(dict.fromkeys(metric.value(best[f"{split}_mean"].agg(end)) for end in ("min", "max")))
+        scores = f"{scores} right" if metric.name == "accuracy" else f"{metric.words} {scores}"
         verb, tie = ("serves", "") if len(best) == 1 else ("serve", ", tied within the spread")
-        sentence = f"On {where} test data {join_words(best['method'])} {verb} {whom} best{tie}: {scores} right"
+        sentence = f"On {where} test data {join_words(best['method'])} {verb} {whom} best{tie}: {scores}"
         if summary[f"{split}_rank"].count() == 1:
-            sentence = f"On {where} test data {best['method'].iloc[0]}, the only method, is {scores} right"
+            sentence = f"On {where} test data {best['method'].iloc[0]}, the only method: {scores}"
         for mark, how in {"↑": "better", "≈": "within the spread of it"}.items():
             words = zip(summary["method"], standings(summary, split), strict=True)
             rivals = [name for name, word in words if word == f"control {mark}"]
@@ -305,9 +346,12 @@ def front(summary: pd.DataFrame, split: str) -> list[str]:
     """
     rows = summary[~summary["control"].astype(bool) & summary[f"{split}_mean"].notna()]
     cost = (rows["bytes_up"] + rows["bytes_down"]).rename("cost")
-    order = rows.assign(cost=cost).sort_values(["cost", f"{split}_mean", "method"], ascending=[True, False, True])
-    before = order[f"{split}_mean"].cummax().shift(fill_value=-math.inf)
-    return [str(name) for name in order["method"][order[f"{split}_mean"] > before]]
+    better = rows[f"{split}_mean"] * [METRICS[name].sign for name in rows["metric"]]
+    order = rows.assign(cost=cost, better=better).sort_values(
+        ["cost", "better", "method"], ascending=[True, False, True]
+    )
+    before = order["better"].cummax().shift(fill_value=-math.inf)
+    return [str(name) for name in order["method"][order["better"] > before]]
 
 
 def join_words(words: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from fedcore.core.rounds import RoundResult, members
-from fedcore.results.summary import LESS, SCORED
+from fedcore.results.summary import LESS, SCORED, TRAFFIC
 from fedcore.types import Numbers, Report
 
 COLUMNS = ["study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
@@ -29,6 +29,7 @@ def rows(
     played: Sequence[RoundResult],
     reports: Sequence[Report],
     beside: Mapping[str, Numbers],
+    before: Numbers | None = None,
 ) -> pd.DataFrame:
     """Return a method's rounds as tidy rows: scores and series of evaluated rounds, bytes of all rounds.
 
@@ -36,8 +37,14 @@ def rows(
 
     reports: of all rounds; a topic of their series becomes a split, with its numbers in the rows of every device.
     beside: split -> device -> metric -> value, once: numbers of the device's data and of the server's reports.
+    before: device -> metric -> bytes, once, in the first round: the traffic before it.
     """
-    found: list[tuple[Any, ...]] = []
+    first = played[0].round_info
+    found: list[tuple[Any, ...]] = [
+        (first.stage, first.round + 1, device, "traffic", metric, value)
+        for device, numbers in (before or {}).items()
+        for metric, value in numbers.items()
+    ]
     for one, report in zip(played, reports, strict=True):
         place = (one.round_info.stage, one.round_info.round + 1)
         present = {name for unit in one.round_info.units for name in members(unit)}
@@ -121,11 +128,11 @@ def choose(table: pd.DataFrame, label: str, candidates: Sequence[str]) -> pd.Dat
 
 
 def transfer_seconds(table: pd.DataFrame, rate: float) -> pd.DataFrame:
-    """Return traffic.seconds, (bytes up + bytes down) / rate, of each device that took part in a round.
+    """Return traffic.seconds, (bytes up + bytes down) / rate, of each device that sent or received in a round.
 
     rate: of a device's link, bytes per second in either direction; one after the other, without latency.
     """
-    sent = table[(table["split"] == "traffic") & table["metric"].isin(["bytes_up", "bytes_down"])]
+    sent = table[(table["split"] == "traffic") & table["metric"].isin(TRAFFIC)]
     place = [name for name in COLUMNS if name not in ("metric", "value")]
     total = sent.groupby(place, sort=False)["value"].sum().div(rate).reset_index()
     return total[total["value"] > 0].assign(metric="seconds")[COLUMNS]

@@ -12,6 +12,7 @@ from federations import NETS
 import fedcore as fc
 from fedcore.config.methods import MethodConfig, configure
 from fedcore.core.training import Training
+from fedcore.methods import METHODS
 from fedcore.pipeline.cache.keys import Digest
 
 
@@ -36,7 +37,18 @@ def test_its_settings_are_complete_and_flat():
 )
 def test_a_method_starts_as_its_builder_says_unless_it_is_told_otherwise(training: Any, shared: bool):
     assert fc.dfl(training=training).training.shared_init is shared
-    assert fc.fedavg(training=training).training.shared_init is False
+    assert fc.fedavg(training=training).training.shared_init is shared
+    assert fc.local_only(training=training).training.shared_init is False
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_methods_that_average_or_have_rounds_start_from_a_common_model(name: str):
+    """Those that align models first, train alone, or combine outputs need not."""
+    apart = {
+        "code_ot", "lmf", "no_alignment", "half_best", "best_local", "local_only", "majority", "majority_per_device",
+        "analytic", "ensemble", "stack", "gaussian_distillation", "personal_distillation",
+    }  # fmt: skip
+    assert fc.method(name).training.shared_init is (name not in apart)
 
 
 def test_what_its_nets_do_not_allow_names_its_label():

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import sklearn.metrics as sklearn
 import torch
 from federations import NET, data, federation, model
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from fedcore.core.evaluation import BATCH, cost, drop_training_data, evaluate, m
 from fedcore.core.messages import received_model
 from fedcore.core.training import predict
 from fedcore.nets.features import net as features_net
-from fedcore.types import Data, Message, Model
+from fedcore.types import Data, Message, Model, Scoring
 
 Stored = namedtuple("Stored", "digest nbytes")
 THREE = Model(tuple(model(i) for i in range(3)), (0.5, 0.3, 0.2))
@@ -39,6 +40,9 @@ def test_metrics_are_scikit_learns(count, classes, seen, seed):
     guess = logits.argmax(1)
     assert metrics(logits.log_softmax(1), y) == pytest.approx({
         "accuracy": accuracy_score(y, guess),
+        "balanced_accuracy": sklearn.recall_score(
+            y, guess, labels=y.unique().tolist(), average="macro", zero_division=0
+        ),
         "macro_f1": f1_score(y, guess, average="macro", zero_division=0),
         "loss": log_loss(y, logits.softmax(1), labels=range(classes)),
     })  # fmt: skip
@@ -50,13 +54,50 @@ def test_metrics_computed_by_hand():
     p = torch.full((4, 4), 0.1, dtype=torch.float64).index_put((torch.arange(4), said), torch.tensor(0.7).double())
     found = metrics(p.log(), torch.tensor([0, 0, 1, 2]))
     loss = -(2 * math.log(0.7) + 2 * math.log(0.1)) / 4
-    assert found == pytest.approx({"accuracy": 2 / 4, "macro_f1": (2 / 3 + 1 / 2 + 0) / 3, "loss": loss})
+    expected = {"accuracy": 2 / 4, "balanced_accuracy": (1 / 2 + 1 + 0) / 3, "macro_f1": (2 / 3 + 1 / 2 + 0) / 3}
+    assert found == pytest.approx({**expected, "loss": loss})
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("seed", range(4))
+def test_metrics_are_those_of_scikit_learn(classes: int, seed: int):
+    """Scores are coarse, so that many are equal."""
+    rng = torch.Generator().manual_seed(seed)
+    log_p = torch.randn(40, classes, generator=rng).mul(2).round().double().log_softmax(1)
+    y = torch.randint(classes, (40,), generator=rng)
+    p, guess, positive = log_p.exp().numpy(), log_p.argmax(1).numpy(), (y == 1).numpy()
+    costs = ((0.0, 5.0, 1.0, 1.0), (2.0, 0.0, 1.0, 1.0), (1.0, 1.0, 0.0, 1.0), (7.0, 1.0, 1.0, 0.0))
+    costs = tuple(row[:classes] for row in costs[:classes])
+    expected = {
+        "accuracy": sklearn.accuracy_score(y, guess),
+        "balanced_accuracy": sklearn.balanced_accuracy_score(y, guess),
+        "macro_f1": sklearn.f1_score(y, guess, average="macro"),
+        "loss": sklearn.log_loss(y, p, labels=range(classes)),
+        "f1": sklearn.f1_score(positive, guess == 1),
+        "precision": sklearn.precision_score(positive, guess == 1),
+        "recall": sklearn.recall_score(positive, guess == 1),
+        "average_precision": sklearn.average_precision_score(positive, p[:, 1]),
+        "roc_auc": sklearn.roc_auc_score(y, p[:, 1] if classes == 2 else p, multi_class="ovr"),
+        "cost": (sklearn.confusion_matrix(y, guess, labels=range(classes)) * np.array(costs)).sum() / 40,
+    }
+    for name, value in expected.items():
+        found = metrics(log_p, y, Scoring(name, 1, costs))
+        assert found[name] == pytest.approx(value, abs=1e-9)
+
+
+def test_what_is_not_defined_is_nan():
+    """A label that does not occur has no recall, F1 or average precision, one class no area; precision is 0."""
+    log_p, y = torch.tensor([[0.8, 0.2], [0.9, 0.1]]).log(), torch.zeros(2).long()
+    for name in ("f1", "recall", "average_precision", "roc_auc"):
+        assert math.isnan(metrics(log_p, y, Scoring(name, 1))[name])
+    assert metrics(log_p, y, Scoring("precision", 1))["precision"] == 0
+    assert math.isnan(metrics(log_p[:0], y[:0], Scoring("recall", 1))["recall"])
 
 
 def test_without_examples_there_is_no_value():
     none = data(0)
     for found in (evaluate(Model((model(),)), NET, none), evaluate(THREE, NET, none)):
-        assert list(found) == ["accuracy", "macro_f1", "loss"]
+        assert list(found) == ["accuracy", "balanced_accuracy", "macro_f1", "loss"]
         assert all(math.isnan(value) for value in found.values())
 
 

@@ -346,7 +346,7 @@ WRONG = {
     "a stranger": (lambda server, to_all: (server, {"z": Message()}), r"the server's message to z in round 1: must be"),
     "nan": (
         lambda server, to_all: (server, {"b": Message({"fc1.bias": NAN})}),
-        r"the server's message to b in round 1: leaf fc1\.bias has values that are not finite$",
+        r"the server's message to b in round 1: leaf fc1\.bias has values that are not finite; lower the",
     ),
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def known(made: Made, scale: str) -> Schema:
     return from_json(to_json(fit_schema(data, training(parts), scale)))
 
 
-@pytest.mark.parametrize("scale", ["none", "device"])
+@pytest.mark.parametrize("scale", ["none", "device", "common"])
 def test_inputs_from_a_frame_are_those_of_training_bit_for_bit(made: Made, scale: str):
     frame, data, parts = made
     schema = known(made, scale)
@@ -190,7 +191,7 @@ def test_a_schema_is_json_and_nothing_else_is_a_schema(made: Made, tmp_path: Pat
 
 
 @pytest.mark.parametrize("scaling", ["none", "standard"])
-@pytest.mark.parametrize("scaled", ["none", "device"])
+@pytest.mark.parametrize("scaled", ["none", "device", "common"])
 def test_pictures_are_encoded_as_in_training(scaling: str, scaled: str):
     pixels = np.random.default_rng(0).integers(0, 256, (40, 3, 4, 4), dtype=np.uint8)
     plain = Dataset(
@@ -218,3 +219,17 @@ def test_arrays_without_a_loader_have_a_schema_too():
     assert (schema.shape, schema.dtype, schema.classes, schema.columns) == ((2, 3), "float32", ("a", "b"), ())
     with pytest.raises(InputError, match="not finite"):
         encode(np.full((1, 2, 3), np.nan, np.float32), schema)
+
+
+def test_markers_of_missing_values_are_missing_in_new_rows(made: Made):
+    frame = made[0]
+    schema = known(made, "device")
+    marked = frame.astype({"heat": object, "model": object})
+    marked.loc[frame["heat"].isna(), "heat"] = "?"
+    marked.loc[frame["model"].isna(), "model"] = " NA"
+    torch.testing.assert_close(encode(marked, schema), encode(frame, schema), rtol=0, atol=0)
+    assert unknown_texts(marked, schema) == []
+    other = dataclasses.replace(schema, missing_values=("gone",))
+    with pytest.raises(InputError, match="'\\?' is not a finite number"):
+        encode(marked, other)
+    assert from_json(to_json(other)).missing_values == ("gone",)

@@ -37,13 +37,17 @@ def test_leaf_with_all_data(tmp_path):
 
 
 LEAF_REFUSED = {
-    "no json": ("{", "is not as LEAF writes"),
-    "a list": ("[1]", "is not as LEAF writes"),
+    "no json": ("{", "cannot be read"),
+    "a list": ("[1]", "cannot be read"),
     "no users": ('{"user_data": {}}', "no 'users'"),
     "other users": ('{"users": ["a"], "user_data": {"b": {"x": [], "y": []}}}', "not those of user_data"),
     "no pixels": ('{"users": ["a"], "user_data": {"a": {"y": [1]}}}', "no 'x'"),
-    "a number for images": ('{"users": ["a"], "user_data": {"a": {"x": 1, "y": [1]}}}', "is not as LEAF writes"),
-    "text, as Sent140 has": ('{"users": ["a"], "user_data": {"a": {"x": ["hello"], "y": [1]}}}', "'a'"),
+    "a number for images": ('{"users": ["a"], "user_data": {"a": {"x": 1, "y": [1]}}}', "cannot be read"),
+    "text, as Sent140 has": (
+        '{"users": ["a"], "user_data": {"a": {"x": ["hello"], "y": [1]}}}',
+        "user 'a' has a text for an example",
+    ),
+    "texts in a list": ('{"users": ["a"], "user_data": {"a": {"x": [["1", "to"]], "y": [1]}}}', "could not convert"),
 }
 
 
@@ -53,7 +57,8 @@ def test_leaf_refused(tmp_path, case):
     file = leaf_file(tmp_path / "all_data" / "a.json", {})
     file.write_text(content)
     line = refusal("leaf", path=tmp_path)
-    assert line.startswith(f"data.path = {file}: is not as LEAF writes FEMNIST (")
+    assert line.startswith(f"data.path = {file}: cannot be read (")
+    assert "; data.name = 'leaf' reads images of FEMNIST and vectors of numbers" in line
     assert why in line
 
 
@@ -72,6 +77,34 @@ def test_leaf_refused(tmp_path, case):
 )
 def test_leaf_examples_refused(tmp_path, x, y, why):
     leaf_file(tmp_path / "all_data" / "a.json", {"good": (drawn(0.5), [1]), "u": (x, y)})
+    assert why in refusal("leaf", path=tmp_path)
+
+
+def test_leaf_vectors_of_numbers(tmp_path):
+    leaf_file(tmp_path / "train" / "a.json", {"f0": ([[0.5, -2, 3], [1, 2, 3]], [7, 3]), "f1": ([[4, 5, 6]], [3])})
+    leaf_file(tmp_path / "test" / "a.json", {"f0": ([[7, 8, 9]], [12]), "f1": ([], [])})
+    data = load("leaf", path=tmp_path)
+    assert data.train.x.tolist() == [[0.5, -2, 3], [1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    assert data.train.x.dtype == torch.float32
+    assert data.classes == ("3", "7", "12")
+    assert data.train.y.tolist() == [1, 0, 0, 2]
+    assert data.device == ("f0", "f0", "f1", "f0")
+    assert data.split == ("train",) * 3 + ("test",)
+    line = refusal("leaf", path=tmp_path, scaling="standard")
+    assert line.startswith("data.scaling = 'standard': must be none, vectors have no pixels")
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "why"),
+    [
+        ([[1.0, 2.0]], [1], "user 'u' has a vector without 3 numbers"),
+        ([[1.0, 2.0, float("inf")]], [1], "user 'u' has a number that is no finite number"),
+        ([[1.0, 2.0, 3.0]], [1.5], "user 'u' has a label that is not a whole number"),
+        ([1.0], [1], "has no len"),
+    ],
+)
+def test_leaf_vectors_refused(tmp_path, x, y, why):
+    leaf_file(tmp_path / "all_data" / "a.json", {"good": ([[1, 2, 3]], [1]), "u": (x, y)})
     assert why in refusal("leaf", path=tmp_path)
 
 

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from sklearn.preprocessing import StandardScaler
 
-from fedcore.data import Dataset
-from fedcore.data.prepare import fill_and_scale, fit_schema, fits_by_example, prepare, standardise_channels
+from fedcore.data import Dataset, schema_of
+from fedcore.data.prepare import (
+    fill_and_scale,
+    fit_schema,
+    fits_by_example,
+    preparation_bytes,
+    prepare,
+    standardise_channels,
+)
 from fedcore.data.schema import Column, Fit, Schema
 from fedcore.types import Data, InputError
 
@@ -17,6 +26,7 @@ NAN = math.nan
 COLUMNS = (Column("heat", "number"), Column("flow", "number"), Column("model", "text", ("A",)))
 HEAT_FLOW_MODEL = torch.tensor([[1, 5, 1], [3, 5, 0], [NAN, 5, 1], [10, NAN, 0]])
 TRAINS = {"north": np.array([0, 1, 2]), "south": np.array([3])}
+SITES = {"a": np.arange(40), "b": np.arange(40, 47), "c": np.arange(50, 120)}
 
 
 @pytest.fixture
@@ -64,6 +74,89 @@ def test_channels_are_standardised_each_by_its_own_numbers():
     x = torch.tensor([1.0, 6.0]).reshape(1, 2, 1, 1).expand(3, 2, 2, 2)
     found = standardise_channels(x, Fit((), (0.5, 2.0), (0.25, 4.0)))
     torch.testing.assert_close(found, torch.tensor([2.0, 1.0]).reshape(1, 2, 1, 1).expand(3, 2, 2, 2))
+
+
+# a scale that all devices share
+
+
+def levels(classes: int = 2) -> Dataset:
+    """120 rows of six columns: two small, two at 1e4 with a span of 1, one that differs by site, one constant."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 6)) * [1, 0.001, 1, 1, 0, 0] + [0, 0, 1e4, -1e4, 0, 0.1]
+    for site, (who, index) in enumerate(SITES.items()):
+        x[index, 4] = 0.1 + site
+        x[index, :4] += len(who) * site
+    return Dataset(Data(torch.from_numpy(x).float(), torch.arange(120) % classes), None, ("a", "b"))
+
+
+def test_a_common_scale_is_that_of_all_training_rows_together():
+    data = levels()
+    schema = fit_schema(data, SITES, "common")
+    pooled = np.concatenate([*SITES.values()])  # rows 47 to 49 train nobody
+    scaler = StandardScaler().fit(data.train.x.double().numpy()[pooled])
+    assert set(schema.devices.values()) == {schema.shared}
+    np.testing.assert_allclose(schema.shared.mean, scaler.mean_, rtol=1e-9)
+    np.testing.assert_allclose(schema.shared.std[:5], scaler.scale_[:5], rtol=1e-9)
+    for index in (*SITES.values(), np.arange(47, 50)):
+        ours = prepare(Data(data.train.x[index], data.train.y[index]), schema.shared).x
+        theirs = scaler.transform(data.train.x.double().numpy()[index])
+        np.testing.assert_allclose(ours.numpy()[:, :5], theirs[:, :5], rtol=1e-6, atol=1e-6)
+
+
+def test_a_column_that_is_the_same_on_all_devices_becomes_zero_in_common():
+    data = levels()
+    schema = fit_schema(data, SITES, "common")
+    assert schema.shared.std[5] == 1.0
+    assert not prepare(data.train, schema.shared).x[:, 5].any()
+    assert schema.shared.std[4] > 0.1  # the same on each device, though not on all of them
+
+
+def test_one_device_alone_has_its_own_scale_in_common_to_the_last_bit():
+    alone = {"a": np.arange(120)}
+    assert fit_schema(levels(), alone, "common").devices == fit_schema(levels(), alone, "device").devices
+
+
+def test_a_common_scale_does_not_depend_on_the_devices_names_or_order():
+    new = {f"new {who}": SITES[who] for who in reversed(SITES)}
+    one, other = (fit_schema(levels(), trains, "common") for trains in (SITES, new))
+    assert [*other.devices] == [*new]
+    np.testing.assert_allclose(other.shared.mean, one.shared.mean, rtol=1e-13)
+    np.testing.assert_allclose(other.shared.std, one.shared.std, rtol=1e-13)
+
+
+def test_a_common_scale_of_pixels_is_per_pixel():
+    pixels = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (120, 1, 2, 3), dtype=np.uint8))
+    data = Dataset(Data(pixels, torch.arange(120) % 2), None, ("a", "b"))
+    trains = {**SITES, "c": np.arange(47, 120)}
+    scaled = prepare(data.train, fit_schema(data, trains, "common").devices["b"]).x
+    expected = StandardScaler().fit_transform(pixels.numpy().reshape(120, 6) / 255).reshape(pixels.shape)
+    torch.testing.assert_close(scaled.double(), torch.from_numpy(expected), rtol=1e-6, atol=1e-6)
+
+
+def test_common_medians_fill_every_device_before_a_common_scale(plant: Dataset):
+    common = replace(plant, schema=replace(schema_of(plant), missing="common_median"))
+    schema = fit_schema(common, TRAINS, "common")
+    # heat: (3 * 2 + 10) / 4 = 4 on both devices; scaled as 1, 3, 4, 10. Deviations: 12.25, 2.25, .25, 30.25 over 4.
+    assert set(schema.devices.values()) == {schema.shared}
+    assert schema.shared.fill == (4.0, 5.0, 0.0)
+    assert schema.shared.mean == pytest.approx((4.5, 5.0, 0.0))
+    assert schema.shared.std == pytest.approx((math.sqrt(45 / 4), 1.0, 1.0))
+    # With medians of its own, north's heat is 1, 3, 2 and south's 10: mean 4, deviations 9, 1, 4, 36.
+    schema = fit_schema(plant, TRAINS, "common")
+    assert schema.devices["north"].fill == (2.0, 5.0, 0.0)
+    assert schema.devices["south"].fill == (10.0, 5.0, 0.0)
+    for fit in schema.devices.values():
+        assert fit.std == schema.shared.std == pytest.approx((math.sqrt(50 / 4), 1.0, 1.0))
+
+
+def test_bytes_of_preparation_are_those_of_the_numbers_that_travel(plant: Dataset):
+    medians = schema_of(plant)  # two of its three inputs are numbers
+    whole = replace(medians, missing="refuse")
+    assert preparation_bytes(whole, "none") == preparation_bytes(whole, "device") == {}
+    assert preparation_bytes(whole, "common") == {"prepare_up": 8 + 16 * 2, "prepare_down": 16 * 2}
+    assert preparation_bytes(medians, "device") == {"prepare_up": 8 + 8 * 2, "prepare_down": 8 * 2}
+    assert preparation_bytes(medians, "common") == {"prepare_up": 8 + 24 * 2, "prepare_down": 24 * 2}
+    assert preparation_bytes(Schema((1, 4, 4), "uint8", ("a", "b")), "common")["prepare_down"] == 16 * 16
 
 
 def test_an_unknown_scale_is_refused(plant: Dataset):

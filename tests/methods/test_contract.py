@@ -26,7 +26,7 @@ CONTROLS = {name for name in METHODS if is_control(name)}
 FED = federation("abcd")
 DRAWN = {"fedgen": {"alpha": 0.0}}
 """What turns off that devices draw more than their minibatches: FedGen's generated examples."""
-UNTRAINED = {"majority"}
+UNTRAINED = {"majority", "majority_per_device"}
 """Controls that train nothing and draw nothing."""
 
 

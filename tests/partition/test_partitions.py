@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from partitions import DOMAINS, FROM_DATA, LABELS, OWNERS, SETTINGS, dataset, equal, refusal
 
 from fedcore.data import Dataset, load
-from fedcore.partition import PARTITIONS, Partition, check_labels, partition, splits
-from fedcore.partition.tables import from_frame, to_frame
+from fedcore.partition import PARTITIONS, Partition, check_labels, partition, server_examples, splits
+from fedcore.partition.tables import dropped_devices, from_frame, to_frame
 from fedcore.types import Data, InputError
 
 
@@ -297,6 +297,34 @@ def test_devices_of_the_data_are_refused_by_name():
     assert "device 'lonely' has no row marked train" in line
 
 
+def test_small_devices_are_dropped_if_asked():
+    owners = ["lonely"] * 3 + ["b"] * 97 + ["few"] * 12 + ["c"] * 88
+    data = dataset(LABELS, owners)
+    asked = {**SETTINGS, "name": "by_device", "min_size": 13}
+    assert "'few' has 12 examples and 1 more devices have too few" in refusal(data, **asked)
+    made = partition(data, **asked, drop_small=True)
+    assert made.names == ("b", "c")
+    assert {owners[i] for i in made.shared} == {"b", "c"}
+    assert dropped_devices(data, made, "by_device", 4) == dropped_devices(data, made, "auto", 4) == ["few", "lonely"]
+    assert equal(made, partition(dataset(LABELS, owners), **{**asked, "min_size": 20}, drop_small=True))
+    splits(data, made, "device")
+    whole = partition(data, **{**asked, "min_size": 1})
+    assert equal(whole, partition(data, **{**asked, "min_size": 1}, drop_small=True))
+    for who in made.names:
+        for part, index in made.devices[who].items():
+            assert np.array_equal(index, whole.devices[who][part])
+    assert "no device has so many examples, at most 97" in refusal(data, **{**asked, "min_size": 99}, drop_small=True)
+
+
+def test_drawn_devices_are_dropped_from_the_names():
+    data = dataset(LABELS, [f"w{i // 40}" if i < 120 else "w3" for i in range(200)])
+    asked = {**SETTINGS, "name": "by_writer", "devices": 3, "min_size": 40}
+    assert "federation.drop_small=true" in refusal(data, **asked)
+    made = partition(data, **asked, drop_small=True)
+    assert len(made.names) == 2
+    assert len(dropped_devices(data, made, "by_writer", 3)) == 1
+
+
 # domains
 
 
@@ -437,8 +465,35 @@ def test_scaling_by_device_scales_a_common_test_set_by_everyone():
     made = partition(official, **{**SETTINGS, "name": "by_device"})
     _, shared = splits(official, made, scale="device")
     assert len(shared) == 7
-    with pytest.raises(InputError, match=r"federation.scale = 'devices': allowed: none, device; did you mean device"):
+    with pytest.raises(
+        InputError, match=r"federation.scale = 'devices': allowed: none, device, common; did you mean device"
+    ):
         splits(data, made, scale="devices")
+
+
+def test_a_common_scale_prepares_all_examples_alike():
+    """Those of devices, of a shared test set from them or an official one, and the server's."""
+    data = dataset(LABELS, OWNERS)
+    server = Data(data.train.x[:9] + 1, data.train.y[:9])
+    for source in (data, dataclasses.replace(data, test=Data(data.train.x[:7], torch.zeros(7))), dataset(LABELS)):
+        made = partition(source, **{**SETTINGS, "name": "by_device" if source.device else "iid"})
+        train = source.train.x[np.concatenate([own["train"] for own in made.devices.values()])].double()
+        mean, std = train.mean(0), train.std(0, correction=0)
+        std[1] = 1  # a feature that does not vary becomes 0, not nan
+
+        def expected(x, mean=mean, std=std):
+            return ((x.double() - mean) / std).float()
+
+        held, shared = splits(source, made, scale="common")
+        for who, own in made.devices.items():
+            for part, index in own.items():
+                found = getattr(held[who], part).x
+                torch.testing.assert_close(found, expected(source.train.x[torch.from_numpy(index)]))
+        raw = source.train.x[torch.from_numpy(made.shared)] if source.test is None else source.test.x
+        torch.testing.assert_close(shared.x, expected(raw))
+        own = server_examples(dataclasses.replace(source, server=server), made, "common")
+        torch.testing.assert_close(own.x, expected(server.x))
+        assert not len(server_examples(source, made, "common"))
 
 
 # the digits

@@ -61,7 +61,9 @@ def test_similarity_within_and_across_groups_is_least_and_greatest_cosine():
 
 def test_without_domains_nothing_is_said_of_them():
     made = owned(a=([0, 1], []), b=([2], [3]))
-    assert {*training_numbers(dataset(np.array([0, 1, 0, 1])), made)["b"]} == {"examples", "classes", "largest_share"}
+    assert {*training_numbers(dataset(np.array([0, 1, 0, 1])), made)["b"]} == {
+        "examples", "classes", "largest_share", "test_examples", "test_classes", "shared_examples", "largest_class",
+    }  # fmt: skip
 
 
 def test_counts():

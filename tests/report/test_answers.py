@@ -97,7 +97,7 @@ def test_numbers_and_facts_are_those_of_the_answer():
         ("77.5%", "right"), ("+15.0 ± 0.0", "points against training alone"), ("2 of 2", "devices helped, none hurt"),
         ("300 B", "sent and received by a device"),
     ]  # fmt: skip
-    assert second.advice.accuracy == pytest.approx(0.7)
+    assert second.advice.value == pytest.approx(0.7)
     assert brief(given).splitlines()[0] == (
         "study: one: Use a: 77.5% right, +15.0 ± 0.0 points against training alone, 2 of 2 devices helped, none hurt, "
         "300 B sent and received by a device"
@@ -105,18 +105,18 @@ def test_numbers_and_facts_are_those_of_the_answer():
     assert brief(dict.fromkeys([*given][:1], first)).startswith("study: Use a: 77.5% right")
     many = {("study", "digits", str(i)): first for i in range(4)}
     assert brief(many) == "study: Use a in 4 of 4 settings.\n"
-    assert answer_numbers(given) == {"study": {"accuracy": 0.7375, "gain": 0.1125}}
+    assert answer_numbers(given) == {"study": {"accuracy_best": 0.7375, "accuracy_alone": 0.625, "gain": 0.1125}}
     alone = answers(table[table["seed"] == 0], frozenset())
     assert [facts(one) for one in alone.values()] == [[], []]
     assert brief(alone).splitlines()[1] == "study: two: Cannot say: at least two seeds are needed"
-    assert [*answer_numbers(alone)["study"]] == ["accuracy"]
+    assert [*answer_numbers(alone)["study"]] == ["accuracy_best", "accuracy_alone", "gain"]
 
 
 def test_facts_of_an_answer_that_recommends_no_method_name_the_best_one():
-    runs = {"a": [[0.5], [0.5]], "b": [[0.2], [0.2]]}
-    table = frame(rows(runs), rows({"local_only": [[0.6], [0.7]]}, up=0.0))
+    runs = {"a": [[0.5], [0.5], [0.5]], "b": [[0.2], [0.2], [0.2]]}
+    table = frame(rows(runs), rows({"local_only": [[0.64], [0.66], [0.65]]}, up=0.0))
     (alone,) = answers(table, frozenset()).values()
     assert headline(alone.advice) == "Train alone"
     assert facts(alone) == [
-        ("65.0%", "right when trained alone"), ("-15.0 ± 7.1", "points with a, the best way of combining"),
+        ("65.0%", "right when trained alone"), ("-15.0 ± 3.0", "points with a, the best way of combining"),
     ]  # fmt: skip

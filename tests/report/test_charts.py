@@ -12,6 +12,7 @@ from tables import NO_SECONDS, frame, rows
 from fedcore.report.charts import budget_steps, chart_numbers, ticks
 from fedcore.report.phrases import sentences
 from fedcore.results.answer import answer, answers_by_budget
+from fedcore.results.criterion import Criterion
 from fedcore.results.summary import front, summarise
 
 ALONE = [[0.70, 0.60], [0.72, 0.60], [0.68, 0.60]]
@@ -45,7 +46,7 @@ def test_the_front_is_the_rows_that_none_beats_for_fewer_bytes():
 def test_chart_numbers_are_those_of_summary_and_answer_and_fit_json():
     table = made()
     found = summarise(table, NO_SECONDS, frozenset({"control"}))
-    numbers = json.loads(json.dumps(chart_numbers(table, found, 0.01), allow_nan=False))
+    numbers = json.loads(json.dumps(chart_numbers(table, found, Criterion()), allow_nan=False))
     assert numbers["splits"] == {"test": "own test"}
     by_method = {row["method"]: row for row in numbers["rows"]}
     assert by_method["dear"]["sent"] == 30_000

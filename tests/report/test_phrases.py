@@ -9,18 +9,33 @@ from answer_tables import ALONE, CONTROLS, GUESS, Accuracy, plus, table
 
 from fedcore.report.phrases import AnswerInWords, headline, points, sentences, tally
 from fedcore.results.answer import answer
+from fedcore.results.criterion import METRICS, Criterion
 
 
 def in_words(methods: Mapping[str, Accuracy], **settings: float) -> str:
     return " ".join(sentences(answer(table(methods), CONTROLS, **settings)))
 
 
+def test_an_answer_speaks_in_its_metric():
+    """Of a loss and a cost less is better: a gain is a fall. In these tables loss is 1 - accuracy."""
+    made = table({"local_only": ALONE, "code": plus(0.1), "majority": GUESS})
+    words = " ".join(sentences(answer(made, CONTROLS, Criterion(METRICS["log_loss"]))))
+    assert words.startswith("Use code: log loss 0.250, -0.1 ± 0 against training alone, -0.45 ± ")
+    cost = made.assign(metric=made["metric"].replace("loss", "cost"))
+    words = " ".join(sentences(answer(cost, CONTROLS, Criterion(METRICS["cost"]))))
+    assert words.startswith("Use code: cost 250 per 1,000 rows, -100 ± 0 per 1,000 rows against training alone")
+    f1 = made.assign(metric=made["metric"].replace("macro_f1", "f1"))
+    words = " ".join(sentences(answer(f1, CONTROLS, Criterion(METRICS["f1"], positive="fault"))))
+    assert words.startswith("Use code: F1 of 'fault' 37.5%, +5.0 ± 0.0 points against training alone")
+    assert headline(answer(f1, CONTROLS, Criterion(METRICS["f1"], positive="fault")).advice) == "Use code"
+
+
 def test_a_clear_winner_has_its_gains_whom_it_helps_and_its_cost():
     found = answer(table({"local_only": ALONE, "code": plus(0.1), "worse": plus(-0.1), "majority": GUESS}), CONTROLS)
     assert headline(found.advice) == "Use code"
     assert sentences(found) == [
-        "Use code: 75.0% right, +10.0 ± 0.0 points against training alone, +45.0 ± 1.0 against always guessing "
-        "(3 seeds; in each at least +10.0 against training alone).",
+        "Use code: 75.0% right, +10.0 ± 0.0 points against training alone, +45.0 ± 3.0 against always guessing "
+        "(3 seeds; ± 95 %).",
         "code helps 2 of 2 devices by at least 1 point and hurts none.",
         "Each device sends 1 kB and receives 2 kB in total.",
     ]
@@ -45,23 +60,25 @@ def test_a_winner_names_the_device_that_it_hurts_most():
 
 def test_rivals_and_better_controls_are_named():
     assert "even is as good within 1 point." in in_words({"local_only": ALONE, "big": plus(0.1), "even": plus(0.1)})
+    cheap = answer(table({"local_only": ALONE, "big": plus(0.101), "thin": plus(0.1)}, {"big": 9000.0}), CONTROLS)
+    assert "It is as good as big within 1 point, and cheaper." in sentences(cheap)[0]
     shaky = in_words({"local_only": ALONE, "code": plus(0.1), "shaky": [[0.9, 0.8], [0.70, 0.60], [0.78, 0.70]]})
     assert "Not told apart from code by these seeds: shaky." in shaky
     assert "as good" not in shaky
     beaten = in_words({"local_only": ALONE, "code": plus(0.1), "best_local": plus(0.2)})
-    assert "Beware: the control best_local is better by more than the spread." in beaten
+    assert "Beware: the control best_local is better, interval included." in beaten
 
 
 def test_a_new_device_has_a_sentence_of_its_own():
     made = {"local_only": ALONE, "personal": plus(0.1), "common": plus(-0.1)}
     found = answer(table(made, shared={"local_only": 0.5, "personal": 0.6, "common": 0.8}), CONTROLS)
     last = sentences(found)[-1]
-    assert last.startswith("For a new device (shared test data): use common: 80.0% right, +30.0")
+    assert last.startswith("On the shared test data, new rows of all devices: use common: 80.0% right, +30.0")
 
 
 def test_training_alone_where_no_row_fits_the_budget():
     assert in_words({"local_only": ALONE, "code": plus(0.1), "majority": GUESS}, budget=0) == (
-        "Train alone: 65.0% right (+35.0 ± 1.0 against always guessing). No method fits the budget."
+        "Train alone: 65.0% right (+35.0 ± 3.0 against always guessing). No method fits the budget."
     )
 
 

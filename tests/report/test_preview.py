@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,12 @@ from fedcore.report.preview import print_preview, show_own
 from fedcore.types import InputError
 
 
-def preview(tolerant: bool = False, **changes: Any) -> str:
+def preview(tolerant: bool = False, width: int = 100, **changes: Any) -> str:
     """Return the preview of study mine with settings of data; one of federation has the prefix federation__."""
     named = {key.replace("__", ".") if "__" in key else f"data.{key}": value for key, value in changes.items()}
     (setting,) = grid_points(copied(), "my_data", "small", named)
     out = io.StringIO()
-    print_preview(setting, 0, tolerant, Console(file=out, width=100))
+    print_preview(setting, 0, tolerant, Console(file=out, width=width))
     return out.getvalue()
 
 
@@ -82,8 +83,9 @@ def test_a_preview_says_what_is_used_and_what_is_not(plants: Path):
     assert "left out: unit, the same value in every row: 'C'" in text
     assert f"missing: {gaps.sum()} cells; a number is filled with the median" in text
     assert "scales: spans " in text
-    assert "federation.scale=device is suggested" in text
-    lines = [line.split() for line in text.splitlines() if line.startswith("plant_")]
+    assert "federation.scale=common is suggested; size=scales tries both" in " ".join(text.split())
+    assert "each device sends 104 bytes and receives 96" in text  # the medians of its 12 numbers, and a count
+    lines = [line.split() for line in text.splitlines() if line.startswith("plant_") and "," not in line]
     assert len(lines) == 6
     assert all(int(leak) + int(none) == 100 for *_, leak, none in lines)
     assert len(text.splitlines()) <= 40
@@ -99,7 +101,35 @@ def test_gaps_are_shown_before_they_are_refused(plants: Path):
 
 def test_scaled_data_need_no_advice_on_scales(plants: Path):
     given = {"name": "table", "path": str(plants), "label": "fault", "device": "site", "missing": "median"}
-    assert "scales" not in preview(federation__scale="device", **given)
+    for scale in ("device", "common"):
+        assert "scales" not in preview(federation__scale=scale, **given)
+    text = " ".join(preview(federation__scale="common", **{**given, "missing": "common_median"}).split())
+    assert "filled with the median of each device's training rows, on average" in text
+    assert "before the first round each device sends 296 bytes and receives 288" in text
+
+
+@pytest.mark.parametrize(("by_label", "by_site", "scale"), [(100, 0, "common"), (30, 200, "device"), (0, 0, None)])
+def test_a_scale_is_suggested_by_where_the_levels_come_from(
+    tmp_path: Path, by_label: float, by_site: float, scale: str | None
+):
+    """Sites of different shares of the ill: a level that is theirs, or the label's; spans are alike without either."""
+    rng, site = np.random.default_rng(0), np.repeat(np.arange(4), 100)
+    ill = rng.random(400) < np.array([0.1, 0.3, 0.7, 0.9])[site]
+    rows = pd.DataFrame({"site": site, "heat": rng.normal(0, 1, 400) + by_label * ill + by_site * site})
+    rows["flow"] = rng.normal(0, 1, 400) + by_site * site
+    rows["state"] = np.where(ill, "ill", "well")
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    text = " ".join(preview(name="table", path=str(tmp_path / "t.csv"), label="state", device="site").split())
+    assert ("scales: " in text) == (scale is not None)
+    assert (f"federation.scale={scale} is suggested" in text) == (scale is not None)
+
+
+def test_the_study_can_try_both_scales(plants: Path):
+    words = {"data.name": "table", "data.path": str(plants), "data.label": "fault", "data.device": "site"}
+    points = grid_points(copied(), "my_data", "scales", words)
+    assert [point.federation["scale"] for point in points] == ["common", "device"]
+    (small,) = grid_points(copied(), "my_data", "small", words)
+    assert {**points[0].federation, "scale": "none"} == small.federation
 
 
 def test_a_wide_table_of_many_devices_fits_40_lines(tmp_path: Path):
@@ -117,8 +147,8 @@ def test_a_wide_table_of_many_devices_fits_40_lines(tmp_path: Path):
     assert max(map(len, text.splitlines())) <= 100
     assert "... and 48 more columns" in text
     assert "... and 6 more columns left out" in text
-    assert "... and 32 more devices" in text
-    assert "6 more classes" in text
+    assert re.search(r"40 devices with 1[2-4] to 1[4-6] training examples each", text)
+    assert "6 more, %" in text
     assert "data.ignore=[row]" in text
 
 
@@ -130,4 +160,96 @@ def test_pictures_have_a_preview_too(tmp_path: Path):
             Image.fromarray(rng.integers(0, 255, (9, 9, 3), dtype=np.uint8)).save(tmp_path / name / f"{i}.png")
     text = preview(name="image_folder", path=str(tmp_path), size=8, federation__devices=3, federation__min_size=5)
     assert "60 examples, 3 x 8 x 8 numbers each, 2 classes, 3 devices, 12 shared test examples" in text.splitlines()
-    assert text.count("device-0") == 3
+    assert sum(line.startswith("device-0") for line in text.splitlines()) == 3
+
+
+def sites(tmp_path: Path, sizes: dict[str, int], **columns: Any) -> dict[str, str]:
+    """Write a table with so many rows of each site; returns the settings that read it."""
+    who = np.repeat([*sizes], [*sizes.values()])
+    rows = pd.DataFrame({"u": np.arange(len(who)) / 7, "v": np.arange(len(who)) % 5, "who": who})
+    rows["y"] = np.where(np.arange(len(who)) % 2, "p", "q")
+    for name, change in columns.items():
+        rows[name] = change(rows)
+    rows.to_csv(tmp_path / "t.csv", index=False)
+    return {"name": "table", "path": str(tmp_path / "t.csv"), "label": "y", "device": "who", "missing": "median"}
+
+
+def test_missing_cells_are_counted_for_each_device(tmp_path: Path):
+    given = sites(
+        tmp_path, {"a": 40, "b": 40, "c": 40}, u=lambda rows: rows["u"].mask((rows.index < 45) & (rows.index > 37))
+    )
+    given |= {"federation__shared_test": 0}
+    shown = preview(**given).splitlines()
+    assert "a 2, b 5" in next(line for line in shown if line.startswith("u "))
+    missing = next(line for line in shown if line.startswith("device ")).split().index("missing")
+    assert [line.split()[missing] for line in shown if line[:2] in ("a ", "b ", "c ")] == ["2", "5", "0"]
+    given |= sites(tmp_path, dict.fromkeys("abcd", 20), u=lambda rows: rows["u"].where(rows["who"] == "d"))
+    text = preview(**given)
+    assert "3 of 4 devices, 3 wholly" in text
+    assert "no value in a column: 3 of 4 devices: a (u), b (u), c (u)" in text
+
+
+def test_all_devices_are_listed_or_counted_by_problem(tmp_path: Path):
+    given = sites(tmp_path, {f"s{k:02d}": 40 for k in range(20)})
+    assert sum(line[:2] in ("s0", "s1") and "," not in line for line in preview(**given).splitlines()) == 20
+    sizes = {f"s{k:02d}": 12 if k < 9 else 40 for k in range(30)}
+    alone = sites(
+        tmp_path, sizes, y=lambda rows: np.where(rows["who"] > "s27", "p", rows["y"]),
+        v=lambda rows: rows["v"].mask(rows["who"] == "s15"),
+    )  # fmt: skip
+    text = preview(**alone)
+    assert "more devices\n" not in text
+    assert re.search(r"30 devices with [4-7] to ", text)
+    assert re.search(
+        r"fewer than 10 training examples: (8|9|10|11) of 30 devices: s00, s01, s02, s03, s04, s05 and ", text
+    )
+    assert "one class only: 2 of 30 devices: s28, s29" in text
+    assert "no value in a column: 1 of 30 devices: s15 (v)" in text
+    assert [line.split(":")[0] for line in text.splitlines() if ": s0" in line or ": s1" in line][:2] == [
+        "fewest",
+        "median",
+    ]
+
+
+def test_dropped_devices_are_named(tmp_path: Path):
+    given = sites(tmp_path, {"a": 40, "tiny": 3, "small": 6, "b": 40})
+    with pytest.raises(
+        InputError, match="'small' has 6 examples and 1 more devices have too few; lower it, or set fed"
+    ):
+        preview(**given)
+    text = preview(**given, federation__drop_small=True)
+    assert "2 devices below federation.min_size=10 are dropped: small, tiny" in text
+    assert "2 classes of y, 2 devices" in text
+    assert "are dropped" not in preview(**given, exclude=["tiny", "small"])
+    assert "left out by data.exclude: tiny, small" in preview(**given, exclude=["tiny", "small"])
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_long_names_can_be_told_apart_in_any_width(tmp_path: Path, width: int):
+    beginning, end = "a name that goes on and on until it says", "and then goes on and on again"
+    long = [f"{beginning} {word} {end}" for word in ("north", "south")]
+    given = sites(
+        tmp_path, dict.fromkeys(long, 40), grade=lambda rows: np.where(rows["v"] < 2, long[0], long[1]),
+        y=lambda rows: np.where(rows["y"] == "p", *long), **{name: lambda rows: rows["u"] ** 2 for name in long},
+    )  # fmt: skip
+    shown = preview(width=width, **given).splitlines()
+    assert max(map(len, shown)) <= width
+    head = next(i for i, line in enumerate(shown) if line.startswith("column "))
+    names = [line[: width // 4] for line in shown[head + 2 : head + 7]]
+    assert len({*names}) == 5
+    head = next(i for i, line in enumerate(shown) if line.startswith("device "))
+    assert len({line[: width // 4] for line in shown[head + 2 : head + 4]}) == 2
+    assert sum("%" in word for word in shown[head].split()) == 2
+    assert "number" in "".join(shown)
+
+
+def test_what_the_files_are_is_said(tmp_path: Path):
+    (tmp_path / "t.csv").write_text("u;grade;y\n" + "1,5;x;p\n2,5;-;q\n?;z;p\n3,5;x;q\n" * 12)
+    text = preview(name="table", path=str(tmp_path / "t.csv"), label="y", missing="median", federation__devices=2)
+    assert "read: columns separated by semicolons, decimal commas" in text
+    assert "cells that count as missing: '?' 12 in u; '-' 12 in grade" in text
+
+
+def test_a_preview_of_a_very_narrow_window_is_cut_and_no_error(tmp_path: Path):
+    given = sites(tmp_path, dict.fromkeys(("plant of the north", "plant of the south"), 40))
+    assert max(map(len, preview(width=24, **given).splitlines())) <= 24

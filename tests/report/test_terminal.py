@@ -11,7 +11,7 @@ from rich.text import Text
 from tables import NO_SECONDS, frame, rows
 
 from fedcore.report.console import PlainConsole
-from fedcore.report.terminal import print_claims, print_summary
+from fedcore.report.terminal import print_claims, print_summary, standard
 from fedcore.results.summary import summarise
 
 
@@ -32,6 +32,12 @@ def test_a_name_does_not_steer_the_terminal(name: str):
     console.print(name, markup=False)
     assert all(line.isprintable() for line in out.getvalue().split("\n"))
     assert out.getvalue().count("a") > 4
+
+
+@pytest.mark.parametrize(("columns", "width"), [("180", 180), ("", 80), ("0", 80), ("wide", 80)])
+def test_columns_says_the_width_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch, columns: str, width: int):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert standard(80).width == width
 
 
 @pytest.mark.slow

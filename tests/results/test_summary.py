@@ -89,9 +89,9 @@ def test_controls_have_no_rank_and_are_told_apart_from_the_best_method():
     assert summary["rank"].isna().to_list() == [False, True, True]
     assert standings(summary) == ["1", "control ↑", "control ≈"]
     assert verdict(summary) == [
-        "On their own test data c, the only method, is 60.0% right; "
+        "On their own test data c, the only method: 60.0% right; "
         "the control a is better; the control b is within the spread of it.",
-        "On the shared test data c, the only method, is 50.0% right; the controls a and b are within the spread of it.",
+        "On the shared test data c, the only method: 50.0% right; the controls a and b are within the spread of it.",
     ]
 
 

@@ -13,7 +13,9 @@ from signals import ADAM, WHOLE, federation
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
+from fedcore.report.tables import notes
 from fedcore.results import reports, tidy
+from fedcore.results.summary import NO_SECONDS, summarise
 
 STEM, CELL, WHOLE_NET, BASE = 10_464, 12_352, 323_434, 322_144
 """Parameters of the stem, of a cell, of the whole and of all but the last layer (FedASA, Table VI)."""
@@ -89,6 +91,25 @@ def test_bytes_are_listed_of_the_devices_that_took_part():
     assert {name for r, name in down.index if r < 3} == present[1] | present[2]
     assert {name for r, name in down.index if r == 3} == set(fed.devices)
     assert down[3].drop(list(present[3])).eq(model).all()
+
+
+def test_the_traffic_before_the_first_round_has_rows_of_its_own():
+    """So that training alone still is what sends nothing, and its seconds are those of the preparation."""
+    fed = plainly("abc")
+    made = method("local_only", nets=fed.public.nets, training=ADAM)
+    played = list(run(made, fed, 0, Inline()))
+    before = {name: {"prepare_up": 40.0, "prepare_down": 32.0} for name in "abc"}
+    place = tidy.Row("s", "d", "base", "local_only", 0)
+    whole, plain = (tidy.rows(place, played, [one.report for one in played], {}, b) for b in (before, {}))
+    added = whole[whole["metric"].str.startswith("prepare_")]
+    pd.testing.assert_frame_equal(whole.drop(added.index).reset_index(drop=True), plain)
+    assert added.pivot_table("value", "device", "metric").to_dict("index") == before
+    assert set(zip(added["stage"], added["round"], added["split"], strict=True)) == {(0, 1, "traffic")}
+    assert tidy.transfer_seconds(whole, 8.0)["value"].tolist() == [9.0] * 3
+    summary = summarise(whole, NO_SECONDS, frozenset()).iloc[0]
+    assert summary[["bytes_up", "bytes_down", "prepare_up", "prepare_down"]].tolist() == [0, 0, 120, 96]
+    assert "sends 40 B and receives 32 B once" in notes(summary.to_frame().T)[-1]
+    assert summarise(plain, NO_SECONDS, frozenset()).iloc[0]["prepare_down"] == 0
 
 
 def test_over_devices_and_groups():

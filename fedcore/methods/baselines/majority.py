@@ -1,7 +1,7 @@
-"""Control: always guess the commonest label. A model that is not above it has learnt nothing.
+"""Controls: always guess the commonest label. A model that is not above them has learnt nothing.
 
-The commonest label is that of all labelled training examples together, as usual for a majority-class baseline, not of
-each device: on a shared test set the guess of a single device is worse.
+`majority` guesses that of all labelled training examples together, as usual for a majority-class baseline, and
+`majority_per_device` each device's own, which is right more often where devices differ.
 
 The guess is a model of the device's own net, so that it is sent, scored and recorded like any other: every parameter is
 zero but the bias of the output, which holds the logarithms of the labels' frequencies, whatever the input.
@@ -19,7 +19,22 @@ from fedcore.builders import control
 from fedcore.core.messages import initial_messages, received_model
 from fedcore.core.training import predict
 from fedcore.nets import init, key, shapes
-from fedcore.types import Device, InputError, Message, Method, Net, Params, RoundInfo, Stage, StepId, Update
+from fedcore.types import (
+    Device,
+    InputError,
+    Message,
+    Method,
+    Model,
+    Net,
+    Params,
+    RoundInfo,
+    Stage,
+    StepId,
+    Update,
+    step_word,
+)
+
+__all__ = ["majority", "majority_per_device"]
 
 COUNTS = "counts"
 """The entry of an update: how many labelled training examples a device has of each class, (K,) int64."""
@@ -34,6 +49,30 @@ def majority(*, nets: Mapping[str, Net]) -> Method:
         output_bias(net)
     begin = partial(initial_messages, shared_init=False)
     return Method(begin, (Stage(count_labels, partial(guess, nets=nets)),), received_model)
+
+
+@control
+def majority_per_device(*, nets: Mapping[str, Net]) -> Method:
+    """Build the control that guesses each device's own commonest label; nothing is sent.
+
+    On devices with different shares of labels it is the stronger guess. Raises InputError as `majority` does.
+    """
+    for net in nets.values():
+        output_bias(net)
+    begin = partial(initial_messages, shared_init=False)
+    return Method(begin, (Stage(guess_own, None),), keep_model)
+
+
+@step_word("count")
+def guess_own(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
+    """Keep the model whose outputs are the frequencies of the device's own labels, (n_k + 1) / (N + K)."""
+    _, update = count_labels(memory, message, device, step_id)
+    return {}, Update(constant_model(device.net, log_frequencies(update.extra[COUNTS])))
+
+
+def keep_model(memory: Params, message: Message) -> Model:
+    """Run the device's own guess."""
+    return Model((memory or message.params,))
 
 
 def count_labels(memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
@@ -53,11 +92,15 @@ def guess(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, nets: Mapping[str, Net]
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send every device the model whose outputs are the frequencies of the labels, (n_k + 1) / (N + K)."""
-    counts = torch.stack([update.extra[COUNTS] for update in updates.values()]).sum(0)
-    logits = (counts + 1.0).log() - (counts + 1.0).sum().log()
+    logits = log_frequencies(torch.stack([update.extra[COUNTS] for update in updates.values()]).sum(0))
     distinct = {key(net): net for net in nets.values()}
     messages = {k: Message(constant_model(net, logits)) for k, net in distinct.items()}
     return server, {name: messages[key(nets[name])] for name in round_info.names}
+
+
+def log_frequencies(counts: Tensor) -> Tensor:
+    """Return the logarithms of the labels' frequencies, (K,), each label counted once more than it occurs."""
+    return (counts + 1.0).log() - (counts + 1.0).sum().log()
 
 
 def constant_model(net: Net, logits: Tensor) -> Params:

@@ -17,6 +17,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from fedcore.builders import training_defaults
 from fedcore.core.messages import begin_with_memory, from_memory, initial_messages, merge_models, require_shared_init
 from fedcore.core.training import Training, fit, flatten_net, starting_params
 from fedcore.methods.dfl.soft_targets import (
@@ -53,6 +54,7 @@ CHOSEN = "chosen/"
 """Prefix of the names of devices that took part, in the server's memory: they need no initial model any more."""
 
 
+@training_defaults(shared_init=True)
 def fd(
     *,
     nets: Mapping[str, Net],

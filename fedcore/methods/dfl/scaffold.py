@@ -46,7 +46,7 @@ from fedcore.types import (
 )
 
 
-@training_defaults(optimiser="sgd", momentum=0.0)
+@training_defaults(optimiser="sgd", momentum=0.0, shared_init=True)
 def scaffold(*, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0) -> Method:
     """Build SCAFFOLD. Models are averaged evenly, as in the paper.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from fedcore.builders import training_defaults
 from fedcore.core.aggregation import MEAN, Aggregator, average_models
 from fedcore.core.messages import initial_messages
 from fedcore.core.training import Training, fit, flatten_net, proximal_grad_hook, starting_params
@@ -15,6 +16,7 @@ GLOBAL = "global/"
 """Prefix of the entries in a device's memory that hold the moments of the global model's optimiser."""
 
 
+@training_defaults(shared_init=True)
 def ditto(
     *,
     nets: Mapping[str, Net],

@@ -23,6 +23,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 
+from fedcore.builders import training_defaults
 from fedcore.core.aggregation import MEAN, Aggregator, hyper_model, sample_submodels
 from fedcore.core.messages import initial_messages, merge_models
 from fedcore.core.training import Training, accuracy, descend, flatten_net, minibatches, plain_step
@@ -67,6 +68,7 @@ SHORTER = tuple(eighths / 8 for eighths in range(1, 8))
 """Lengths of the auxiliary model's last step that are tried, as fractions of it."""
 
 
+@training_defaults(shared_init=True)
 def fedasa(
     *,
     nets: Mapping[str, Net],

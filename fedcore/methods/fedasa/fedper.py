@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from fedcore.builders import training_defaults
 from fedcore.core.aggregation import MEAN, Aggregator, exchange
 from fedcore.core.messages import initial_messages, merge_models
 from fedcore.core.training import Training
@@ -14,6 +15,7 @@ from fedcore.nets.parts import layers
 from fedcore.types import Count, Device, InputError, Message, Method, Net, Params, Positive, Stage, StepId, Update
 
 
+@training_defaults(shared_init=True)
 def fedper(
     *,
     nets: Mapping[str, Net],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from fedcore.builders import training_defaults
 from fedcore.core.aggregation import MEAN, Aggregator, average_models
 from fedcore.core.messages import initial_messages, received_model
 from fedcore.core.training import Training, fit, flatten_net, proximal_grad_hook, starting_params
@@ -12,6 +13,7 @@ from fedcore.nets import require_equal
 from fedcore.types import Amount, Count, Device, Fraction, Message, Method, Net, Params, Stage, StepId, Update
 
 
+@training_defaults(shared_init=True)
 def fedprox(
     *,
     nets: Mapping[str, Net],

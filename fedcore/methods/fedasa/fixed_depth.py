@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 import torch
 
+from fedcore.builders import training_defaults
 from fedcore.core.aggregation import MEAN, Aggregator, exchange
 from fedcore.core.messages import initial_messages, merge_models
 from fedcore.core.training import Training
@@ -37,6 +38,7 @@ from fedcore.types import (
 Choice: TypeAlias = Depth | Literal["random"] | None
 
 
+@training_defaults(shared_init=True)
 def fixed_depth(
     *,
     nets: Mapping[str, Net],

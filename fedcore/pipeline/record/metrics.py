@@ -4,6 +4,7 @@ accuracy, accuracy_std, accuracy_worst     mean over devices of their own test d
 shared_accuracy, ...                       on the shared test set
 validation_accuracy, ...                   on the devices' validation data
 bytes_up, bytes_down                       of all devices, in all rounds so far
+prepare_up, prepare_down                   of all devices, before the first round, if they exchange anything then
 seconds, seconds_cpu                       of all steps
 
 The numbers of single devices are rows of two artifacts: the table of all rounds, and a table of the last one.

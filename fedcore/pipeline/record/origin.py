@@ -38,7 +38,7 @@ def to_json(origin: Origin) -> bytes:
     card = {
         "study": setting.study, "setting": setting.name, "point": setting.point, "size": origin.size,
         "seed": origin.seed, "every": setting.every, "data": setting.data, "federation": setting.federation,
-        "net": setting.net, "config": origin.config, "dataset": origin.data,
+        "net": setting.net, "scoring": setting.scoring, "config": origin.config, "dataset": origin.data,
         "method": {
             "label": row.label, "name": row.name, "training": asdict(row.training), "settings": dict(row.settings)
         },
@@ -53,6 +53,7 @@ def from_json(content: bytes) -> Origin:
     setting = Setting(
         card["study"], card["setting"], card["point"], data_settings(card["data"]),
         complete_federation(card["federation"]), net_settings(card["net"]), (), card["every"],
+        card["scoring"],
     )  # fmt: skip
     row = configure(of["name"], of["settings"], of["training"], label=of["label"])
     return Origin(setting, row, card["seed"], card["size"], card["config"], card["dataset"])

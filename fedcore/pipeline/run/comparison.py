@@ -12,7 +12,7 @@ import pandas as pd
 
 from fedcore.config.papers import Paper, Papers, of_study
 from fedcore.config.settings import slug
-from fedcore.config.studies import Study, find_study, run_section, title_for
+from fedcore.config.studies import Study, criterion_of, find_study, run_section, title_for
 from fedcore.pipeline.files import (
     BRIEF,
     CLAIMS,
@@ -35,20 +35,21 @@ from fedcore.report.figures import accuracy_along, png
 from fedcore.report.page import html
 from fedcore.report.plots import Plots, draw
 from fedcore.report.tables import FEW, Table, csv, places, score_table
-from fedcore.results.answer import Answer, Place, answers
+from fedcore.results.answer import Answer, answers
 from fedcore.results.claims import judge_all, verdict_table
+from fedcore.results.criterion import Criterion, Place
 from fedcore.results.summary import NO_SECONDS, by_group, summarise
 from fedcore.results.tidy import choose, transfer_seconds
 from fedcore.types import InputError
 
 HEADLINE = {
-    "accuracy": "test_mean",
-    "accuracy_worst": "test_worst",
-    "shared_accuracy": "shared_mean",
+    "{metric}": "test_mean",
+    "{metric}_worst": "test_worst",
+    "shared_{metric}": "shared_mean",
     "bytes_up": "bytes_up",
     "bytes_down": "bytes_down",
 }
-"""The metrics of each row in its study's run -> columns of the summary."""
+"""The metrics of each row in its study's run, by the name of the metric that decides -> columns of the summary."""
 
 
 @dataclass(frozen=True)
@@ -159,9 +160,14 @@ def answer(
     table = pd.concat([whole, *derived(whole, chosen)], ignore_index=True)
     spent = pd.concat(seconds, ignore_index=True) if seconds else NO_SECONDS
     never = controls | tuned_controls(chosen, controls)
-    return Answered(
-        chosen, table, summarise(table, spent, never), answers(table, never, run_section(params).min_effect)
-    )
+    criteria = criteria_of(params, chosen, table)
+    return Answered(chosen, table, summarise(table, spent, never, criteria), answers(table, never, criteria))
+
+
+def criteria_of(params: Mapping[str, Any], studies: Mapping[str, Study], table: pd.DataFrame) -> dict[Place, Criterion]:
+    """Return what decides in each setting of a tidy table."""
+    run = run_section(params)
+    return {place: criterion_of(run, studies[place[0]]) for place, _ in places(table)}
 
 
 def tuned_controls(studies: Mapping[str, Study], controls: frozenset[str]) -> frozenset[str]:
@@ -251,7 +257,7 @@ def headline_numbers(summary: pd.DataFrame) -> dict[tuple[str, ...], float]:
     """Return the numbers of one study: (metric, row) -> value; in several settings (metric, setting, row)."""
     several = len(summary["setting"].unique()) > 1
     return {
-        (metric, *([row["setting"]] if several else []), row["method"]): float(row[column])
+        (metric.format(metric=row["metric"]), *([row["setting"]] if several else []), row["method"]): float(row[column])
         for _, row in summary.iterrows()
         for metric, column in HEADLINE.items()
         if pd.notna(row[column])

@@ -34,7 +34,7 @@ from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run import partitions
 from fedcore.pipeline.run.chunks import rounds
 from fedcore.pipeline.run.message_sizes import message_bytes
-from fedcore.pipeline.run.run_method import count_examples, deploy_models
+from fedcore.pipeline.run.run_method import count_examples, deploy_models, prepared_bytes
 from fedcore.pipeline.run.step_functions import deploy
 from fedcore.report.forecast import Expected, print_forecast
 from fedcore.types import Federation, InputError, Message, Method, Report
@@ -192,6 +192,7 @@ def forecast(jobs: Iterable[Job], store: Store, workers: int, accelerator: str |
             divided = partitions.divide_dataset(look, sources[setting.source], setting.federation, job.seed)
             prepared = PreparedData(sources[setting.source], divided)
             fed, sizes = partitions.build_federation(look, setting, prepared), count_examples(store, prepared)
+            before = len(fed.devices) * sum(prepared_bytes(store, prepared, setting.federation["scale"]).values())
             look.model = max(model_bytes(fed), 1)
             largest = max(data.nbytes for data in refs([device.data for device in fed.devices.values()]))
             for row in setting.methods:
@@ -202,9 +203,9 @@ def forecast(jobs: Iterable[Job], store: Store, workers: int, accelerator: str |
                     if job.optional:
                         continue
                     raise
-                before, look.work = len(look.done), defaultdict(float)
-                traffic = play(method, fed, job.seed, look, setting.every)
-                steps = look.done[before:]
+                done, look.work = len(look.done), defaultdict(float)
+                traffic = before + play(method, fed, job.seed, look, setting.every)
+                steps = look.done[done:]
                 left = [step for step in steps if not step.cached]
                 yield Expected(
                     job.study, row.label, len(steps), len(steps) - len(left),

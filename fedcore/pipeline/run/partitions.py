@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,15 @@ from fedcore.core.threats import split_threats
 from fedcore.data import Dataset, load
 from fedcore.nets import net
 from fedcore.partition import Partition
-from fedcore.partition.tables import counts, from_frame, to_frame
+from fedcore.partition.tables import counts, dropped_devices, dropped_note, from_frame, to_frame
 from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store
 from fedcore.pipeline.orchestration.steps import Steps
 from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run.step_functions import describe, distribute, divide, take_none
 from fedcore.report import spreadsheet
 from fedcore.report.figures import class_counts, png
-from fedcore.types import Device, Federation, HeldOut, InputError
+from fedcore.results.criterion import scoring
+from fedcore.types import Device, Federation, HeldOut, InputError, Scoring
 
 DATASET = "dataset.safetensors"
 PARTITION = "index.parquet"
@@ -32,11 +34,11 @@ PARTITION = "index.parquet"
 def read_dataset(store: Store, settings: dict[str, Any], read: Dataset | None = None) -> Ref:
     """Read a dataset from its source into the store. It is not cached, since its files may have changed.
 
-    read: the dataset, if this command has just read it.
+    read: the dataset, if this command has just read it. Its notes are not stored, since results do not depend on them.
     """
     if read is None:
         read = load(settings["name"], **{key: value for key, value in settings.items() if key != "name"})
-    ref: Ref = store.put(read)
+    ref: Ref = store.put(replace(read, notes=()))
     return ref
 
 
@@ -69,6 +71,13 @@ def read(store: Store, prepared: PreparedData) -> tuple[Dataset, Partition]:
     """Return a dataset and its partition; the last ones are kept, since all that describes them is written in turn."""
     found: tuple[Dataset, Partition] = store.get((prepared.dataset, prepared.partition))
     return found
+
+
+def dropped_line(store: Store, prepared: PreparedData, section: Mapping[str, Any]) -> str:
+    """Return a line that names the devices that `drop_small` left out; empty if it left out none."""
+    if not section.get("drop_small"):
+        return ""
+    return dropped_note(dropped_devices(*read(store, prepared), section["partition"], section["devices"]), section)
 
 
 def save_partition(store: Store, prepared: PreparedData, folder: Path) -> None:
@@ -115,4 +124,5 @@ def build_federation(
     card = steps.run_inline(describe, prepared.dataset)
     nets = [net(shape=card["shape"], classes=len(card["classes"]), **one) for one in setting.nets]
     devices = {name: Device(name, nets[i % len(nets)], devices_data[name]) for i, name in enumerate(devices_data)}
-    return Federation(devices, shared, len(card["classes"]), servers_data, setting.threats)
+    scored = scoring(**setting.scoring, classes=card["classes"]) if setting.scoring else Scoring()
+    return Federation(devices, shared, len(card["classes"]), servers_data, setting.threats, scored)

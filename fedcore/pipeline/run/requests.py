@@ -24,7 +24,7 @@ from fedcore.pipeline.record.origin import Origin, origin_of
 from fedcore.pipeline.record.result import Accepted, PreparedData, Result
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import outputs, partitions, run_method
-from fedcore.types import Federation, InputError
+from fedcore.types import Diverged, Federation, InputError
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,10 @@ class Run:
         divided = preview.partitions.pop((source, setting.division, job.seed), None)
         dataset = self._datasets[source]
         made = partitions.divide_dataset(self.session.steps, dataset, setting.federation, job.seed, divided)
-        return PreparedData(dataset, made)
+        prepared = PreparedData(dataset, made)
+        if line := partitions.dropped_line(self.session.store, prepared, setting.federation):
+            self.session.print_line(f"  {job.name}, {setting.name}: {line}")
+        return prepared
 
     def _stage_outputs(self, job: Job, setting: Setting) -> PreparedData:
         """Import the outputs of the earlier stages of `dvc repro`."""
@@ -105,8 +108,11 @@ class Run:
             return None
 
     def leave_out(self, job: Job, method: MethodConfig, refused: InputError) -> None:
-        """Print once why a row is left out; raises the error again if the study needs all of its rows."""
-        if not job.optional:
+        """Print once why a row is left out; raises the error again if the study needs all of its rows.
+
+        A row that diverged is left out of any study.
+        """
+        if not job.optional and not isinstance(refused, Diverged):
             raise refused
         if (job.study, method.label) not in self._refusals:
             self._refusals.add((job.study, method.label))

@@ -12,7 +12,9 @@ import pandas as pd
 from fedcore.config.methods import MethodConfig
 from fedcore.config.settings import Setting
 from fedcore.core.rounds import State, deployments
+from fedcore.data import schema_of
 from fedcore.data.encoding import to_json
+from fedcore.data.prepare import preparation_bytes
 from fedcore.pipeline import pictures
 from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.keys import Digest
@@ -53,10 +55,11 @@ def run_method(
     place = tidy.Row(setting.study, setting.data["name"], setting.name, row.label, seed)
     data = pictures.data_numbers(session.store, prepared.dataset, prepared.partition)
     numbers = {"data": data, **reports.final_numbers(method, turn_reports, played[-1].scores)}
+    before = dict.fromkeys(fed.devices, prepared_bytes(session.store, prepared, setting.federation["scale"]))
     return Result(
         setting, row, seed, size, config, prepared, fed,
-        tidy.rows(place, played, turn_reports, numbers), seconds_by_kind(setting, row.label, seed, done), done, models,
-        tuple(turn_reports), method.figures, tuple(show), plane,
+        tidy.rows(place, played, turn_reports, numbers, before), seconds_by_kind(setting, row.label, seed, done), done,
+        models, tuple(turn_reports), method.figures, tuple(show), plane,
     )  # fmt: skip
 
 
@@ -69,6 +72,7 @@ def config_digest(
         "config", setting.study, size, setting.name, row.label, row.flat(), seed, every, prepared.dataset.digest,
         prepared.partition.digest, setting.federation["scale"], fed.public.nets, method,
         *([accelerator] if accelerator else []), *([fed.threats] if fed.threats else []),
+        *([fed.scoring] if fed.scoring.metric else []),
     )  # fmt: skip
     return Digest().of(words)
 
@@ -90,6 +94,11 @@ def name_classes(store: Store, prepared: PreparedData, told: list[Report]) -> li
     if not reports.words(told, reports.WARNING):
         return told
     return reports.name_classes(told, store.get(prepared.dataset).classes)
+
+
+def prepared_bytes(store: Store, prepared: PreparedData, scale: str) -> dict[str, float]:
+    """Return the bytes of each device before a method's first round, see `preparation_bytes`."""
+    return preparation_bytes(schema_of(read(store, prepared)[0]), scale)
 
 
 def count_examples(store: Store, prepared: PreparedData) -> dict[str, int]:

@@ -23,7 +23,7 @@ def divide_finally(dataset: Dataset, made: Partition, *, held_out: tuple[HeldOut
 
 def distribute(dataset: Dataset, made: Partition, *, scale: str) -> tuple[dict[str, Splits], Data, Data]:
     """Return each device's examples, the shared test set and the server's examples."""
-    return *splits(dataset, made, scale), server_examples(dataset, scale)
+    return *splits(dataset, made, scale), server_examples(dataset, made, scale)
 
 
 @step_word("distribute")

@@ -25,6 +25,7 @@ from fedcore.report.figures.drawing import (
     show,
     write_cells,
 )
+from fedcore.results.criterion import ACCURACY, METRICS, Metric
 from fedcore.results.summary import SPLITS, format_bytes, last_round, standings, verdict
 
 QUIET = "#6f8fa6"
@@ -115,6 +116,7 @@ def comparison(summary: pd.DataFrame) -> Figure:
     are blue and bold; controls are grey and hollow, below a line.
     """
     control = summary["control"].to_numpy(bool)
+    metric = METRICS[summary["metric"].iloc[0]]
     at = np.arange(len(summary)) + 0.9 * control
     figure, panels = _panels(summary, 3.8, 1.9 + 0.34 * float(at.max() + 1.4), sharey=True)
     for panel, split in panels.items():
@@ -129,15 +131,15 @@ def comparison(summary: pd.DataFrame) -> Figure:
             panel.hlines(y, mean - np.nan_to_num(std), mean + np.nan_to_num(std), color=colour, linewidth=7, alpha=0.35)
             panel.plot(mean, y, "o", color=colour, markersize=8, markerfacecolor="white" if hollow else colour)
             panel.annotate(
-                f"{mean:.1%}   {word.removeprefix('control').strip()}",
+                f"{metric.value(mean)}   {word.removeprefix('control').strip()}",
                 (1.02, y),
                 xycoords=("axes fraction", "data"),
                 verticalalignment="center",
                 color=GREY if hollow else "black",
                 fontweight="bold" if rank == 1 else "normal",
             )
-        panel.set_xlabel("accuracy")
-        panel.xaxis.set_major_formatter(percent)
+        panel.set_xlabel(metric.words)
+        panel.xaxis.set_major_formatter(_formatter(metric))
         panel.tick_params(axis="y", length=0)
         panel.grid(axis="y", visible=False)
         panel.set_ylim(at.max() + 0.7, -0.7)
@@ -178,6 +180,7 @@ def accuracy_by_traffic(summary: pd.DataFrame) -> Figure:
     """
     sent = ((summary["bytes_up"] + summary["bytes_down"]) / summary["n_devices"]).fillna(0.0).to_numpy(float)
     low = 10 ** np.floor(np.log10(sent[sent > 0].min(initial=np.inf))) if sent.any() else 1.0
+    metric = METRICS[summary["metric"].iloc[0]]
     figure, panels = _panels(summary, 3.6, 3.4)
     styles = method_styles(summary["method"], summary["control"])
     styles = {method: style | {"linestyle": ""} for method, style in styles.items()}
@@ -189,21 +192,21 @@ def accuracy_by_traffic(summary: pd.DataFrame) -> Figure:
         panel.set_xlim(0.8 * low if sent.all() else -0.25 * low, 10 ** np.ceil(np.log10(max(sent.max() * 1.2, low))))
         panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
         panel.xaxis.set_minor_locator(NullLocator())
-        panel.yaxis.set_major_formatter(percent)
+        panel.yaxis.set_major_formatter(_formatter(metric))
         panel.set_xlabel("bytes up and down per device")
-    next(iter(panels)).set_ylabel("accuracy")
+    next(iter(panels)).set_ylabel(metric.words)
     legend(figure, styles)
     return figure
 
 
-def curves(course: pd.DataFrame) -> Figure:
+def curves(course: pd.DataFrame, metric: Metric = ACCURACY) -> Figure:
     """Draw accuracy after every evaluated round: mean over devices and seeds, a band of one spread over seeds.
 
     course: rows from `fedcore.results.summary.curves`. One setting: a panel for each split with values. Several
     settings: a panel for each, on devices' test data if every setting has them, else on the shared test set. A method
     with a single evaluated round continues as a dotted horizontal line, for comparison.
     """
-    course = course[course["metric"] == "accuracy"]
+    course = course[course["metric"] == metric.column]
     splits = [split for split in SPLITS if (course["split"] == split).any()] or list(SPLITS)
     names = list(dict.fromkeys(course["setting"]))
     own = course[course["split"] == "test"]["setting"].nunique() == len(names)
@@ -229,12 +232,12 @@ def curves(course: pd.DataFrame) -> Figure:
         panel.set_title(SPLITS[split] if len(names) == 1 else plain(name), loc="left", fontsize=10)
         panel.set_xlim(0.5, course["step"].max() + 0.5)
         panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        panel.yaxis.set_major_formatter(percent)
+        panel.yaxis.set_major_formatter(_formatter(metric))
         bare(panel)
     for panel in panels[len(places) :]:
         panel.set_axis_off()
     figure.supxlabel("round", fontsize=10)
-    figure.supylabel("accuracy" if len(names) == 1 else f"accuracy on {SPLITS[places[0][1]]} data", fontsize=10)
+    figure.supylabel(metric.words if len(names) == 1 else f"{metric.words} on {SPLITS[places[0][1]]} data", fontsize=10)
     legend(figure, styles)
     return figure
 
@@ -247,6 +250,7 @@ def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]
     ten, as alpha does up to an even partition, stand side by side, and so do 0 and numbers that span more than two.
     """
     split = "shared" if summary["shared_mean"].notna().all() else "test"
+    metric = METRICS[summary["metric"].iloc[0]]
     place = {
         name: {**point, key: tuple(point[key]) if isinstance(point[key], list) else point[key]}
         for name, point in points.items()
@@ -279,7 +283,7 @@ def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]
             std = line[f"{split}_std_seeds"].fillna(0.0)
             panel.errorbar(line["x"], line[f"{split}_mean"], std, elinewidth=1.2, **styles[str(method)])
         panel.set_title(word, loc="left", fontsize=10)
-        panel.yaxis.set_major_formatter(percent)
+        panel.yaxis.set_major_formatter(_formatter(metric))
         bare(panel)
     for panel in axes[len(panels) :]:
         panel.set_axis_off()
@@ -289,7 +293,7 @@ def accuracy_along(summary: pd.DataFrame, points: Mapping[str, Mapping[str, Any]
         first.xaxis.set_minor_locator(NullLocator())
     first.set_xticks(values if numbers else range(len(values)), [_value_name(key, value) for value in values])
     figure.supxlabel(key.rpartition(".")[2], fontsize=10)
-    figure.supylabel(f"accuracy on {SPLITS[split]} data", fontsize=10)
+    figure.supylabel(f"{metric.words} on {SPLITS[split]} data", fontsize=10)
     legend(figure, styles)
     return figure
 
@@ -305,7 +309,7 @@ def _short_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
-def per_device(table: pd.DataFrame, seed: int | None = None, split: str = "test") -> Figure:
+def per_device(table: pd.DataFrame, metric: Metric = ACCURACY, seed: int | None = None, split: str = "test") -> Figure:
     """Draw the accuracy of every device under every method of one setting after the last round, best method first.
 
     table: tidy rows of one setting. seed: the seed to draw, as partitions differ between seeds; None: the smallest.
@@ -313,28 +317,28 @@ def per_device(table: pd.DataFrame, seed: int | None = None, split: str = "test"
     """
     last = last_round(table)
     seed = int(last["seed"].min()) if seed is None else seed
-    wanted = (last["metric"] == "accuracy") & (last["split"] == split) & (last["seed"] == seed)
+    wanted = (last["metric"] == metric.column) & (last["split"] == split) & (last["seed"] == seed)
     cells = last[wanted].pivot_table(index="method", columns="device", values="value", dropna=False, sort=True)
-    cells = cells.loc[cells.mean(axis=1).sort_values(ascending=False, kind="stable").index]
+    cells = cells.loc[cells.mean(axis=1).sort_values(ascending=metric.less, kind="stable").index]
     values = cells.to_numpy(float)
     methods, devices = values.shape
     title = f"{SPLITS.get(split, split)}, seed {seed}"
     if devices > MANY:
-        return device_shares(cells, title)
+        return device_shares(cells, title, metric)
     cell = float(np.clip(9 / devices, 0.28, 0.42))  # inches
     figure = Figure(figsize=(2.6 + cell * devices, 1.5 + 0.34 * methods), layout="constrained")
     panel = figure.subplots()
-    show(figure, panel, values, "accuracy", FuncFormatter(percent))
+    show(figure, panel, values, metric.words, FuncFormatter(_formatter(metric)))
     panel.set_aspect("auto")
     name_cells(panel, cells.index, cells.columns)
     panel.tick_params(axis="x", rotation=90)
-    panel.set_title(f"{title}, in %", loc="left", fontsize=10)
-    write_cells(panel, values, lambda value: f"{100 * value:.0f}")
+    panel.set_title(f"{title}{', in %' * (metric.per == 100)}", loc="left", fontsize=10)
+    write_cells(panel, values, lambda value: f"{100 * value:.0f}" if metric.per == 100 else f"{metric.per * value:.2g}")
     return figure
 
 
-def device_shares(cells: pd.DataFrame, title: str) -> Figure:
-    """Draw, for every method, the share of very many devices whose accuracy is at most so high.
+def device_shares(cells: pd.DataFrame, title: str, metric: Metric = ACCURACY) -> Figure:
+    """Draw, for every method, the share of very many devices whose value is at most so high.
 
     cells: accuracy by method and device, best method first.
     """
@@ -343,17 +347,23 @@ def device_shares(cells: pd.DataFrame, title: str) -> Figure:
     styles = {name: {**style, "marker": ""} for name, style in method_styles(cells.index).items()}
     for name, values in cells.iterrows():
         known = np.sort(values.dropna().to_numpy(float))
+        end = max(1.0, float(np.nanmax(cells.to_numpy(float), initial=1.0)))
         panel.step(
-            [*known, 1], [*np.arange(1, len(known) + 1) / max(len(known), 1), 1], where="post", **styles[str(name)]
+            [*known, end], [*np.arange(1, len(known) + 1) / max(len(known), 1), 1], where="post", **styles[str(name)]
         )
-    panel.xaxis.set_major_formatter(percent)
+    panel.xaxis.set_major_formatter(_formatter(metric))
     panel.yaxis.set_major_formatter(percent)
-    panel.set_xlabel("accuracy of a device, at most")
+    panel.set_xlabel(f"{metric.words} of a device, at most")
     panel.set_ylabel(f"share of {cells.shape[1]:,} devices")
     panel.set_title(title, loc="left", fontsize=10)
     bare(panel)
     legend(figure, styles)
     return figure
+
+
+def _formatter(metric: Metric) -> Any:
+    """Return how an axis writes a metric's values."""
+    return percent if metric.per == 100 else lambda value, _=None: f"{metric.per * value:.3g}"
 
 
 def _panels(summary: pd.DataFrame, wide: float, high: float, sharey: bool = False) -> tuple[Figure, dict[Axes, str]]:

@@ -3,8 +3,9 @@
 "use strict";
 
 const numbers = JSON.parse(document.getElementById("numbers").textContent);
-const percent = (value, digits = 1) => (100 * value).toFixed(digits) + "%";
-const points = (value) => (value < 0 ? "−" : "+") + Math.abs(100 * value).toFixed(1);
+// A value, and a change that is positive where it is better, of the metric that decides in a setting.
+const shown = ({ per }, value, digits = 1) => per === 100 ? (100 * value).toFixed(digits) + "%" : String(Number((per * value).toPrecision(3)));
+const change = ({ per }, value) => (value < 0 ? "−" : "+") + (per === 100 ? Math.abs(100 * value).toFixed(1) : Number((per * Math.abs(value)).toPrecision(3)));
 
 // Elements
 
@@ -69,7 +70,8 @@ function drawTradeoff(svg, setting, split, step, picked, pick) {
   let low = Math.min(...some.map((row) => row[split].mean - (row[split].spread || 0)));
   let high = Math.max(...some.map((row) => row[split].mean + (row[split].spread || 0)));
   const room = Math.max(0.08 * (high - low), 0.01);
-  [low, high] = [Math.max(low - room, 0), Math.min(high + room, 1)];
+  const metric = setting.metric;
+  [low, high] = [Math.max(low - room, 0), metric.per === 100 ? Math.min(high + room, 1) : high + room];
   const y = (value) => area.y + area.h * (1 - (Math.max(value, low) - low) / (high - low));
 
   // The scale is logarithmic; what sends nothing stands left of it.
@@ -78,10 +80,10 @@ function drawTradeoff(svg, setting, split, step, picked, pick) {
   const [first, last] = [Math.log10(ticks[0][0]), Math.log10(ticks[ticks.length - 1][0])];
   const x = (sent) => area.x + (sent > 0 ? zero + (area.w - zero) * (Math.log10(sent) - first) / (last - first) : zero / 2);
 
-  const stride = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2].find((one) => (high - low) / one <= 6) || 0.5;
+  const stride = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2].find((one) => (high - low) / one <= 6) || (high - low) / 5;
   for (let value = Math.ceil(low / stride) * stride; value <= high + 1e-9; value += stride) {
     add(svg, "line", { class: "grid", x1: area.x, x2: area.x + area.w, y1: y(value), y2: y(value) });
-    add(svg, "text", { class: "tick", x: area.x - 6, y: y(value) + 4, "text-anchor": "end" }, percent(value, stride < 0.01 ? 1 : 0));
+    add(svg, "text", { class: "tick", x: area.x - 6, y: y(value) + 4, "text-anchor": "end" }, shown(metric, value, stride < 0.01 ? 1 : 0));
   }
   const every = Math.ceil(58 * ticks.length / (area.w - zero));
   ticks.forEach(([value, text], i) => {
@@ -122,7 +124,7 @@ function drawTradeoff(svg, setting, split, step, picked, pick) {
   const order = [...rows].sort((a, b) => weight(a) - weight(b));
   const labels = [];
   for (const row of order) {
-    const name = row[split].mean < low ? `${row.method} ${percent(row[split].mean, 0)} ↓` : row.method;
+    const name = row[split].mean < low ? `${row.method} ${shown(metric, row[split].mean, 0)} ↓` : row.method;
     const must = row.method === advised || row.method === picked || row[split].front;
     const text = add(svg, "text", { class: "label " + kind(row) }, name);
     const at = [x(row.sent), y(row[split].mean), text.getComputedTextLength(), taken];
@@ -136,7 +138,7 @@ function drawTradeoff(svg, setting, split, step, picked, pick) {
     if (spread && mean >= low) add(group, "line", { class: "spread", x1: cx, x2: cx, y1: y(mean - spread), y2: y(Math.min(mean + spread, high)) });
     add(group, "circle", { cx, cy, r: row.method === advised ? 7.5 : 5 });
     const standing = row.control ? "a control" : `rank ${rank}${tied ? ", tied" : ""}${row[split].front ? ", on the front" : ""}`;
-    say(group, [row.method, percent(mean) + (spread === null ? "" : ` ± ${(100 * spread).toFixed(1)}`), `worst device ${percent(worst)}`, row.traffic, standing]);
+    say(group, [row.method, shown(metric, mean) + (spread === null ? "" : ` ± ${change(metric, spread).slice(1)}`), `worst device ${shown(metric, worst)}`, row.traffic, standing]);
     group.addEventListener("click", () => pick(row.method));
     group.addEventListener("keydown", (event) => { if (event.key === "Enter") pick(row.method); });
   }
@@ -167,9 +169,9 @@ function drawDevices(svg, setting, method) {
       const short = device.length > 13 ? device.slice(0, 12) + "…" : device;
       add(group, "text", { class: "tick", x: left - 6, y: y + line / 2 + 4, "text-anchor": "end" }, short);
       const anchor = value < 0 ? "end" : "start";
-      add(group, "text", { class: "amount", x: x(value) + (value < 0 ? -4 : 4), y: y + line / 2 + 4, "text-anchor": anchor }, points(value));
+      add(group, "text", { class: "amount", x: x(value) + (value < 0 ? -4 : 4), y: y + line / 2 + 4, "text-anchor": anchor }, change(setting.metric, value));
     }
-    say(group, [device, `${points(value)} points with ${method}`, `${percent(setting.alone[device])} right with ${setting.reference}`]);
+    say(group, [device, `${change(setting.metric, value)} ${setting.metric.unit} with ${method}`, `${setting.metric.words} ${shown(setting.metric, setting.alone[device])} with ${setting.reference}`]);
   });
   add(svg, "line", { class: "zero", x1: x(0), x2: x(0), y1: 2, y2: changes.length * line + 6 });
   add(svg, "text", { class: "tick", x: x(0), y: changes.length * line + 22, "text-anchor": "middle" }, "0 = " + setting.reference);

@@ -134,7 +134,7 @@ def test_convolutions_are_merged_too():
         for name, there in fed.devices.items()
     }, test=replace(fed.test, x=images(fed.test.x)))  # fmt: skip
     one = last(pleas(nets=shaped.public.nets, align="exact"), shaped)
-    assert set(one.scores["a"]["shared"]) == {"accuracy", "loss", "macro_f1"}
+    assert set(one.scores["a"]["shared"]) == {"accuracy", "balanced_accuracy", "loss", "macro_f1"}
     assert {score["shared"]["loss"] for score in one.scores.values()} == {one.scores["a"]["shared"]["loss"]}
 
 

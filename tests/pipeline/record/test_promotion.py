@@ -16,7 +16,6 @@ from fedcore.cli import predict, promote
 from fedcore.data.schema import Schema
 from fedcore.pipeline.record import promotion, registry, runs
 from fedcore.pipeline.record.metrics import DEVICES, device_table
-from fedcore.report import terminal
 from fedcore.types import InputError
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # MLflow's own
@@ -177,7 +176,7 @@ def test_every_version_is_listed_with_its_accuracy_and_alias(
     task = versions[0].name.removeprefix("fedcore-")
     monkeypatch.setattr(runs, "Record", lambda: SimpleNamespace(client=client))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
-    monkeypatch.setattr(terminal, "WIDE", 160)
+    monkeypatch.setenv("COLUMNS", "160")
     promote.list_versions(client, task)
     head, _, *rows, advice = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
     assert head == "version method seed study setting own test, % shared test, % validation, % is"

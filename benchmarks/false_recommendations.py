@@ -1,0 +1,196 @@
+"""How often the answer errs: false and missed recommendations, and the coverage of its intervals, on made tables.
+
+Each made table has some sites with rows of two classes. Linear classifiers (ridge) are fitted in place of nets, since
+1,000 tables with several seeds and rows each are drawn; partition and rule are those of the project. The truth of a
+table is the mean gain, on many fresh rows of each site, of models that are trained with other seeds on the same table.
+
+    python -m benchmarks.false_recommendations [tables] [seeds] [seeds of the truth]
+
+Kinds of tables:
+
+    null        the rows that combine train alone as well, each on some of the inputs, drawn anew: no row is better
+    small       sites that differ a little: pooling gains about as much as matters
+    large       small sites with one law: pooling gains much
+    apart       sites with laws of their own: pooling harms
+    bad_site    one law, but for a site whose labels are turned round
+    rare        one law, 6 % positives; the metric is balanced accuracy
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from fedcore.data import Dataset
+from fedcore.partition import partition
+from fedcore.partition.tables import training_numbers
+from fedcore.results.answer import Action, answer
+from fedcore.results.criterion import METRICS, Criterion
+from fedcore.types import Data
+
+Array = NDArray[np.float64]
+INPUTS, FRESH = 6, 1000
+KINDS = ("null", "small", "large", "apart", "bad_site", "rare")
+COLUMNS = ["study", "dataset", "setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
+
+
+@dataclass(frozen=True)
+class Sites:
+    """A made table: rows and labels of each site, and a function that draws fresh ones."""
+
+    x: list[Array]
+    y: list[NDArray[np.int64]]
+    fresh: Callable[[int, np.random.Generator], tuple[Array, NDArray[np.int64]]]
+
+
+def make(kind: str, seed: int) -> Sites:
+    """Draw a table."""
+    rng = np.random.default_rng([seed, KINDS.index(kind)])
+    sites = int(rng.integers(4, 13))
+    low, high = {"large": (40, 90), "rare": (200, 500)}.get(kind, (100, 300))
+    sizes = rng.integers(low, high, sites)
+    apart = {"small": 0.5, "apart": 3.0}.get(kind, 0.0)
+    common = rng.normal(0, 1, INPUTS)
+    laws = [common + apart * rng.normal(0, 1, INPUTS) for _ in range(sites)]
+    if kind == "bad_site":
+        laws[0] = -common
+    offset = -4.2 if kind == "rare" else 0.0
+
+    def draw(site: int, n: int, rng: np.random.Generator) -> tuple[Array, NDArray[np.int64]]:
+        x = rng.normal(0, 1, (n, INPUTS))
+        chance = 1 / (1 + np.exp(-(x @ laws[site] + offset)))
+        return x, (rng.random(n) < chance).astype(np.int64)
+
+    held = [draw(site, int(n), rng) for site, n in enumerate(sizes)]
+    return Sites([x for x, _ in held], [y for _, y in held], lambda site, rng: draw(site, FRESH, rng))
+
+
+def fit(parts: list[tuple[Array, NDArray[np.int64]]], mask: Array | float = 1.0, balanced: bool = False) -> Array:
+    """Return the coefficients of a ridge classifier, the intercept last."""
+    x, y = (np.concatenate(part) for part in zip(*parts, strict=True))
+    x = np.column_stack([x * mask, np.ones(len(x))])
+    rate = min(max(y.mean(), 1e-3), 1 - 1e-3)
+    weight = np.where(y == 1, 0.5 / rate, 0.5 / (1 - rate)) if balanced else np.ones(len(y))
+    target = 2.0 * y - 1
+    gram = (x * weight[:, None]).T @ x + np.eye(x.shape[1])
+    return np.linalg.solve(gram, (x * weight[:, None]).T @ target)
+
+
+def train(kind: str, held: list[tuple[Array, NDArray[np.int64]]], seed: int) -> dict[str, list[Array]]:
+    """Return each row's models, one for each site."""
+    rng = np.random.default_rng([seed, 7])
+    balanced = kind == "rare"
+    if kind == "null":
+
+        def one(part: tuple[Array, NDArray[np.int64]]) -> Array:
+            mask = np.where(rng.random(INPUTS) < 0.7, 1.0, 0.0)
+            return fit([part], mask) * np.append(mask, 1.0)
+
+        return {name: [one(part) for part in held] for name in ("local_only", "a", "b", "c", "d", "e")}
+    alone = [fit([part], balanced=balanced) for part in held]
+    pooled = fit(held, balanced=balanced)
+    mean = np.average(alone, axis=0, weights=[len(y) for _, y in held])
+    return {
+        "local_only": alone,
+        "pooled": [pooled] * len(held),
+        "averaged": [mean] * len(held),
+        "half": [(model + pooled) / 2 for model in alone],
+        "near": [0.8 * model + 0.2 * pooled for model in alone],
+        "even": [np.mean(alone, axis=0)] * len(held),
+    }
+
+
+def score(model: Array, x: Array, y: NDArray[np.int64], balanced: bool) -> float:
+    """Return accuracy, or balanced accuracy; nan without rows."""
+    if not len(y):
+        return float("nan")
+    right = (x @ model[:-1] + model[-1] > 0) == (y == 1)
+    return float(np.mean([right[y == k].mean() for k in (0, 1) if (y == k).any()]) if balanced else right.mean())
+
+
+def study(kind: str, sites: Sites, seeds: range) -> tuple[pd.DataFrame, dict[str, Array]]:
+    """Return the tidy table of some seeds, and each row's values on fresh rows, seeds x sites."""
+    names = [f"s{site:02d}" for site in range(len(sites.y))]
+    owners = np.repeat(names, [len(y) for y in sites.y])
+    x, y = np.concatenate(sites.x), np.concatenate(sites.y)
+    data = Dataset(Data(torch.from_numpy(x).float(), torch.from_numpy(y)), None, ("no", "yes"), tuple(owners))
+    rng = np.random.default_rng(len(y))
+    fresh = [sites.fresh(site, rng) for site in range(len(names))]
+    metric = "balanced_accuracy" if kind == "rare" else "accuracy"
+    rows: list[tuple[object, ...]] = []
+    truth: dict[str, list[list[float]]] = {}
+    for seed in seeds:
+        made = partition(data, name="by_device", min_size=1, seed=seed)
+        numbers = training_numbers(data, made)
+        held = [(x[made.devices[name]["train"]], y[made.devices[name]["train"]]) for name in names]
+        for method, models in train(kind, held, seed).items():
+            true = [score(model, *rest, kind == "rare") for model, rest in zip(models, fresh, strict=True)]
+            truth.setdefault(method, []).append(true)
+            for name, model in zip(names, models, strict=True):
+                place = ("study", "made", kind, method, seed, 0, 1, name)
+                rows += [(*place, "data", key, value) for key, value in numbers[name].items()]
+                rows.append((*place, "traffic", "bytes_up", float(method != "local_only")))
+                for part in ("val", "test"):
+                    index = made.devices[name][part]
+                    rows.append((*place, part, metric, score(model, x[index], y[index], kind == "rare")))
+    return pd.DataFrame(rows, columns=COLUMNS), {name: np.array(values) for name, values in truth.items()}
+
+
+def judge(kind: str, number: int, seeds: int, others: int) -> dict[str, object]:
+    """Return what the answer says of one made table, and what is true."""
+    sites = make(kind, number)
+    table, _ = study(kind, sites, range(seeds))
+    _, truth = study(kind, sites, range(1000, 1000 + others))
+    criterion = Criterion(METRICS["balanced_accuracy" if kind == "rare" else "accuracy"], least_test=5)
+    found = answer(table, frozenset(), criterion)
+    own = found.own
+    assert own is not None
+    assert own.gain is not None
+    counted = [int(name[1:]) for name in found.measured.weights]
+
+    def gain(name: str) -> float:
+        return float((truth[name] - truth["local_only"])[:, counted].mean())
+
+    row = own.method if own.action is Action.USE else own.best
+    assert row is not None
+    best = max((name for name in truth if name != "local_only"), key=gain)
+    return {
+        "kind": kind, "action": str(own.action), "gain": own.gain.mean, "margin": own.gain.margin, "truth": gain(row),
+        "covered": own.gain.low <= gain(row) <= own.gain.high,
+        "false": own.action is Action.USE and gain(row) <= 0.0,
+        "missed": own.action is not Action.USE and gain(best) >= criterion.min_effect,
+        "wrong": (own.action is Action.ALONE and gain(best) >= criterion.min_effect)
+        or (own.action is Action.SAME and abs(gain(row)) > criterion.min_effect),
+        "matters": gain(best) >= criterion.min_effect,
+    }  # fmt: skip
+
+
+def main(tables: int = 1000, seeds: int = 5, others: int = 10) -> None:
+    """Print a row for each kind, and one for all."""
+    start = time.perf_counter()
+    found = pd.DataFrame([judge(KINDS[i % len(KINDS)], i // len(KINDS), seeds, others) for i in range(tables)])
+    spent = time.perf_counter() - start
+    groups = [*found.groupby("kind", sort=False), ("all", found)]
+    lines = [
+        {
+            "kind": kind, "tables": len(rows), "seeds": seeds, "use": (rows["action"] == "use").mean(),
+            "alone": (rows["action"] == "train alone").mean(), "same": (rows["action"] == "no difference").mean(),
+            "cannot say": (rows["action"] == "cannot say").mean(), "false": rows["false"].mean(),
+            "wrong else": rows["wrong"].mean(), "gain matters": rows["matters"].mean(),
+            "missed": rows["missed"].mean(), "covered": rows["covered"].mean(), "margin": rows["margin"].mean(),
+        }
+        for kind, rows in groups
+    ]  # fmt: skip
+    print(pd.DataFrame(lines).to_csv(index=False, float_format="%.3f"), end="")
+    print(f"{spent:.0f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,220 @@
+"""Files of rows as people have them: CSV with any usual separator and encoding, and Parquet.
+
+A CSV file's encoding and separator are found by reading it, its decimal commas by its numbers. What can be read in two
+ways is refused. Cells that stand for a missing value become missing, and are counted by how they are written.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
+from pyarrow import types
+from pyarrow.parquet import ParquetFile
+
+from fedcore.data.encoding import blank, find_markers
+from fedcore.data.schema import MISSING_VALUES
+from fedcore.types import InputError
+
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+ENCODINGS = ("utf-8-sig", "cp1252")
+"""Tried in this order; cp1252 is latin-1 with letters where that has control characters."""
+
+BYTE_ORDERS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+SAMPLE = 1 << 16
+"""Characters in which the separator is looked for."""
+
+COMMA_NUMBER = re.compile(r"[+-]?(\d*,\d+|\d+,)([eE][+-]?\d+)?")
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
+"""A number with a comma that may be a decimal comma or separate thousands."""
+
+GROUPED = re.compile(
+    r"[+-]?\d{1,3}((\.\d{3})+,\d+|(,\d{3})+\.\d+|(\.\d{3}){2}|(,\d{3}){2,})"  # not four groups: an address
+)
+"""A number with separated thousands."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a file.
+
+    frame: without markers of missing values. markers: column -> marker as it is written -> cells; without empty cells.
+    form: how the file is written; empty for commas, points in numbers and UTF-8, and for Parquet.
+    """
+
+    frame: pd.DataFrame
+    markers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    form: str = ""
+
+
+def read(file: Path, missing_values: Sequence[str] = MISSING_VALUES, label: str | None = None) -> Rows:
+    """Return the rows of one file, at least one.
+
+    missing_values: texts that stand for a missing value, see :func:`fedcore.data.encoding.find_markers`. label: the
+    column of labels, where `none` is a class unless `missing_values` are a user's own.
+    """
+    if not file.is_file():
+        raise InputError(f"data.path = {file}: no such file; give a {_suffixes()} file or a folder of them")
+    if file.suffix.lower() not in READERS:
+        raise InputError(f"data.path = {file}: {file.suffix!r} cannot be read, only {_suffixes()}")
+    try:
+        rows = READERS[file.suffix.lower()](file, missing_values, label)
+    except InputError:
+        raise
+    except Exception as error:  # damaged bytes make the readers raise anything, a SyntaxError among others
+        why = " ".join(str(error).split())
+        raise InputError(
+            f"data.path = {file}: cannot be read as {file.suffix} ({why}); repair or replace the file"
+        ) from error
+    if rows.frame.empty:
+        raise InputError(f"data.path = {file}: no rows; a file needs a header and at least one example")
+    return rows
+
+
+def read_csv(file: Path, missing_values: Sequence[str], label: str | None) -> Rows:
+    """Read a CSV file. Refuses rows that are too long; pandas would shift their columns or cut them."""
+    encoding = find_encoding(file)
+    separator = find_separator(file, encoding)
+    given: dict[str, Any] = {
+        "sep": separator, "encoding": encoding, "index_col": False, "low_memory": False, "skipinitialspace": True,
+        "keep_default_na": False,
+    }  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        frame = pd.read_csv(file, **given)
+        comma = separator != "," and has_decimal_commas(file, frame, missing_values)
+        found = {str(name): find_markers(frame[name], missing_values, name == label) for name in frame}
+        if any(found.values()) or comma:
+            spelt = {name: list(counts) for name, counts in found.items()}
+            frame = pd.read_csv(file, **given, na_values=spelt, decimal="," if comma else ".")
+    said = [] if separator == "," else [f"columns separated by {SEPARATORS[separator]}"]
+    said += ["decimal commas"] if comma else []
+    said += [f"encoding {encoding}"] if encoding != ENCODINGS[0] else []
+    return Rows(frame, _written(found), ", ".join(said))
+
+
+def read_parquet(file: Path, missing_values: Sequence[str], label: str | None) -> Rows:
+    """Read a Parquet file and check its strings now rather than at their first use.
+
+    Columns of lists, structs or bytes are left out: they hold neither numbers nor names.
+    """
+    rows = ParquetFile(file).read()
+    rows.validate(full=True)
+    if twice := {name for name in rows.column_names if rows.column_names.count(name) > 1}:
+        raise ValueError(f"{len(rows.column_names)} columns, two of them named {min(twice)!r}")
+    unread = [f.name for f in rows.schema if types.is_nested(f.type) or "binary" in str(f.type)]
+    frame: pd.DataFrame = rows.drop_columns(unread).to_pandas()
+    found = {str(name): find_markers(frame[name], missing_values, name == label) for name in frame}
+    return Rows(blank(frame, found), _written(found))
+
+
+READERS: dict[str, Callable[[Path, Sequence[str], str | None], Rows]] = {
+    ".csv": read_csv,
+    ".tsv": read_csv,
+    ".parquet": read_parquet,
+}
+
+
+def find_encoding(file: Path) -> str:
+    """Return the encoding of a text file. Raises ValueError for a file that is no text."""
+    with file.open("rb") as opened:
+        if opened.read(2) in BYTE_ORDERS:
+            return "utf-16"
+    for encoding in ENCODINGS:
+        decoder = codecs.getincrementaldecoder(encoding)()
+        try:
+            with file.open("rb") as opened:
+                while chunk := opened.read(1 << 20):
+                    if b"\0" in chunk:
+                        raise ValueError("a zero byte in it: it is no text in UTF-8")
+                    decoder.decode(chunk)
+                decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            continue
+        return encoding
+    raise ValueError("it is no text in UTF-8 or cp1252")
+
+
+def find_separator(file: Path, encoding: str) -> str:
+    """Return what separates the columns: what gives the header and every row of a sample as many, at least two.
+
+    If nothing does, it is the separator with the most columns in the header. Raises InputError if two do.
+    """
+    with file.open(encoding=encoding, newline="") as opened:
+        sample = opened.read(SAMPLE)
+        cut = bool(opened.read(1))
+    widths = {}
+    for mark in SEPARATORS:
+        rows = [len(row) for row in csv.reader(io.StringIO(sample), delimiter=mark, skipinitialspace=True) if row]
+        widths[mark] = rows[:-1] if cut and len(rows) > 1 else rows
+    whole = [mark for mark, rows in widths.items() if rows and rows[0] > 1 and {*rows} == {rows[0]}]
+    if len(whole) > 1:
+        several = " and ".join(f"{widths[mark][0]} by {SEPARATORS[mark]}" for mark in whole)
+        raise InputError(
+            f"data.path = {file}: columns may be separated in two ways ({several}); put cells that hold the other one "
+            "in quotes"
+        )
+    return whole[0] if whole else max(SEPARATORS, key=lambda mark: (widths[mark] or [0])[0])
+
+
+def has_decimal_commas(file: Path, frame: pd.DataFrame, missing_values: Sequence[str]) -> bool:
+    """Tell whether a frame's numbers have decimal commas: a column whose cells are all numbers, some with a comma.
+
+    Raises InputError if the commas may separate thousands, or if other columns have numbers with a point.
+    """
+    commas, points = dict[str, list[str]](), list[str]()
+    for name in frame:
+        column = frame[name]
+        if is_bool_dtype(column.dtype):
+            continue
+        if is_numeric_dtype(column.dtype):
+            points += [str(name)] if column.dtype.kind == "f" else []
+            continue
+        skipped = find_markers(column, missing_values)
+        cells = [text for text in map(str, column.dropna().unique()) if text not in skipped]
+        with_comma = [text for text in cells if COMMA_NUMBER.fullmatch(text.strip())]
+        grouped = [text for text in cells if GROUPED.fullmatch(text.strip())]
+        others = pd.to_numeric(pd.Series([*{*cells} - {*with_comma, *grouped}]), errors="coerce")
+        if others.notna().all():
+            if grouped:
+                raise InputError(
+                    f"data.path = {file}: {grouped[0]!r} in column {str(name)!r} has separated thousands; write it "
+                    "without them"
+                )
+            if with_comma:
+                commas[str(name)] = with_comma
+            if any("." in text for text in cells):
+                points.append(str(name))
+    if not commas:
+        return False
+    name, cells = next(iter(commas.items()))
+    if points:
+        raise InputError(
+            f"data.path = {file}: numbers with a comma ({cells[0]!r} in column {name!r}) and with a point (column "
+            f"{points[0]!r}); write all of them in one way"
+        )
+    if all(THOUSANDS.fullmatch(text.strip()) for texts in commas.values() for text in texts):
+        raise InputError(
+            f"data.path = {file}: {cells[0]!r} in column {name!r} may have a decimal comma or a comma for thousands; "
+            "write it with a point or without thousands"
+        )
+    return True
+
+
+def _written(found: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+    """Return the markers that are written, not the empty cells."""
+    written = {name: {text: count for text, count in counts.items() if text.strip()} for name, counts in found.items()}
+    return {name: counts for name, counts in written.items() if counts}
+
+
+def _suffixes() -> str:
+    return " or ".join((", ".join([*READERS][:-1]), [*READERS][-1]))

@@ -1,0 +1,47 @@
+"""Names that fit a narrow column and can still be told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+GAP = "\N{HORIZONTAL ELLIPSIS}"
+
+
+def shorten(names: Sequence[str], width: int) -> list[str]:
+    """Return names of at most `width` characters, from 4: of a longer one both ends, with GAP between them.
+
+    Where that makes two names equal, other parts of all names are kept, then those after their common beginning; where
+    that does not help, names are numbered.
+    """
+    width, different = max(width, 4), len({*names})
+    if max(map(len, names), default=0) <= width:
+        return [*names]
+    long = [name for name in names if len(name) > width]
+    alike = next((place for place, letters in enumerate(zip(*long, strict=False)) if len({*letters}) > 1), width)
+    middle = width // 2
+    ways = [partial(_cut, head=head, width=width) for head in sorted(range(width), key=lambda head: abs(head - middle))]
+    for way in [*ways, partial(_skip, alike=alike, width=width)]:
+        short = [way(name) for name in names]
+        if len({*short}) == different:
+            return short
+    order = {name: str(number) for number, name in enumerate(dict.fromkeys(names), 1)}
+    return [f"{name[: width - 1 - len(order[name])]}{GAP}{order[name]}" for name in names]
+
+
+def shorten_one(name: str, width: int) -> str:
+    """Return a name of at most `width` characters."""
+    return shorten([name], width)[0]
+
+
+def _cut(name: str, head: int, width: int) -> str:
+    """Return a name's first `head` characters and its last ones."""
+    return name if len(name) <= width else f"{name[:head]}{GAP}{name[len(name) - (width - 1 - head) :]}"
+
+
+def _skip(name: str, alike: int, width: int) -> str:
+    """Return a name's first character, and what comes after its first `alike` ones."""
+    if len(name) <= width:
+        return name
+    rest = f"{name[:1]}{GAP}{name[alike:]}"
+    return rest if len(rest) <= width else f"{rest[: width - 1]}{GAP}"

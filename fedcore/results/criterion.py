@@ -1,0 +1,257 @@
+"""What a comparison is decided by: a metric, the least difference that matters, and the devices that count."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+import pandas as pd
+
+from fedcore.builders import unknown_value
+from fedcore.types import InputError, Scoring
+
+MetricName: TypeAlias = Literal[
+    "accuracy", "balanced_accuracy", "macro_f1", "f1", "precision", "recall", "roc_auc", "average_precision",
+    "log_loss", "cost",
+]  # fmt: skip
+
+Place: TypeAlias = tuple[str, str, str]
+"""study, dataset, setting"""
+
+Weighting: TypeAlias = Literal["devices", "examples"]
+
+OF_POSITIVE = frozenset({"f1", "precision", "recall", "average_precision"})
+"""The metrics of one label, which `run.positive` names."""
+
+ALWAYS = frozenset({"accuracy", "balanced_accuracy", "macro_f1", "log_loss"})
+"""The metrics that every model is measured by."""
+
+LARGEST = 0.8
+"""Where the largest class has more than this share, a study whose metric is auto takes balanced accuracy."""
+
+MIN_EFFECT = 0.01
+"""The least difference that matters, unless a user sets another."""
+
+LEAST_TEST = 20
+"""The fewest test examples of a device that counts, unless a user or a study sets another number."""
+
+RATIO = 1 / 3
+"""Test examples for each training example, where a table does not say how many there are: the default .16 / .48."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of the tidy table, and how it is written.
+
+    column: its name in the tidy table. words: its name in sentences. less: whether less is better. per: what a value is
+    multiplied by to be shown: 100 (per cent and points) or 1,000 (cost); 1 for a plain number.
+    """
+
+    name: str
+    column: str
+    words: str
+    less: bool = False
+    per: int = 100
+
+    @property
+    def sign(self) -> int:
+        """1, or -1 where less is better: a value times its sign is better the greater it is."""
+        return -1 if self.less else 1
+
+    def value(self, value: float) -> str:
+        """Return a value without its name: 87.3%, 0.412, 143 per 1,000 rows."""
+        if self.per == 100:
+            return f"{value:.1%}"
+        return f"{1000 * value:.3g} per 1,000 rows" if self.per == 1000 else f"{value:.3f}"
+
+    def named(self, value: float) -> str:
+        """Return a value with its name: 87.3% right, macro F1 71.0%."""
+        return f"{self.value(value)} right" if self.name == "accuracy" else f"{self.words} {self.value(value)}"
+
+    def difference(self, gain: float) -> str:
+        """Return the difference that a gain stands for, with its sign: +4.3 (points), -0.041, -12 (per 1,000 rows)."""
+        shown = self.sign * self.per * gain + 0.0
+        return f"{shown:+.1f}" if self.per == 100 else f"{shown:+.3g}"
+
+    def width(self, gain: float) -> str:
+        """Return the size of a difference without its sign."""
+        return self.difference(self.sign * abs(gain))[1:]
+
+    @property
+    def unit(self) -> str:
+        """The unit of a difference, in the plural."""
+        return {100: "points", 1000: "per 1,000 rows"}.get(self.per, "")
+
+    def amount(self, gain: float) -> str:
+        """Return a difference that matters, with its unit: 1 point, 0.01, 10 per 1,000 rows."""
+        unit = "point" if self.per == 100 and gain == 0.01 else self.unit
+        return f"{self.per * gain:g} {unit}".strip()
+
+
+METRICS: Mapping[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("accuracy", "accuracy", "accuracy"),
+        Metric("balanced_accuracy", "balanced_accuracy", "balanced accuracy"),
+        Metric("macro_f1", "macro_f1", "macro F1"),
+        Metric("f1", "f1", "F1"),
+        Metric("precision", "precision", "precision"),
+        Metric("recall", "recall", "recall"),
+        Metric("roc_auc", "roc_auc", "area under the ROC curve"),
+        Metric("average_precision", "average_precision", "average precision"),
+        Metric("log_loss", "loss", "log loss", less=True, per=1),
+        Metric("cost", "cost", "cost", less=True, per=1000),
+    )
+}
+
+ACCURACY = METRICS["accuracy"]
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """What decides.
+
+    metric: what is compared. min_effect: the least difference in it that matters, in its own unit (a fraction, nats,
+    or cost per row). least_test: a device with fewer test examples, or with test examples of one class only, has no
+    part in means over devices; 0: all count. weigh: "devices": each device counts alike; "examples": by its test
+    examples. positive: the label that f1, precision, recall and average precision are of. auto: the metric is balanced
+    accuracy where one class has more than LARGEST of all examples. reason: why the metric was chosen, if it was.
+    """
+
+    metric: Metric = ACCURACY
+    min_effect: float = MIN_EFFECT
+    least_test: int = 0
+    weigh: Weighting = "devices"
+    positive: str | None = None
+    auto: bool = False
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.min_effect > 0 or (self.metric.per == 100 and self.min_effect >= 1):
+            raise InputError(f"run.min_effect = {self.min_effect!r}: must be a fraction, above 0 and below 1")
+
+    def of_table(self, table: pd.DataFrame) -> Criterion:
+        """Return the criterion of one setting's table: its metric, if that depends on the data."""
+        largest = largest_class(table) if self.auto else math.nan
+        if not self.auto or math.isnan(largest) or largest <= LARGEST:
+            return replace(self, auto=False)
+        reason = f"one class has {largest:.0%} of the examples"
+        return replace(self, auto=False, metric=METRICS["balanced_accuracy"], reason=reason)
+
+    @property
+    def words(self) -> str:
+        """The metric in words, with the label that it is of."""
+        return f"{self.metric.words} of {self.positive!r}" if self.metric.name in OF_POSITIVE else self.metric.words
+
+
+def criterion(
+    metric: MetricName | Literal["auto"] | None = None,
+    positive: str | None = None,
+    costs: Mapping[str, Mapping[str, float]] | None = None,
+    min_effect: float = MIN_EFFECT,
+    least_test: int = LEAST_TEST,
+    weigh: Weighting = "devices",
+    where: str = "run",
+) -> Criterion:
+    """Return what decides. metric: None: cost if there are costs, else accuracy. where: where the settings stand.
+
+    Raises InputError for a metric without the label or the costs that it needs, and for costs without their metric.
+    """
+    name = metric or ("cost" if costs else "accuracy")
+    if name in OF_POSITIVE and positive is None:
+        raise InputError(f"{where}.metric = {name!r}: needs {where}.positive, the label that it is of")
+    if name == "cost" and not costs:
+        raise InputError(f"{where}.metric = 'cost': needs {where}.costs, true label -> predicted label -> cost")
+    if name != "cost" and costs:
+        raise InputError(f"{where}.costs: is for {where}.metric = 'cost', not {name!r}")
+    if name != "auto" and name not in METRICS:
+        raise unknown_value(f"{where}.metric", name, [*METRICS, "auto"])
+    chosen = METRICS["accuracy" if name == "auto" else name]
+    return Criterion(chosen, min_effect, least_test, weigh, positive, name == "auto")
+
+
+def scoring(
+    metric: str | None, positive: str | None, costs: Mapping[str, Mapping[str, float]] | None, classes: Sequence[str]
+) -> Scoring:
+    """Return what models are measured by, beside what they always are.
+
+    metric: its name. costs: true label -> predicted label -> cost. Raises InputError for a label that is no class.
+    """
+    if metric in OF_POSITIVE:
+        return Scoring(metric, _class("run.positive", positive, classes))
+    if metric == "cost":
+        matrix = [[0.0] * len(classes) for _ in classes]
+        for truth, row in (costs or {}).items():
+            for guess, value in row.items():
+                matrix[_class("run.costs", truth, classes)][_class(f"run.costs.{truth}", guess, classes)] = float(value)
+        return Scoring(metric, costs=tuple(map(tuple, matrix)))
+    return Scoring(metric) if metric == "roc_auc" else Scoring()
+
+
+def _class(key: str, label: str | None, classes: Sequence[str]) -> int:
+    """Return the number of a class."""
+    if label not in classes:
+        raise unknown_value(key, label, classes)
+    return [*classes].index(str(label))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Which devices have a part in means over devices' own test data.
+
+    devices: their weights, by name; all of them if `everyone`. few: devices with fewer than the least test examples.
+    one_class: those whose test examples are of one class. everyone: no device was measurable, so that all count.
+    """
+
+    weights: Mapping[str, float]
+    few: tuple[str, ...] = ()
+    one_class: tuple[str, ...] = ()
+    everyone: bool = False
+
+
+def measured(table: pd.DataFrame, criterion: Criterion) -> Measured:
+    """Return the devices of one setting of a tidy table that count, by their numbers of test examples and classes.
+
+    They are means over seeds; a table that does not hold them counts everyone alike.
+    """
+    numbers = _data_numbers(table)
+    names = [str(name) for name in table["device"].unique() if name]
+    if "test_examples" not in numbers:
+        return Measured(dict.fromkeys(names, 1.0))
+    sizes, classes = numbers["test_examples"], numbers["test_classes"]
+    few = tuple(name for name in sizes.index if sizes[name] < criterion.least_test)
+    one = tuple(name for name in sizes.index if criterion.least_test and name not in few and classes[name] <= 1)
+    kept = [name for name in sizes.index if name not in (*few, *one)]
+    everyone = not kept
+    weights = {
+        str(name): float(sizes[name]) if criterion.weigh == "examples" else 1.0
+        for name in (kept or sizes.index[sizes > 0])
+    }
+    return Measured(weights, few, one, everyone)
+
+
+def ratio_of_test(table: pd.DataFrame, split: str, devices: Mapping[str, float]) -> float:
+    """Return the number of test examples for each training example, of some devices or of the shared test set."""
+    numbers = _data_numbers(table)
+    if not {"examples", "test_examples", "shared_examples"} <= {*numbers}:
+        return RATIO
+    of = numbers.reindex([name for name in devices if name in numbers.index]) if split == "test" else numbers
+    tests = of["test_examples"].sum() if split == "test" else numbers["shared_examples"].mean()
+    trained = of["examples"].sum()
+    return float(tests / trained) if trained and not math.isnan(tests) else RATIO
+
+
+def largest_class(table: pd.DataFrame) -> float:
+    """Return the largest class's share of all labelled examples, nan if a table does not hold it."""
+    numbers = _data_numbers(table)
+    return float(numbers["largest_class"].mean()) if "largest_class" in numbers else math.nan
+
+
+def _data_numbers(table: pd.DataFrame) -> pd.DataFrame:
+    """Return numbers of the devices' data, means over seeds: a row per device, a column per number."""
+    rows = table[table["split"] == "data"]
+    if rows.empty:
+        return pd.DataFrame()
+    return rows.pivot_table("value", "device", "metric", aggfunc="mean")

@@ -1,0 +1,194 @@
+"""Files and folders of training, validation and test examples, and of sites."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from sets import refusal
+
+from fedcore.data import load
+from fedcore.data.folders import split_name
+from fedcore.partition import partition
+
+CONTENT = "u,y\n1,p\n2,q\n"
+
+
+def table_files(folder: Path, *names: str) -> Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(CONTENT)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("stem", "expected"),
+    [
+        ("data_0_train", ("data_0", "train")),
+        ("train_x", ("x", "train")),
+        ("x-val", ("x", "val")),
+        ("X.Test", ("X", "test")),
+        ("validation", ("", "val")),
+        ("contest", ("contest", None)),
+        ("trainer_a", ("trainer_a", None)),
+    ],
+)
+def test_a_name_says_the_part(stem: str, expected: tuple[str, str | None]):
+    assert split_name(stem) == expected
+
+
+LAYOUTS = {
+    "after the name": ["data_0_train.csv", "data_0_test.csv", "data_1_train.csv", "data_1_test.csv"],
+    "before the name": ["train_data_0.csv", "test-data_0.csv", "train_data_1.csv", "test-data_1.csv"],
+    "folders": ["train/data_0.csv", "test/data_0.csv", "train/data_1.csv", "test/data_1.csv"],
+    "both": ["train/data_0_train.csv", "test/data_0_test.csv", "train/data_1_train.csv", "test/data_1_test.csv"],
+    "val instead of test": ["data_0_train.csv", "data_0_val.csv", "data_1_train.csv", "data_1_val.csv"],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_files_of_parts_are_marked_rows_of_one_device(tmp_path: Path, layout: str):
+    data = load("table", path=table_files(tmp_path, *LAYOUTS[layout]), label="y")
+    assert sorted(zip(data.device or (), data.split or (), strict=True)) == [
+        (device, part) for device in ("data_0", "data_1") for part in ("test", "test", "train", "train")
+    ]
+    parts = "train, val (as test)" if "val" in layout else "train, test"
+    assert data.notes == (f"files: {parts} for each of 2 devices; rows keep their part (federation.test is not used)",)
+
+
+def test_three_parts_of_each_device(tmp_path: Path):
+    names = [f"{part}/{device}.csv" for part in ("train", "valid", "test") for device in "ab"]
+    data = load("table", path=table_files(tmp_path, *names), label="y")
+    divided = partition(data, name="by_device", min_size=1, shared_test=0.0, seed=0)
+    assert {who: {part: len(index) for part, index in own.items()} for who, own in divided.devices.items()} == {
+        who: {"train": 2, "val": 2, "test": 2, "unlabelled": 0} for who in "ab"
+    }
+
+
+@pytest.mark.parametrize("names", [("train.csv", "test.csv"), ("adult_train.csv", "adult_test.csv")])
+def test_two_files_of_all_rows_name_no_device(tmp_path: Path, names: tuple[str, str]):
+    table_files(tmp_path, *names)
+    data = load("table", path=tmp_path, label="y")
+    assert data.device is None
+    assert sorted(data.split or ()) == ["test", "test", "train", "train"]
+    for name in names:
+        (tmp_path / name).write_text("u,who,y\n1,a,p\n2,b,q\n")
+    assert load("table", path=tmp_path, label="y", device="who").device == ("a", "b", "a", "b")
+
+
+def test_names_that_only_look_like_parts_are_devices(tmp_path: Path):
+    data = load("table", path=table_files(tmp_path, "wind_test.csv", "water_test.csv", "road.csv"), label="y")
+    assert {*(data.device or ())} == {"wind_test", "water_test", "road"}
+    assert data.split is None
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["a_train.csv", "a_test.csv", "b.csv"], "'b' has no file for test; is b.csv a device of its own?"),
+        (["a_train.csv", "a_test.csv", "b_train.csv"], "'b' has no file for test; is b_train.csv a device of its own?"),
+        (["train/a.csv", "train/b.csv", "test/a.csv"], "'b' has no file for test; is train/b.csv a device of its own?"),
+        (["train.csv", "test.csv", "sample.csv"], "'sample' has no file for test"),
+        (["a_train.csv", "train_a.csv", "a_test.csv"], "two files are named 'a' for train"),
+    ],
+)
+def test_parts_of_some_devices_are_asked_about(tmp_path: Path, names: list[str], said: str):
+    line = refusal("table", path=table_files(tmp_path, *names), label="y")
+    assert line.startswith(f"data.path = {tmp_path}: ")
+    assert said in line
+
+
+def test_a_split_column_beside_files_of_parts_is_refused(tmp_path: Path):
+    table_files(tmp_path, "train.csv", "test.csv")
+    assert "data.split = 'u': the names of the files" in refusal("table", path=tmp_path, label="y", split="u")
+
+
+# pictures
+
+
+def picture_files(folder: Path, counts: dict[str, int]) -> Path:
+    """Write so many pictures into each folder; all pixels of the n-th picture of all are n."""
+    value = 0
+    for name, count in counts.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            Image.fromarray(np.full((4, 4), value, np.uint8)).save(folder / name / f"{number}.png")
+            value += 1
+    return folder
+
+
+def values(x: object) -> list[int]:
+    return x[:, 0, 0, 0].tolist()  # type: ignore[index]
+
+
+def test_train_and_val_are_training_and_test_pictures(tmp_path: Path):
+    counts = {"train/ants": 2, "train/bees": 3, "val/ants": 1, "val/bees": 1}
+    data = load("image_folder", path=picture_files(tmp_path, counts), size=4, gray=True)
+    assert data.classes == ("ants", "bees")
+    assert data.train.y.tolist() == [0, 0, 1, 1, 1]
+    assert data.test is not None
+    assert values(data.test.x) == [5, 6]
+    assert data.split is None
+    assert data.notes == ("folders: train, and val as the test set, shared by all devices",)
+
+
+def test_train_val_and_test_pictures_keep_their_parts(tmp_path: Path):
+    counts = {"train/ants": 20, "train/bees": 20, "val/ants": 4, "val/bees": 4, "test/ants": 2, "test/bees": 2}
+    data = load("image_folder", path=picture_files(tmp_path, counts), size=4, gray=True)
+    assert data.test is not None
+    assert len(data.test) == 4
+    assert data.split == ("train",) * 40 + ("val",) * 8
+    divided = partition(data, name="iid", devices=2, min_size=1, seed=0)
+    held = [np.concatenate([own[part] for own in divided.devices.values()]) for part in ("train", "val", "test")]
+    assert [sorted(index.tolist()) for index in held] == [[*range(40)], [*range(40, 48)], []]
+
+
+def test_a_folder_per_site_makes_devices(tmp_path: Path):
+    counts = {"north/cat": 2, "north/dog": 1, "south/dog": 2, "south/fox": 1}
+    data = load("image_folder", path=picture_files(tmp_path, counts), size=4, gray=True)
+    assert data.classes == ("cat", "dog", "fox")
+    assert data.device == ("north",) * 3 + ("south",) * 3
+    assert data.train.y.tolist() == [0, 0, 1, 1, 1, 2]
+    assert values(data.train.x) == [*range(6)]
+    assert data.notes == ("folders: 2 sites, each with a folder per class",)
+    without = load("image_folder", path=tmp_path, size=4, exclude=["north"])
+    assert without.classes == ("dog", "fox")
+    assert without.device == ("south",) * 3
+    assert without.notes[1:] == ("left out by data.exclude: north",)
+    line = refusal("image_folder", path=tmp_path, exclude=["nroth"])
+    assert line.startswith("data.exclude = 'nroth': allowed: north, south")
+    assert "no picture" in refusal("image_folder", path=tmp_path, sites=False)
+
+
+@pytest.mark.parametrize("order", ["part/site", "site/part"])
+def test_sites_with_parts_keep_their_own_test_pictures(tmp_path: Path, order: str):
+    places = [(site, part) for site in ("north", "south") for part in ("train", "test")]
+    if order == "part/site":
+        counts = {f"{part}/{site}/{label}": 2 for site, part in places for label in "ab"}
+    else:
+        counts = {f"{site}/{part}/{label}": 2 for site, part in places for label in "ab"}
+    data = load("image_folder", path=picture_files(tmp_path, counts), size=4)
+    assert data.test is None
+    assert sorted(zip(data.device or (), data.split or (), strict=True)) == sorted(places * 4)
+
+
+def test_sites_without_a_class_in_common_are_asked_about(tmp_path: Path):
+    picture_files(tmp_path, {"north/cat": 1, "south/dog": 1})
+    line = refusal("image_folder", path=tmp_path)
+    assert "is 'north' a site, and 'cat' in it a class?" in line
+    assert "data.sites=true" in line
+    assert load("image_folder", path=tmp_path, size=4, sites=True).device == ("north", "south")
+
+
+def test_no_sites_to_leave_out(tmp_path: Path):
+    picture_files(tmp_path, {"cat": 1, "dog": 1})
+    assert "name no sites" in refusal("image_folder", path=tmp_path, exclude=["cat"])
+    assert "data.exclude = 'cat': must be a list" in refusal("image_folder", path=tmp_path, exclude="cat")
+
+
+def test_classes_of_the_test_folders_alone_are_refused(tmp_path: Path):
+    counts = {"n/train/a": 1, "n/train/b": 1, "n/test/a": 1, "s/train/a": 1, "s/train/b": 1, "s/test/c": 1}
+    line = refusal("image_folder", path=picture_files(tmp_path, counts))
+    assert line.startswith(f"data.path = {tmp_path / 's/test/c'}: no such class in ")

@@ -1,0 +1,116 @@
+"""Files of rows as people have them: separators, encodings, decimal commas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from sets import refusal
+
+from fedcore.data import load
+from fedcore.data.readers import read
+
+NAMES = ("speed", "name of it", "y")
+CELLS = [("1.5", "grün, hell", "p"), ("-2", "rot", "q"), ("3e2", "grün, hell", "q"), ("4", "blau; grau", "p")]
+
+
+def lines(separator: str, after: str = "") -> str:
+    """The same rows with a separator; a cell that holds it is in quotes."""
+    rows = [NAMES, *CELLS]
+    quoted = [[f'"{cell}"' if separator in cell else cell for cell in row] for row in rows]
+    return "".join((separator + after).join(row) + "\n" for row in quoted)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "latin-1", "utf-16"])
+@pytest.mark.parametrize(
+    ("separator", "said"), [(",", ""), (";", "semicolons"), ("\t", "tabs"), ("|", "vertical bars")]
+)
+def test_separators_and_encodings_are_found(tmp_path: Path, separator: str, said: str, encoding: str):
+    (tmp_path / "t.csv").write_bytes(lines(separator).encode(encoding))
+    rows = read(tmp_path / "t.csv")
+    assert [*rows.frame] == [*NAMES]
+    assert rows.frame["speed"].tolist() == [1.5, -2, 300, 4]
+    assert rows.frame["name of it"].tolist() == [name for _, name, _ in CELLS]
+    other = {"cp1252": "encoding cp1252", "latin-1": "encoding cp1252", "utf-16": "encoding utf-16"}.get(encoding)
+    assert rows.form == ", ".join(filter(None, [said and f"columns separated by {said}", other]))
+    data = load("table", path=tmp_path / "t.csv", label="y")
+    assert data.notes == ((f"read: {rows.form}",) if rows.form else ())
+
+
+@pytest.mark.parametrize("separator", [",", ";", "|"])
+def test_a_space_after_the_separator_is_skipped(tmp_path: Path, separator: str):
+    (tmp_path / "a.csv").write_text(lines(separator))
+    (tmp_path / "b.csv").write_text(lines(separator, " "))
+    pd.testing.assert_frame_equal(read(tmp_path / "a.csv").frame, read(tmp_path / "b.csv").frame)
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_decimal_commas_are_numbers(tmp_path: Path, separator: str):
+    text = "u;v;n;y\n1,5;0,125;7;p\n-2,25;1,500;-;q\n3;?;9;p\n,5;1e-3;4;q\n".replace(";", separator)
+    (tmp_path / "t.csv").write_text(text)
+    rows = read(tmp_path / "t.csv")
+    assert rows.frame["u"].tolist() == [1.5, -2.25, 3, 0.5]
+    assert rows.frame["v"].dropna().tolist() == [0.125, 1.5, 0.001]
+    assert rows.form.endswith(", decimal commas")
+
+
+def test_commas_in_texts_are_no_decimal_commas(tmp_path: Path):
+    (tmp_path / "t.csv").write_text("u;codes;y\n1.5;1,2;p\n2.5;7,x;q\n")
+    rows = read(tmp_path / "t.csv")
+    assert rows.frame["u"].tolist() == [1.5, 2.5]
+    assert rows.frame["codes"].tolist() == ["1,2", "7,x"]
+
+
+AMBIGUOUS = {
+    # name: (content, what the line must say)
+    "thousands or decimals": (
+        "u;y\n1,234;p\n12,500;q\n",
+        ["'1,234' in column 'u'", "comma for thousands"],
+    ),
+    "commas and points": ("u;v;y\n1,5;2.5;p\n2,5;1.5;q\n", ["'1,5' in column 'u'", "with a point (column 'v')"]),
+    "commas and points in a column": ("u;y\n1,5;p\n2.5;q\n", ["'1,5' in column 'u'", "with a point (column 'u')"]),
+    "thousands and decimals": ("u;y\n1.234,5;p\n2,5;q\n", ["'1.234,5' in column 'u' has separated thousands"]),
+    "many thousands": ("u;y\n1.234.567;p\n2;q\n", ["'1.234.567' in column 'u' has separated thousands"]),
+    "two separators": ("a,b;y\n1,2;p\n3,4;q\n", ["in two ways (2 by commas and 2 by semicolons)", "in quotes"]),
+}
+
+
+@pytest.mark.parametrize("case", AMBIGUOUS)
+def test_what_can_be_read_in_two_ways_is_refused(tmp_path: Path, case: str):
+    content, said = AMBIGUOUS[case]
+    (tmp_path / "t.csv").write_text(content)
+    line = refusal("table", path=tmp_path / "t.csv", label="y")
+    assert line.startswith(f"data.path = {tmp_path / 't.csv'}: ")
+    for words in said:
+        assert words in line
+
+
+def test_a_name_may_have_other_separators(tmp_path: Path):
+    (tmp_path / "t.csv").write_text("a;b;c|d,y\n1,0\n2,1\n")
+    assert load("table", path=tmp_path / "t.csv", label="y").train.x.tolist() == [[1], [2]]
+
+
+def test_a_long_file_is_told_by_its_beginning(tmp_path: Path):
+    (tmp_path / "t.csv").write_text("a;b\n" + "1,5;2\n" * 30_000)
+    assert read(tmp_path / "t.csv").frame.shape == (30_000, 2)
+
+
+@pytest.mark.parametrize("content", [b"a,y\n1,\0\n", bytes(range(128, 256)) * 9])
+def test_what_is_no_text_is_refused(tmp_path: Path, content: bytes):
+    (tmp_path / "t.csv").write_bytes(content)
+    assert "t.csv: cannot be read as .csv (" in refusal("table", path=tmp_path / "t.csv", label="y")
+
+
+def test_the_forms_of_a_folders_files_are_said(tmp_path: Path):
+    for name, text in (("a", lines(",")), ("b", lines(";")), ("c", lines(";"))):
+        (tmp_path / f"{name}.csv").write_text(text)
+    (tmp_path / "d.tsv").write_text(lines("\t"))
+    data = load("table", path=tmp_path, label="y")
+    assert data.notes == (
+        "read: columns separated by semicolons (2 of 4 files: b.csv, c.csv)",
+        "read: columns separated by tabs (1 of 4 files: d.tsv)",
+    )
+    for first in range(4, 16, 4):
+        torch.testing.assert_close(data.train.x[:4], data.train.x[first : first + 4], rtol=0, atol=0)
