@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fedcore.api.federation import federate as federate
     from fedcore.api.federation import net as net
     from fedcore.api.runs import compare as compare
+    from fedcore.api.runs import final_fit as final_fit
     from fedcore.api.runs import method as method
     from fedcore.api.runs import run as run
     from fedcore.builders import control as control
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "api.federation": ["federate", "net"],
-    "api.runs": ["compare", "method", "run"],
+    "api.runs": ["compare", "final_fit", "method", "run"],
     "builders": ["control", "training_defaults"],
     "core.aggregation": ["by_size", "evenly", "mean"],
     "core.messages": ["initial_messages", "received_model", "to_everyone"],

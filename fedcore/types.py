@@ -45,6 +45,9 @@ Depth: TypeAlias = Annotated[int, Ge(0)]
 
 Attack: TypeAlias = Literal["sign_flip", "scale", "noise", "stale", "duplicate"]
 
+HeldOut: TypeAlias = Literal["val", "shared"]
+"""Examples that a method needs although nobody trains on them: a device's validation split, the shared test set."""
+
 Sends: TypeAlias = Literal["model", "change"]
 """The leaves of an update: a model's, or how training changed them."""
 
@@ -485,7 +488,9 @@ class Method:
 
     review: completes the reports' numbers of devices after the final models were tested. figures: functions that draw
     the reports, as "package.module:function", so that a worker need not import matplotlib; see
-    :mod:`fedcore.results.reports`. check: refuses data that the method cannot use, before anything runs.
+    :mod:`fedcore.results.reports`. check: refuses data that the method cannot use, before anything runs. held_out: the
+    examples by which its steps choose or weigh models, so that a final fit must not train on them, see
+    :func:`fedcore.partition.final_partition`.
     """
 
     begin: Begin
@@ -494,6 +499,7 @@ class Method:
     review: Review | None = field(default=None, metadata={"digest": False})
     figures: tuple[str, ...] = field(default=(), metadata={"digest": False})
     check: Check | None = field(default=None, metadata={"digest": False})
+    held_out: tuple[HeldOut, ...] = field(default=(), metadata={"digest": False})
 
     def __post_init__(self) -> None:
         if not isinstance(self.stages, tuple) or not all(isinstance(one, Stage | PairStage) for one in self.stages):

@@ -6,17 +6,19 @@ from prefect import flow
 
 from fedcore.config.request import Request
 from fedcore.pipeline.orchestration.steps import as_is
+from fedcore.pipeline.run.final_fit import fit, open_fit
 from fedcore.pipeline.run.requests import name_run, open_record, open_run
 from tasks import STEPS
-from tasks.record import record
-from tasks.report import report
+from tasks.record import record, record_final_fit
+from tasks.report import propose, report
 
 
 @flow(name="federate", flow_run_name=name_run, persist_result=False)
 def federate(request: Request) -> None:
     """Run every study, seed, setting and method of a request, and report what the results say.
 
-    Data, divisions and the rounds of a method are cached steps, which the tasks of `tasks.STEPS` run.
+    Data, divisions and the rounds of a method are cached steps, which the tasks of `tasks.STEPS` run. A model that is
+    promoted is fitted once more before, on all rows of the devices.
     """
     with open_record() as writer:
         with open_run(request, STEPS, writer) as run:
@@ -24,4 +26,7 @@ def federate(request: Request) -> None:
                 for method in ready.setting.methods:
                     if result := run.run_method(ready, method):
                         record(as_is(run), as_is(ready), as_is(result))
-        report(as_is(run))
+        for origin, source in propose(as_is(run), report(as_is(run))):
+            with open_fit(run.params, origin, STEPS, writer) as session:
+                fitted = fit(session, run.params, origin, source)
+                record_final_fit(as_is(writer), as_is(session.store), as_is(fitted), promote=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.record.result import Result
+from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run.requests import ReadySetting, Run
 
 
@@ -13,3 +15,9 @@ from fedcore.pipeline.run.requests import ReadySetting, Run
 def record(run: Run, ready: ReadySetting, result: Result) -> None:
     """Write a method's result to its MLflow run: models, matrices, metrics, pictures and the digest of its data."""
     run.record(ready, result)
+
+
+@task(cache_policy=NO_CACHE, task_run_name="record {result.name}")
+def record_final_fit(writer: RecordWriter, store: Store, result: Result, promote: bool) -> None:
+    """Register a final fit's models as a version that names its study's run and, if wanted, make it the champion."""
+    writer.save_final_fit(store, result, promote)

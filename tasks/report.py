@@ -1,17 +1,23 @@
-"""Report what the results say."""
+"""Report what the results say, and propose models."""
 
 from __future__ import annotations
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from fedcore.pipeline.record.origin import Origin
+from fedcore.pipeline.record.result import Accepted
 from fedcore.pipeline.run import outputs
 from fedcore.pipeline.run.requests import Run
 
 
 @task(cache_policy=NO_CACHE)
-def report(run: Run) -> None:
-    """Print the answers, leave them on Prefect's page, write tables and the page, and propose models."""
-    outputs.report(
-        run.params, run.jobs, run.results, run.session.store, run.writer, run.request.prepared, run.request.promote
-    )
+def report(run: Run) -> list[str]:
+    """Print the answers, leave them on Prefect's page, write tables and the page; returns what to propose."""
+    return outputs.report(run.params, run.jobs, run.results, run.session.store, run.writer, run.request.prepared)
+
+
+@task(cache_policy=NO_CACHE)
+def propose(run: Run, configs: list[str]) -> list[tuple[Origin, Accepted]]:
+    """Propose the models of configurations; returns those whose final fit is to be promoted, with what made them."""
+    return run.propose(configs)

@@ -27,7 +27,7 @@ from fedcore.core.evaluation import evaluate
 from fedcore.core.rounds import run as rounds
 from fedcore.data import schema_of
 from fedcore.data.encoding import from_json, to_json
-from fedcore.execute.workers import Inline, Workers
+from fedcore.execute.workers import Inline, Workers, one_thread
 from fedcore.methods import METHODS, builder
 from fedcore.nets import NETS
 from fedcore.partition import PARTITIONS, partition, splits
@@ -56,6 +56,82 @@ def accuracies(table: pd.DataFrame, split: str) -> dict[str, float]:
     rows = table[(table["split"] == split) & (table["metric"] == "accuracy")]
     last = rows[rows["round"] == rows["round"].max()]
     return dict(zip(last["device"], last["value"], strict=True))
+
+
+# a final fit
+
+
+@pytest.fixture(scope="module")
+def houses(digits: fc.Dataset) -> fc.Dataset:
+    """Return the digits as the rows of three houses, which take turns but for the rarest site's."""
+    names = ["north" if i % 7 == 0 else "east" if i % 2 else "west" for i in range(len(digits.train))]
+    return fc.from_arrays(digits.train.x.numpy(), digits.train.y.numpy(), device=names)
+
+
+def by_site(houses: fc.Dataset, **settings: Any) -> Any:
+    return fc.federate(houses, fc.by_device(), net=fc.mlp(12), **settings)
+
+
+def leaves(result: Any) -> dict[str, dict[str, torch.Tensor]]:
+    return {f"{name}/{i}": params for name, one in result.models.items() for i, params in enumerate(one.model.params)}
+
+
+def test_a_final_fit_of_local_only_is_training_on_every_row_of_the_site(houses: fc.Dataset):
+    result = fc.final_fit(fc.local_only(training={"epochs": 2}), by_site(houses), 3, progress=False)
+    made = nets.net("mlp", shape=(1, 8, 8), classes=10, widths=[12])
+    assert houses.device is not None
+    for site, deployed in result.models.items():
+        mine = torch.tensor([name == site for name in houses.device])
+        own = fc.Data(houses.train.x[mine], houses.train.y[mine])
+        none = fc.Data(own.x[:0], own.y[:0])
+        device = fc.Device(site, made, fc.Splits(own, none, none))
+        with one_thread():
+            memory, update = fc.train(
+                {}, fc.Message(), device, fc.StepId(3, 0, 0, site), training=fc.Training(epochs=2)
+            )
+        (params,) = deployed.model.params
+        assert all(torch.equal(leaf, (memory or update.params)[name]) for name, leaf in params.items())
+
+
+def test_a_final_fit_of_analytic_is_the_solution_on_all_rows_together(houses: fc.Dataset):
+    """Sums of sites are sums of all rows: a single site that holds every row gets the same model."""
+    result = fc.final_fit(fc.analytic(), by_site(houses), 0, progress=False)
+    everything = fc.from_arrays(houses.train.x.numpy(), houses.train.y.numpy(), device=["one"] * len(houses.train))
+    whole = fc.run(fc.analytic(), by_site(everything, val=0, test=0, shared_test=0), 0, progress=False)
+    x = houses.train.x.numpy()[:200]
+    expected = whole.models["one"].probabilities(x)
+    for deployed in result.models.values():
+        np.testing.assert_allclose(deployed.probabilities(x), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ensemble", "analytic", "stack"])
+def test_a_final_fit_is_a_run_that_holds_nothing_out(houses: fc.Dataset, name: str):
+    config = fc.method(name, training={"epochs": 1})
+    result = fc.final_fit(config, by_site(houses), 1, progress=False)
+    plain = fc.run(config, by_site(houses, val=0, test=0, shared_test=0), 1, progress=False)
+    ours, theirs = leaves(result), leaves(plain)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(leaf, theirs[key][name]) for key, params in ours.items() for name, leaf in params.items())
+
+
+def test_a_final_fit_has_no_scores_and_keeps_what_its_method_ranks_by(houses: fc.Dataset):
+    fed = by_site(houses)
+    result = fc.final_fit(fc.code_ot(training=QUICK), fed, 0, progress=False)
+    assert not {"val", "test", "shared"} & {*result.table["split"]}
+    assert repr(result) == "Result of code_ot, seed 0, rounds: 1"
+    for name, device in result.fed.federation(0).devices.items():
+        own = fed.partition(0).devices[name]
+        assert len(device.data.val) == len(own["val"]) > 0
+        assert len(device.data.train) == sum(n == name for n in houses.device or ()) - len(own["val"])
+
+
+def test_a_final_fit_of_a_scripts_own_devices_trains_on_all_that_they_have():
+    own = federation("ab")
+    result = fc.final_fit(fc.fedavg(training={"epochs": 1}), own, 0, progress=False)
+    sizes = {name: len(device.data.train) for name, device in result.fed.devices.items()}
+    assert sizes == {
+        name: sum(map(len, (there.data.train, there.data.val, there.data.test))) for name, there in own.devices.items()
+    }
 
 
 # the same numbers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from inspect import Parameter, Signature, signature
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from fedcore.nets.builders_by_path import describe_net
 from fedcore.nets.custom import custom
 from fedcore.partition import PARTITIONS, Partition
 from fedcore.partition.tables import counts
-from fedcore.types import Data, Device, Federation, InputError, Net, Threats
+from fedcore.types import Data, Device, Federation, HeldOut, InputError, Net, Threats
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,10 @@ def architecture(name: str) -> Callable[..., Architecture]:
 
 @dataclass(frozen=True, eq=False)
 class DividedDataset:
-    """A dataset and its partition, drawn anew for each seed as in the pipeline."""
+    """A dataset and its partition, drawn anew for each seed as in the pipeline.
+
+    final: the examples that a final fit holds out; None: this is no federation of one, see `for_final_fit`.
+    """
 
     dataset: Dataset
     partitioner: Partitioner
@@ -98,6 +101,7 @@ class DividedDataset:
     scale: str
     name: str
     threats: Threats | None = None
+    final: tuple[HeldOut, ...] | None = None
     _last: dict[int, tuple[Partition, Federation]] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
@@ -116,6 +120,13 @@ class DividedDataset:
     def federation(self, seed: int = 0) -> Federation:
         """Return the devices with their examples, and the shared test set."""
         return self._divided(seed)[1]
+
+    def for_final_fit(self, held_out: tuple[HeldOut, ...] = ()) -> DividedDataset:
+        """Return the same federation whose devices train on all their labelled examples.
+
+        held_out: what they do not, see :func:`fedcore.partition.final_partition`. Nothing tests their models.
+        """
+        return replace(self, final=held_out, _last={})
 
     def counts(self, seed: int = 0) -> pd.DataFrame:
         """Return the examples of each device and class, see :func:`fedcore.partition.tables.counts`."""
@@ -139,7 +150,11 @@ class DividedDataset:
 
     def _divide(self, seed: int) -> tuple[Partition, Federation]:
         division = partition.partition(self.dataset, name=self.partitioner.name, seed=seed, **self.settings)
+        if self.final is not None:
+            division = partition.final_partition(self.dataset, division, self.final)
         held, shared = partition.splits(self.dataset, division, self.scale)
+        if self.final is not None and "shared" not in self.final:
+            shared = Data(shared.x[:0], shared.y[:0])
         own = partition.server_examples(self.dataset, division, self.scale)
         devices = {name: Device(name, self.nets[i % len(self.nets)], held[name]) for i, name in enumerate(held)}
         return division, Federation(devices, shared, len(self.dataset.classes), own, self.threats)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property, partial
 from inspect import Parameter, Signature
@@ -32,7 +32,7 @@ from fedcore.execute.workers import Inline, Workers, one_thread
 from fedcore.methods import METHODS, builder
 from fedcore.nets import NETS
 from fedcore.nets.builders_by_path import describe_net
-from fedcore.partition import PARTITIONS
+from fedcore.partition import PARTITIONS, final_splits
 from fedcore.partition.tables import training_numbers
 from fedcore.report.phrases import AnswerInWords
 from fedcore.results import reports, tidy
@@ -199,7 +199,7 @@ class Result:
             values = last["value"][(last["split"] == split) & (last["metric"] == "accuracy")].dropna()
             if len(values):
                 scores.append(f"{where} {values.mean():.1%} right, worst device {values.min():.1%}")
-        return f"Result of {self.config.label}, seed {self.seed}, rounds: {len(self.rounds)}; {'; '.join(scores)}"
+        return "; ".join([f"Result of {self.config.label}, seed {self.seed}, rounds: {len(self.rounds)}", *scores])
 
     @cached_property
     def models(self) -> dict[str, DeployedModel]:
@@ -291,6 +291,47 @@ def run(
     """
     _check([method], fed, {"every": every, "workers": workers}, "run")
     return _run_all([method], fed, [seed], workers, every, progress)[0]
+
+
+def final_fit(
+    method: MethodConfig,
+    fed: DividedDataset | Federation,
+    seed: int = 0,
+    *,
+    workers: int | None = None,
+    progress: bool | None = None,
+) -> Result:
+    """Run a method once more for models to deploy: each device trains on all its labelled examples.
+
+    Those are its train, val and test examples, and those of the shared test set that come from it, see
+    :func:`fedcore.partition.final_partition`. A method that chooses or weighs models by validation examples keeps them
+    for that, and one that does so by the shared test set keeps that (`Method.held_out`). Nothing is left that could
+    test the models, so that the result's table has no scores: the accuracy to expect is that of :func:`run` or
+    :func:`compare`, on fewer examples.
+
+    Args:
+        method: a method with its settings, such as the row that an answer recommends.
+        fed: from `federate`, or devices with their examples; whether a shared test example comes from one of the
+            latter is not known, so that none is trained on.
+        seed: of the division, the initial models and every draw.
+        workers: so many worker processes; None: this process. The models are the same bits.
+        progress: show a bar; None: where there is a terminal.
+
+    Raises:
+        InputError: for a method that these nets or data do not allow.
+    """
+    _check([method], fed, {"workers": workers}, "final_fit")
+    held_out = method.build(_federation(fed, seed).public.nets).held_out
+    whole = fed.for_final_fit(held_out) if isinstance(fed, DividedDataset) else _whole(fed, held_out)
+    (result,) = _run_all([method], whole, [seed], workers, sys.maxsize, progress)
+    return replace(result, table=tidy.without_scores(result.table))
+
+
+def _whole(fed: Federation, held_out: Collection[str]) -> Federation:
+    """Return the federation of a final fit."""
+    devices = {name: replace(device, data=final_splits(device.data, held_out)) for name, device in fed.devices.items()}
+    test = fed.test if "shared" in held_out else Data(fed.test.x[:0], fed.test.y[:0])
+    return replace(fed, devices=devices, test=test)
 
 
 def compare(

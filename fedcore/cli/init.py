@@ -48,7 +48,7 @@ fedcore preview                       # the data: columns, missing cells, who ho
 fedcore run                           # train, combine, evaluate; prints the answer and the page's place
 fedcore plan                          # what a run would compute, and how long it takes
 fedcore run method=code_ot seed=0     # one method; any setting can be typed: section.key=value
-fedcore promote {model}               # make the recommended model the champion
+fedcore promote {model}               # train the recommended method on all rows: the champion
 fedcore predict new.csv               # label new rows with it
 fedcore ui                            # the record: Prefect's and MLflow's pages
 dvc repro                             # the same study in stages, with versioned data and results

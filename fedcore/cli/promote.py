@@ -10,33 +10,45 @@ from fedcore.errors import InputError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities.model_registry import ModelVersion
 
 
 @click.command()
 @click.argument("model", required=False)
 @click.option("--version", help="Promote this one: a number, candidate or previous.")
 @click.option("--list", "listed", is_flag=True, help="List every version: its method, source, accuracy and alias.")
-def promote(model: str | None, version: str | None, listed: bool) -> None:
+@click.option(
+    "--no-final-fit", is_flag=True,
+    help="Promote the model of the study as it is, without training its method once more on all rows of the devices.",
+)  # fmt: skip
+def promote(model: str | None, version: str | None, listed: bool, no_final_fit: bool) -> None:
     """Show the models that runs proposed, or make one the champion, which `fedcore predict` uses.
 
+    A study holds rows out, to test its models. A promotion therefore trains the method once more, on all labelled rows
+    of each device, and promotes these models. It says first how long that takes, which is longer than in the study.
+
     \b
-    fedcore promote                        each dataset's champion and candidate, and which is better
-    fedcore promote digits                 promotes the candidate, unless it is not better
-    fedcore promote digits --list          every version
-    fedcore promote digits --version 12    promotes any version
+    fedcore promote                          each dataset's champion and candidate, and which is better
+    fedcore promote digits                   promotes the candidate, unless it is not better
+    fedcore promote digits --list            every version, and which ones are final fits
+    fedcore promote digits --version 12      promotes any version
+    fedcore promote digits --no-final-fit    promotes the model that the study tested
     """
-    if model is None and (version is not None or listed):
-        raise InputError("--version and --list: need a model; fedcore promote lists them")
-    if version is not None and listed:
-        raise InputError("--list: not with --version")
-    from fedcore.cli.project import enter_project
+    if model is None and (version is not None or listed or no_final_fit):
+        raise InputError("--version, --list and --no-final-fit: need a model; fedcore promote lists them")
+    if listed and (version is not None or no_final_fit):
+        raise InputError("--list: not with --version or --no-final-fit")
+    from fedcore.cli.project import enter_project, open_template
 
     enter_project()
     from fedcore.pipeline.record import registry
 
+    as_it_is = no_final_fit or version == registry.PREVIOUS  # what was the champion once comes back as it was
     known = registry.read()
     if model is not None and known is not None:  # a wrong name is refused before imports that take seconds
         registry.require(known, model, None if listed else version or registry.CANDIDATE)
+    if model is not None and not listed and not as_it_is:
+        open_template()  # in case that it has to train
     from fedcore.pipeline.record import promotion
     from fedcore.pipeline.record.runs import Record
 
@@ -53,8 +65,25 @@ def promote(model: str | None, version: str | None, listed: bool) -> None:
         verdict = promotion.compare(client, chosen)
         if version is None and verdict.better in ("no", "not comparable"):
             raise InputError(f"{verdict}; to promote it all the same, add --version {chosen.version}")
-        promotion.promote(client, chosen)
-        print(f"{verdict.promoted}: models:/{chosen.name}@{registry.CHAMPION}")
+        final = None if as_it_is else final_fit(client, model, chosen)
+        promotion.promote(client, final or chosen)
+        said = verdict.promoted_as(final) if final else verdict.promoted
+        print(f"{said}: models:/{chosen.name}@{registry.CHAMPION}")
+
+
+def final_fit(client: MlflowClient, model: str, version: ModelVersion) -> ModelVersion | None:
+    """Return a version's final fit, which is made unless it is there; None if the version is one itself."""
+    from fedcore.pipeline.record import promotion
+
+    if promotion.FINAL_FIT_OF in version.tags:
+        return None
+    if promotion.final_fit_of(client, version) is None:
+        from fedcore.cli.project import flow
+        from fedcore.pipeline.orchestration.session import prefect_server
+
+        with prefect_server():
+            flow("final_fit", "final_fit")(model, str(version.version))
+    return promotion.final_fit_of(client, version)
 
 
 def list_versions(client: MlflowClient, model: str) -> None:

@@ -37,6 +37,7 @@ class Request(BaseModel):
         prepared: take data and partition from the pipeline's earlier stages, and write to its outputs, for `dvc repro`.
         promote: make the model that the run proposes the champion, if it is better than the present one or there is
             none (fedcore/pipeline/record/promotion.py).
+        final_fit: before its promotion, train that model's method once more on all labelled rows of the devices.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -48,6 +49,7 @@ class Request(BaseModel):
     changes: dict[str, Any] = {}
     prepared: bool = False
     promote: bool = False
+    final_fit: bool = True
     _preview: ReadData = PrivateAttr(default_factory=ReadData)
 
     @property

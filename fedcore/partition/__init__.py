@@ -1,6 +1,7 @@
 """Partitions: which device holds which examples, and how it prepares them."""
 
 from fedcore.partition.examples import server_examples, splits
+from fedcore.partition.final import final_partition, final_splits, shared_examples_of
 from fedcore.partition.partitions import AUTO, check_labels, partition
 from fedcore.partition.parts import PARTS, Partition, training
 from fedcore.partition.schemes import (
@@ -34,11 +35,14 @@ __all__ = [
     "dirichlet_capped",
     "draws",
     "few_classes",
+    "final_partition",
+    "final_splits",
     "iid",
     "label_skew",
     "partition",
     "quantity_skew",
     "server_examples",
+    "shared_examples_of",
     "splits",
     "training",
 ]

@@ -67,6 +67,11 @@ def rows(
     return table
 
 
+def without_scores(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows that do not say how good a model is: those of a final fit, which nothing tests."""
+    return table[~table["split"].isin(SCORED)].reset_index(drop=True)
+
+
 def over_devices(rows: pd.DataFrame, groups: pd.Series) -> dict[str, float]:
     """Return the mean, worst and spread of one metric over devices; for scores also each group's mean, in_<name>.
 

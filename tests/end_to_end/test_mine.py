@@ -7,7 +7,9 @@ import re
 import sqlite3
 from contextlib import closing
 from functools import cache
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlparse
 
 import numpy as np
@@ -17,10 +19,12 @@ import torch
 from scenarios import Mine, machines
 from torch import Tensor
 
+import fedcore as fc
 from fedcore import nets
 from fedcore.data.encoding import encode, from_json
 from fedcore.data.schema import Schema
 from fedcore.pipeline.cache.store import Ref, Store
+from fedcore.pipeline.record.origin import from_json as read_origin
 
 SITES = [f"plant {name}" for name in "ABCDEF"]
 LABELS = ["local_only", "fedavg", "majority"]
@@ -129,6 +133,103 @@ def test_the_champion_predicts_the_test_rows_exactly_as_it_was_scored(mine: Mine
     assert mine.labels["probability"].between(1 / 3, 1).all()
 
 
+# the final fit
+
+
+def versions(mine: Mine) -> dict[str, dict[str, str]]:
+    """Return the tags of each version, by its number."""
+    with closing(sqlite3.connect(mine.project.folder / "mlflow.db")) as db:
+        rows = db.execute("select version, key, value from model_version_tags").fetchall()
+    found: dict[str, dict[str, str]] = {}
+    for number, key, value in rows:
+        found.setdefault(str(number), {})[key] = value
+    return found
+
+
+def artifact(mine: Mine, kind: str, method: str, name: str) -> bytes:
+    """Return a file of the only run of that kind and method."""
+    tag = "join tags {0} on {0}.run_uuid = r.run_uuid and {0}.key = 'fedcore.{1}'"
+    query = f"select r.artifact_uri from runs r {tag.format('k', 'kind')} {tag.format('m', 'method')}"
+    with closing(sqlite3.connect(mine.project.folder / "mlflow.db")) as db:
+        ((uri,),) = db.execute(f"{query} where k.value = ? and m.value = ?", (kind, method)).fetchall()
+    return (Path(urlparse(uri).path) / name).read_bytes()
+
+
+def chosen(mine: Mine) -> tuple[str, str]:
+    """Return the number and method of the version that was proposed."""
+    ((number, label),) = re.findall(r"fedcore-machines-fault version (\d+) \((\w+), seed 0\)", mine.promoted.out)
+    return number, label
+
+
+def test_a_final_fit_that_was_killed_ends_as_one_version_from_the_cache(mine: Mine):
+    number, _ = chosen(mine)
+    assert mine.fitting.seen.record["versions"] == mine.run.record["versions"]
+    assert mine.fitting.seen.computed("deploy")
+    assert mine.fitted.computed() == []
+    assert mine.fitted.record["versions"] == mine.run.record["versions"] + 1
+    assert mine.again.record == mine.fitted.record
+    assert mine.again.steps == []
+    (final,) = (tags for tags in versions(mine).values() if "fedcore.final_fit_of" in tags)
+    assert final["fedcore.final_fit_of"] == number
+    assert final["fedcore.partition"] == versions(mine)[number]["fedcore.partition"]
+
+
+def test_a_promotion_says_before_what_it_trains_on(mine: Mine):
+    number, label = chosen(mine)
+    assert mine.fitted.said is not None
+    assert mine.again.said is not None
+    first, *_, last = mine.fitted.said.out.splitlines()
+    assert re.fullmatch(
+        rf"final fit of version {number}: {label}, seed 0, on 300 rows of 6 devices in place of \d+; about \d+ s", first
+    )
+    assert last.endswith("promoted: models:/fedcore-machines-fault@champion")
+    assert "is the champion: models:/" in mine.again.said.out
+    (final,) = (key for key, tags in versions(mine).items() if "fedcore.final_fit_of" in tags)
+    assert re.search(rf"^{final} +{label} .* - +- +- +champion, ", mine.listed.out, re.M)
+    assert mine.listed.out.count("final fit") == 1
+
+
+def test_a_final_fit_trains_on_every_row_of_the_table(mine: Mine):
+    _, label = chosen(mine)
+    card = json.loads(artifact(mine, "final fit", label, "final_fit.json"))
+    assert card["rows"] == machines().groupby("site").size().to_dict()
+    assert card["shared_rows_left_out"] == 0
+    assert card["held_out"] == []
+    table = pd.read_parquet(BytesIO(artifact(mine, "final fit", label, "table.parquet")))
+    assert not {"val", "test", "shared"} & {*table["split"]}
+
+
+def test_the_champion_predicts_as_the_final_fit_of_a_script(mine: Mine):
+    _, label = chosen(mine)
+    origin = read_origin(artifact(mine, "method", label, "setting.json"))
+    of = origin.setting.federation
+    data = fc.load("table", path=mine.csv, label="fault", device="site", missing="median")
+    shares = {key: of[key] for key in ("val", "test", "shared_test")}
+    fed = fc.federate(data, fc.by_device(), net=fc.net(**renamed(origin.setting.net)), scale="device", **shares)
+    result = fc.final_fit(origin.row, fed, 0, progress=False)
+    classes = np.array(data.classes)
+    for site, deployed in result.models.items():
+        here = (mine.new["site"] == site).to_numpy()
+        said = mine.final_labels[here]
+        probabilities = deployed.probabilities(mine.new[here])
+        assert list(said["label"]) == list(classes[probabilities.argmax(1)])
+        np.testing.assert_allclose(said["probability"], probabilities.max(1), rtol=1e-5)
+
+
+def renamed(net: dict[str, Any]) -> dict[str, Any]:
+    return {"which" if key == "name" else key: value for key, value in net.items()}
+
+
+def test_a_final_fit_of_other_data_or_code_is_refused(mine: Mine):
+    for said, what in ((mine.changed, "the data have"), (mine.edited, "code, packages or hardware have")):
+        (line,) = said.err.splitlines()
+        number = re.escape(line.split()[2].rstrip(":"))
+        advice = "run its study again, or promote it as it is with: fedcore promote machines-fault"
+        assert re.fullmatch(
+            f"fedcore: version {number}: {what} changed since its run; {advice} --version {number} --no-final-fit", line
+        )
+
+
 def test_a_shifted_column_name_is_refused_by_name(mine: Mine):
     (line,) = mine.shifted.err.splitlines()
     assert line.startswith("fedcore: column 'sensor 3' is not there; the model needs ")
@@ -136,7 +237,10 @@ def test_a_shifted_column_name_is_refused_by_name(mine: Mine):
 
 def test_every_run_of_the_record_has_the_schema(mine: Mine):
     with closing(sqlite3.connect(mine.project.folder / "mlflow.db")) as db:
-        query = "select r.artifact_uri from runs r join tags t using (run_uuid) where t.key = 'fedcore.method'"
+        query = (
+            "select r.artifact_uri from runs r join tags t using (run_uuid) where t.key = 'fedcore.kind' "
+            "and t.value in ('method', 'control')"
+        )
         places = [Path(urlparse(uri).path) for (uri,) in db.execute(query)]
     assert len(places) == len(LABELS)
     assert all(from_json((place / "schema.json").read_text()) == found(mine) for place in places)

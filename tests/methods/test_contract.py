@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 import torch
 from every_method import ROWS
-from federations import AT_THE_END, NET, NETS, SGD, bits, federation, workers
+from federations import AT_THE_END, NET, NETS, SGD, bits, data, federation, workers
 
 from fedcore import nets
 from fedcore.core.evaluation import evaluate, outputs
@@ -69,6 +69,42 @@ def models(built, one):
     return {
         name: built.deploy(one.state.memories.get(name) or {}, one.state.messages[name]).params for name in FED.devices
     }
+
+
+def unchanged_by(built, part):
+    """Tell whether a method deploys the same models after other examples have taken the place of `part`."""
+    other = FED
+    if part == "shared":
+        other = replace(FED, test=data(20, "another shared set"))
+    else:
+        for name, there in FED.devices.items():
+            moved = replace(there, data=replace(there.data, val=data(7, name, "another validation split")))
+            other = replace(other, devices={**other.devices, name: moved})
+    (*_, one), (*_, two) = (run(built, fed, 0, Inline(), every=AT_THE_END) for fed in (FED, other))
+    return bits(models(built, one)) == bits(models(built, two))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["val", "shared"])
+def test_a_method_says_which_examples_a_final_fit_must_hold_out(row, part):
+    """Where it does not say so, those examples change no model that a device runs."""
+    built = row.build(NETS)
+    assert part in built.held_out or unchanged_by(built, part)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "held_out"),
+    [
+        ("local_only", {}, ()), ("fedavg", {}, ()), ("analytic", {}, ()), ("ensemble", {}, ()), ("stack", {}, ()),
+        ("code_ot", {"rank_by": "classes"}, ("val",)), ("lmf", {"rank_by": "validation"}, ("val",)),
+        ("code_ot", {"rank_by": "test"}, ("shared",)), ("ensemble", {"personal": True}, ("val",)),
+        ("gaussian_distillation", {"personal": True}, ("val",)), ("personal_distillation", {}, ("val",)),
+        ("stack", {"examples": "validation"}, ("val",)), ("st_lf", {}, ("val",)),
+    ],
+)  # fmt: skip
+def test_the_examples_that_are_held_out_follow_from_the_settings(name, settings, held_out):
+    row = ROWS[name]
+    assert replace(row, settings={**row.settings, **settings}).build(NETS).held_out == held_out
 
 
 @pytest.mark.slow

@@ -100,7 +100,8 @@ def keys() -> list[str]:
 
     given = read(ROOT)
     studies = [f"studies.{name}" for name in given.pop("studies")]
-    request = ["study", "studies", "method", "methods", "seed", "seeds", "size", "prepared", "promote", "changes"]
+    request = ["study", "studies", "method", "methods", "seed", "seeds", "size", "prepared", "promote", "final_fit"]
+    request += ["changes"]
     more = [f"federation.{name}" for name in ("attack", "strength", "drop", "deadline", "bound", "beyond")]
     return [*below(given, ""), *studies, *request, *more, "data.columns", "data.missing", "net.maps"]
 

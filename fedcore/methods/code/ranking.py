@@ -13,7 +13,21 @@ from torch import Tensor
 
 from fedcore.core.messages import initial_messages, received_model
 from fedcore.core.training import SCORING_BATCH, Training, accuracy, predict, train
-from fedcore.types import Combine, Data, Device, Message, Method, Net, Params, Public, Stage, StepId, Update, step_word
+from fedcore.types import (
+    Combine,
+    Data,
+    Device,
+    HeldOut,
+    Message,
+    Method,
+    Net,
+    Params,
+    Public,
+    Stage,
+    StepId,
+    Update,
+    step_word,
+)
 
 RankBy: TypeAlias = Literal["classes", "validation", "test"]
 """How models are ranked: by the accuracy that devices report of their own model on each class (:func:`class_scores`),
@@ -45,7 +59,8 @@ def ranked_method(
     first = train_to_rank(training, combine, rank_by)
     stages = (first, replace(first, rounds=rounds - 1))[: 1 + (rounds > 1)]
     begin = partial(begin_ranking, shared_init=training.shared_init, rank_by=rank_by)
-    return Method(begin, stages, received_model, figures=tuple(figures))
+    held_out: HeldOut = "shared" if rank_by == "test" else "val"
+    return Method(begin, stages, received_model, figures=tuple(figures), held_out=(held_out,))
 
 
 def train_to_rank(training: Training, combine: Combine, rank_by: RankBy) -> Stage:

@@ -192,7 +192,8 @@ def begin_with_generator(
 
 def require_linear_end(net: Net, params: Params, data: Data, maker: FeatureGenerator) -> None:
     """Refuse a net that changes its last layer's output: the logits must be that layer's."""
-    x = data.x[:8]
+    shape = data.x.shape[1:]
+    x = data.x[:8] if len(data) else torch.linspace(-1, 1, shape.numel()).reshape(1, *shape)
     bias = params[maker.bias] if maker.bias else torch.zeros(maker.classes)
     moved = torch.linspace(-1, 1, maker.classes)
     other = params | {maker.weight: -2 * params[maker.weight]} | ({maker.bias: moved} if maker.bias else {})

@@ -47,7 +47,7 @@ def ensemble(
     if not personal:
         return Method(begin, stages, deploy)
     last = Stage(partial(personalise, common=deploy), None)
-    return Method(begin, (*stages, last), partial(deploy_personal, common=deploy))
+    return Method(begin, (*stages, last), partial(deploy_personal, common=deploy), held_out=("val",))
 
 
 def send_all(

@@ -81,7 +81,8 @@ def gaussian_distillation(
     if not personal:
         return Method(begin, stages, deploy_distilled, check=check)
     last = Stage(partial(personalise, common=deploy_distilled), None)
-    return Method(begin, (*stages, last), partial(deploy_personal, common=deploy_distilled), check=check)
+    deploy = partial(deploy_personal, common=deploy_distilled)
+    return Method(begin, (*stages, last), deploy, check=check, held_out=("val",))
 
 
 def personal_distillation(*, nets: Mapping[str, Net], training: Training, sketches: Sketches) -> Method:

@@ -69,9 +69,8 @@ def stack(
         Stage(partial(send_model, personal=False), partial(send_all, nets=nets)),
         Stage(partial(send_sums, kinds=kinds, examples=examples), partial(solve_head, examples=examples, reg=reg)),
     )
-    return Method(
-        partial(initial_messages, shared_init=training.shared_init), stages, partial(deploy_stack, kinds=kinds)
-    )
+    begin, deploy = partial(initial_messages, shared_init=training.shared_init), partial(deploy_stack, kinds=kinds)
+    return Method(begin, stages, deploy, held_out=("val",) if examples == "validation" else ())
 
 
 @step_word("send")

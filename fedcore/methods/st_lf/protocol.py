@@ -147,7 +147,8 @@ def protocol_method(
         # Stages of one round, as their steps are shared by all rows with these settings; repeated rounds are not.
         first = (*[Stage(partial(train, training=short), average_labelled)] * pretraining.pretrain, *first)
     stages = (*first, *link_stages, Stage(offer_model, partial(send_models, how=how)))
-    return Method(partial(initial_messages, shared_init=training.shared_init), stages, deploy_received, review, FIGURES)
+    begin = partial(initial_messages, shared_init=training.shared_init)
+    return Method(begin, stages, deploy_received, review, FIGURES, held_out=("val",))
 
 
 def binary(net: Net) -> Net:

@@ -5,6 +5,10 @@ the same held-out data (equal digests of data and partition), by more than the s
 differences by device. Otherwise it is not, and on other data the two are not comparable.
 
 Only :func:`promote` sets the alias `champion`; the version before stays as `previous`.
+
+A version of a study's run is promoted by its final fit (fedcore/pipeline/run/final_fit.py), a version of its own whose
+method has trained on the rows that tested the first one. A score on these would mean nothing, so that the scores of the
+studies' runs are compared.
 """
 
 from __future__ import annotations
@@ -18,15 +22,21 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from fedcore.api.serving import ServedModels
+from fedcore.pipeline.files import SETTING
 from fedcore.pipeline.record import models, registry
 from fedcore.pipeline.record.metrics import DEVICES, read_device_table
+from fedcore.pipeline.record.origin import Origin, from_json
 from fedcore.pipeline.record.registry import CANDIDATE, CHAMPION, FAMILY, PREVIOUS, Versions, registered
 from fedcore.report.phrases import points
 from fedcore.results.summary import SPLITS, is_tie
+from fedcore.types import InputError
 
 PROPOSAL = "fedcore.proposal"
 SAME = ("fedcore.data", "fedcore.partition")
 """The tags of a version that name the data which its run held out."""
+
+FINAL_FIT_OF, STUDY_RUN = "fedcore.final_fit_of", "fedcore.study_run"
+"""The tags of a final fit: the version that it repeats on all rows, and the study's run of that version."""
 
 SCORES = {
     "accuracy": "own test, %",
@@ -35,7 +45,7 @@ SCORES = {
 }  # fmt: skip
 """The metrics of a version's run that a list of versions shows -> their columns."""
 COLUMNS = ("version", "method", "seed", "study", "setting", *SCORES.values(), "is")
-"""The columns of a list of versions; the last one has the aliases."""
+"""The columns of a list of versions; the last one has the aliases, and says of which version one is the final fit."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,31 @@ class Proposal:
             return f"{self._what}: there is no champion yet"
         if self.champion.version == self.version.version:
             return f"{self._what} is the champion"
-        return f"{self._what}: better than the champion, version {self.champion.version}? {self.better}; {self.why}"
+        number = f"version {self.champion.version}"
+        if self.of_champion:
+            what = "its final fit" if self.champion.tags.get(FINAL_FIT_OF) else "the model of its study"
+            return f"{self._what}: the champion is {what}, {number}"
+        if self.champion.tags.get(FINAL_FIT_OF):
+            number += f", the final fit of version {self.champion.tags[FINAL_FIT_OF]}"
+        return f"{self._what}: better than the champion, {number}? {self.better}; {self.why}"
+
+    @property
+    def of_champion(self) -> bool:
+        """Whether it and the champion are of one study's run: the champion itself, or one is the other's final fit."""
+        return self.champion is not None and study_run(self.champion) == study_run(self.version)
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the nightly rule promotes it: if it is better than the champion, or there is none."""
+        return not self.of_champion and self.better in ("", "yes")
+
+    @property
+    def advice(self) -> str:
+        """What to say of it if it is not promoted."""
+        if self.of_champion:
+            return str(self)
+        command = f"fedcore promote {self.version.name.removeprefix(FAMILY)}"
+        return f"{self}; to promote it: {command} (trains it once more on all rows of the devices first)"
 
     @property
     def promoted(self) -> str:
@@ -61,6 +95,14 @@ class Proposal:
             return f"{self._what}: promoted; it is the first champion"
         return str(self) if self.champion.version == self.version.version else f"{self}; promoted"
 
+    def promoted_as(self, final: ModelVersion) -> str:
+        """What to say after the promotion of its final fit."""
+        if self.champion is None:
+            return f"{self._what}: its final fit, version {final.version}, promoted; it is the first champion"
+        if self.champion.version == final.version:
+            return f"{self._what}: its final fit, version {final.version}, is the champion"
+        return f"{self}; its final fit, version {final.version}, promoted"
+
     @property
     def _what(self) -> str:
         return f"{self.version.name} version {self.version.version} ({describe(self.version)})"
@@ -68,7 +110,29 @@ class Proposal:
 
 def describe(version: ModelVersion) -> str:
     """Return where a version comes from."""
-    return f"{version.tags.get('fedcore.method')}, seed {version.tags.get('fedcore.seed')}"
+    of = version.tags.get(FINAL_FIT_OF)
+    final = "" if of is None else f", final fit of version {of}"
+    return f"{version.tags.get('fedcore.method')}, seed {version.tags.get('fedcore.seed')}{final}"
+
+
+def study_run(version: ModelVersion) -> str:
+    """Return the study's run whose score stands for a version: its own, or of a final fit that of its origin."""
+    return str(version.tags.get(STUDY_RUN, version.run_id))
+
+
+def final_fit_of(client: MlflowClient, version: ModelVersion) -> ModelVersion | None:
+    """Return the version that is a version's final fit, if there is one whose run is complete; of several the last."""
+    found = client.search_model_versions(f"name = '{version.name}'")
+    fits = [one for one in found if one.tags.get(STUDY_RUN) == version.run_id and is_complete(client, one)]
+    return max(fits, key=lambda one: int(one.version), default=None)
+
+
+def is_complete(client: MlflowClient, version: ModelVersion) -> bool:
+    """Tell whether a version's run was written to its end."""
+    try:
+        return str(client.get_run(version.run_id).info.status) == "FINISHED"
+    except MlflowException:  # deleted for good
+        return True
 
 
 def alias(client: MlflowClient, name: str, word: str) -> ModelVersion | None:
@@ -84,27 +148,31 @@ def propose(client: MlflowClient, version: ModelVersion, promote_better: bool) -
 
     promote_better: also promote it, if it is better than the champion or there is none.
     """
+    found = mark_candidate(client, version)
+    if promote_better and found.accepted:
+        promote(client, version)
+        return found.promoted
+    return found.advice
+
+
+def mark_candidate(client: MlflowClient, version: ModelVersion) -> Proposal:
+    """Give a version the alias `candidate`; returns its comparison with the champion."""
     found = compare(client, version)
     client.set_registered_model_alias(version.name, CANDIDATE, version.version)
     client.set_model_version_tag(version.name, version.version, PROPOSAL, str(found))
-    if found.champion is not None and found.champion.version == version.version:
-        return str(found)
-    if promote_better and found.better in ("", "yes"):
-        promote(client, version)
-        return found.promoted
-    return f"{found}; to promote it: fedcore promote {version.name.removeprefix(FAMILY)}"
+    return found
 
 
 def compare(client: MlflowClient, version: ModelVersion) -> Proposal:
-    """Compare a version with the champion of its registered model."""
+    """Compare a version with the champion of its registered model, by the scores of the studies' runs."""
     champion = alias(client, version.name, CHAMPION)
-    if champion is None or champion.version == version.version:
+    if champion is None or study_run(champion) == study_run(version):
         return Proposal(version, champion, "", "")
     for tag in SAME:
         if version.tags.get(tag) != champion.tags.get(tag):
             return Proposal(version, champion, "not comparable", f"its {tag.rpartition('.')[2]} is another")
     tables = [
-        read_device_table(Path(mlflow.artifacts.download_artifacts(f"runs:/{one.run_id}/{DEVICES}")).read_bytes())
+        read_device_table(Path(mlflow.artifacts.download_artifacts(f"runs:/{study_run(one)}/{DEVICES}")).read_bytes())
         for one in (version, champion)
     ]
     for split, where in SPLITS.items():
@@ -160,6 +228,7 @@ def version_table(client: MlflowClient, task: str) -> list[list[str]]:
 
 def _cells(client: MlflowClient, version: ModelVersion, aliases: str) -> list[str]:
     tags = version.tags
+    final = f"final fit of {tags[FINAL_FIT_OF]}" if FINAL_FIT_OF in tags else ""
     try:
         scores = client.get_run(version.run_id).data.metrics
     except MlflowException:  # deleted for good
@@ -167,7 +236,7 @@ def _cells(client: MlflowClient, version: ModelVersion, aliases: str) -> list[st
     shown = [f"{100 * scores[name]:.1f}" if name in scores else "-" for name in SCORES]
     study = f"{tags.get('fedcore.study', '-')} ({tags.get('fedcore.size', '-')})"
     named = [tags.get(f"fedcore.{key}", "-") for key in ("method", "seed", "setting")]
-    return [str(version.version), *named[:2], study, named[2], *shown, aliases]
+    return [str(version.version), *named[:2], study, named[2], *shown, ", ".join(filter(None, (aliases, final)))]
 
 
 def find(client: MlflowClient, task: str, word: str) -> ModelVersion:
@@ -175,6 +244,18 @@ def find(client: MlflowClient, task: str, word: str) -> ModelVersion:
     registry.require(all_versions(client), task, word)
     name = registered(task)
     return client.get_model_version(name, word) if word.isdigit() else client.get_model_version_by_alias(name, word)
+
+
+def read_origin(client: MlflowClient, version: ModelVersion) -> Origin:
+    """Return what made a version of a study's run. Raises InputError if the record does not say."""
+    try:
+        place = mlflow.artifacts.download_artifacts(f"runs:/{version.run_id}/{SETTING}")
+    except (MlflowException, OSError):
+        raise InputError(
+            f"version {version.version} of {version.name}: its run has no {SETTING}, so that nothing can repeat it; "
+            "run its study again, or promote it as it is with --no-final-fit"
+        ) from None
+    return from_json(Path(place).read_bytes())
 
 
 def load(client: MlflowClient, asked: str | None) -> tuple[str, ServedModels]:

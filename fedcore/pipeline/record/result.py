@@ -18,7 +18,7 @@ from fedcore.partition import Partition, training
 from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.store import Ref, digest_of
 from fedcore.results import tidy
-from fedcore.types import Federation, Report
+from fedcore.types import Federation, HeldOut, Report
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,11 +36,39 @@ class PreparedData:
 
 
 @dataclass(frozen=True)
+class Accepted:
+    """A version to be promoted by its final fit, and its run. config: the configuration of the run."""
+
+    config: str
+    version: str
+    run: str
+
+
+@dataclass(frozen=True)
+class FinalFit:
+    """Of which study's result a final fit repeats the method, on which rows.
+
+    version, run: the version of the registered model whose study's run tells the accuracy to expect, and that run.
+    study: its dataset and partition. before, rows: the labelled rows of each device that train, then and now. held_out:
+    what the method needs, so that it does not train. left: rows of the shared test set that do not train either.
+    """
+
+    version: str
+    run: str
+    study: PreparedData
+    before: dict[str, int]
+    rows: dict[str, int]
+    held_out: tuple[HeldOut, ...]
+    left: int
+
+
+@dataclass(frozen=True)
 class Result:
     """The result of a method. config: the digest of all its inputs. models: the deployed model of each device.
 
     reports: the server's report of each turn. figures: functions that draw them, see :class:`fedcore.types.Method`.
     show: pictures to draw besides its scores. embedding: its devices' examples in the plane, if they are drawn.
+    final: of a final fit, which has no scores.
     """
 
     setting: Setting
@@ -58,6 +86,7 @@ class Result:
     figures: tuple[str, ...] = ()
     show: tuple[str, ...] = ()
     embedding: Ref | None = None
+    final: FinalFit | None = None
 
     @cached_property
     def digest(self) -> str:
@@ -88,7 +117,8 @@ class Result:
     @property
     def name(self) -> str:
         place = "" if self.setting.name == "base" else f" {self.setting.name}"
-        return f"{self.row.label}{place} seed {self.seed}"
+        final = "" if self.final is None else ", final fit"
+        return f"{self.row.label}{place} seed {self.seed}{final}"
 
 
 def digest(results: Iterable[Result]) -> str:

@@ -30,18 +30,19 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.utils.mlflow_tags import MLFLOW_LOGGED_ARTIFACTS
 from mlflow.utils.time import get_current_time_millis
 
+from fedcore import __version__, nets
 from fedcore import data as sources
-from fedcore import nets
 from fedcore.data.encoding import to_json
 from fedcore.data.schema import Schema as DataSchema
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
-from fedcore.pipeline.files import SCHEMA, TABLE
-from fedcore.pipeline.record import models, promotion
+from fedcore.pipeline.files import FINAL_FIT, SCHEMA, SETTING, TABLE
+from fedcore.pipeline.record import models, origin, promotion
 from fedcore.pipeline.record.figures import draw
 from fedcore.pipeline.record.metrics import DEVICES, device_table, metrics, safe_name
+from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.registry import registered
-from fedcore.pipeline.record.result import Result
+from fedcore.pipeline.record.result import Accepted, Result
 from fedcore.results import reports
 from fedcore.types import Model, Report
 
@@ -128,29 +129,46 @@ class Record:
         return str(self.client.create_experiment(EXPERIMENT, artifact_location=place, tags=MODE))
 
     def save(self, store: Store, result: Result, title: str, drawn: Mapping[str, bytes] | None = None) -> None:
-        """Write a method's result to its run, unless the run has it. drawn: its pictures, if they exist."""
+        """Write a method's result to its run, unless the run has it. drawn: its pictures, if they exist.
+
+        The run of a final fit is below the study's run whose method it repeats, and names the data of that one.
+        """
         if self.is_complete(result.config, result.digest):
             return
-        setting = result.setting
+        setting, final = result.setting, result.final
+        kind = "final fit" if final else "control" if result.control else "method"
+        study = final.study if final else result.prepared
         tags = {
-            "fedcore.kind": "control" if result.control else "method", "fedcore.study": setting.study,
+            "fedcore.kind": kind, "fedcore.study": setting.study,
             "fedcore.setting": setting.name, "fedcore.size": result.size, "fedcore.method": result.row.label,
+<<<<<<< HEAD
             "fedcore.seed": str(result.seed), "fedcore.dataset": setting.data_name,
             "fedcore.data": result.prepared.dataset.digest, "fedcore.partition": result.prepared.partition.digest,
+=======
+            "fedcore.seed": str(result.seed), "fedcore.dataset": setting.data["name"],
+            "fedcore.data": study.dataset.digest, "fedcore.partition": study.partition.digest,
+            **({promotion.FINAL_FIT_OF: final.version, promotion.STUDY_RUN: final.run} if final else {}),
+>>>>>>> 67fc1b5dea4d10394c9f25381da802b9c3069167
         }  # fmt: skip
-        run = self.open(result.config, result.name, tags, self.parent(setting.study, result.size, title))
+        parent = final.run if final else self.parent(setting.study, result.size, title)
+        run = self.open(result.config, result.name, tags, parent)
         held: sources.Dataset
         held, made = store.get((result.prepared.dataset, result.prepared.partition))
         schema = result.schema(held, made)
         # The models are logged first, since MLflow copies the metrics that their run already has to them one by one.
         model = self.model(run, store, result, schema)
         if not result.control:
-            self.register(run, model, result.setting.task, tags)
+            self.register(run, model, setting.task, tags, describe_final_fit(result) if final else None)
         profile = {"examples": len(held.train), "classes": list(held.classes), "shape": list(schema.shape)}
         self.write(
             run, params=_params(result), table=result.table, seconds=result.seconds,
+<<<<<<< HEAD
             dataset=(setting.data_name, result.prepared.dataset.digest, profile), turn_reports=result.reports,
             drawn=draw(store, result) if drawn is None else drawn, schema=schema,
+=======
+            dataset=(setting.data["name"], result.prepared.dataset.digest, profile), turn_reports=result.reports,
+            drawn=draw(store, result) if drawn is None else drawn, schema=schema, files=_origin_files(result),
+>>>>>>> 67fc1b5dea4d10394c9f25381da802b9c3069167
         )  # fmt: skip
         self.close(run, result.digest)
 
@@ -198,8 +216,12 @@ class Record:
         turn_reports: Sequence[Report],
         drawn: Mapping[str, bytes],
         schema: DataSchema | None = None,
+        files: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Write a run's parameters, metrics, tables, dataset, schema, reports, pictures; again, it changes nothing."""
+        """Write a run's parameters, metrics, tables, dataset, schema, reports, pictures; again, it changes nothing.
+
+        files: further ones, path in the run -> content.
+        """
         where = run.info.run_id
         self.client.log_batch(where, params=[Param(key, _shorten(value)) for key, value in params.items()])
         start = run.info.start_time
@@ -211,7 +233,7 @@ class Record:
         )
         self.client.log_inputs(where, [DatasetInput(entity, [InputTag("mlflow.data.context", "federation")])])
         words = {f"words/{safe_name(name)}.txt": text for one in turn_reports for name, text in one.words.items()}
-        files = {path: text.encode() for path, text in words.items()}
+        files = {**(files or {}), **{path: text.encode() for path, text in words.items()}}
         arrays = {metric: torch.tensor(course) for numbers in courses.values() for metric, course in numbers.items()}
         for name, leaf in {**reports.matrices(turn_reports), **arrays}.items():
             path = "/".join(safe_name(part) for part in name.split("/"))
@@ -255,7 +277,9 @@ class Record:
             info = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", result.row.label), model_id=begun, **what)
         return str(info.model_id)
 
-    def register(self, run: Run, model_id: str, task: str, tags: Mapping[str, str]) -> None:
+    def register(
+        self, run: Run, model_id: str, task: str, tags: Mapping[str, str], description: str | None = None
+    ) -> None:
         """Register a run's models, once."""
         name = registered(task)
         with self.lock:
@@ -264,21 +288,69 @@ class Record:
             if not self.client.search_registered_models(f"name = '{name}'"):
                 self.client.create_registered_model(name, description="The models that the devices of a run deploy")
             self.client.create_model_version(
-                name, f"models:/{model_id}", run.info.run_id, tags=dict(tags), model_id=model_id
-            )
+                name, f"models:/{model_id}", run.info.run_id, tags=dict(tags), model_id=model_id,
+                description=description,
+            )  # fmt: skip
 
     def propose(self, configs: Sequence[str], promote: bool) -> list[str]:
         """Propose the versions of configurations' runs, the first one for each registered model; returns a line each.
 
         See :mod:`fedcore.pipeline.record.promotion`.
         """
-        found: dict[str, ModelVersion] = {}
+        with self.lock:
+            return [promotion.propose(self.client, version, promote) for version, _ in self._versions(configs)]
+
+    def accept(self, configs: Sequence[str]) -> tuple[list[str], list[Accepted]]:
+        """Propose versions as `propose` does; returns lines about those that stay, and those to be promoted.
+
+        Of the latter a final fit is promoted at once, if there is one.
+        """
+        lines, accepted = [], []
+        with self.lock:
+            for version, config in self._versions(configs):
+                proposal = promotion.mark_candidate(self.client, version)
+                if not proposal.accepted:
+                    lines.append(proposal.advice)
+                elif final := promotion.final_fit_of(self.client, version):
+                    promotion.promote(self.client, final)
+                    lines.append(proposal.promoted_as(final))
+                else:
+                    accepted.append(Accepted(config, str(version.version), version.run_id))
+        return lines, accepted
+
+    def find_source(self, task: str, word: str) -> tuple[Origin, Accepted]:
+        """Return a version by its number or alias, as one to be fitted finally, with what made it."""
+        version = promotion.find(self.client, task, word)
+        made = promotion.read_origin(self.client, version)
+        return made, Accepted(made.config, str(version.version), version.run_id)
+
+    def save_final_fit(self, store: Store, result: Result) -> str:
+        """Write a final fit to its run and make it the champion; returns a line about it."""
+        assert result.final is not None
+        name = registered(result.setting.task)
+        version = self.client.get_model_version(name, result.final.version)
+        with self.lock:
+            proposal = promotion.compare(self.client, version)
+            final = self.register_final_fit(store, result)
+            promotion.promote(self.client, final)
+        return proposal.promoted_as(final)
+
+    def register_final_fit(self, store: Store, result: Result) -> ModelVersion:
+        """Write a final fit to its run; returns the version."""
+        self.save(store, result, "", {})
+        run = self.find(result.config)
+        assert run is not None
+        (version,) = self.client.search_model_versions(f"run_id = '{run.info.run_id}'")
+        return version
+
+    def _versions(self, configs: Sequence[str]) -> list[tuple[ModelVersion, str]]:
+        """Return the first version for each registered model of configurations' runs, with its configuration."""
+        found: dict[str, tuple[ModelVersion, str]] = {}
         for config in configs:
             if run := self.find(config):
                 for version in self.client.search_model_versions(f"run_id = '{run.info.run_id}'"):
-                    found.setdefault(version.name, version)
-        with self.lock:
-            return [promotion.propose(self.client, version, promote) for version in found.values()]
+                    found.setdefault(version.name, (version, config))
+        return [*found.values()]
 
     def describe(
         self,
@@ -312,6 +384,36 @@ class Record:
                 local.parent.mkdir(parents=True, exist_ok=True)
                 local.write_bytes(content)
             self.client.log_artifacts(run_id, folder)
+
+
+def describe_final_fit(result: Result) -> str:
+    """Say what a final fit is, on which rows, and which score stands for it."""
+    final = result.final
+    assert final is not None
+    kept = "" if "val" not in final.held_out else " but for validation rows, by which the method chooses"
+    left = f" {final.left:,} rows of the shared test set stay out." if final.left else ""
+    if final.left and "shared" in final.held_out:
+        left = f" The shared test set stays out, {final.left:,} rows, as the method chooses by it."
+    return (
+        f"Final fit of version {final.version}: {result.row.label} once more, with the same settings, code and seed "
+        f"({result.seed}), on all labelled rows of each device{kept}: {sum(final.rows.values()):,} rows in place of "
+        f"{sum(final.before.values()):,}, those marked as test among them.{left} Nothing tests it: the accuracy to "
+        f"expect is that of version {final.version}, measured by study {result.setting.study} ({result.size}), not its "
+        f"own. Dataset {final.study.dataset.digest}; {FINAL_FIT} of its run counts the rows of each device."
+    )
+
+
+def _origin_files(result: Result) -> dict[str, bytes]:
+    """Return what made a result, and the rows of a final fit, as files of its run."""
+    files = {SETTING: origin.to_json(origin.origin_of(result))}
+    if (final := result.final) is not None:
+        card = {
+            "final_fit_of": final.version, "study_run": final.run, "dataset": final.study.dataset.digest,
+            "rows": final.rows, "rows_in_study": final.before, "held_out": final.held_out,
+            "shared_rows_left_out": final.left, "config": result.config, "fedcore": __version__,
+        }  # fmt: skip
+        files[FINAL_FIT] = (json.dumps(card, indent=1) + "\n").encode()
+    return files
 
 
 def shorten(note: str) -> str:

@@ -23,7 +23,7 @@ from fedcore.execute.workers import WorkerDied, Workers
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.command import CONTINUE, Failed
-from fedcore.pipeline.record.result import Result
+from fedcore.pipeline.record.result import Accepted, Result
 from fedcore.types import InputError
 
 if TYPE_CHECKING:
@@ -79,6 +79,17 @@ class RecordWriter:
         `proposed` has the lines about them after the block.
         """
         self._submit(propose, configs, promote)
+
+    def accept(self, configs: Sequence[str]) -> list[Accepted]:
+        """Propose as `propose` does, once all runs before are written; returns the versions to be promoted."""
+        self._check()
+        lines, accepted = self._thread.submit(self._call, self._process, accept, configs).result()
+        self.proposed += lines
+        return accepted
+
+    def save_final_fit(self, store: Store, result: Result, promote: bool = True) -> None:
+        """Write a final fit to its run, register its models and, if wanted, make them the champion."""
+        self._submit(save_final_fit, store, result, promote)
 
     def _submit(self, fn: Callable[..., list[str] | None], *args: Any) -> None:
         self._check()
@@ -167,6 +178,21 @@ def describe(*study: Any) -> None:
 
 def propose(configs: Sequence[str], promote: bool) -> list[str]:
     return with_patience(lambda: record().propose(configs, promote))
+
+
+def accept(configs: Sequence[str]) -> tuple[list[str], list[Accepted]]:
+    return with_patience(lambda: record().accept(configs))
+
+
+def save_final_fit(store: Store, result: Result, promote: bool) -> list[str]:
+    def write() -> list[str]:
+        if promote:
+            return [record().save_final_fit(store, result)]
+        with record().lock:
+            record().register_final_fit(store, result)
+        return []
+
+    return with_patience(write)
 
 
 def with_patience(use: Callable[[], T]) -> T:

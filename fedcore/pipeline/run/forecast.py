@@ -217,6 +217,17 @@ def forecast(jobs: Iterable[Job], store: Store, workers: int, accelerator: str |
                 )  # fmt: skip
 
 
+def expected_seconds(
+    store: Store, workers: int, accelerator: str | None, method: Method, fed: Federation, seed: int
+) -> float:
+    """Return the seconds of a method's steps that are not in the cache, without the kinds that have never run here."""
+    look: Any = Lookup(store, workers, accelerator)
+    look.model = max(model_bytes(fed), 1)
+    play(method, fed, seed, look, max(stage.rounds for stage in method.stages))
+    known = History(store).seconds
+    return float(sum(work * known.get(kind, 0.0) for kind, work in look.work.items()))
+
+
 def play(method: Method, fed: Federation, seed: int, look: Any, every: int) -> int:
     """Go through a method's rounds; returns the bytes that all devices send and receive."""
     played = list(rounds(method, fed, seed, look, every))

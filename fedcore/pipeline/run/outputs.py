@@ -89,9 +89,9 @@ def write_stage(jobs: list[Job], results: Mapping[str, list[Result]], store: Sto
 
 def write_run(
     params: Mapping[str, Any], jobs: list[Job], results: Mapping[str, list[Result]], answered: comparison.Answered,
-    store: Store, writer: RecordWriter, promote: bool,
-) -> None:  # fmt: skip
-    """Write, compare and print the results of a run outside of `dvc repro`, and propose models."""
+    store: Store, writer: RecordWriter,
+) -> list[str]:  # fmt: skip
+    """Write, compare and print the results of a run outside of `dvc repro`; returns the configurations to propose."""
     everything = [result for job in jobs for result in results[job.name]]
     folder = RUNS / digest(everything)
     places = []
@@ -111,17 +111,20 @@ def write_run(
     made = comparison.compare(params, places, places, pictures, read_papers(params["studies"]), answered)
     comparison.write(made, folder, folder)
     comparison.describe(made, {job.study: job.size for job in jobs}, writer, folder / PAGE)
-    writer.propose(comparison.proposals(places, made.answers), promote)
     print_summary(made.summary)
     print_claims(made.claims)
     print(f"page: {folder / PAGE}   record: fedcore ui")
+    return comparison.proposals(places, made.answers)
 
 
 def report(
     params: Mapping[str, Any], jobs: list[Job], results: Mapping[str, list[Result]], store: Store,
-    writer: RecordWriter, prepared: bool, promote: bool,
-) -> None:  # fmt: skip
-    """Answer what the results say, print it, leave it on Prefect's page, and write all outputs of a run."""
+    writer: RecordWriter, prepared: bool,
+) -> list[str]:  # fmt: skip
+    """Answer what the results say, print it, leave it on Prefect's page, and write all outputs of a run.
+
+    Returns the configurations to propose: none of a stage of `dvc repro`, whose last one does.
+    """
     everything = [result for job in jobs for result in results[job.name]]
     answered = comparison.answer_results(params, everything)
     for study, text in comparison.notes(answered.summary.assign(**NO_SECONDS), answered.answers).items():
@@ -129,8 +132,8 @@ def report(
     print_answers(answered.answers)
     if prepared:
         write_stage(jobs, results, store)
-    else:
-        write_run(params, jobs, results, answered, store, writer, promote)
+        return []
+    return write_run(params, jobs, results, answered, store, writer)
 
 
 def stage_folders() -> tuple[list[Path], list[Path], list[Path]]:

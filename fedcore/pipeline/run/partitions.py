@@ -21,11 +21,11 @@ from fedcore.partition.tables import counts, dropped_devices, dropped_note, from
 from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store
 from fedcore.pipeline.orchestration.steps import Steps
 from fedcore.pipeline.record.result import PreparedData
-from fedcore.pipeline.run.step_functions import describe, distribute, divide
+from fedcore.pipeline.run.step_functions import describe, distribute, divide, take_none
 from fedcore.report import spreadsheet
 from fedcore.report.figures import class_counts, png
 from fedcore.results.criterion import scoring
-from fedcore.types import Device, Federation, InputError, Scoring
+from fedcore.types import Device, Federation, HeldOut, InputError, Scoring
 
 DATASET = "dataset.safetensors"
 PARTITION = "index.parquet"
@@ -110,10 +110,17 @@ def divide_dataset(
     return made
 
 
-def build_federation(steps: Steps, setting: Setting, prepared: PreparedData) -> Federation:
-    """Return the federation; its devices hold references, which the loop never reads."""
+def build_federation(
+    steps: Steps, setting: Setting, prepared: PreparedData, final_fit: tuple[HeldOut, ...] | None = None
+) -> Federation:
+    """Return the federation; its devices hold references, which the loop never reads.
+
+    final_fit: what a final fit holds out; it has no shared test set unless that is among it.
+    """
     scaled = partial(distribute, scale=setting.federation["scale"])
     devices_data, shared, servers_data = steps.run_inline(scaled, prepared.dataset, prepared.partition, start=True)
+    if final_fit is not None and "shared" not in final_fit:
+        shared = steps.run_inline(take_none, shared)
     card = steps.run_inline(describe, prepared.dataset)
     nets = [net(shape=card["shape"], classes=len(card["classes"]), **one) for one in setting.nets]
     devices = {name: Device(name, nets[i % len(nets)], devices_data[name]) for i, name in enumerate(devices_data)}

@@ -20,7 +20,8 @@ from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Ref
 from fedcore.pipeline.orchestration.engine import choose_engine
 from fedcore.pipeline.orchestration.session import Session, console, open_session
-from fedcore.pipeline.record.result import PreparedData, Result
+from fedcore.pipeline.record.origin import Origin, origin_of
+from fedcore.pipeline.record.result import Accepted, PreparedData, Result
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import outputs, partitions, run_method
 from fedcore.types import Diverged, Federation, InputError
@@ -126,6 +127,14 @@ class Run:
         self.results[ready.job.name].append(result)
         # `dvc repro` ends each study with its answer; the page has every row.
         self.session.print_line(run_method.summary_line(result), terminal=not self.request.prepared)
+
+    def propose(self, configs: list[str]) -> list[tuple[Origin, Accepted]]:
+        """Propose models; returns those whose final fit is to be promoted, with what made them."""
+        if not (self.request.promote and self.request.final_fit):
+            self.writer.propose(configs, self.request.promote)
+            return []
+        made = {result.config: origin_of(result) for results in self.results.values() for result in results}
+        return [(made[one.config], one) for one in self.writer.accept(configs)]
 
 
 @contextmanager

@@ -51,6 +51,7 @@ def run_method(
     models = deploy_models(session.steps, method, fed, played[-1].state)
     plane = embed_features(session, row, fed, models, played[-1].state, seed) if "features" in show else None
     done = tuple(session.steps.done[steps_before:])
+<<<<<<< HEAD
     words = (
         "config", setting.study, size, setting.name, row.label, row.flat(), seed, every, prepared.dataset.digest,
         prepared.partition.digest, setting.federation["scale"], fed.public.nets, method,
@@ -58,14 +59,32 @@ def run_method(
         *([fed.scoring] if fed.scoring.metric else []),
     )  # fmt: skip
     place = tidy.Row(setting.study, setting.data_name, setting.name, row.label, seed)
+=======
+    config = config_digest(setting, prepared, fed, row, method, seed, size, every, session.steps.accelerator)
+    place = tidy.Row(setting.study, setting.data["name"], setting.name, row.label, seed)
+>>>>>>> 67fc1b5dea4d10394c9f25381da802b9c3069167
     data = pictures.data_numbers(session.store, prepared.dataset, prepared.partition)
     numbers = {"data": data, **reports.final_numbers(method, turn_reports, played[-1].scores)}
     before = dict.fromkeys(fed.devices, prepared_bytes(session.store, prepared, setting.federation["scale"]))
     return Result(
-        setting, row, seed, size, Digest().of(words), prepared, fed,
+        setting, row, seed, size, config, prepared, fed,
         tidy.rows(place, played, turn_reports, numbers, before), seconds_by_kind(setting, row.label, seed, done), done,
         models, tuple(turn_reports), method.figures, tuple(show), plane,
     )  # fmt: skip
+
+
+def config_digest(
+    setting: Setting, prepared: PreparedData, fed: Federation, row: MethodConfig, method: Method, seed: int,
+    size: str, every: int, accelerator: str | None,
+) -> str:  # fmt: skip
+    """Return the digest of all that a method's result depends on: settings, data, code and hardware."""
+    words = (
+        "config", setting.study, size, setting.name, row.label, row.flat(), seed, every, prepared.dataset.digest,
+        prepared.partition.digest, setting.federation["scale"], fed.public.nets, method,
+        *([accelerator] if accelerator else []), *([fed.threats] if fed.threats else []),
+        *([fed.scoring] if fed.scoring.metric else []),
+    )  # fmt: skip
+    return Digest().of(words)
 
 
 def embed_features(

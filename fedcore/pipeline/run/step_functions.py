@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fedcore.data import Dataset
-from fedcore.partition import Partition, partition, server_examples, splits
-from fedcore.types import Data, Deploy, Message, Model, Params, Splits, step_word
+from fedcore.partition import Partition, final_partition, partition, server_examples, splits
+from fedcore.types import Data, Deploy, HeldOut, Message, Model, Params, Splits, step_word
 
 
 @step_word("partition")
@@ -15,9 +15,21 @@ def divide(dataset: Dataset, *, federation: dict[str, Any], seed: int) -> Partit
     return partition(dataset, seed=seed, **federation)
 
 
+@step_word("partition")
+def divide_finally(dataset: Dataset, made: Partition, *, held_out: tuple[HeldOut, ...]) -> Partition:
+    """Give each device all its labelled examples to train on, see :func:`fedcore.partition.final_partition`."""
+    return final_partition(dataset, made, held_out)
+
+
 def distribute(dataset: Dataset, made: Partition, *, scale: str) -> tuple[dict[str, Splits], Data, Data]:
     """Return each device's examples, the shared test set and the server's examples."""
     return *splits(dataset, made, scale), server_examples(dataset, made, scale)
+
+
+@step_word("distribute")
+def take_none(data: Data) -> Data:
+    """Return no example of those; their shape is known."""
+    return Data(data.x[:0], data.y[:0])
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from project import Project, Said, Seen
 
+from scenarios.kills import Kill, kill
 from scenarios.place import Place
 
 # a table per device
@@ -58,8 +59,13 @@ def table(path: Path, seed: int, rows: int = 60) -> None:
 class Mine:
     """preview: of a table that was not prepared for the project. run: the default study on it. csv: the table.
 
-    promoted: after the proposed model was promoted. new: the test rows of all sites, without a label; labels: what the
-    champion predicts of them. shifted: what was said to the same rows with a column renamed.
+    promoted: after the proposed model was promoted as it is. new: the test rows of all sites, without a label; labels:
+    what the champion predicts of them. shifted: what was said to the same rows with a column renamed.
+
+    fitting: a kill between the training of the model's final fit and its registration. fitted: after the same command
+    ran to its end; final_labels: what the champion predicts then; again: the same command once more; listed: all
+    versions. changed: what is said to the promotion of another version after a cell of the table has changed; edited:
+    after a line of the training's code has, and the cell has not.
     """
 
     project: Project
@@ -70,6 +76,13 @@ class Mine:
     new: pd.DataFrame
     labels: pd.DataFrame
     shifted: Said
+    fitting: Kill
+    fitted: Seen
+    final_labels: pd.DataFrame
+    again: Seen
+    listed: Said
+    changed: Said
+    edited: Said
 
 
 MACHINES = (
@@ -84,7 +97,7 @@ def mine(place: Place) -> Mine:
     machines().to_csv(csv, index=False)
     preview = project.look(project.run("fedcore", "preview", *MACHINES))
     run = project.look(project.federate(*MACHINES, "methods=[local_only,fedavg,fedasa,majority]", "fedavg.rounds=30"))
-    promoted = project.run("fedcore", "promote", "machines-fault")
+    promoted = project.run("fedcore", "promote", "machines-fault", "--no-final-fit")
     project.run("fedcore", "promote")
     (index,) = project.folder.glob("runs/*/partition/my_data/base/seed-0/index.parquet")
     parts = pd.read_parquet(index)
@@ -94,7 +107,25 @@ def mine(place: Place) -> Mine:
     predict = ("fedcore", "predict")
     project.run(*predict, "new.csv", "--out", "labels.csv")
     shifted = project.run(*predict, "shifted.csv", code=2, whole=True)
-    return Mine(project, csv, preview, run, promoted, new, pd.read_csv(project.folder / "labels.csv"), shifted)
+    project.look()
+    promote = ("fedcore", "promote", "machines-fault")
+    fitting = kill(project, promote[2:], lambda steps: steps["deploy"] >= 1, "promote")
+    fitted = project.look(project.run(*promote))
+    project.run(*predict, "new.csv", "--out", "final.csv")
+    again = project.look(project.run(*promote))
+    listed = project.run(*promote, "--list")
+    whole = csv.read_text()
+    csv.write_text(whole.replace("leak", "worn", 1))
+    other = (*promote, "--version", "2" if "version 1 " in promoted.out else "1")
+    changed = project.run(*other, code=2, whole=True)
+    csv.write_text(whole)
+    project.edit("fedcore/core/training.py", "train", "edited = True")
+    edited = project.run(*other, code=2, whole=True)
+    labels, final = (pd.read_csv(project.folder / name) for name in ("labels.csv", "final.csv"))
+    return Mine(
+        project, csv, preview, run, promoted, new, labels, shifted, fitting, fitted, final, again, listed, changed,
+        edited,
+    )  # fmt: skip
 
 
 def machines(rows: int = 50) -> pd.DataFrame:

@@ -57,9 +57,9 @@ def killed(place: Place) -> Killed:
     return Killed(project, undisturbed, training, fusing, finished, calm, states)
 
 
-def kill(project: Project, words: Sequence[str], when: Callable[[Counter[str]], bool]) -> Kill:
+def kill(project: Project, words: Sequence[str], when: Callable[[Counter[str]], bool], command: str = "run") -> Kill:
     """Start the flow, and kill it when `when` is true of the steps that have ended, by kind."""
-    flow = project.start("fedcore", "run", *words)
+    flow = project.start("fedcore", command, *words)
     before = project.read
 
     def now() -> bool:

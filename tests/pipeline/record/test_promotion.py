@@ -31,13 +31,15 @@ def make(client: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     client.create_registered_model(name)
     experiment = client.get_experiment_by_name("fedcore").experiment_id
 
-    def version(accuracy: list[float], partition: str = "p", data: str = "d") -> Any:
+    def version(accuracy: list[float], partition: str = "p", data: str = "d", of: Any = None) -> Any:
         run = client.create_run(experiment)
         (tmp_path / DEVICES).write_bytes(device_table(frame(rows({"a": [accuracy]}))))
         client.log_artifact(run.info.run_id, str(tmp_path / DEVICES))
+        client.set_terminated(run.info.run_id)
+        final = {promotion.FINAL_FIT_OF: str(of.version), promotion.STUDY_RUN: of.run_id} if of else {}
         tags = {
             "fedcore.data": data, "fedcore.partition": partition, "fedcore.method": "a", "fedcore.seed": "0",
-            "fedcore.study": "code", "fedcore.size": "small", "fedcore.setting": "base",
+            "fedcore.study": "code", "fedcore.size": "small", "fedcore.setting": "base", **final,
         }  # fmt: skip
         return client.create_model_version(name, "file:///nowhere", run.info.run_id, tags=tags)
 
@@ -91,6 +93,57 @@ def test_a_candidate_is_compared_on_the_same_data(
     assert champion(client, present) == str((candidate if better == "yes" else present).version)
 
 
+@pytest.mark.parametrize(("studied", "better"), [([0.6, 0.5, 0.7], "yes"), ([0.8, 0.7, 0.9], "no")])
+def test_a_final_fit_is_compared_by_the_score_of_its_study(client: Any, make: Make, studied: list[float], better: str):
+    """Whatever its own run says: it has trained on the rows that would test it."""
+    first = make(studied)
+    final = make([1.0, 1.0, 1.0] if better == "yes" else [0.0, 0.0, 0.0], of=first)
+    promotion.promote(client, final)
+    candidate = make([0.7, 0.6, 0.8])
+    found = promotion.compare(client, candidate)
+    assert found.better == better
+    assert f"version {final.version}, the final fit of version {first.version}?" in str(found)
+    promotion.promote(client, candidate)
+    assert promotion.compare(client, final).better == {"yes": "no", "no": "yes"}[better]
+
+
+def test_a_version_and_its_final_fit_are_one_champion(client: Any, make: Make):
+    first = make([0.5, 0.6])
+    assert promotion.final_fit_of(client, first) is None
+    final = make([1.0, 1.0], of=first)
+    client.update_run(final.run_id, "RUNNING")
+    assert promotion.final_fit_of(client, first) is None  # its writing was cut short
+    client.update_run(final.run_id, "FINISHED")
+    found = promotion.final_fit_of(client, first)
+    assert found is not None
+    assert found.version == final.version
+    promotion.promote(client, final)
+    said = promotion.propose(client, first, True)
+    assert said.endswith(f": the champion is its final fit, version {final.version}")
+    assert champion(client, first) == str(final.version)
+    promotion.promote(client, first)
+    said = str(promotion.compare(client, final))
+    assert said.endswith(f": the champion is the model of its study, version {first.version}")
+    assert promotion.describe(final) == f"a, seed 0, final fit of version {first.version}"
+
+
+def test_a_final_fit_is_named_when_it_is_promoted(client: Any, make: Make):
+    first, second = make([0.5, 0.5]), make([0.7, 0.7])
+    finals = [make([0.0, 0.0], of=one) for one in (first, second)]
+    said = promotion.compare(client, first).promoted_as(finals[0])
+    assert said.endswith(f"its final fit, version {finals[0].version}, promoted; it is the first champion")
+    promotion.promote(client, finals[0])
+    assert promotion.compare(client, first).promoted_as(finals[0]).endswith(", is the champion")
+    said = promotion.compare(client, second).promoted_as(finals[1])
+    assert "? yes; +20.0" in said
+    assert said.endswith(f"; its final fit, version {finals[1].version}, promoted")
+
+
+def test_a_version_whose_run_does_not_say_what_made_it_has_no_final_fit(client: Any, make: Make):
+    with pytest.raises(InputError, match=r"its run has no setting\.json, .* promote it as it is with --no-final-fit$"):
+        promotion.read_origin(client, make([0.5]))
+
+
 def test_the_nightly_rule_promotes_the_first_one(client: Any, make: Make):
     first = make([0.5])
     assert promotion.propose(client, first, True).endswith("(a, seed 0): promoted; it is the first champion")
@@ -114,6 +167,7 @@ def test_every_version_is_listed_with_its_accuracy_and_alias(
     client: Any, make: Make, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     versions = [make([0.5]), make([0.6]), make([0.7])]
+    versions.append(make([0.9], of=versions[1]))
     for version in versions[:2]:
         promotion.promote(client, version)
     client.log_metric(versions[1].run_id, "accuracy", 0.6)
@@ -122,12 +176,13 @@ def test_every_version_is_listed_with_its_accuracy_and_alias(
     task = versions[0].name.removeprefix("fedcore-")
     monkeypatch.setattr(runs, "Record", lambda: SimpleNamespace(client=client))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
+    monkeypatch.setenv("COLUMNS", "160")
     promote.list_versions(client, task)
     head, _, *rows, advice = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
     assert head == "version method seed study setting own test, % shared test, % validation, % is"
     assert rows == [
         "1 a 0 code (small) base - - - previous", "2 a 0 code (small) alpha=1 60.0 - 12.5 champion",
-        "3 a 0 code (small) base - - -",
+        "3 a 0 code (small) base - - -", "4 a 0 code (small) base - - - final fit of 2",
     ]  # fmt: skip
     assert advice == f"to promote one: fedcore promote {task} --version NUMBER"
 

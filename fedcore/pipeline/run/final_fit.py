@@ -1,0 +1,120 @@
+"""The final fit of a version: its method once more, by cached steps, on all labelled rows of the devices.
+
+It repeats the configuration of a study's run with the same seed, and refuses if the data, the settings or the code are
+no longer those of that run. Killed and repeated it finds its steps in the cache and its run in the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from prefect import Task
+
+from fedcore.config.studies import run_section
+from fedcore.execute.workers import Workers
+from fedcore.pipeline.cache.keys import Digest
+from fedcore.pipeline.cache.shared import open_store
+from fedcore.pipeline.cache.store import Ref, Store
+from fedcore.pipeline.orchestration.engine import choose_engine
+from fedcore.pipeline.orchestration.session import Session, console, open_session
+from fedcore.pipeline.record.origin import Origin
+from fedcore.pipeline.record.result import Accepted, FinalFit, PreparedData, Result
+from fedcore.pipeline.record.writer import RecordWriter
+from fedcore.pipeline.run import forecast, partitions
+from fedcore.pipeline.run.chunks import count_local_steps
+from fedcore.pipeline.run.run_method import config_digest, count_examples, run_method
+from fedcore.pipeline.run.step_functions import divide_finally
+from fedcore.results import tidy
+from fedcore.types import Federation, InputError, Method
+
+ADVICE = "promote it as it is with: fedcore promote {task} --version {version} --no-final-fit"
+
+
+@contextmanager
+def open_fit(
+    params: Mapping[str, Any], origin: Origin, tasks: Mapping[str, Task[..., Any]], writer: RecordWriter
+) -> Iterator[Session]:
+    """Open the session of a final fit: its store, and the engine that computes its steps."""
+    section = run_section(params)
+    store = open_store(section.store)
+    setting = replace(origin.setting, methods=(origin.row,))
+    engine = choose_engine(section, [setting], store, console.print)
+    with open_session("final fit", store, engine, section.accelerator, writer.warm_up, tasks) as session:
+        yield session
+
+
+def fit(session: Session, params: Mapping[str, Any], origin: Origin, source: Accepted) -> Result:
+    """Fit the method of a version's run on all rows. Raises InputError if it is no longer that run's."""
+    setting, row, seed = origin.setting, origin.row, origin.seed
+    dataset = partitions.read_dataset(session.store, setting.data)
+    advice = ADVICE.format(task=setting.task, version=source.version)
+    if dataset.digest != origin.data:
+        raise InputError(
+            f"version {source.version}: the data have changed since its run; run its study again, or {advice}"
+        )
+    study = PreparedData(dataset, partitions.divide_dataset(session.steps, dataset, setting.federation, seed))
+    method = require_same(session, origin, study, f"version {source.version}", advice)
+    final = PreparedData(dataset, divide(session.steps, study, method))
+    fed = partitions.build_federation(session.steps, setting, final, final_fit=method.held_out)
+    before, rows = (count_examples(session.store, one) for one in (study, final))
+    session.print_line(announce(session, params, origin, source, fed, before, rows))
+    session.expect_steps(count_local_steps(method, len(fed.devices)))
+    rounds = max(stage.rounds for stage in method.stages)
+    result = run_method(session, setting, final, fed, row, seed, origin.size, rounds)
+    about = FinalFit(source.version, source.run, study, before, rows, method.held_out, count_left(session.store, final))
+    return replace(
+        result, config=Digest().of(("final fit", result.config)), table=tidy.without_scores(result.table), final=about
+    )
+
+
+def require_same(session: Session, origin: Origin, study: PreparedData, name: str, advice: str) -> Method:
+    """Return the method of a run; raises InputError if its configuration has another digest by now."""
+    setting, row = origin.setting, origin.row
+    fed = partitions.build_federation(session.steps, setting, study)
+    method = row.build(fed.public.nets, count_examples(session.store, study))
+    found = config_digest(
+        setting, study, fed, row, method, origin.seed, origin.size, setting.every, session.steps.accelerator
+    )
+    if found != origin.config:
+        raise InputError(
+            f"{name}: code, packages or hardware have changed since its run; run its study again, or {advice}"
+        )
+    return method
+
+
+def divide(steps: Any, study: PreparedData, method: Method) -> Ref:
+    """Divide the examples anew, as a cached step: what tested the method trains it, too."""
+    made: Ref = steps.run_inline(partial(divide_finally, held_out=method.held_out), study.dataset, study.partition)
+    return made
+
+
+def count_left(store: Store, final: PreparedData) -> int:
+    """Return how many rows of the shared test set nobody trains on."""
+    held, made = partitions.read(store, final)
+    return len(made.shared) if held.test is None or len(made.shared) else len(held.test)
+
+
+def announce(
+    session: Session,
+    params: Mapping[str, Any],
+    origin: Origin,
+    source: Accepted,
+    fed: Federation,
+    before: Mapping[str, int],
+    rows: Mapping[str, int],
+) -> str:
+    """Say what a final fit trains on and how long that takes, before it starts.
+
+    The seconds of this project's steps, which trained on the study's rows, grow with the rows.
+    """
+    workers = Workers(run_section(params).workers).count
+    total, less = sum(rows.values()), sum(before.values())
+    method = origin.row.build(fed.public.nets)
+    steps = forecast.expected_seconds(session.store, workers, session.steps.accelerator, method, fed, origin.seed)
+    seconds = steps * total / max(less, 1)
+    what = f"{origin.row.label}, seed {origin.seed}, on {total:,} rows of {len(rows):,} devices in place of {less:,}"
+    return f"final fit of version {source.version}: {what}; about {max(1, round(seconds)):,} s"

@@ -1,0 +1,46 @@
+"""What made a run, as JSON: it comes back as it was, with every digest, for every method and kind of setting."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedcore.config.params import read
+from fedcore.config.studies import grid_points
+from fedcore.methods import METHODS
+from fedcore.pipeline.cache.keys import Digest
+from fedcore.pipeline.record.origin import Origin, from_json, to_json
+from fedcore.types import InputError
+
+ROOT = Path(__file__).parents[3]
+CHANGES: list[dict[str, Any]] = [
+    {},
+    {"data.name": "domains", "data.domains": ["digits", "digits_inverted"], "federation.partition": "by_domain"},
+    {"data.name": "bearings", "data.locations": ["A"], "net.name": "cells", "federation.partition": "by_device"},
+    {"data.name": "digits", "run.metric": "f1", "run.positive": "3", "federation.scale": "common"},
+    {"net.variants": [{"widths": [48, 24]}], "federation.hidden": "random", "federation.hostile": 0.25},
+]
+
+
+@pytest.mark.parametrize("changes", CHANGES, ids=lambda changes: str(changes.get("data.name", len(changes))))
+def test_an_origin_comes_back_as_it_was(changes: dict[str, Any]):
+    (setting,) = grid_points(read(ROOT), "code", "small", changes, list(METHODS))
+    for row in setting.methods:
+        made = Origin(setting, row, 3, "small", "c" * 40, "d" * 40)
+        found = from_json(to_json(made))
+        assert (found.seed, found.size, found.config, found.data) == (3, "small", "c" * 40, "d" * 40)
+        assert replace(found.setting, methods=setting.methods) == setting
+        assert found.row == row
+        assert Digest().of(found.row.flat()) == Digest().of(row.flat())
+
+
+def test_a_setting_that_is_no_longer_known_is_refused_by_name():
+    (setting,) = grid_points(read(ROOT), "code", "small", {}, ["fedavg"])
+    card = json.loads(to_json(Origin(setting, setting.methods[0], 0, "small", "c", "d")))
+    card["method"]["settings"]["shots"] = 3
+    with pytest.raises(InputError, match="shots"):
+        from_json(json.dumps(card).encode())
