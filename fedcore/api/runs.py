@@ -36,7 +36,7 @@ from fedcore.partition.tables import training_numbers
 from fedcore.report.phrases import AnswerInWords
 from fedcore.results import reports, tidy
 from fedcore.results.answer import GUESSES, answer
-from fedcore.results.claims import Claim, Gate, Points, judge_all, verdict_table
+from fedcore.results.claims import Ceiling, Claim, Gate, Points, judge_all, verdict_table
 from fedcore.results.criterion import (
     ALWAYS,
     LEAST_TEST,
@@ -297,6 +297,7 @@ def compare(
     *,
     claims: Iterable[Claim | str] = (),
     valid: Iterable[Gate] = (),
+    ceiling: Ceiling = "auto",
     metric: MetricName | Literal["auto"] = "accuracy",
     positive: str | None = None,
     costs: Mapping[str, Mapping[str, float]] | None = None,
@@ -315,6 +316,7 @@ def compare(
         seeds: e.g. range(3); what the answer and the claims say of spread is over these.
         claims: rules to be judged, e.g. "code_ot > fedavg" (:mod:`fedcore.results.claims`); each needs three seeds.
         valid: what must hold for the claims to be tested.
+        ceiling: from which mean on rows are too good for a claim that one is better; "auto": by a rule; None: never.
         metric: what decides answer and ranks (docs/concepts.md); "auto": balanced accuracy where one class has more
             than .8 of the examples, else accuracy.
         positive: the label that f1, precision, recall and average_precision are of.
@@ -354,7 +356,7 @@ def compare(
     table = pd.concat([result.table for result in results], ignore_index=True)
     controls = frozenset(config.label for config in chosen if getattr(config.builder, "control", False))
     points: Points = {SETTING: {}}
-    verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points))
+    verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points, ceiling))
     summary = summarise(table, NO_SECONDS, controls, decides)
     found = AnswerInWords.of(answer(table, controls, decides))
     return Comparison(results, verdicts, table, summary, found)
