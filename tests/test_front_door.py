@@ -378,6 +378,10 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), claims=["fedavg > lmf"]),
         "compare.claims: 'fedavg > lmf' names 'lmf', which is not compared",
     ),
+    "ceiling": (
+        lambda data: fc.compare([fc.fedavg()], fc.federate(data), ceiling=99.5),
+        "compare.ceiling = 99.5: must be auto, None, or a number from 0 to 1",
+    ),
     "min_effect": (
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), min_effect=1),
         "min_effect = 1: must be a fraction",

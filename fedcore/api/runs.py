@@ -342,6 +342,8 @@ def compare(
     labels = Counter(config.label for config in chosen)
     if (twice := labels.most_common(1)[0])[1] > 1:
         raise InputError(f"compare: two methods are called {twice[0]!r}; give one of them another label")
+    if not (ceiling in (None, "auto") or (isinstance(ceiling, int | float) and 0 <= ceiling <= 1)):
+        raise InputError(f"compare.ceiling = {ceiling!r}: must be auto, None, or a number from 0 to 1")
     rules = [claim if isinstance(claim, Claim) else Claim(claim, claim) for claim in claims]
     gates = list(valid)
     for key, text, named in [

@@ -63,7 +63,7 @@ from scipy import stats
 from fedcore.results.criterion import METRICS, RATIO, ratio_of_test
 from fedcore.results.intervals import half_width
 from fedcore.results.summary import LESS, SCORED, groups
-from fedcore.types import InputError
+from fedcore.types import InputError, Share
 
 NUMBER = r"-?\d*\.?\d+(?:e[+-]?\d+)?"
 SIDE = rf"{NUMBER}|\w+(?: - \w+)?"
@@ -95,7 +95,7 @@ CEILING = 0.995
 FEW = 5
 """Test examples in which two rows must differ, all in one direction, to be told apart (sign test: .5 ** 5 < .05)."""
 
-Ceiling: TypeAlias = float | Literal["auto"] | None
+Ceiling: TypeAlias = Share | Literal["auto"] | None
 """From which mean on rows are too good to differ; "auto": by CEILING and FEW; None: never."""
 
 BEST_ONE = frozenset(metric.column for metric in METRICS.values() if metric.per == 100)
