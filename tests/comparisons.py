@@ -40,12 +40,13 @@ def sweep(settings: int, rounds: int = 1) -> pd.DataFrame:
 
 
 def claims() -> pd.DataFrame:
-    """Return three claims of the study, one for each verdict, and one of another study."""
+    """Return four claims of the study, one for each verdict, and one of another study."""
     columns = ["study", "says", "rule", "of", "where", "verdict", "numbers"]
     found = [
         ("study", f"{WICKED} is best", "a > b", "shared.accuracy", "alpha = 1", "holds", "in 1 of 1"),
-        ("study", "It is cheap", "a ~ b within 1", "shared.loss", "", "does not hold", "in 0 of 1; most against: +3"),
-        ("study", "It lasts", "a rises with round", "shared.accuracy", "", "not tested", "needs two seeds"),
+        ("study", "It is cheap", "a ~ b within 1", "shared.loss", "", "does not hold", "in 0 of 1 setting; least: +3"),
+        ("study", "It is fast", "b > a", "shared.accuracy", "", "holds in most", "in 7 of 8 settings"),
+        ("study", "It lasts", "a rises with round", "shared.accuracy", "", "not tested", "needs three seeds"),
         ("elsewhere", "Never mind", "a > b", "shared.accuracy", "", "holds", "in 1 of 1"),
     ]
     return pd.DataFrame(found, columns=columns)

@@ -272,7 +272,7 @@ def test_each_seed_divides_and_trains_anew(fed: Any):
 @pytest.mark.slow
 def test_a_comparison_ranks_methods_and_judges_claims(fed: Any):
     rows = [fc.local_only(training=QUICK), fc.fedavg(rounds=2, label="avg", training=QUICK), fc.best_local()]
-    found = fc.compare(rows, fed, seeds=range(2), claims=["avg > local_only", fc.Claim("?", "avg > 2")])
+    found = fc.compare(rows, fed, seeds=range(3), claims=["avg > local_only", fc.Claim("?", "avg > 2")])
     summary = found.summary.set_index("method")
     controls = {"best_local", "majority", "majority_per_device"}  # the last two are in every comparison
     assert summary["control"].to_dict() == {"avg": False, "local_only": False, **dict.fromkeys(controls, True)}
@@ -281,7 +281,7 @@ def test_a_comparison_ranks_methods_and_judges_claims(fed: Any):
     assert found.answer == AnswerInWords.of(answer(found.table, frozenset(controls), Criterion(least_test=20)))
     assert str(found.answer).splitlines() == found.answer.sentences
     labels = [*(row.label for row in rows), "majority", "majority_per_device"]
-    assert [(one.config.label, one.seed) for one in found.results] == [(label, s) for s in range(2) for label in labels]
+    assert [(one.config.label, one.seed) for one in found.results] == [(label, s) for s in range(3) for label in labels]
 
 
 def test_a_row_that_diverges_is_left_out_by_name(fed: Any):
@@ -320,7 +320,7 @@ def test_a_comparison_of_models_at_chance_tests_no_claim(fed: Any):
     for lr, word in ((1e-12, {"not tested"}), (0.01, {"holds", "does not hold"})):
         quick = {"epochs": 10, "lr": lr}
         rows = [fc.local_only(training=quick), fc.fedavg(label="avg", training=quick), fc.majority()]
-        found = fc.compare(rows, fed, range(2), claims=["avg > local_only", "local_only > 0.2"], valid=[gate])
+        found = fc.compare(rows, fed, range(3), claims=["avg > local_only", "local_only > 0.2"], valid=[gate])
         assert {*found.claims["verdict"]} <= word
         if "not tested" in word:
             assert found.claims["numbers"].str.startswith("local models are at chance (local_only - majority = ").all()
@@ -483,6 +483,10 @@ REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     "claim": (
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), claims=["fedavg > lmf"]),
         "compare.claims: 'fedavg > lmf' names 'lmf', which is not compared",
+    ),
+    "ceiling": (
+        lambda data: fc.compare([fc.fedavg()], fc.federate(data), ceiling=99.5),
+        "compare.ceiling = 99.5: must be auto, None, or a number from 0 to 1",
     ),
     "min_effect": (
         lambda data: fc.compare([fc.fedavg()], fc.federate(data), min_effect=1),

@@ -37,7 +37,7 @@ from fedcore.partition.tables import training_numbers
 from fedcore.report.phrases import AnswerInWords
 from fedcore.results import reports, tidy
 from fedcore.results.answer import GUESSES, answer
-from fedcore.results.claims import Claim, Gate, Points, judge_all, verdict_table
+from fedcore.results.claims import Ceiling, Claim, Gate, Points, judge_all, verdict_table
 from fedcore.results.criterion import (
     LEAST_TEST,
     MIN_EFFECT,
@@ -341,6 +341,7 @@ def compare(
     *,
     claims: Iterable[Claim | str] = (),
     valid: Iterable[Gate] = (),
+    ceiling: Ceiling = "auto",
     metric: MetricName | Literal["auto"] = "accuracy",
     positive: str | None = None,
     costs: Mapping[str, Mapping[str, float]] | None = None,
@@ -359,6 +360,7 @@ def compare(
         seeds: e.g. range(3); what the answer and the claims say of spread is over these.
         claims: rules to be judged, e.g. "code_ot > fedavg" (:mod:`fedcore.results.claims`); each needs three seeds.
         valid: what must hold for the claims to be tested.
+        ceiling: from which mean on rows are too good for a claim that one is better; "auto": by a rule; None: never.
         metric: what decides answer and ranks (docs/concepts.md); "auto": balanced accuracy where one class has more
             than .8 of the examples, else accuracy.
         positive: the label that f1, precision, recall and average_precision are of.
@@ -384,6 +386,8 @@ def compare(
     labels = Counter(config.label for config in chosen)
     if (twice := labels.most_common(1)[0])[1] > 1:
         raise InputError(f"compare: two methods are called {twice[0]!r}; give one of them another label")
+    if not (ceiling in (None, "auto") or (isinstance(ceiling, int | float) and 0 <= ceiling <= 1)):
+        raise InputError(f"compare.ceiling = {ceiling!r}: must be auto, None, or a number from 0 to 1")
     rules = [claim if isinstance(claim, Claim) else Claim(claim, claim) for claim in claims]
     gates = list(valid)
     for key, text, named in [
@@ -399,7 +403,7 @@ def compare(
     table = pd.concat([result.table for result in results], ignore_index=True)
     controls = frozenset(config.label for config in chosen if getattr(config.builder, "control", False))
     points: Points = {SETTING: {}}
-    verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points))
+    verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points, ceiling))
     summary = summarise(table, NO_SECONDS, controls, decides)
     found = AnswerInWords.of(answer(table, controls, decides))
     return Comparison(results, verdicts, table, summary, found, left_out)

@@ -13,7 +13,7 @@ from fedcore.config.sections import REQUIRED, SHARED, allowed_keys
 from fedcore.methods import METHODS
 from fedcore.types import InputError
 
-CLAIMED = ("valid", "claims")
+CLAIMED = ("valid", "ceiling", "claims")
 """The keys of a study that claims/ may set."""
 
 
@@ -109,7 +109,7 @@ def _read_entries(folder: Path) -> dict[str, Any]:
 
 
 def _claims_and_gates(study: str, entry: Any) -> dict[str, Any]:
-    """Return a study's entry in claims/: a list of claims, or a section with the keys `valid` and `claims`."""
+    """Return a study's entry in claims/: a list of claims, or a section with the keys in CLAIMED."""
     if not isinstance(entry, Mapping):
         return {"claims": entry}
     for key in entry:

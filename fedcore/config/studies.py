@@ -18,7 +18,7 @@ from fedcore.config.settings import Setting, resolve
 from fedcore.config.signatures import Section, check
 from fedcore.methods import builder
 from fedcore.results.answer import GUESSES
-from fedcore.results.claims import DEVICES, Claim, Gate
+from fedcore.results.claims import DEVICES, Ceiling, Claim, Gate
 from fedcore.results.criterion import (
     ALWAYS,
     LEAST_TEST,
@@ -78,6 +78,7 @@ class Study(Section):
         link: bytes per second of a device's link, for the seconds of a transfer.
         claims: a paper's statements, as rules.
         valid: what must hold for the claims to be tested.
+        ceiling: from which mean on rows are too good for a claim that one is better; "auto": by a rule; None: never.
         x_axis: the key of the grid along which the page draws accuracy.
         optional: a row whose method refuses the data or the net is left out, with the reason; otherwise the run ends.
         figures: further figures of every setting, for the first seed (docs/pipeline.md).
@@ -92,6 +93,7 @@ class Study(Section):
     link: Positive | None = None
     claims: list[Claim] = Field(default_factory=list)
     valid: list[Gate] = Field(default_factory=list)
+    ceiling: Ceiling = "auto"
     x_axis: str | None = None
     optional: bool = False
     metric: MetricName | Literal["auto"] | None = None

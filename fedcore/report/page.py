@@ -118,7 +118,7 @@ def html(
 
     table: the tidy table. summary: as :func:`fedcore.results.summary.summarise` returns it for that table. questions:
     study -> its question. pictures: further pictures of a setting, e.g. of its partition. claims: columns study, says,
-    rule, of, where, verdict, numbers. along: study -> a picture of all its settings. groups: as
+    rule, of, where, verdict, numbers; more may follow. along: study -> a picture of all its settings. groups: as
     :func:`fedcore.results.summary.by_group` returns them. plots: those of :func:`draw` for the same tables, if they
     are already drawn. papers: study -> the conditions and figures of its paper. answers: of each setting; by default
     those of :func:`fedcore.results.answer.answers`. A study with more than FEW settings has charts and tables for each,

@@ -129,7 +129,12 @@ def claim_counts(root: Path) -> dict[str, str]:
 
 
 OURS = "(ours)"
-CLAIM_WORDS = {"holds": "hold", "does not hold": "do not", "not tested": "not tested"}
+CLAIM_WORDS = {
+    "holds": "hold",
+    "holds in most": "hold in most settings",
+    "does not hold": "do not",
+    "not tested": "not tested",
+}
 
 
 def text(value: str | float) -> str:

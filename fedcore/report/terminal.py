@@ -20,7 +20,7 @@ from fedcore.results.answer import Answer
 from fedcore.results.criterion import Place
 from fedcore.results.summary import SPLITS, verdict
 
-VERDICTS = {"holds": "bold", "does not hold": "bold", "not tested": ""}
+VERDICTS = {"holds": "bold", "holds in most": "bold", "does not hold": "bold", "not tested": ""}
 """verdict -> rich's style"""
 WIDE = 100
 """The number of columns that a whole table needs; a narrower terminal shows fewer of its columns."""

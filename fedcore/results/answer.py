@@ -33,23 +33,16 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cache
 from typing import TypeAlias
 
 import pandas as pd
-from scipy import stats
 
 from fedcore.results.criterion import Criterion, Measured, Place, measured, ratio_of_test
+from fedcore.results.intervals import half_width
 from fedcore.results.summary import PLACE, last_round, mean_over_devices, runs_of
 
 GUESSES = ("majority", "majority_per_device")
 """The labels of the controls that always guess: one class for all devices, and one for each."""
-
-LEVEL = 0.95
-"""The confidence of intervals."""
-
-SHARED_DATA = 0.2
-"""The part of Nadeau and Bengio's correction for data that seeds have in common: see rule 2."""
 
 Runs: TypeAlias = Mapping[str, pd.DataFrame]
 """method -> values, seeds x devices, the greater the better"""
@@ -436,14 +429,8 @@ def gain_of(run: pd.DataFrame, other: pd.DataFrame, weights: pd.Series, ratio: f
     if seeds < 2:
         return None
     mean, spread = float(gains.mean()), float(gains.std())
-    margin = _quantile(seeds - 1, among) * spread * math.sqrt(1 / seeds + SHARED_DATA * ratio)
+    margin = half_width(spread, seeds, ratio, among=among)
     return Gain(mean, mean - margin, mean + margin, spread, float(gains.min()), seeds)
-
-
-@cache
-def _quantile(freedom: int, among: int) -> float:
-    """Return the quantile of Student's distribution for a two-sided interval, of one of `among` comparisons."""
-    return float(stats.t.ppf(1 - (1 - LEVEL) / 2 / among, freedom))
 
 
 def _is_as_good(gain: Gain | None, min_effect: float) -> bool:

@@ -1,12 +1,12 @@
-"""A paper's claims as rules over the tidy table: each holds, does not hold, or was not tested, with the numbers.
+"""A paper's claims as rules over the tidy table: each holds, holds in most settings, does not, or was not tested.
 
 A rule is one of these forms; A and B are rows of a study or differences of two ("code_ot - lmf"), and one may be a
 number; KEY is a key of the study's grid, or "round":
 
-    A > B                       A is above B by more than the spread
+    A > B                       A is above B: the interval of the difference is above 0
     A ~ B within 0.02           they differ by at most 0.02
-    A rises with KEY            A at the key's last value is above A at its first, by more than the spread
-    A falls with KEY            A at the key's last value is below A at its first, by more than the spread
+    A rises with KEY            A at the key's last value is above A at its first: the interval is above 0
+    A falls with KEY            A at the key's last value is below A at its first, likewise
     A rises with KEY pairwise   the same on each problem, see below; also: falls
     A stays within 0.05 with KEY    A at the key's first and last value differ by at most 0.05
 
@@ -16,10 +16,20 @@ of a metric of which less is better (:data:`fedcore.results.summary.LESS`). It i
 after round `round`, counted over all stages; a method of a single round has one value at any time.
 
 A rule is tested in every setting of the grid that matches `where` (a trend: in every group of settings that differ only
-in the key) and holds if it holds in each. `where` has two keys besides those of the grid: with `domain: A` the values
-are those of the devices with data of domain A (:func:`fedcore.results.summary.groups`), with `labelled: true` those of
-the devices with labelled training examples. As in the summary, differences are taken seed by seed and their spread is
-the standard deviation over seeds; a single seed tests nothing.
+in the key). `where` has two keys besides those of the grid: with `domain: A` the values are those of the devices with
+data of domain A (:func:`fedcore.results.summary.groups`), with `labelled: true` those of the devices with labelled
+training examples.
+
+**Interval.** Differences are taken seed by seed, and a rule needs SEEDS seeds. The interval of their mean is that of
+the answer (:func:`fedcore.results.intervals.half_width`) at the confidence LEVEL, so that it is above 0 in at most 5 %
+of cases if the difference is 0 on average. It assumes that the differences are about normal, and that seeds draw
+devices' data and initial models anew from one dataset. A test set that is the same with every seed, such as a dataset's
+official one, adds nothing to the spread: the claim is then judged for that test set alone. A rule with "within"
+compares the mean with the tolerance; its interval is only shown.
+
+**Settings.** A claim holds if its rule holds in each setting, and holds in most if a one-sided sign test over settings,
+of the hypothesis that it holds in half of them or fewer, has p < .05: one failure takes eight settings. The test takes
+settings as independent; those that share data are not quite.
 
 **Pairwise.** A problem is a seed, a setting of the other keys and, where the metric differs between devices, a device.
 The change from the key's first to its last value is taken on each problem, of which there must be two. The rule holds
@@ -30,20 +40,30 @@ tolerance, not the partition.
 **Gates.** A claim is tested only where the experiment is valid: every :class:`Gate` of its study must hold there, by
 its mean over seeds (:func:`closed`), and for a claim with `round` after that round too, unless it looks at what a run
 says once, such as the accuracy of an auxiliary model. A gate without values is closed.
+
+**Ceiling.** Where all rows of `A > B` or of a trend over the grid are so close to 1, the best value of their metric,
+that no difference can be seen, the claim is not tested. The limit is CEILING or, where FEW test examples are worth
+more, 1 less their worth. It applies to metrics with a best value of 1, also to their standard deviation over devices
+and their worst device, and to rules that compare rows, not one row with a number. A study's `ceiling` is another limit,
+or none.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import pandas as pd
 from annotated_types import Ge
+from scipy import stats
 
-from fedcore.results.summary import LESS, groups
-from fedcore.types import InputError
+from fedcore.results.criterion import METRICS, RATIO, ratio_of_test
+from fedcore.results.intervals import half_width
+from fedcore.results.summary import LESS, SCORED, groups
+from fedcore.types import InputError, Share
 
 NUMBER = r"-?\d*\.?\d+(?:e[+-]?\d+)?"
 SIDE = rf"{NUMBER}|\w+(?: - \w+)?"
@@ -59,6 +79,27 @@ METRIC = re.compile(r"(?:(?P<how>std|worst) of )?(?P<split>\w+)\.(?P<metric>.+)"
 DOMAIN, LABELLED = "domain", "labelled"
 DEVICES = {DOMAIN: "the devices' domain", LABELLED: "devices with labels"}
 """The keys of `where` that choose devices, with their meaning; a grid may have none of these names."""
+
+LEVEL = 0.9
+"""The confidence of the two-sided interval of a difference: 5 % of differences that are 0 are below it, 5 % above."""
+
+SEEDS = 3
+"""The fewest seeds of a tested difference."""
+
+MOST = 0.05
+"""A claim holds in most settings if the sign test's p is below this."""
+
+CEILING = 0.995
+"""A mean from here on is at the ceiling of a metric whose best value is 1: the gain left is half a point at most."""
+
+FEW = 5
+"""Test examples in which two rows must differ, all in one direction, to be told apart (sign test: .5 ** 5 < .05)."""
+
+Ceiling: TypeAlias = Share | Literal["auto"] | None
+"""From which mean on rows are too good to differ; "auto": by CEILING and FEW; None: never."""
+
+BEST_ONE = frozenset(metric.column for metric in METRICS.values() if metric.per == 100)
+"""The metrics with a best value of 1."""
 
 RUN = ["method", "setting", "seed"]
 TURN = ["stage", "round"]
@@ -92,9 +133,9 @@ class Rule:
         margin = self.margin or self.room
         return float(margin) if margin else None
 
-    def holds(self, difference: float, spread: float) -> bool:
-        """Tell whether a difference decides for the rule."""
-        return difference > spread if self.tolerance is None else abs(difference) <= self.tolerance
+    def holds(self, difference: float, margin: float) -> bool:
+        """Tell whether a difference decides for the rule. margin: half of its interval."""
+        return difference - margin > 1e-12 if self.tolerance is None else abs(difference) <= self.tolerance
 
 
 def read_rule(key: str, text: str, metric: str) -> Rule:
@@ -180,15 +221,16 @@ class Gate:
 
 
 class Evidence(NamedTuple):
-    """The result of a rule at one place of the grid: the tested difference and its spread over the seeds.
+    """The result of a rule at one place of the grid: the tested difference, its spread over seeds, half its interval.
 
-    Of a pairwise rule: the mean over problems and its standard error; seeds: the number of problems; agree: of those
-    that change in the rule's direction.
+    Of a pairwise rule: the mean over problems, its standard error and twice that; seeds: the number of problems; agree:
+    of those that change in the rule's direction.
     """
 
     place: str
     difference: float
     spread: float
+    margin: float
     seeds: int
     holds: bool
     agree: int | None = None
@@ -202,24 +244,38 @@ class Verdict(NamedTuple):
     closed: Mapping[str, str] = {}
 
     @property
+    def held(self) -> int:
+        """The number of settings where the rule holds."""
+        return sum(one.holds for one in self.evidence)
+
+    @property
+    def p(self) -> float | None:
+        """The sign test's p over settings; None for a rule that was not tested, or on pooled problems."""
+        if not self.evidence or self.claim.parts.paired:
+            return None
+        return float(stats.binomtest(self.held, len(self.evidence), alternative="greater").pvalue)
+
+    @property
     def word(self) -> str:
         if not self.evidence:
             return "not tested"
-        return "holds" if all(one.holds for one in self.evidence) else "does not hold"
+        if self.held == len(self.evidence):
+            return "holds"
+        return "holds in most" if self.p is not None and self.p < MOST else "does not hold"
 
     @property
     def numbers(self) -> str:
-        """The share of places where the rule holds, and the place with the strongest evidence against it."""
+        """The settings where the rule holds, and the one with the strongest evidence against it."""
         reasons = "; ".join(dict.fromkeys(self.closed.values()))
         if not self.evidence:
-            return reasons or "needs two seeds, and the rows, rounds, settings and domains it names"
+            return reasons or "needs three seeds, and the rows, rounds, settings and domains it names"
         places = len(self.evidence) + len(self.closed)
         untested = f"; not tested in {len(self.closed)} of {places}: {reasons}" if self.closed else ""
         return self._tested + untested
 
     @property
     def _tested(self) -> str:
-        yes = sum(one.holds for one in self.evidence)
+        places = len(self.evidence)
         against = [one for one in self.evidence if not one.holds] or self.evidence
         if self.claim.parts.tolerance is None:
             worst, word = min(against, key=lambda one: one.difference), "least"
@@ -228,10 +284,13 @@ class Verdict(NamedTuple):
         if worst.agree is not None:
             change = f"mean {worst.difference:+.3g}, standard error {worst.spread:.2g}"
             return f"in {worst.agree} of {worst.seeds} problems; {change}"
-        where = f" at {worst.place}" if len(self.evidence) > 1 else ""
+        where = f" at {worst.place}" if places > 1 else ""
+        low, mean, high = (f"{_plain(worst.difference + way * worst.margin):+.3g}" for way in (-1, 0, 1))
+        sign_test = f" (sign test p = {self.p:.2g})" if 0 < self.held < places else ""
         return (
-            f"in {yes} of {len(self.evidence)}; {word if yes == len(self.evidence) else 'most against'}: "
-            f"{_plain(worst.difference):+.3g} ± {_plain(worst.spread):.2g}{where} ({worst.seeds} seeds)"
+            f"in {self.held} of {places} setting{'s' * (places > 1)}{sign_test}; "
+            f"{word if self.held == places else 'strongest counter-example'}: "
+            f"{mean} [{low}, {high}]{where} ({worst.seeds} seeds)"
         )
 
 
@@ -243,12 +302,27 @@ class _Place(NamedTuple):
     difference: pd.Series
 
 
-def judge(claim: Claim, table: pd.DataFrame, points: Points, closed: Mapping[str, str] | None = None) -> Verdict:
+class Sizes(NamedTuple):
+    """Test examples of a setting, nan if unknown, and their number for each training example, by split."""
+
+    tests: Mapping[str, float]
+    ratio: Mapping[str, float]
+
+
+def judge(
+    claim: Claim,
+    table: pd.DataFrame,
+    points: Points,
+    closed: Mapping[str, str] | None = None,
+    ceiling: Ceiling = "auto",
+    sizes: Mapping[str, Sizes] | None = None,
+) -> Verdict:
     """Test a claim on one study's tidy table. points: the settings of the table, in the grid's order.
 
-    closed: setting -> why no claim can be tested there, see :func:`closed`.
+    closed: setting -> why no claim can be tested there, see :func:`closed`. sizes: :func:`read_sizes` of the table.
     """
     shut = closed or {}
+    sizes = read_sizes(table) if sizes is None else sizes
     rule, reasons, places = claim.parts, {}, []
     for place in _places(rule, claim.metric, claim.where, table, points, claim.round):
         why = next((shut[setting] for setting in place.settings if setting in shut), None)
@@ -261,28 +335,89 @@ def judge(claim: Claim, table: pd.DataFrame, points: Points, closed: Mapping[str
             reasons = dict.fromkeys(points, f"no values after round {claim.round}")
         elif shut.keys() >= points.keys():
             reasons = dict(shut)
+    reasons |= _at_ceiling(claim, places, table, points, ceiling, sizes)
+    places = [place for place in places if place.name not in reasons]
+    split = claim.metric.rpartition(" of ")[2].partition(".")[0]
     evidence = []
     for place in [_pool(places)] if rule.paired and places else places:
         values = place.difference.dropna()
-        if len(values) > 1:
-            mean, spread, agree = float(values.mean()), float(values.std()), None
-            holds = rule.holds(mean, spread)
-            if rule.paired:
-                spread, agree = spread / len(values) ** 0.5, int((values > 0).sum())
-                holds = rule.holds(mean, 2 * spread)
-            evidence.append(Evidence(place.name, mean, spread, len(values), holds, agree))
+        seeds = len(values)
+        if rule.paired and seeds > 1:
+            mean, error = float(values.mean()), float(values.std()) / seeds**0.5
+            agree = int((values > 0).sum())
+            evidence.append(Evidence(place.name, mean, error, 2 * error, seeds, rule.holds(mean, 2 * error), agree))
+        elif seeds >= SEEDS and not rule.paired:
+            mean, spread = float(values.mean()), float(values.std())
+            known = [sizes[setting].ratio.get(split, RATIO) for setting in place.settings if setting in sizes]
+            margin = half_width(spread, seeds, max(known, default=RATIO), LEVEL)
+            evidence.append(Evidence(place.name, mean, spread, margin, seeds, rule.holds(mean, margin)))
+        elif seeds:
+            least = "a rule on problems needs two" if rule.paired else "a rule needs three"
+            reasons[place.name] = f"{seeds} {'problem' if rule.paired else 'seed'}{'s' * (seeds > 1)}, {least}"
     return Verdict(claim, tuple(evidence), reasons)
 
 
 def judge_all(
-    claims: Iterable[Claim], gates: Collection[Gate], table: pd.DataFrame, points: Points
+    claims: Iterable[Claim], gates: Collection[Gate], table: pd.DataFrame, points: Points, ceiling: Ceiling = "auto"
 ) -> Iterator[Verdict]:
     """Test the claims of one study, each where all gates hold: in the end and, for a claim with `at`, at that round."""
+    sizes = read_sizes(table)
     shut: dict[int | None, dict[str, str]] = {None: closed(gates, table, points)}
     for claim in claims:
         if claim.round not in shut:
             shut[claim.round] = closed(gates, table, points, claim.round) | shut[None]
-        yield judge(claim, table, points, shut[claim.round])
+        yield judge(claim, table, points, shut[claim.round], ceiling, sizes)
+
+
+def read_sizes(table: pd.DataFrame) -> dict[str, Sizes]:
+    """Return setting -> its test examples, from a tidy table; settings whose data it does not describe are missing.
+
+    A shared test set counts as at most RATIO for each training example: an official one may be larger, but it is the
+    same with every seed, and training examples drawn from a large set have little in common.
+    """
+    found = {}
+    for setting, rows in table[table["split"] == "data"].groupby("setting"):
+        means = rows.groupby(["metric", "device"])["value"].mean()
+        devices = dict.fromkeys(map(str, rows["device"].unique()), 1.0)
+        tests = float(means["test_examples"].sum()) if "test_examples" in means else math.nan
+        shared = float(means["shared_examples"].mean()) if "shared_examples" in means else math.nan
+        own = ratio_of_test(rows, "test", devices)
+        ratio = {"test": own, "val": own, "shared": min(ratio_of_test(rows, "shared", devices), RATIO)}
+        found[str(setting)] = Sizes({"test": tests, "shared": shared}, ratio)
+    return found
+
+
+def _at_ceiling(
+    claim: Claim, places: Iterable[_Place], table: pd.DataFrame, points: Points, ceiling: Ceiling,
+    sizes: Mapping[str, Sizes],
+) -> dict[str, str]:  # fmt: skip
+    """Return the places where all rows of a claim are too good to differ, each with the reason."""
+    rule, found = claim.parts, METRIC.fullmatch(claim.metric)
+    assert found is not None
+    split, metric = found["split"], found["metric"]
+    compares = rule.key != "round" if rule.key else len(rule.labels) > 1
+    if ceiling is None or not compares or rule.tolerance is not None or rule.paired:
+        return {}
+    if split not in SCORED or metric not in BEST_ONE:
+        return {}
+    here = table[table["setting"].isin([setting for place in places for setting in place.settings])]
+    turns = _last(_rows(f"{split}.{metric}", claim.where, here, claim.round, once=False, by_device=False))
+    means = turns.groupby(["setting", "method"]).mean().unstack("method")  # noqa: PD010
+    reached = {}
+    for place in places:
+        values = means.reindex(index=[*place.settings], columns=sorted(rule.labels)).to_numpy()
+        if (least := float(values.min())) >= min(_limit(ceiling, sizes.get(name), split) for name in place.settings):
+            reached[place.name] = least
+    are = f"{' and '.join(sorted(rule.labels))} {'are' if len(rule.labels) > 1 else 'is'}"
+    return dict.fromkeys(reached, f"{are} at the ceiling: {min(reached.values(), default=1.0):.4g} of 1")
+
+
+def _limit(ceiling: float | Literal["auto"], sizes: Sizes | None, split: str) -> float:
+    """Return from which mean on rows are at the ceiling of a metric whose best value is 1."""
+    if ceiling != "auto":
+        return ceiling
+    tests = sizes.tests.get(split, math.nan) if sizes else math.nan
+    return min(CEILING, 1 - FEW / tests) if tests > 0 else CEILING
 
 
 def closed(gates: Iterable[Gate], table: pd.DataFrame, points: Points, at: int | None = None) -> dict[str, str]:
@@ -466,15 +601,24 @@ def _hashable(value: Any) -> Any:
 
 
 def verdict_table(verdicts: Iterable[tuple[str, Verdict]]) -> pd.DataFrame:
-    """Return a row for each claim of a study: its text, the rule, the verdict and the numbers."""
+    """Return a row for each claim of a study: its text, the rule, the verdict and the numbers.
+
+    holds_in, tested_in: the number of settings where it holds and was tested; for a pairwise rule, of problems. p: of
+    the sign test over settings.
+    """
     rows = [
         {
             "study": study, "says": claim.statement, "rule": claim.rule,
             "of": claim.metric if claim.round is None else f"{claim.metric} after round {claim.round}",
             "where": ", ".join(f"{key} = {value}" for key, value in claim.where.items()),
             "verdict": verdict.word, "numbers": verdict.numbers,
+            "holds_in": verdict.held if paired is None else paired.agree,
+            "tested_in": len(verdict.evidence) if paired is None else paired.seeds,
+            "p": verdict.p,
         }
         for study, verdict in verdicts
         for claim in [verdict.claim]
+        for paired in [next((one for one in verdict.evidence if one.agree is not None), None)]
     ]  # fmt: skip
-    return pd.DataFrame(rows, columns=["study", "says", "rule", "of", "where", "verdict", "numbers"])
+    columns = ["study", "says", "rule", "of", "where", "verdict", "numbers", "holds_in", "tested_in", "p"]
+    return pd.DataFrame(rows, columns=columns).astype({"p": float})

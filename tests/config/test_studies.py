@@ -180,6 +180,16 @@ def test_a_claim_that_cannot_be_read_is_refused(params: dict[str, Any], claim: d
     assert says in line
 
 
+def test_a_study_may_set_the_ceiling_of_its_claims(params: dict[str, Any]):
+    ask(params, {"lmf": {}})
+    asked = params["studies"]["asked"]
+    assert find_study(params, "asked").ceiling == "auto"
+    for ceiling in (None, 0.999):
+        assert find_study({**params, "studies": {"asked": asked | {"ceiling": ceiling}}}, "asked").ceiling == ceiling
+    asked["ceiling"] = 99.5
+    assert "studies.asked.ceiling" in refusal(find_study, params, "asked")
+
+
 def test_a_tuned_row_is_chosen_among_rows_and_may_be_claimed(params: dict[str, Any]):
     ask(params, {"lmf": {}, "fedavg": {}, "code_ot": {}})
     asked = params["studies"]["asked"]

@@ -175,10 +175,11 @@ def test_the_page_shows_each_claim_of_a_study_with_verdict_and_numbers():
     assert page.open == []
     for word in (
         "holds",
+        "holds in most",
         "does not hold",
         "not tested",
         "It is cheap",
-        "holds in 0 of 1; most against: +3",
+        "holds in 0 of 1 setting; least: +3",
         "a ~ b within 1",
     ):
         assert word in page.words

@@ -91,8 +91,9 @@ def test_claims_are_printed():
     print_claims(claims(), Console(file=out, width=100))
     words = " ".join(out.getvalue().split())
     assert "study: claims of the paper" in words
-    assert "does not hold: It is cheap a ~ b within 1 (shared.loss): holds in 0 of 1; most against: +3" in words
-    assert "It lasts a rises with round (shared.accuracy): needs two seeds" in words
+    assert "does not hold: It is cheap a ~ b within 1 (shared.loss): holds in 0 of 1 setting; least: +3" in words
+    assert "holds in most: It is fast b > a (shared.accuracy): holds in 7 of 8 settings" in words
+    assert "It lasts a rises with round (shared.accuracy): needs three seeds" in words
     out = io.StringIO()
     print_claims(claims()[:0], Console(file=out, width=100))
     assert out.getvalue() == ""

@@ -141,14 +141,9 @@ class Record:
         tags = {
             "fedcore.kind": kind, "fedcore.study": setting.study,
             "fedcore.setting": setting.name, "fedcore.size": result.size, "fedcore.method": result.row.label,
-<<<<<<< HEAD
             "fedcore.seed": str(result.seed), "fedcore.dataset": setting.data_name,
-            "fedcore.data": result.prepared.dataset.digest, "fedcore.partition": result.prepared.partition.digest,
-=======
-            "fedcore.seed": str(result.seed), "fedcore.dataset": setting.data["name"],
             "fedcore.data": study.dataset.digest, "fedcore.partition": study.partition.digest,
             **({promotion.FINAL_FIT_OF: final.version, promotion.STUDY_RUN: final.run} if final else {}),
->>>>>>> 67fc1b5dea4d10394c9f25381da802b9c3069167
         }  # fmt: skip
         parent = final.run if final else self.parent(setting.study, result.size, title)
         run = self.open(result.config, result.name, tags, parent)
@@ -162,13 +157,8 @@ class Record:
         profile = {"examples": len(held.train), "classes": list(held.classes), "shape": list(schema.shape)}
         self.write(
             run, params=_params(result), table=result.table, seconds=result.seconds,
-<<<<<<< HEAD
             dataset=(setting.data_name, result.prepared.dataset.digest, profile), turn_reports=result.reports,
-            drawn=draw(store, result) if drawn is None else drawn, schema=schema,
-=======
-            dataset=(setting.data["name"], result.prepared.dataset.digest, profile), turn_reports=result.reports,
             drawn=draw(store, result) if drawn is None else drawn, schema=schema, files=_origin_files(result),
->>>>>>> 67fc1b5dea4d10394c9f25381da802b9c3069167
         )  # fmt: skip
         self.close(run, result.digest)
 

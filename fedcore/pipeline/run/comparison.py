@@ -112,7 +112,8 @@ def compare(
         (study, verdict)
         for study in studies
         for rows in [table[table["study"] == study]]
-        for verdict in judge_all(chosen[study].claims, chosen[study].valid, rows, points[study])
+        for of in [chosen[study]]
+        for verdict in judge_all(of.claims, of.valid, rows, points[study], of.ceiling)
     ]
     grids = {
         study: png(accuracy_along(summary[summary["study"] == study], points[study], key))

@@ -51,18 +51,8 @@ def run_method(
     models = deploy_models(session.steps, method, fed, played[-1].state)
     plane = embed_features(session, row, fed, models, played[-1].state, seed) if "features" in show else None
     done = tuple(session.steps.done[steps_before:])
-<<<<<<< HEAD
-    words = (
-        "config", setting.study, size, setting.name, row.label, row.flat(), seed, every, prepared.dataset.digest,
-        prepared.partition.digest, setting.federation["scale"], fed.public.nets, method,
-        *([session.steps.accelerator] if session.steps.accelerator else []), *([fed.threats] if fed.threats else []),
-        *([fed.scoring] if fed.scoring.metric else []),
-    )  # fmt: skip
-    place = tidy.Row(setting.study, setting.data_name, setting.name, row.label, seed)
-=======
     config = config_digest(setting, prepared, fed, row, method, seed, size, every, session.steps.accelerator)
-    place = tidy.Row(setting.study, setting.data["name"], setting.name, row.label, seed)
->>>>>>> 67fc1b5dea4d10394c9f25381da802b9c3069167
+    place = tidy.Row(setting.study, setting.data_name, setting.name, row.label, seed)
     data = pictures.data_numbers(session.store, prepared.dataset, prepared.partition)
     numbers = {"data": data, **reports.final_numbers(method, turn_reports, played[-1].scores)}
     before = dict.fromkeys(fed.devices, prepared_bytes(session.store, prepared, setting.federation["scale"]))
