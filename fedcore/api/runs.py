@@ -421,7 +421,7 @@ def _run_one(
 ) -> Result:
     federation = _federation(fed, seed)
     if extra is not None:
-        federation = replace(federation, scoring=scoring(*extra, classes=_classes(fed)))
+        federation = replace(federation, scoring=scoring(*extra, _classes(fed)))
     sizes = {name: len(device.data.train) for name, device in federation.devices.items()}
     method = config.build(federation.public.nets, sizes)
     steps = rounds(method, federation, seed, execute, every=every)
@@ -489,7 +489,7 @@ def _score_left_out(result: Result, device: str, execute: Execute, extra: tuple[
         examples = Data(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
         fed = replace(whole, devices={name: one for name, one in whole.devices.items() if name != device})
     if extra is not None:
-        fed = replace(fed, scoring=scoring(*extra, classes=_classes(result.fed)))
+        fed = replace(fed, scoring=scoring(*extra, _classes(result.fed)))
     method = result.config.build(fed.public.nets, {name: len(one.data.train) for name, one in fed.devices.items()})
     *_, last = rounds(method, fed, result.seed, execute, every=NEVER)
     return score_new(method, fed, last.state, execute, net, {device: examples})[device]

@@ -51,12 +51,12 @@ def score_new(
     models = new_models(method, fed, state, net)
     scored = [fed.scoring] if fed.scoring.metric else []
     calls = {
-        (device, number): (*what, mine, *scored)
+        (device, str(number)): (*what, mine, *scored)
         for device, mine in examples.items()
         for number, what in enumerate(models)
     }
-    found = execute.map(score_model, calls)
-    return {device: mean_scores([found[device, number] for number in range(len(models))]) for device in examples}
+    found = execute.map(score_model, calls) if calls else {}
+    return {device: mean_scores([found[device, str(number)] for number in range(len(models))]) for device in examples}
 
 
 def new_models(

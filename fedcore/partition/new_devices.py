@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcore.data import Dataset
 from fedcore.data.prepare import fit_schema, prepare
@@ -51,13 +50,12 @@ def new_examples(dataset: Dataset, partition: Partition, index: Index, scale: st
     return prepare(take(dataset.train, index), fit_schema(dataset, training(partition), scale).shared)
 
 
-def without_new(pools: dict[str, Index], marks: Sequence[str]) -> dict[str, Index]:
+def without_new(pools: dict[str, Index], marks: NDArray[np.str_]) -> dict[str, Index]:
     """Return the pools of the devices that take part: those of which some row is not marked test.
 
     Raises InputError if there is none.
     """
-    words = np.asarray(marks)
-    taking_part = {who: index for who, index in pools.items() if (words[index] != "test").any()}
+    taking_part = {who: index for who, index in pools.items() if (marks[index] != "test").any()}
     if not taking_part:
         raise InputError("data.split: all rows are marked test; at least one device needs rows marked train")
     return taking_part

@@ -18,6 +18,7 @@ from fedcore.core.new_device import score_new
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
 from fedcore.methods import METHODS
+from fedcore.pipeline.run.step_functions import prepare_sites
 from fedcore.results.answer import Action
 from fedcore.types import Data, InputError, Model
 
@@ -153,6 +154,8 @@ def test_a_site_that_is_all_test_is_scored_and_not_trained_on():
     divided = fc.federate(marked, fc.by_device(), net=fc.mlp(8))
     assert divided.partition().names == ("s0", "s1", "s2")
     assert not {whole.device[i] for i in divided.partition().shared} & {"s3"}
+    mine = prepare_sites(marked, divided.partition(), scale="none")["s3"]
+    assert torch.equal(mine.x, divided.new_sites()["s3"].x)
     found = fc.compare([fc.local_only(), fc.fedavg(rounds=2)], divided, range(2))
     assert {*left_out(found.table).index.unique("device")} == {"s3"}
     assert left_out(found.table, "examples")["fedavg", 0, "s3"] == ROWS

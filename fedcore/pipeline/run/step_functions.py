@@ -6,6 +6,7 @@ from typing import Any
 
 from fedcore.data import Dataset
 from fedcore.partition import Partition, partition, server_examples, splits
+from fedcore.partition.new_devices import new_examples, new_sites
 from fedcore.types import Data, Deploy, Message, Model, Params, Splits, step_word
 
 
@@ -18,6 +19,12 @@ def divide(dataset: Dataset, *, federation: dict[str, Any], seed: int) -> Partit
 def distribute(dataset: Dataset, made: Partition, *, scale: str) -> tuple[dict[str, Splits], Data, Data]:
     """Return each device's examples, the shared test set and the server's examples."""
     return *splits(dataset, made, scale), server_examples(dataset, made, scale)
+
+
+@step_word("distribute")
+def prepare_sites(dataset: Dataset, made: Partition, *, scale: str) -> dict[str, Data]:
+    """Return the examples of the sites whose rows are all marked test."""
+    return {name: new_examples(dataset, made, rows, scale) for name, rows in new_sites(dataset, made).items()}
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
