@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property, partial
 from inspect import Parameter, Signature
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -58,6 +58,9 @@ NEVER = 10**9
 STUDY, SETTING = "script", "base"
 """The study and the setting in a script's tidy table."""
 
+
+Extra: TypeAlias = tuple[str, str | None, Mapping[str, Mapping[str, float]] | None]
+"""What models are measured by beside what they always are: metric, positive and costs."""
 
 TRAINING_AND_LABEL = {
     "training": "how devices train, or a dict of what changes in it, see `fedcore.method`.",
@@ -402,7 +405,7 @@ def _run_all(
     workers: int | None,
     every: int,
     progress: bool | None,
-    extra: tuple[Any, ...] | None = None,
+    extra: Extra | None = None,
 ) -> tuple[Result, ...]:
     """Run all methods with each seed. extra: what models are measured by beside what they always are."""
     shown = sys.stdout.isatty() if progress is None else progress
@@ -417,11 +420,11 @@ def _run_one(
     execute: Execute,
     every: int,
     progress: bool,
-    extra: tuple[Any, ...] | None = None,
+    extra: Extra | None = None,
 ) -> Result:
     federation = _federation(fed, seed)
     if extra is not None:
-        federation = replace(federation, scoring=scoring(*extra, _classes(fed)))
+        federation = replace(federation, scoring=scoring(*extra, classes=_classes(fed)))
     sizes = {name: len(device.data.train) for name, device in federation.devices.items()}
     method = config.build(federation.public.nets, sizes)
     steps = rounds(method, federation, seed, execute, every=every)
@@ -447,7 +450,7 @@ def _leave_out(
     decides: Criterion,
     which: Literal["best", "all"],
     workers: int | None,
-    extra: tuple[Any, ...] | None,
+    extra: Extra | None,
 ) -> tuple[Result, ...]:
     """Return the results with the scores on each device that some rows reach without it. which: rows."""
     table = pd.concat([result.table for result in results], ignore_index=True)
@@ -477,7 +480,7 @@ def _has_model_for_new(result: Result, execute: Execute) -> bool:
     return "examples" in scores[device.name]
 
 
-def _score_left_out(result: Result, device: str, execute: Execute, extra: tuple[Any, ...] | None) -> dict[str, float]:
+def _score_left_out(result: Result, device: str, execute: Execute, extra: Extra | None) -> dict[str, float]:
     """Run a result's method without a device, with the same seed, and score it on that device's labelled examples."""
     whole = _federation(result.fed, result.seed)
     net = whole.devices[device].net
@@ -489,7 +492,7 @@ def _score_left_out(result: Result, device: str, execute: Execute, extra: tuple[
         examples = Data(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
         fed = replace(whole, devices={name: one for name, one in whole.devices.items() if name != device})
     if extra is not None:
-        fed = replace(fed, scoring=scoring(*extra, _classes(result.fed)))
+        fed = replace(fed, scoring=scoring(*extra, classes=_classes(result.fed)))
     method = result.config.build(fed.public.nets, {name: len(one.data.train) for name, one in fed.devices.items()})
     *_, last = rounds(method, fed, result.seed, execute, every=NEVER)
     return score_new(method, fed, last.state, execute, net, {device: examples})[device]

@@ -49,7 +49,7 @@ def left_out(table: pd.DataFrame, metric: str = "accuracy") -> pd.Series:
     return rows.set_index(["method", "seed", "device"])["value"]
 
 
-def test_scores_of_a_left_out_device_are_those_of_a_federation_built_without_it():
+def test_scores_are_those_of_a_federation_built_without_it():
     """Oracle: a dataset without the rows of the device, a run of its own, and the rows scaled and scored by hand."""
     whole, found = sites(), left_out(compared().table)
     there = np.array([owner == "s2" for owner in whole.device])
