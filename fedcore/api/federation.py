@@ -22,6 +22,7 @@ from fedcore.execute.workers import one_thread
 from fedcore.nets.builders_by_path import describe_net
 from fedcore.nets.custom import custom
 from fedcore.partition import PARTITIONS, Partition
+from fedcore.partition.new_devices import leave_out, new_examples, new_sites
 from fedcore.partition.tables import counts
 from fedcore.types import Data, Device, Federation, HeldOut, InputError, Net, Threats
 
@@ -141,6 +142,20 @@ class DividedDataset:
         trains = partition.training(self.partition(seed))
         return fit_schema(self.dataset, trains, self.scale)
 
+    def left_out(self, device: str, seed: int = 0) -> tuple[Federation, Data]:
+        """Return the federation without a device, and all labelled examples of it, prepared as those of no device."""
+        with one_thread():
+            division, rows = leave_out(self.dataset, self.partition(seed), device)
+            kept = {name: of.net for name, of in self.federation(seed).devices.items() if name != device}
+            return self._build(division, kept), new_examples(self.dataset, division, rows, self.scale)
+
+    def new_sites(self, seed: int = 0) -> dict[str, Data]:
+        """Return the examples of the sites whose rows are all marked test, prepared as those of no device."""
+        with one_thread():
+            division = self.partition(seed)
+            found = new_sites(self.dataset, division)
+            return {name: new_examples(self.dataset, division, rows, self.scale) for name, rows in found.items()}
+
     def _divided(self, seed: int) -> tuple[Partition, Federation]:
         if seed not in self._last:
             self._last.clear()
@@ -152,12 +167,16 @@ class DividedDataset:
         division = partition.partition(self.dataset, name=self.partitioner.name, seed=seed, **self.settings)
         if self.final is not None:
             division = partition.final_partition(self.dataset, division, self.final)
+        return division, self._build(division, {n: self.nets[i % len(self.nets)] for i, n in enumerate(division.names)})
+
+    def _build(self, division: Partition, nets: Mapping[str, Net]) -> Federation:
+        """Return the federation of a partition. nets: of its devices."""
         held, shared = partition.splits(self.dataset, division, self.scale)
         if self.final is not None and "shared" not in self.final:
             shared = Data(shared.x[:0], shared.y[:0])
         own = partition.server_examples(self.dataset, division, self.scale)
-        devices = {name: Device(name, self.nets[i % len(self.nets)], held[name]) for i, name in enumerate(held)}
-        return division, Federation(devices, shared, len(self.dataset.classes), own, self.threats)
+        devices = {name: Device(name, nets[name], held[name]) for name in held}
+        return Federation(devices, shared, len(self.dataset.classes), own, self.threats)
 
 
 def federate(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property, partial
 from inspect import Parameter, Signature
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -18,10 +19,11 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedcore.api.federation import DividedDataset, architecture, partitioner
-from fedcore.builders import CONTEXT, describe, settings_of
+from fedcore.builders import CONTEXT, describe, settings_of, unknown_value
 from fedcore.config.help import method_help
 from fedcore.config.methods import MethodConfig, configure
 from fedcore.core.evaluation import outputs
+from fedcore.core.new_device import score_new
 from fedcore.core.rounds import Execute, RoundResult, deployments
 from fedcore.core.rounds import run as rounds
 from fedcore.core.training import Training
@@ -36,11 +38,12 @@ from fedcore.partition import PARTITIONS, final_splits
 from fedcore.partition.tables import training_numbers
 from fedcore.report.phrases import AnswerInWords
 from fedcore.results import reports, tidy
-from fedcore.results.answer import GUESSES, answer
+from fedcore.results.answer import GUESSES, answer, rows_to_leave_out
 from fedcore.results.claims import Ceiling, Claim, Gate, Points, judge_all, verdict_table
 from fedcore.results.criterion import (
     LEAST_TEST,
     MIN_EFFECT,
+    Criterion,
     MetricName,
     Weighting,
     criterion,
@@ -49,9 +52,15 @@ from fedcore.results.criterion import (
 from fedcore.results.summary import NO_SECONDS, SPLITS, format_bytes, last_round, standings, summarise
 from fedcore.types import Data, Diverged, Federation, InputError, Method, Model, Net, Report
 
+NEVER = 10**9
+"""Rounds between evaluations where only the last one is needed."""
+
 STUDY, SETTING = "script", "base"
 """The study and the setting in a script's tidy table."""
 
+
+Extra: TypeAlias = Mapping[str, Any]
+"""What models are measured by beside what they always are: metric, positive and costs."""
 
 TRAINING_AND_LABEL = {
     "training": "how devices train, or a dict of what changes in it, see `fedcore.method`.",
@@ -348,6 +357,8 @@ def compare(
     min_effect: float = MIN_EFFECT,
     least_test: int = LEAST_TEST,
     weigh: Weighting = "devices",
+    new_device: Literal["left_out", "shared"] = "shared",
+    left_out_rows: Literal["best", "all"] = "best",
     workers: int | None = None,
     every: int = 1,
     progress: bool | None = None,
@@ -369,6 +380,10 @@ def compare(
         least_test: a device with fewer test examples, or with test examples of one class, has no part in means over
             devices; 0: all have.
         weigh: "devices": each device counts alike in means; "examples": by its test examples.
+        new_device: where the answer for a new device is from: "left_out": each device in turn is left out of training,
+            and the models are scored on all its labelled rows; "shared": the shared test set, new rows of all devices.
+        left_out_rows: what is trained without each device: "best": the best row that combines, the best that trains
+            alone and the controls that guess; "all": all rows that have a model for a new device.
         workers: processes that train; None: this one.
         every: scores are taken after every so many rounds, and after the last.
         progress: whether to show a bar; None: in a terminal.
@@ -396,12 +411,20 @@ def compare(
     ]:
         if missing := named - labels.keys():
             raise InputError(f"compare.{key}: {text!r} names {sorted(missing)[0]!r}, which is not compared")
+    for key, word, known in (
+        ("new_device", new_device, ("left_out", "shared")),
+        ("left_out_rows", left_out_rows, ("best", "all")),
+    ):
+        if word not in known:
+            raise unknown_value(f"compare.{key}", word, known)
     decides = criterion(metric, positive, costs, min_effect, least_test, weigh, "compare")
-    extra = {"metric": decides.metric.name, "positive": positive, "costs": costs}
+    extra: Extra = {"metric": decides.metric.name, "positive": positive, "costs": costs}
     left_out: dict[str, str] = {}
     results = _run_all(chosen, fed, seeds, workers, every, progress, extra, left_out)
-    table = pd.concat([result.table for result in results], ignore_index=True)
     controls = frozenset(config.label for config in chosen if getattr(config.builder, "control", False))
+    if new_device == "left_out":
+        results = _leave_out(results, controls, decides, left_out_rows, workers, extra)
+    table = pd.concat([result.table for result in results], ignore_index=True)
     points: Points = {SETTING: {}}
     verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points, ceiling))
     summary = summarise(table, NO_SECONDS, controls, decides)
@@ -431,7 +454,7 @@ def _run_all(
     workers: int | None,
     every: int,
     progress: bool | None,
-    extra: Mapping[str, Any] | None = None,
+    extra: Extra | None = None,
     left_out: dict[str, str] | None = None,
 ) -> tuple[Result, ...]:
     """Run all methods with each seed.
@@ -461,7 +484,7 @@ def _run_one(
     execute: Execute,
     every: int,
     progress: bool,
-    extra: Mapping[str, Any] | None = None,
+    extra: Extra | None = None,
 ) -> Result:
     federation = _federation(fed, seed)
     if extra is not None:
@@ -478,7 +501,65 @@ def _run_one(
     if isinstance(fed, DividedDataset):
         before = dict.fromkeys(federation.devices, preparation_bytes(schema_of(fed.dataset), fed.scale))
     place = tidy.Row(STUDY, fed.name if isinstance(fed, DividedDataset) else "data", SETTING, config.label, seed)
-    return Result(config, seed, fed, method, results, tidy.rows(place, results, of_rounds, numbers, before))
+    table = tidy.rows(place, results, of_rounds, numbers, before)
+    if isinstance(fed, DividedDataset) and (sites := fed.new_sites(seed)):
+        scores = score_new(method, federation, results[-1].state, execute, fed.nets[0], sites)
+        table = pd.concat([table, tidy.left_out_rows(table, scores)], ignore_index=True)
+    return Result(config, seed, fed, method, results, table)
+
+
+def _leave_out(
+    results: Sequence[Result],
+    controls: frozenset[str],
+    decides: Criterion,
+    which: Literal["best", "all"],
+    workers: int | None,
+    extra: Extra | None,
+) -> tuple[Result, ...]:
+    """Return the results with the scores on each device that some rows reach without it. which: rows."""
+    table = pd.concat([result.table for result in results], ignore_index=True)
+    with Workers(workers) if workers is not None else Inline() as execute:
+        able = {result.config.label for result in results if _has_model_for_new(result, execute)}
+        rows = able if which == "all" else rows_to_leave_out(table, controls, frozenset(able), decides)
+        found = []
+        for result in results:
+            label, names = result.config.label, [*_federation(result.fed, result.seed).devices]
+            if len(names) < 2:
+                raise InputError("compare.new_device = 'left_out': needs at least two devices")
+            if label in rows:
+                scores = {name: _score_left_out(result, name, execute, extra) for name in names}
+            else:
+                scores = {} if label in able else {name: {"accuracy": math.nan} for name in names}
+            more = tidy.left_out_rows(result.table, scores)
+            whole = pd.concat([result.table, more], ignore_index=True) if len(more) else result.table
+            found.append(replace(result, table=whole))
+    return tuple(found)
+
+
+def _has_model_for_new(result: Result, execute: Execute) -> bool:
+    """Tell whether a method has a model for a device that took no part; asked with examples of one that did."""
+    fed = _federation(result.fed, result.seed)
+    device = next(iter(fed.devices.values()))
+    scores = score_new(result.method, fed, result.rounds[-1].state, execute, device.net, {device.name: fed.test})
+    return "examples" in scores[device.name]
+
+
+def _score_left_out(result: Result, device: str, execute: Execute, extra: Extra | None) -> dict[str, float]:
+    """Run a result's method without a device, with the same seed, and score it on that device's labelled examples."""
+    whole = _federation(result.fed, result.seed)
+    net = whole.devices[device].net
+    if isinstance(result.fed, DividedDataset):
+        fed, examples = result.fed.left_out(device, result.seed)
+    else:
+        own = whole.devices[device].data
+        parts = [part for part in (own.train, own.val, own.test) if len(part)]
+        examples = Data(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
+        fed = replace(whole, devices={name: one for name, one in whole.devices.items() if name != device})
+    if extra is not None:
+        fed = replace(fed, scoring=scoring(**extra, classes=_classes(result.fed)))
+    method = result.config.build(fed.public.nets, {name: len(one.data.train) for name, one in fed.devices.items()})
+    *_, last = rounds(method, fed, result.seed, execute, every=NEVER)
+    return score_new(method, fed, last.state, execute, net, {device: examples})[device]
 
 
 def _guesses(methods: Sequence[MethodConfig], fed: DividedDataset | Federation) -> list[MethodConfig]:

@@ -25,13 +25,13 @@ def splits(dataset: Dataset, partition: Partition, scale: str = "none") -> tuple
     schema = fit_schema(dataset, trains, scale)
     held = {
         who: {
-            part: prepare(_take(dataset.train, own[part], part != "unlabelled"), schema.devices[who]) for part in PARTS
+            part: prepare(take(dataset.train, own[part], part != "unlabelled"), schema.devices[who]) for part in PARTS
         }
         for who, own in partition.devices.items()
     }
     shared = dataset.test
     if shared is None or len(partition.shared):
-        shared = _take(dataset.train if shared is None else shared, partition.shared)
+        shared = take(dataset.train if shared is None else shared, partition.shared)
     return {who: Splits(**own) for who, own in held.items()}, prepare(shared, _shared_fit(dataset, partition, schema))
 
 
@@ -39,24 +39,30 @@ def server_examples(dataset: Dataset, partition: Partition, scale: str = "none")
     """Return the server's examples, scaled as on a device, with "common" by the devices' numbers; empty if none."""
     own = dataset.server
     if own is None or not len(own):
-        return _take(dataset.train, np.array([], dtype=np.int64)) if own is None else own
+        return take(dataset.train, np.array([], dtype=np.int64)) if own is None else own
     if scale == "common":
         return prepare(own, fit_schema(dataset, training(partition), scale).shared)
     alone = Dataset(own, None, dataset.classes)
     return prepare(own, fit_schema(alone, {"server": np.arange(len(own))}, scale).devices["server"])
 
 
-def _take(data: Data, index: Index, known: bool = True) -> Data:
+def take(data: Data, index: Index, known: bool = True) -> Data:
     """Copy some examples; unknown labels become -1."""
     chosen = torch.from_numpy(index)
     return Data(data.x[chosen], data.y[chosen] if known else torch.full((len(index),), -1))
 
 
+def owners_of(dataset: Dataset, partition: Partition) -> tuple[str, ...] | None:
+    """Return the device of each example where the devices are the data's own devices or domains, else None."""
+    trains = training(partition)
+    for owners in (dataset.device, dataset.domain):
+        if owners is not None and all(owners[index[0]] == device for device, index in trains.items()):
+            return owners
+    return None
+
+
 def _shared_fit(dataset: Dataset, partition: Partition, schema: Schema) -> Fit | FitTensors:
     """Return the numbers that prepare the shared test set: of all training examples, or of each example's device."""
-    if dataset.test is None and schema.shared != Fit():
-        trains = training(partition)
-        for owners in (dataset.device, dataset.domain):
-            if owners is not None and all(owners[index[0]] == device for device, index in trains.items()):
-                return fits_by_example(schema, [owners[i] for i in partition.shared])
+    if dataset.test is None and schema.shared != Fit() and (owners := owners_of(dataset, partition)) is not None:
+        return fits_by_example(schema, [owners[i] for i in partition.shared])
     return schema.shared

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fedcore.builders import unknown_value
 from fedcore.data import Dataset
+from fedcore.partition.new_devices import without_new
 from fedcore.partition.parts import PARTS, Partition
 from fedcore.partition.schemes import (
     PARTITIONS,
@@ -64,7 +65,8 @@ def partition(
     """Divide a dataset among devices, and each device's examples into train, val, test and unlabelled.
 
     If the dataset has a split column, `test` is not used, shared_test is a fraction of the rows marked test, and val is
-    drawn from a device's train rows only if it has no row marked val.
+    drawn from a device's train rows only if it has no row marked val. With by_device, a device whose rows are all
+    marked test takes no part: it is a new site, see :func:`fedcore.partition.new_devices.new_sites`.
 
     Args:
         dataset: what is divided.
@@ -109,6 +111,8 @@ def partition(
     labels = dataset.train.y.numpy()
     marks = None if dataset.split is None else np.asarray(dataset.split)
     pools = _pools(dataset, name, domains)
+    if name == "by_device" and marks is not None:
+        pools = without_new(pools, marks)
     rows = {who: len(index) for who, index in pools.items()}
     shared = np.array([], dtype=np.int64)
     if dataset.test is None:
@@ -190,8 +194,10 @@ def _hold_out(
     shared = np.sort(np.concatenate(drawn))
     if marks is None:
         shared = _leave_every_class(shared, labels, seed)
-    expected = shared_test * sum(map(len, candidates.values()))
-    if shared_test > 0 and (expected < 0.5 or not len(shared)):
+    marked = sum(map(len, candidates.values()))
+    expected = shared_test * marked
+    all_on_new_sites = marks is not None and not marked and bool((marks == "test").any())
+    if shared_test > 0 and not all_on_new_sites and (expected < 0.5 or not len(shared)):
         raise InputError(f"federation.shared_test = {shared_test}: no example is held out of {len(labels)}; raise it")
     return {who: np.setdiff1d(index, shared, assume_unique=True) for who, index in pools.items()}, shared
 

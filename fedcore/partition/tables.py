@@ -11,6 +11,7 @@ import pandas as pd
 from fedcore.data import Dataset
 from fedcore.data.cosines import cosines
 from fedcore.partition import AUTO, PARTS, Partition, training
+from fedcore.partition.new_devices import new_sites
 from fedcore.partition.schemes import device_names
 
 
@@ -34,7 +35,7 @@ def counts_of(dataset: Dataset, partition: Partition, part: str) -> pd.DataFrame
 
 
 def dropped_devices(dataset: Dataset, partition: Partition, name: str, devices: int) -> list[str]:
-    """Return the devices that a partition left out since they have too few examples.
+    """Return the devices that a partition left out since they have too few examples; new sites are none of them.
 
     name: of its function; devices: how many it draws.
     """
@@ -46,7 +47,9 @@ def dropped_devices(dataset: Dataset, partition: Partition, name: str, devices: 
         expected = device_names(devices)
         if dataset.domain is not None and {*partition.names}.isdisjoint(expected):  # named after their domains
             return []
-    return [who for who in expected if who not in partition.names]
+    absent = [who for who in expected if who not in partition.names]
+    sites = new_sites(dataset, partition) if absent else {}
+    return [who for who in absent if who not in sites]
 
 
 def dropped_note(devices: Sequence[str], section: Mapping[str, Any]) -> str:

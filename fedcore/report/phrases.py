@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from fedcore.results.answer import Action, Advice, Answer, Devices, Gain
+from fedcore.results.answer import Action, Advice, Answer, Devices, Gain, NewDevice
 from fedcore.results.criterion import Criterion, Metric
 from fedcore.results.summary import format_bytes, join_words
 
@@ -100,7 +100,8 @@ def _sentences(found: Answer) -> Iterator[str]:
     first = found.advice
     if criterion.reason:
         yield f"Decided by {criterion.words}, since {criterion.reason}."
-    yield _decision(first, criterion, "training alone" if own else "one device's model")
+    if own is not None or found.new_device is None:
+        yield _decision(first, criterion, "training alone" if own else "one device's model")
     if own is not None:
         yield from _left_out(found)
     if found.devices is not None and first.gain is not None and first.action in (Action.USE, Action.UNSURE):
@@ -108,13 +109,45 @@ def _sentences(found: Answer) -> Iterator[str]:
     if first.action is Action.USE:
         yield f"Each device sends {format_bytes(found.up)} and receives {format_bytes(found.down)} in total."
     yield from _rivals(first, criterion)
-    if own is not None and new is not None and not (own.reason and own.reason == new.reason):
+    if found.new_device is not None:
+        yield from _new_device(found.new_device, criterion)
+    elif own is not None and new is not None and not (own.reason and own.reason == new.reason):
         words = _decision(new, criterion, "one device's model")
         yield f"On the shared test data, new rows of all devices: {words[0].lower()}{words[1:]}"
 
 
-def _decision(advice: Advice, criterion: Criterion, alone: str) -> str:
-    """Return the advice with the numbers that decide. alone: what is compared with, in words."""
+def _new_device(found: NewDevice, criterion: Criterion) -> Iterator[str]:
+    """Say what a device that took no part would get: the advice, the worst of these devices, and what is assumed."""
+    metric, counted = criterion.metric, found.measured
+    names = tuple(counted.weights)
+    where = f"{_count(names)}, left out of training in turn" if found.in_turn else f"{_count(names)}, not in training"
+    words = _decision(found.advice, criterion, "one device's model", "left-out devices", "More devices would tell.")
+    yield f"For a new device ({where}): {words[0].lower()}{words[1:]}"
+    row = found.advice.method if found.advice.action is Action.USE else found.advice.best
+    if found.worst_value is not None:
+        alone = "" if found.worst_alone is None else f", one device's model {metric.value(found.worst_alone)}"
+        yield f"{row} does worst on {found.worst}: {_named(criterion, found.worst_value)}{alone}."
+    if found.advice.action is not Action.UNSURE:
+        yield "This holds for new devices that are like these; one that is unlike them may do worse."
+    uncounted = (*counted.few, *counted.one_class)
+    if uncounted and not counted.everyone:
+        have = "has" if len(uncounted) == 1 else "have"
+        least = criterion.least_test
+        yield f"Not counted: {_count(uncounted)}, which {have} fewer than {least} labelled rows or one class."
+    if found.without:
+        have = "has" if len(found.without) == 1 else "have"
+        yield f"{join_words(found.without)} {have} no model for a device that took no part."
+
+
+def _decision(
+    advice: Advice, criterion: Criterion, alone: str, over: str = "seeds",
+    more: str = "More seeds or more test data would tell.",
+) -> str:  # fmt: skip
+    """Return the advice with the numbers that decide.
+
+    alone: what is compared with, in words. over: what the interval is over. more: what would tell where nothing can be
+    said.
+    """
     metric = criterion.metric
     guess = ""
     if advice.over_guess:
@@ -127,7 +160,7 @@ def _decision(advice: Advice, criterion: Criterion, alone: str) -> str:
         return f"Cannot say: {advice.reason}."
     gain, matter = advice.gain, metric.amount(criterion.min_effect)
     size = f"{_change(metric, gain)} {metric.unit}".strip()
-    seeds = f"{gain.seeds} seeds; ± 95 %"
+    seeds = f"{gain.seeds} {over}; ± 95 %"
     match advice.action:
         case Action.USE:
             also = f", {guess}" if guess else ""
@@ -149,7 +182,7 @@ def _decision(advice: Advice, criterion: Criterion, alone: str) -> str:
         case _:
             return (
                 f"Cannot say: the best way of combining, {advice.best}, is {right}, {size} against {alone} ({seeds}), "
-                f"and {matter} would matter. More seeds or more test data would tell."
+                f"and {matter} would matter. {more}"
             )
 
 

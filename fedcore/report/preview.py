@@ -22,6 +22,7 @@ from fedcore.data import USER_DATASETS, Dataset, load, schema_of
 from fedcore.data.overview import OFFSET, SPREAD, columns, missing_cells, offset, spans
 from fedcore.data.prepare import preparation_bytes
 from fedcore.partition import Index, Partition, partition, training
+from fedcore.partition.new_devices import new_sites
 from fedcore.partition.tables import counts, dropped_devices, dropped_note
 from fedcore.report.names import shorten, shorten_one
 from fedcore.report.terminal import standard
@@ -243,6 +244,8 @@ def _problems(dataset: Dataset, divided: Partition, gaps: pd.DataFrame, held: Ma
 def _advice(setting: Setting, dataset: Dataset, divided: Partition, refusing: bool) -> list[str]:
     """Return what the user should know or choose."""
     lines = _rare(setting, dataset)
+    for site, rows in new_sites(dataset, divided).items():
+        lines.append(f"new site: {site}: all {len(rows):,} rows are marked test; it is scored, and not trained on")
     schema, found = schema_of(dataset), columns(dataset)
     gaps = int(found["missing"].sum())
     if schema.dropped:

@@ -20,8 +20,15 @@ criterion's metric after the last round, the greater the better (of a loss or a 
    also recommend, the one with the least traffic is recommended. Rows whose interval includes 0 are "not told apart".
 5. The row that would be used must exceed always guessing, the stronger of one class for all and one for each device; if
    the interval does not, the answer is "cannot say". If a control exceeds that row, the answer says it.
-6. A device is helped or hurt if its value, mean over seeds, differs from training alone by at least m.
-7. A budget leaves out the rows that combine and whose devices send and receive more in total. If none is left, the
+6. For a new device, where some devices took no part in training (left out one by one, or sites that are all test
+   rows), the values are those on all of their labelled rows, and the same rule holds with devices in the place of
+   seeds: a gain is paired within device and seed, mean over seeds, device by device, and its interval is mean ± t s
+   sqrt(1 / D + q / 5) with s over D devices and q = 1 / (devices that are trained on). It assumes that these devices
+   are a random draw of those to come, and says nothing of one that is unlike them. A row that trains alone stands for
+   one device's model: the mean over the models of the other devices. Rows without a model for a new device have no
+   part.
+7. A device is helped or hurt if its value, mean over seeds, differs from training alone by at least m.
+8. A budget leaves out the rows that combine and whose devices send and receive more in total. If none is left, the
    devices train alone.
 
 benchmarks/false_recommendations.py counts how often the rule errs. :mod:`fedcore.report.phrases` puts it into words.
@@ -37,12 +44,22 @@ from typing import TypeAlias
 
 import pandas as pd
 
-from fedcore.results.criterion import Criterion, Measured, Place, measured, ratio_of_test
+from fedcore.results.criterion import (
+    LEFT_OUT,
+    Criterion,
+    Measured,
+    Place,
+    measured,
+    measured_new,
+    ratio_of_test,
+)
 from fedcore.results.intervals import half_width
 from fedcore.results.summary import PLACE, last_round, mean_over_devices, runs_of
 
 GUESSES = ("majority", "majority_per_device")
 """The labels of the controls that always guess: one class for all devices, and one for each."""
+
+FEW_SEEDS = "at least two seeds are needed"
 
 Runs: TypeAlias = Mapping[str, pd.DataFrame]
 """method -> values, seeds x devices, the greater the better"""
@@ -61,7 +78,8 @@ class Action(StrEnum):
 class Gain:
     """A difference, paired over seeds and devices: mean and interval, spread and least over seeds.
 
-    Positive is better, in the unit of the metric: a fraction, nats, or cost per row.
+    Positive is better, in the unit of the metric: a fraction, nats, or cost per row. seeds: their number; for devices
+    that took no part it is that of these devices, as are spread and least over them.
     """
 
     mean: float
@@ -134,13 +152,32 @@ class Devices:
 
 
 @dataclass(frozen=True)
+class NewDevice:
+    """The answer for a device that takes no part, from devices that took none.
+
+    advice: as for the devices, with the devices that took no part in the place of seeds. measured: which of them count.
+    in_turn: whether all devices were left out one by one; otherwise they are new sites. worst: the device on which the
+    recommended row (otherwise the best combining one) does worst, worst_value: its value there, mean over seeds, and
+    worst_alone: that of one device's model. without: rows that have no model for a new device.
+    """
+
+    advice: Advice
+    measured: Measured
+    in_turn: bool
+    worst: str = ""
+    worst_value: float | None = None
+    worst_alone: float | None = None
+    without: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Answer:
     """The answer for one setting.
 
-    criterion: what decides. own: for its devices, on their own test data; None if they have none. new: for a new
-    device, on the shared test set; None without one. devices: what the recommended (otherwise the best combining) row
-    does to single devices. measured: which devices count. up, down: bytes that a device sends and receives in total
-    with that row, mean over devices and seeds.
+    criterion: what decides. own: for its devices, on their own test data; None if they have none. new: on the shared
+    test set; None without one. new_device: for a new device, where some took no part; None where all did. devices: what
+    the recommended (otherwise the best combining) row does to single devices. measured: which devices count. up, down:
+    bytes that a device sends and receives in total with that row, mean over devices and seeds.
     """
 
     criterion: Criterion
@@ -150,6 +187,7 @@ class Answer:
     measured: Measured = field(default_factory=lambda: Measured({}))
     up: float = 0.0
     down: float = 0.0
+    new_device: NewDevice | None = None
 
     @property
     def min_effect(self) -> float:
@@ -159,7 +197,12 @@ class Answer:
     @property
     def advice(self) -> Advice:
         """The advice that decides: for the devices, or if they have no test data for a new device."""
-        return self.own or self.new or Advice(Action.UNSURE, reason="there is no test data")
+        return (
+            self.own
+            or (self.new_device and self.new_device.advice)
+            or self.new
+            or Advice(Action.UNSURE, reason="there is no test data")
+        )
 
     @property
     def advised(self) -> str | None:
@@ -206,6 +249,23 @@ def answers_by_budget(
     scores = _read(table, controls, criterion)
     budgets = sorted({0.0} | {sent for name, sent in scores.traffic.items() if name not in controls | scores.alone})
     return {budget: _answer(scores, budget) for budget in budgets}
+
+
+def rows_to_leave_out(
+    table: pd.DataFrame, controls: frozenset[str], candidates: frozenset[str], criterion: Criterion = Criterion()
+) -> frozenset[str]:
+    """Return the rows that the answer for a new device compares: these need training without each device.
+
+    They are the best row that combines, by validation data, of those in `candidates`, the rows that have a model for a
+    new device; the best that trains alone; and the controls that always guess. Without validation data the devices' own
+    test data choose, or else the shared test set.
+    """
+    scores = _read(table, controls, criterion)
+    sets = scores.own if scores.own.tested else scores.new
+    combining = [name for name in sets.tested if name in candidates - controls - scores.alone]
+    alone = scores.alone & {*sets.tested}
+    best = [sets.best(names) for names in (combining, alone) if names]
+    return frozenset([*best, *(name for name in GUESSES if name in sets.tested)])
 
 
 def device_changes(
@@ -268,7 +328,8 @@ class _Sets:
 class _Scores:
     """One setting's values on its devices' own and on the shared test set, and the bytes of each row.
 
-    alone: the rows that train alone.
+    alone: the rows that train alone. left_out: the values on devices that took no part, a row of the frames for each of
+    these `new_devices`; without: rows that have none; in_turn: whether they are devices that were left out one by one.
     """
 
     criterion: Criterion
@@ -279,6 +340,10 @@ class _Scores:
     down: Mapping[str, float]
     alone: frozenset[str]
     measured: Measured
+    left_out: _Sets | None
+    new_devices: Measured
+    in_turn: bool
+    without: tuple[str, ...]
 
     @property
     def traffic(self) -> dict[str, float]:
@@ -299,16 +364,45 @@ def _read(table: pd.DataFrame, controls: frozenset[str], criterion: Criterion) -
         {name: part for name, run in runs.items() if (part := run[run.columns.intersection(weights.index)]).notna()
          .any(axis=None)} for runs in (tested, validated)
     )  # fmt: skip
-    alike = pd.Series(1.0, index=[str(name) for name in table["device"].unique()])
+    taking_part = [str(name) for name in table["device"][table["split"] != LEFT_OUT].unique()]
+    alike = pd.Series(1.0, index=taking_part)
     own = _Sets(tested, validated, weights, ratio_of_test(table, "test", counted.weights))
     new = _Sets(shared, {}, alike, ratio_of_test(table, "shared", counted.weights))
     alone = frozenset(name for name in up if not up[name]) - controls
-    return _Scores(criterion, controls, own, new, up, down, alone, counted)
+    left_out = values_of_new(table, criterion)
+    apart = measured_new(table, criterion)
+    tried = {str(name) for name in table["method"][table["split"] == LEFT_OUT]}
+    return _Scores(
+        criterion, controls, own, new, up, down, alone, counted,
+        _by_device(left_out, apart, own, len(taking_part)), apart,
+        {*apart.weights} <= {*taking_part}, tuple(sorted(tried - {*left_out})),
+    )  # fmt: skip
+
+
+def values_of_new(table: pd.DataFrame, criterion: Criterion) -> dict[str, pd.DataFrame]:
+    """Return each row's values on devices that took no part, seeds x devices, the greater the better."""
+    scores = table[(table["split"] == LEFT_OUT) & (table["metric"] == criterion.metric.column)]
+    return runs_of(scores.assign(value=criterion.metric.sign * scores["value"]))
+
+
+def _by_device(left_out: Runs, counted: Measured, own: _Sets, taking_part: int) -> _Sets | None:
+    """Return the values on the devices that took no part, with the devices in the place of seeds.
+
+    The best row is chosen by the validation data of the devices that took part.
+    """
+    if not left_out:
+        return None
+    seeds = sorted(set.intersection(*({*run.index} for run in left_out.values())))
+    names = list(counted.weights)
+    tested = {name: run.loc[seeds].mean().reindex(names).to_frame("all") for name, run in left_out.items()}
+    validated = {name: pd.DataFrame({"all": [own.mean(run)]}) for name, run in own.validated.items() if name in tested}
+    return _Sets(tested, validated, pd.Series({"all": 1.0}), 1 / max(1, taking_part - 1))
 
 
 def _answer(scores: _Scores, budget: float) -> Answer:
     own, new = (_advise(sets, scores, budget) if sets.tested else None for sets in (scores.own, scores.new))
-    chosen = own or new
+    left_out = _advise_new(scores, budget)
+    chosen = own or (left_out and left_out.advice) or new
     row = (chosen.method if chosen.action is Action.USE else chosen.best) if chosen else None
     tested, changes = scores.own.tested, None
     alone = scores.alone & {*tested}
@@ -316,7 +410,27 @@ def _answer(scores: _Scores, budget: float) -> Answer:
         changes = _changes(tested[row], tested[scores.own.best(alone)], scores.criterion)
     return Answer(
         scores.criterion, own, new, changes, scores.measured, scores.up.get(row or "", 0.0),
-        scores.down.get(row or "", 0.0),
+        scores.down.get(row or "", 0.0), left_out,
+    )  # fmt: skip
+
+
+def _advise_new(scores: _Scores, budget: float) -> NewDevice | None:
+    """Apply the rule to devices that took no part."""
+    sets = scores.left_out
+    if sets is None:
+        return None
+    advice = _advise(sets, scores, budget)
+    if advice.gain is None and advice.reason == FEW_SEEDS:
+        advice = replace(advice, reason="at least two left-out devices that can be measured are needed")
+    known = NewDevice(advice, scores.new_devices, scores.in_turn, without=scores.without)
+    row = advice.method if advice.action is Action.USE else advice.best
+    if row is None:
+        return known
+    sign, values = scores.criterion.metric.sign, sets.tested[row]["all"]
+    worst, alone = str(values.idxmin()), scores.alone & {*sets.tested}
+    return replace(
+        known, worst=worst, worst_value=sign * float(values[worst]),
+        worst_alone=sign * float(sets.tested[sets.best(alone)]["all"][worst]) if alone else None,
     )  # fmt: skip
 
 
@@ -342,7 +456,7 @@ def _advise(sets: _Sets, scores: _Scores, budget: float) -> Advice:
     among = 1 if validated else len(combining)
     gain = sets.gain(best, reference, among)
     if gain is None:
-        return replace(known, reason="at least two seeds are needed")
+        return replace(known, reason=FEW_SEEDS)
     action, method = decide(gain, min_effect), reference
     if action is Action.USE:
         as_good = [name for name in combining if _is_as_good(sets.gain(name, best), min_effect)]

@@ -25,6 +25,9 @@ Weighting: TypeAlias = Literal["devices", "examples"]
 OF_POSITIVE = frozenset({"f1", "precision", "recall", "average_precision"})
 """The metrics of one label, which `run.positive` names."""
 
+LEFT_OUT = "left_out"
+"""The split of scores on all labelled rows of devices that took no part: left out one by one, or new sites."""
+
 ALWAYS = frozenset({"accuracy", "balanced_accuracy", "macro_f1", "log_loss"})
 """The metrics that every model is measured by."""
 
@@ -217,10 +220,26 @@ def measured(table: pd.DataFrame, criterion: Criterion) -> Measured:
     They are means over seeds; a table that does not hold them counts everyone alike.
     """
     numbers = _data_numbers(table)
-    names = [str(name) for name in table["device"].unique() if name]
+    names = [str(name) for name in table["device"][table["split"] != LEFT_OUT].unique() if name]
     if "test_examples" not in numbers:
         return Measured(dict.fromkeys(names, 1.0))
-    sizes, classes = numbers["test_examples"], numbers["test_classes"]
+    return _measured(numbers["test_examples"], numbers["test_classes"], criterion)
+
+
+def measured_new(table: pd.DataFrame, criterion: Criterion) -> Measured:
+    """Return the devices that took no part of one setting of a tidy table, and which of them count, each alike.
+
+    A device counts as :func:`measured` has it, by all of its labelled examples.
+    """
+    rows = table[(table["split"] == LEFT_OUT) & table["metric"].isin(["examples", "classes"])]
+    if rows.empty:
+        return Measured({})
+    sizes = rows.pivot_table("value", "device", "metric", aggfunc="mean")
+    return _measured(sizes["examples"], sizes["classes"], replace(criterion, weigh="devices"))
+
+
+def _measured(sizes: pd.Series, classes: pd.Series, criterion: Criterion) -> Measured:
+    """Return which devices count by the numbers of their test examples and of the classes of these."""
     few = tuple(name for name in sizes.index if sizes[name] < criterion.least_test)
     one = tuple(name for name in sizes.index if criterion.least_test and name not in few and classes[name] <= 1)
     kept = [name for name in sizes.index if name not in (*few, *one)]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
-from fedcore.results.criterion import METRICS, Criterion, Metric, Place, measured
+from fedcore.results.criterion import LEFT_OUT, METRICS, Criterion, Metric, Place, measured
 
 PLACE = ["study", "dataset", "setting"]
 ROW = [*PLACE, "method"]
@@ -158,7 +158,7 @@ def _cost(table: pd.DataFrame) -> pd.DataFrame:
 def _counts(table: pd.DataFrame) -> pd.DataFrame:
     """Return the number of rounds, devices and seeds of each row."""
     rounds = table[[*RUN, "stage", "round"]].drop_duplicates().groupby(RUN).size().groupby(ROW).max()
-    groups = table.groupby(ROW)
+    groups = table[table["split"] != LEFT_OUT].groupby(ROW)
     return pd.DataFrame(
         {"rounds": rounds, "n_devices": groups["device"].nunique(), "n_seeds": groups["seed"].nunique()}
     )

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from fedcore.core.rounds import RoundResult, members
+from fedcore.results.criterion import LEFT_OUT
 from fedcore.results.summary import LESS, SCORED, TRAFFIC
 from fedcore.types import Numbers, Report
 
@@ -70,6 +71,21 @@ def rows(
 def without_scores(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows that do not say how good a model is: those of a final fit, which nothing tests."""
     return table[~table["split"].isin(SCORED)].reset_index(drop=True)
+
+
+def left_out_rows(table: pd.DataFrame, scores: Numbers) -> pd.DataFrame:
+    """Return the scores on devices that took no part as rows of a method's last round. table: the method's, one seed.
+
+    scores: device -> metric -> value, see :func:`fedcore.core.new_device.score_new`.
+    """
+    last = final(table).iloc[-1]
+    place = [last[name] for name in COLUMNS[:7]]
+    found = [
+        (*place, device, LEFT_OUT, metric, value)
+        for device, numbers in scores.items()
+        for metric, value in numbers.items()
+    ]
+    return pd.DataFrame(found, columns=COLUMNS)
 
 
 def over_devices(rows: pd.DataFrame, groups: pd.Series) -> dict[str, float]:

@@ -292,7 +292,7 @@ def test_refused(changes, said):
 def test_devices_of_the_data_are_refused_by_name():
     owners = ["lonely"] + ["b"] * 199
     assert "'lonely' has 1 examples" in refusal(dataset(LABELS, owners), name="by_device")
-    marks = ["test"] + ["train"] * 199
+    marks = ["val"] + ["train"] * 199
     line = refusal(dataset(LABELS, owners, marks), name="by_device", min_size=1, shared_test=0.0)
     assert "device 'lonely' has no row marked train" in line
 

@@ -370,7 +370,7 @@ def test_a_study_sets_another_ceiling_or_none():
     assert words == [["not tested"], ["holds"], ["holds"], ["not tested"]]
 
 
-def test_a_trend_at_the_ceiling_is_not_tested_and_spreads_count_as_their_metric():
+def test_a_trend_at_the_ceiling_is_not_tested():
     points = {"k=1": {"k": 1}, "k=2": {"k": 2}}
     both = [near_one(a=first, b=0.9999).assign(setting=place) for place, first in (("k=1", 0.999), ("k=2", 0.997))]
     rows = pd.concat([pd.concat(both), pd.concat(both).assign(device="y")])

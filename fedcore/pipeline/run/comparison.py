@@ -37,7 +37,7 @@ from fedcore.report.plots import Plots, draw
 from fedcore.report.tables import FEW, Table, csv, places, score_table
 from fedcore.results.answer import Answer, answers
 from fedcore.results.claims import judge_all, verdict_table
-from fedcore.results.criterion import Criterion, Place
+from fedcore.results.criterion import LEFT_OUT, Criterion, Place
 from fedcore.results.summary import NO_SECONDS, by_group, summarise
 from fedcore.results.tidy import choose, transfer_seconds
 from fedcore.types import InputError
@@ -126,7 +126,7 @@ def compare(
         by_group(table),
         {
             str(study): title_for(chosen[str(study)].title, rows.groupby("setting")["device"].nunique())
-            for study, rows in table.groupby("study", sort=False)
+            for study, rows in table[table["split"] != LEFT_OUT].groupby("study", sort=False)
         },
         pictures,
         verdict_table(verdicts),

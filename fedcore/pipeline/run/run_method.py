@@ -24,6 +24,7 @@ from fedcore.pipeline.orchestration.session import Session
 from fedcore.pipeline.orchestration.steps import Steps, word_of
 from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run.chunks import count_local_steps, rounds
+from fedcore.pipeline.run.left_out import score_sites
 from fedcore.pipeline.run.partitions import read
 from fedcore.pipeline.run.step_functions import deploy
 from fedcore.report import spreadsheet
@@ -56,9 +57,12 @@ def run_method(
     data = pictures.data_numbers(session.store, prepared.dataset, prepared.partition)
     numbers = {"data": data, **reports.final_numbers(method, turn_reports, played[-1].scores)}
     before = dict.fromkeys(fed.devices, prepared_bytes(session.store, prepared, setting.federation["scale"]))
+    table = tidy.rows(place, played, turn_reports, numbers, before)
+    if scores := score_sites(session.steps, prepared, setting.federation["scale"], method, fed, played[-1].state):
+        table = pd.concat([table, tidy.left_out_rows(table, scores)], ignore_index=True)
     return Result(
-        setting, row, seed, size, config, prepared, fed,
-        tidy.rows(place, played, turn_reports, numbers, before), seconds_by_kind(setting, row.label, seed, done), done,
+        setting, row, seed, size, config, prepared, fed, table,
+        seconds_by_kind(setting, row.label, seed, done), done,
         models, tuple(turn_reports), method.figures, tuple(show), plane,
     )  # fmt: skip
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from fedcore.data import Dataset
 from fedcore.partition import Partition, final_partition, partition, server_examples, splits
+from fedcore.partition.new_devices import new_examples, new_sites
 from fedcore.types import Data, Deploy, HeldOut, Message, Model, Params, Splits, step_word
 
 
@@ -30,6 +31,12 @@ def distribute(dataset: Dataset, made: Partition, *, scale: str) -> tuple[dict[s
 def take_none(data: Data) -> Data:
     """Return no example of those; their shape is known."""
     return Data(data.x[:0], data.y[:0])
+
+
+@step_word("distribute")
+def prepare_sites(dataset: Dataset, made: Partition, *, scale: str) -> dict[str, Data]:
+    """Return the examples of the sites whose rows are all marked test."""
+    return {name: new_examples(dataset, made, rows, scale) for name, rows in new_sites(dataset, made).items()}
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:

@@ -1,0 +1,117 @@
+"""How a method does on a device that took no part: its model there, and the scores on the device's examples.
+
+The server has a model for such a device if it sent one message to all devices with its net, and that message alone,
+without a memory, makes a whole model. FedPer has none, since each device keeps a head of its own, and ST-LF has none,
+since each device gets models of its own. Where nothing is sent, the device would run another device's model: its score
+is the mean over the devices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from fedcore.core.evaluation import evaluate
+from fedcore.core.rounds import Execute, State, deployments, identity
+from fedcore.nets import key, shapes
+from fedcore.types import (
+    Data,
+    Deploy,
+    Federation,
+    Handle,
+    InputError,
+    Message,
+    Method,
+    Model,
+    Net,
+    Params,
+    Scoring,
+    is_handle,
+    step_word,
+)
+
+
+def trains_alone(method: Method) -> bool:
+    """Tell whether the method's devices send nothing."""
+    return all(stage.combine is None for stage in method.stages)
+
+
+def score_new(
+    method: Method, fed: Federation, state: State, execute: Execute, net: Net, examples: Mapping[str, Data | Handle]
+) -> dict[str, dict[str, float]]:
+    """Return device -> metric -> value on the examples of devices that took no part.
+
+    fed, state: the federation that was trained, and its last state. net: of the new devices. Beside the metrics there
+    are `examples` and `classes`, the numbers of examples and of their classes. `accuracy`, alone, is nan if the method
+    has no model for a new device.
+    """
+    models = new_models(method, fed, state, net)
+    scored = [fed.scoring] if fed.scoring.metric else []
+    calls = {
+        (device, str(number)): (*what, mine, *scored)
+        for device, mine in examples.items()
+        for number, what in enumerate(models)
+    }
+    found = execute.map(score_model, calls) if calls else {}
+    return {device: mean_scores([found[device, str(number)] for number in range(len(models))]) for device in examples}
+
+
+def new_models(
+    method: Method, fed: Federation, state: State, net: Net
+) -> list[tuple[Deploy, Params | Handle, Message | Handle, Net]]:
+    """Return what a new device may run, deploy, memory, message and net: the shared model, or each device's own."""
+    if trains_alone(method):
+        return [(*what, fed.devices[name].net) for names, what in deployments(method, fed, state) for name in names]
+    message = shared_message(fed, state, net)
+    return [] if message is None else [(method.deploy, {}, message, net)]
+
+
+def shared_message(fed: Federation, state: State, net: Net) -> Message | Handle | None:
+    """Return the message that all devices with this net were sent; None if they differ, or no device has it."""
+    sent = [state.messages[name] for name, device in fed.devices.items() if key(device.net) == key(net)]
+    return sent[0] if sent and all(_same(sent[0], other) for other in sent[1:]) else None
+
+
+@step_word("evaluate")
+def score_model(
+    deploy: Deploy, memory: Params, message: Message, net: Net, examples: Data, scoring: Scoring = Scoring()
+) -> dict[str, float]:
+    """Score a model on some examples; empty if memory and message do not make a whole one."""
+    try:
+        model = deploy(memory, message)
+    except (InputError, KeyError):  # a part is missing that the memory would hold
+        return {}
+    if not is_whole(model, net):
+        return {}
+    sizes = {"examples": float(len(examples)), "classes": float(len(torch.unique(examples.y)))}
+    return evaluate(model, net, examples, scoring) | sizes
+
+
+def is_whole(model: Model, net: Net) -> bool:
+    """Tell whether every member of a model has all leaves of its net. net: the device's."""
+    net = model.net or net
+    return all(
+        is_whole(member, net) if isinstance(member, Model) else shapes(net).keys() <= member.keys()
+        for member in model.members
+    )
+
+
+def mean_scores(found: list[dict[str, float]]) -> dict[str, float]:
+    """Return the mean of the scores of several models on the same examples."""
+    known = [scores for scores in found if scores]
+    if not known:
+        return {"accuracy": math.nan}
+    return {metric: sum(scores[metric] for scores in known) / len(known) for metric in known[0]}
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Tell whether two messages are equal; references by their digests."""
+    if is_handle(one) or is_handle(other) or one is other:
+        return bool(identity(one) == identity(other))
+    return all(
+        mine.keys() == theirs.keys() and all(torch.equal(leaf, theirs[name]) for name, leaf in mine.items())
+        for mine, theirs in ((one.params, other.params), (one.extra, other.extra))
+    )

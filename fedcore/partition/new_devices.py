@@ -1,0 +1,61 @@
+"""Devices that take no part in training: those left out one by one, and sites whose rows are all marked test."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcore.data import Dataset
+from fedcore.data.prepare import fit_schema, prepare
+from fedcore.partition.examples import owners_of, take
+from fedcore.partition.parts import Partition, training
+from fedcore.partition.schemes import Index
+from fedcore.types import Data, InputError
+
+LABELLED = ("train", "val", "test")
+
+
+def leave_out(dataset: Dataset, partition: Partition, device: str) -> tuple[Partition, Index]:
+    """Return the partition of the other devices, and the indices of all labelled examples of this one.
+
+    Where the devices are the data's own, the device's examples in the shared test set are among them and no longer in
+    that set. All other devices keep their examples.
+    """
+    if device not in partition.names or len(partition.names) < 2:
+        raise InputError(f"{device!r} cannot be left out: it must be one of at least two devices")
+    own = {name: parts for name, parts in partition.devices.items() if name != device}
+    rows, shared = [partition.devices[device][part] for part in LABELLED], partition.shared
+    owners = owners_of(dataset, partition)
+    if owners is not None and dataset.test is None:
+        mine = np.array([owners[i] == device for i in shared], dtype=bool)
+        rows, shared = [*rows, shared[mine]], shared[~mine]
+    return Partition.of(own, shared), np.sort(np.concatenate(rows))
+
+
+def new_sites(dataset: Dataset, partition: Partition) -> dict[str, Index]:
+    """Return the sites that take no part as all their rows are marked test, with their rows: name -> indices.
+
+    Only data that name their devices, divided by them, have such sites.
+    """
+    owners = None if dataset.split is None else owners_of(dataset, partition)
+    if owners is None or owners is not dataset.device:
+        return {}
+    names, marks = np.asarray(owners), np.asarray(dataset.split)
+    found = np.setdiff1d(names, [*partition.names, *names[marks != "test"]])
+    return {str(name): np.flatnonzero(names == name) for name in found}
+
+
+def new_examples(dataset: Dataset, partition: Partition, index: Index, scale: str) -> Data:
+    """Return examples of a device that took no part, prepared as those of no device. partition: of those that did."""
+    return prepare(take(dataset.train, index), fit_schema(dataset, training(partition), scale).shared)
+
+
+def without_new(pools: dict[str, Index], marks: NDArray[np.str_]) -> dict[str, Index]:
+    """Return the pools of the devices that take part: those of which some row is not marked test.
+
+    Raises InputError if there is none.
+    """
+    taking_part = {who: index for who, index in pools.items() if (marks[index] != "test").any()}
+    if not taking_part:
+        raise InputError("data.split: all rows are marked test; at least one device needs rows marked train")
+    return taking_part
