@@ -14,7 +14,6 @@ MODULES = sorted(
 )
 ELSEWHERE = {
     "partition/new_devices": "core/test_new_device.py",
-    "pipeline/run/left_out": "end_to_end/test_mine.py",
     "results/intervals": "results/test_claims.py",
     "__main__": "cli/test_main.py",
     "api/federation": "test_front_door.py",

@@ -27,7 +27,7 @@ from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.record.origin import from_json as read_origin
 
 SITES = [f"plant {name}" for name in "ABCDEF"]
-LABELS = ["local_only", "fedavg", "majority"]
+LABELS = ["local_only", "fedavg", "majority", "majority_per_device"]
 
 
 def results(mine: Mine) -> Path:
