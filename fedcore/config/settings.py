@@ -29,7 +29,7 @@ class Setting:
     """One point of a study's grid, ready to run: name, data, federation, net and methods.
 
     every: the number of rounds between evaluations. scoring: metric, positive and costs of section run, where models
-    are measured by more than they always are.
+    are measured by more than they always are. metric: the name of what decides, or auto.
     """
 
     study: str
@@ -41,6 +41,7 @@ class Setting:
     methods: tuple[MethodConfig, ...]
     every: int
     scoring: dict[str, Any] = field(default_factory=dict)
+    metric: str = "accuracy"
 
     @property
     def slug(self) -> str:
@@ -104,6 +105,7 @@ def resolve(
     rows: Mapping[str, Mapping[str, Any]],
     every: int,
     scoring: dict[str, Any],
+    metric: str = "accuracy",
     training: Mapping[str, Any] | None = None,
 ) -> Setting:
     """Return the checked settings of one point, with a method for each row (label -> changes).
@@ -117,4 +119,5 @@ def resolve(
         if labels.count(label) > 1:
             raise InputError(f"methods: there are two rows {label!r}; give one another label in a study")
     data, net = data_settings(params["data"]), net_settings(params["net"])
-    return Setting(study, name, point, data, complete_federation(params["federation"]), net, methods, every, scoring)
+    federation = complete_federation(params["federation"])
+    return Setting(study, name, point, data, federation, net, methods, every, scoring, metric)

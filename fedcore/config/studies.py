@@ -177,6 +177,12 @@ def criterion_of(run: Run, study: Study) -> Criterion:
     return criterion(metric, run.positive, run.costs, run.min_effect, least, run.weigh)
 
 
+def metric_name(run: Run, study: Study) -> str:
+    """Return the name of the metric that decides, auto where the data say which."""
+    found = criterion_of(run, study)
+    return "auto" if found.auto else found.metric.name
+
+
 def scoring_settings(run: Run, study: Study) -> dict[str, Any]:
     """Return the settings of what models are measured by beside what they always are; empty if by nothing."""
     name = criterion_of(run, study).metric.name
@@ -264,7 +270,7 @@ def grid_points(
         points.append(
             resolve(
                 merged, study=study_name, name=_name(point), point=point, rows=rows, every=run.every,
-                scoring=scoring_settings(run, study), training=set_for_all,
+                scoring=scoring_settings(run, study), metric=metric_name(run, study), training=set_for_all,
             )
         )  # fmt: skip
     return points

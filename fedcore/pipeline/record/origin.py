@@ -36,10 +36,10 @@ def to_json(origin: Origin) -> bytes:
     """Return an origin as JSON."""
     setting, row = origin.setting, origin.row
     card = {
-        "study": setting.study, "setting": setting.name, "point": setting.point, "size": origin.size,
-        "seed": origin.seed, "every": setting.every, "data": setting.data, "federation": setting.federation,
-        "net": setting.net, "scoring": setting.scoring, "config": origin.config, "dataset": origin.data,
-        "method": {
+        "study": setting.study, "setting": setting.name, "point": setting.point, "size": origin.size, "seed":
+        origin.seed, "every": setting.every, "data": setting.data, "federation": setting.federation, "net": setting.net,
+        "scoring": setting.scoring, "metric": setting.metric, "config": origin.config, "dataset": origin.data, "method":
+        {
             "label": row.label, "name": row.name, "training": asdict(row.training), "settings": dict(row.settings)
         },
     }  # fmt: skip
@@ -53,7 +53,7 @@ def from_json(content: bytes) -> Origin:
     setting = Setting(
         card["study"], card["setting"], card["point"], data_settings(card["data"]),
         complete_federation(card["federation"]), net_settings(card["net"]), (), card["every"],
-        card["scoring"],
+        card["scoring"], card["metric"],
     )  # fmt: skip
     row = configure(of["name"], of["settings"], of["training"], label=of["label"])
     return Origin(setting, row, card["seed"], card["size"], card["config"], card["dataset"])

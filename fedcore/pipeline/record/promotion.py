@@ -1,7 +1,7 @@
 """Champions: the version of a registered model that predictions use, for each dataset and task.
 
-A run proposes a version: alias `candidate`. It is better than the champion if its accuracy exceeds the champion's on
-the same held-out data (equal digests of data and partition), by more than the standard error over devices of the
+A run proposes a version: alias `candidate`. It is better than the champion if its metric is better than the champion's
+on the same held-out data (equal digests of data and partition), by more than the standard error over devices of the
 differences by device. Otherwise it is not, and on other data the two are not comparable.
 
 Only :func:`promote` sets the alias `champion`; the version before stays as `previous`.
@@ -27,10 +27,12 @@ from fedcore.pipeline.record import models, registry
 from fedcore.pipeline.record.metrics import DEVICES, read_device_table
 from fedcore.pipeline.record.origin import Origin, from_json
 from fedcore.pipeline.record.registry import CANDIDATE, CHAMPION, FAMILY, PREVIOUS, Versions, registered
-from fedcore.report.phrases import points
+from fedcore.results.criterion import METRICS
 from fedcore.results.summary import SPLITS, is_tie
 from fedcore.types import InputError
 
+METRIC = "fedcore.metric"
+"""The tag of a run that names the metric by which its study decides."""
 PROPOSAL = "fedcore.proposal"
 SAME = ("fedcore.data", "fedcore.partition")
 """The tags of a version that name the data which its run held out."""
@@ -175,14 +177,16 @@ def compare(client: MlflowClient, version: ModelVersion) -> Proposal:
         read_device_table(Path(mlflow.artifacts.download_artifacts(f"runs:/{study_run(one)}/{DEVICES}")).read_bytes())
         for one in (version, champion)
     ]
+    metric = METRICS[client.get_run(study_run(version)).data.tags.get(METRIC, "accuracy")]
     for split, where in SPLITS.items():
-        column = f"{split}.accuracy"
+        column = f"{split}.{metric.column}"
         if all(column in table for table in tables):
-            change = (tables[0][column] - tables[1][column]).dropna().astype(float)
+            change = metric.sign * (tables[0][column] - tables[1][column]).dropna().astype(float)
             if len(change):
                 error = float(change.std() / len(change) ** 0.5) if len(change) > 1 else 0.0
                 better = not is_tie(float(change.mean()), error)
-                size = f"{points(float(change.mean()))} ± {100 * error:.1f} points on {where} data"
+                size = f"{metric.difference(float(change.mean()))} ± {metric.width(error)} {metric.unit}".strip()
+                size += f" of {metric.words}" * (metric.name != "accuracy") + f" on {where} data"
                 return Proposal(version, champion, "yes" if better else "no", f"{size} ± devices")
     return Proposal(version, champion, "not comparable", "there are no test data")
 

@@ -18,6 +18,7 @@ from fedcore.partition import Partition, training
 from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.store import Ref, digest_of
 from fedcore.results import tidy
+from fedcore.results.criterion import METRICS, Criterion, Metric
 from fedcore.types import Federation, HeldOut, Report
 
 if TYPE_CHECKING:
@@ -103,12 +104,20 @@ class Result:
     def control(self) -> bool:
         return getattr(self.row.builder, "control", False)
 
+    @cached_property
+    def metric(self) -> Metric:
+        """The metric that decides."""
+        name = self.setting.metric
+        return (
+            Criterion(METRICS["accuracy" if name == "auto" else name], auto=name == "auto").of_table(self.table).metric
+        )
+
     @property
     def validation(self) -> float | None:
-        """Mean accuracy over the devices' validation splits, or None if they are empty."""
+        """Mean over the devices' validation splits of the metric, the greater the better, or None if they are empty."""
         last = tidy.final(self.table)
-        values = last[(last["split"] == "val") & (last["metric"] == "accuracy")]["value"].dropna()
-        return float(values.mean()) if len(values) else None
+        values = last[(last["split"] == "val") & (last["metric"] == self.metric.column)]["value"].dropna()
+        return self.metric.sign * float(values.mean()) if len(values) else None
 
     def schema(self, dataset: Dataset, made: Partition) -> Schema:
         """Return how each device prepared its examples. dataset, made: those of `prepared`."""

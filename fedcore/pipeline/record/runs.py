@@ -141,7 +141,8 @@ class Record:
         tags = {
             "fedcore.kind": kind, "fedcore.study": setting.study,
             "fedcore.setting": setting.name, "fedcore.size": result.size, "fedcore.method": result.row.label,
-            "fedcore.seed": str(result.seed), "fedcore.dataset": setting.data_name,
+            "fedcore.seed": str(result.seed), promotion.METRIC: result.metric.name,
+            "fedcore.dataset": setting.data_name,
             "fedcore.data": study.dataset.digest, "fedcore.partition": study.partition.digest,
             **({promotion.FINAL_FIT_OF: final.version, promotion.STUDY_RUN: final.run} if final else {}),
         }  # fmt: skip

@@ -268,8 +268,8 @@ def headline_numbers(summary: pd.DataFrame) -> dict[tuple[str, ...], float]:
 def proposals(results: Iterable[Path], answers: Mapping[Place, Answer]) -> list[str]:
     """Return the configurations of the runs to propose as champions, one for each study and setting, in their order.
 
-    It is the row that the answer recommends, or if nothing can be said the one with the best mean accuracy over seeds
-    on the devices' validation data, with the first seed. Controls are never proposed, and nothing is without a score.
+    It is the row that the answer recommends, or if nothing can be said the one with the best mean over seeds on
+    the devices' validation data, with the first seed. Controls are never proposed, and nothing is without a score.
     """
     found: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
     for folder in results:

@@ -76,7 +76,7 @@ def config_digest(
         "config", setting.study, size, setting.name, row.label, row.flat(), seed, every, prepared.dataset.digest,
         prepared.partition.digest, setting.federation["scale"], fed.public.nets, method,
         *([accelerator] if accelerator else []), *([fed.threats] if fed.threats else []),
-        *([fed.scoring] if fed.scoring.metric else []),
+        *([fed.scoring] if fed.scoring.metric else []), *([setting.metric] if setting.metric != "accuracy" else []),
     )  # fmt: skip
     return Digest().of(words)
 
