@@ -144,7 +144,9 @@ CASES: dict[str, Case] = {
     ),
     "a claim of no study": federate("", "'cod'", "mean code?", **{"claims/mine.yaml": b"cod: []\n"}),
     "a key of claims that is not known": federate(
-        "", "claims: code.vaild: no such key (allowed: valid, claims)", **{"claims/mine.yaml": b"code: {vaild: []}\n"}
+        "",
+        "claims: code.vaild: no such key (allowed: valid, ceiling, claims)",
+        **{"claims/mine.yaml": b"code: {vaild: []}\n"},
     ),
     "params.yaml with a key too many": federate(
         "", "training.speed", "no such key", change=lambda p: p["training"].update(speed=1)
@@ -230,7 +232,7 @@ CASES: dict[str, Case] = {
         "no rows",
         **{"devices/a.csv": csv(), "devices/b.csv": (HEADER + "\n").encode()},
     ),
-    "more devices than examples": late("federation.devices=5000", "federation.devices = 5000", "1438"),
+    "more devices than examples": late("federation.devices=5000", "federation.devices = 5000", "143"),
     "data that are not there": late(
         "data.name=mnist data.root=nowhere data.download=false", "data.root = nowhere", "missing"
     ),

@@ -39,7 +39,7 @@ def found(own: Own) -> Path:
 def test_every_method_runs_on_own_pictures_and_an_own_module(own: Own):
     summary = pd.read_csv(found(own) / "summary.csv")
     assert set(summary["method"]) == set(METHODS)
-    assert set(summary["dataset"]) == {"image_folder"}
+    assert set(summary["dataset"]) == {"shapes"}
     assert summary["shared_mean"].between(0, 1).all()
     assert own.first.said is not None
     assert all(f"{label} " in own.first.said.out for label in METHODS)

@@ -110,9 +110,12 @@ class Run:
     def leave_out(self, job: Job, method: MethodConfig, refused: InputError) -> None:
         """Print once why a row is left out; raises the error again if the study needs all of its rows.
 
-        A row that diverged is left out of any study.
+        A row that diverged is left out of any study that has another one beside controls.
         """
-        if not job.optional and not isinstance(refused, Diverged):
+        others = {
+            row.label for one in job.settings for row in one.methods if not getattr(row.builder, "control", False)
+        }
+        if not job.optional and not (isinstance(refused, Diverged) and others - {method.label}):
             raise refused
         if (job.study, method.label) not in self._refusals:
             self._refusals.add((job.study, method.label))
