@@ -7,10 +7,11 @@ criterion's metric after the last round, the greater the better (of a loss or a 
    Controls are never recommended. Means over devices are over those that can be measured (:func:`measured`).
 2. The gain of a row is its value minus that of another, paired within device and seed, mean over devices, seed by seed.
    Its interval is mean ± t s sqrt(1 / S + q / 5) with the standard deviation s over S seeds, the .975 quantile t of
-   Student's distribution with S - 1 degrees of freedom, and q test examples for each training example. It assumes that
-   seeds draw new test examples, so that s counts these as well as the training; q corrects for what seeds have in
-   common, as all divide the same data (after Nadeau and Bengio 2003, whose correction is all of q and covers 98 % of
-   made tables; a fifth, SHARED_DATA, covers 95 to 96 %). With fewer than two common seeds the answer is "cannot say".
+   Student's distribution with S - 1 degrees of freedom, and q test examples for each training example, at most 1 / 3.
+   It assumes that seeds draw new test examples, so that s counts these as well as the training; q corrects for what
+   seeds have in common, as all divide the same data (after Nadeau and Bengio 2003, whose correction is all of q and
+   covers 98 % of made tables; a fifth, SHARED_DATA, covers 95 to 96 %). With fewer than two common seeds the answer is
+   "cannot say".
 3. The best row that combines has the highest mean on the devices' validation data, which the interval does not use.
    Without validation data, and for a new device, it is the one with the highest mean on the test data, and t is the
    quantile 1 - .025 / M, for M rows that combine (Bonferroni). With its gain [low, high] on the best row that trains

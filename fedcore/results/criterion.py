@@ -252,14 +252,18 @@ def _measured(sizes: pd.Series, classes: pd.Series, criterion: Criterion) -> Mea
 
 
 def ratio_of_test(table: pd.DataFrame, split: str, devices: Mapping[str, float]) -> float:
-    """Return the number of test examples for each training example, of some devices or of the shared test set."""
+    """Return the number of test examples for each training example, of some devices or of the shared test set.
+
+    At most RATIO, the splits on which the interval was measured: a test set that is larger, such as an official one,
+    makes seeds no more alike.
+    """
     numbers = _data_numbers(table)
     if not {"examples", "test_examples", "shared_examples"} <= {*numbers}:
         return RATIO
     of = numbers.reindex([name for name in devices if name in numbers.index]) if split == "test" else numbers
     tests = of["test_examples"].sum() if split == "test" else numbers["shared_examples"].mean()
     trained = of["examples"].sum()
-    return float(tests / trained) if trained and not math.isnan(tests) else RATIO
+    return min(float(tests / trained), RATIO) if trained and not math.isnan(tests) else RATIO
 
 
 def largest_class(table: pd.DataFrame) -> float:
