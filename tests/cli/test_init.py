@@ -117,7 +117,7 @@ def test_a_project_has_what_its_commands_need(project: Installed):
 def test_a_run_answers_and_leaves_the_repository_clean(project: Installed):
     done = project.run("fedcore", "run", f"methods=[{','.join(METHODS)}]", "seeds=[0,1]", where="my-sites")
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"{USER_STUDY}: base (table):" in done.stdout
+    assert f"{USER_STUDY}: base (machines):" in done.stdout
     assert "page: runs/" in done.stdout
     assert project.run("git", "status", "--porcelain", where="my-sites").stdout == ""
     shown = project.run("fedcore", "status", where="my-sites").stdout
@@ -140,7 +140,7 @@ def test_a_stage_runs_in_the_project(project: Installed):
         (["new", "--data", "t.csv"], "--label: must name the column to predict"),
         (["new", "--data", "t.csv", "--label", "z"], "--label = 'z': t.csv has no such column; it has x, y"),
         (["new", "--data", "t.csv", "--label", "y", "--device", "z"], "--device = 'z': t.csv has no such column"),
-        (["new", "--data", "t.xlsx", "--label", "y"], "--data = t.xlsx: must be a file of .csv or .parquet"),
+        (["new", "--data", "t.xlsx", "--label", "y"], "--data = t.xlsx: must be a file of .csv or .tsv or .parquet"),
         (["new", "--label", "y"], "--label = 'y': names a column of --data, which is not given"),
     ],
 )

@@ -108,7 +108,10 @@ def test_a_schema_and_a_model_predict_the_test_rows_as_they_were_scored(mine: Mi
         right = classes[predicted(mine, label, site, own)] == own["fault"].to_numpy()
         assert right.mean() == last[site, "test"]
     shared = rows.iloc[index[index["split"] == "shared"]["index"]]
-    if label not in ("local_only", "majority_per_device"):  # one model for all, on rows prepared as on the sites they come from
+    if label not in (
+        "local_only",
+        "majority_per_device",
+    ):  # one model for all, on rows prepared as on the sites they come from
         right = [
             classes[predicted(mine, label, site, here)] == here["fault"].to_numpy()
             for site, here in shared.groupby("site")

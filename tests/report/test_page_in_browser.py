@@ -120,7 +120,7 @@ def test_bars_show_the_changes_of_devices_of_the_method_that_is_picked(tab: Tab,
     bars = "[...document.querySelectorAll('svg .gain, svg .loss')].map((one) => one.getAttribute('aria-label'))"
     said = tab.run(bars)
     assert [line.split(",")[0] for line in said] == ["d01", "d00", "d02"]
-    assert said[2] == "d02, \N{MINUS SIGN}10.0 points with dear, 50.0% right with local_only"
+    assert said[2] == "d02, \N{MINUS SIGN}10.0 points with dear, accuracy 50.0% with local_only"
     assert tab.run("document.querySelector('[data-is=count]').textContent") == "helps 2, hurts 1 of 3"
     tab.run("[...document.querySelectorAll('.point')].find((one) => one.getAttribute('aria-label').startsWith('cheap'))"
             ".dispatchEvent(new MouseEvent('click'))")  # fmt: skip
