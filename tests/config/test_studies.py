@@ -54,6 +54,27 @@ def test_a_grid_is_every_combination_with_a_name_for_each(params: dict[str, Any]
     assert [p.name for p in points(params)] == ["base"]
 
 
+def test_training_that_is_set_for_all_rows_wins_over_a_builders_defaults(params: dict[str, Any]):
+    """From a study, a grid or the command line; a row's own training wins over it."""
+    ask(params, {"scaffold": {}})
+    (point,) = points(params)
+    assert (point.methods[0].training.optimiser, point.methods[0].training.shared_init) == ("sgd", True)
+    (point,) = points(params, training__optimiser="adam", training__shared_init=False)
+    assert (point.methods[0].training.optimiser, point.methods[0].training.shared_init) == ("adam", False)
+    ask(params, {"scaffold": {}}, set={"training.momentum": 0.5})
+    assert points(params)[0].methods[0].training.momentum == 0.5
+    ask(params, {"scaffold": {"training": {"momentum": 0.9}}}, grid={"training.momentum": [0.1, 0.2]})
+    assert [point.methods[0].training.momentum for point in points(params)] == [0.9, 0.9]
+    ask(params, {"scaffold": {}}, grid={"training.momentum": [0.1, 0.2]})
+    assert [point.methods[0].training.momentum for point in points(params)] == [0.1, 0.2]
+
+
+def test_the_guesses_of_a_study_are_run_with_the_methods_that_are_asked_for(params: dict[str, Any]):
+    ask(params, {"lmf": {}, "majority": {}, "majority_per_device": {}, "local_only": {}})
+    (point,) = points(params, methods=["local_only"])
+    assert [row.label for row in point.methods] == ["local_only", "majority", "majority_per_device"]
+
+
 def test_a_row_wins_over_its_methods_section_and_training(params: dict[str, Any]):
     params["training"] |= {"epochs": 7, "lr": 0.5, "shared_init": False}
     params["lmf"] = {"reg": 0.25}
