@@ -69,7 +69,7 @@ def test_training_that_is_set_for_all_rows_wins_over_a_builders_defaults(params:
     assert [point.methods[0].training.momentum for point in points(params)] == [0.1, 0.2]
 
 
-def test_the_guesses_of_a_study_are_run_with_the_methods_that_are_asked_for(params: dict[str, Any]):
+def test_the_guesses_run_with_the_methods_asked_for(params: dict[str, Any]):
     ask(params, {"lmf": {}, "majority": {}, "majority_per_device": {}, "local_only": {}})
     (point,) = points(params, methods=["local_only"])
     assert [row.label for row in point.methods] == ["local_only", "majority", "majority_per_device"]
