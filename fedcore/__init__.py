@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fedcore.api.runs import final_fit as final_fit
     from fedcore.api.runs import method as method
     from fedcore.api.runs import run as run
+    from fedcore.api.tuning import tune as tune
     from fedcore.builders import control as control
     from fedcore.builders import training_defaults as training_defaults
     from fedcore.core.aggregation import by_size as by_size
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "api.federation": ["federate", "net"],
     "api.runs": ["compare", "final_fit", "method", "run"],
+    "api.tuning": ["tune"],
     "builders": ["control", "training_defaults"],
     "core.aggregation": ["by_size", "evenly", "mean"],
     "core.messages": ["initial_messages", "received_model", "to_everyone"],

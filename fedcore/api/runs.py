@@ -299,7 +299,7 @@ def run(
         InputError: for a method that these nets or data do not allow.
     """
     _check([method], fed, {"every": every, "workers": workers}, "run")
-    return _run_all([method], fed, [seed], workers, every, progress)[0]
+    return run_all([method], fed, [seed], workers, every, progress)[0]
 
 
 def final_fit(
@@ -332,7 +332,7 @@ def final_fit(
     _check([method], fed, {"workers": workers}, "final_fit")
     held_out = method.build(_federation(fed, seed).public.nets).held_out
     whole = fed.for_final_fit(held_out) if isinstance(fed, DividedDataset) else _whole(fed, held_out)
-    (result,) = _run_all([method], whole, [seed], workers, sys.maxsize, progress)
+    (result,) = run_all([method], whole, [seed], workers, sys.maxsize, progress)
     return replace(result, table=tidy.without_scores(result.table))
 
 
@@ -420,7 +420,7 @@ def compare(
     decides = criterion(metric, positive, costs, min_effect, least_test, weigh, "compare")
     extra: Extra = {"metric": decides.metric.name, "positive": positive, "costs": costs}
     left_out: dict[str, str] = {}
-    results = _run_all(chosen, fed, seeds, workers, every, progress, extra, left_out)
+    results = run_all(chosen, fed, seeds, workers, every, progress, extra, left_out)
     controls = frozenset(config.label for config in chosen if getattr(config.builder, "control", False))
     if new_device == "left_out":
         results = _leave_out(results, controls, decides, left_out_rows, workers, extra)
@@ -447,7 +447,7 @@ def _check(methods: Sequence[object], fed: object, counts: Mapping[str, int | No
             raise InputError(f"{where}.{key} = {count!r}: must be at least 1")
 
 
-def _run_all(
+def run_all(
     methods: Sequence[MethodConfig],
     fed: DividedDataset | Federation,
     seeds: Iterable[int],

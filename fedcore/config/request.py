@@ -11,7 +11,7 @@ from fedcore.config.params import change, read
 from fedcore.config.params import parse as parse_words
 from fedcore.config.settings import Setting
 from fedcore.config.signatures import check
-from fedcore.config.studies import EVERY, Seeds, find_study, grid_points, run_section
+from fedcore.config.studies import OF_STUDY, Seeds, find_study, grid_points, run_section
 from fedcore.data import USER_DATASETS, Dataset
 from fedcore.partition import Partition
 
@@ -91,7 +91,7 @@ def plan_jobs(request: Request) -> tuple[dict[str, Any], list[Job]]:
     """Return the parameters and the jobs; raises InputError before anything is computed."""
     # Sections run and studies come first; the other changes apply to each point of a study's grid.
     of_all = {key: value for key, value in request.changes.items() if key.partition(".")[0] in ("run", "studies")}
-    changes = {key: value for key, value in request.changes.items() if key not in of_all or key == EVERY}
+    changes = {key: value for key, value in request.changes.items() if key not in of_all or key in OF_STUDY}
     params = change(read(), of_all)
     run = run_section(params)
     size, jobs = request.size or run.size, []

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ class Setting:
     """One point of a study's grid, ready to run: name, data, federation, net and methods.
 
     every: the number of rounds between evaluations. scoring: metric, positive and costs of section run, where models
-    are measured by more than they always are. metric: the name of what decides, or auto.
+    are measured by more than they always are. metric: the name of what decides, or auto. rates: label -> the learning
+    rates to try, for the methods that are tuned.
     """
 
     study: str
@@ -42,6 +44,7 @@ class Setting:
     every: int
     scoring: dict[str, Any] = field(default_factory=dict)
     metric: str = "accuracy"
+    rates: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def slug(self) -> str:
@@ -107,10 +110,13 @@ def resolve(
     scoring: dict[str, Any],
     metric: str = "accuracy",
     training: Mapping[str, Any] | None = None,
+    lr_factors: Sequence[float] = (),
+    fixed_rates: Collection[str] = (),
 ) -> Setting:
     """Return the checked settings of one point, with a method for each row (label -> changes).
 
-    training: what the study or the user sets of section training.
+    training: what the study or the user sets of section training. lr_factors: the learning rates to try, as factors of
+    each method's. fixed_rates: the sections whose learning rate is not tuned, "": any.
     """
     check(shared_settings(), SHARED, params.get(SHARED, {}))
     methods = tuple(method_config(params, label, row, training) for label, row in rows.items())
@@ -120,4 +126,19 @@ def resolve(
             raise InputError(f"methods: there are two rows {label!r}; give one another label in a study")
     data, net = data_settings(params["data"]), net_settings(params["net"])
     federation = complete_federation(params["federation"])
-    return Setting(study, name, point, data, federation, net, methods, every, scoring, metric)
+    rates = learning_rates(methods, lr_factors, fixed_rates)
+    return Setting(study, name, point, data, federation, net, methods, every, scoring, metric, rates)
+
+
+def learning_rates(
+    methods: Iterable[MethodConfig], factors: Sequence[float], fixed: Collection[str]
+) -> dict[str, list[float]]:
+    """Return the learning rates to try by the labels of the methods that devices train; see :func:`resolve`."""
+    if len(factors) < 2 or "" in fixed:
+        return {}
+    trained = [one for one in methods if "training" in signature(one.builder).parameters]
+    return {
+        one.label: [factor * one.training.lr for factor in factors]
+        for one in trained
+        if str(one.name).rpartition(":")[2] not in fixed
+    }

@@ -58,8 +58,8 @@ Seeds = Annotated[list[Annotated[int, Ge(0)]], Field(min_length=1), BeforeValida
 
 Address = Annotated[str, AfterValidator(_check_address)]
 
-EVERY = "run.every"
-"""The only setting of section run that a study may change."""
+OF_STUDY = ("run.every", "run.lr_factors")
+"""The settings of section run that a study may change."""
 
 
 POINTS = 2000
@@ -119,6 +119,8 @@ class Run(Section):
     Args:
         studies, size, seeds: what is run: names, one of the studies' sizes, and whole numbers.
         every: rounds between evaluations; a study may have its own.
+        lr_factors: learning rates to try, as factors of each method's: it takes the one that is best on validation data
+            with the first seed; a learning rate that is typed is not tuned; a study may have its own.
         workers: processes of this machine; None: one per core.
         engine: what computes steps: these processes, or a Dask cluster.
         cluster: the address of the cluster's scheduler; None: a cluster of its own.
@@ -138,6 +140,7 @@ class Run(Section):
     size: str
     seeds: Seeds
     every: Annotated[int, Ge(1)] = 1
+    lr_factors: Annotated[list[Positive], Field(max_length=9)] = Field(default_factory=list)
     workers: Annotated[int, Ge(1)] | None = None
     engine: Literal["local", "dask"] = "local"
     cluster: Address | None = None
@@ -254,8 +257,9 @@ def grid_points(
         point = {key: word for key, word, _ in values}
         at_point = {key: value for _, _, settings in values for key, value in settings.items()}
         for key in [*size.set, *at_point]:
-            if key.startswith("run.") and key != EVERY:
-                raise InputError(f"studies.{study_name}: {key} applies to all studies; a study may set {EVERY} only")
+            if key.startswith("run.") and key not in OF_STUDY:
+                may = " and ".join(OF_STUDY)
+                raise InputError(f"studies.{study_name}: {key} applies to all studies; a study may set {may} only")
         typed = {key: value for key, value in changes.items() if key not in point}
         merged = params
         for layer in (size.set, at_point, typed):  # the only merge of layers; a later one wins
@@ -271,9 +275,16 @@ def grid_points(
             resolve(
                 merged, study=study_name, name=_name(point), point=point, rows=rows, every=run.every,
                 scoring=scoring_settings(run, study), metric=metric_name(run, study), training=set_for_all,
+                lr_factors=run.lr_factors, fixed_rates=fixed_rates(typed),
             )
         )  # fmt: skip
     return points
+
+
+def fixed_rates(typed: Iterable[str]) -> set[str]:
+    """Return the sections whose learning rate is typed, so that it is not tuned; "" for that of all methods."""
+    words = [key.split(".") for key in typed]
+    return {"".join(above) for *above, section, key in words if (section, key) == ("training", "lr")}
 
 
 def _axis(key: str, values: Sequence[Any] | Mapping[Any, Any], changes: Mapping[str, Any]) -> list[Any]:

@@ -34,6 +34,7 @@ WRONG: dict[str, list[Any]] = {
     "run.size": [3, None],
     "run.seeds": [[], [-1], ["a"], 3, [0.5]],
     "run.every": [0, "often", 1.5, None],
+    "run.lr_factors": [0.1, [0], [-1], ["all"], None],
     "run.workers": [0, -1, "two"],
     "run.engine": ["ray", None, True],
     "run.cluster": ["10.0.0.5:8786", "tcp://10.0.0.5", "http://10.0.0.5:8786", "tcp://10.0.0.5:99999", 8786],

@@ -114,7 +114,7 @@ def test_a_study_may_say_how_often_it_is_evaluated(params: dict[str, Any]):
 
 
 def test_a_study_sets_no_other_key_of_section_run(params: dict[str, Any]):
-    says = "studies.asked: run.seeds applies to all studies; a study may set run.every only"
+    says = "studies.asked: run.seeds applies to all studies; a study may set run.every and run.lr_factors only"
     assert refusal(points, ask(params, {"lmf": {}}, set={"run.seeds": [1]})) == says
     assert refusal(points, ask(params, {"lmf": {}}, grid={"run.seeds": [[1], [2]]})) == says
     assert "run.every = 0" in refusal(points, ask(params, {"lmf": {}}, set={"run.every": 0}))
@@ -372,3 +372,13 @@ def test_settings_that_go_together_may_be_named_by_numbers():
 def test_an_unknown_study_or_size_is_refused():
     assert "did you mean code?" in refusal(find_study, PARAMS, "cod")
     assert "small, paper" in refusal(grid_points, PARAMS, "code", "tiny", {})
+
+
+def test_learning_rates_are_tried_around_each_methods_own(params: dict[str, Any]):
+    rows: dict[str, Any] = {"lmf": {}, "scaffold": {"training": {"lr": 0.5}}, "majority": {}}
+    ask(params, rows, set={"run.lr_factors": [1, 0.1]})
+    own = params["training"]["lr"]
+    assert points(params)[0].rates == {"lmf": [own, 0.1 * own], "scaffold": [0.5, 0.05]}
+    assert points(params, training__lr=0.2)[0].rates == {}
+    assert points(params, lmf__training__lr=0.2)[0].rates == {"scaffold": [0.5, 0.05]}
+    assert points(params, run__lr_factors=[])[0].rates == {}

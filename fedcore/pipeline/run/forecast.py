@@ -34,7 +34,7 @@ from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run import partitions
 from fedcore.pipeline.run.chunks import rounds
 from fedcore.pipeline.run.message_sizes import message_bytes
-from fedcore.pipeline.run.run_method import count_examples, deploy_models, prepared_bytes
+from fedcore.pipeline.run.run_method import count_examples, deploy_models, prepared_bytes, rates_of, with_rate
 from fedcore.pipeline.run.step_functions import deploy
 from fedcore.report.forecast import Expected, print_forecast
 from fedcore.types import Federation, InputError, Message, Method, Report
@@ -185,6 +185,7 @@ def forecast(jobs: Iterable[Job], store: Store, workers: int, accelerator: str |
     history = History(store)
     look: Any = Lookup(store, workers, accelerator)
     sources: dict[str, Ref] = {}
+    tuned: set[tuple[str, str]] = set()
     for job in jobs:
         for setting in job.settings:
             if setting.source not in sources:
@@ -195,7 +196,14 @@ def forecast(jobs: Iterable[Job], store: Store, workers: int, accelerator: str |
             before = len(fed.devices) * sum(prepared_bytes(store, prepared, setting.federation["scale"]).values())
             look.model = max(model_bytes(fed), 1)
             largest = max(data.nbytes for data in refs([device.data for device in fed.devices.values()]))
-            for row in setting.methods:
+            first = (setting.study, setting.name) not in tuned
+            tuned.add((setting.study, setting.name))
+            rows = [
+                with_rate(row, rate)
+                for row in setting.methods
+                for rate in (rates_of(setting, row) if first else [row.training.lr])
+            ]
+            for row in rows:
                 try:
                     method = row.build(fed.public.nets, sizes)
                     look.sent = message_bytes(row, fed, sizes, store)

@@ -14,7 +14,7 @@ from fedcore.config.papers import read_papers
 from fedcore.config.params import change, read
 from fedcore.config.request import Job, Request, plan_jobs
 from fedcore.config.settings import Setting
-from fedcore.config.studies import run_section, title_for
+from fedcore.config.studies import criterion_of, find_study, run_section, title_for
 from fedcore.core.threats import require_devices
 from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Ref
@@ -24,6 +24,7 @@ from fedcore.pipeline.record.origin import Origin, origin_of
 from fedcore.pipeline.record.result import Accepted, PreparedData, Result
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import outputs, partitions, run_method
+from fedcore.results.tuning import best
 from fedcore.types import Diverged, Federation, InputError
 
 
@@ -35,6 +36,14 @@ class ReadySetting:
     setting: Setting
     data: PreparedData
     federation: Federation
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The result of a method with the best of its learning rates, with the first seed of a run."""
+
+    seed: int
+    result: Result
 
 
 class Run:
@@ -55,11 +64,18 @@ class Run:
         self.results: dict[str, list[Result]] = {job.name: [] for job in jobs}
         self._datasets: dict[str, Ref] = {}
         self._refusals: set[tuple[str, str]] = set()
+        self._tuned: dict[tuple[str, str, str], Tuned] = {}
 
     def prepare(self) -> list[ReadySetting]:
         """Read all data, divide them and build all methods, so that bad input is reported before any training."""
         ready = [self._prepare(job, setting) for job in self.jobs for setting in job.settings]
-        self.session.expect_steps(sum(run_method.count_all_steps(one.setting, one.federation) for one in ready))
+        first = {job.study: job.seed for job in reversed(self.jobs)}
+        self.session.expect_steps(
+            sum(
+                run_method.count_all_steps(one.setting, one.federation, one.job.seed == first[one.job.study])
+                for one in ready
+            )
+        )
         return ready
 
     def _prepare(self, job: Job, setting: Setting) -> ReadySetting:
@@ -98,14 +114,40 @@ class Run:
 
     def run_method(self, ready: ReadySetting, method: MethodConfig) -> Result | None:
         """Run a method on a setting, round after round in cached steps; None if an optional row refuses the data."""
-        job, setting = ready.job, ready.setting
+        place = ready.job.study, ready.setting.name, method.label
         try:
-            return run_method.run_method(
-                self.session, setting, ready.data, ready.federation, method, job.seed, job.size, setting.every, job.show
-            )
+            if place not in self._tuned:
+                self._tuned[place] = self._tune(ready, method)
+            tuned = self._tuned[place]
+            return tuned.result if tuned.seed == ready.job.seed else self._run(ready, tuned.result.row)
         except InputError as refused:
-            self.leave_out(job, method, refused)
+            self.leave_out(ready.job, method, refused)
             return None
+
+    def _run(self, ready: ReadySetting, method: MethodConfig) -> Result:
+        job, setting = ready.job, ready.setting
+        return run_method.run_method(
+            self.session, setting, ready.data, ready.federation, method, job.seed, job.size, setting.every, job.show
+        )
+
+    def _tune(self, ready: ReadySetting, method: MethodConfig) -> Tuned:
+        """Run a method with each of its learning rates, if it has several, and return the best with its result."""
+        rates = run_method.rates_of(ready.setting, method)
+        results, diverged = {}, None
+        for rate in rates:
+            try:
+                results[rate] = self._run(ready, run_method.with_rate(method, rate))
+            except Diverged as error:
+                diverged = error
+        if not results:
+            assert diverged is not None
+            raise diverged
+        criterion = criterion_of(run_section(self.params), find_study(self.params, ready.job.study))
+        rate = best({rate: result.table for rate, result in results.items()}, criterion)
+        if len(rates) > 1:
+            tried = ", ".join(f"{one:g}" for one in rates)
+            self.session.print_line(f"  {method.label}: learning rate {rate:g}, of {tried} the best on validation data")
+        return Tuned(ready.job.seed, results[rate])
 
     def leave_out(self, job: Job, method: MethodConfig, refused: InputError) -> None:
         """Print once why a row is left out; raises the error again if the study needs all of its rows.

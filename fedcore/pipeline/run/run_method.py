@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -111,9 +112,25 @@ def count_examples(store: Store, prepared: PreparedData) -> dict[str, int]:
     return {name: int(of["examples"]) for name, of in numbers.items()}
 
 
-def count_all_steps(setting: Setting, fed: Federation) -> int:
-    """Return the number of local steps of a setting's methods on a federation."""
-    return sum(count_local_steps(row.build(fed.public.nets), len(fed.devices)) for row in setting.methods)
+def count_all_steps(setting: Setting, fed: Federation, tuned: bool) -> int:
+    """Return the number of local steps of a setting's methods on a federation.
+
+    tuned: whether the methods are run with each of their learning rates.
+    """
+    return sum(
+        count_local_steps(row.build(fed.public.nets), len(fed.devices)) * (len(rates_of(setting, row)) if tuned else 1)
+        for row in setting.methods
+    )
+
+
+def rates_of(setting: Setting, row: MethodConfig) -> list[float]:
+    """Return the learning rates that a method is run with, with the first seed."""
+    return setting.rates.get(row.label, [row.training.lr])
+
+
+def with_rate(row: MethodConfig, rate: float) -> MethodConfig:
+    """Return a method with another learning rate."""
+    return replace(row, training=replace(row.training, lr=rate))
 
 
 def deploy_models(steps: Steps, method: Method, fed: Federation, state: State) -> dict[str, Ref]:
