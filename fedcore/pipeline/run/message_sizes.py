@@ -14,9 +14,12 @@ from fedcore.types import Federation, Params, Stage, StepId
 def message_bytes(row: MethodConfig, fed: Federation, sizes: Mapping[str, int], store: Store) -> dict[int, int]:
     """Return the first stage in which devices send, with the bytes of a message; nothing if that is a stage of pairs.
 
-    The device with the most examples takes its steps, with a single minibatch in place of its epochs.
+    The device with the most examples takes its steps, with a single minibatch in place of its epochs, also in
+    ST-LF's pretraining.
     """
-    method = replace(row, training=replace(row.training, steps=1)).build(fed.public.nets, sizes)
+    short = {key: 1 for key in row.settings if key == "pretrain_steps"}
+    once = replace(row, training=replace(row.training, steps=1), settings={**row.settings, **short})
+    method = once.build(fed.public.nets, sizes)
     name = max(sizes, key=lambda name: sizes[name])
     device = store.get(fed.devices[name])
     _, messages = Inline().call(method.begin, store.get(fed.public), 0)

@@ -9,6 +9,7 @@ import pytest
 from federations import SGD, federation
 
 from fedcore.config.methods import MethodConfig
+from fedcore.core import training
 from fedcore.core.rounds import run
 from fedcore.execute.workers import Inline
 from fedcore.pipeline.cache.store import Store
@@ -31,3 +32,15 @@ def test_devices_that_send_nothing_have_no_message(tmp_path: Path):
     fed = federation("ab")
     row = MethodConfig("local_only", "local_only", SGD, {})
     assert message_bytes(row, fed, {"a": 6, "b": 9}, Store(tmp_path)) == {}
+
+
+def test_pretraining_is_a_single_minibatch_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    seen: list[int] = []
+    real = training.descend
+    monkeypatch.setattr(
+        training, "descend", lambda data, batches, step: seen.append(len(batches)) or real(data, batches, step)
+    )
+    settings = {"pretrain": 1, "pretrain_steps": 50}
+    row = MethodConfig("st_lf", "st_lf", replace(SGD, optimiser_state="fresh", shared_init=True), settings)
+    assert message_bytes(row, federation("ab"), {"a": 6, "b": 9}, Store(tmp_path))
+    assert seen == [1]
