@@ -129,20 +129,43 @@ def net_settings(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def method_config(
-    params: Mapping[str, Any], label: str, row: Mapping[str, Any], training: Mapping[str, Any] | None = None
+    params: Mapping[str, Any],
+    label: str,
+    row: Mapping[str, Any],
+    training: Mapping[str, Any] | None = None,
+    typed: Mapping[str, Any] | None = None,
 ) -> MethodConfig:
     """Return a row's method: section `methods`, then the method's section, then the row.
 
-    Training: params.yaml, then the builder's defaults, then `training`, which a study or a user sets for all rows, then
-    the method's section and the row.
+    Training: params.yaml, then the builder's defaults, then `training`, which a study sets for all rows, then the
+    method's section and the row. What is typed wins over all that; but a row with a label of its own, which is a
+    variant of its method, keeps what it says itself.
     """
     row = dict(row)
     name = str(row.pop("method", label))
-    build, section = builder(name), params.get(name.rpartition(":")[2], {})
+    build, own_section = builder(name), name.rpartition(":")[2]
+    section, said = params.get(own_section, {}), {key: row for key, row in row.items() if key != "training"}
     takes = model(build, CONTEXT).model_fields
     shared = {key: value for key, value in params.get(SHARED, {}).items() if key in takes}
-    settings = {key: value for key, value in {**shared, **section, **row}.items() if key != "training"}
-    defaults = getattr(build, "training_defaults", {})
-    own = {**section.get("training", {}), **row.get("training", {})}
-    trained = {**params["training"], **defaults, **(training or {}), **own}
-    return configure(name, settings, trained, label=label.rpartition(":")[2])
+    given = {key: value for key, value in section.items() if key != "training"}
+    asked = {key: value for key, value in below(typed, SHARED).items() if key in takes} | below(typed, own_section)
+    typed_training = {**below(typed, "training"), **below(typed, f"{own_section}.training")}
+    kept, kept_training = (said, row.get("training", {})) if label != name else ({}, {})
+    trained = {
+        **params["training"], **getattr(build, "training_defaults", {}), **(training or {}),
+        **section.get("training", {}), **row.get("training", {}), **typed_training, **kept_training,
+    }  # fmt: skip
+    return configure(name, {**shared, **given, **said, **asked, **kept}, trained, label=label.rpartition(":")[2])
+
+
+def below(typed: Mapping[str, Any] | None, section: str) -> dict[str, Any]:
+    """Return the settings of a section that are typed, one by one or as a whole; not those of its own sections."""
+    typed = typed or {}
+    above, _, name = section.rpartition(".")
+    whole = typed.get(section, typed.get(above, {}).get(name) if isinstance(typed.get(above), Mapping) else None)
+    found = dict(whole) if isinstance(whole, Mapping) else {}
+    for key, value in typed.items():
+        place, _, setting = key.rpartition(".")
+        if place == section:
+            found[setting] = value
+    return {key: value for key, value in found.items() if key != "training"}

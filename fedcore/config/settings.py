@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 from fedcore.config.methods import MethodConfig
 from fedcore.config.sections import (
     SHARED,
+    below,
     complete_federation,
     data_settings,
     method_config,
@@ -110,35 +111,35 @@ def resolve(
     scoring: dict[str, Any],
     metric: str = "accuracy",
     training: Mapping[str, Any] | None = None,
+    typed: Mapping[str, Any] | None = None,
     lr_factors: Sequence[float] = (),
-    fixed_rates: Collection[str] = (),
 ) -> Setting:
     """Return the checked settings of one point, with a method for each row (label -> changes).
 
-    training: what the study or the user sets of section training. lr_factors: the learning rates to try, as factors of
-    each method's. fixed_rates: the sections whose learning rate is not tuned, "": any.
+    training: what the study sets of section training. typed: what the user sets. lr_factors: the learning rates to try,
+    as factors of each method's.
     """
     check(shared_settings(), SHARED, params.get(SHARED, {}))
-    methods = tuple(method_config(params, label, row, training) for label, row in rows.items())
+    methods = tuple(method_config(params, label, row, training, typed) for label, row in rows.items())
     labels = [row.label for row in methods]
     for label in labels:
         if labels.count(label) > 1:
             raise InputError(f"methods: there are two rows {label!r}; give one another label in a study")
     data, net = data_settings(params["data"]), net_settings(params["net"])
     federation = complete_federation(params["federation"])
-    rates = learning_rates(methods, lr_factors, fixed_rates)
+    rates = learning_rates(methods, lr_factors, typed or {})
     return Setting(study, name, point, data, federation, net, methods, every, scoring, metric, rates)
 
 
 def learning_rates(
-    methods: Iterable[MethodConfig], factors: Sequence[float], fixed: Collection[str]
+    methods: Iterable[MethodConfig], factors: Sequence[float], typed: Mapping[str, Any]
 ) -> dict[str, list[float]]:
-    """Return the learning rates to try by the labels of the methods that devices train; see :func:`resolve`."""
-    if len(factors) < 2 or "" in fixed:
+    """Return the learning rates to try by label, for the methods that train with one that is not typed."""
+    if len(factors) < 2 or "lr" in below(typed, "training"):
         return {}
     trained = [one for one in methods if "training" in signature(one.builder).parameters]
     return {
         one.label: [factor * one.training.lr for factor in factors]
         for one in trained
-        if str(one.name).rpartition(":")[2] not in fixed
+        if "lr" not in below(typed, f"{str(one.name).rpartition(':')[2]}.training")
     }

@@ -267,7 +267,7 @@ def grid_points(
         run = run_section(merged)
         set_for_all = {
             key.removeprefix("training."): value
-            for layer in (size.set, at_point, typed)
+            for layer in (size.set, at_point)
             for key, value in layer.items()
             if key.startswith("training.")
         }
@@ -275,16 +275,10 @@ def grid_points(
             resolve(
                 merged, study=study_name, name=_name(point), point=point, rows=rows, every=run.every,
                 scoring=scoring_settings(run, study), metric=metric_name(run, study), training=set_for_all,
-                lr_factors=run.lr_factors, fixed_rates=fixed_rates(typed),
+                typed=changes, lr_factors=run.lr_factors,
             )
         )  # fmt: skip
     return points
-
-
-def fixed_rates(typed: Iterable[str]) -> set[str]:
-    """Return the sections whose learning rate is typed, so that it is not tuned; "" for that of all methods."""
-    words = [key.split(".") for key in typed]
-    return {"".join(above) for *above, section, key in words if (section, key) == ("training", "lr")}
 
 
 def _axis(key: str, values: Sequence[Any] | Mapping[Any, Any], changes: Mapping[str, Any]) -> list[Any]:

@@ -55,7 +55,7 @@ def test_a_grid_is_every_combination_with_a_name_for_each(params: dict[str, Any]
 
 
 def test_training_that_is_set_for_all_rows_wins_over_a_builders_defaults(params: dict[str, Any]):
-    """From a study, a grid or the command line; a row's own training wins over it."""
+    """From a study, a grid or the command line."""
     ask(params, {"scaffold": {}})
     (point,) = points(params)
     assert (point.methods[0].training.optimiser, point.methods[0].training.shared_init) == ("sgd", True)
@@ -67,6 +67,30 @@ def test_training_that_is_set_for_all_rows_wins_over_a_builders_defaults(params:
     assert [point.methods[0].training.momentum for point in points(params)] == [0.9, 0.9]
     ask(params, {"scaffold": {}}, grid={"training.momentum": [0.1, 0.2]})
     assert [point.methods[0].training.momentum for point in points(params)] == [0.1, 0.2]
+
+
+def test_what_is_typed_wins_but_for_a_variants_own(params: dict[str, Any]):
+    """Whether it is typed for all methods or for one, by key or as a section."""
+    own = {"epochs": 3, "lr": 0.5}
+    params["fedavg"] = {"training": {"lr": 0.25}}
+    rows = {
+        "fedavg": {"rounds": 4, "training": own},
+        "fedavg_3_epochs": {"method": "fedavg", "rounds": 6, "training": {"epochs": 3}},
+    }
+    ask(params, rows)
+
+    def found(**typed: Any) -> list[tuple[Any, ...]]:
+        (point,) = points(params, **typed)
+        return [(row.settings["rounds"], row.training.epochs, row.training.lr) for row in point.methods]
+
+    assert found() == [(4, 3, 0.5), (6, 3, 0.25)]
+    assert found(training__epochs=9, methods__rounds=8) == [(8, 9, 0.5), (6, 3, 0.25)]
+    assert found(training__lr=0.1) == [(4, 3, 0.1), (6, 3, 0.1)]
+    assert found(training__lr=0.1, fedavg__training__lr=0.2) == [(4, 3, 0.2), (6, 3, 0.2)]
+    assert found(fedavg={"rounds": 5, "training": {"epochs": 9}})[0] == (5, 9, 0.5)
+    ask(params, rows, grid={"training.epochs": [5, 7]})
+    assert [point.methods[0].training.epochs for point in points(params)] == [3, 3]
+    assert found(training__epochs=7) == [(4, 7, 0.5), (6, 3, 0.25)]
 
 
 def test_the_guesses_run_with_the_methods_asked_for(params: dict[str, Any]):
