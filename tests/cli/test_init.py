@@ -178,6 +178,14 @@ def test_large_data_stay_where_they_are(tmp_path: Path, monkeypatch: pytest.Monk
     assert [*(tmp_path / "far" / "data").iterdir()] == []
 
 
+@pytest.mark.parametrize(("rows", "seeds", "batch"), [(100, 10, 16), (20_000, 5, 16), (60_000, 3, 64)])
+def test_seeds_and_batch_are_by_the_number_of_rows(tmp_path: Path, rows: int, seeds: int, batch: int):
+    (tmp_path / "made.csv").write_text("a,site,fault\n" + "1,x,yes\n" * rows)
+    main(["init", str(tmp_path / "own"), "--data", str(tmp_path / "made.csv"), "--label", "fault"])
+    params = YAML(typ="safe").load(tmp_path / "own" / "params.yaml")
+    assert (params["run"]["seeds"], params["training"]["batch"]) == ([*range(seeds)], batch)
+
+
 def test_a_columns_name_may_hold_a_comma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.csv").write_text('"load, kN",y\n1,2\n')
