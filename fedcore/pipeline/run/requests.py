@@ -23,18 +23,22 @@ from fedcore.pipeline.orchestration.session import Session, console, open_sessio
 from fedcore.pipeline.record.origin import Origin, origin_of
 from fedcore.pipeline.record.result import Accepted, PreparedData, Result
 from fedcore.pipeline.record.writer import RecordWriter
-from fedcore.pipeline.run import outputs, partitions, run_method
+from fedcore.pipeline.run import left_out, outputs, partitions, run_method
 from fedcore.types import Diverged, Federation, InputError
 
 
 @dataclass(frozen=True)
 class ReadySetting:
-    """A job's setting whose data are read and divided. setting: without the methods that these data refuse."""
+    """A job's setting whose data are read and divided. setting: without the methods that these data refuse.
+
+    leave_out: whether each device is left out of training in turn, once all methods have run.
+    """
 
     job: Job
     setting: Setting
     data: PreparedData
     federation: Federation
+    leave_out: bool = False
 
 
 class Run:
@@ -53,12 +57,13 @@ class Run:
         self.session = session
         self.writer = writer
         self.results: dict[str, list[Result]] = {job.name: [] for job in jobs}
+        self._ready: list[ReadySetting] = []
         self._datasets: dict[str, Ref] = {}
         self._refusals: set[tuple[str, str]] = set()
 
     def prepare(self) -> list[ReadySetting]:
         """Read all data, divide them and build all methods, so that bad input is reported before any training."""
-        ready = [self._prepare(job, setting) for job in self.jobs for setting in job.settings]
+        self._ready = ready = [self._prepare(job, setting) for job in self.jobs for setting in job.settings]
         self.session.expect_steps(sum(run_method.count_all_steps(one.setting, one.federation) for one in ready))
         return ready
 
@@ -73,7 +78,8 @@ class Run:
                 self.leave_out(job, method, refused)
             else:
                 accepted.append(method)
-        return ReadySetting(job, replace(setting, methods=tuple(accepted)), data, federation)
+        leave_out = left_out.leaves_out(job.new_device, self.session.store, data)
+        return ReadySetting(job, replace(setting, methods=tuple(accepted)), data, federation, leave_out)
 
     def _divide(self, job: Job, setting: Setting) -> PreparedData:
         """Read the data, once in a run, and divide them among devices; what a preview has done is not done again."""
@@ -106,6 +112,15 @@ class Run:
         except InputError as refused:
             self.leave_out(job, method, refused)
             return None
+
+    def leave_out_devices(self) -> None:
+        """Score the rows that the answer for a new device compares on each device, trained without it."""
+        for one in {(one.job.study, one.setting.name): one for one in self._ready if one.leave_out}.values():
+            jobs = [job.name for job in self.jobs if job.study == one.job.study]
+            mine = [r for job in jobs for r in self.results[job] if r.setting.name == one.setting.name]
+            scored = {r.config: r for r in left_out.leave_out(self.session, mine, one.job.criterion)} if mine else {}
+            for job in jobs:
+                self.results[job] = [scored.get(r.config, r) for r in self.results[job]]
 
     def leave_out(self, job: Job, method: MethodConfig, refused: InputError) -> None:
         """Print once why a row is left out; raises the error again if the study needs all of its rows.
