@@ -25,7 +25,7 @@ criterion's metric after the last round, the greater the better (of a loss or a 
    rows), the values are those on all of their labelled rows, and the same rule holds with devices in the place of
    seeds: a gain is paired within device and seed, mean over seeds, device by device, and its interval is mean ± t s
    sqrt(1 / D + q / 5) with s over D devices and q = 1 / (devices that are trained on). It assumes that these devices
-   are a random draw of those to come (benchmarks/new_device.py), and says nothing of one that is unlike them. A row that trains alone stands for
+   are a random draw of those to come, and says nothing of one that is unlike them. A row that trains alone stands for
    one device's model: the mean over the models of the other devices. Rows without a model for a new device have no
    part.
 7. A device is helped or hurt if its value, mean over seeds, differs from training alone by at least m.
