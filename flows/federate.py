@@ -17,8 +17,9 @@ from tasks.report import propose, report
 def federate(request: Request) -> None:
     """Run every study, seed, setting and method of a request, and report what the results say.
 
-    Data, divisions and the rounds of a method are cached steps, which the tasks of `tasks.STEPS` run. A model that is
-    promoted is fitted once more before, on all rows of the devices.
+    Data, divisions and the rounds of a method are cached steps, which the tasks of `tasks.STEPS` run. Where the answer
+    for a new device asks for it, the best rows are trained once more without each device. A model that is promoted is
+    fitted once more before, on all rows of the devices.
     """
     with open_record() as writer:
         with open_run(request, STEPS, writer) as run:
@@ -26,6 +27,7 @@ def federate(request: Request) -> None:
                 for method in ready.setting.methods:
                     if result := run.run_method(ready, method):
                         record(as_is(run), as_is(ready), as_is(result))
+            run.leave_out_devices()
         for origin, source in propose(as_is(run), report(as_is(run))):
             with open_fit(run.params, origin, STEPS, writer) as session:
                 fitted = fit(session, run.params, origin, source)

@@ -23,7 +23,7 @@ from fedcore.builders import CONTEXT, describe, settings_of, unknown_value
 from fedcore.config.help import method_help
 from fedcore.config.methods import MethodConfig, configure
 from fedcore.core.evaluation import outputs
-from fedcore.core.new_device import score_new
+from fedcore.core.new_device import NEVER, has_model_for_new, score_new
 from fedcore.core.rounds import Execute, RoundResult, deployments
 from fedcore.core.rounds import run as rounds
 from fedcore.core.training import Training
@@ -51,9 +51,6 @@ from fedcore.results.criterion import (
 )
 from fedcore.results.summary import NO_SECONDS, SPLITS, format_bytes, last_round, standings, summarise
 from fedcore.types import Data, Diverged, Federation, InputError, Method, Model, Net, Report
-
-NEVER = 10**9
-"""Rounds between evaluations where only the last one is needed."""
 
 STUDY, SETTING = "script", "base"
 """The study and the setting in a script's tidy table."""
@@ -519,7 +516,11 @@ def _leave_out(
     """Return the results with the scores on each device that some rows reach without it. which: rows."""
     table = pd.concat([result.table for result in results], ignore_index=True)
     with Workers(workers) if workers is not None else Inline() as execute:
-        able = {result.config.label for result in results if _has_model_for_new(result, execute)}
+        able = {
+            result.config.label
+            for result in results
+            if has_model_for_new(result.method, _federation(result.fed, result.seed), result.rounds[-1].state, execute)
+        }
         rows = able if which == "all" else rows_to_leave_out(table, controls, frozenset(able), decides)
         found = []
         for result in results:
@@ -534,14 +535,6 @@ def _leave_out(
             whole = pd.concat([result.table, more], ignore_index=True) if len(more) else result.table
             found.append(replace(result, table=whole))
     return tuple(found)
-
-
-def _has_model_for_new(result: Result, execute: Execute) -> bool:
-    """Tell whether a method has a model for a device that took no part; asked with examples of one that did."""
-    fed = _federation(result.fed, result.seed)
-    device = next(iter(fed.devices.values()))
-    scores = score_new(result.method, fed, result.rounds[-1].state, execute, device.net, {device.name: fed.test})
-    return "examples" in scores[device.name]
 
 
 def _score_left_out(result: Result, device: str, execute: Execute, extra: Extra | None) -> dict[str, float]:

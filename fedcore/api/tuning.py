@@ -11,8 +11,9 @@ from typing import Any, Literal
 import pandas as pd
 
 from fedcore.api.federation import DividedDataset
-from fedcore.api.runs import NEVER, run_all
+from fedcore.api.runs import run_all
 from fedcore.config.methods import MethodConfig, configure
+from fedcore.core.new_device import NEVER
 from fedcore.core.training import Training
 from fedcore.results.criterion import MetricName, criterion
 from fedcore.results.tuning import best, validation_value

@@ -11,9 +11,19 @@ from fedcore.config.params import change, read
 from fedcore.config.params import parse as parse_words
 from fedcore.config.settings import Setting
 from fedcore.config.signatures import check
-from fedcore.config.studies import OF_STUDY, Seeds, find_study, grid_points, run_section
+from fedcore.config.studies import (
+    OF_STUDY,
+    NewDeviceFrom,
+    Seeds,
+    criterion_of,
+    find_study,
+    grid_points,
+    new_device_from,
+    run_section,
+)
 from fedcore.data import USER_DATASETS, Dataset
 from fedcore.partition import Partition
+from fedcore.results.criterion import Criterion
 
 USER_STUDY = "my_data"
 """The study of a command that names none, on a user's own data."""
@@ -70,6 +80,8 @@ class Job(BaseModel):
     Args:
         show: further figures, for the first seed only.
         optional: whether a row that the data do not allow is left out.
+        criterion: what decides.
+        new_device: where the answer for a new device is from.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -81,6 +93,8 @@ class Job(BaseModel):
     settings: list[Setting]
     show: tuple[str, ...]
     optional: bool
+    criterion: Criterion = Criterion()
+    new_device: NewDeviceFrom = "shared"
 
     @property
     def name(self) -> str:
@@ -105,7 +119,8 @@ def plan_jobs(request: Request) -> tuple[dict[str, Any], list[Job]]:
             jobs.append(
                 Job(
                     study=name, title=study.title, size=size, seed=seed, settings=points, show=show,
-                    optional=study.optional,
+                    optional=study.optional, criterion=criterion_of(run, study),
+                    new_device=new_device_from(run, study),
                 )
             )  # fmt: skip
     return params, jobs

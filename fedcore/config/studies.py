@@ -62,6 +62,8 @@ OF_STUDY = ("run.every", "run.lr_factors")
 """The settings of section run that a study may change."""
 
 
+NewDeviceFrom = Literal["left_out", "shared", "auto"]
+
 POINTS = 2000
 """The most settings of a study: each takes a row of the record, and of every table and page."""
 
@@ -84,6 +86,7 @@ class Study(Section):
         figures: further figures of every setting, for the first seed (docs/pipeline.md).
         metric: the metric that decides, unless section run names one; accuracy if neither does.
         least_test: the fewest test examples of a device that counts, unless section run says so.
+        new_device: where the answer for a new device is from, unless section run says so; as there.
     """
 
     title: str
@@ -98,6 +101,7 @@ class Study(Section):
     optional: bool = False
     metric: MetricName | Literal["auto"] | None = None
     least_test: Annotated[int, Ge(0)] | None = None
+    new_device: NewDeviceFrom | None = None
     figures: list[Literal["transport", "similarity", "alignment", "features", "soft_targets", "links"]] = Field(
         default_factory=list
     )
@@ -134,6 +138,10 @@ class Run(Section):
         least_test: a device with fewer test examples, or with test examples of one class, has no part in means over
             devices; 0: all have; None: what the study says, else 20.
         weigh: "devices": each device counts alike in means; "examples": by its test examples.
+        new_device: where the answer for a new device is from: "left_out": each device in turn is left out of training,
+            and the best rows are scored on all its labelled rows; "shared": the shared test set, new rows of all
+            devices; "auto": "left_out" where the data name their devices, at most 20, and no site is all test rows,
+            else "shared"; None: what the study says, else "shared".
     """
 
     studies: Annotated[list[str], Field(min_length=1)]
@@ -152,6 +160,7 @@ class Run(Section):
     min_effect: Positive = MIN_EFFECT
     least_test: Annotated[int, Ge(0)] | None = None
     weigh: Weighting = "devices"
+    new_device: NewDeviceFrom | None = None
 
 
 Study.model_rebuild()
@@ -178,6 +187,11 @@ def criterion_of(run: Run, study: Study) -> Criterion:
     least = run.least_test if run.least_test is not None else study.least_test
     least = LEAST_TEST if least is None else least
     return criterion(metric, run.positive, run.costs, run.min_effect, least, run.weigh)
+
+
+def new_device_from(run: Run, study: Study) -> NewDeviceFrom:
+    """Return where the answer for a new device is from."""
+    return run.new_device or study.new_device or "shared"
 
 
 def metric_name(run: Run, study: Study) -> str:

@@ -33,10 +33,19 @@ from fedcore.types import (
     step_word,
 )
 
+NEVER = 10**9
+"""Rounds between evaluations where only the last one is needed."""
+
 
 def trains_alone(method: Method) -> bool:
     """Tell whether the method's devices send nothing."""
     return all(stage.combine is None for stage in method.stages)
+
+
+def has_model_for_new(method: Method, fed: Federation, state: State, execute: Execute) -> bool:
+    """Tell whether a method has a model for a device that took no part; asked with the shared test set."""
+    device = next(iter(fed.devices.values()))
+    return "examples" in score_new(method, fed, state, execute, device.net, {device.name: fed.test})[device.name]
 
 
 def score_new(

@@ -45,6 +45,7 @@ WRONG: dict[str, list[Any]] = {
     "run.positive": [1],
     "run.least_test": [-1, 1.5, "few"],
     "run.weigh": ["rows", None],
+    "run.new_device": ["leftout", 1],
     "data.name": ["minst", 3, None, {}],
     "data.download": ["perhaps"],
     "federation.partition": ["dirichle", None, {}],

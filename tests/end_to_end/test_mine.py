@@ -17,10 +17,12 @@ import pandas as pd
 import pytest
 import torch
 from scenarios import Mine, machines
+from scenarios.data import MACHINES
 from torch import Tensor
 
 import fedcore as fc
 from fedcore import nets
+from fedcore.config.request import ask, plan_jobs
 from fedcore.data.encoding import encode, from_json
 from fedcore.data.schema import Schema
 from fedcore.pipeline.cache.store import Ref, Store
@@ -62,6 +64,24 @@ def test_a_run_shows_the_preview_first_and_why_a_method_is_left_out(mine: Mine):
     assert line.strip().startswith("fedasa is left out: the server has 0 examples; ")
     assert "bearings and cwru alone give the server examples" in line
     assert [label for label in LABELS if f"{label} seed 0 " not in out] == []
+
+
+def test_devices_left_out_have_the_scores_of_a_script(mine: Mine, monkeypatch: pytest.MonkeyPatch):
+    """Study my_data leaves each site out by itself; a script that does so has the same bits."""
+    table = pd.read_parquet(results(mine) / "my_data-0" / "table.parquet")
+    monkeypatch.chdir(mine.project.folder)
+    (setting,) = plan_jobs(ask([*MACHINES, "methods=[local_only,fedavg]", "fedavg.rounds=30"]))[1][0].settings
+    net = {key: value for key, value in setting.net.items() if key not in ("name", "variants")}
+    data = fc.load(setting.data["name"], **{key: value for key, value in setting.data.items() if key != "name"})
+    fed = fc.federate(data, fc.by_device(), net=fc.net(setting.net["name"], **net), scale="device")
+    there = fc.compare(setting.methods, fed, (0,), new_device="left_out", metric="auto", progress=False).table
+    found, expected = (
+        one[one["split"] == "left_out"].set_index(["method", "device", "metric"])["value"].sort_index()
+        for one in (table, there)
+    )
+    assert ({*found.index.unique("device")}, {*found.index.unique("method")}) == ({*SITES}, {*LABELS})
+    pd.testing.assert_series_equal(found, expected, check_exact=True)
+    assert "left out of training in turn" in (results(mine) / "report.html").read_text()
 
 
 def test_the_summary_and_the_page_are_about_six_devices(mine: Mine):

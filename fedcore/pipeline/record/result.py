@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from fedcore.config.methods import MethodConfig
     from fedcore.config.settings import Setting
+    from fedcore.core.rounds import State
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ class FinalFit:
 class Result:
     """The result of a method. config: the digest of all its inputs. models: the deployed model of each device.
 
-    reports: the server's report of each turn. figures: functions that draw them, see :class:`fedcore.types.Method`.
+    state: after the last round. reports: the server's report of each turn. figures: functions that draw them, see
+    :class:`fedcore.types.Method`.
     show: pictures to draw besides its scores. embedding: its devices' examples in the plane, if they are drawn.
     final: of a final fit, which has no scores.
     """
@@ -83,6 +85,7 @@ class Result:
     seconds: pd.DataFrame
     steps: tuple[Step, ...]
     models: dict[str, Ref]
+    state: State
     reports: tuple[Report, ...]
     figures: tuple[str, ...] = ()
     show: tuple[str, ...] = ()

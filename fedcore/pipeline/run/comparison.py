@@ -35,7 +35,7 @@ from fedcore.report.figures import accuracy_along, png
 from fedcore.report.page import html
 from fedcore.report.plots import Plots, draw
 from fedcore.report.tables import FEW, Table, csv, places, score_table
-from fedcore.results.answer import Answer, answers
+from fedcore.results.answer import Answer, answers, values_of_new
 from fedcore.results.claims import judge_all, verdict_table
 from fedcore.results.criterion import LEFT_OUT, Criterion, Place
 from fedcore.results.summary import NO_SECONDS, by_group, summarise
@@ -245,7 +245,8 @@ def describe(found: Comparison, sizes: Mapping[str, str], writer: RecordWriter, 
         name = str(study)
         drawn = {f"{setting}.png": png for (of, setting), png in found.plots.comparisons.items() if of == name}
         files = {f"pictures/{slug(file)}": png for file, png in drawn.items()} | {PAGE: page.read_bytes()}
-        writer.describe(name, sizes[name], found.questions[name], texts[name], headline_numbers(rows), files)
+        numbers = headline_numbers(rows) | new_device_numbers(found.table, name, found.answers)
+        writer.describe(name, sizes[name], found.questions[name], texts[name], numbers, files)
 
 
 def tables_of(summary: pd.DataFrame) -> dict[str, Table]:
@@ -263,6 +264,23 @@ def headline_numbers(summary: pd.DataFrame) -> dict[tuple[str, ...], float]:
         for metric, column in HEADLINE.items()
         if pd.notna(row[column])
     }
+
+
+def new_device_numbers(
+    table: pd.DataFrame, study: str, answers: Mapping[Place, Answer]
+) -> dict[tuple[str, ...], float]:
+    """Return the means over devices that took no part: (metric, row) -> value; in several settings, as above."""
+    mine = {place: one for place, one in answers.items() if place[0] == study}
+    found = {}
+    for place, one in mine.items():
+        if one.new_device is None:
+            continue
+        rows = table[(table["study"] == study) & (table["setting"] == place[2])]
+        criterion = one.criterion.of_table(rows)
+        for row, values in values_of_new(rows, criterion).items():
+            name = (f"new_device_{criterion.metric.name}", *([place[2]] if len(mine) > 1 else []), row)
+            found[name] = criterion.metric.sign * float(values[list(one.new_device.measured.weights)].mean().mean())
+    return found
 
 
 def proposals(results: Iterable[Path], answers: Mapping[Place, Answer]) -> list[str]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial
 from math import prod
 from statistics import median
@@ -18,6 +20,7 @@ from typing import Any
 from fedcore.config.request import Job
 from fedcore.config.studies import run_section
 from fedcore.core.evaluation import score
+from fedcore.core.new_device import NEVER, trains_alone
 from fedcore.core.rounds import receive, to_memories
 from fedcore.execute.accelerator import accelerate, find_accelerator
 from fedcore.execute.workers import Inline, Workers
@@ -33,10 +36,12 @@ from fedcore.pipeline.orchestration.steps import into_shards, word_of
 from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run import partitions
 from fedcore.pipeline.run.chunks import rounds
+from fedcore.pipeline.run.left_out import federation_without, leaves_out
 from fedcore.pipeline.run.message_sizes import message_bytes
 from fedcore.pipeline.run.run_method import count_examples, deploy_models, prepared_bytes, rates_of, with_rate
 from fedcore.pipeline.run.step_functions import deploy
 from fedcore.report.forecast import Expected, print_forecast
+from fedcore.results.answer import GUESSES
 from fedcore.types import Federation, InputError, Message, Method, Report
 
 
@@ -196,13 +201,16 @@ def forecast(jobs: Iterable[Job], store: Store, workers: int, accelerator: str |
             before = len(fed.devices) * sum(prepared_bytes(store, prepared, setting.federation["scale"]).values())
             look.model = max(model_bytes(fed), 1)
             largest = max(data.nbytes for data in refs([device.data for device in fed.devices.values()]))
-            first = (setting.study, setting.name) not in tuned
+            untried = (setting.study, setting.name) not in tuned
             tuned.add((setting.study, setting.name))
             rows = [
                 with_rate(row, rate)
                 for row in setting.methods
-                for rate in (rates_of(setting, row) if first else [row.training.lr])
+                for rate in (rates_of(setting, row) if untried else [row.training.lr])
             ]
+            without, first = [], min(fed.devices)
+            if leaving := leaves_out(job.new_device, store, prepared):
+                rest, _ = federation_without(look, fed, prepared, setting.federation["scale"], first)
             for row in rows:
                 try:
                     method = row.build(fed.public.nets, sizes)
@@ -211,18 +219,58 @@ def forecast(jobs: Iterable[Job], store: Store, workers: int, accelerator: str |
                     if job.optional:
                         continue
                     raise
-                done, look.work = len(look.done), defaultdict(float)
-                traffic = before + play(method, fed, job.seed, look, setting.every)
-                steps = look.done[done:]
-                left = [step for step in steps if not step.cached]
-                yield Expected(
-                    job.study, row.label, len(steps), len(steps) - len(left),
-                    sum(work * history.seconds.get(kind, 0.0) for kind, work in look.work.items()),
-                    sum(history.disk.get(step.kind, look.model) * step.calls for step in left), traffic,
-                    3 * look.model * len(fed.devices),  # each device's memory, message and update
-                    largest + 4 * look.model,  # its gradient and two of Adam
-                    frozenset(step.kind for step in left) - frozenset(history.seconds),
+                one = expect(look, history, method, fed, job.seed, setting.every)
+                yield replace(
+                    one, study=job.study, method=row.label, traffic=before + one.traffic,
+                    worker=largest + one.worker,
                 )  # fmt: skip
+                if leaving:
+                    with suppress(InputError):
+                        there = row.build(rest.public.nets, {name: sizes[name] for name in rest.devices})
+                        found = expect(look, history, there, rest, job.seed, NEVER, deploys=False)
+                        alone = trains_alone(there)
+                        control = getattr(row.builder, "control", False)
+                        without.append((row.label if control else "alone" if alone else "combines", found, row.label))
+            yield from (
+                replace(one, study=job.study, method=f"{label} without each device", worker=largest + one.worker)
+                for label, one in dearest(without, len(fed.devices))
+            )
+
+
+def expect(
+    look: Any, history: History, method: Method, fed: Federation, seed: int, every: int, deploys: bool = True
+) -> Expected:
+    """Return what a method would cost; whose it is, is not yet said."""
+    done, look.work = len(look.done), defaultdict(float)
+    traffic = play(method, fed, seed, look, every, deploys)
+    steps = look.done[done:]
+    left = [step for step in steps if not step.cached]
+    return Expected(
+        "", "", len(steps), len(steps) - len(left),
+        sum(work * history.seconds.get(kind, 0.0) for kind, work in look.work.items()),
+        sum(history.disk.get(step.kind, look.model) * step.calls for step in left), traffic,
+        3 * look.model * len(fed.devices),  # each device's memory, message and update
+        4 * look.model,  # its gradient and two of Adam
+        frozenset(step.kind for step in left) - frozenset(history.seconds),
+    )  # fmt: skip
+
+
+def dearest(rows: Iterable[tuple[str, Expected, str]], devices: int) -> Iterator[tuple[str, Expected]]:
+    """Yield the rows that may be trained without each device, with the cost of all devices: one of each kind.
+
+    rows: kind, cost without the first device, label. Which row is best is known once all have run: one whose steps
+    are all cached has been it, otherwise the dearest stands for it.
+    """
+    kinds: dict[str, list[tuple[Expected, str]]] = defaultdict(list)
+    for kind, one, label in rows:
+        kinds[kind].append((one, label))
+    for kind, mine in kinds.items():
+        if kind in (*GUESSES, "alone", "combines"):
+            one, label = max(mine, key=lambda pair: (pair[0].steps == pair[0].cached, pair[0].seconds))
+            yield label, replace(
+                one, steps=one.steps * devices, cached=one.cached * devices, seconds=one.seconds * devices,
+                disk=one.disk * devices, traffic=one.traffic * devices,
+            )  # fmt: skip
 
 
 def expected_seconds(
@@ -236,10 +284,11 @@ def expected_seconds(
     return float(sum(work * known.get(kind, 0.0) for kind, work in look.work.items()))
 
 
-def play(method: Method, fed: Federation, seed: int, look: Any, every: int) -> int:
+def play(method: Method, fed: Federation, seed: int, look: Any, every: int, deploys: bool = True) -> int:
     """Go through a method's rounds; returns the bytes that all devices send and receive."""
     played = list(rounds(method, fed, seed, look, every))
-    deploy_models(look, method, fed, played[-1].state)
+    if deploys:
+        deploy_models(look, method, fed, played[-1].state)
     return sum(sum(one.up.values()) + sum(one.down.values()) for one in played)
 
 

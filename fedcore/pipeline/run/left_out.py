@@ -1,17 +1,34 @@
-"""Scores on devices that took no part, in cached steps."""
+"""Scores on devices that took no part, in cached steps: new sites, and devices that are left out in turn."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
-from fedcore.core.new_device import score_new
+import pandas as pd
+
+from fedcore.config.studies import NewDeviceFrom
+from fedcore.core.new_device import NEVER, has_model_for_new, score_new
 from fedcore.core.rounds import State
+from fedcore.partition.examples import owners_of
 from fedcore.partition.new_devices import new_sites
-from fedcore.pipeline.orchestration.steps import Steps
-from fedcore.pipeline.record.result import PreparedData
+from fedcore.pipeline.cache.store import Ref, Store
+from fedcore.pipeline.orchestration.session import Session
+from fedcore.pipeline.orchestration.steps import Steps, word_of
+from fedcore.pipeline.pictures import data_numbers
+from fedcore.pipeline.record.result import PreparedData, Result
+from fedcore.pipeline.run.chunks import count_local_steps, rounds
 from fedcore.pipeline.run.partitions import read
-from fedcore.pipeline.run.step_functions import prepare_sites
-from fedcore.types import Federation, Method
+from fedcore.pipeline.run.step_functions import distribute_without, prepare_sites
+from fedcore.results import tidy
+from fedcore.results.answer import rows_to_leave_out
+from fedcore.results.criterion import Criterion
+from fedcore.types import Federation, InputError, Method
+
+MOST = 20
+"""The most devices that are left out where the study leaves it to the data."""
 
 
 def score_sites(
@@ -23,3 +40,94 @@ def score_sites(
         return {}
     examples = steps.run_inline(partial(prepare_sites, scale=scale), prepared.dataset, prepared.partition)
     return score_new(method, fed, state, steps, next(iter(fed.devices.values())).net, examples)
+
+
+def leaves_out(asked: NewDeviceFrom, store: Store, prepared: PreparedData) -> bool:
+    """Tell whether devices are left out in turn: see `fedcore.config.studies.Run`."""
+    if asked == "shared":
+        return False
+    dataset, made = read(store, prepared)
+    if asked == "left_out":
+        if len(made.names) < 2:
+            raise InputError("run.new_device = 'left_out': needs at least two devices")
+        return True
+    own = dataset.device is not None and owners_of(dataset, made) is dataset.device
+    return own and 2 <= len(made.names) <= MOST and not new_sites(dataset, made)
+
+
+def leave_out(session: Session, results: Sequence[Result], criterion: Criterion) -> list[Result]:
+    """Return one setting's results with the scores on each device that some rows reach without it.
+
+    The rows are those of :func:`fedcore.results.answer.rows_to_leave_out`. One that the other devices refuse, or that
+    diverges on them, has no such scores, and a line says why.
+    """
+    controls = frozenset(result.row.label for result in results if result.control)
+    able = rows_with_model(session.steps, results)
+    table = pd.concat([result.table for result in results], ignore_index=True)
+    rows, refused = rows_to_leave_out(table, controls, able, criterion), set()
+    chosen = [result for result in results if result.row.label in rows]
+    nothing = {"accuracy": math.nan}
+    scores = {r.config: dict.fromkeys(r.fed.devices, nothing) for r in results if r.row.label not in able}
+    session.expect_steps(sum(map(count_left_out, chosen)))
+    for result in chosen:
+        if result.row.label in refused:
+            continue
+        try:
+            scores[result.config] = {name: score_without(session, result, name) for name in result.fed.devices}
+        except InputError as refusal:
+            session.print_line(f"  {result.row.label} has no part in the answer for a new device: {refusal}")
+            refused.add(result.row.label)
+    known = {r.config: scores[r.config] for r in results if r.config in scores and r.row.label not in refused}
+    return [with_left_out(r, known[r.config]) if r.config in known else r for r in results]
+
+
+def rows_with_model(steps: Steps, results: Sequence[Result]) -> frozenset[str]:
+    """Return the labels of the rows that have a model for a device that took no part, in some seed."""
+    able: set[str] = set()
+    for result in results:
+        if result.row.label not in able and has_model_for_new(method_of(result), result.fed, result.state, steps):
+            able.add(result.row.label)
+    return frozenset(able)
+
+
+def method_of(result: Result) -> Method:
+    """Build a result's method again."""
+    return result.row.build(result.fed.public.nets)
+
+
+def count_left_out(result: Result) -> int:
+    """Return the number of local steps of a result's method without each device."""
+    devices = len(result.fed.devices)
+    return devices * count_local_steps(method_of(result), devices - 1)
+
+
+def score_without(session: Session, result: Result, device: str) -> dict[str, float]:
+    """Run a result's method without a device, with the same seed, and score it on that device's labelled examples."""
+    steps = session.steps
+    fed, examples = federation_without(steps, result.fed, result.prepared, result.setting.federation["scale"], device)
+    numbers = data_numbers(session.store, result.prepared.dataset, result.prepared.partition)
+    method = result.row.build(fed.public.nets, {name: int(numbers[name]["examples"]) for name in fed.devices})
+    local_before = session.done
+    session.start_method(
+        f"{result.setting.study} {result.setting.name} seed {result.seed}: {result.row.label} without {device}",
+        frozenset(word_of(stage.local) for stage in method.stages),
+    )
+    *_, last = rounds(method, fed, result.seed, steps, NEVER)
+    session.advance_to(local_before + count_local_steps(method, len(fed.devices)))
+    return score_new(method, fed, last.state, steps, result.fed.devices[device].net, {device: examples})[device]
+
+
+def federation_without(
+    steps: Steps, fed: Federation, prepared: PreparedData, scale: str, device: str
+) -> tuple[Federation, Ref]:
+    """Return the federation without a device, and all labelled examples of that device, as references."""
+    distributed = partial(distribute_without, device=device, scale=scale)
+    held, shared, servers, examples = steps.run_inline(distributed, prepared.dataset, prepared.partition)
+    devices = {name: replace(fed.devices[name], data=data) for name, data in held.items()}
+    return replace(fed, devices=devices, test=shared, server_data=servers), examples
+
+
+def with_left_out(result: Result, scores: Mapping[str, Mapping[str, float]]) -> Result:
+    """Return a result whose table has the scores on devices that were left out."""
+    table = pd.concat([result.table, tidy.left_out_rows(result.table, scores)], ignore_index=True)
+    return replace(result, table=table)

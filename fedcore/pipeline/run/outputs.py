@@ -14,7 +14,7 @@ from fedcore.config.params import read
 from fedcore.config.request import Job
 from fedcore.config.settings import Setting
 from fedcore.config.studies import Run as RunSection
-from fedcore.config.studies import find_study, grid_points, run_section
+from fedcore.config.studies import find_study, grid_points, new_device_from, run_section
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.files import BRIEF, CURVES, METRICS, PAGE
 from fedcore.pipeline.orchestration.artifacts import publish
@@ -60,14 +60,18 @@ def write_plan() -> None:
     section = run_section(params)
     for name in section.studies:
         points = grid_points(params, name, section.size, {})
-        show = find_study(params, name).figures
+        study = find_study(params, name)
+        show, new_device = study.figures, new_device_from(section, study)
         settings = [asdict(point) | {"data": point.content} for point in points]
         plans: dict[str, Any] = {
             "data": {point.dataset: point.content for point in points},
             "partition": {
                 "seeds": section.seeds, "points": {p.slug: [p.dataset, p.federation] for p in points},
             },
-            "federate": {"size": section.size, "seeds": section.seeds, "show": show, "settings": settings},
+            "federate": {
+                "size": section.size, "seeds": section.seeds, "show": show, "settings": settings,
+                **({"new_device": new_device} if new_device != "shared" else {}),
+            },
         }  # fmt: skip
         for stage, plan in plans.items():
             path = PIPELINE / "plan" / stage / f"{name}.json"

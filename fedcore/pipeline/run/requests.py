@@ -14,7 +14,7 @@ from fedcore.config.papers import read_papers
 from fedcore.config.params import change, read
 from fedcore.config.request import Job, Request, plan_jobs
 from fedcore.config.settings import Setting
-from fedcore.config.studies import criterion_of, find_study, run_section, title_for
+from fedcore.config.studies import run_section, title_for
 from fedcore.core.threats import require_devices
 from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Ref
@@ -23,19 +23,23 @@ from fedcore.pipeline.orchestration.session import Session, console, open_sessio
 from fedcore.pipeline.record.origin import Origin, origin_of
 from fedcore.pipeline.record.result import Accepted, PreparedData, Result
 from fedcore.pipeline.record.writer import RecordWriter
-from fedcore.pipeline.run import outputs, partitions, run_method
+from fedcore.pipeline.run import left_out, outputs, partitions, run_method
 from fedcore.results.tuning import best
 from fedcore.types import Diverged, Federation, InputError
 
 
 @dataclass(frozen=True)
 class ReadySetting:
-    """A job's setting whose data are read and divided. setting: without the methods that these data refuse."""
+    """A job's setting whose data are read and divided. setting: without the methods that these data refuse.
+
+    leave_out: whether each device is left out of training in turn, once all methods have run.
+    """
 
     job: Job
     setting: Setting
     data: PreparedData
     federation: Federation
+    leave_out: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,13 +66,14 @@ class Run:
         self.session = session
         self.writer = writer
         self.results: dict[str, list[Result]] = {job.name: [] for job in jobs}
+        self._ready: list[ReadySetting] = []
         self._datasets: dict[str, Ref] = {}
         self._refusals: set[tuple[str, str]] = set()
         self._tuned: dict[tuple[str, str, str], Tuned] = {}
 
     def prepare(self) -> list[ReadySetting]:
         """Read all data, divide them and build all methods, so that bad input is reported before any training."""
-        ready = [self._prepare(job, setting) for job in self.jobs for setting in job.settings]
+        self._ready = ready = [self._prepare(job, setting) for job in self.jobs for setting in job.settings]
         first = {job.study: job.seed for job in reversed(self.jobs)}
         self.session.expect_steps(
             sum(
@@ -89,7 +94,8 @@ class Run:
                 self.leave_out(job, method, refused)
             else:
                 accepted.append(method)
-        return ReadySetting(job, replace(setting, methods=tuple(accepted)), data, federation)
+        leave_out = left_out.leaves_out(job.new_device, self.session.store, data)
+        return ReadySetting(job, replace(setting, methods=tuple(accepted)), data, federation, leave_out)
 
     def _divide(self, job: Job, setting: Setting) -> PreparedData:
         """Read the data, once in a run, and divide them among devices; what a preview has done is not done again."""
@@ -142,12 +148,20 @@ class Run:
         if not results:
             assert diverged is not None
             raise diverged
-        criterion = criterion_of(run_section(self.params), find_study(self.params, ready.job.study))
-        rate = best({rate: result.table for rate, result in results.items()}, criterion)
+        rate = best({rate: result.table for rate, result in results.items()}, ready.job.criterion)
         if len(rates) > 1:
             tried = ", ".join(f"{one:g}" for one in rates)
             self.session.print_line(f"  {method.label}: learning rate {rate:g}, of {tried} the best on validation data")
         return Tuned(ready.job.seed, results[rate])
+
+    def leave_out_devices(self) -> None:
+        """Score the rows that the answer for a new device compares on each device, trained without it."""
+        for one in {(one.job.study, one.setting.name): one for one in self._ready if one.leave_out}.values():
+            jobs = [job.name for job in self.jobs if job.study == one.job.study]
+            mine = [r for job in jobs for r in self.results[job] if r.setting.name == one.setting.name]
+            scored = {r.config: r for r in left_out.leave_out(self.session, mine, one.job.criterion)} if mine else {}
+            for job in jobs:
+                self.results[job] = [scored.get(r.config, r) for r in self.results[job]]
 
     def leave_out(self, job: Job, method: MethodConfig, refused: InputError) -> None:
         """Print once why a row is left out; raises the error again if the study needs all of its rows.

@@ -64,7 +64,7 @@ def run_method(
     return Result(
         setting, row, seed, size, config, prepared, fed, table,
         seconds_by_kind(setting, row.label, seed, done), done,
-        models, tuple(turn_reports), method.figures, tuple(show), plane,
+        models, played[-1].state, tuple(turn_reports), method.figures, tuple(show), plane,
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedcore.data import Dataset
 from fedcore.partition import Partition, final_partition, partition, server_examples, splits
-from fedcore.partition.new_devices import new_examples, new_sites
+from fedcore.partition.new_devices import leave_out, new_examples, new_sites
 from fedcore.types import Data, Deploy, HeldOut, Message, Model, Params, Splits, step_word
 
 
@@ -25,6 +25,15 @@ def divide_finally(dataset: Dataset, made: Partition, *, held_out: tuple[HeldOut
 def distribute(dataset: Dataset, made: Partition, *, scale: str) -> tuple[dict[str, Splits], Data, Data]:
     """Return each device's examples, the shared test set and the server's examples."""
     return *splits(dataset, made, scale), server_examples(dataset, made, scale)
+
+
+@step_word("distribute")
+def distribute_without(
+    dataset: Dataset, made: Partition, *, device: str, scale: str
+) -> tuple[dict[str, Splits], Data, Data, Data]:
+    """Return what `distribute` does for the other devices, and all labelled examples of this one."""
+    others, rows = leave_out(dataset, made, device)
+    return *distribute(dataset, others, scale=scale), new_examples(dataset, others, rows, scale)
 
 
 @step_word("distribute")
