@@ -116,9 +116,9 @@ class Training:
         steps: minibatches of a round on every device, however many examples it has, in place of `epochs`.
         loss: "ce" (cross-entropy), "fedasa_eq12" (FedASA's as printed), "fedasa_table3" (as its Table III has it), or
             "softmax_twice" (cross-entropy of a net that ends in a softmax).
-        class_weights: "balanced": an example of class k counts n / (K n_k), for the n training examples of the device, the
-            n_k of class k among them and the K classes that it has (scikit-learn's rule), and a batch's loss is the
-            weighted mean, as PyTorch's CrossEntropyLoss(weight) has it; "none": all count alike. For loss "ce" alone.
+        class_weights: "balanced": an example of class k counts n / (K n_k), for a device's n training examples, the n_k
+            of class k among them and the K classes that it has (scikit-learn's rule); a batch's loss is the weighted
+            mean, as PyTorch's CrossEntropyLoss(weight) has it. "none": all count alike. For loss "ce" alone.
         optimiser_state: "fresh": each round starts a new optimiser; "keep": a device keeps its moments in its memory
             from round to round (not in a stage without `combine`, where the model takes the place of the memory).
         shared_init: all devices start from one initial model, which the server draws and sends; otherwise each device

@@ -19,6 +19,7 @@ from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.store import Ref, digest_of
 from fedcore.results import tidy
 from fedcore.results.criterion import METRICS, Criterion, Metric
+from fedcore.results.outcomes import Outcomes
 from fedcore.types import Federation, HeldOut, Report
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Result:
 
     reports: the server's report of each turn. figures: functions that draw them, see :class:`fedcore.types.Method`.
     show: pictures to draw besides its scores. embedding: its devices' examples in the plane, if they are drawn.
-    final: of a final fit, which has no scores.
+    final: of a final fit, which has no scores. outcomes: what the models do with the devices' own test examples.
     """
 
     setting: Setting
@@ -88,6 +89,7 @@ class Result:
     show: tuple[str, ...] = ()
     embedding: Ref | None = None
     final: FinalFit | None = None
+    outcomes: Outcomes | None = None
 
     @cached_property
     def digest(self) -> str:

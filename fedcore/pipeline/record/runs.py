@@ -36,7 +36,7 @@ from fedcore.data.encoding import to_json
 from fedcore.data.schema import Schema as DataSchema
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
-from fedcore.pipeline.files import FINAL_FIT, SCHEMA, SETTING, TABLE
+from fedcore.pipeline.files import FINAL_FIT, OUTCOMES, SCHEMA, SETTING, TABLE
 from fedcore.pipeline.record import models, origin, promotion
 from fedcore.pipeline.record.figures import draw
 from fedcore.pipeline.record.metrics import DEVICES, device_table, metrics, safe_name
@@ -395,7 +395,7 @@ def describe_final_fit(result: Result) -> str:
 
 
 def _origin_files(result: Result) -> dict[str, bytes]:
-    """Return what made a result, and the rows of a final fit, as files of its run."""
+    """Return what made a result, its outcomes, and the rows of a final fit, as files of its run."""
     files = {SETTING: origin.to_json(origin.origin_of(result))}
     if (final := result.final) is not None:
         card = {
@@ -404,6 +404,8 @@ def _origin_files(result: Result) -> dict[str, bytes]:
             "shared_rows_left_out": final.left, "config": result.config, "fedcore": __version__,
         }  # fmt: skip
         files[FINAL_FIT] = (json.dumps(card, indent=1) + "\n").encode()
+    if result.outcomes is not None:
+        files[OUTCOMES] = (json.dumps(result.outcomes.to_json()) + "\n").encode()
     return files
 
 

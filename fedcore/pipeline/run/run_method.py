@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedcore.config.methods import MethodConfig
 from fedcore.config.settings import Setting
-from fedcore.core.rounds import State, deployments
+from fedcore.core.rounds import TOGETHER, State, deployments
 from fedcore.data import schema_of
 from fedcore.data.encoding import to_json
 from fedcore.data.prepare import preparation_bytes
@@ -19,7 +19,7 @@ from fedcore.pipeline import pictures
 from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.store import Ref, Store
-from fedcore.pipeline.files import INDEX, MODELS, PICTURES, RUNS, SCHEMA, SECONDS, TABLE
+from fedcore.pipeline.files import INDEX, MODELS, OUTCOMES, PICTURES, RUNS, SCHEMA, SECONDS, TABLE
 from fedcore.pipeline.orchestration.session import Session
 from fedcore.pipeline.orchestration.steps import Steps, word_of
 from fedcore.pipeline.record.result import PreparedData, Result
@@ -30,6 +30,7 @@ from fedcore.pipeline.run.step_functions import deploy
 from fedcore.report import spreadsheet
 from fedcore.results import reports, tidy
 from fedcore.results.embedding import embed
+from fedcore.results.outcomes import total
 from fedcore.types import Federation, InputError, Method, Report
 
 
@@ -49,7 +50,7 @@ def run_method(
     turn_reports = name_classes(session.store, prepared, told)
     for warning in reports.words(turn_reports, reports.WARNING):
         session.print_line(f"  {row.label}: {warning}")
-    models = deploy_models(session.steps, method, fed, played[-1].state)
+    models, counted = deploy_models(session.steps, method, fed, played[-1].state)
     plane = embed_features(session, row, fed, models, played[-1].state, seed) if "features" in show else None
     done = tuple(session.steps.done[steps_before:])
     config = config_digest(setting, prepared, fed, row, method, seed, size, every, session.steps.accelerator)
@@ -64,6 +65,7 @@ def run_method(
         setting, row, seed, size, config, prepared, fed, table,
         seconds_by_kind(setting, row.label, seed, done), done,
         models, tuple(turn_reports), method.figures, tuple(show), plane,
+        outcomes=total(session.store.get(counted), session.store.get(prepared.dataset).classes),
     )  # fmt: skip
 
 
@@ -116,11 +118,18 @@ def count_all_steps(setting: Setting, fed: Federation) -> int:
     return sum(count_local_steps(row.build(fed.public.nets), len(fed.devices)) for row in setting.methods)
 
 
-def deploy_models(steps: Steps, method: Method, fed: Federation, state: State) -> dict[str, Ref]:
-    """Return each device's deployed model; equal models are computed once."""
-    groups = deployments(method, fed, state)
-    found = steps.map(deploy, {names[0]: arguments for names, arguments in groups})
-    return {name: found[names[0]] for names, _ in groups for name in names}
+def deploy_models(
+    steps: Steps, method: Method, fed: Federation, state: State
+) -> tuple[dict[str, Ref], tuple[Ref, ...]]:
+    """Return each device's deployed model, and the counts of their outcomes; equal models are computed once."""
+    groups = [
+        (names[first : first + TOGETHER], what)
+        for names, what in deployments(method, fed, state)
+        for first in range(0, len(names), TOGETHER)
+    ]
+    calls = {names[0]: (*what, {name: fed.devices[name] for name in names}, fed.classes) for names, what in groups}
+    found = steps.map(deploy, calls)
+    return {name: found[names[0]][0] for names, _ in groups for name in names}, tuple(of[1] for of in found.values())
 
 
 def save(results: Sequence[Result], folder: Path) -> None:
@@ -151,6 +160,16 @@ def save_schemas(store: Store, results: Iterable[Result], folder: Path) -> None:
             found[name] = json.loads(to_json(result.schema(dataset, made)))
     if found:
         (folder / SCHEMA).write_text(json.dumps(found, indent=1) + "\n")
+
+
+def save_outcomes(results: Iterable[Result], folder: Path) -> None:
+    """Write which classes the models of the last round confuse, and how they are calibrated, on own test data."""
+    found = [
+        {"setting": r.setting.name, "method": r.row.label, "seed": r.seed, **r.outcomes.to_json()}
+        for r in results
+        if r.outcomes is not None
+    ]
+    (folder / OUTCOMES).write_text(json.dumps(found) + "\n")
 
 
 def save_metrics(results: Sequence[Result], metrics: Path, curves: Path) -> None:

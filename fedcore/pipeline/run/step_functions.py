@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from fedcore.core.evaluation import count_outcomes
 from fedcore.data import Dataset
 from fedcore.partition import Partition, final_partition, partition, server_examples, splits
 from fedcore.partition.new_devices import new_examples, new_sites
-from fedcore.types import Data, Deploy, HeldOut, Message, Model, Params, Splits, step_word
+from fedcore.types import Data, Deploy, Device, HeldOut, Message, Model, Params, Splits, step_word
 
 
 @step_word("partition")
@@ -44,6 +46,9 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     return {"shape": tuple(dataset.train.x.shape[1:]), "classes": list(dataset.classes)}
 
 
-def deploy(how: Deploy, memory: Params, message: Message) -> Model:
-    """Return the model that a device runs."""
-    return how(memory, message)
+def deploy(
+    how: Deploy, memory: Params, message: Message, devices: Mapping[str, Device], classes: int
+) -> tuple[Model, Params]:
+    """Return the model that some devices run, and what it does with their test examples, counted."""
+    model = how(memory, message)
+    return model, count_outcomes(model, devices.values(), classes)
