@@ -29,7 +29,8 @@ class Setting:
     """One point of a study's grid, ready to run: name, data, federation, net and methods.
 
     every: the number of rounds between evaluations. scoring: metric, positive and costs of section run, where models
-    are measured by more than they always are. metric: the name of what decides, or auto.
+    are measured by more than they always are. metric: the name of what decides, or auto. threshold: the label that is
+    predicted from a probability on that validation rows decide; None: the most probable class is predicted.
     """
 
     study: str
@@ -42,6 +43,7 @@ class Setting:
     every: int
     scoring: dict[str, Any] = field(default_factory=dict)
     metric: str = "accuracy"
+    threshold: str | None = None
 
     @property
     def slug(self) -> str:
@@ -106,6 +108,7 @@ def resolve(
     every: int,
     scoring: dict[str, Any],
     metric: str = "accuracy",
+    threshold: str | None = None,
     training: Mapping[str, Any] | None = None,
 ) -> Setting:
     """Return the checked settings of one point, with a method for each row (label -> changes).
@@ -120,4 +123,4 @@ def resolve(
             raise InputError(f"methods: there are two rows {label!r}; give one another label in a study")
     data, net = data_settings(params["data"]), net_settings(params["net"])
     federation = complete_federation(params["federation"])
-    return Setting(study, name, point, data, federation, net, methods, every, scoring, metric)
+    return Setting(study, name, point, data, federation, net, methods, every, scoring, metric, threshold)

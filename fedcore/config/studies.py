@@ -29,6 +29,7 @@ from fedcore.results.criterion import (
     Weighting,
     criterion,
 )
+from fedcore.results.threshold import DECIDED
 from fedcore.types import InputError, Positive
 
 
@@ -132,6 +133,8 @@ class Run(Section):
         least_test: a device with fewer test examples, or with test examples of one class, has no part in means over
             devices; 0: all have; None: what the study says, else 20.
         weigh: "devices": each device counts alike in means; "examples": by its test examples.
+        threshold: "half": models predict the most probable class; "validation": of two classes they predict `positive`
+            from the probability on that is best for the metric on the devices' validation rows. Scores are of "half".
     """
 
     studies: Annotated[list[str], Field(min_length=1)]
@@ -149,6 +152,7 @@ class Run(Section):
     min_effect: Positive = MIN_EFFECT
     least_test: Annotated[int, Ge(0)] | None = None
     weigh: Weighting = "devices"
+    threshold: Literal["half", "validation"] = "half"
 
 
 Study.model_rebuild()
@@ -189,6 +193,21 @@ def scoring_settings(run: Run, study: Study) -> dict[str, Any]:
     if name in ALWAYS:
         return {}
     return {"metric": name, "positive": run.positive if name in OF_POSITIVE else None, "costs": run.costs}
+
+
+def threshold_label(run: Run, study: Study) -> str | None:
+    """Return the label whose probability is compared with a threshold, if validation rows are to choose one."""
+    if run.threshold == "half":
+        return None
+    if run.positive is None:
+        raise InputError("run.threshold = 'validation': needs run.positive, the label that is predicted from it on")
+    found = criterion_of(run, study)
+    if not found.auto and found.metric.name not in DECIDED:
+        raise InputError(
+            f"run.threshold = 'validation': is for a metric that depends on it, {', '.join(DECIDED)}; "
+            f"not {found.metric.name}"
+        )
+    return run.positive
 
 
 def find_study(params: Mapping[str, Any], name: str) -> Study:
@@ -270,7 +289,8 @@ def grid_points(
         points.append(
             resolve(
                 merged, study=study_name, name=_name(point), point=point, rows=rows, every=run.every,
-                scoring=scoring_settings(run, study), metric=metric_name(run, study), training=set_for_all,
+                scoring=scoring_settings(run, study), metric=metric_name(run, study),
+                threshold=threshold_label(run, study), training=set_for_all,
             )
         )  # fmt: skip
     return points

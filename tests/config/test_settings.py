@@ -44,6 +44,7 @@ WRONG: dict[str, list[Any]] = {
     "run.positive": [1],
     "run.least_test": [-1, 1.5, "few"],
     "run.weigh": ["rows", None],
+    "run.threshold": [0.4, None, "test"],
     "data.name": ["minst", 3, None, {}],
     "data.download": ["perhaps"],
     "federation.partition": ["dirichle", None, {}],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -26,12 +27,13 @@ from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run.chunks import count_local_steps, rounds
 from fedcore.pipeline.run.left_out import score_sites
 from fedcore.pipeline.run.partitions import read
-from fedcore.pipeline.run.step_functions import deploy
+from fedcore.pipeline.run.step_functions import deploy, score_validation
 from fedcore.report import spreadsheet
 from fedcore.results import reports, tidy
 from fedcore.results.embedding import embed
 from fedcore.results.outcomes import total
-from fedcore.types import Federation, InputError, Method, Report
+from fedcore.results.threshold import best_threshold
+from fedcore.types import Federation, InputError, Method, Params, Report, Threshold
 
 
 def run_method(
@@ -51,6 +53,11 @@ def run_method(
     for warning in reports.words(turn_reports, reports.WARNING):
         session.print_line(f"  {row.label}: {warning}")
     models, counted = deploy_models(session.steps, method, fed, played[-1].state)
+    classes = session.store.get(prepared.dataset).classes
+    validated = None
+    if setting.threshold is not None:
+        positive = classes.index(setting.threshold)
+        validated = session.steps(partial(score_validation, positive=positive), models, dict(fed.devices))
     plane = embed_features(session, row, fed, models, played[-1].state, seed) if "features" in show else None
     done = tuple(session.steps.done[steps_before:])
     config = config_digest(setting, prepared, fed, row, method, seed, size, every, session.steps.accelerator)
@@ -61,12 +68,30 @@ def run_method(
     table = tidy.rows(place, played, turn_reports, numbers, before)
     if scores := score_sites(session.steps, prepared, setting.federation["scale"], method, fed, played[-1].state):
         table = pd.concat([table, tidy.left_out_rows(table, scores)], ignore_index=True)
-    return Result(
+    result = Result(
         setting, row, seed, size, config, prepared, fed, table,
         seconds_by_kind(setting, row.label, seed, done), done,
         models, tuple(turn_reports), method.figures, tuple(show), plane,
-        outcomes=total(session.store.get(counted), session.store.get(prepared.dataset).classes),
+        outcomes=total(session.store.get(counted), classes),
     )  # fmt: skip
+    if validated is None:
+        return result
+    return replace(result, threshold=choose_threshold(result, session.store.get(validated), classes))
+
+
+def choose_threshold(result: Result, scores: Params, classes: Sequence[str]) -> Threshold | None:
+    """Return from which probability on a label is predicted, chosen on validation rows; None if these are of one kind.
+
+    scores: see :func:`fedcore.pipeline.run.step_functions.score_validation`.
+    """
+    label = str(result.setting.threshold)
+    (other,) = (name for name in classes if name != label)
+    costs = {truth: {} for truth in classes} | (result.setting.scoring.get("costs") or {})
+    missed, alarm = (
+        costs[truth].get(guess, 0.0) - costs[truth].get(truth, 0.0) for truth, guess in ((label, other), (other, label))
+    )
+    found = best_threshold(scores["scores"].numpy(), scores["positive"].numpy(), result.metric.name, (missed, alarm))
+    return None if found is None else Threshold(label, found)
 
 
 def config_digest(
@@ -79,6 +104,7 @@ def config_digest(
         prepared.partition.digest, setting.federation["scale"], fed.public.nets, method,
         *([accelerator] if accelerator else []), *([fed.threats] if fed.threats else []),
         *([fed.scoring] if fed.scoring.metric else []), *([setting.metric] if setting.metric != "accuracy" else []),
+        *([setting.threshold] if setting.threshold else []),
     )  # fmt: skip
     return Digest().of(words)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedcore.core.evaluation import count_outcomes
+import torch
+
+from fedcore.core.evaluation import count_outcomes, outputs
 from fedcore.data import Dataset
 from fedcore.partition import Partition, final_partition, partition, server_examples, splits
 from fedcore.partition.new_devices import new_examples, new_sites
@@ -52,3 +54,15 @@ def deploy(
     """Return the model that some devices run, and what it does with their test examples, counted."""
     model = how(memory, message)
     return model, count_outcomes(model, devices.values(), classes)
+
+
+@step_word("evaluate")
+def score_validation(models: Mapping[str, Model], devices: Mapping[str, Device], *, positive: int) -> Params:
+    """Return the probability of a class on all devices' validation rows, (N,), and whether these are of it, (N,)."""
+    parts = [
+        (outputs(models[name], device.net, device.data.val.inputs())[:, positive].exp(), device.data.val.y == positive)
+        for name, device in devices.items()
+        if len(device.data.val)
+    ]
+    scores, labels = zip(*parts, strict=True) if parts else ((torch.empty(0),), (torch.empty(0, dtype=torch.bool),))
+    return {"scores": torch.cat(scores), "positive": torch.cat(labels)}
