@@ -305,6 +305,14 @@ class Model:
         )
 
 
+@dataclass(frozen=True)
+class Threshold:
+    """Of two classes, `label` is predicted where its probability is at least `value`."""
+
+    label: str
+    value: float
+
+
 def require_tensors(what: str, *parts: Params) -> None:
     """Refuse leaves that are no tensors, such as a number that a device wants to send."""
     for part in parts:

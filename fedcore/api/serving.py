@@ -3,7 +3,7 @@
 A folder holds them in three files that no program has to trust:
 
 schema.json         columns, categories, fills and scales of each device, names of the classes (fedcore.data.encoding)
-models.json         the nets' settings; each distinct model, packed, and its net; each device's model
+models.json         the nets' settings; each distinct model, packed, and its net; each device's model; a threshold
 models.safetensors  the leaves, "<model>/members/<member>/<leaf>"
 
 MLflow loads the folder by `_load_pyfunc`, also where neither this package nor safetensors is installed: a logged model
@@ -31,24 +31,30 @@ from fedcore.data.schema import Schema
 from fedcore.execute.threads import one_thread
 from fedcore.nets import net as build_net
 from fedcore.nets.builders_by_path import build_arguments, net_at, place_of
-from fedcore.types import InputError, Model, Net
+from fedcore.types import InputError, Model, Net, Threshold
 
 SCHEMA, MODELS, LEAVES = "schema.json", "models.json", "models.safetensors"
-LABEL, PROBABILITY = "label", "probability"
+LABEL, PROBABILITY, THRESHOLD = "label", "probability", "threshold"
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "I64": torch.int64, "I32": torch.int32, "U8": torch.uint8,
           "BOOL": torch.bool, "F16": torch.float16, "BF16": torch.bfloat16}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ServedModels:
-    """The models that devices run. models: each distinct one with its net. devices: device -> index in `models`."""
+    """The models that devices run. models: each distinct one with its net. devices: device -> index in `models`.
+
+    threshold: None: the most probable class is predicted.
+    """
 
     schema: Schema
     models: tuple[tuple[Model, Net], ...]
     devices: Mapping[str, int]
+    threshold: Threshold | None = None
 
     def predict(self, rows: pd.DataFrame | NDArray[Any], device: str | None = None) -> pd.DataFrame:
         """Return a frame of the rows' index, with the most probable class as `label` and its `probability`.
+
+        With a threshold, `label` is decided by it, and there are also the `probability` of that label and `threshold`.
 
         rows: a frame with the columns of the training data (others are ignored), or an array (N, *shape). device: whose
         model predicts and prepares the rows; None: of each row the device in the schema's column of devices, if the
@@ -65,10 +71,19 @@ class ServedModels:
             own_rows = np.flatnonzero([other == owner for other in owners])
             part = rows.iloc[own_rows] if isinstance(rows, pd.DataFrame) else np.asarray(rows)[own_rows]
             log_probabilities = self._outputs(part, owner)
-            label[own_rows] = log_probabilities.argmax(1).numpy()
-            probability[own_rows] = log_probabilities.amax(1).exp().numpy()
+            guess = self._decide(log_probabilities)
+            label[own_rows] = guess.numpy()
+            probability[own_rows] = log_probabilities.gather(1, guess[:, None])[:, 0].exp().numpy()
         names = np.array(self.schema.classes, dtype=object)[label]
-        return pd.DataFrame({LABEL: names, PROBABILITY: probability}, index=getattr(rows, "index", None))
+        found = pd.DataFrame({LABEL: names, PROBABILITY: probability}, index=getattr(rows, "index", None))
+        return found if self.threshold is None else found.assign(**{THRESHOLD: self.threshold.value})
+
+    def _decide(self, log_probabilities: Tensor) -> Tensor:
+        """Return the predicted class of each row, (N,)."""
+        if self.threshold is None:
+            return log_probabilities.argmax(1)
+        positive = self.schema.classes.index(self.threshold.label)
+        return torch.where(log_probabilities[:, positive].exp() >= self.threshold.value, positive, 1 - positive)
 
     def _outputs(self, rows: pd.DataFrame | NDArray[Any], owner: str | None) -> Tensor:
         model, net = self.models[0 if owner is None else self.devices[owner]]
@@ -101,7 +116,8 @@ def load(folder: Path) -> ServedModels:
     leaves = read_safetensors(folder / LEAVES)
     nets = [build_net(shape=tuple(schema.shape), classes=len(schema.classes), **section) for section in card["nets"]]
     models = tuple((unpack(entry["model"], leaves), nets[entry["net"]]) for entry in card["models"])
-    return ServedModels(schema, models, card["devices"])
+    threshold = Threshold(**card["threshold"]) if "threshold" in card else None
+    return ServedModels(schema, models, card["devices"], threshold)
 
 
 def pack(value: Any, name: str, leaves: dict[str, Tensor]) -> Any:

@@ -36,8 +36,8 @@ TABLES = (*TEXTS, ".parquet")
 SEEDS = ((5_000, 10), (50_000, 5), (float("inf"), 3))
 """The most rows of the data -> how many seeds a project begins with (docs/results/false_recommendations.md)."""
 BATCHES = ((50_000, 16), (500_000, 64), (float("inf"), 256))
-"""The most rows of the data -> the examples of a minibatch. On made tables of 10 sites, 100,000 rows take a fifth of the
-time with 64 in place of 16 and reach the same accuracy; with 20,000 it is 2 points lower."""
+"""The most rows of the data -> the examples of a minibatch. On made tables of 10 sites, 100,000 rows take a fifth of
+the time with 64 in place of 16 and reach the same accuracy; with 20,000 it is 2 points lower."""
 LARGE = 100 * 2**20
 """Bytes of a data file above which it is not copied."""
 

@@ -59,6 +59,9 @@ def predict(rows: Path, device: str | None, out: Path | None, model: str | None)
     examples, index = read(rows, served.schema, task)
     for line in unknown_texts(examples, served.schema) if served.schema.columns else ():
         sys.stderr.write(f"fedcore: {line}\n")
+    if served.threshold is not None:
+        label, value = served.threshold.label, served.threshold.value
+        sys.stderr.write(f"fedcore: {label!r} from probability {value:.3g} on, chosen on the study's validation rows\n")
     predicted = served.predict(examples, device).set_index(index)
     spreadsheet.write(predicted, out or sys.stdout, index=index.name is not None)
     if out:

@@ -32,7 +32,8 @@ class Setting:
 
     every: the number of rounds between evaluations. scoring: metric, positive and costs of section run, where models
     are measured by more than they always are. metric: the name of what decides, or auto. rates: label -> the learning
-    rates to try, for the methods that are tuned.
+    rates to try, for the methods that are tuned. threshold: the label
+    that is predicted from a probability on that validation rows decide; None: the most probable class is predicted.
     """
 
     study: str
@@ -45,6 +46,7 @@ class Setting:
     every: int
     scoring: dict[str, Any] = field(default_factory=dict)
     metric: str = "accuracy"
+    threshold: str | None = None
     rates: dict[str, list[float]] = field(default_factory=dict)
 
     @property
@@ -110,6 +112,7 @@ def resolve(
     every: int,
     scoring: dict[str, Any],
     metric: str = "accuracy",
+    threshold: str | None = None,
     training: Mapping[str, Any] | None = None,
     typed: Mapping[str, Any] | None = None,
     lr_factors: Sequence[float] = (),
@@ -128,7 +131,7 @@ def resolve(
     data, net = data_settings(params["data"]), net_settings(params["net"])
     federation = complete_federation(params["federation"])
     rates = learning_rates(methods, lr_factors, typed or {})
-    return Setting(study, name, point, data, federation, net, methods, every, scoring, metric, rates)
+    return Setting(study, name, point, data, federation, net, methods, every, scoring, metric, threshold, rates)
 
 
 def learning_rates(

@@ -29,6 +29,7 @@ from fedcore.results.criterion import (
     Weighting,
     criterion,
 )
+from fedcore.results.threshold import DECIDED
 from fedcore.types import InputError, Positive
 
 
@@ -142,6 +143,8 @@ class Run(Section):
             and the best rows are scored on all its labelled rows; "shared": the shared test set, new rows of all
             devices; "auto": "left_out" where the data name their devices, at most 20, and no site is all test rows,
             else "shared"; None: what the study says, else "shared".
+        threshold: "half": models predict the most probable class; "validation": of two classes they predict `positive`
+            from the probability on that is best for the metric on the devices' validation rows. Scores are of "half".
     """
 
     studies: Annotated[list[str], Field(min_length=1)]
@@ -161,6 +164,7 @@ class Run(Section):
     least_test: Annotated[int, Ge(0)] | None = None
     weigh: Weighting = "devices"
     new_device: NewDeviceFrom | None = None
+    threshold: Literal["half", "validation"] = "half"
 
 
 Study.model_rebuild()
@@ -206,6 +210,21 @@ def scoring_settings(run: Run, study: Study) -> dict[str, Any]:
     if name in ALWAYS:
         return {}
     return {"metric": name, "positive": run.positive if name in OF_POSITIVE else None, "costs": run.costs}
+
+
+def threshold_label(run: Run, study: Study) -> str | None:
+    """Return the label whose probability is compared with a threshold, if validation rows are to choose one."""
+    if run.threshold == "half":
+        return None
+    if run.positive is None:
+        raise InputError("run.threshold = 'validation': needs run.positive, the label that is predicted from it on")
+    found = criterion_of(run, study)
+    if not found.auto and found.metric.name not in DECIDED:
+        raise InputError(
+            f"run.threshold = 'validation': is for a metric that depends on it, {', '.join(DECIDED)}; "
+            f"not {found.metric.name}"
+        )
+    return run.positive
 
 
 def find_study(params: Mapping[str, Any], name: str) -> Study:
@@ -288,7 +307,8 @@ def grid_points(
         points.append(
             resolve(
                 merged, study=study_name, name=_name(point), point=point, rows=rows, every=run.every,
-                scoring=scoring_settings(run, study), metric=metric_name(run, study), training=set_for_all,
+                scoring=scoring_settings(run, study), metric=metric_name(run, study),
+                threshold=threshold_label(run, study), training=set_for_all,
                 typed=changes, lr_factors=run.lr_factors,
             )
         )  # fmt: skip

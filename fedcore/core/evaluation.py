@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, nll_loss
+from torch.nn.functional import linear, nll_loss, one_hot
 
 from fedcore.core.training import predict
 from fedcore.nets.inputs import multiplications
@@ -29,6 +29,12 @@ from fedcore.types import (
 )
 
 BATCH = 1024
+
+BINS = 10
+"""Bins of equal width for the confidence of predictions."""
+
+MOST_CLASSES = 50
+"""The most classes whose confusions are counted."""
 
 
 def outputs(model: Model, net: Net, x: Tensor) -> Tensor:
@@ -138,6 +144,46 @@ def evaluate(model: Model, net: Net, data: Data, scoring: Scoring = Scoring()) -
     if len(data) == 0:
         return metrics(torch.empty(0, 1), data.y, scoring)
     return metrics(outputs(model, net, data.inputs()), data.y, scoring)
+
+
+def confusion(log_probabilities: Tensor, y: Tensor) -> Tensor:
+    """Return how many examples of each class (down) are taken for each class (across), (K, K) int64.
+
+    log_probabilities: (N, K); y: (N,).
+    """
+    classes = log_probabilities.shape[1]
+    return torch.bincount(y * classes + log_probabilities.argmax(1), minlength=classes**2).view(classes, classes)
+
+
+def calibration(log_probabilities: Tensor, y: Tensor) -> Tensor:
+    """Return sums over the examples in each bin of confidence, the probability of the predicted class, (BINS, 3).
+
+    The columns are the examples, their confidence and those that are right, float64. Bin b has confidences above
+    b / BINS up to (b + 1) / BINS. log_probabilities: (N, K); y: (N,).
+    """
+    confidence, guess = log_probabilities.double().exp().max(1)
+    edges = torch.linspace(0, 1, BINS + 1, dtype=torch.float64)[1:-1]
+    place = one_hot(torch.bucketize(confidence, edges), BINS).double()
+    return place.T @ torch.stack([torch.ones_like(confidence), confidence, (guess == y).double()], 1)
+
+
+def count_outcomes(model: Model, devices: Iterable[Device], classes: int) -> Params:
+    """Return "confusion" and "calibration" of a model on the test examples of devices, summed over these.
+
+    Beyond MOST_CLASSES classes "confusion" is empty, (0, 0).
+    """
+    counted = classes if classes <= MOST_CLASSES else 0
+    total = {
+        "confusion": torch.zeros(counted, counted, dtype=torch.int64),
+        "calibration": torch.zeros(BINS, 3, dtype=torch.float64),
+    }
+    for device in devices:
+        if len(y := device.data.test.y):
+            log_probabilities = outputs(model, device.net, device.data.test.inputs())
+            total["calibration"] += calibration(log_probabilities, y)
+            if counted:
+                total["confusion"] += confusion(log_probabilities, y)
+    return total
 
 
 def cost(model: Model, net: Net, shape: tuple[int, ...] | None) -> dict[str, float]:

@@ -23,7 +23,7 @@ from torch.optim.sgd import sgd
 from fedcore import nets
 from fedcore.nets.copies import copier
 from fedcore.nets.mlp import ManualGradients
-from fedcore.types import Amount, Count, Data, Device, Message, Net, Params, Positive, StepId, Update
+from fedcore.types import Amount, Count, Data, Device, InputError, Message, Net, Params, Positive, StepId, Update
 
 Step: TypeAlias = Callable[[Tensor, Tensor], None]
 """A training step on one minibatch: inputs (B, *shape) float32 and labels (B,)."""
@@ -116,6 +116,9 @@ class Training:
         steps: minibatches of a round on every device, however many examples it has, in place of `epochs`.
         loss: "ce" (cross-entropy), "fedasa_eq12" (FedASA's as printed), "fedasa_table3" (as its Table III has it), or
             "softmax_twice" (cross-entropy of a net that ends in a softmax).
+        class_weights: "balanced": an example of class k counts n / (K n_k), for a device's n training examples, the n_k
+            of class k among them and the K classes that it has (scikit-learn's rule); a batch's loss is the weighted
+            mean, as PyTorch's CrossEntropyLoss(weight) has it. "none": all count alike. For loss "ce" alone.
         optimiser_state: "fresh": each round starts a new optimiser; "keep": a device keeps its moments in its memory
             from round to round (not in a stage without `combine`, where the model takes the place of the memory).
         shared_init: all devices start from one initial model, which the server draws and sends; otherwise each device
@@ -133,6 +136,13 @@ class Training:
     loss: Literal["ce", "fedasa_eq12", "fedasa_table3", "softmax_twice"] = "ce"
     optimiser_state: Literal["fresh", "keep"] = "fresh"
     shared_init: bool = field(default=False, metadata={"digest": False})
+    class_weights: Literal["none", "balanced"] = "none"
+
+    def __post_init__(self) -> None:
+        if self.class_weights != "none" and self.loss != "ce":
+            raise InputError(
+                f"training.class_weights = {self.class_weights!r}: is for training.loss = 'ce', not {self.loss!r}"
+            )
 
 
 @dataclass(frozen=True)
@@ -190,8 +200,9 @@ def fit(
     moments = {name.removeprefix(prefix): leaf.clone() for name, leaf in mine.items()}
     with nets.use_generator(step_id.generator("noise")):
         batches = minibatches(flat, len(device.data.train), training, step_id.generator("batches"))
+        weighted = balanced_grad(training, device.data.train)
         step = plain_step(
-            flat, training, len(batches), moments, grad_hook=grad_hook, pieces=pieces, logit_grad=logit_grad
+            flat, training, len(batches), moments, grad_hook=grad_hook, pieces=pieces, logit_grad=logit_grad or weighted
         )
         descend(device.data.train, batches, step)
     return {f"{prefix}{name}": leaf for name, leaf in moments.items()} if kept else {}
@@ -387,6 +398,32 @@ def cross_entropy_grad(logits: Tensor, y: Tensor) -> Tensor:
     """Return softmax(logits) - onehot(y), the gradient of cross-entropy at the logits."""
     logit_grad = logits.softmax(1)
     return logit_grad.scatter_add_(1, y[:, None], logit_grad.new_full((len(y), 1), -1.0))
+
+
+def class_weights(y: Tensor) -> Tensor:
+    """Return n / (K n_k) for each class k up to the last one in y, (K,) float32; 0 for a class that y lacks.
+
+    y: (n,). K counts the classes in y.
+    """
+    counts = torch.bincount(y)
+    weights = len(y) / ((counts > 0).sum() * counts).double()
+    return weights.where(counts > 0, 0.0).float()
+
+
+def balanced_grad(training: Training, data: Data) -> LogitGrad | None:
+    """Return the gradient of cross-entropy weighted by the classes of `data`; None where all examples count alike.
+
+    It is that of sum_i w_i CE_i / sum_i w_i over a batch, times its size B.
+    """
+    if training.class_weights == "none":
+        return None
+    weights = class_weights(data.y)
+
+    def logit_grad(logits: Tensor, y: Tensor) -> Tensor:
+        share = weights[y] * (len(y) / weights[y].sum())
+        return cross_entropy_grad(logits, y).mul_(share[:, None])
+
+    return logit_grad
 
 
 def manual_step(

@@ -25,10 +25,22 @@ from fedcore.report.charts import Numbers, chart_numbers
 from fedcore.report.papers import CONDITION_HEADS, VALUE_HEADS, condition_cells, value_cells
 from fedcore.report.phrases import facts, headline, sentences, tally
 from fedcore.report.plots import Plots, draw
-from fedcore.report.tables import FEW, Cell, Line, Table, domain_table, link_table, places, score_table, where_it_holds
+from fedcore.report.tables import (
+    FEW,
+    Cell,
+    Line,
+    Table,
+    confusion_table,
+    domain_table,
+    link_table,
+    places,
+    score_table,
+    where_it_holds,
+)
 from fedcore.results.answer import Answer
 from fedcore.results.answer import answers as find_answers
 from fedcore.results.criterion import METRICS, Place
+from fedcore.results.outcomes import Outcomes
 
 Pictures: TypeAlias = Mapping[tuple[str, str], Mapping[str, Figure | bytes]]
 """(study, setting) -> caption -> a figure, or the bytes of a PNG file"""
@@ -39,7 +51,10 @@ COMPARISON = "Scores on own test data and on the shared test set."
 ALONG = "Scores over the study's settings; hollow: controls."
 ROUNDS = "Scores over rounds, mean over devices and seeds ± seeds; dotted: methods that are evaluated once."
 TRAFFIC = "Scores against what a device sends and receives; hollow: controls."
+CALIBRATION = "Share of own test rows that is right by confidence, in ten bins of a disc each; dashed: calibrated."
 DEVICES = "Scores of every device, one seed."
+SHOWN = 4
+"""The most methods of a setting whose outcomes are on the page."""
 
 TEMPLATES = Environment(
     loader=PackageLoader("fedcore.report"),
@@ -61,12 +76,22 @@ class Picture:
 
 
 @dataclass(frozen=True)
+class Details:
+    """Tables and pictures below a line that unfolds them."""
+
+    title: str
+    tables: list[Table]
+    pictures: list[Picture]
+
+
+@dataclass(frozen=True)
 class Section:
     """One setting on the page.
 
     anchor: its id, and its key among the numbers of the charts. name: its study, and where a study has several settings
     also its own. metric: that decides. headline, sentences, facts: its answer. scores: its table of methods. plain:
-    pictures in place of the charts. tables, pictures: further ones, folded.
+    pictures in place of the charts. tables, pictures: further ones, folded. outcomes: of the method to use and the best
+    others.
     """
 
     anchor: str
@@ -80,6 +105,7 @@ class Section:
     plain: list[Picture]
     tables: list[Table]
     pictures: list[Picture]
+    outcomes: list[Details]
 
 
 @dataclass(frozen=True)
@@ -113,6 +139,7 @@ def html(
     plots: Plots | None = None,
     papers: Papers | None = None,
     answers: Mapping[Place, Answer] | None = None,
+    outcomes: Mapping[tuple[str, str], Mapping[str, Outcomes]] | None = None,
 ) -> str:
     """Return the page: each study with its answers, charts, tables and claims, the rest folded.
 
@@ -121,7 +148,8 @@ def html(
     rule, of, where, verdict, numbers; more may follow. along: study -> a picture of all its settings. groups: as
     :func:`fedcore.results.summary.by_group` returns them. plots: those of :func:`draw` for the same tables, if they
     are already drawn. papers: study -> the conditions and figures of its paper. answers: of each setting; by default
-    those of :func:`fedcore.results.answer.answers`. A study with more than FEW settings has charts and tables for each,
+    those of :func:`fedcore.results.answer.answers`. outcomes: (study, setting) -> method -> what its models of the last
+    round do with own test data. A study with more than FEW settings has charts and tables for each,
     but only the pictures in `pictures`. Equal input gives an equal page.
     """
     plots = plots or draw(table, summary)
@@ -171,6 +199,7 @@ def html(
                 [picture(*pair) for pair in plain.items()],
                 [found for found in tables if found],
                 [picture(*pair) for pair in shown.items()],
+                [] if many else outcome_details((outcomes or {}).get((study, setting), {}), rows, answers[place]),
             )
         )
     script = str(TEMPLATES.get_template("page.js").render())
@@ -181,6 +210,20 @@ def html(
         numbers=numbers,
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
+
+
+def outcome_details(found: Mapping[str, Outcomes], rows: pd.DataFrame, answer: Answer) -> list[Details]:
+    """Return confusion matrix and calibration of the method to use, then of the best others, SHOWN in all."""
+    best = [str(method) for method in rows["method"][~rows["control"]]]
+    order = dict.fromkeys([*([answer.advised] if answer.advised else []), *best])
+    details = []
+    for method in [method for method in order if method in found][:SHOWN]:
+        mine = found[method]
+        table = confusion_table(mine)
+        error = f"expected calibration error {100 * mine.calibration_error:.1f} points"
+        drawing = picture(f"{CALIBRATION} {error.capitalize()}.", figures.calibration(mine))
+        details.append(Details(f"{method}: predicted classes, and {error}", [table] if table else [], [drawing]))
+    return details
 
 
 def printed_tables(paper: Paper) -> list[Table]:

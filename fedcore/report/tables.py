@@ -11,6 +11,7 @@ import pandas as pd
 
 from fedcore.report import spreadsheet
 from fedcore.results.criterion import METRICS
+from fedcore.results.outcomes import Outcomes
 from fedcore.results.summary import PLACE, SPLITS, format_bytes, standings
 
 FEW = 3
@@ -169,6 +170,25 @@ def domain_table(groups: pd.DataFrame, rows: pd.DataFrame) -> Table:
         for method, control in zip(rows["method"], rows["control"], strict=True)
     ]
     return Table("domains", ["method", *names], lines, "Accuracy by domain", f"{SPLITS[split]}, % ± devices")
+
+
+def confusion_table(outcomes: Outcomes) -> Table | None:
+    """Return how often each class is taken for each, with recall and precision; None if it was not counted."""
+    counts = outcomes.confusion
+    if not len(counts):
+        return None
+    right, truth, guessed = counts.diagonal(), counts.sum(1), counts.sum(0)
+
+    def share(hits: float, of: float) -> Cell:
+        return Cell(number(100 * hits / of if of else math.nan))
+
+    lines = [
+        Line([Cell(name), *(Cell(f"{n:,}", i == j) for j, n in enumerate(row)), share(right[i], truth[i])], False)
+        for i, (name, row) in enumerate(zip(outcomes.classes, counts, strict=True))
+    ]
+    last = Line([Cell("precision, %"), *map(share, right, guessed), share(right.sum(), counts.sum())], True)
+    heads = ["label", *outcomes.classes, "recall, %"]
+    return Table("confusion", heads, [*lines, last], "Predicted classes", f"of {outcomes.examples:,} own test rows")
 
 
 def link_table(table: pd.DataFrame, rows: pd.DataFrame) -> Table | None:

@@ -46,6 +46,7 @@ WRONG: dict[str, list[Any]] = {
     "run.least_test": [-1, 1.5, "few"],
     "run.weigh": ["rows", None],
     "run.new_device": ["leftout", 1],
+    "run.threshold": [0.4, None, "test"],
     "data.name": ["minst", 3, None, {}],
     "data.download": ["perhaps"],
     "federation.partition": ["dirichle", None, {}],
@@ -85,6 +86,7 @@ WRONG: dict[str, list[Any]] = {
     "training.shared_init": ["common", None],
     "training.loss": ["mse", None],
     "training.optimiser_state": ["kept", None],
+    "training.class_weights": ["even", None],
     "dfl.training.shared_init": ["common"],
     "analytic.reg": [-1, "a"],
     "scaffold.training.momentum": [-0.1, 1],
@@ -256,6 +258,7 @@ OTHER: dict[str, Any] = {
     "federation.unlabelled_classes": "shared",
     "federation.hidden": "random", "net.variants": [{"widths": [3, 2]}], "training.loss": "fedasa_table3",
     "training.optimiser_state": "keep", "training.steps": 7,
+    "training.class_weights": "balanced",
 }  # fmt: skip
 OTHER_OF_METHODS: dict[str, Any] = {
     "weights": "even", "order": "descending", "auxiliary": 1, "cell": 0, "distance": "unit_norm", "budget": 1.0e6,

@@ -35,6 +35,25 @@ def test_later_layers_win_params_set_grid_arguments(params: dict[str, Any]):
     assert params["federation"]["alpha"] == 1.0  # nothing is written back
 
 
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "needs run.positive"),
+        ({"run.positive": "3", "run.metric": "roc_auc"}, "is for a metric that depends on it, .*; not roc_auc$"),
+    ],
+)
+def test_a_threshold_needs_a_label_and_a_metric_that_it_changes(params: dict[str, Any], changes: Any, line: str):
+    ask(params, {"lmf": {}}, set={})
+    params["run"]["threshold"] = "validation"
+    params["run"] |= {key.removeprefix("run."): value for key, value in changes.items()}
+    with pytest.raises(InputError, match=f"^run.threshold = 'validation': {line}"):
+        points(params)
+    params["run"] |= {"positive": "3", "metric": "f1"}
+    assert [point.threshold for point in points(params)] == ["3"]
+    params["run"]["threshold"] = "half"
+    assert [point.threshold for point in points(params)] == [None]
+
+
 def test_a_grid_is_every_combination_with_a_name_for_each(params: dict[str, Any]):
     ask(params, {"lmf": {}}, grid={"federation.alpha": [1.0e20, 0.1], "lmf.solver": ["newton", "exact"]})
     found = points(params)

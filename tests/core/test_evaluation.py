@@ -9,10 +9,24 @@ import torch
 from federations import NET, data, federation, model
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.calibration import calibration_curve
 from sklearn.metrics import accuracy_score, f1_score, log_loss
 
 from fedcore import nets
-from fedcore.core.evaluation import BATCH, cost, drop_training_data, evaluate, metrics, outputs, score
+from fedcore.core.evaluation import (
+    BATCH,
+    BINS,
+    MOST_CLASSES,
+    calibration,
+    confusion,
+    cost,
+    count_outcomes,
+    drop_training_data,
+    evaluate,
+    metrics,
+    outputs,
+    score,
+)
 from fedcore.core.messages import received_model
 from fedcore.core.training import predict
 from fedcore.nets.features import net as features_net
@@ -216,3 +230,38 @@ def test_a_model_with_a_net_of_its_own_runs_on_it():
     x = data(6).x
     by_hand = (x @ params["features.weight"].T).relu() @ params["output.weight"].T + params["output.bias"]
     torch.testing.assert_close(outputs(Model((params,), net=net), NET, x), by_hand.log_softmax(1))
+
+
+@pytest.mark.parametrize("count", [1, 7, 300])
+def test_outcomes_are_scikit_learns(count):
+    """The calibration curve of "the prediction is right" against its probability, and the confusion matrix."""
+    generator = torch.Generator().manual_seed(count)
+    logits = (2 * torch.randn(count, 4, dtype=torch.float64, generator=generator)).log_softmax(1)
+    y = torch.randint(0, 3, (count,), generator=generator)
+    confidence, guess = logits.exp().max(1)
+    expected = sklearn.confusion_matrix(y, guess, labels=range(4))
+    np.testing.assert_array_equal(confusion(logits, y).numpy(), expected)
+    number, sure, right = calibration(logits, y).numpy().T
+    filled = number > 0
+    # A curve of scikit-learn's needs both kinds of rows: one more of each, in bins of their own.
+    true, said = calibration_curve(np.append(guess == y, [0, 1]), np.append(confidence, [0.0, 0.05]), n_bins=BINS)
+    assert (true[0], said[0]) == (0.5, pytest.approx(0.025))
+    np.testing.assert_allclose(right[filled] / number[filled], true[1:])
+    np.testing.assert_allclose(sure[filled] / number[filled], said[1:])
+
+
+def test_edges_of_bins_belong_to_the_bin_below():
+    p = torch.tensor([[0.5, 0.5], [0.50001, 0.49999], [1.0, 0.0]], dtype=torch.float64)
+    assert calibration(p.log(), torch.tensor([0, 0, 0]))[:, 0].nonzero().flatten().tolist() == [4, 5, 9]
+
+
+def test_outcomes_of_devices_are_added():
+    fed = federation()
+    model_, devices = Model((model(),)), list(fed.devices.values())
+    found = count_outcomes(model_, devices, fed.classes)
+    tests = [(outputs(model_, NET, d.data.test.x), d.data.test.y) for d in devices]
+    assert torch.equal(found["confusion"], sum(confusion(*part) for part in tests))
+    torch.testing.assert_close(found["calibration"], sum(calibration(*part) for part in tests))
+    none = [replace(d, data=replace(d.data, test=Data(d.data.test.x[:0], d.data.test.y[:0]))) for d in devices]
+    assert not any(part.any() for part in count_outcomes(model_, none, fed.classes).values())
+    assert count_outcomes(model_, none, MOST_CLASSES + 1)["confusion"].shape == (0, 0)

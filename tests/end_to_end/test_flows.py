@@ -34,7 +34,7 @@ def test_the_first_run_computes_everything_once(repro: Repro):
 
 
 def test_the_first_run_writes_its_outputs(repro: Repro):
-    expected = {"table.parquet", "models.json", "runs.json", "pictures/index.csv"}
+    expected = {"table.parquet", "models.json", "runs.json", "outcomes.json", "pictures/index.csv"}
     folder = "federate/code/code-0/"
     assert {path.removeprefix(folder) for path in repro.first.outs if path.startswith(folder)} == expected
     kinds = {"plan", "data", "partition", "federate", "metrics", "curves", "compare"}

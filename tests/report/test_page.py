@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from comparisons import LINKS, METHODS, WICKED, add_links, claims, comparison, dot, summary, sweep
@@ -20,6 +21,7 @@ from fedcore.report import figures
 from fedcore.report import page as module
 from fedcore.report.page import html
 from fedcore.report.plots import Plots, draw
+from fedcore.results.outcomes import Outcomes
 from fedcore.results.summary import by_group
 
 REPORT = Path(module.__file__).parent
@@ -224,6 +226,21 @@ def test_each_of_many_settings_has_a_table_and_the_given_pictures_only():
     tags = [tag for tag, _ in page.tags]
     assert (tags.count("table"), tags.count("img")) == (4, 1)
     assert tags.count("details") == 4 + 1 + 1  # each setting, the pictures of one, how to read
+
+
+@pytest.mark.slow
+def test_outcomes_of_the_best_rows_unfold():
+    table = frame(rows({f"row {i}": [[0.9 - 0.1 * i] * 3] * 2 for i in range(6)}))
+    found = summary(table)
+    one = Outcomes((WICKED, "b"), np.array([[3, 1], [0, 4]]), np.array([[8.0, 7.2, 7.0]]))
+    given = {("study", "base"): {f"row {i}": one for i in (0, 1, 3, 4, 5)}}
+    setting = found["setting"].iloc[0]
+    page = undrawn(table, found, outcomes={("study", setting): given["study", "base"]})
+    folded = [text for text in texts(page, "summary") if "predicted" in text]
+    assert folded == [f"row {i}: predicted classes, and expected calibration error 2.5 points" for i in (0, 1, 3, 4)]
+    assert WICKED not in page
+    assert Page(page).words.count(WICKED) == 2 * len(folded)
+    assert undrawn(table, found, outcomes={}) == undrawn(table, found)
 
 
 # domains, links and pictures

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import io
 
+import numpy as np
 import pandas as pd
 import pytest
 from comparisons import LINKS, add_links, comparison
 from tables import frame, rows
 
-from fedcore.report.tables import cells, csv, links
+from fedcore.report.tables import cells, confusion_table, csv, links
+from fedcore.results.outcomes import Outcomes
 from fedcore.results.summary import COLUMNS
 
 
@@ -19,6 +21,18 @@ def test_csv_reads_back():
     assert text == csv(summary)
     pd.testing.assert_series_equal(back["test_mean"], summary["test_mean"], rtol=1e-5)
     assert back["rank"].isna().tolist() == summary["control"].tolist()
+
+
+def test_confusions_stand_beside_recall_and_precision():
+    table = confusion_table(Outcomes(("ok", "worn"), np.array([[6, 2], [0, 0]]), np.array([[8.0, 7.0, 6.0]])))
+    assert table is not None
+    assert [[cell.text for cell in line.cells] for line in table.lines] == [
+        ["ok", "6", "2", "75.0"],
+        ["worn", "0", "0", "-"],
+        ["precision, %", "100.0", "0.0", "75.0"],
+    ]
+    assert table.unit == "of 8 own test rows"
+    assert confusion_table(Outcomes((), np.zeros((0, 0), dtype=np.int64), np.zeros((10, 3)))) is None
 
 
 def test_links_are_means_over_targets_and_sums_over_devices():

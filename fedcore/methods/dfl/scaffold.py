@@ -19,6 +19,7 @@ from fedcore.core.aggregation import evenly, mean
 from fedcore.core.messages import initial_messages, received_model, to_everyone
 from fedcore.core.training import (
     Training,
+    balanced_grad,
     descend,
     flatten_net,
     learning_rates,
@@ -95,7 +96,9 @@ def train_corrected(
     grad_hook = correct if correction.any() else None
     with use_generator(step_id.generator("noise")):
         batches = minibatches(flat, len(device.data.train), training, step_id.generator("batches"))
-        descend(device.data.train, batches, plain_step(flat, training, len(batches), grad_hook=grad_hook))
+        weighted = balanced_grad(training, device.data.train)
+        step = plain_step(flat, training, len(batches), grad_hook=grad_hook, logit_grad=weighted)
+        descend(device.data.train, batches, step)
     step_sizes = sum(learning_rates(training, len(batches)))
     change = (x - flat.vector) / step_sizes - server_variate if step_sizes else torch.zeros_like(x)
     return to_leaves(flat, own_variate + change), Update(flat.params(), to_leaves(flat, change), len(device.data.train))

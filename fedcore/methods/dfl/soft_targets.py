@@ -164,8 +164,13 @@ def report_series(**numbers: float) -> Report:
 
 
 def require_cross_entropy(name: str, training: Training) -> None:
-    """Refuse another loss where a method's own loss contains cross-entropy."""
+    """Refuse another loss, and class weights, where a method's own loss contains cross-entropy."""
     if training.loss != "ce":
         raise InputError(
             f"training.loss = {training.loss}: {name} has its own loss, which contains cross-entropy; use ce"
+        )
+    if training.class_weights != "none":
+        raise InputError(
+            f"training.class_weights = {training.class_weights!r}: {name} has its own loss, without class weights; "
+            f"leave it out, or set {name}.training.class_weights=none"
         )

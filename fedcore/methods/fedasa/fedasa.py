@@ -26,7 +26,7 @@ import torch
 from fedcore.builders import training_defaults
 from fedcore.core.aggregation import MEAN, Aggregator, hyper_model, sample_submodels
 from fedcore.core.messages import initial_messages, merge_models
-from fedcore.core.training import Training, accuracy, descend, flatten_net, minibatches, plain_step
+from fedcore.core.training import Training, accuracy, balanced_grad, descend, flatten_net, minibatches, plain_step
 from fedcore.methods.fedasa.distances import FIGURES, Distance, distances, report_distances
 from fedcore.methods.fedasa.sharing import train_shared
 from fedcore.nets import init, require_equal, shapes, use_generator
@@ -237,7 +237,7 @@ def train_auxiliary(
 
     with use_generator(generator(seed, "auxiliary", "noise")):
         batches = minibatches(flat, len(rest), enough, generator(seed, "auxiliary"))
-        step = plain_step(flat, enough, len(batches))
+        step = plain_step(flat, enough, len(batches), logit_grad=balanced_grad(enough, rest))
         if target is None:
             descend(rest, batches, step)
             return measure(len(batches))

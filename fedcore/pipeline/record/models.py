@@ -9,6 +9,7 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
@@ -25,10 +26,10 @@ from safetensors.torch import save_file
 
 import fedcore
 from fedcore.api import serving
-from fedcore.api.serving import LABEL, LEAVES, MODELS, PROBABILITY, SCHEMA
+from fedcore.api.serving import LABEL, LEAVES, MODELS, PROBABILITY, SCHEMA, THRESHOLD
 from fedcore.data.encoding import to_json
 from fedcore.data.schema import Schema
-from fedcore.types import Model
+from fedcore.types import Model, Threshold
 
 CODE = (
     "__init__.py", "errors.py", "types.py", "builders.py", "pickling.py", "nets", "core/__init__.py",
@@ -48,17 +49,19 @@ def write(
     nets: Sequence[Mapping[str, Any]],
     models: Sequence[tuple[Model, int]],
     devices: Mapping[str, int],
+    threshold: Threshold | None = None,
 ) -> None:
     """Write models to a folder, for :func:`fedcore.api.serving.load`.
 
     nets: sections of settings. models: each distinct model, and the index of its net. devices: device -> index of its
-    model.
+    model. threshold: by which they predict a label.
     """
     folder.mkdir(parents=True)
     (folder / SCHEMA).write_text(to_json(schema))
     leaves: dict[str, torch.Tensor] = {}
     packed = [{"net": net, "model": serving.pack(model, str(i), leaves)} for i, (model, net) in enumerate(models)]
     card = {"nets": list(nets), "models": packed, "devices": dict(devices)}
+    card |= {} if threshold is None else {"threshold": asdict(threshold)}
     (folder / MODELS).write_text(json.dumps(card) + "\n")
     # The format allows no shared memory.
     save_file(
@@ -95,8 +98,8 @@ def _distributions() -> Mapping[str, list[str]]:
     return metadata.packages_distributions()
 
 
-def signature(schema: Schema) -> ModelSignature:
-    """Return what a model takes and returns: columns by name, or arrays; a label and its probability.
+def signature(schema: Schema, threshold: bool = False) -> ModelSignature:
+    """Return what a model takes and returns: columns by name, or arrays; a label, its probability, and any threshold.
 
     The model itself checks kinds and values, with the row in its message: MLflow refuses a whole number for a fraction.
     """
@@ -105,8 +108,9 @@ def signature(schema: Schema) -> ModelSignature:
         inputs = Columns(given + ([ColSpec(AnyType(), schema.device, required=False)] if schema.device else []))
     else:
         inputs = Columns([TensorSpec(np.dtype(schema.dtype), (-1, *schema.shape))])
-    outputs = Columns([ColSpec(DataType.string, LABEL), ColSpec(DataType.float, PROBABILITY)])
-    return ModelSignature(inputs, outputs, ParamSchema([ParamSpec("device", DataType.string, "")]))
+    outputs = [ColSpec(DataType.string, LABEL), ColSpec(DataType.float, PROBABILITY)]
+    outputs += [ColSpec(DataType.double, THRESHOLD)] if threshold else []
+    return ModelSignature(inputs, Columns(outputs), ParamSchema([ParamSpec("device", DataType.string, "")]))
 
 
 LOADER = serving.__name__

@@ -13,11 +13,15 @@ from fedcore.config.methods import MethodConfig, configure
 from fedcore.config.sections import complete_federation, data_settings, net_settings
 from fedcore.config.settings import Setting
 from fedcore.pipeline.record.result import Result
+from fedcore.types import Threshold
 
 
 @dataclass(frozen=True)
 class Origin:
-    """setting: with no methods. row: the method. config: the digest of the configuration; data: that of the dataset."""
+    """setting: with no methods. row: the method. config: the digest of the configuration; data: that of the dataset.
+
+    threshold: the one that its validation rows chose.
+    """
 
     setting: Setting
     row: MethodConfig
@@ -25,11 +29,15 @@ class Origin:
     size: str
     config: str
     data: str
+    threshold: Threshold | None = None
 
 
 def origin_of(result: Result) -> Origin:
     """Return what made a result."""
-    return Origin(result.setting, result.row, result.seed, result.size, result.config, result.prepared.dataset.digest)
+    return Origin(
+        result.setting, result.row, result.seed, result.size, result.config, result.prepared.dataset.digest,
+        result.threshold,
+    )  # fmt: skip
 
 
 def to_json(origin: Origin) -> bytes:
@@ -43,17 +51,20 @@ def to_json(origin: Origin) -> bytes:
             "label": row.label, "name": row.name, "training": asdict(row.training), "settings": dict(row.settings)
         },
     }  # fmt: skip
+    if setting.threshold is not None:
+        card["threshold"] = {"of": setting.threshold, "chosen": origin.threshold and asdict(origin.threshold)}
     return (json.dumps(card, indent=1) + "\n").encode()
 
 
 def from_json(content: bytes) -> Origin:
     """Undo :func:`to_json`; raises InputError for settings that are no longer known."""
     card = json.loads(content)
-    of = card["method"]
+    of, decided = card["method"], card.get("threshold", {})
     setting = Setting(
         card["study"], card["setting"], card["point"], data_settings(card["data"]),
         complete_federation(card["federation"]), net_settings(card["net"]), (), card["every"],
-        card["scoring"], card["metric"],
+        card["scoring"], card["metric"], decided.get("of"),
     )  # fmt: skip
     row = configure(of["name"], of["settings"], of["training"], label=of["label"])
-    return Origin(setting, row, card["seed"], card["size"], card["config"], card["dataset"])
+    threshold = Threshold(**decided["chosen"]) if decided.get("chosen") else None
+    return Origin(setting, row, card["seed"], card["size"], card["config"], card["dataset"], threshold)

@@ -19,7 +19,8 @@ from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.store import Ref, digest_of
 from fedcore.results import tidy
 from fedcore.results.criterion import METRICS, Criterion, Metric
-from fedcore.types import Federation, HeldOut, Report
+from fedcore.results.outcomes import Outcomes
+from fedcore.types import Federation, HeldOut, Report, Threshold
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,7 +72,8 @@ class Result:
     state: after the last round. reports: the server's report of each turn. figures: functions that draw them, see
     :class:`fedcore.types.Method`.
     show: pictures to draw besides its scores. embedding: its devices' examples in the plane, if they are drawn.
-    final: of a final fit, which has no scores.
+    final: of a final fit, which has no scores. outcomes: what the models do with the devices' own test examples.
+    threshold: from which probability on its models predict a label, where the most probable class is not predicted.
     """
 
     setting: Setting
@@ -91,6 +93,8 @@ class Result:
     show: tuple[str, ...] = ()
     embedding: Ref | None = None
     final: FinalFit | None = None
+    outcomes: Outcomes | None = None
+    threshold: Threshold | None = None
 
     @cached_property
     def digest(self) -> str:

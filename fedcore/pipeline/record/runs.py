@@ -36,7 +36,7 @@ from fedcore.data.encoding import to_json
 from fedcore.data.schema import Schema as DataSchema
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
-from fedcore.pipeline.files import FINAL_FIT, SCHEMA, SETTING, TABLE
+from fedcore.pipeline.files import FINAL_FIT, OUTCOMES, SCHEMA, SETTING, TABLE
 from fedcore.pipeline.record import models, origin, promotion
 from fedcore.pipeline.record.figures import draw
 from fedcore.pipeline.record.metrics import DEVICES, device_table, metrics, safe_name
@@ -44,7 +44,7 @@ from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.registry import registered
 from fedcore.pipeline.record.result import Accepted, Result
 from fedcore.results import reports
-from fedcore.types import Model, Report
+from fedcore.types import Model, Report, Threshold
 
 EXPERIMENT = "fedcore"
 BATCH = 1000
@@ -264,7 +264,7 @@ class Record:
         # MLflow adds a model to the outputs of the active run, which must not have it yet.
         active = nullcontext() if begun in named else mlflow.start_run(run_id=where)
         with tempfile.TemporaryDirectory() as folder, _quiet(), active:
-            what = _log_arguments(Path(folder), schema, sections, found, devices)
+            what = _log_arguments(Path(folder), schema, sections, found, devices, result.threshold)
             info = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", result.row.label), model_id=begun, **what)
         return str(info.model_id)
 
@@ -385,17 +385,21 @@ def describe_final_fit(result: Result) -> str:
     left = f" {final.left:,} rows of the shared test set stay out." if final.left else ""
     if final.left and "shared" in final.held_out:
         left = f" The shared test set stays out, {final.left:,} rows, as the method chooses by it."
+    threshold = (
+        f" {result.threshold.label!r} is predicted from probability {result.threshold.value:.3g} on, which "
+        "validation rows of that study decided." if result.threshold else ""
+    )  # fmt: skip
     return (
         f"Final fit of version {final.version}: {result.row.label} once more, with the same settings, code and seed "
         f"({result.seed}), on all labelled rows of each device{kept}: {sum(final.rows.values()):,} rows in place of "
         f"{sum(final.before.values()):,}, those marked as test among them.{left} Nothing tests it: the accuracy to "
         f"expect is that of version {final.version}, measured by study {result.setting.study} ({result.size}), not its "
-        f"own. Dataset {final.study.dataset.digest}; {FINAL_FIT} of its run counts the rows of each device."
+        f"own.{threshold} Dataset {final.study.dataset.digest}; {FINAL_FIT} of its run counts the rows of each device."
     )
 
 
 def _origin_files(result: Result) -> dict[str, bytes]:
-    """Return what made a result, and the rows of a final fit, as files of its run."""
+    """Return what made a result, its outcomes, and the rows of a final fit, as files of its run."""
     files = {SETTING: origin.to_json(origin.origin_of(result))}
     if (final := result.final) is not None:
         card = {
@@ -404,6 +408,8 @@ def _origin_files(result: Result) -> dict[str, bytes]:
             "shared_rows_left_out": final.left, "config": result.config, "fedcore": __version__,
         }  # fmt: skip
         files[FINAL_FIT] = (json.dumps(card, indent=1) + "\n").encode()
+    if result.outcomes is not None:
+        files[OUTCOMES] = (json.dumps(result.outcomes.to_json()) + "\n").encode()
     return files
 
 
@@ -437,14 +443,15 @@ def _log_arguments(
     sections: Sequence[Mapping[str, Any]],
     found: Sequence[tuple[Model, int]],
     devices: Mapping[str, int],
+    threshold: Threshold | None = None,
 ) -> dict[str, Any]:
     """Write models, see :func:`fedcore.pipeline.record.models.write`; returns MLflow's arguments to log or save
     them."""
-    models.write(folder / models.FOLDER, schema, sections, found, devices)
+    models.write(folder / models.FOLDER, schema, sections, found, devices, threshold)
     places, needed = models.write_code(folder / "code", sections)
     return {
         "loader_module": models.LOADER, "data_path": str(folder / models.FOLDER), "code_paths": places,
-        "signature": models.signature(schema), "pip_requirements": needed,
+        "signature": models.signature(schema, threshold is not None), "pip_requirements": needed,
         "metadata": {"classes": list(schema.classes)},
     }  # fmt: skip
 
@@ -462,7 +469,15 @@ def _params(result: Result) -> dict[str, Any]:
     setting = result.setting
     sections = {"data": setting.data, "federation": setting.federation, "net": setting.net}
     flat = {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}
-    return {"study": setting.study, "setting": setting.name, "seed": result.seed, **flat, **result.row.flat()}
+    decided = {"threshold": result.threshold.value} if result.threshold else {}
+    return {
+        "study": setting.study,
+        "setting": setting.name,
+        "seed": result.seed,
+        **flat,
+        **result.row.flat(),
+        **decided,
+    }
 
 
 def _shorten(value: Any) -> str:

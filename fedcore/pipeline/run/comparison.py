@@ -19,6 +19,7 @@ from fedcore.pipeline.files import (
     GROUPS,
     INDEX,
     METRICS,
+    OUTCOMES,
     PAGE,
     PICTURES,
     PLOTS,
@@ -38,6 +39,7 @@ from fedcore.report.tables import FEW, Table, csv, places, score_table
 from fedcore.results.answer import Answer, answers, values_of_new
 from fedcore.results.claims import judge_all, verdict_table
 from fedcore.results.criterion import LEFT_OUT, Criterion, Place
+from fedcore.results.outcomes import Outcomes, from_json
 from fedcore.results.summary import NO_SECONDS, by_group, summarise
 from fedcore.results.tidy import choose, transfer_seconds
 from fedcore.types import InputError
@@ -56,7 +58,8 @@ HEADLINE = {
 class Comparison:
     """The tables and pictures of a comparison. groups: the summary by group of devices. pictures: those that the runs
     drew, by study and setting. along: each study's accuracy over its grid. plots: those of the tables. papers: each
-    study's conditions and figures. answers: what to do in each setting.
+    study's conditions and figures. answers: what to do in each setting. outcomes: of the last round's models, by study
+    and setting, then by method.
     """
 
     table: pd.DataFrame
@@ -69,6 +72,7 @@ class Comparison:
     plots: Plots
     papers: dict[str, Paper]
     answers: dict[Place, Answer]
+    outcomes: dict[tuple[str, str], dict[str, Outcomes]]
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,19 @@ def compare(
         draw(table, summary),
         {study: paper for study in studies if (paper := of_study(papers or {}, study))},
         answered.answers,
+        read_outcomes(results),
     )
+
+
+def read_outcomes(results: Iterable[Path]) -> dict[tuple[str, str], dict[str, Outcomes]]:
+    """Return the outcomes of each study, setting and method, summed over the seeds that are in some folders."""
+    found: dict[tuple[str, str], dict[str, Outcomes]] = {}
+    for path in (folder / OUTCOMES for folder in results if (folder / OUTCOMES).is_file()):
+        for one in json.loads(path.read_text()):
+            mine = found.setdefault((path.parent.name.rpartition("-")[0], one["setting"]), {})
+            of_seed = from_json(one)
+            mine[one["method"]] = mine[one["method"]] + of_seed if one["method"] in mine else of_seed
+    return found
 
 
 def read_answered(params: Mapping[str, Any], results: Sequence[Path], seconds: Sequence[Path]) -> Answered:
@@ -225,7 +241,7 @@ def write(found: Comparison, versioned: Path, unversioned: Path) -> None:
         (unversioned / GROUPS).unlink(missing_ok=True)
     whole = html(
         found.table, found.summary, found.questions, found.pictures, found.claims, found.along, found.groups,
-        found.plots, found.papers, found.answers,
+        found.plots, found.papers, found.answers, found.outcomes,
     )  # fmt: skip
     (unversioned / PAGE).write_text(whole)
 

@@ -67,7 +67,11 @@ def fit(session: Session, params: Mapping[str, Any], origin: Origin, source: Acc
     result = run_method(session, setting, final, fed, row, seed, origin.size, rounds)
     about = FinalFit(source.version, source.run, study, before, rows, method.held_out, count_left(session.store, final))
     return replace(
-        result, config=Digest().of(("final fit", result.config)), table=tidy.without_scores(result.table), final=about
+        result,
+        config=Digest().of(("final fit", result.config)),
+        table=tidy.without_scores(result.table),
+        final=about,
+        threshold=origin.threshold,
     )
 
 

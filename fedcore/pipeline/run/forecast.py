@@ -162,7 +162,7 @@ class Lookup:
         if fn is score:
             return {name: {} for name in args[3]}
         if fn is deploy:
-            return one
+            return one, other
         if len(args) == 3:  # an update with what is attached to it
             return Ref(key, self._message(args[2].stage))
         if len(args) == 2:  # the beginning: the federation without its data, and the seed

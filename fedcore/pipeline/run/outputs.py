@@ -86,6 +86,7 @@ def write_stage(jobs: list[Job], results: Mapping[str, list[Result]], store: Sto
         run_method.save(results[job.name], folder)
         run_method.save_pictures(store, results[job.name], folder)
         run_method.save_schemas(store, results[job.name], folder)
+        run_method.save_outcomes(results[job.name], folder)
         metrics, curves = (PIPELINE / kind / job.study for kind in ("metrics", "curves"))
         run_method.save_metrics(results[job.name], metrics / f"{seed}.json", curves / f"{seed}.csv")
         run_method.save_seconds(results[job.name], SECONDS / job.name)
@@ -107,6 +108,7 @@ def write_run(
         run_method.save_seconds(results[job.name], place)
         run_method.save_pictures(store, results[job.name], place)
         run_method.save_schemas(store, results[job.name], place)
+        run_method.save_outcomes(results[job.name], place)
     pictures = []
     for result in {(r.setting.study, r.setting.name): r for r in reversed(everything)}.values():
         place = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedcore.builders import unknown_value
 from fedcore.config.settings import Setting
 from fedcore.core.threats import split_threats
 from fedcore.data import Dataset, load
@@ -110,6 +111,14 @@ def divide_dataset(
     return made
 
 
+def require_two(classes: Sequence[str], label: str) -> None:
+    """Refuse a threshold on the probability of a label unless it is one of two classes."""
+    if len(classes) != 2:
+        raise InputError(f"run.threshold = 'validation': is for data of two classes; these have {len(classes)}")
+    if label not in classes:
+        raise unknown_value("run.positive", label, classes)
+
+
 def build_federation(
     steps: Steps, setting: Setting, prepared: PreparedData, final_fit: tuple[HeldOut, ...] | None = None
 ) -> Federation:
@@ -122,6 +131,8 @@ def build_federation(
     if final_fit is not None and "shared" not in final_fit:
         shared = steps.run_inline(take_none, shared)
     card = steps.run_inline(describe, prepared.dataset)
+    if setting.threshold is not None:
+        require_two(card["classes"], setting.threshold)
     nets = [net(shape=card["shape"], classes=len(card["classes"]), **one) for one in setting.nets]
     devices = {name: Device(name, nets[i % len(nets)], devices_data[name]) for i, name in enumerate(devices_data)}
     scored = scoring(**setting.scoring, classes=card["classes"]) if setting.scoring else Scoring()

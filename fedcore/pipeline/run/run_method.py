@@ -12,7 +12,7 @@ import pandas as pd
 
 from fedcore.config.methods import MethodConfig
 from fedcore.config.settings import Setting
-from fedcore.core.rounds import State, deployments
+from fedcore.core.rounds import TOGETHER, State, deployments
 from fedcore.data import schema_of
 from fedcore.data.encoding import to_json
 from fedcore.data.prepare import preparation_bytes
@@ -20,18 +20,20 @@ from fedcore.pipeline import pictures
 from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.store import Ref, Store
-from fedcore.pipeline.files import INDEX, MODELS, PICTURES, RUNS, SCHEMA, SECONDS, TABLE
+from fedcore.pipeline.files import INDEX, MODELS, OUTCOMES, PICTURES, RUNS, SCHEMA, SECONDS, TABLE
 from fedcore.pipeline.orchestration.session import Session
 from fedcore.pipeline.orchestration.steps import Steps, word_of
 from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run.chunks import count_local_steps, rounds
 from fedcore.pipeline.run.left_out import score_sites
 from fedcore.pipeline.run.partitions import read
-from fedcore.pipeline.run.step_functions import deploy
+from fedcore.pipeline.run.step_functions import deploy, score_validation
 from fedcore.report import spreadsheet
 from fedcore.results import reports, tidy
 from fedcore.results.embedding import embed
-from fedcore.types import Federation, InputError, Method, Report
+from fedcore.results.outcomes import total
+from fedcore.results.threshold import best_threshold
+from fedcore.types import Federation, InputError, Method, Params, Report, Threshold
 
 
 def run_method(
@@ -50,7 +52,12 @@ def run_method(
     turn_reports = name_classes(session.store, prepared, told)
     for warning in reports.words(turn_reports, reports.WARNING):
         session.print_line(f"  {row.label}: {warning}")
-    models = deploy_models(session.steps, method, fed, played[-1].state)
+    models, counted = deploy_models(session.steps, method, fed, played[-1].state)
+    classes = session.store.get(prepared.dataset).classes
+    validated = None
+    if setting.threshold is not None:
+        positive = classes.index(setting.threshold)
+        validated = session.steps(partial(score_validation, positive=positive), models, dict(fed.devices))
     plane = embed_features(session, row, fed, models, played[-1].state, seed) if "features" in show else None
     done = tuple(session.steps.done[steps_before:])
     config = config_digest(setting, prepared, fed, row, method, seed, size, every, session.steps.accelerator)
@@ -61,11 +68,30 @@ def run_method(
     table = tidy.rows(place, played, turn_reports, numbers, before)
     if scores := score_sites(session.steps, prepared, setting.federation["scale"], method, fed, played[-1].state):
         table = pd.concat([table, tidy.left_out_rows(table, scores)], ignore_index=True)
-    return Result(
+    result = Result(
         setting, row, seed, size, config, prepared, fed, table,
         seconds_by_kind(setting, row.label, seed, done), done,
         models, played[-1].state, tuple(turn_reports), method.figures, tuple(show), plane,
+        outcomes=total(session.store.get(counted), classes),
     )  # fmt: skip
+    if validated is None:
+        return result
+    return replace(result, threshold=choose_threshold(result, session.store.get(validated), classes))
+
+
+def choose_threshold(result: Result, scores: Params, classes: Sequence[str]) -> Threshold | None:
+    """Return from which probability on a label is predicted, chosen on validation rows; None if these are of one kind.
+
+    scores: see :func:`fedcore.pipeline.run.step_functions.score_validation`.
+    """
+    label = str(result.setting.threshold)
+    (other,) = (name for name in classes if name != label)
+    costs = {truth: {} for truth in classes} | (result.setting.scoring.get("costs") or {})
+    missed, alarm = (
+        costs[truth].get(guess, 0.0) - costs[truth].get(truth, 0.0) for truth, guess in ((label, other), (other, label))
+    )
+    found = best_threshold(scores["scores"].numpy(), scores["positive"].numpy(), result.metric.name, (missed, alarm))
+    return None if found is None else Threshold(label, found)
 
 
 def config_digest(
@@ -78,6 +104,7 @@ def config_digest(
         prepared.partition.digest, setting.federation["scale"], fed.public.nets, method,
         *([accelerator] if accelerator else []), *([fed.threats] if fed.threats else []),
         *([fed.scoring] if fed.scoring.metric else []), *([setting.metric] if setting.metric != "accuracy" else []),
+        *([setting.threshold] if setting.threshold else []),
     )  # fmt: skip
     return Digest().of(words)
 
@@ -133,11 +160,18 @@ def with_rate(row: MethodConfig, rate: float) -> MethodConfig:
     return replace(row, training=replace(row.training, lr=rate))
 
 
-def deploy_models(steps: Steps, method: Method, fed: Federation, state: State) -> dict[str, Ref]:
-    """Return each device's deployed model; equal models are computed once."""
-    groups = deployments(method, fed, state)
-    found = steps.map(deploy, {names[0]: arguments for names, arguments in groups})
-    return {name: found[names[0]] for names, _ in groups for name in names}
+def deploy_models(
+    steps: Steps, method: Method, fed: Federation, state: State
+) -> tuple[dict[str, Ref], tuple[Ref, ...]]:
+    """Return each device's deployed model, and the counts of their outcomes; equal models are computed once."""
+    groups = [
+        (names[first : first + TOGETHER], what)
+        for names, what in deployments(method, fed, state)
+        for first in range(0, len(names), TOGETHER)
+    ]
+    calls = {names[0]: (*what, {name: fed.devices[name] for name in names}, fed.classes) for names, what in groups}
+    found = steps.map(deploy, calls)
+    return {name: found[names[0]][0] for names, _ in groups for name in names}, tuple(of[1] for of in found.values())
 
 
 def save(results: Sequence[Result], folder: Path) -> None:
@@ -168,6 +202,16 @@ def save_schemas(store: Store, results: Iterable[Result], folder: Path) -> None:
             found[name] = json.loads(to_json(result.schema(dataset, made)))
     if found:
         (folder / SCHEMA).write_text(json.dumps(found, indent=1) + "\n")
+
+
+def save_outcomes(results: Iterable[Result], folder: Path) -> None:
+    """Write which classes the models of the last round confuse, and how they are calibrated, on own test data."""
+    found = [
+        {"setting": r.setting.name, "method": r.row.label, "seed": r.seed, **r.outcomes.to_json()}
+        for r in results
+        if r.outcomes is not None
+    ]
+    (folder / OUTCOMES).write_text(json.dumps(found) + "\n")
 
 
 def save_metrics(results: Sequence[Result], metrics: Path, curves: Path) -> None:

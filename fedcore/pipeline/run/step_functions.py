@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import torch
+
+from fedcore.core.evaluation import count_outcomes, outputs
 from fedcore.data import Dataset
 from fedcore.partition import Partition, final_partition, partition, server_examples, splits
 from fedcore.partition.new_devices import leave_out, new_examples, new_sites
-from fedcore.types import Data, Deploy, HeldOut, Message, Model, Params, Splits, step_word
+from fedcore.types import Data, Deploy, Device, HeldOut, Message, Model, Params, Splits, step_word
 
 
 @step_word("partition")
@@ -53,6 +57,21 @@ def describe(dataset: Dataset) -> dict[str, Any]:
     return {"shape": tuple(dataset.train.x.shape[1:]), "classes": list(dataset.classes)}
 
 
-def deploy(how: Deploy, memory: Params, message: Message) -> Model:
-    """Return the model that a device runs."""
-    return how(memory, message)
+def deploy(
+    how: Deploy, memory: Params, message: Message, devices: Mapping[str, Device], classes: int
+) -> tuple[Model, Params]:
+    """Return the model that some devices run, and what it does with their test examples, counted."""
+    model = how(memory, message)
+    return model, count_outcomes(model, devices.values(), classes)
+
+
+@step_word("evaluate")
+def score_validation(models: Mapping[str, Model], devices: Mapping[str, Device], *, positive: int) -> Params:
+    """Return the probability of a class on all devices' validation rows, (N,), and whether these are of it, (N,)."""
+    parts = [
+        (outputs(models[name], device.net, device.data.val.inputs())[:, positive].exp(), device.data.val.y == positive)
+        for name, device in devices.items()
+        if len(device.data.val)
+    ]
+    scores, labels = zip(*parts, strict=True) if parts else ((torch.empty(0),), (torch.empty(0, dtype=torch.bool),))
+    return {"scores": torch.cat(scores), "positive": torch.cat(labels)}

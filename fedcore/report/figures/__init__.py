@@ -5,6 +5,7 @@ from fedcore.report.figures.insides import features, similarity
 from fedcore.report.figures.results import (
     accuracy_along,
     accuracy_by_traffic,
+    calibration,
     class_counts,
     comparison,
     curves,
@@ -15,6 +16,7 @@ __all__ = [
     "Reports",
     "accuracy_along",
     "accuracy_by_traffic",
+    "calibration",
     "class_counts",
     "comparison",
     "curves",

@@ -26,6 +26,7 @@ from fedcore.report.figures.drawing import (
     write_cells,
 )
 from fedcore.results.criterion import ACCURACY, METRICS, Metric
+from fedcore.results.outcomes import Outcomes
 from fedcore.results.summary import SPLITS, format_bytes, last_round, standings, verdict
 
 QUIET = "#6f8fa6"
@@ -239,6 +240,27 @@ def curves(course: pd.DataFrame, metric: Metric = ACCURACY) -> Figure:
     figure.supxlabel("round", fontsize=10)
     figure.supylabel(metric.words if len(names) == 1 else f"{metric.words} on {SPLITS[places[0][1]]} data", fontsize=10)
     legend(figure, styles)
+    return figure
+
+
+def calibration(outcomes: Outcomes) -> Figure:
+    """Draw the share of predictions that is right against their confidence, a disc for each bin; dashed: calibrated.
+
+    A disc's area is the bin's share of the examples.
+    """
+    figure = Figure(figsize=(3.4, 3.2), layout="constrained")
+    panel = figure.subplots()
+    confidence, right, share = outcomes.curve.T
+    panel.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--")
+    panel.plot(confidence, right, color=BLUE, linewidth=1)
+    panel.scatter(confidence, right, s=20 + 300 * share, color=BLUE, linewidths=0)
+    panel.set_xlim(0, 1.03)
+    panel.set_ylim(0, 1.03)
+    panel.set_xlabel("confidence")
+    panel.set_ylabel("right")
+    for axis in (panel.xaxis, panel.yaxis):
+        axis.set_major_formatter(FuncFormatter(percent))
+    bare(panel)
     return figure
 
 

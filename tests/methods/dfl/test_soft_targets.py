@@ -246,6 +246,8 @@ def test_a_loss_of_another_kind_is_refused():
     require_cross_entropy("dfl", SGD)
     with pytest.raises(InputError, match=r"^training.loss = fedasa_table3: dfl has its own loss, .* use ce$"):
         require_cross_entropy("dfl", replace(SGD, loss="fedasa_table3"))
+    with pytest.raises(InputError, match=r"^training.class_weights = 'balanced': dfl has its own loss, .*=none$"):
+        require_cross_entropy("dfl", replace(SGD, class_weights="balanced"))
 
 
 # The report

@@ -21,7 +21,7 @@ from fedcore.data.encoding import encode
 from fedcore.data.schema import Column, Fit, Schema
 from fedcore.execute.threads import one_thread
 from fedcore.pipeline.record import models
-from fedcore.types import InputError, Model, Net
+from fedcore.types import InputError, Model, Net, Threshold
 
 COLUMNS = (Column("force", "number"), Column("running", "boolean"), Column("kind", "text", ("old", "new")))
 SCHEMA = Schema(
@@ -216,3 +216,18 @@ def test_all_that_a_model_holds_is_packed():
         serving.unpack({"net": "os:system", "arguments": [["ls"], {"dict": {}}]}, {})
     with pytest.raises(TypeError, match="cannot hold set"):
         serving.pack({1}, "0", {})
+
+
+def test_a_threshold_decides_between_two_classes(tmp_path: Path):
+    two = replace(SCHEMA, classes=("bad", "good"))
+    net = nets.net(shape=(4,), classes=2, **SECTIONS[0])
+    model = Model((nets.init(net, torch.Generator().manual_seed(4)),))
+    with one_thread():
+        p = outputs(model, net, encode(ROWS, two, None)).exp()[:, 0].numpy()
+    value = float(np.sort(p)[1])  # three rows reach it, one of them exactly
+    models.write(tmp_path / "files", two, SECTIONS, [(model, 0)], {}, Threshold("bad", value))
+    found = serving.load(tmp_path / "files").predict(ROWS)
+    assert (found["label"] == "bad").tolist() == (p >= value).tolist()
+    np.testing.assert_allclose(found["probability"], np.where(p >= value, p, 1 - p), rtol=1e-6)
+    assert found["threshold"].tolist() == [value] * 4
+    assert models.signature(two, True).outputs.input_names() == [*found]

@@ -14,7 +14,7 @@ from fedcore.config.studies import grid_points
 from fedcore.methods import METHODS
 from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.record.origin import Origin, from_json, to_json
-from fedcore.types import InputError
+from fedcore.types import InputError, Threshold
 
 ROOT = Path(__file__).parents[3]
 CHANGES: list[dict[str, Any]] = [
@@ -22,7 +22,13 @@ CHANGES: list[dict[str, Any]] = [
     {"data.name": "domains", "data.domains": ["digits", "digits_inverted"], "federation.partition": "by_domain"},
     {"data.name": "bearings", "data.locations": ["A"], "net.name": "cells", "federation.partition": "by_device"},
     {"data.name": "digits", "run.metric": "f1", "run.positive": "3", "federation.scale": "common"},
-    {"net.variants": [{"widths": [48, 24]}], "federation.hidden": "random", "federation.hostile": 0.25},
+    {
+        "run.threshold": "validation",
+        "run.positive": "3",
+        "net.variants": [{"widths": [48, 24]}],
+        "federation.hidden": "random",
+        "federation.hostile": 0.25,
+    },
 ]
 
 
@@ -30,8 +36,10 @@ CHANGES: list[dict[str, Any]] = [
 def test_an_origin_comes_back_as_it_was(changes: dict[str, Any]):
     (setting,) = grid_points(read(ROOT), "code", "small", changes, list(METHODS))
     for row in setting.methods:
-        made = Origin(setting, row, 3, "small", "c" * 40, "d" * 40)
+        chosen = Threshold("3", 0.1) if setting.threshold else None
+        made = Origin(setting, row, 3, "small", "c" * 40, "d" * 40, chosen)
         found = from_json(to_json(made))
+        assert found.threshold == chosen
         assert (found.seed, found.size, found.config, found.data) == (3, "small", "c" * 40, "d" * 40)
         assert replace(found.setting, methods=setting.methods) == setting
         assert found.row == row

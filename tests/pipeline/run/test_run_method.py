@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from federations import data, device_of, model
 
 import fedcore as fc
+from fedcore.core.evaluation import outputs
 from fedcore.data import Dataset
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
-from fedcore.types import Data, Report
+from fedcore.types import Data, InputError, Model, Report, Threshold
 
 environment.prepare()  # Prefect reads its settings when it is imported
 
 from fedcore.pipeline.record.result import PreparedData
-from fedcore.pipeline.run.run_method import name_classes, prepared_bytes
-from fedcore.pipeline.run.step_functions import distribute
+from fedcore.pipeline.run.partitions import require_two
+from fedcore.pipeline.run.run_method import choose_threshold, name_classes, prepared_bytes
+from fedcore.pipeline.run.step_functions import distribute, score_validation
+from fedcore.results.criterion import METRICS
 
 
 def test_a_warning_names_the_classes_of_the_data(tmp_path: Path):
@@ -31,18 +37,49 @@ def test_a_warning_names_the_classes_of_the_data(tmp_path: Path):
 
 @pytest.mark.parametrize("scale", ["none", "common"])
 def test_the_pipeline_prepares_and_counts_as_a_script_does(tmp_path: Path, scale: Any):
-    data = fc.load("digits")
-    fed = fc.federate(data, devices=4, scale=scale)
-    held, shared, server = distribute(data, fed.partition(), scale=scale)
+    digits = fc.load("digits")
+    fed = fc.federate(digits, devices=4, scale=scale)
+    held, shared, server = distribute(digits, fed.partition(), scale=scale)
     for name, device in fed.federation().devices.items():
         for part in ("train", "val", "test"):
             assert torch.equal(getattr(held[name], part).x, getattr(device.data, part).x)
     assert torch.equal(shared.x, fed.federation().test.x)
     assert not len(server)
     store = Store(tmp_path)
-    prepared: Any = PreparedData(store.put(data), store.put(fed.partition()))
+    prepared: Any = PreparedData(store.put(digits), store.put(fed.partition()))
     counted = prepared_bytes(store, prepared, scale)
     rows = fc.run(fc.majority(), fed).table.set_index("metric")
     assert counted == ({"prepare_up": 8 + 16 * 64, "prepare_down": 16 * 64} if scale == "common" else {})
     for metric, value in counted.items():
         assert rows.loc[metric, "value"].tolist() == [value] * 4
+
+
+def test_validation_rows_of_all_devices_are_scored_by_their_own_models():
+    devices = {name: device_of(name) for name in "ab"}
+    models = {name: Model((model(name),)) for name in devices}
+    found = score_validation(models, devices, positive=2)
+    expected = [outputs(models[name], of.net, of.data.val.x).exp()[:, 2] for name, of in devices.items()]
+    assert torch.equal(found["scores"], torch.cat(expected))
+    assert torch.equal(found["positive"], torch.cat([of.data.val.y for of in devices.values()]) == 2)
+    none = {name: replace(of, data=replace(of.data, val=data(0))) for name, of in devices.items()}
+    assert [len(part) for part in score_validation(models, none, positive=2).values()] == [0, 0]
+
+
+def test_costs_choose_the_threshold_that_probabilities_would():
+    """A missed fault costs nine alarms: of calibrated rows those with a probability of .1 and more."""
+    setting = SimpleNamespace(threshold="fault", scoring={"costs": {"fault": {"ok": 9.0}, "ok": {"fault": 1.0}}})
+    result: Any = SimpleNamespace(setting=setting, metric=METRICS["cost"])
+    scores = torch.tensor([0.05, 0.15, 0.4]).repeat_interleave(100)
+    positive = torch.cat([torch.arange(100) < count for count in (5, 15, 40)])
+    found = choose_threshold(result, {"scores": scores, "positive": positive}, ("fault", "ok"))
+    assert found == Threshold("fault", scores[100].item())
+    nothing = {"scores": scores, "positive": torch.zeros(300, dtype=torch.bool)}
+    assert choose_threshold(result, nothing, ("fault", "ok")) is None
+
+
+def test_a_threshold_is_for_one_of_two_classes():
+    require_two(("fault", "ok"), "ok")
+    with pytest.raises(InputError, match=r"^run.threshold = 'validation': is for data of two classes; these have 3$"):
+        require_two(("a", "b", "c"), "a")
+    with pytest.raises(InputError, match=r"^run.positive = 'falt'.*did you mean fault\?"):
+        require_two(("fault", "ok"), "falt")

@@ -1,0 +1,65 @@
+"""The probability from which on a label is predicted, chosen on validation rows of data with two classes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcore.results.criterion import METRICS
+
+HALF = 0.5
+
+DECIDED = ("accuracy", "balanced_accuracy", "macro_f1", "f1", "precision", "recall", "cost")
+"""The metrics that depend on a threshold; the others measure probabilities or their order."""
+
+
+def best_threshold(
+    scores: NDArray[np.float32],
+    positive: NDArray[np.bool_],
+    metric: str,
+    costs: tuple[float, float] | None = None,
+) -> float | None:
+    """Return the threshold with the best value of a metric on some rows; of several the one that is nearest to .5.
+
+    A row is taken for the label if its probability is at least the threshold, which is one of the rows' probabilities,
+    .5 or 1. None unless there are rows of both kinds.
+
+    scores: (N,), probabilities of the label. positive: (N,), whether a row has it. metric: one of DECIDED. costs: of a
+    row of the label that is missed, and of a false alarm.
+    """
+    if positive.all() or not positive.any():
+        return None
+    found = np.unique(np.append(scores, np.array([HALF, 1.0], scores.dtype)))
+    tp, fp = (kind.size - np.searchsorted(np.sort(kind), found) for kind in (scores[positive], scores[~positive]))
+    values = METRICS[metric].sign * _values(metric, tp, fp, int(positive.sum()), int((~positive).sum()), costs)
+    best = found[np.isclose(values, values.max(), rtol=0, atol=1e-12)]
+    return float(best[np.abs(best - HALF).argmin()])
+
+
+def _values(
+    metric: str, tp: NDArray[np.int64], fp: NDArray[np.int64], positives: int, negatives: int,
+    costs: Sequence[float] | None,
+) -> NDArray[np.float64]:  # fmt: skip
+    """Return a metric from the rows of the label and the others that are taken for it, scikit-learn's definitions."""
+    fn, tn = positives - tp, negatives - fp
+    f1, other = 2 * tp / (2 * tp + fp + fn), 2 * tn / (2 * tn + fp + fn)
+    match metric:
+        case "accuracy":
+            return np.asarray((tp + tn) / (positives + negatives))
+        case "balanced_accuracy":
+            return np.asarray((tp / positives + tn / negatives) / 2)
+        case "macro_f1":
+            return np.asarray((f1 + other) / 2)
+        case "f1":
+            return np.asarray(f1)
+        case "precision":
+            return np.asarray(tp / np.maximum(tp + fp, 1))
+        case "recall":
+            return np.asarray(tp / positives)
+        case "cost":
+            missed, alarm = costs or (math.nan, math.nan)
+            return np.asarray((fn * missed + fp * alarm) / (positives + negatives))
+    raise ValueError(metric)
