@@ -20,7 +20,7 @@ from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.record import runs
 from fedcore.pipeline.record.metrics import safe_name
-from fedcore.types import Model
+from fedcore.types import Model, Threshold
 
 
 def tables(path: Path) -> set[str]:
@@ -134,6 +134,7 @@ def test_a_model_whose_logging_was_killed_is_continued(
         models={"one": store.put(Model((nets.init(net, torch.Generator()),)))},
         fed=SimpleNamespace(devices={"one": None}),
         row=SimpleNamespace(label="row"),
+        threshold=Threshold("a", 0.25),
     )
     arguments = run, store, result, Schema((1,), "float32", ("a", "b"))
 
@@ -151,6 +152,7 @@ def test_a_model_whose_logging_was_killed_is_continued(
     mlflow = import_module("mlflow")
     assert mlflow.pyfunc.load_model(f"models:/{logged}").metadata.metadata == {"classes": ["a", "b"]}
     assert [path.name for path in tmp_path.glob("files/models/*")] == [logged]
+    assert mlflow.pyfunc.load_model(f"models:/{logged}").metadata.signature.outputs.input_names()[-1] == "threshold"
     assert record.model(*arguments) == logged
 
 
