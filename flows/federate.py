@@ -25,8 +25,11 @@ def federate(request: Request) -> None:
         with open_run(request, STEPS, writer) as run:
             for ready in run.prepare():
                 for method in ready.setting.methods:
-                    if result := run.run_method(ready, method):
+                    result = run.run_method(ready, method)
+                    if result and result.computed:
                         record(as_is(run), as_is(ready), as_is(result))
+                    elif result:
+                        run.record(ready, result)
             run.leave_out_devices()
         for origin, source in propose(as_is(run), report(as_is(run))):
             with open_fit(run.params, origin, STEPS, writer) as session:

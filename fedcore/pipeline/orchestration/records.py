@@ -16,6 +16,8 @@ from typing import Any
 
 from prefect.serializers import JSONSerializer
 
+from fedcore.pipeline import environment
+
 SERIALIZER = JSONSerializer().model_dump(mode="json")
 FIELDS = {"value", "wall", "cpu", "seal"}
 
@@ -43,6 +45,16 @@ def discard_damaged(path: Path) -> None:
         return
     except IsADirectoryError:
         shutil.rmtree(path)
+
+
+def look_up(key: str) -> dict[str, Any] | None:
+    """Return the record of a step, None without a whole one."""
+    try:
+        content = (environment.STEPS / key).read_bytes()
+    except OSError:
+        return None
+    found: dict[str, Any] = json.loads(json.loads(content)["result"]) if is_valid(key, content) else {}
+    return found or None
 
 
 def is_valid(key: str, content: bytes) -> bool:

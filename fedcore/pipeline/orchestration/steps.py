@@ -27,7 +27,7 @@ from fedcore.pipeline.cache.shared import with_blobs
 from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store, refs, unflatten
 from fedcore.pipeline.command import CONTINUE, Failed
 from fedcore.pipeline.orchestration.locks import StepLocks
-from fedcore.pipeline.orchestration.records import with_checksum
+from fedcore.pipeline.orchestration.records import look_up, with_checksum
 
 MANY = 256
 """The most calls of a map that are a step each."""
@@ -50,7 +50,8 @@ class Steps:
 
     Arguments and results are references (fedcore.pipeline.cache.store). on_step: called with every step when it ends,
     computed or cached. advance: called with the number of local steps that a step has just done inside. accelerator:
-    the hardware for local steps, None for the CPU; it is part of their keys. done: the steps that have ended.
+    the hardware for local steps, None for the CPU; it is part of their keys. done: the steps that have ended. A step
+    that the cache has is no task run, so that a night that computes nothing leaves nothing in Prefect's database.
     """
 
     def __init__(
@@ -155,6 +156,9 @@ class Steps:
         kind = word_of(fn, *next(iter(calls.values()), ()))
         keys = {unit: self._digest.of(("step", fn, args)) for unit, args in calls.items()}
         jobs = {unit: _Job(partial(body, f"{kind}-{keys[unit]}", *args)) for unit, args in calls.items()}
+        for key in {*keys.values()} - self._records.keys():
+            if (known := look_up(key)) is not None:
+                self._records[key] = known
         futures = {
             unit: self._submit(kind, unit, keys[unit], jobs[unit])
             for unit in sorted(calls, key=_heaviest_first(calls))

@@ -108,6 +108,11 @@ class Result:
         return next(iter(self.models.values())) if len(set(self.models.values())) == 1 else None
 
     @property
+    def computed(self) -> bool:
+        """Whether any of its steps was computed; otherwise the cache had them all."""
+        return any(not step.cached for step in self.steps)
+
+    @property
     def control(self) -> bool:
         return getattr(self.row.builder, "control", False)
 

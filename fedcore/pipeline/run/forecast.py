@@ -7,7 +7,6 @@ Their keys are in no cache, so that what depends on them counts as not cached ei
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -25,13 +24,12 @@ from fedcore.core.rounds import receive, to_memories
 from fedcore.execute.accelerator import accelerate, find_accelerator
 from fedcore.execute.workers import Inline, Workers
 from fedcore.nets import shapes
-from fedcore.pipeline import environment
 from fedcore.pipeline.cache import journal
 from fedcore.pipeline.cache.journal import Step
 from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Ref, Store, refs, unflatten
-from fedcore.pipeline.orchestration.records import is_valid
+from fedcore.pipeline.orchestration.records import look_up
 from fedcore.pipeline.orchestration.steps import into_shards, word_of
 from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run import partitions
@@ -173,16 +171,6 @@ class Lookup:
     def _message(self, stage: int) -> int:
         """Return the bytes of a message of a stage, which the server is taken to answer with as many."""
         return self.sent.get(stage, self.model)
-
-
-def look_up(key: str) -> Mapping[str, Any] | None:
-    """Return the record of a step, None without a whole one."""
-    try:
-        content = (environment.STEPS / key).read_bytes()
-    except OSError:
-        return None
-    found: dict[str, Any] = json.loads(json.loads(content)["result"]) if is_valid(key, content) else {}
-    return found or None
 
 
 def forecast(jobs: Iterable[Job], store: Store, workers: int, accelerator: str | None) -> Iterator[Expected]:

@@ -180,9 +180,8 @@ class Run:
 
     def record(self, ready: ReadySetting, result: Result) -> None:
         """Keep a result, write it to the record, and print it in a line."""
-        computed = any(not step.cached for step in result.steps)
         title = title_for(ready.job.title, [len(ready.federation.devices)])
-        self.writer.save(self.session.store, result, title, computed)
+        self.writer.save(self.session.store, result, title, result.computed)
         self.results[ready.job.name].append(result)
         # `dvc repro` ends each study with its answer; the page has every row.
         self.session.print_line(run_method.summary_line(result), terminal=not self.request.prepared)
