@@ -56,6 +56,17 @@ def test_the_interval_counts_seeds_and_what_they_share():
     assert answer(wide, CONTROLS).advice.action is Action.UNSURE
 
 
+def test_where_seeds_test_the_same_rows_devices_tell_of_their_luck():
+    """Gains by device .02 and .04 in every seed: s = .01414, t of one degree of freedom; seeds alone would be sure."""
+    made = table({"local_only": [[0.6, 0.6]] * 3, "a": [[0.62, 0.64]] * 3})
+    assert answer(made, CONTROLS).advice.action is Action.USE
+    runs = made[["study", "dataset", "setting", "method", "seed", "stage", "round", "device"]].drop_duplicates()
+    marked = pd.concat([made, runs.assign(split="data", metric="same_test", value=1.0)])
+    found = answer(marked, CONTROLS).advice
+    assert found.gain is not None
+    assert (found.action, found.gain.margin) == (Action.UNSURE, pytest.approx(12.70620474 * 0.01))
+
+
 def test_without_validation_data_the_best_of_many_is_held_to_more():
     """Bonferroni: with M rows to choose from, the quantile is that of 1 - .025 / M."""
     made = table({"local_only": ALONE, "a": [[0.74, 0.64], [0.74, 0.62], [0.71, 0.63]], "b": plus(-0.1)})
