@@ -579,7 +579,8 @@ def _is_indistinguishable(gain: Gain | None) -> bool:
 def _traffic(table: pd.DataFrame, way: str) -> dict[str, float]:
     """Return the bytes of each row in one direction, of all rounds, mean over devices and seeds."""
     rows = table[(table["split"] == "traffic") & (table["metric"] == way)]
-    devices = table.groupby(["method", "seed"])["device"].nunique().groupby("method").sum()  # some never take part
+    part = table[table["split"] != LEFT_OUT]
+    devices = part.groupby(["method", "seed"])["device"].nunique().groupby("method").sum()  # some are never sampled
     means = rows.groupby("method")["value"].sum().div(devices, fill_value=0.0)
     return {str(name): float(mean) for name, mean in means.items()}
 
