@@ -584,6 +584,7 @@ def _sizes(fed: Federation) -> dict[str, dict[str, float]]:
             "test_examples": float(len(device.data.test)),
             "test_classes": float(len(torch.unique(device.data.test.y))),
             "shared_examples": float(len(fed.test)),
+            "same_test": 1.0,
         }
         for name, device in fed.devices.items()
     }

@@ -77,7 +77,8 @@ def training_numbers(dataset: Dataset, partition: Partition) -> dict[str, dict[s
     """Return device -> numbers of its data: labelled training examples, their classes, the largest class's fraction.
 
     Further: test_examples and their test_classes; and, the same for all devices, shared_examples, the size of the
-    shared test set, and largest_class, the largest class's fraction of all examples of all devices.
+    shared test set, and largest_class, the largest class's fraction of all examples of all devices; for a dataset that
+    marks its test examples same_test, 1: every seed tests them.
 
     For a dataset with domains they include in_<domain>, the fraction of the device's training examples, with or without
     label, from that domain. A device in a group (see :func:`groups`) also has similarity_same, the least cosine of its
@@ -98,6 +99,8 @@ def training_numbers(dataset: Dataset, partition: Partition) -> dict[str, dict[s
         "shared_examples": shared,
         "largest_class": everything.max(initial=0) / max(everything.sum(), 1),
     }
+    if dataset.split is not None:
+        found["same_test"] = 1.0
     numbers = pd.DataFrame(found, index=table.index).astype(float).fillna(0.0)
     beside = _domain_numbers(dataset, partition)
     return {

@@ -87,7 +87,7 @@ def tally(found: Iterable[Answer]) -> str:
 
 def points(difference: float) -> str:
     """Return a difference of accuracies in percentage points, with its sign: +4.3."""
-    return f"{100 * difference + 0.0:+.1f}"
+    return f"{round(100 * difference, 1) + 0.0:+.1f}"
 
 
 def _change(metric: Metric, gain: Gain) -> str:
@@ -154,6 +154,7 @@ def _decision(
         own = " each device's own class" if advice.guess == "majority_per_device" else ""
         guess = f"{_change(metric, advice.over_guess)} against always guessing{own}"
     right = _named(criterion, advice.value) if advice.value is not None else ""
+    be = "is" if metric.name == "accuracy" else "has"
     if advice.action is Action.ALONE and advice.best is None:
         return f"Train alone: {right}{f' ({guess})' if guess else ''}. No method fits the budget."
     if advice.reason or advice.gain is None:
@@ -176,13 +177,13 @@ def _decision(
         case Action.SAME:
             return (
                 f"No difference that matters ({matter}): the best way of combining, {advice.best}, has {size} against "
-                f"{alone}, which is {right}{f' ({guess})' if guess else ''} ({seeds}). Train alone, which needs no "
+                f"{alone}, which {be} {right}{f' ({guess})' if guess else ''} ({seeds}). Train alone, which needs no "
                 f"traffic, unless devices without data of their own need a model."
             )
         case _:
             return (
-                f"Cannot say: the best way of combining, {advice.best}, is {right}, {size} against {alone} ({seeds}), "
-                f"and {matter} would matter. {more}"
+                f"Cannot say: the best way of combining, {advice.best}, {be} {right}, {size} against {alone} "
+                f"({seeds}), and {matter} would matter. {more}"
             )
 
 

@@ -11,7 +11,9 @@ criterion's metric after the last round, the greater the better (of a loss or a 
    It assumes that seeds draw new test examples, so that s counts these as well as the training; q corrects for what
    seeds have in common, as all divide the same data (after Nadeau and Bengio 2003, whose correction is all of q and
    covers 98 % of made tables; a fifth, SHARED_DATA, covers 95 to 96 %). With fewer than two common seeds the answer is
-   "cannot say".
+   "cannot say". Where every seed tests the same examples (the data mark them, or a script divided them), s misses the
+   luck of these; half of the interval is then at least t s sqrt(1 / D), with s over the D devices of their gains, mean
+   over seeds, and D - 1 degrees of freedom.
 3. The best row that combines has the highest mean on the devices' validation data, which the interval does not use.
    Without validation data, and for a new device, it is the one with the highest mean on the test data, and t is the
    quantile 1 - .025 / M, for M rows that combine (Bonferroni). With its gain [low, high] on the best row that trains
@@ -50,6 +52,7 @@ from fedcore.results.criterion import (
     Criterion,
     Measured,
     Place,
+    is_same_test,
     measured,
     measured_new,
     ratio_of_test,
@@ -298,13 +301,15 @@ class _Sets:
     """One test set of one setting: the values of each row on it and on validation data, and how to average them.
 
     weights: device -> its weight in means over devices. ratio: test examples for each training example. validated: the
-    values that choose the best row; empty: those on the test set do.
+    values that choose the best row; empty: those on the test set do. same_test: whether every seed tests the same
+    examples of a device.
     """
 
     tested: Runs
     validated: Runs
     weights: pd.Series
     ratio: float
+    same_test: bool = False
 
     def mean(self, run: pd.DataFrame) -> float:
         """Return the mean over devices, then over seeds."""
@@ -322,7 +327,7 @@ class _Sets:
 
     def gain(self, name: str, other: str, among: int = 1) -> Gain | None:
         """Return the gain of a row on another, None without two common seeds. among: the rows it was chosen from."""
-        return gain_of(self.tested[name], self.tested[other], self.weights, self.ratio, among)
+        return gain_of(self.tested[name], self.tested[other], self.weights, self.ratio, among, self.same_test)
 
 
 @dataclass(frozen=True)
@@ -367,7 +372,7 @@ def _read(table: pd.DataFrame, controls: frozenset[str], criterion: Criterion) -
     )  # fmt: skip
     taking_part = [str(name) for name in table["device"][table["split"] != LEFT_OUT].unique()]
     alike = pd.Series(1.0, index=taking_part)
-    own = _Sets(tested, validated, weights, ratio_of_test(table, "test", counted.weights))
+    own = _Sets(tested, validated, weights, ratio_of_test(table, "test", counted.weights), is_same_test(table))
     new = _Sets(shared, {}, alike, ratio_of_test(table, "shared", counted.weights))
     alone = frozenset(name for name in up if not up[name]) - controls
     left_out = values_of_new(table, criterion)
@@ -533,11 +538,13 @@ def decide(gain: Gain | None, min_effect: float) -> Action:
     return Action.ALONE if gain.high < min_effect else Action.UNSURE
 
 
-def gain_of(run: pd.DataFrame, other: pd.DataFrame, weights: pd.Series, ratio: float, among: int = 1) -> Gain | None:
+def gain_of(
+    run: pd.DataFrame, other: pd.DataFrame, weights: pd.Series, ratio: float, among: int = 1, same_test: bool = False
+) -> Gain | None:
     """Return the gain of a run on another, seeds x devices; None without two common seeds.
 
     weights: of the devices. ratio: test examples for each training example. among: the runs that it was chosen from for
-    its values here.
+    its values here. same_test: whether every seed tests the same examples, so that devices tell of their luck.
     """
     gains = mean_over_devices(run - other, weights).dropna()
     seeds = len(gains)
@@ -545,7 +552,20 @@ def gain_of(run: pd.DataFrame, other: pd.DataFrame, weights: pd.Series, ratio: f
         return None
     mean, spread = float(gains.mean()), float(gains.std())
     margin = half_width(spread, seeds, ratio, among=among)
+    if same_test:
+        margin = max(margin, _half_width_by_device((run - other).mean(), weights, among))
     return Gain(mean, mean - margin, mean + margin, spread, float(gains.min()), seeds)
+
+
+def _half_width_by_device(gains: pd.Series, weights: pd.Series, among: int) -> float:
+    """Return half of the interval of a mean over devices; 0 for one device. gains: of the devices, mean over seeds."""
+    gains = gains.dropna()
+    count, share = len(gains), weights.reindex(gains.index).fillna(0.0)
+    if count < 2:
+        return 0.0
+    share = share / share.sum()
+    spread = math.sqrt(float((share**2 * (gains - (share * gains).sum()) ** 2).sum()) * count**2 / (count - 1))
+    return half_width(spread, count, 0.0, among=among)
 
 
 def _is_as_good(gain: Gain | None, min_effect: float) -> bool:
@@ -559,7 +579,8 @@ def _is_indistinguishable(gain: Gain | None) -> bool:
 def _traffic(table: pd.DataFrame, way: str) -> dict[str, float]:
     """Return the bytes of each row in one direction, of all rounds, mean over devices and seeds."""
     rows = table[(table["split"] == "traffic") & (table["metric"] == way)]
-    devices = table.groupby(["method", "seed"])["device"].nunique().groupby("method").sum()  # some never take part
+    part = table[table["split"] != LEFT_OUT]
+    devices = part.groupby(["method", "seed"])["device"].nunique().groupby("method").sum()  # some are never sampled
     means = rows.groupby("method")["value"].sum().div(devices, fill_value=0.0)
     return {str(name): float(mean) for name, mean in means.items()}
 

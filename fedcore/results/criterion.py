@@ -75,8 +75,8 @@ class Metric:
 
     def difference(self, gain: float) -> str:
         """Return the difference that a gain stands for, with its sign: +4.3 (points), -0.041, -12 (per 1,000 rows)."""
-        shown = self.sign * self.per * gain + 0.0
-        return f"{shown:+.1f}" if self.per == 100 else f"{shown:+.3g}"
+        shown = self.sign * self.per * gain
+        return f"{round(shown, 1) + 0.0:+.1f}" if self.per == 100 else f"{shown + 0.0:+.3g}"
 
     def width(self, gain: float) -> str:
         """Return the size of a difference without its sign."""
@@ -264,6 +264,12 @@ def ratio_of_test(table: pd.DataFrame, split: str, devices: Mapping[str, float])
     tests = of["test_examples"].sum() if split == "test" else numbers["shared_examples"].mean()
     trained = of["examples"].sum()
     return min(float(tests / trained), RATIO) if trained and not math.isnan(tests) else RATIO
+
+
+def is_same_test(table: pd.DataFrame) -> bool:
+    """Return whether every seed tests the same examples of a device, since the data mark them."""
+    numbers = _data_numbers(table)
+    return "same_test" in numbers and bool(numbers["same_test"].any())
 
 
 def largest_class(table: pd.DataFrame) -> float:

@@ -66,6 +66,11 @@ def test_without_domains_nothing_is_said_of_them():
     }  # fmt: skip
 
 
+def test_marked_test_rows_are_the_same_with_every_seed():
+    data = dataclasses.replace(dataset(np.array([0, 1, 0, 1])), split=("train", "train", "test", "train"))
+    assert training_numbers(data, owned(a=([0, 1], []), b=([3], [])))["b"]["same_test"] == 1.0
+
+
 def test_counts():
     data = dataset(np.array([0, 0, 1, 1, 0, 1]))
     made = Partition.of(

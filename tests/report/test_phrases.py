@@ -94,6 +94,6 @@ def test_an_answer_in_words_has_the_same_numbers_and_prints_its_sentences():
     assert (worded.headline, str(worded).splitlines()) == (headline(found.advice), sentences(found))
 
 
-@pytest.mark.parametrize(("difference", "text"), [(0.043, "+4.3"), (-0.0, "+0.0"), (-0.5, "-50.0")])
+@pytest.mark.parametrize(("difference", "text"), [(0.043, "+4.3"), (-0.0, "+0.0"), (-0.0004, "+0.0"), (-0.5, "-50.0")])
 def test_a_difference_is_in_points_with_its_sign(difference: float, text: str):
     assert points(difference) == text

@@ -39,6 +39,15 @@ def test_a_device_that_never_takes_part_shares_the_traffic():
     assert answer(whole[whole["split"] != "traffic"], CONTROLS).up == 0
 
 
+def test_a_new_site_does_not_share_the_traffic():
+    whole = table({"local_only": ALONE, "code": plus(0.1)})
+    runs = whole[["study", "dataset", "setting", "method", "seed", "stage", "round"]].drop_duplicates()
+    values = {"accuracy": 0.7, "examples": 50.0, "classes": 2.0}
+    site = [runs.assign(device="site", split="left_out", metric=name, value=value) for name, value in values.items()]
+    found = answer(pd.concat([whole, *site]), CONTROLS)
+    assert (found.up, found.down) == (1000, 2000)
+
+
 def test_bytes_that_prepare_examples_make_no_row_combine():
     whole = table({"local_only": ALONE, "code": plus(0.1), "majority": GUESS})
     same = whole[whole["metric"] == "bytes_up"].assign(metric="prepare_up", value=40.0)
@@ -54,6 +63,17 @@ def test_the_interval_counts_seeds_and_what_they_share():
     assert found.action is Action.USE
     wide = table({"local_only": ALONE, "a": [[0.76, 0.64], [0.73, 0.61], [0.71, 0.63]]})  # .05, .01, .03
     assert answer(wide, CONTROLS).advice.action is Action.UNSURE
+
+
+def test_where_seeds_test_the_same_rows_devices_tell_of_their_luck():
+    """Gains by device .02 and .04 in every seed: s = .01414, t of one degree of freedom; seeds alone would be sure."""
+    made = table({"local_only": [[0.6, 0.6]] * 3, "a": [[0.62, 0.64]] * 3})
+    assert answer(made, CONTROLS).advice.action is Action.USE
+    runs = made[["study", "dataset", "setting", "method", "seed", "stage", "round", "device"]].drop_duplicates()
+    marked = pd.concat([made, runs.assign(split="data", metric="same_test", value=1.0)])
+    found = answer(marked, CONTROLS).advice
+    assert found.gain is not None
+    assert (found.action, found.gain.margin) == (Action.UNSURE, pytest.approx(12.70620474 * 0.01))
 
 
 def test_without_validation_data_the_best_of_many_is_held_to_more():
