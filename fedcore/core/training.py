@@ -137,7 +137,7 @@ class Training:
 
 @dataclass(frozen=True)
 class FlatNet:
-    """A net whose parameters are views of one vector and whose gradients are views of another.
+    """A net whose trainable parameters are views of one vector and whose gradients are views of another.
 
     vector, gradient: (P,), the parameters one after the other (padded with zeros, see ALIGNMENT). leaves, slopes: views
     of the two by name. module: a module of the net with these parameters and its own copy of the buffers.
@@ -209,7 +209,7 @@ def starting_params(memory: Params, message: Message, device: Device, step_id: S
 def flatten_net(net: Net, params: Params) -> FlatNet:
     """Copy `params` into one vector."""
     template = _template(nets.key(net))
-    names = [name for name, _ in template.named_parameters()]
+    names = [name for name, parameter in template.named_parameters() if parameter.requires_grad]
     sizes = [math.ceil(params[name].numel() / ALIGNMENT) * ALIGNMENT for name in names]
     vector, gradient = torch.zeros(sum(sizes)), torch.zeros(sum(sizes))
     leaves, gradients = (
@@ -223,8 +223,11 @@ def flatten_net(net: Net, params: Params) -> FlatNet:
         leaf.copy_(params[name])
     module = load(net, {name: leaves[name] if name in leaves else leaf.clone() for name, leaf in params.items()})
     for name, parameter in module.named_parameters():
-        parameter.grad = gradients[name]
-    return FlatNet(module.train(), vector, gradient, leaves, gradients)
+        parameter.grad = gradients.get(name)
+    module.train()
+    for layer in module.modules() if _frozen(nets.key(net)) else ():
+        layer.training = not nets.is_frozen(layer)
+    return FlatNet(module, vector, gradient, leaves, gradients)
 
 
 def to_vector(flat: FlatNet, numbers: Params) -> Tensor:
@@ -267,9 +270,11 @@ def _channels_last(module: nn.Module) -> bool:
 
 
 def load(net: Net, params: Params) -> nn.Module:
-    """Return a new module of the net that uses `params` without copying them."""
-    module = _copier(nets.key(net))()
-    module.load_state_dict(params, assign=True)
+    """Return a new module of the net that uses `params` without copying them, and the net's frozen parameters."""
+    key = nets.key(net)
+    module = _copier(key)()
+    fixed = {name: leaf.to(next(iter(params.values())).device) for name, leaf in _frozen(key).items()}
+    module.load_state_dict(fixed | params, assign=True)
     return module
 
 
@@ -279,6 +284,11 @@ def _template(key: bytes) -> nn.Module:
     with nets.use_generator(torch.Generator()):
         module: nn.Module = pickle.loads(key)()
     return module
+
+
+@functools.lru_cache(maxsize=64)
+def _frozen(key: bytes) -> Params:
+    return nets.frozen(_template(key))
 
 
 @functools.lru_cache(maxsize=64)

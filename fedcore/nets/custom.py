@@ -77,6 +77,8 @@ def _check(path: str, build: Callable[[], Any], shape: tuple[int, ...], classes:
         ) from error
     if logits != (2, classes):
         raise InputError(f"net: {path} returns {logits} for two examples, but logits must be (2, {classes})")
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise InputError(f"net: {path} has no parameter to train (requires_grad is False for all)")
     if len({*module.parameters()}) != len([*module.named_parameters(remove_duplicate=False)]):
         raise InputError(f"net: {path} uses a parameter under two names, which is not supported")
     if any(leaf.is_floating_point() and leaf.dtype != torch.float32 for leaf in module.state_dict().values()):

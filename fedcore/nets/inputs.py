@@ -15,20 +15,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedcore.nets import key
-from fedcore.nets.mlp import MLP
 from fedcore.nets.randomness import use_generator
-from fedcore.types import Net, Params
+from fedcore.types import Net
 
 
 def linear_layers(module: nn.Module) -> dict[str, nn.Linear | nn.Conv1d | nn.Conv2d]:
-    """Return name -> layer, of all that multiply rows of inputs by one matrix.
+    """Return name -> layer, of all that multiply rows of inputs by one matrix, if it is not frozen.
 
     Convolutions in groups are left out, as they use a matrix per group; so are those that pad with other than zeros.
     """
     found: dict[str, nn.Linear | nn.Conv1d | nn.Conv2d] = {}
     for name, layer in module.named_modules():
         plain = isinstance(layer, nn.Conv1d | nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros"
-        if isinstance(layer, nn.Linear) or plain:
+        if (isinstance(layer, nn.Linear) or plain) and layer.weight.requires_grad:
             found[name] = layer
     return found
 
@@ -40,11 +39,6 @@ def layer_inputs(module: nn.Module, x: Tensor, use: Callable[[str, Tensor], None
     """
     layers = linear_layers(module)
     with torch.no_grad():
-        if isinstance(module, MLP):  # calls no layer of its own
-            leaves: Params = dict(module.named_parameters())
-            for name, rows in zip(module.layers, module.activations(leaves, x), strict=False):
-                use(name, rows)
-            return
         hooks = [
             layer.register_forward_pre_hook(partial(_hand_over, name=name, use=use)) for name, layer in layers.items()
         ]
@@ -85,8 +79,6 @@ def multiplications(net: Net, shape: tuple[int, ...]) -> int:
 def _multiplications(net: bytes, shape: tuple[int, ...]) -> int:
     with use_generator(torch.Generator()):
         module = pickle.loads(net)().eval()
-    if isinstance(module, MLP):  # calls no layer of its own
-        return sum(layer.weight.numel() for layer in linear_layers(module).values())
     counts: list[int] = []
 
     def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
