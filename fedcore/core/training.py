@@ -6,22 +6,22 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal, TypeAlias
+from functools import partial
+from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
 from annotated_types import Ge, Lt
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from fedcore import nets
-from fedcore.nets.copies import copier
+from fedcore.core.losses import LOSSES, Batch, OwnLoss, find_loss, loss_name, require_scalar
+from fedcore.nets.copies import load, template
+from fedcore.nets.inputs import forward_features
 from fedcore.nets.mlp import ManualGradients
 from fedcore.types import Amount, Count, Data, Device, Message, Net, Params, Positive, StepId, Update
 
@@ -34,9 +34,6 @@ Pieces: TypeAlias = Sequence[tuple[slice, float]]
 Momentum: TypeAlias = Annotated[float, Ge(0), Lt(1)]
 
 WHOLE: Pieces = ((slice(None), 1.0),)
-
-Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""Logits (B, K) and labels (B,) -> the mean loss over them."""
 
 LogitGrad: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Logits (B, K) and labels (B,) -> the derivative of the loss, summed over them, at the logits (B, K)."""
@@ -62,45 +59,6 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 """Factor of the learning rate, by the share of this call's steps that are done."""
 
 
-def entropies(logits: Tensor) -> Tensor:
-    """Return the entropy of softmax(logits) in nats: (B, K) -> (B,)."""
-    return -(logits.softmax(1) * logits.log_softmax(1)).sum(1)
-
-
-def fedasa_eq12_loss(logits: Tensor, y: Tensor) -> Tensor:
-    """FedASA's loss as printed (Deng et al. 2024, eq. 12): CE(s, y) + exp(entropy of s), s = softmax(logits) (10).
-
-    The softmax is applied twice, so that no class can exceed e / (e + K - 1): it trains badly. The hard label (11)
-    occurs in no formula. Departure: the mean over the examples; (12) prints no sum.
-    """
-    return cross_entropy(logits.softmax(1), y) + entropies(logits).exp().mean()
-
-
-def fedasa_table3_loss(logits: Tensor, y: Tensor) -> Tensor:
-    """FedASA's loss as its Table III has it: CE(s, y) with softmax taken twice, plus the entropy of s in bits.
-
-    Of the readings with softmax once or twice and with entropy in nats, in bits or as exp(entropy), this is the only
-    one that some soft labels of four classes bring to the cross-entropy and the loss of both examples.
-    """
-    return cross_entropy(logits.softmax(1), y) + entropies(logits).mean() / math.log(2)
-
-
-def softmax_twice(logits: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy of the softmax, which takes another: what a net that ends in a softmax is trained with.
-
-    The public code of ST-LF's authors does. No class can exceed e / (e + K - 1), so that learning is slow.
-    """
-    return cross_entropy(logits.softmax(1), y)
-
-
-LOSSES: dict[str, Loss] = {
-    "ce": cross_entropy,
-    "fedasa_eq12": fedasa_eq12_loss,
-    "fedasa_table3": fedasa_table3_loss,
-    "softmax_twice": softmax_twice,
-}
-
-
 @dataclass(frozen=True)
 class Training:
     """Settings of a device's training.
@@ -114,8 +72,9 @@ class Training:
         batch: examples per step; the last batch of an epoch may be smaller.
         epochs: passes over a device's examples in each round; each pass has its own order.
         steps: minibatches of a round on every device, however many examples it has, in place of `epochs`.
-        loss: "ce" (cross-entropy), "fedasa_eq12" (FedASA's as printed), "fedasa_table3" (as its Table III has it), or
-            "softmax_twice" (cross-entropy of a net that ends in a softmax).
+        loss: "ce" (cross-entropy), "fedasa_eq12" (FedASA's as printed), "fedasa_table3" (as its Table III has it),
+            "softmax_twice" (cross-entropy of a net that ends in a softmax), or your own function of a `Batch`, in
+            the pipeline by its place, "package.module:function" (docs/losses.md).
         optimiser_state: "fresh": each round starts a new optimiser; "keep": a device keeps its moments in its memory
             from round to round (not in a stage without `combine`, where the model takes the place of the memory).
         shared_init: all devices start from one initial model, which the server draws and sends; otherwise each device
@@ -130,9 +89,16 @@ class Training:
     batch: Count = 16
     epochs: Count = 20
     steps: Count | None = None
-    loss: Literal["ce", "fedasa_eq12", "fedasa_table3", "softmax_twice"] = "ce"
+    loss: str | OwnLoss = "ce"
     optimiser_state: Literal["fresh", "keep"] = "fresh"
     shared_init: bool = field(default=False, metadata={"digest": False})
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "loss", find_loss(self.loss))
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings by name, as a file has them: of a loss of one's own its place."""
+        return {**vars(self), "loss": loss_name(self.loss)}
 
 
 @dataclass(frozen=True)
@@ -143,6 +109,7 @@ class FlatNet:
     of the two by name. module: a module of the net with these parameters and its own copy of the buffers.
     """
 
+    net: Net
     module: nn.Module
     vector: Tensor
     gradient: Tensor
@@ -155,14 +122,23 @@ class FlatNet:
 
 
 def train(
-    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training
+    memory: Params,
+    message: Message,
+    device: Device,
+    step_id: StepId,
+    *,
+    training: Training,
+    loss: OwnLoss | None = None,
 ) -> tuple[Params, Update]:
     """Train the device's model on its examples and send the whole model.
 
     It starts from the leaves in the device's memory, then from those in the message; missing leaves are initialised.
+
+    loss: your own, in place of `training.loss`, see :class:`fedcore.core.losses.Batch`.
     """
     flat = flatten_net(device.net, starting_params(memory, message, device, step_id))
-    moments = fit(flat, device, step_id, training, memory)
+    chosen = training if loss is None else replace(training, loss=loss)
+    moments = fit(flat, device, step_id, chosen, memory, message=message)
     params = flat.params()
     update = Update(params, size=len(device.data.train), score=accuracy(params, device.net, device.data.val))
     return ({**memory, **moments} if moments else memory), update
@@ -175,6 +151,7 @@ def fit(
     training: Training,
     memory: Params,
     *,
+    message: Message | None = None,
     prefix: str = MOMENTS,
     grad_hook: Callable[[], None] | None = None,
     pieces: Pieces = WHOLE,
@@ -182,16 +159,24 @@ def fit(
 ) -> Params:
     """Train a model on the device's examples; returns the optimiser's moments if they are to be kept.
 
-    memory: the device's, whose names that begin with `prefix` hold the moments. grad_hook, pieces, logit_grad: see
-    `plain_step`.
+    memory: the device's, whose names that begin with `prefix` hold the moments. message: what the server sent, for a
+    loss of one's own. grad_hook, pieces, logit_grad: see `plain_step`.
     """
+    batch_of = partial(Batch, message=message or Message(), memory=memory, round=step_id.round)
     kept = training.optimiser_state == "keep"
     mine = {name: leaf for name, leaf in memory.items() if kept and name.startswith(prefix)}
     moments = {name.removeprefix(prefix): leaf.clone() for name, leaf in mine.items()}
     with nets.use_generator(step_id.generator("noise")):
         batches = minibatches(flat, len(device.data.train), training, step_id.generator("batches"))
         step = plain_step(
-            flat, training, len(batches), moments, grad_hook=grad_hook, pieces=pieces, logit_grad=logit_grad
+            flat,
+            training,
+            len(batches),
+            moments,
+            grad_hook=grad_hook,
+            pieces=pieces,
+            logit_grad=logit_grad,
+            batch_of=batch_of,
         )
         descend(device.data.train, batches, step)
     return {f"{prefix}{name}": leaf for name, leaf in moments.items()} if kept else {}
@@ -208,15 +193,12 @@ def starting_params(memory: Params, message: Message, device: Device, step_id: S
 
 def flatten_net(net: Net, params: Params) -> FlatNet:
     """Copy `params` into one vector."""
-    template = _template(nets.key(net))
-    names = [name for name, parameter in template.named_parameters() if parameter.requires_grad]
+    like = template(nets.key(net))
+    names = [name for name, parameter in like.named_parameters() if parameter.requires_grad]
     sizes = [math.ceil(params[name].numel() / ALIGNMENT) * ALIGNMENT for name in names]
     vector, gradient = torch.zeros(sum(sizes)), torch.zeros(sum(sizes))
     leaves, gradients = (
-        {
-            name: view_of(part, params[name].shape, _channels_last(template))
-            for name, part in zip(names, parts, strict=True)
-        }
+        {name: view_of(part, params[name].shape, _channels_last(like)) for name, part in zip(names, parts, strict=True)}
         for parts in (torch.split(vector, sizes), torch.split(gradient, sizes))
     )
     for name, leaf in leaves.items():
@@ -224,10 +206,9 @@ def flatten_net(net: Net, params: Params) -> FlatNet:
     module = load(net, {name: leaves[name] if name in leaves else leaf.clone() for name, leaf in params.items()})
     for name, parameter in module.named_parameters():
         parameter.grad = gradients.get(name)
-    module.train()
-    for layer in module.modules() if _frozen(nets.key(net)) else ():
+    for layer in module.modules():
         layer.training = not nets.is_frozen(layer)
-    return FlatNet(module, vector, gradient, leaves, gradients)
+    return FlatNet(net, module, vector, gradient, leaves, gradients)
 
 
 def to_vector(flat: FlatNet, numbers: Params) -> Tensor:
@@ -269,33 +250,6 @@ def _channels_last(module: nn.Module) -> bool:
     return getattr(module, "channels_last", False)
 
 
-def load(net: Net, params: Params) -> nn.Module:
-    """Return a new module of the net that uses `params` without copying them, and the net's frozen parameters."""
-    key = nets.key(net)
-    module = _copier(key)()
-    fixed = {name: leaf.to(next(iter(params.values())).device) for name, leaf in _frozen(key).items()}
-    module.load_state_dict(fixed | params, assign=True)
-    return module
-
-
-@functools.lru_cache(maxsize=64)
-def _template(key: bytes) -> nn.Module:
-    """Return a module of a net that is only copied, never used."""
-    with nets.use_generator(torch.Generator()):
-        module: nn.Module = pickle.loads(key)()
-    return module
-
-
-@functools.lru_cache(maxsize=64)
-def _frozen(key: bytes) -> Params:
-    return nets.frozen(_template(key))
-
-
-@functools.lru_cache(maxsize=64)
-def _copier(key: bytes) -> Callable[[], nn.Module]:
-    return copier(_template(key))
-
-
 def minibatches(flat: FlatNet, count: int, training: Training, generator: torch.Generator) -> list[Tensor]:
     """Draw all of a round's minibatches before the first step: S tensors of at most `batch` indices below `count`.
 
@@ -325,12 +279,13 @@ def plain_step(
     grad_hook: Callable[[], None] | None = None,
     pieces: Pieces = WHOLE,
     logit_grad: LogitGrad | None = None,
+    batch_of: Callable[..., Batch] = Batch,
 ) -> Step:
     """Return the step that minimises the mean loss.
 
     moments: the optimiser's, updated by each step; an empty one is filled. grad_hook: changes `flat.gradient` before
     the optimiser uses it. pieces: parts of the vector with their own learning rates. logit_grad: of a loss that
-    replaces `training.loss`.
+    replaces `training.loss`. batch_of: makes the `Batch` for a loss of one's own.
     """
     rates = iter(learning_rates(training, steps))
     known = logit_grad or (cross_entropy_grad if training.loss == "ce" else None)
@@ -344,7 +299,8 @@ def plain_step(
             manual_step(module, flat.leaves, x, y, flat.leaves, keep=keep, scale=-rate, logit_grad=at_logits)
 
         return fused
-    gradient, update = gradient_step(flat, training.loss, logit_grad), optimiser_step(flat, training, moments, pieces)
+    gradient = gradient_step(flat, training.loss, logit_grad, batch_of)
+    update = optimiser_step(flat, training, moments, pieces)
 
     def step(x: Tensor, y: Tensor) -> None:
         gradient(x, y)
@@ -370,12 +326,17 @@ def proximal_grad_hook(flat: FlatNet, anchor: Tensor, weight: float) -> Callable
     return grad_hook
 
 
-def gradient_step(flat: FlatNet, loss: str = "ce", logit_grad: LogitGrad | None = None) -> Step:
+def gradient_step(
+    flat: FlatNet,
+    loss: str | OwnLoss = "ce",
+    logit_grad: LogitGrad | None = None,
+    batch_of: Callable[..., Batch] = Batch,
+) -> Step:
     """Return a step that writes the gradient of the mean loss to `flat.gradient`.
 
-    logit_grad: of a loss to use instead.
+    logit_grad: of a loss to use instead. batch_of: makes the `Batch` for a loss of one's own.
     """
-    module, mean = flat.module, LOSSES[loss]
+    module = flat.module
     known = logit_grad or (cross_entropy_grad if loss == "ce" else None)
     if isinstance(module, ManualGradients) and known is not None:
         return lambda x, y: manual_step(
@@ -384,11 +345,15 @@ def gradient_step(flat: FlatNet, loss: str = "ce", logit_grad: LogitGrad | None 
 
     def gradient(x: Tensor, y: Tensor) -> None:
         flat.gradient.zero_()
-        if logit_grad is None:
-            torch.autograd.backward(mean(module(x), y))
-        else:
+        if logit_grad is not None:
             logits = module(x)
             torch.autograd.backward(logits, logit_grad(logits.detach(), y) / len(y))
+        elif isinstance(loss, str):
+            torch.autograd.backward(LOSSES[loss](module(x), y))
+        else:
+            last_input, logits = forward_features(module, x)
+            value = loss(batch_of(flat.net, module, x, y, logits, last_input))
+            torch.autograd.backward(require_scalar(loss, value))
 
     return gradient
 

@@ -49,6 +49,22 @@ def layer_inputs(module: nn.Module, x: Tensor, use: Callable[[str, Tensor], None
                 hook.remove()
 
 
+def forward_features(module: nn.Module, x: Tensor) -> tuple[Tensor | None, Tensor]:
+    """Return the input of the last layer, (B, d), and the logits (B, K).
+
+    The last layer is that of the last leaf that is a matrix. None if it is not called as a module.
+    """
+    matrices = [name for name, leaf in module.state_dict(keep_vars=True).items() if leaf.dim() > 1]
+    recorded: list[Tensor] = []
+    last = module.get_submodule(matrices[-1].rpartition(".")[0])
+    hook = last.register_forward_pre_hook(lambda _, inputs: recorded.append(inputs[0]))
+    try:
+        logits: Tensor = module(x)
+    finally:
+        hook.remove()
+    return recorded[-1] if recorded else None, logits
+
+
 def _hand_over(layer: nn.Module, inputs: tuple[Tensor, ...], *, name: str, use: Callable[[str, Tensor], None]) -> None:
     x = inputs[0].detach()
     use(name, x.flatten(0, -2) if isinstance(layer, nn.Linear) else patches(layer, x))  # type: ignore[arg-type]

@@ -9,17 +9,8 @@ from torch.nn.functional import cross_entropy
 
 from fedcore import nets
 from fedcore.config.signatures import check, model
-from fedcore.core.training import (
-    Training,
-    accuracy,
-    flatten_net,
-    load,
-    minibatches,
-    predict,
-    to_leaves,
-    to_vector,
-    train,
-)
+from fedcore.core.training import Training, accuracy, flatten_net, minibatches, predict, to_leaves, to_vector, train
+from fedcore.nets.copies import load
 from fedcore.types import Data, Device, InputError, Message, Net, Splits, StepId
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=4, epochs=2)

@@ -11,17 +11,8 @@ import torch
 from federations import ADAM, NET, SGD, bits, device_of, model
 from torch.nn.functional import cross_entropy
 
-from fedcore.core.training import (
-    LOSSES,
-    MOMENTS,
-    entropies,
-    fit,
-    flatten_net,
-    gradient_step,
-    optimiser_step,
-    proximal_grad_hook,
-    train,
-)
+from fedcore.core.losses import LOSSES, entropies
+from fedcore.core.training import MOMENTS, fit, flatten_net, gradient_step, optimiser_step, proximal_grad_hook, train
 from fedcore.methods.fedasa.sharing import cut_pieces
 from fedcore.nets.parts import leaves_up_to
 from fedcore.types import Message, StepId

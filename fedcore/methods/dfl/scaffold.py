@@ -16,6 +16,7 @@ import torch
 
 from fedcore.builders import training_defaults
 from fedcore.core.aggregation import evenly, mean
+from fedcore.core.losses import Batch
 from fedcore.core.messages import initial_messages, received_model, to_everyone
 from fedcore.core.training import (
     Training,
@@ -94,9 +95,12 @@ def train_corrected(
         flat.gradient.add_(correction)
 
     grad_hook = correct if correction.any() else None
+    batch_of = partial(Batch, message=message, memory=memory, round=step_id.round)
     with use_generator(step_id.generator("noise")):
         batches = minibatches(flat, len(device.data.train), training, step_id.generator("batches"))
-        descend(device.data.train, batches, plain_step(flat, training, len(batches), grad_hook=grad_hook))
+        descend(
+            device.data.train, batches, plain_step(flat, training, len(batches), grad_hook=grad_hook, batch_of=batch_of)
+        )
     step_sizes = sum(learning_rates(training, len(batches)))
     change = (x - flat.vector) / step_sizes - server_variate if step_sizes else torch.zeros_like(x)
     return to_leaves(flat, own_variate + change), Update(flat.params(), to_leaves(flat, change), len(device.data.train))

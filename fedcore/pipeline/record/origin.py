@@ -7,7 +7,7 @@ so that nothing that has changed since passes for the same.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from fedcore.config.methods import MethodConfig, configure
 from fedcore.config.sections import complete_federation, data_settings, net_settings
@@ -40,7 +40,7 @@ def to_json(origin: Origin) -> bytes:
         origin.seed, "every": setting.every, "data": setting.data, "federation": setting.federation, "net": setting.net,
         "scoring": setting.scoring, "metric": setting.metric, "config": origin.config, "dataset": origin.data, "method":
         {
-            "label": row.label, "name": row.name, "training": asdict(row.training), "settings": dict(row.settings)
+            "label": row.label, "name": row.name, "training": row.training.settings(), "settings": dict(row.settings)
         },
     }  # fmt: skip
     return (json.dumps(card, indent=1) + "\n").encode()

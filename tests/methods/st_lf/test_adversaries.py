@@ -21,10 +21,10 @@ from fedcore.methods.st_lf.adversaries import (
     attention,
     features,
     fixed_sample,
-    forward_features,
     gap,
     identifier,
     load_identifier,
+    require_features,
     train_against,
     train_identifier,
 )
@@ -117,7 +117,7 @@ def test_features_are_what_enters_the_last_layer(which):
     found = features(params, net, x)
     torch.testing.assert_close(found @ weight.T + bias, predict(params, net, x, 32))
     flat = flatten_net(net, params)
-    seen, logits = forward_features(net, flat.module, x)
+    seen, logits = require_features(flat.module, x)
     torch.testing.assert_close(logits, seen @ weight.T + bias)
     assert identifier("fada", net, 5).build().layers == ["fc1", "fc2"]
     assert nets.shapes(identifier("fada", net, 5))["fc1.weight"] == (5, found.shape[1])
