@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from fedcore.builders import import_builder, unknown_value
 from fedcore.nets import shapes
 from fedcore.nets.copies import load
-from fedcore.nets.inputs import forward_features
+from fedcore.nets.inputs import forward_features, require_features
 from fedcore.types import InputError, Message, Net, Params, name_of
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -55,9 +55,7 @@ class Batch:
     @property
     def features(self) -> Tensor:
         """The input of the net's last layer, (B, d)."""
-        if self.last_input is None:
-            raise InputError("training.loss: this net does not call its last layer as a module, it has no features")
-        return self.last_input
+        return require_features(self.last_input, self.logits)[0]
 
     def with_params(self, params: Params) -> Batch:
         """Return the same examples as another model of this net sees them, in evaluation mode, without gradients."""

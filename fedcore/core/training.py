@@ -21,7 +21,7 @@ from torch.optim.sgd import sgd
 from fedcore import nets
 from fedcore.core.losses import LOSSES, Batch, OwnLoss, find_loss, loss_name, require_scalar
 from fedcore.nets.copies import load, template
-from fedcore.nets.inputs import forward_features
+from fedcore.nets.inputs import forward_features, require_features
 from fedcore.nets.mlp import ManualGradients
 from fedcore.types import Amount, Count, Data, Device, Message, Net, Params, Positive, StepId, Update
 
@@ -452,6 +452,17 @@ def predict(params: Params, net: Net, x: Tensor, batch: int) -> Tensor:
     examples = Data(x, torch.empty(len(x)))
     with torch.no_grad():
         return torch.cat([module(examples.inputs(slice(i, i + batch))) for i in range(0, max(len(x), 1), batch)])
+
+
+def features(params: Params, net: Net, x: Tensor) -> Tensor:
+    """Return the input of the last layer, (N, d), of examples (N, *shape), float32 or uint8, in evaluation mode.
+
+    Raises InputError if the net does not call its last layer as a module.
+    """
+    module, examples = load(net, params).eval(), Data(x, torch.empty(len(x)))
+    parts = [examples.inputs(slice(i, i + IMAGE_BATCH)) for i in range(0, max(len(x), 1), IMAGE_BATCH)]
+    with torch.no_grad():
+        return torch.cat([require_features(*forward_features(module, part))[0] for part in parts])
 
 
 def accuracy(params: Params, net: Net, data: Data) -> float:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedcore.nets import key
 from fedcore.nets.randomness import use_generator
-from fedcore.types import Net
+from fedcore.types import InputError, Net
 
 
 def linear_layers(module: nn.Module) -> dict[str, nn.Linear | nn.Conv1d | nn.Conv2d]:
@@ -63,6 +63,13 @@ def forward_features(module: nn.Module, x: Tensor) -> tuple[Tensor | None, Tenso
     finally:
         hook.remove()
     return recorded[-1] if recorded else None, logits
+
+
+def require_features(last_input: Tensor | None, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what `forward_features` returned; raises InputError for a net without features."""
+    if last_input is None:
+        raise InputError("net: its last layer is not called as a module, its features cannot be read")
+    return last_input, logits
 
 
 def _hand_over(layer: nn.Module, inputs: tuple[Tensor, ...], *, name: str, use: Callable[[str, Tensor], None]) -> None:
