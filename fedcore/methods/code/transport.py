@@ -30,8 +30,12 @@ from fedcore.types import Count, InputError, Positive
 
 Solver: TypeAlias = Literal["newton", "sinkhorn", "exact", "identity"]
 
-GAP = 1e-9
-"""Greatest share of its cost by which an exact plan may exceed the least cost."""
+GAP, NOISE = 1e-6, 1e-13
+"""An exact plan may cost more than the least by this share of its cost, or by this share of the greatest cost, which is
+the simplex's own precision."""
+
+SPAN = 1e9
+"""Greatest cost over the plan's cost, above which NOISE would hide a wrong plan."""
 
 SHARPEST = 1e-8
 """Smallest lambda / max C that `newton` tells from zero: float64 places exp((g - C) / lambda) to 2e-16 / SHARPEST."""
@@ -213,30 +217,26 @@ def exact(cost: Tensor, a: Tensor, b: Tensor, settings: Transport) -> Plan:
     it returns one vertex, so that n = m units with equal weights are matched one to one.
 
     The dual certifies it:  <T, C> >= u' a + v' b  for every T, if  u_i + v_j <= C_ij. Where costs span so many orders
-    that this gap exceeds GAP of the cost, costs above a limit are lowered to it, and the limit rises until the plan
-    uses no lowered cost: the dual is then one of the whole problem.
+    that this gap is not small, costs above a limit are lowered to it, and the limit rises until the plan uses no
+    lowered cost and the gap is small: the dual is then one of the whole problem.
 
     Raises InputError if no plan has a certificate.
     """
-    plan, least = _simplex(cost, a, b)
-    if not _certified(plan, cost, least):
+    plan, gap = _simplex(cost, cost, a, b)
+    value, top = (plan * cost).sum().item(), cost.max().item()
+    if gap > GAP * value and (gap > NOISE * top or top > SPAN * value > 0):
         plan = _below_a_limit(cost, a, b)
     return _plan(plan, 0, cost, a, b, settings)
 
 
-def _simplex(cost: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, float]:
-    """Return the network simplex's plan, and the bound from below that its dual gives."""
+def _simplex(cost: Tensor, lowered: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, float]:
+    """Return the network simplex's plan for the lowered costs, and by how much it may exceed the least cost."""
     import ot  # takes a second, and only this solver needs it
 
-    plan, log = ot.emd(a.numpy(), b.numpy(), cost.numpy(), numItermax=100_000_000, log=True)
-    u, v = torch.from_numpy(log["u"]), torch.from_numpy(log["v"])
-    excess = (u[:, None] + v - cost).max().clamp_min(0)
-    return torch.from_numpy(plan), (u @ a + v @ b - excess).item()
-
-
-def _certified(plan: Tensor, cost: Tensor, least: float) -> bool:
-    value = (plan * cost).sum().item()
-    return value - least <= GAP * value + 1e-15 * len(plan) * (cost * (plan > 0)).max().item()
+    plan, log = ot.emd(a.numpy(), b.numpy(), lowered.numpy(), numItermax=100_000_000, log=True)
+    plan, u, v = (torch.from_numpy(x) for x in (plan, log["u"], log["v"]))
+    excess = (u[:, None] + v - lowered).max().clamp_min(0)
+    return plan, ((plan * cost).sum() - (u @ a + v @ b - excess)).item()
 
 
 def _below_a_limit(cost: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -245,8 +245,8 @@ def _below_a_limit(cost: Tensor, a: Tensor, b: Tensor) -> Tensor:
     unavoidable = max(cost.min(0).values.max().item(), cost.min(1).values.max().item())
     limit = max(unavoidable, cost[cost > 0].min().item()) * len(cost)
     while limit < 1e3 * top:
-        plan, least = _simplex(cost.clamp(max=limit), a, b)
-        if _certified(plan, cost, least):
+        plan, gap = _simplex(cost, cost.clamp(max=limit), a, b)
+        if gap <= max(GAP * (plan * cost).sum().item(), NOISE * limit):
             return plan
         limit *= 1e3
     raise InputError(f"cost: entries up to {top:.3g} span too many orders for float64, no plan can be certified")
