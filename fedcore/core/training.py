@@ -23,7 +23,20 @@ from fedcore.core.losses import LOSSES, Batch, OwnLoss, find_loss, loss_name, re
 from fedcore.nets.copies import load, template
 from fedcore.nets.inputs import forward_features, require_features
 from fedcore.nets.mlp import ManualGradients
-from fedcore.types import Amount, Count, Data, Device, Message, Net, Params, Positive, StepId, Update
+from fedcore.types import (
+    Amount,
+    Count,
+    Data,
+    Device,
+    Fraction,
+    InputError,
+    Message,
+    Net,
+    Params,
+    Positive,
+    StepId,
+    Update,
+)
 
 Step: TypeAlias = Callable[[Tensor, Tensor], None]
 """A training step on one minibatch: inputs (B, *shape) float32 and labels (B,)."""
@@ -64,10 +77,11 @@ class Training:
     """Settings of a device's training.
 
     Args:
-        optimiser: "sgd", or "adam" (beta .9 and .999, eps 1e-8).
-        lr: learning rate, at the start of each round.
+        optimiser: "sgd", "adam" or "adamw" (both with beta .9 and .999, eps 1e-8).
+        lr: learning rate, at the start of the first round.
         momentum: of sgd, from 0 to below 1.
-        weight_decay: weight of half the squared norm of the parameters in the loss, for both optimisers.
+        weight_decay: weight of half the squared norm of the parameters in the loss; of adamw, share of the parameters
+            that a step takes away, times the learning rate.
         schedule: of the learning rate over the steps of one round.
         batch: examples per step; the last batch of an epoch may be smaller.
         epochs: passes over a device's examples in each round; each pass has its own order.
@@ -79,9 +93,12 @@ class Training:
             from round to round (not in a stage without `combine`, where the model takes the place of the memory).
         shared_init: all devices start from one initial model, which the server draws and sends; otherwise each device
             draws its own. A method reads it when it is built; no step does.
+        nesterov: whether the momentum of sgd looks ahead.
+        clip: greatest norm of a step's gradient, above 0; a longer one is shortened to it. None: any.
+        round_decay: factor of the learning rate from one round of a stage to the next, above 0, at most 1.
     """
 
-    optimiser: Literal["adam", "sgd"] = "adam"
+    optimiser: Literal["adam", "adamw", "sgd"] = "adam"
     lr: Positive = 0.01
     momentum: Momentum = 0.0
     weight_decay: Amount = 0.0
@@ -92,9 +109,14 @@ class Training:
     loss: str | OwnLoss = "ce"
     optimiser_state: Literal["fresh", "keep"] = "fresh"
     shared_init: bool = field(default=False, metadata={"digest": False})
+    nesterov: bool = False
+    clip: Positive | None = None
+    round_decay: Fraction = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "loss", find_loss(self.loss))
+        if self.nesterov and not (self.optimiser == "sgd" and self.momentum):
+            raise InputError("training.nesterov = true: needs training.optimiser = sgd and a training.momentum above 0")
 
     def settings(self) -> dict[str, Any]:
         """Return the settings by name, as a file has them: of a loss of one's own its place."""
@@ -163,6 +185,7 @@ def fit(
     loss of one's own. grad_hook, pieces, logit_grad: see `plain_step`.
     """
     batch_of = partial(Batch, message=message or Message(), memory=memory, round=step_id.round)
+    training = at_round(training, step_id.round)
     kept = training.optimiser_state == "keep"
     mine = {name: leaf for name, leaf in memory.items() if kept and name.startswith(prefix)}
     moments = {name.removeprefix(prefix): leaf.clone() for name, leaf in mine.items()}
@@ -180,6 +203,11 @@ def fit(
         )
         descend(device.data.train, batches, step)
     return {f"{prefix}{name}": leaf for name, leaf in moments.items()} if kept else {}
+
+
+def at_round(training: Training, number: int) -> Training:
+    """Return the settings in a round of a stage, from 0: its learning rate."""
+    return training if training.round_decay == 1 else replace(training, lr=training.lr * training.round_decay**number)
 
 
 def starting_params(memory: Params, message: Message, device: Device, step_id: StepId) -> Params:
@@ -290,6 +318,7 @@ def plain_step(
     rates = iter(learning_rates(training, steps))
     known = logit_grad or (cross_entropy_grad if training.loss == "ce" else None)
     bare = training.optimiser == "sgd" and training.momentum == 0 and grad_hook is None and len(pieces) == 1
+    bare = bare and training.clip is None
     if isinstance(flat.module, ManualGradients) and bare and known is not None:
         module, at_logits = flat.module, known
 
@@ -306,6 +335,8 @@ def plain_step(
         gradient(x, y)
         if grad_hook is not None:
             grad_hook()
+        if training.clip is not None:
+            flat.gradient.mul_((training.clip / (flat.gradient.norm() + 1e-6)).clamp(max=1))
         update(next(rates))
 
     return step
@@ -410,7 +441,7 @@ def _sgd(flat: FlatNet, training: Training, moments: Params, pieces: Pieces) -> 
         for vector, gradient, buffer, factor in parts:
             sgd(
                 vector, gradient, buffer, fused=True, lr=rate * factor, momentum=training.momentum,
-                weight_decay=training.weight_decay, dampening=0.0, nesterov=False, maximize=False,
+                weight_decay=training.weight_decay, dampening=0.0, nesterov=training.nesterov, maximize=False,
             )  # fmt: skip
 
     return update
@@ -430,12 +461,13 @@ def _adam(flat: FlatNet, training: Training, moments: Params, pieces: Pieces) ->
             adam(
                 vector, gradient, mean, square, [], count, fused=True, lr=rate * factor, beta1=0.9, beta2=0.999,
                 eps=1e-8, weight_decay=training.weight_decay, amsgrad=False, maximize=False,
+                decoupled_weight_decay=training.optimiser == "adamw",
             )  # fmt: skip
 
     return update
 
 
-OPTIMISERS = {"sgd": _sgd, "adam": _adam}
+OPTIMISERS = {"sgd": _sgd, "adam": _adam, "adamw": _adam}
 """PyTorch's fused kernels as functions: importing its optimiser classes takes a second in each process."""
 
 

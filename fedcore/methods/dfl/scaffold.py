@@ -20,6 +20,7 @@ from fedcore.core.losses import Batch
 from fedcore.core.messages import initial_messages, received_model, to_everyone
 from fedcore.core.training import (
     Training,
+    at_round,
     descend,
     flatten_net,
     learning_rates,
@@ -57,12 +58,14 @@ def scaffold(*, nets: Mapping[str, Net], training: Training, rounds: Count = 10,
 
     Raises:
         InputError: for an optimiser other than plain SGD: option II takes the mean gradient from how far the model
-            moved, which a momentum or Adam changes.
+            moved, which a momentum, Adam or clipping changes.
     """
     require_equal(nets)
     if training.optimiser != "sgd" or training.momentum:
-        way = "adam" if training.optimiser == "adam" else f"sgd with momentum {training.momentum}"
+        way = training.optimiser if training.optimiser != "sgd" else f"sgd with momentum {training.momentum}"
         raise InputError(f"training.optimiser = {way}: scaffold needs plain sgd; use sgd and momentum 0")
+    if training.clip is not None:
+        raise InputError(f"training.clip = {training.clip}: scaffold needs plain sgd; leave it out")
     stage = Stage(partial(train_corrected, training=training), average_variates, rounds, fraction)
     return Method(partial(begin_with_variate, shared_init=training.shared_init), (stage,), received_model)
 
@@ -87,6 +90,7 @@ def train_corrected(
 
     memory: c_i by parameter, empty before the first round, where it is zero. Sends y and c_i+ - c_i.
     """
+    training = at_round(training, step_id.round)
     flat = flatten_net(device.net, starting_params({}, message, device, step_id))
     x, own_variate, server_variate = flat.vector.clone(), to_vector(flat, memory), to_vector(flat, message.extra)
     correction = server_variate - own_variate
