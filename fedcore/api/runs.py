@@ -50,7 +50,7 @@ from fedcore.results.criterion import (
     scoring,
 )
 from fedcore.results.summary import NO_SECONDS, SPLITS, format_bytes, last_round, standings, summarise
-from fedcore.types import Data, Diverged, Federation, InputError, Method, Model, Net, Report
+from fedcore.types import Data, Diverged, Federation, InputError, Method, Model, Net, Report, naming
 
 NEVER = 10**9
 """Rounds between evaluations where only the last one is needed."""
@@ -492,7 +492,9 @@ def _run_one(
     sizes = {name: len(device.data.train) for name, device in federation.devices.items()}
     method = config.build(federation.public.nets, sizes)
     steps = rounds(method, federation, seed, execute, every=every)
-    results = tuple(_show_progress(steps, f"{config.label}, seed {seed}", method) if progress else steps)
+    said = f"{config.label}, seed {seed}"
+    with naming(f"in method {said}"):
+        results = tuple(_show_progress(steps, said, method) if progress else steps)
     of_rounds = [result.report for result in results if isinstance(result.report, Report)]
     numbers = dict(reports.final_numbers(method, of_rounds, results[-1].scores))
     data = training_numbers(fed.dataset, fed.partition(seed)) if isinstance(fed, DividedDataset) else _sizes(fed)

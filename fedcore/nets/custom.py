@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from fedcore.builders import import_builder
 from fedcore.nets.randomness import use_generator
@@ -67,6 +68,8 @@ def _check(path: str, build: Callable[[], Any], shape: tuple[int, ...], classes:
             module = build()
             if not isinstance(module, nn.Module):
                 raise InputError(f"net.name: {path!r} makes a {type(module).__name__}, not an nn.Module")
+            if any(is_lazy(leaf) for leaf in (*module.parameters(), *module.buffers())):
+                raise InputError(f"net: {path} has a lazy layer, whose size is not known yet; give its size instead")
             logits = tuple(module.eval()(torch.zeros(2, *shape)).shape)
     except InputError:
         raise

@@ -31,7 +31,7 @@ from fedcore.pipeline.run.step_functions import deploy
 from fedcore.report import spreadsheet
 from fedcore.results import reports, tidy
 from fedcore.results.embedding import embed
-from fedcore.types import Federation, InputError, Method, Report
+from fedcore.types import Federation, InputError, Method, Report, naming
 
 
 def run_method(
@@ -44,7 +44,8 @@ def run_method(
     session.start_method(
         f"{setting.study} {setting.name} seed {seed}: {row.label}", frozenset(word_of(s.local) for s in method.stages)
     )
-    played = list(rounds(method, fed, seed, session.steps, every))
+    with naming(f"in method {row.label}, seed {seed}"):
+        played = list(rounds(method, fed, seed, session.steps, every))
     session.advance_to(local_before + count_local_steps(method, len(fed.devices)))
     told: list[Report] = session.store.get([one.report for one in played])
     turn_reports = name_classes(session.store, prepared, told)
