@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import sklearn.metrics as sklearn
 import torch
-from federations import NET, data, federation, model
+from federations import NET, data, device_of, federation, model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score, log_loss
@@ -16,7 +16,7 @@ from fedcore.core.evaluation import BATCH, cost, drop_training_data, evaluate, m
 from fedcore.core.messages import received_model
 from fedcore.core.training import predict
 from fedcore.nets.features import net as features_net
-from fedcore.types import Data, Message, Model, Scoring
+from fedcore.types import Data, InputError, Message, Model, Scoring
 
 Stored = namedtuple("Stored", "digest nbytes")
 THREE = Model(tuple(model(i) for i in range(3)), (0.5, 0.3, 0.2))
@@ -216,3 +216,10 @@ def test_a_model_with_a_net_of_its_own_runs_on_it():
     x = data(6).x
     by_hand = (x @ params["features.weight"].T).relu() @ params["output.weight"].T + params["output.bias"]
     torch.testing.assert_close(outputs(Model((params,), net=net), NET, x), by_hand.log_softmax(1))
+
+
+def test_a_model_without_a_leaf_is_refused_by_the_device():
+    """As of a device with a personal layer that never took part."""
+    part = {name: leaf for name, leaf in model().items() if name != "fc3.bias"}
+    with pytest.raises(InputError, match=r"^the model of b has no leaf fc3.bias: a device that has not taken part"):
+        score(received_model, {}, Message(part), {"b": device_of("b")}, federation().test)
