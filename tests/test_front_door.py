@@ -439,6 +439,29 @@ def test_whole_numbers_of_any_kind_are_classes():
     assert fc.Data(torch.zeros(2, 4), short).y.dtype == torch.int64
 
 
+class Words(torch.nn.Module):
+    """A bag of words: the class is the word that all places of an example have."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.words, self.out = torch.nn.Embedding(256, 8), torch.nn.Linear(8, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.dtype == torch.int64
+        return self.out(self.words(x).mean(1))
+
+
+def test_numbers_of_words_reach_an_embedding_as_they_are():
+    y = np.arange(120) % 3
+    x = np.repeat((y * 100 + 7)[:, None], 5, 1).astype(np.uint8)
+    fed = fc.federate(fc.from_arrays(x, y), fc.iid(), devices=3, net=fc.net(Words))
+    assert sorted(fed.federation().devices["device-00"].data.train.x.unique().tolist()) == [7, 107, 207]
+    result = fc.run(fc.fedavg(rounds=2, training={"epochs": 5}), fed, progress=False)
+    assert (result.models["device-00"].predict(x) == y).all()
+    pixels = fc.federate(fc.from_arrays(x, y), fc.iid(), devices=3, net=fc.mlp(4)).federation()
+    assert pixels.devices["device-00"].data.train.inputs().max() <= 1
+
+
 @pytest.mark.parametrize("workers", [None, pytest.param(1, marks=pytest.mark.slow)])
 def test_an_error_in_a_step_names_method_device_and_round(workers: int | None):
     def divides(batch: fc.Batch) -> torch.Tensor:

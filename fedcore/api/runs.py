@@ -34,6 +34,8 @@ from fedcore.execute.workers import Inline, Workers, one_thread
 from fedcore.methods import METHODS, builder
 from fedcore.nets import NETS
 from fedcore.nets.builders_by_path import describe_net
+from fedcore.nets.copies import template
+from fedcore.nets.inputs import takes_integers
 from fedcore.partition import PARTITIONS, final_splits
 from fedcore.partition.tables import training_numbers
 from fedcore.report.phrases import AnswerInWords
@@ -172,6 +174,8 @@ class DeployedModel:
                 f"{('N', *self.shape)}".replace("'", "")
             )
         examples = torch.tensor(values)
+        if takes_integers(template(self.model.net or self.net)):
+            return examples.long()
         data = Data(examples if examples.dtype == torch.uint8 else examples.float(), torch.zeros(0))
         return self.scale(data).inputs()
 

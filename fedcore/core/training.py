@@ -221,7 +221,7 @@ def starting_params(memory: Params, message: Message, device: Device, step_id: S
 
 def flatten_net(net: Net, params: Params) -> FlatNet:
     """Copy `params` into one vector."""
-    like = template(nets.key(net))
+    like = template(net)
     names = [name for name, parameter in like.named_parameters() if parameter.requires_grad]
     sizes = [math.ceil(params[name].numel() / ALIGNMENT) * ALIGNMENT for name in names]
     vector, gradient = torch.zeros(sum(sizes)), torch.zeros(sum(sizes))

@@ -26,9 +26,13 @@ def load(net: Net, params: Params) -> nn.Module:
     return module
 
 
+def template(net: Net) -> nn.Module:
+    """Return a module of the net that is only looked at and copied, never used."""
+    return _template(key(net))
+
+
 @functools.lru_cache(maxsize=64)
-def template(key: bytes) -> nn.Module:
-    """Return a module of a net, by its key, that is only copied, never used."""
+def _template(key: bytes) -> nn.Module:
     with use_generator(torch.Generator()):
         module: nn.Module = pickle.loads(key)()
     return module
@@ -36,12 +40,12 @@ def template(key: bytes) -> nn.Module:
 
 @functools.lru_cache(maxsize=64)
 def _frozen(key: bytes) -> Params:
-    return frozen(template(key))
+    return frozen(_template(key))
 
 
 @functools.lru_cache(maxsize=64)
 def _copier(key: bytes) -> Callable[[], nn.Module]:
-    return copier(template(key))
+    return copier(_template(key))
 
 
 def copier(module: nn.Module) -> Callable[[], nn.Module]:

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from fedcore.builders import import_builder
+from fedcore.nets.inputs import blank
 from fedcore.nets.randomness import use_generator
 from fedcore.types import InputError, Net
 
@@ -70,7 +71,7 @@ def _check(path: str, build: Callable[[], Any], shape: tuple[int, ...], classes:
                 raise InputError(f"net.name: {path!r} makes a {type(module).__name__}, not an nn.Module")
             if any(is_lazy(leaf) for leaf in (*module.parameters(), *module.buffers())):
                 raise InputError(f"net: {path} has a lazy layer, whose size is not known yet; give its size instead")
-            logits = tuple(module.eval()(torch.zeros(2, *shape)).shape)
+            logits = tuple(module.eval()(blank(module, 2, shape)).shape)
     except InputError:
         raise
     except Exception as error:

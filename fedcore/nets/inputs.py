@@ -14,9 +14,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedcore.nets import key
+from fedcore.nets.leaves import key
 from fedcore.nets.randomness import use_generator
 from fedcore.types import InputError, Net
+
+
+def takes_integers(module: nn.Module) -> bool:
+    """Tell whether a module's inputs are whole numbers, such as the numbers of words: whether it has an embedding."""
+    return any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in module.modules())
+
+
+def blank(module: nn.Module, count: int, shape: tuple[int, ...]) -> Tensor:
+    """Return inputs of zeros, (count, *shape), of the type that a module takes."""
+    return torch.zeros(count, *shape, dtype=torch.int64 if takes_integers(module) else torch.float32)
 
 
 def linear_layers(module: nn.Module) -> dict[str, nn.Linear | nn.Conv1d | nn.Conv2d]:
@@ -111,5 +121,5 @@ def _multiplications(net: bytes, shape: tuple[int, ...]) -> int:
         if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d):
             layer.register_forward_hook(count)
     with torch.no_grad():
-        module(torch.zeros(1, *shape))
+        module(blank(module, 1, shape))
     return sum(counts)
