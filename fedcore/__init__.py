@@ -28,13 +28,19 @@ if TYPE_CHECKING:
     from fedcore.api.tuning import tune as tune
     from fedcore.builders import control as control
     from fedcore.builders import training_defaults as training_defaults
+    from fedcore.core.aggregation import apply_changes as apply_changes
+    from fedcore.core.aggregation import average_models as average_models
     from fedcore.core.aggregation import by_size as by_size
     from fedcore.core.aggregation import evenly as evenly
     from fedcore.core.aggregation import mean as mean
+    from fedcore.core.losses import Batch as Batch
+    from fedcore.core.messages import begin_with_memory as begin_with_memory
     from fedcore.core.messages import initial_messages as initial_messages
+    from fedcore.core.messages import merge_models as merge_models
     from fedcore.core.messages import received_model as received_model
     from fedcore.core.messages import to_everyone as to_everyone
     from fedcore.core.training import Training as Training
+    from fedcore.core.training import features as features
     from fedcore.core.training import train as train
     from fedcore.data import Dataset as Dataset
     from fedcore.data import load as load
@@ -65,9 +71,10 @@ _PLACES = {
     "api.runs": ["compare", "final_fit", "method", "run"],
     "api.tuning": ["tune"],
     "builders": ["control", "training_defaults"],
-    "core.aggregation": ["by_size", "evenly", "mean"],
-    "core.messages": ["initial_messages", "received_model", "to_everyone"],
-    "core.training": ["Training", "train"],
+    "core.aggregation": ["apply_changes", "average_models", "by_size", "evenly", "mean"],
+    "core.losses": ["Batch"],
+    "core.messages": ["begin_with_memory", "initial_messages", "merge_models", "received_model", "to_everyone"],
+    "core.training": ["Training", "features", "train"],
     "data": ["Dataset", "load"],
     "data.arrays": ["from_arrays"],
     "results.claims": ["Claim", "Gate"],

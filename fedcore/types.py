@@ -7,7 +7,8 @@ A method defines a device's step on its data (`local`) and the server's step on 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Literal, Protocol, TypeAlias, TypeGuard, TypeVar
@@ -94,6 +95,10 @@ class Data:
 
     x: Tensor
     y: Tensor
+
+    def __post_init__(self) -> None:
+        if self.y.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32):
+            object.__setattr__(self, "y", self.y.long())
 
     def __len__(self) -> int:
         return len(self.y)
@@ -326,6 +331,18 @@ def name_of(fn: object) -> str:
     while isinstance(fn, partial):
         fn = fn.func
     return f"{getattr(fn, '__module__', '?')}:{getattr(fn, '__qualname__', repr(fn))}"
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Add a note to an error that is not one of input."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        error.add_note(what)
+        raise
 
 
 def step_word(word: str) -> Callable[[Function], Function]:

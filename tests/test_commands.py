@@ -26,7 +26,7 @@ import pytest
 from packaging.requirements import Requirement
 from PIL import Image
 from sets import idx
-from test_docs import PAGES, ROOT
+from test_docs import PAGES, ROOT, losses_of_the_page
 
 from fedcore.cli.main import fedcore
 from fedcore.config.request import Job, ask, plan_jobs
@@ -201,6 +201,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (here / name).symlink_to(ROOT / name)
     shown = re.findall(r"```python\n(.*?)```", (ROOT / "docs/nets.md").read_text(), re.DOTALL)
     (here / "mynets.py").write_text("\n\n".join(shown))
+    (here / "mylosses.py").write_text(losses_of_the_page())
     for name in ("own_method", "mymethods", "mymodule"):
         shutil.copyfile(ROOT / "examples" / "own_method.py", here / f"{name}.py")
     rng = np.random.default_rng(0)

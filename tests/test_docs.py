@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -112,11 +113,40 @@ def commands_in_sentences(names: str) -> list[tuple[str, str, str]]:
     ]
 
 
+def losses_of_the_page() -> str:
+    """Return the first block of docs/losses.md, which is mylosses.py."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs/losses.md").read_text(), re.DOTALL)[0]
+
+
+LOSSES: dict[str, dict[str, Any]] = {
+    "focal": {"gamma": 0.0}, "smoothed": {"share": 0.0}, "near": {"mu": 0.0}, "taught": {"weight": 0.0},
+    "steady": {"weight": 0.0},
+}  # fmt: skip
+"""The losses of the page, each with what makes it cross-entropy."""
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_of_the_page_trains_and_contains_cross_entropy(name: str):
+    names: dict[str, Any] = {"__name__": "shown"}
+    exec(compile(losses_of_the_page(), "losses.md", "exec"), names)
+    assert {key for key, value in names.items() if getattr(value, "__module__", "") == "shown"} == {*LOSSES}
+
+    def model(loss: Any) -> fc.Message:
+        fed = federation()
+        result = fc.run(fc.fedavg(rounds=2, training={"epochs": 4, "loss": loss}), fed, progress=False)
+        return result.rounds[-1].state.messages["a"].params
+
+    plain = model("ce")
+    torch.testing.assert_close(model(partial(names[name], **LOSSES[name])), plain, rtol=0, atol=1e-5)
+    assert max((model(names[name])[leaf] - x).abs().max() for leaf, x in plain.items()) > 1e-4
+
+
 @pytest.mark.slow
 def test_the_flow_accepts_every_command_of_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Every `fedcore run ...` has known settings; the modules that it names are those of the pages."""
     module = "\n\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs/nets.md").read_text(), re.DOTALL))
     (tmp_path / "mynets.py").write_text(module)
+    (tmp_path / "mylosses.py").write_text(losses_of_the_page())
     for name in ("own_method", "mymethods", "mymodule"):
         (tmp_path / f"{name}.py").write_text((ROOT / "examples/own_method.py").read_text())
     monkeypatch.syspath_prepend(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -416,6 +417,62 @@ def test_own_arrays_become_a_dataset():
     for wrong in ({"y": labels[:5]}, {"x": np.full((60, 3), np.nan)}, {"device": ["a"]}):
         with pytest.raises(fc.InputError, match="from_arrays: "):
             fc.from_arrays(**{"x": np.zeros((60, 3)), "y": labels, **wrong})
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ([0.0, np.nan, 1.0], r"y\[1\] = nan: a label is missing"),
+        ([0, 1, -1], r"y\[2\] = -1: a label is missing"),
+        (np.array(["a", None, "b"], object), r"y\[1\] = None: a label is missing"),
+        ([1.0, 2.0, 2.5], r"y\[2\] = 2.5: labels must be classes"),
+    ],
+)
+def test_what_is_no_class_is_refused_by_its_place(labels: Any, words: str):
+    with pytest.raises(fc.InputError, match=f"^from_arrays: {words}"):
+        fc.from_arrays(np.zeros((3, 2)), labels)
+
+
+def test_whole_numbers_of_any_kind_are_classes():
+    assert fc.from_arrays(np.zeros((3, 2)), [1.0, 3.0, 1.0]).classes == ("1.0", "3.0")
+    short = torch.tensor([0, 2], dtype=torch.int32)
+    assert fc.Data(torch.zeros(2, 4), short).y.dtype == torch.int64
+
+
+class Words(torch.nn.Module):
+    """A bag of words: the class is the word that all places of an example have."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.words, self.out = torch.nn.Embedding(256, 8), torch.nn.Linear(8, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.dtype == torch.int64
+        return self.out(self.words(x).mean(1))
+
+
+def test_numbers_of_words_reach_an_embedding_as_they_are():
+    y = np.arange(120) % 3
+    x = np.repeat((y * 100 + 7)[:, None], 5, 1).astype(np.uint8)
+    fed = fc.federate(fc.from_arrays(x, y), fc.iid(), devices=3, net=fc.net(Words))
+    assert sorted(fed.federation().devices["device-00"].data.train.x.unique().tolist()) == [7, 107, 207]
+    result = fc.run(fc.fedavg(rounds=2, training={"epochs": 5}), fed, progress=False)
+    assert (result.models["device-00"].predict(x) == y).all()
+    pixels = fc.federate(fc.from_arrays(x, y), fc.iid(), devices=3, net=fc.mlp(4)).federation()
+    assert pixels.devices["device-00"].data.train.inputs().max() <= 1
+
+
+@pytest.mark.parametrize("workers", [None, pytest.param(1, marks=pytest.mark.slow)])
+def test_an_error_in_a_step_names_method_device_and_round(workers: int | None):
+    def divides(batch: fc.Batch) -> torch.Tensor:
+        return batch.logits.sum() * (1 // (1 - batch.round))
+
+    rows = fc.fedavg(rounds=2, training={"epochs": 1, "lr": 1e-6, "loss": divides}, label="mine")
+    with pytest.raises(ZeroDivisionError) as error:
+        fc.run(rows, federation("abc"), workers=workers, progress=False)
+    notes = "\n".join(error.value.__notes__)
+    assert re.search("in fedcore.core.training:train: device [abc], round 2 of stage 1", notes)
+    assert "in method mine, seed 0" in notes
 
 
 # refusals

@@ -20,11 +20,13 @@ from fedcore.data.prepare import fit_schema, prepare
 from fedcore.data.schema import Schema
 from fedcore.execute.workers import one_thread
 from fedcore.nets.builders_by_path import describe_net
+from fedcore.nets.copies import template
 from fedcore.nets.custom import custom
+from fedcore.nets.inputs import takes_integers
 from fedcore.partition import PARTITIONS, Partition
 from fedcore.partition.new_devices import leave_out, new_examples, new_sites
 from fedcore.partition.tables import counts
-from fedcore.types import Data, Device, Federation, HeldOut, InputError, Net, Threats
+from fedcore.types import Data, Device, Federation, HeldOut, InputError, Net, Splits, Threats
 
 
 @dataclass(frozen=True)
@@ -175,8 +177,16 @@ class DividedDataset:
         if self.final is not None and "shared" not in self.final:
             shared = Data(shared.x[:0], shared.y[:0])
         own = partition.server_examples(self.dataset, division, self.scale)
+        if any(takes_integers(template(net)) for net in self.nets):
+            held = {name: Splits(*(to_integers(part) for part in vars(parts).values())) for name, parts in held.items()}
+            shared, own = to_integers(shared), to_integers(own)
         devices = {name: Device(name, nets[name], held[name]) for name in held}
         return Federation(devices, shared, len(self.dataset.classes), own, self.threats)
+
+
+def to_integers(data: Data) -> Data:
+    """Return examples as whole numbers, which a net with an embedding looks up: neither scaled nor converted."""
+    return Data(data.x.long(), data.y)
 
 
 def federate(

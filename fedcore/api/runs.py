@@ -34,6 +34,8 @@ from fedcore.execute.workers import Inline, Workers, one_thread
 from fedcore.methods import METHODS, builder
 from fedcore.nets import NETS
 from fedcore.nets.builders_by_path import describe_net
+from fedcore.nets.copies import template
+from fedcore.nets.inputs import takes_integers
 from fedcore.partition import PARTITIONS, final_splits
 from fedcore.partition.tables import training_numbers
 from fedcore.report.phrases import AnswerInWords
@@ -50,7 +52,7 @@ from fedcore.results.criterion import (
     scoring,
 )
 from fedcore.results.summary import NO_SECONDS, SPLITS, format_bytes, last_round, standings, summarise
-from fedcore.types import Data, Diverged, Federation, InputError, Method, Model, Net, Report
+from fedcore.types import Data, Diverged, Federation, InputError, Method, Model, Net, Report, naming
 
 STUDY, SETTING = "script", "base"
 """The study and the setting in a script's tidy table."""
@@ -169,6 +171,8 @@ class DeployedModel:
                 f"{('N', *self.shape)}".replace("'", "")
             )
         examples = torch.tensor(values)
+        if takes_integers(template(self.model.net or self.net)):
+            return examples.long()
         data = Data(examples if examples.dtype == torch.uint8 else examples.float(), torch.zeros(0))
         return self.scale(data).inputs()
 
@@ -489,7 +493,9 @@ def _run_one(
     sizes = {name: len(device.data.train) for name, device in federation.devices.items()}
     method = config.build(federation.public.nets, sizes)
     steps = rounds(method, federation, seed, execute, every=every)
-    results = tuple(_show_progress(steps, f"{config.label}, seed {seed}", method) if progress else steps)
+    said = f"{config.label}, seed {seed}"
+    with naming(f"in method {said}"):
+        results = tuple(_show_progress(steps, said, method) if progress else steps)
     of_rounds = [result.report for result in results if isinstance(result.report, Report)]
     numbers = dict(reports.final_numbers(method, of_rounds, results[-1].scores))
     data = training_numbers(fed.dataset, fed.partition(seed)) if isinstance(fed, DividedDataset) else _sizes(fed)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from fedcore.builders import CONTEXT, describe
 from fedcore.config.signatures import check, model
+from fedcore.core.losses import find_loss
 from fedcore.core.training import Training
 from fedcore.methods import builder
 from fedcore.methods import method as build_method
@@ -46,7 +47,7 @@ class MethodConfig:
 
     def flat(self) -> dict[str, Any]:
         """Return every setting under one name each, for the record."""
-        training = {f"training.{key}": value for key, value in asdict(self.training).items()}
+        training = {f"training.{key}": value for key, value in self.training.settings().items()}
         name = self.name if isinstance(self.name, str) else describe(self.name)
         return {"method": name, **training, **self.settings}
 
@@ -68,5 +69,6 @@ def configure(
     build = builder(name) if isinstance(name, str) else name
     section = name.rpartition(":")[2] if isinstance(name, str) else describe(name)
     complete = check(model(build, CONTEXT), section, settings).model_dump()
-    trained = Training(**check(model(Training), training_key, training).model_dump())
+    checked = check(model(Training), training_key, training).model_dump()
+    trained = Training(**checked | {"loss": find_loss(checked["loss"], f"{training_key}.loss")})
     return MethodConfig(label or section, name, trained, complete)

@@ -11,11 +11,13 @@ from torch import Tensor
 from torch.nn.functional import linear, nll_loss, one_hot
 
 from fedcore.core.training import predict
+from fedcore.nets import shapes
 from fedcore.nets.inputs import multiplications
 from fedcore.types import (
     Data,
     Deploy,
     Device,
+    InputError,
     Message,
     Model,
     Net,
@@ -209,6 +211,17 @@ def drop_training_data(device: Device) -> Device:
     return replace(device, data=Splits(Data(train.x[:0], train.y[:0]), device.data.val, device.data.test))
 
 
+def require_whole(model: Model, net: Net, names: Sequence[str]) -> None:
+    """Refuse a model without some leaf of its net, such as a personal layer of a device that never took part."""
+    expected = shapes(model.net or net)
+    for params in model.params if all(isinstance(member, dict) for member in model.members) else ():
+        if missing := [leaf for leaf in expected if leaf not in params]:
+            raise InputError(
+                f"the model of {names[0]} has no leaf {missing[0]}: a device that has not taken part yet needs "
+                "initial ones, in its message or in what deploy returns"
+            )
+
+
 @step_word("evaluate")
 def score(
     deploy: Deploy,
@@ -224,6 +237,7 @@ def score(
     """
     model = deploy(memory, message)
     net = next(iter(devices.values())).net
+    require_whole(model, net, [*devices])
     on_shared = evaluate(model, net, shared, scoring)
     examples = (shared, *(part for device in devices.values() for part in (device.data.val, device.data.test)))
     shape = next((tuple(part.x.shape[1:]) for part in examples if len(part)), None)

@@ -6,24 +6,37 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal, TypeAlias
+from functools import partial
+from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
 from annotated_types import Ge, Lt
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from fedcore import nets
-from fedcore.nets.copies import copier
+from fedcore.core.losses import LOSSES, Batch, OwnLoss, find_loss, loss_name, require_scalar
+from fedcore.nets.copies import load, template
+from fedcore.nets.inputs import forward_features, require_features
 from fedcore.nets.mlp import ManualGradients
-from fedcore.types import Amount, Count, Data, Device, InputError, Message, Net, Params, Positive, StepId, Update
+from fedcore.types import (
+    Amount,
+    Count,
+    Data,
+    Device,
+    Fraction,
+    InputError,
+    Message,
+    Net,
+    Params,
+    Positive,
+    StepId,
+    Update,
+)
 
 Step: TypeAlias = Callable[[Tensor, Tensor], None]
 """A training step on one minibatch: inputs (B, *shape) float32 and labels (B,)."""
@@ -34,9 +47,6 @@ Pieces: TypeAlias = Sequence[tuple[slice, float]]
 Momentum: TypeAlias = Annotated[float, Ge(0), Lt(1)]
 
 WHOLE: Pieces = ((slice(None), 1.0),)
-
-Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""Logits (B, K) and labels (B,) -> the mean loss over them."""
 
 LogitGrad: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Logits (B, K) and labels (B,) -> the derivative of the loss, summed over them, at the logits (B, K)."""
@@ -62,60 +72,23 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
 """Factor of the learning rate, by the share of this call's steps that are done."""
 
 
-def entropies(logits: Tensor) -> Tensor:
-    """Return the entropy of softmax(logits) in nats: (B, K) -> (B,)."""
-    return -(logits.softmax(1) * logits.log_softmax(1)).sum(1)
-
-
-def fedasa_eq12_loss(logits: Tensor, y: Tensor) -> Tensor:
-    """FedASA's loss as printed (Deng et al. 2024, eq. 12): CE(s, y) + exp(entropy of s), s = softmax(logits) (10).
-
-    The softmax is applied twice, so that no class can exceed e / (e + K - 1): it trains badly. The hard label (11)
-    occurs in no formula. Departure: the mean over the examples; (12) prints no sum.
-    """
-    return cross_entropy(logits.softmax(1), y) + entropies(logits).exp().mean()
-
-
-def fedasa_table3_loss(logits: Tensor, y: Tensor) -> Tensor:
-    """FedASA's loss as its Table III has it: CE(s, y) with softmax taken twice, plus the entropy of s in bits.
-
-    Of the readings with softmax once or twice and with entropy in nats, in bits or as exp(entropy), this is the only
-    one that some soft labels of four classes bring to the cross-entropy and the loss of both examples.
-    """
-    return cross_entropy(logits.softmax(1), y) + entropies(logits).mean() / math.log(2)
-
-
-def softmax_twice(logits: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy of the softmax, which takes another: what a net that ends in a softmax is trained with.
-
-    The public code of ST-LF's authors does. No class can exceed e / (e + K - 1), so that learning is slow.
-    """
-    return cross_entropy(logits.softmax(1), y)
-
-
-LOSSES: dict[str, Loss] = {
-    "ce": cross_entropy,
-    "fedasa_eq12": fedasa_eq12_loss,
-    "fedasa_table3": fedasa_table3_loss,
-    "softmax_twice": softmax_twice,
-}
-
-
 @dataclass(frozen=True)
 class Training:
     """Settings of a device's training.
 
     Args:
-        optimiser: "sgd", or "adam" (beta .9 and .999, eps 1e-8).
-        lr: learning rate, at the start of each round.
+        optimiser: "sgd", "adam" or "adamw" (both with beta .9 and .999, eps 1e-8).
+        lr: learning rate, at the start of the first round.
         momentum: of sgd, from 0 to below 1.
-        weight_decay: weight of half the squared norm of the parameters in the loss, for both optimisers.
+        weight_decay: weight of half the squared norm of the parameters in the loss; of adamw, share of the parameters
+            that a step takes away, times the learning rate.
         schedule: of the learning rate over the steps of one round.
         batch: examples per step; the last batch of an epoch may be smaller.
         epochs: passes over a device's examples in each round; each pass has its own order.
         steps: minibatches of a round on every device, however many examples it has, in place of `epochs`.
-        loss: "ce" (cross-entropy), "fedasa_eq12" (FedASA's as printed), "fedasa_table3" (as its Table III has it), or
-            "softmax_twice" (cross-entropy of a net that ends in a softmax).
+        loss: "ce" (cross-entropy), "fedasa_eq12" (FedASA's as printed), "fedasa_table3" (as its Table III has it),
+            "softmax_twice" (cross-entropy of a net that ends in a softmax), or your own function of a `Batch`, in
+            the pipeline by its place, "package.module:function" (docs/losses.md).
         class_weights: "balanced": an example of class k counts n / (K n_k), for a device's n training examples, the n_k
             of class k among them and the K classes that it has (scikit-learn's rule); a batch's loss is the weighted
             mean, as PyTorch's CrossEntropyLoss(weight) has it. "none": all count alike. For loss "ce" alone.
@@ -123,9 +96,12 @@ class Training:
             from round to round (not in a stage without `combine`, where the model takes the place of the memory).
         shared_init: all devices start from one initial model, which the server draws and sends; otherwise each device
             draws its own. A method reads it when it is built; no step does.
+        nesterov: whether the momentum of sgd looks ahead.
+        clip: greatest norm of a step's gradient, above 0; a longer one is shortened to it. None: any.
+        round_decay: factor of the learning rate from one round of a stage to the next, above 0, at most 1.
     """
 
-    optimiser: Literal["adam", "sgd"] = "adam"
+    optimiser: Literal["adam", "adamw", "sgd"] = "adam"
     lr: Positive = 0.01
     momentum: Momentum = 0.0
     weight_decay: Amount = 0.0
@@ -133,26 +109,39 @@ class Training:
     batch: Count = 16
     epochs: Count = 20
     steps: Count | None = None
-    loss: Literal["ce", "fedasa_eq12", "fedasa_table3", "softmax_twice"] = "ce"
+    loss: str | OwnLoss = "ce"
     optimiser_state: Literal["fresh", "keep"] = "fresh"
     shared_init: bool = field(default=False, metadata={"digest": False})
+    nesterov: bool = False
+    clip: Positive | None = None
+    round_decay: Fraction = 1.0
     class_weights: Literal["none", "balanced"] = "none"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "loss", find_loss(self.loss))
+        if self.nesterov and not (self.optimiser == "sgd" and self.momentum):
+            raise InputError("training.nesterov = true: needs training.optimiser = sgd and a training.momentum above 0")
+
         if self.class_weights != "none" and self.loss != "ce":
             raise InputError(
-                f"training.class_weights = {self.class_weights!r}: is for training.loss = 'ce', not {self.loss!r}"
+                f"training.class_weights = {self.class_weights!r}: is for training.loss = 'ce', not "
+                f"{loss_name(self.loss)!r}"
             )
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings by name, as a file has them: of a loss of one's own its place."""
+        return {**vars(self), "loss": loss_name(self.loss)}
 
 
 @dataclass(frozen=True)
 class FlatNet:
-    """A net whose parameters are views of one vector and whose gradients are views of another.
+    """A net whose trainable parameters are views of one vector and whose gradients are views of another.
 
     vector, gradient: (P,), the parameters one after the other (padded with zeros, see ALIGNMENT). leaves, slopes: views
     of the two by name. module: a module of the net with these parameters and its own copy of the buffers.
     """
 
+    net: Net
     module: nn.Module
     vector: Tensor
     gradient: Tensor
@@ -165,14 +154,23 @@ class FlatNet:
 
 
 def train(
-    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training
+    memory: Params,
+    message: Message,
+    device: Device,
+    step_id: StepId,
+    *,
+    training: Training,
+    loss: OwnLoss | None = None,
 ) -> tuple[Params, Update]:
     """Train the device's model on its examples and send the whole model.
 
     It starts from the leaves in the device's memory, then from those in the message; missing leaves are initialised.
+
+    loss: your own, in place of `training.loss`, see :class:`fedcore.core.losses.Batch`.
     """
     flat = flatten_net(device.net, starting_params(memory, message, device, step_id))
-    moments = fit(flat, device, step_id, training, memory)
+    chosen = training if loss is None else replace(training, loss=loss)
+    moments = fit(flat, device, step_id, chosen, memory, message=message)
     params = flat.params()
     update = Update(params, size=len(device.data.train), score=accuracy(params, device.net, device.data.val))
     return ({**memory, **moments} if moments else memory), update
@@ -185,6 +183,7 @@ def fit(
     training: Training,
     memory: Params,
     *,
+    message: Message | None = None,
     prefix: str = MOMENTS,
     grad_hook: Callable[[], None] | None = None,
     pieces: Pieces = WHOLE,
@@ -192,9 +191,11 @@ def fit(
 ) -> Params:
     """Train a model on the device's examples; returns the optimiser's moments if they are to be kept.
 
-    memory: the device's, whose names that begin with `prefix` hold the moments. grad_hook, pieces, logit_grad: see
-    `plain_step`.
+    memory: the device's, whose names that begin with `prefix` hold the moments. message: what the server sent, for a
+    loss of one's own. grad_hook, pieces, logit_grad: see `plain_step`.
     """
+    batch_of = partial(Batch, message=message or Message(), memory=memory, round=step_id.round)
+    training = at_round(training, step_id.round)
     kept = training.optimiser_state == "keep"
     mine = {name: leaf for name, leaf in memory.items() if kept and name.startswith(prefix)}
     moments = {name.removeprefix(prefix): leaf.clone() for name, leaf in mine.items()}
@@ -202,10 +203,22 @@ def fit(
         batches = minibatches(flat, len(device.data.train), training, step_id.generator("batches"))
         weighted = balanced_grad(training, device.data.train)
         step = plain_step(
-            flat, training, len(batches), moments, grad_hook=grad_hook, pieces=pieces, logit_grad=logit_grad or weighted
+            flat,
+            training,
+            len(batches),
+            moments,
+            grad_hook=grad_hook,
+            pieces=pieces,
+            logit_grad=logit_grad or weighted,
+            batch_of=batch_of,
         )
         descend(device.data.train, batches, step)
     return {f"{prefix}{name}": leaf for name, leaf in moments.items()} if kept else {}
+
+
+def at_round(training: Training, number: int) -> Training:
+    """Return the settings in a round of a stage, from 0: its learning rate."""
+    return training if training.round_decay == 1 else replace(training, lr=training.lr * training.round_decay**number)
 
 
 def starting_params(memory: Params, message: Message, device: Device, step_id: StepId) -> Params:
@@ -219,23 +232,22 @@ def starting_params(memory: Params, message: Message, device: Device, step_id: S
 
 def flatten_net(net: Net, params: Params) -> FlatNet:
     """Copy `params` into one vector."""
-    template = _template(nets.key(net))
-    names = [name for name, _ in template.named_parameters()]
+    like = template(net)
+    names = [name for name, parameter in like.named_parameters() if parameter.requires_grad]
     sizes = [math.ceil(params[name].numel() / ALIGNMENT) * ALIGNMENT for name in names]
     vector, gradient = torch.zeros(sum(sizes)), torch.zeros(sum(sizes))
     leaves, gradients = (
-        {
-            name: view_of(part, params[name].shape, _channels_last(template))
-            for name, part in zip(names, parts, strict=True)
-        }
+        {name: view_of(part, params[name].shape, _channels_last(like)) for name, part in zip(names, parts, strict=True)}
         for parts in (torch.split(vector, sizes), torch.split(gradient, sizes))
     )
     for name, leaf in leaves.items():
         leaf.copy_(params[name])
     module = load(net, {name: leaves[name] if name in leaves else leaf.clone() for name, leaf in params.items()})
     for name, parameter in module.named_parameters():
-        parameter.grad = gradients[name]
-    return FlatNet(module.train(), vector, gradient, leaves, gradients)
+        parameter.grad = gradients.get(name)
+    for layer in module.modules():
+        layer.training = not nets.is_frozen(layer)
+    return FlatNet(net, module, vector, gradient, leaves, gradients)
 
 
 def to_vector(flat: FlatNet, numbers: Params) -> Tensor:
@@ -277,26 +289,6 @@ def _channels_last(module: nn.Module) -> bool:
     return getattr(module, "channels_last", False)
 
 
-def load(net: Net, params: Params) -> nn.Module:
-    """Return a new module of the net that uses `params` without copying them."""
-    module = _copier(nets.key(net))()
-    module.load_state_dict(params, assign=True)
-    return module
-
-
-@functools.lru_cache(maxsize=64)
-def _template(key: bytes) -> nn.Module:
-    """Return a module of a net that is only copied, never used."""
-    with nets.use_generator(torch.Generator()):
-        module: nn.Module = pickle.loads(key)()
-    return module
-
-
-@functools.lru_cache(maxsize=64)
-def _copier(key: bytes) -> Callable[[], nn.Module]:
-    return copier(_template(key))
-
-
 def minibatches(flat: FlatNet, count: int, training: Training, generator: torch.Generator) -> list[Tensor]:
     """Draw all of a round's minibatches before the first step: S tensors of at most `batch` indices below `count`.
 
@@ -326,16 +318,18 @@ def plain_step(
     grad_hook: Callable[[], None] | None = None,
     pieces: Pieces = WHOLE,
     logit_grad: LogitGrad | None = None,
+    batch_of: Callable[..., Batch] = Batch,
 ) -> Step:
     """Return the step that minimises the mean loss.
 
     moments: the optimiser's, updated by each step; an empty one is filled. grad_hook: changes `flat.gradient` before
     the optimiser uses it. pieces: parts of the vector with their own learning rates. logit_grad: of a loss that
-    replaces `training.loss`.
+    replaces `training.loss`. batch_of: makes the `Batch` for a loss of one's own.
     """
     rates = iter(learning_rates(training, steps))
     known = logit_grad or (cross_entropy_grad if training.loss == "ce" else None)
     bare = training.optimiser == "sgd" and training.momentum == 0 and grad_hook is None and len(pieces) == 1
+    bare = bare and training.clip is None
     if isinstance(flat.module, ManualGradients) and bare and known is not None:
         module, at_logits = flat.module, known
 
@@ -345,12 +339,15 @@ def plain_step(
             manual_step(module, flat.leaves, x, y, flat.leaves, keep=keep, scale=-rate, logit_grad=at_logits)
 
         return fused
-    gradient, update = gradient_step(flat, training.loss, logit_grad), optimiser_step(flat, training, moments, pieces)
+    gradient = gradient_step(flat, training.loss, logit_grad, batch_of)
+    update = optimiser_step(flat, training, moments, pieces)
 
     def step(x: Tensor, y: Tensor) -> None:
         gradient(x, y)
         if grad_hook is not None:
             grad_hook()
+        if training.clip is not None:
+            flat.gradient.mul_((training.clip / (flat.gradient.norm() + 1e-6)).clamp(max=1))
         update(next(rates))
 
     return step
@@ -371,12 +368,17 @@ def proximal_grad_hook(flat: FlatNet, anchor: Tensor, weight: float) -> Callable
     return grad_hook
 
 
-def gradient_step(flat: FlatNet, loss: str = "ce", logit_grad: LogitGrad | None = None) -> Step:
+def gradient_step(
+    flat: FlatNet,
+    loss: str | OwnLoss = "ce",
+    logit_grad: LogitGrad | None = None,
+    batch_of: Callable[..., Batch] = Batch,
+) -> Step:
     """Return a step that writes the gradient of the mean loss to `flat.gradient`.
 
-    logit_grad: of a loss to use instead.
+    logit_grad: of a loss to use instead. batch_of: makes the `Batch` for a loss of one's own.
     """
-    module, mean = flat.module, LOSSES[loss]
+    module = flat.module
     known = logit_grad or (cross_entropy_grad if loss == "ce" else None)
     if isinstance(module, ManualGradients) and known is not None:
         return lambda x, y: manual_step(
@@ -385,11 +387,15 @@ def gradient_step(flat: FlatNet, loss: str = "ce", logit_grad: LogitGrad | None 
 
     def gradient(x: Tensor, y: Tensor) -> None:
         flat.gradient.zero_()
-        if logit_grad is None:
-            torch.autograd.backward(mean(module(x), y))
-        else:
+        if logit_grad is not None:
             logits = module(x)
             torch.autograd.backward(logits, logit_grad(logits.detach(), y) / len(y))
+        elif isinstance(loss, str):
+            torch.autograd.backward(LOSSES[loss](module(x), y))
+        else:
+            last_input, logits = forward_features(module, x)
+            value = loss(batch_of(flat.net, module, x, y, logits, last_input))
+            torch.autograd.backward(require_scalar(loss, value))
 
     return gradient
 
@@ -472,7 +478,7 @@ def _sgd(flat: FlatNet, training: Training, moments: Params, pieces: Pieces) -> 
         for vector, gradient, buffer, factor in parts:
             sgd(
                 vector, gradient, buffer, fused=True, lr=rate * factor, momentum=training.momentum,
-                weight_decay=training.weight_decay, dampening=0.0, nesterov=False, maximize=False,
+                weight_decay=training.weight_decay, dampening=0.0, nesterov=training.nesterov, maximize=False,
             )  # fmt: skip
 
     return update
@@ -492,12 +498,13 @@ def _adam(flat: FlatNet, training: Training, moments: Params, pieces: Pieces) ->
             adam(
                 vector, gradient, mean, square, [], count, fused=True, lr=rate * factor, beta1=0.9, beta2=0.999,
                 eps=1e-8, weight_decay=training.weight_decay, amsgrad=False, maximize=False,
+                decoupled_weight_decay=training.optimiser == "adamw",
             )  # fmt: skip
 
     return update
 
 
-OPTIMISERS = {"sgd": _sgd, "adam": _adam}
+OPTIMISERS = {"sgd": _sgd, "adam": _adam, "adamw": _adam}
 """PyTorch's fused kernels as functions: importing its optimiser classes takes a second in each process."""
 
 
@@ -514,6 +521,17 @@ def predict(params: Params, net: Net, x: Tensor, batch: int) -> Tensor:
     examples = Data(x, torch.empty(len(x)))
     with torch.no_grad():
         return torch.cat([module(examples.inputs(slice(i, i + batch))) for i in range(0, max(len(x), 1), batch)])
+
+
+def features(params: Params, net: Net, x: Tensor) -> Tensor:
+    """Return the input of the last layer, (N, d), of examples (N, *shape), float32 or uint8, in evaluation mode.
+
+    Raises InputError if the net does not call its last layer as a module.
+    """
+    module, examples = load(net, params).eval(), Data(x, torch.empty(len(x)))
+    parts = [examples.inputs(slice(i, i + IMAGE_BATCH)) for i in range(0, max(len(x), 1), IMAGE_BATCH)]
+    with torch.no_grad():
+        return torch.cat([require_features(*forward_features(module, part))[0] for part in parts])
 
 
 def accuracy(params: Params, net: Net, data: Data) -> float:

@@ -36,7 +36,7 @@ from fedcore.execute.template import MEMORY, fork_worker
 from fedcore.execute.threads import cores
 from fedcore.execute.threads import one_thread as one_thread
 from fedcore.pickling import dumps
-from fedcore.types import Data, Device, InputError, is_handle, name_of
+from fedcore.types import Data, Device, InputError, StepId, is_handle, name_of
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")
@@ -91,13 +91,27 @@ class Engine(Protocol):
     ) -> None: ...
 
 
+def run_step(fn: Callable[..., Result], *args: Any) -> Result:
+    """Call a step; an error that is not one of input says, as a note, on which device and in which round it was."""
+    try:
+        return fn(*args)
+    except InputError:
+        raise
+    except Exception as error:
+        for at in args:
+            if isinstance(at, StepId):
+                who = at.unit if isinstance(at.unit, str) else " and ".join(at.unit)
+                error.add_note(f"in {name_of(fn)}: device {who}, round {at.round + 1} of stage {at.stage + 1}")
+        raise
+
+
 class Inline:
     """Runs steps in this process, one after another."""
 
     def call(self, fn: Callable[..., Result], *args: Any, name: str = "", accelerator: str | None = None) -> Result:
         """Run one step with a worker's settings of PyTorch."""
         with one_thread():
-            return fn(*args)
+            return run_step(fn, *args)
 
     def map(
         self,
@@ -194,7 +208,7 @@ class Workers:
     def __call__(self, fn: Callable[..., Result], *args: Any) -> Result:
         """Run a function that is no device's step, in this process."""
         with one_thread():
-            return fn(*args)
+            return run_step(fn, *args)
 
     def start(self) -> None:
         """Start the remaining workers without waiting for them."""
@@ -350,7 +364,7 @@ def _answer(parcel: Parcel, kept: dict[int, Data]) -> Packed | None:
                     del kept[token]
                 return None
             case ("call", fn, args):
-                return Packed((True, fn(*args)))
+                return Packed((True, run_step(fn, *args)))
             case order:
                 raise ValueError(f"no order: {order}")
     except Exception as error:

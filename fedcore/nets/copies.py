@@ -1,14 +1,51 @@
-"""Fast copies of a module: training many small models makes two for each device and round."""
+"""Modules of a net with given leaves, by fast copies: many small models need two for each device and round."""
 
 from __future__ import annotations
 
 import copy
+import functools
 import io
 import pickle
 from collections.abc import Callable
 from functools import partial
 
+import torch
 from torch import Tensor, nn
+
+from fedcore.nets.leaves import frozen, key
+from fedcore.nets.randomness import use_generator
+from fedcore.types import Net, Params
+
+
+def load(net: Net, params: Params) -> nn.Module:
+    """Return a new module of the net that uses `params` without copying them, and the net's frozen parameters."""
+    of = key(net)
+    module = _copier(of)()
+    fixed = {name: leaf.to(next(iter(params.values())).device) for name, leaf in _frozen(of).items()}
+    module.load_state_dict(fixed | params, assign=True)
+    return module
+
+
+def template(net: Net) -> nn.Module:
+    """Return a module of the net that is only looked at and copied, never used."""
+    return _template(key(net))
+
+
+@functools.lru_cache(maxsize=64)
+def _template(key: bytes) -> nn.Module:
+    with use_generator(torch.Generator()):
+        module: nn.Module = pickle.loads(key)()
+    return module
+
+
+@functools.lru_cache(maxsize=64)
+def _frozen(key: bytes) -> Params:
+    return frozen(_template(key))
+
+
+@functools.lru_cache(maxsize=64)
+def _copier(key: bytes) -> Callable[[], nn.Module]:
+    return copier(_template(key))
 
 
 def copier(module: nn.Module) -> Callable[[], nn.Module]:

@@ -10,8 +10,10 @@ from typing import Any, get_type_hints
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from fedcore.builders import import_builder
+from fedcore.nets.inputs import blank
 from fedcore.nets.randomness import use_generator
 from fedcore.types import InputError, Net
 
@@ -67,7 +69,9 @@ def _check(path: str, build: Callable[[], Any], shape: tuple[int, ...], classes:
             module = build()
             if not isinstance(module, nn.Module):
                 raise InputError(f"net.name: {path!r} makes a {type(module).__name__}, not an nn.Module")
-            logits = tuple(module.eval()(torch.zeros(2, *shape)).shape)
+            if any(is_lazy(leaf) for leaf in (*module.parameters(), *module.buffers())):
+                raise InputError(f"net: {path} has a lazy layer, whose size is not known yet; give its size instead")
+            logits = tuple(module.eval()(blank(module, 2, shape)).shape)
     except InputError:
         raise
     except Exception as error:
@@ -77,6 +81,8 @@ def _check(path: str, build: Callable[[], Any], shape: tuple[int, ...], classes:
         ) from error
     if logits != (2, classes):
         raise InputError(f"net: {path} returns {logits} for two examples, but logits must be (2, {classes})")
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise InputError(f"net: {path} has no parameter to train (requires_grad is False for all)")
     if len({*module.parameters()}) != len([*module.named_parameters(remove_duplicate=False)]):
         raise InputError(f"net: {path} uses a parameter under two names, which is not supported")
     if any(leaf.is_floating_point() and leaf.dtype != torch.float32 for leaf in module.state_dict().values()):

@@ -14,21 +14,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedcore.nets import key
-from fedcore.nets.mlp import MLP
+from fedcore.nets.leaves import key
 from fedcore.nets.randomness import use_generator
-from fedcore.types import Net, Params
+from fedcore.types import InputError, Net
+
+
+def takes_integers(module: nn.Module) -> bool:
+    """Tell whether a module's inputs are whole numbers, such as the numbers of words: whether it has an embedding."""
+    return any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in module.modules())
+
+
+def blank(module: nn.Module, count: int, shape: tuple[int, ...]) -> Tensor:
+    """Return inputs of zeros, (count, *shape), of the type that a module takes."""
+    return torch.zeros(count, *shape, dtype=torch.int64 if takes_integers(module) else torch.float32)
 
 
 def linear_layers(module: nn.Module) -> dict[str, nn.Linear | nn.Conv1d | nn.Conv2d]:
-    """Return name -> layer, of all that multiply rows of inputs by one matrix.
+    """Return name -> layer, of all that multiply rows of inputs by one matrix, if it is not frozen.
 
     Convolutions in groups are left out, as they use a matrix per group; so are those that pad with other than zeros.
     """
     found: dict[str, nn.Linear | nn.Conv1d | nn.Conv2d] = {}
     for name, layer in module.named_modules():
         plain = isinstance(layer, nn.Conv1d | nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros"
-        if isinstance(layer, nn.Linear) or plain:
+        if (isinstance(layer, nn.Linear) or plain) and layer.weight.requires_grad:
             found[name] = layer
     return found
 
@@ -40,11 +49,6 @@ def layer_inputs(module: nn.Module, x: Tensor, use: Callable[[str, Tensor], None
     """
     layers = linear_layers(module)
     with torch.no_grad():
-        if isinstance(module, MLP):  # calls no layer of its own
-            leaves: Params = dict(module.named_parameters())
-            for name, rows in zip(module.layers, module.activations(leaves, x), strict=False):
-                use(name, rows)
-            return
         hooks = [
             layer.register_forward_pre_hook(partial(_hand_over, name=name, use=use)) for name, layer in layers.items()
         ]
@@ -53,6 +57,29 @@ def layer_inputs(module: nn.Module, x: Tensor, use: Callable[[str, Tensor], None
         finally:
             for hook in hooks:
                 hook.remove()
+
+
+def forward_features(module: nn.Module, x: Tensor) -> tuple[Tensor | None, Tensor]:
+    """Return the input of the last layer, (B, d), and the logits (B, K).
+
+    The last layer is that of the last leaf that is a matrix. None if it is not called as a module.
+    """
+    matrices = [name for name, leaf in module.state_dict(keep_vars=True).items() if leaf.dim() > 1]
+    recorded: list[Tensor] = []
+    last = module.get_submodule(matrices[-1].rpartition(".")[0])
+    hook = last.register_forward_pre_hook(lambda _, inputs: recorded.append(inputs[0]))
+    try:
+        logits: Tensor = module(x)
+    finally:
+        hook.remove()
+    return recorded[-1] if recorded else None, logits
+
+
+def require_features(last_input: Tensor | None, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what `forward_features` returned; raises InputError for a net without features."""
+    if last_input is None:
+        raise InputError("net: its last layer is not called as a module, its features cannot be read")
+    return last_input, logits
 
 
 def _hand_over(layer: nn.Module, inputs: tuple[Tensor, ...], *, name: str, use: Callable[[str, Tensor], None]) -> None:
@@ -85,8 +112,6 @@ def multiplications(net: Net, shape: tuple[int, ...]) -> int:
 def _multiplications(net: bytes, shape: tuple[int, ...]) -> int:
     with use_generator(torch.Generator()):
         module = pickle.loads(net)().eval()
-    if isinstance(module, MLP):  # calls no layer of its own
-        return sum(layer.weight.numel() for layer in linear_layers(module).values())
     counts: list[int] = []
 
     def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -96,5 +121,5 @@ def _multiplications(net: bytes, shape: tuple[int, ...]) -> int:
         if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d):
             layer.register_forward_hook(count)
     with torch.no_grad():
-        module(torch.zeros(1, *shape))
+        module(blank(module, 1, shape))
     return sum(counts)

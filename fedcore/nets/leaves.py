@@ -1,4 +1,9 @@
-"""A net's leaves: their shapes, fresh ones, and those of a module."""
+"""A net's leaves: their shapes, fresh ones, and those of a module.
+
+A frozen parameter (`requires_grad` False) is no leaf: it belongs to the architecture, as `build` makes it. It is the
+same on every device, is neither trained nor sent, and counts as no traffic. The same holds for the buffers of a layer
+whose parameters are all frozen, such as a norm's, which stays in evaluation mode.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ from fedcore.types import InputError, Net, Params
 
 
 def shapes(net: Net) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every leaf, parameters and buffers, in the order of the state_dict."""
+    """Return the shape of every leaf, trainable parameters and buffers, in the order of the state_dict."""
     return dict(_shapes(key(net)))
 
 
@@ -25,10 +30,30 @@ def init(net: Net, generator: torch.Generator) -> Params:
 
 
 def leaves(module: torch.nn.Module) -> Params:
-    """Return a copy of a module's parameters and buffers."""
+    """Return a copy of a module's trainable parameters and buffers."""
     return {
-        name: leaf.detach().clone(memory_format=torch.contiguous_format) for name, leaf in module.state_dict().items()
+        name: leaf.detach().clone(memory_format=torch.contiguous_format) for name, leaf in _trainable(module).items()
     }
+
+
+def frozen(module: torch.nn.Module) -> Params:
+    """Return a module's frozen parameters and the buffers of frozen layers by name, not copied."""
+    fixed = {name for name, leaf in module.named_parameters() if not leaf.requires_grad}
+    for prefix, layer in module.named_modules() if fixed else ():
+        if is_frozen(layer):
+            fixed |= {f"{prefix}.{name}" if prefix else name for name, _ in layer.named_buffers(recurse=False)}
+    return {name: leaf.detach() for name, leaf in module.state_dict().items() if name in fixed}
+
+
+def is_frozen(layer: torch.nn.Module) -> bool:
+    """Tell whether a layer has parameters of its own, all of them frozen."""
+    own = [*layer.parameters(recurse=False)]
+    return bool(own) and not any(parameter.requires_grad for parameter in own)
+
+
+def _trainable(module: torch.nn.Module) -> Params:
+    fixed = frozen(module)
+    return {name: leaf for name, leaf in module.state_dict().items() if name not in fixed}
 
 
 def key(net: Net) -> bytes:
@@ -40,7 +65,7 @@ def key(net: Net) -> bytes:
 def _shapes(key: bytes) -> dict[str, tuple[int, ...]]:
     with use_generator(torch.Generator()):
         module = pickle.loads(key)()
-    return {name: tuple(leaf.shape) for name, leaf in module.state_dict().items()}
+    return {name: tuple(leaf.shape) for name, leaf in _trainable(module).items()}
 
 
 def require_equal(nets: Mapping[str, Net]) -> None:

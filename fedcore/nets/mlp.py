@@ -38,10 +38,15 @@ class MLP(nn.Module):
         super().__init__()
         self.layers = [f"fc{i}" for i in range(1, len(sizes))]
         for layer, (before, after) in zip(self.layers, pairwise(sizes), strict=True):
-            self.add_module(layer, nn.Linear(before, after))
+            self.add_module(layer, Linear(before, after))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.activations(dict(self.named_parameters()), x)[-1]
+        x = x.flatten(1)
+        for layer in self.layers:  # called as modules, so that hooks see their inputs
+            x = self.get_submodule(layer)(x)
+            if layer != self.layers[-1]:
+                x = x.relu_()
+        return x
 
     def activations(self, leaves: Params, x: Tensor) -> list[Tensor]:
         """Return the inputs of each layer, then the logits: (B, inputs), (B, h1), ..., (B, K)."""
@@ -68,6 +73,13 @@ class MLP(nn.Module):
             into[weight].addmm_(logit_grad.t(), inputs, beta=keep, alpha=scale)
             into[bias].addmv_(logit_grad.t(), ones, beta=keep, alpha=scale)
             logit_grad = below
+
+
+class Linear(nn.Linear):
+    """A linear layer that multiplies as `linear` does."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

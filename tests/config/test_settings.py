@@ -80,6 +80,9 @@ WRONG: dict[str, list[Any]] = {
     "training.momentum": [-0.1, 1],
     "training.weight_decay": [-0.1],
     "training.schedule": ["cosin"],
+    "training.nesterov": ["yes", None],
+    "training.clip": [0, -1, "a"],
+    "training.round_decay": [0, 1.5, None],
     "training.batch": [0, 1.5, "a"],
     "training.epochs": [0, 1.5],
     "training.steps": [0, 1.5],
@@ -257,7 +260,7 @@ OTHER: dict[str, Any] = {
     "federation.domains": "split", "federation.shared_examples": 99, "federation.unlabelled": 0.5,
     "federation.unlabelled_classes": "shared",
     "federation.hidden": "random", "net.variants": [{"widths": [3, 2]}], "training.loss": "fedasa_table3",
-    "training.optimiser_state": "keep", "training.steps": 7,
+    "training.optimiser_state": "keep", "training.steps": 7, "training.clip": 2.0, "training.round_decay": 0.5,
     "training.class_weights": "balanced",
 }  # fmt: skip
 OTHER_OF_METHODS: dict[str, Any] = {
@@ -271,7 +274,10 @@ OTHER_OF_METHODS: dict[str, Any] = {
     "aggregation": "median", "outliers": 0.4, "reg": 0.5, "pretrain_steps": 7,
 }  # fmt: skip
 REACHING = [
-    key for key in leaves(SHOWN) if key.split(".")[0] in ("federation", "net", "training") and key != "net.name"
+    key
+    for key in leaves(SHOWN)
+    if key.split(".")[0] in ("federation", "net", "training")
+    and key not in ("net.name", "training.nesterov")  # the latter needs a momentum of sgd
 ]
 
 

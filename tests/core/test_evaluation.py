@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import sklearn.metrics as sklearn
 import torch
-from federations import NET, data, federation, model
+from federations import NET, data, device_of, federation, model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.calibration import calibration_curve
@@ -30,7 +30,7 @@ from fedcore.core.evaluation import (
 from fedcore.core.messages import received_model
 from fedcore.core.training import predict
 from fedcore.nets.features import net as features_net
-from fedcore.types import Data, Message, Model, Scoring
+from fedcore.types import Data, InputError, Message, Model, Scoring
 
 Stored = namedtuple("Stored", "digest nbytes")
 THREE = Model(tuple(model(i) for i in range(3)), (0.5, 0.3, 0.2))
@@ -265,3 +265,10 @@ def test_outcomes_of_devices_are_added():
     none = [replace(d, data=replace(d.data, test=Data(d.data.test.x[:0], d.data.test.y[:0]))) for d in devices]
     assert not any(part.any() for part in count_outcomes(model_, none, fed.classes).values())
     assert count_outcomes(model_, none, MOST_CLASSES + 1)["confusion"].shape == (0, 0)
+
+
+def test_a_model_without_a_leaf_is_refused_by_the_device():
+    """As of a device with a personal layer that never took part."""
+    part = {name: leaf for name, leaf in model().items() if name != "fc3.bias"}
+    with pytest.raises(InputError, match=r"^the model of b has no leaf fc3.bias: a device that has not taken part"):
+        score(received_model, {}, Message(part), {"b": device_of("b")}, federation().test)

@@ -9,17 +9,8 @@ from torch.nn.functional import cross_entropy
 
 from fedcore import nets
 from fedcore.config.signatures import check, model
-from fedcore.core.training import (
-    Training,
-    accuracy,
-    flatten_net,
-    load,
-    minibatches,
-    predict,
-    to_leaves,
-    to_vector,
-    train,
-)
+from fedcore.core.training import Training, accuracy, flatten_net, minibatches, predict, to_leaves, to_vector, train
+from fedcore.nets.copies import load
 from fedcore.types import Data, Device, InputError, Message, Net, Splits, StepId
 
 SGD = Training(optimiser="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", batch=4, epochs=2)
@@ -38,6 +29,13 @@ def normed() -> nn.Module:
 
 def forgetful() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 3))
+
+
+def on_a_backbone() -> nn.Module:
+    """A frozen convolution and norm, and a layer that learns."""
+    module = normed()
+    module[:2].requires_grad_(False)
+    return module
 
 
 NETS = {"by hand": BY_HAND, "autograd": Net(plain), "batch norm": Net(normed)}
@@ -131,6 +129,37 @@ def test_one_step_computed_by_hand(momentum):
     torch.testing.assert_close(update.params, expected)
     assert update.size == 1
     assert math.isnan(update.score)
+
+
+@pytest.mark.parametrize(
+    "training",
+    [replace(SGD, weight_decay=0.1), replace(SGD, momentum=0.9, weight_decay=0.1), replace(ADAM, weight_decay=0.1)],
+    ids=["sgd", "momentum", "adam"],
+)
+def test_a_frozen_backbone_stays_and_is_not_sent(training):
+    """Oracle: PyTorch's optimiser of the parameters that learn alone, the norm in evaluation mode."""
+    net, initial = Net(on_a_backbone), start(Net(on_a_backbone))
+    assert set(initial) == {"4.weight", "4.bias"}
+    module = load(net, {name: leaf.clone() for name, leaf in initial.items()}).train()
+    module[1].eval()
+    backbone = {name: leaf.clone() for name, leaf in nets.frozen(module).items()}
+    assert len(backbone) == 6  # a kernel; weight, bias and the three buffers of a norm
+    learnt = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    options = {"lr": training.lr, "weight_decay": training.weight_decay}
+    momentum = {"momentum": training.momentum} if training.optimiser == "sgd" else {}
+    optimiser = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[training.optimiser](learnt, **options, **momentum)
+    examples, generator = data(10), AT.generator("batches")
+    for _ in range(training.epochs):
+        for batch in torch.randperm(10, generator=generator).split(training.batch):
+            optimiser.zero_grad()
+            cross_entropy(module(examples.x[batch] / 255), examples.y[batch]).backward()
+            optimiser.step()
+    update = train({}, Message(initial), device(net), AT, training=training)[1]
+    assert update.nbytes == 4 * (3 * 32 + 3)
+    torch.testing.assert_close(update.params, {name: module.state_dict()[name] for name in initial})
+    after_it = load(net, update.params)
+    torch.testing.assert_close(nets.frozen(after_it), backbone, rtol=0, atol=0)
+    torch.testing.assert_close(predict(update.params, net, examples.x, 4), module.eval()(examples.x / 255).detach())
 
 
 def test_batch_statistics_travel_with_the_model():

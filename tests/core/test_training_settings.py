@@ -13,12 +13,11 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from fedcore.core.losses import LOSSES, entropies
 from fedcore.core.training import (
-    LOSSES,
     MOMENTS,
     Training,
     class_weights,
-    entropies,
     fit,
     flatten_net,
     gradient_step,
@@ -146,6 +145,50 @@ def test_kept_moments_are_one_optimiser_through_all_rounds(training):
     assert memory
     assert all(name.startswith(MOMENTS) for name in memory)
     assert not update.extra
+
+
+OPTIMISERS = {
+    "adamw": (replace(ADAM, optimiser="adamw", weight_decay=0.1), torch.optim.AdamW, {"weight_decay": 0.1}),
+    "nesterov": (
+        replace(SGD, momentum=0.8, nesterov=True, weight_decay=0.1),
+        torch.optim.SGD,
+        {"momentum": 0.8, "nesterov": True, "weight_decay": 0.1},
+    ),
+    "clipped sgd": (replace(SGD, clip=0.3), torch.optim.SGD, {}),
+    "clipped adam": (replace(ADAM, clip=0.3), torch.optim.Adam, {}),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_an_optimiser_is_pytorchs(name):
+    """With the learning rate of three rounds, by PyTorch's ExponentialLR."""
+    training, kind, options = OPTIMISERS[name]
+    training = replace(training, round_decay=0.5)
+    module, data, params = NET.build(), A.data.train, model()
+    module.load_state_dict(params)
+    longest = 0.0
+    for number in range(3):
+        step_id = StepId(1, 0, number, "a")
+        optimiser = kind(module.parameters(), training.lr * 0.5**number, **options)
+        batches = step_id.generator("batches")
+        for _ in range(training.epochs):
+            for index in torch.randperm(len(data), generator=batches).split(training.batch):
+                optimiser.zero_grad()
+                cross_entropy(module(data.x[index]), data.y[index]).backward()
+                if training.clip is not None:
+                    norm = torch.nn.utils.clip_grad_norm_(module.parameters(), training.clip)
+                    longest = max(longest, norm.item())
+                optimiser.step()
+        _, update = train({}, Message(params), A, step_id, training=training)
+        params = update.params
+        torch.testing.assert_close(params, dict(module.state_dict()), rtol=1e-5, atol=1e-6)
+    assert training.clip is None or longest > training.clip
+
+
+@pytest.mark.parametrize("settings", [{"optimiser": "adam"}, {"optimiser": "sgd"}])
+def test_nesterov_needs_a_momentum_of_sgd(settings):
+    with pytest.raises(InputError, match=r"^training.nesterov = true: needs"):
+        replace(SGD, nesterov=True, **settings)
 
 
 def test_fresh_moments_are_not_remembered_nor_read():

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from fedcore import nets
 from fedcore.core.evaluation import score
+from fedcore.core.losses import LOSSES
 from fedcore.core.messages import received_model
 from fedcore.core.rounds import run
-from fedcore.core.training import LOSSES, train
+from fedcore.core.training import train
 from fedcore.execute.accelerator import accelerate, find_accelerator, move, run_on
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import METHODS, method

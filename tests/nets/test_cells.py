@@ -11,7 +11,7 @@ from signals import WHOLE
 from torch.nn.functional import conv1d, linear, max_pool1d
 
 from fedcore import nets
-from fedcore.core.training import load
+from fedcore.nets.copies import load
 from fedcore.nets.parts import depth_of, features, layers, leaves_up_to, max_depth, parts
 from fedcore.types import InputError, Net
 

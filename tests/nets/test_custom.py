@@ -62,6 +62,8 @@ def odd(kind: str):
         "classes": nn.Sequential(nn.Flatten(), nn.Linear(36, 5)),
         "shape": nn.Linear(9, 3),
         "shared": nn.Sequential(nn.Flatten(), shared, shared, nn.Linear(36, 3)),
+        "lazy": nn.Sequential(nn.Flatten(), nn.LazyLinear(3)),
+        "frozen": nn.Sequential(nn.Flatten(), nn.Linear(36, 3)).requires_grad_(False),
         "double": nn.Sequential(nn.Flatten(), nn.Linear(36, 3), Half()),
     }[kind]
 
@@ -140,6 +142,8 @@ def test_its_table_is_an_attribute():
         (f"{HERE}:odd", {"kind": "classes"}, r"returns \(2, 5\) for two examples, but logits must be \(2, 3\)"),
         (f"{HERE}:odd", {"kind": "shape"}, "fails for examples"),
         (f"{HERE}:odd", {"kind": "shared"}, "under two names"),
+        (f"{HERE}:odd", {"kind": "lazy"}, "has a lazy layer"),
+        (f"{HERE}:odd", {"kind": "frozen"}, "has no parameter to train"),
         (f"{HERE}:odd", {"kind": "double"}, "not float32"),
     ],
 )

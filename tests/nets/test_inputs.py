@@ -50,6 +50,12 @@ def test_convolutions_in_groups_and_with_other_borders_are_left_out():
     assert linear_layers(module) == {}
 
 
+def test_frozen_layers_are_left_out():
+    module = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    module[0].requires_grad_(False)
+    assert list(linear_layers(module)) == ["1"]
+
+
 SHAPES = {"resnet20": (3, 32, 32), "mobilenet_v2": (3, 32, 32), "mcmahan_cnn": (1, 28, 28), "cells": (1, 512)}
 
 

@@ -11,7 +11,7 @@ from federations import federation as tables
 from signals import NET, federation
 
 from fedcore import nets
-from fedcore.core.training import load
+from fedcore.nets.copies import load
 from fedcore.nets.parts import leaves_up_to
 from fedcore.results import embedding
 from fedcore.results.embedding import embed, shared, tsne

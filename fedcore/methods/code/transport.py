@@ -30,6 +30,13 @@ from fedcore.types import Count, InputError, Positive
 
 Solver: TypeAlias = Literal["newton", "sinkhorn", "exact", "identity"]
 
+GAP, NOISE = 1e-6, 1e-13
+"""An exact plan may cost more than the least by this share of its cost, or by this share of the greatest cost, which is
+the simplex's own precision."""
+
+SPAN = 1e9
+"""Greatest cost over the plan's cost, above which NOISE would hide a wrong plan."""
+
 SHARPEST = 1e-8
 """Smallest lambda / max C that `newton` tells from zero: float64 places exp((g - C) / lambda) to 2e-16 / SHARPEST."""
 
@@ -204,15 +211,45 @@ def newton(cost: Tensor, a: Tensor, b: Tensor, settings: Transport) -> Plan:
 
 
 def exact(cost: Tensor, a: Tensor, b: Tensor, settings: Transport) -> Plan:
-    """Return a plan of least cost (problem P0, eq. 3) by POT's network simplex.
+    r"""Return a plan of least cost (problem P0, eq. 3) by POT's network simplex.
 
     lambda and the cap are not used; iterations is 0, as the simplex does not report its pivots. Among tied plans
     it returns one vertex, so that n = m units with equal weights are matched one to one.
+
+    The dual certifies it:  <T, C> >= u' a + v' b  for every T, if  u_i + v_j <= C_ij. Where costs span so many orders
+    that this gap is not small, costs above a limit are lowered to it, and the limit rises until the plan uses no
+    lowered cost and the gap is small: the dual is then one of the whole problem.
+
+    Raises InputError if no plan has a certificate.
     """
+    plan, gap = _simplex(cost, cost, a, b)
+    value, top = (plan * cost).sum().item(), cost.max().item()
+    if gap > GAP * value and (gap > NOISE * top or top > SPAN * value > 0):
+        plan = _below_a_limit(cost, a, b)
+    return _plan(plan, 0, cost, a, b, settings)
+
+
+def _simplex(cost: Tensor, lowered: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, float]:
+    """Return the network simplex's plan for the lowered costs, and by how much it may exceed the least cost."""
     import ot  # takes a second, and only this solver needs it
 
-    plan = ot.emd(a.numpy(), b.numpy(), cost.numpy(), numItermax=100_000_000)
-    return _plan(torch.from_numpy(plan), 0, cost, a, b, settings)
+    plan, log = ot.emd(a.numpy(), b.numpy(), lowered.numpy(), numItermax=100_000_000, log=True)
+    plan, u, v = (torch.from_numpy(x) for x in (plan, log["u"], log["v"]))
+    excess = (u[:, None] + v - lowered).max().clamp_min(0)
+    return plan, ((plan * cost).sum() - (u @ a + v @ b - excess)).item()
+
+
+def _below_a_limit(cost: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Return a certified plan of costs that span many orders, see `exact`."""
+    top = cost.max().item()
+    unavoidable = max(cost.min(0).values.max().item(), cost.min(1).values.max().item())
+    limit = max(unavoidable, cost[cost > 0].min().item()) * len(cost)
+    while limit < 1e3 * top:
+        plan, gap = _simplex(cost, cost.clamp(max=limit), a, b)
+        if gap <= max(GAP * (plan * cost).sum().item(), NOISE * limit):
+            return plan
+        limit *= 1e3
+    raise InputError(f"cost: entries up to {top:.3g} span too many orders for float64, no plan can be certified")
 
 
 def identity(cost: Tensor, a: Tensor, b: Tensor, settings: Transport) -> Plan:

@@ -41,13 +41,13 @@ from fedcore.core.training import (
     cross_entropy_grad,
     fit,
     flatten_net,
-    load,
     optimiser_step,
     predict,
     starting_params,
 )
 from fedcore.methods.dfl.soft_targets import report_series
 from fedcore.nets import init, require_equal, shapes
+from fedcore.nets.copies import load
 from fedcore.nets.parts import layers
 from fedcore.types import (
     Amount,
@@ -220,7 +220,7 @@ def train_with_generated(
     grad_hook = None
     if weight and LABELS in message.extra:
         grad_hook = generated_grad_hook(flat, message.extra, maker, weight, generated, step_id.generator("generated"))
-    moments = fit(flat, device, step_id, training, memory, grad_hook=grad_hook)
+    moments = fit(flat, device, step_id, training, memory, message=message, grad_hook=grad_hook)
     counts = torch.bincount(device.data.train.y, minlength=maker.classes)
     return moments, Update(flat.params(), {LABELS: counts}, len(device.data.train))
 

@@ -16,9 +16,11 @@ import torch
 
 from fedcore.builders import training_defaults
 from fedcore.core.aggregation import evenly, mean
+from fedcore.core.losses import Batch
 from fedcore.core.messages import initial_messages, received_model, to_everyone
 from fedcore.core.training import (
     Training,
+    at_round,
     balanced_grad,
     descend,
     flatten_net,
@@ -57,12 +59,14 @@ def scaffold(*, nets: Mapping[str, Net], training: Training, rounds: Count = 10,
 
     Raises:
         InputError: for an optimiser other than plain SGD: option II takes the mean gradient from how far the model
-            moved, which a momentum or Adam changes.
+            moved, which a momentum, Adam or clipping changes.
     """
     require_equal(nets)
     if training.optimiser != "sgd" or training.momentum:
-        way = "adam" if training.optimiser == "adam" else f"sgd with momentum {training.momentum}"
+        way = training.optimiser if training.optimiser != "sgd" else f"sgd with momentum {training.momentum}"
         raise InputError(f"training.optimiser = {way}: scaffold needs plain sgd; use sgd and momentum 0")
+    if training.clip is not None:
+        raise InputError(f"training.clip = {training.clip}: scaffold needs plain sgd; leave it out")
     stage = Stage(partial(train_corrected, training=training), average_variates, rounds, fraction)
     return Method(partial(begin_with_variate, shared_init=training.shared_init), (stage,), received_model)
 
@@ -72,7 +76,8 @@ def begin_with_variate(public: Public, seed: int, *, shared_init: bool) -> tuple
     _, messages = initial_messages(public, seed, shared_init=shared_init)
     with use_generator(torch.Generator()):
         module = next(iter(public.nets.values())).build()
-    variate = {name: torch.zeros_like(tensor).detach() for name, tensor in module.named_parameters()}
+    learnt = {name: tensor for name, tensor in module.named_parameters() if tensor.requires_grad}
+    variate = {name: torch.zeros_like(tensor).detach() for name, tensor in learnt.items()}
     one = Message(next(iter(messages.values())).params, variate if shared_init else {})
     return variate, to_everyone(public.names, one)
 
@@ -86,6 +91,7 @@ def train_corrected(
 
     memory: c_i by parameter, empty before the first round, where it is zero. Sends y and c_i+ - c_i.
     """
+    training = at_round(training, step_id.round)
     flat = flatten_net(device.net, starting_params({}, message, device, step_id))
     x, own_variate, server_variate = flat.vector.clone(), to_vector(flat, memory), to_vector(flat, message.extra)
     correction = server_variate - own_variate
@@ -94,10 +100,11 @@ def train_corrected(
         flat.gradient.add_(correction)
 
     grad_hook = correct if correction.any() else None
+    batch_of = partial(Batch, message=message, memory=memory, round=step_id.round)
     with use_generator(step_id.generator("noise")):
         batches = minibatches(flat, len(device.data.train), training, step_id.generator("batches"))
         weighted = balanced_grad(training, device.data.train)
-        step = plain_step(flat, training, len(batches), grad_hook=grad_hook, logit_grad=weighted)
+        step = plain_step(flat, training, len(batches), grad_hook=grad_hook, logit_grad=weighted, batch_of=batch_of)
         descend(device.data.train, batches, step)
     step_sizes = sum(learning_rates(training, len(batches)))
     change = (x - flat.vector) / step_sizes - server_variate if step_sizes else torch.zeros_like(x)

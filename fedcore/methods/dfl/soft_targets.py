@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
+from fedcore.core.losses import loss_name
 from fedcore.core.training import SCORING_BATCH, LogitGrad, Training, predict
 from fedcore.types import Device, InputError, Params, Report, Update
 
@@ -167,7 +168,7 @@ def require_cross_entropy(name: str, training: Training) -> None:
     """Refuse another loss, and class weights, where a method's own loss contains cross-entropy."""
     if training.loss != "ce":
         raise InputError(
-            f"training.loss = {training.loss}: {name} has its own loss, which contains cross-entropy; use ce"
+            f"training.loss = {loss_name(training.loss)}: {name} has its own loss, which contains cross-entropy; use ce"
         )
     if training.class_weights != "none":
         raise InputError(

@@ -52,9 +52,11 @@ def train_both(
     """Train and send the global model w^t; minimise F_k(v) + lambda/2 ||v - w^t||^2 for the personal model v."""
     sent = flatten_net(device.net, starting_params({}, message, device, step_id))
     anchor = sent.vector.clone()
-    shared = fit(sent, device, step_id, training, memory, prefix=GLOBAL)
+    shared = fit(sent, device, step_id, training, memory, message=message, prefix=GLOBAL)
     own = flatten_net(device.net, starting_params(memory, message, device, step_id))
-    moments = fit(own, device, step_id, training, memory, grad_hook=proximal_grad_hook(own, anchor, strength))
+    moments = fit(
+        own, device, step_id, training, memory, message=message, grad_hook=proximal_grad_hook(own, anchor, strength)
+    )
     return {**own.params(), **moments, **shared}, Update(sent.params(), size=len(device.data.train))
 
 

@@ -5,14 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+import torch
+
 from fedcore.builders import training_defaults
-from fedcore.core.aggregation import MEAN, Aggregator, exchange
-from fedcore.core.messages import initial_messages, merge_models
+from fedcore.core.aggregation import MEAN, Aggregator, exchange, hyper_model
+from fedcore.core.messages import begin_with_memory, from_memory, initial_messages, merge_models, require_shared_init
 from fedcore.core.training import Training
 from fedcore.methods.fedasa.sharing import train_shared
 from fedcore.nets import require_equal
 from fedcore.nets.parts import layers
-from fedcore.types import Count, Device, InputError, Message, Method, Net, Params, Positive, Stage, StepId, Update
+from fedcore.types import (
+    Count,
+    Device,
+    Fraction,
+    InputError,
+    Message,
+    Method,
+    Net,
+    Params,
+    Positive,
+    RoundInfo,
+    Stage,
+    StepId,
+    Update,
+)
+
+CHOSEN = "chosen/"
+"""Prefix of the names of devices that took part, in the server's memory: they have a last layer of their own."""
 
 
 @training_defaults(shared_init=True)
@@ -21,27 +40,32 @@ def fedper(
     nets: Mapping[str, Net],
     training: Training,
     rounds: Count = 10,
+    fraction: Fraction = 1.0,
     personal_lr: Positive | None = None,
     aggregator: Aggregator = MEAN,
 ) -> Method:
-    """Build FedPer. All devices take part in every round.
+    """Build FedPer.
+
+    If `fraction` is below 1, all devices start from one model; its last layer is sent until a device has taken part.
 
     Args:
         rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
         personal_lr: learning rate of the last layer, above 0; None: training's.
         aggregator: how the server combines what devices send.
 
     Raises:
-        InputError: for a net of one layer.
+        InputError: for a net of one layer, and for different initial models with a fraction below 1.
     """
     require_equal(nets)
     if any(len(layers(net)) < 2 for net in nets.values()):
         raise InputError("net: fedper keeps the last layer to each device, this net has no other to share")
-    stage = Stage(
-        partial(train_base, training=training, personal_lr=personal_lr),
-        partial(exchange, aggregator=aggregator),
-        rounds,
-    )
+    local = partial(train_base, training=training, personal_lr=personal_lr)
+    if fraction < 1:
+        require_shared_init("fedper with fraction below 1", training.shared_init)
+        stage = Stage(local, partial(exchange_sampled, aggregator=aggregator), rounds, fraction)
+        return Method(begin_with_memory, (stage,), merge_models)
+    stage = Stage(local, partial(exchange, aggregator=aggregator), rounds)
     return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), merge_models)
 
 
@@ -51,3 +75,13 @@ def train_base(
     """Train all layers and send all except the last."""
     base = [name for layer in [*layers(device.net).values()][:-1] for name in layer]
     return train_shared(memory, message, device, step_id, shared=base, training=training, personal_lr=personal_lr)
+
+
+def exchange_sampled(
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, aggregator: Aggregator
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send every device the mean of the shared layers, and the initial last layer to those that never took part."""
+    base = hyper_model(updates, aggregator)
+    server = server | {f"{CHOSEN}{name}": torch.tensor(True) for name in updates}
+    later, first = Message(base), Message(from_memory(server) | base)
+    return server, {name: later if f"{CHOSEN}{name}" in server else first for name in round_info.names}

@@ -44,5 +44,13 @@ def train_near(
 ) -> tuple[Params, Update]:
     """Minimise F_k(w) + mu/2 ||w - w^t||^2, from the global model w^t."""
     flat = flatten_net(device.net, starting_params({}, message, device, step_id))
-    moments = fit(flat, device, step_id, training, memory, grad_hook=proximal_grad_hook(flat, flat.vector.clone(), mu))
+    moments = fit(
+        flat,
+        device,
+        step_id,
+        training,
+        memory,
+        message=message,
+        grad_hook=proximal_grad_hook(flat, flat.vector.clone(), mu),
+    )
     return moments, Update(flat.params(), size=len(device.data.train))

@@ -26,7 +26,15 @@ def train_shared(
     Parameters of the message replace those in memory, which is the device's whole model after its last training.
     """
     flat = flatten_net(device.net, starting_params({}, Message({**memory, **message.params}), device, step_id))
-    moments = fit(flat, device, step_id, training, memory, pieces=cut_pieces(flat, shared, training.lr, personal_lr))
+    moments = fit(
+        flat,
+        device,
+        step_id,
+        training,
+        memory,
+        message=message,
+        pieces=cut_pieces(flat, shared, training.lr, personal_lr),
+    )
     params = flat.params()
     sent = {name: x for name, x in params.items() if name in shared}
     return params | moments, Update(sent, size=len(device.data.train))

@@ -26,11 +26,12 @@ from torch import Tensor
 
 from fedcore.builders import training_defaults
 from fedcore.core.messages import initial_messages, to_everyone
-from fedcore.core.training import Training, load, train
+from fedcore.core.training import Training, train
 from fedcore.methods.code.fusion import ONE_TO_ONE, align, carry
 from fedcore.methods.code.widths import common_axes
 from fedcore.methods.one_shot import closed_form as closed
 from fedcore.nets import require_equal, shapes
+from fedcore.nets.copies import load
 from fedcore.nets.inputs import layer_inputs
 from fedcore.types import (
     Amount,

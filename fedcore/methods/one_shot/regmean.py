@@ -32,12 +32,13 @@ from torch import Tensor
 from fedcore.builders import training_defaults
 from fedcore.core.aggregation import by_size, mean
 from fedcore.core.messages import initial_messages, received_model, to_everyone
-from fedcore.core.training import Training, load, train
+from fedcore.core.training import Training, train
 from fedcore.methods.code.fusion import ONE_TO_ONE, carry
 from fedcore.methods.code.fusion import align as align_units
 from fedcore.methods.code.widths import common_axes
 from fedcore.methods.one_shot import closed_form as closed
 from fedcore.nets import require_equal
+from fedcore.nets.copies import load
 from fedcore.nets.inputs import layer_inputs, linear_layers
 from fedcore.types import (
     Amount,

@@ -33,19 +33,12 @@ from torch.nn.functional import cross_entropy
 from fedcore import nets
 from fedcore.core.aggregation import mean
 from fedcore.core.messages import to_everyone
-from fedcore.core.training import (
-    IMAGE_BATCH,
-    Training,
-    descend,
-    flatten_net,
-    load,
-    optimiser_step,
-    plain_step,
-)
+from fedcore.core.training import Training, descend, features, flatten_net, optimiser_step, plain_step
 from fedcore.methods.st_lf.planning import ALPHA, PSI, SENDS
 from fedcore.methods.st_lf.protocol import DrawnLinks, ProgramLinks, Stages, own_model, protocol_method
 from fedcore.methods.st_lf.sending import report_traffic
-from fedcore.nets.mlp import ManualGradients
+from fedcore.nets.copies import load
+from fedcore.nets.inputs import forward_features, require_features
 from fedcore.nets.parts import layers
 from fedcore.types import (
     Amount,
@@ -241,7 +234,7 @@ def train_against(
         batches = [torch.randperm(len(data))[: alignment.batch] for _ in range(alignment.steps)]
 
         def step(x: Tensor, y: Tensor) -> None:
-            last_input, logits = forward_features(net, flat.module, x)
+            last_input, logits = require_features(*forward_features(flat.module, x))
             losses = torch.stack([cross_entropy(judge(last_input), torch.full_like(y, goal)) for judge in judges])
             loss = alignment.weight * losses.mean()
             flat.gradient.zero_()
@@ -250,30 +243,6 @@ def train_against(
 
         descend(data, batches, step)
     return flat.params()
-
-
-def forward_features(net: Net, module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the input of the last layer, (B, d), and the logits (B, K)."""
-    if isinstance(module, ManualGradients):
-        *_, last_input, logits = module.activations(dict(module.named_parameters()), x)
-        return last_input, logits
-    recorded: list[Tensor] = []
-    last = module.get_submodule([*layers(net)][-1])
-    hook = last.register_forward_pre_hook(lambda _, inputs: recorded.append(inputs[0]))
-    logits = module(x)
-    hook.remove()
-    if not recorded:
-        raise InputError(
-            "net: its last layer is not called as a module, its features cannot be read; leave this row out"
-        )
-    return recorded[0], logits
-
-
-def features(params: Params, net: Net, x: Tensor) -> Tensor:
-    """Return the features of examples (N, *shape) float32, in evaluation mode: (N, d)."""
-    module = load(net, params).eval()
-    with torch.no_grad():
-        return torch.cat([forward_features(net, module, part)[0] for part in torch.split(x, IMAGE_BATCH)])
 
 
 def fixed_sample(data: Data, name: str, step_id: StepId, count: int) -> Tensor:

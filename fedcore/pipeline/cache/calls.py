@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from fedcore.execute.workers import run_step
 from fedcore.pipeline.cache.store import Ref, Store, put_in, refs, to_json
 
 
 def load_call_save(store: Store, fn: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
     """Load the arguments' references, call the function and store its result; returns it with the seconds it took."""
-    return call_save(store, lambda *loaded: fn(*store.get(loaded)), args)
+    return call_save(store, lambda *loaded: run_step(fn, *store.get(loaded)), args)
 
 
 def load_calls_save(store: Store, fn: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def load_calls_save(store: Store, fn: Callable[..., Any], calls: Iterable[tuple[
         for args in calls:
             # What the call before it needed too, such as a message to everyone, is not read again.
             found = {ref: found[ref] if ref in found else store.get(ref) for ref in {*refs(args)}}
-            yield store.put(fn(*put_in(found, args)))
+            yield store.put(run_step(fn, *put_in(found, args)))
 
     return call_save(store, lambda: list(results()), ())
 
@@ -36,7 +37,7 @@ def call_save(store: Store, fn: Callable[..., Any], args: tuple[Any, ...]) -> di
 
 def load_call(store: Store, fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """Load the arguments' references and call the function."""
-    return fn(*store.get(args))
+    return run_step(fn, *store.get(args))
 
 
 def store_error(store: Store, ref: Ref) -> str:

@@ -48,7 +48,7 @@ def to_json(origin: Origin) -> bytes:
         origin.seed, "every": setting.every, "data": setting.data, "federation": setting.federation, "net": setting.net,
         "scoring": setting.scoring, "metric": setting.metric, "config": origin.config, "dataset": origin.data, "method":
         {
-            "label": row.label, "name": row.name, "training": asdict(row.training), "settings": dict(row.settings)
+            "label": row.label, "name": row.name, "training": row.training.settings(), "settings": dict(row.settings)
         },
     }  # fmt: skip
     if setting.threshold is not None:

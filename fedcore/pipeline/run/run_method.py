@@ -33,7 +33,7 @@ from fedcore.results import reports, tidy
 from fedcore.results.embedding import embed
 from fedcore.results.outcomes import total
 from fedcore.results.threshold import best_threshold
-from fedcore.types import Federation, InputError, Method, Params, Report, Threshold
+from fedcore.types import Federation, InputError, Method, Params, Report, Threshold, naming
 
 
 def run_method(
@@ -46,7 +46,8 @@ def run_method(
     session.start_method(
         f"{setting.study} {setting.name} seed {seed}: {row.label}", frozenset(word_of(s.local) for s in method.stages)
     )
-    played = list(rounds(method, fed, seed, session.steps, every))
+    with naming(f"in method {row.label}, seed {seed}"):
+        played = list(rounds(method, fed, seed, session.steps, every))
     session.advance_to(local_before + count_local_steps(method, len(fed.devices)))
     told: list[Report] = session.store.get([one.report for one in played])
     turn_reports = name_classes(session.store, prepared, told)

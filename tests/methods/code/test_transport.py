@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+from math import fsum
+
 import numpy as np
 import ot
 import pytest
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from fedcore.methods.code import transport
 from fedcore.methods.code.transport import SOLVERS, Plan, Transport, cost, solve_transport, uniform
 from fedcore.types import InputError
 
@@ -79,6 +83,36 @@ def test_exact_plan_costs_what_pot_and_the_hungarian_method_say(p: int) -> None:
 
 
 @pytest.mark.slow
+def spread(n: int, m: int, seed: int) -> Tensor:
+    """Costs from 1e-3 to 300, some of them 1e8 to 1e31."""
+    rng = np.random.default_rng(seed)
+    C = 10 ** rng.uniform(-3, 2.5, (n, m))
+    C[rng.random((n, m)) < 0.4] = 10.0 ** rng.choice([8, 12, 20, 31])
+    return torch.from_numpy(C)
+
+
+@pytest.mark.parametrize("solver", ["exact", "newton"])
+@pytest.mark.parametrize("shape", [(5, 5), (2, 4), (4, 2)])
+def test_costs_of_many_orders_against_every_assignment(solver: str, shape: tuple[int, int]) -> None:
+    """Units of the smaller side stand several times, so that a plan is the mean of assignments."""
+    for seed in range(40):
+        C, most = spread(*shape, seed), max(shape)
+        square = C.repeat_interleave(most // shape[0], 0).repeat_interleave(most // shape[1], 1).tolist()
+        least = min(fsum(row[k] for row, k in zip(square, order, strict=True)) for order in permutations(range(most)))
+        plan = run(solver, C, 1e-3)
+        assert plan.converged
+        assert (plan.plan * C).sum().item() == pytest.approx(least / most, rel=1e-8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ordinary_costs_are_certified_at_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan has the bits of POT's."""
+    monkeypatch.delattr(transport, "_below_a_limit")
+    C = KINDS[kind]
+    a, b = uniform(C.shape[0]), uniform(C.shape[1])
+    assert torch.equal(run("exact", C, 0.01).plan, torch.from_numpy(ot.emd(a.numpy(), b.numpy(), C.numpy())))
+
+
 @pytest.mark.parametrize("reg", [0.3, 0.1, 0.05])
 def test_excess_over_the_least_cost_depends_on_lambda_not_epsilon(reg: float) -> None:
     """Definition 1 allows epsilon; the entropic plan costs up to lambda log n more than the least (eqs. 6 and 7)."""

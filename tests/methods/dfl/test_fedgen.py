@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy, log_softmax, nll_loss
 
 from fedcore import nets
 from fedcore.core.rounds import begin, run
-from fedcore.core.training import fit, flatten_net, load
+from fedcore.core.training import fit, flatten_net
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.dfl.fedgen import (
@@ -26,6 +26,7 @@ from fedcore.methods.dfl.fedgen import (
     strip_prefix,
     train_generator,
 )
+from fedcore.nets.copies import load
 from fedcore.types import InputError, Net, RoundInfo, StepId, Update, generator, nbytes
 
 OWN = {

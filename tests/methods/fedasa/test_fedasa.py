@@ -19,12 +19,13 @@ from signals import federation as signals
 from fedcore import nets
 from fedcore.core.aggregation import by_size, exchange, mean
 from fedcore.core.rounds import begin, run
-from fedcore.core.training import Training, accuracy, load, train
+from fedcore.core.training import Training, accuracy, train
 from fedcore.data import load as load_data
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method
 from fedcore.methods.fedasa.distances import distances, report_distances
 from fedcore.methods.fedasa.fedasa import depths_within, mix, shorten, train_auxiliary
+from fedcore.nets.copies import load
 from fedcore.nets.parts import features, leaves_up_to, max_depth, parts
 from fedcore.results.reports import devices
 from fedcore.types import Data, InputError, Message, Report, RoundInfo, StepId, Update, generator

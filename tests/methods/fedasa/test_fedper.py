@@ -13,7 +13,7 @@ from fedcore.core.evaluation import evaluate
 from fedcore.core.messages import initial_messages, merge_models
 from fedcore.core.rounds import run
 from fedcore.core.training import train
-from fedcore.execute.workers import one_thread
+from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method
 from fedcore.methods.fedasa.sharing import train_shared
 from fedcore.nets.parts import layers
@@ -50,6 +50,33 @@ def test_a_plain_loop(training):
         assert bits(one.state.messages[name].params) == bits(body)
         assert bits(part(one.state.memories[name], HEAD)) == bits(heads[name])
         assert one.scores[name]["test"] == evaluate(Model(({**body, **heads[name]},)), NET, there.data.test)
+
+
+def test_sampled_devices_share_a_body_and_others_run_the_initial_head():
+    """A plain loop over the devices that the loop samples; the head is sent to a device once, at first."""
+    fed, whole = federation("abcd"), nets.init(NET, generator(2, "init"))
+    body, heads, sizes = part(whole, BODY), {}, {name: len(there.data.train) for name, there in fed.devices.items()}
+    rounds = list(run(fedper(fraction=0.25, rounds=3), fed, 2, Inline()))
+    for number, one in enumerate(rounds):
+        updates = {}
+        for name in one.round_info.units:
+            sent = Message(body | heads.get(name, part(whole, HEAD)))
+            with one_thread():
+                updates[name] = train({}, sent, fed.devices[name], StepId(2, 0, number, name), training=SGD)[1].params
+            assert one.up[name] == NBYTES - 4 * (12 + 3)
+            known = number == 0 or name not in heads
+            assert number == len(rounds) - 1 or one.down[name] == (NBYTES if known else NBYTES - 4 * (12 + 3))
+        heads |= {name: part(params, HEAD) for name, params in updates.items()}
+        body = mean([part(params, BODY) for params in updates.values()], by_size([sizes[name] for name in updates]))
+        for name, there in fed.devices.items():
+            model = Model(({**body, **heads.get(name, part(whole, HEAD))},))
+            assert one.scores[name]["test"] == evaluate(model, NET, there.data.test)
+    assert len(heads) < 4
+
+
+def test_a_sample_needs_one_start():
+    with pytest.raises(InputError, match=r"^training.shared_init = false: fedper with fraction below 1"):
+        fedper(fraction=0.5, shared_init=False)
 
 
 def test_personal_layers_and_moments_never_travel():

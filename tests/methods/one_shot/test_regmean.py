@@ -10,11 +10,11 @@ from federations import NBYTES, NET, NETS, SGD, data, federation, last, model, s
 
 from fedcore import nets
 from fedcore.core.rounds import run
-from fedcore.core.training import load
 from fedcore.execute.workers import Inline
 from fedcore.methods import method
 from fedcore.methods.one_shot import closed_form as closed
 from fedcore.methods.one_shot.regmean import GRAM, input_grams, move
+from fedcore.nets.copies import load
 from fedcore.nets.inputs import layer_inputs, linear_layers
 from fedcore.types import Data, Device, Federation, InputError, RoundInfo, Splits, Update, generator
 

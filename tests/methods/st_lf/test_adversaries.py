@@ -21,13 +21,13 @@ from fedcore.methods.st_lf.adversaries import (
     attention,
     features,
     fixed_sample,
-    forward_features,
     gap,
     identifier,
     load_identifier,
     train_against,
     train_identifier,
 )
+from fedcore.nets.inputs import forward_features
 from fedcore.types import InputError, Net, RoundInfo, StepId, generator
 
 ALIGNMENT = Alignment(
@@ -117,7 +117,7 @@ def test_features_are_what_enters_the_last_layer(which):
     found = features(params, net, x)
     torch.testing.assert_close(found @ weight.T + bias, predict(params, net, x, 32))
     flat = flatten_net(net, params)
-    seen, logits = forward_features(net, flat.module, x)
+    seen, logits = forward_features(flat.module, x)
     torch.testing.assert_close(logits, seen @ weight.T + bias)
     assert identifier("fada", net, 5).build().layers == ["fc1", "fc2"]
     assert nets.shapes(identifier("fada", net, 5))["fc1.weight"] == (5, found.shape[1])

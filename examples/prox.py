@@ -1,0 +1,30 @@
+"""FedProx (Li et al. 2020) by a loss of one's own: cross-entropy, and a pull towards the global model."""
+
+from functools import partial
+
+from torch.nn.functional import cross_entropy
+
+import fedcore as fc
+
+
+def near(batch, *, mu):
+    """Return CE + mu/2 ||w - w^t||^2, w^t the model that was sent."""
+    pull = sum((leaf - batch.message.params[name]).square().sum() for name, leaf in batch.params.items())
+    return cross_entropy(batch.logits, batch.y) + mu / 2 * pull
+
+
+@fc.training_defaults(shared_init=True)
+def prox(*, training, rounds: fc.Count = 10, fraction: fc.Fraction = 1.0, mu: fc.Amount = 0.01):
+    """Build FedProx.
+
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+        mu: weight of the pull, from 0; 0 is FedAvg.
+    """
+    local = partial(fc.train, training=training, loss=partial(near, mu=mu))
+    return fc.Method(
+        partial(fc.initial_messages, shared_init=True),
+        (fc.Stage(local, fc.average_models, rounds, fraction),),
+        fc.received_model,
+    )

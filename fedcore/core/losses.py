@@ -1,0 +1,138 @@
+"""What training minimises: the losses that have a name, and losses of one's own, which see a whole `Batch`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedcore.builders import import_builder, unknown_value
+from fedcore.nets import shapes
+from fedcore.nets.copies import load
+from fedcore.nets.inputs import forward_features, require_features
+from fedcore.types import InputError, Message, Net, Params, name_of
+
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Logits (B, K) and labels (B,) -> the mean loss over them."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One minibatch, as a loss of one's own sees it.
+
+    Args:
+        net: the device's net.
+        module: the net as a module, in training mode, with the parameters that are trained.
+        x: inputs (B, *shape).
+        y: labels (B,), int64.
+        logits: the module's outputs (B, K).
+        last_input: see `features`; None if the net does not call its last layer as a module.
+        message: what the server sent: `message.params` is the model that training starts from, if it sent one.
+        memory: the device's own tensors, as they were before this round.
+        round: of the stage, from 0, as in a `StepId`.
+    """
+
+    net: Net
+    module: nn.Module
+    x: Tensor
+    y: Tensor
+    logits: Tensor
+    last_input: Tensor | None
+    message: Message = field(default_factory=Message)
+    memory: Params = field(default_factory=dict)
+    round: int = 0
+
+    @property
+    def params(self) -> Params:
+        """The parameters that are trained, by name; a loss may depend on them."""
+        return {name: parameter for name, parameter in self.module.named_parameters() if parameter.requires_grad}
+
+    @property
+    def features(self) -> Tensor:
+        """The input of the net's last layer, (B, d)."""
+        return require_features(self.last_input, self.logits)[0]
+
+    def with_params(self, params: Params) -> Batch:
+        """Return the same examples as another model of this net sees them, in evaluation mode, without gradients."""
+        module = load(self.net, {name: params[name] for name in shapes(self.net)}).eval()
+        with torch.no_grad():
+            last_input, logits = forward_features(module, self.x)
+        return replace(self, module=module, logits=logits, last_input=last_input)
+
+
+OwnLoss: TypeAlias = Callable[[Batch], Tensor]
+"""A loss of one's own: a minibatch -> a scalar, usually the mean over its examples."""
+
+
+def entropies(logits: Tensor) -> Tensor:
+    """Return the entropy of softmax(logits) in nats: (B, K) -> (B,)."""
+    return -(logits.softmax(1) * logits.log_softmax(1)).sum(1)
+
+
+def fedasa_eq12_loss(logits: Tensor, y: Tensor) -> Tensor:
+    """FedASA's loss as printed (Deng et al. 2024, eq. 12): CE(s, y) + exp(entropy of s), s = softmax(logits) (10).
+
+    The softmax is applied twice, so that no class can exceed e / (e + K - 1): it trains badly. The hard label (11)
+    occurs in no formula. Departure: the mean over the examples; (12) prints no sum.
+    """
+    return cross_entropy(logits.softmax(1), y) + entropies(logits).exp().mean()
+
+
+def fedasa_table3_loss(logits: Tensor, y: Tensor) -> Tensor:
+    """FedASA's loss as its Table III has it: CE(s, y) with softmax taken twice, plus the entropy of s in bits.
+
+    Of the readings with softmax once or twice and with entropy in nats, in bits or as exp(entropy), this is the only
+    one that some soft labels of four classes bring to the cross-entropy and the loss of both examples.
+    """
+    return cross_entropy(logits.softmax(1), y) + entropies(logits).mean() / math.log(2)
+
+
+def softmax_twice(logits: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy of the softmax, which takes another: what a net that ends in a softmax is trained with.
+
+    The public code of ST-LF's authors does. No class can exceed e / (e + K - 1), so that learning is slow.
+    """
+    return cross_entropy(logits.softmax(1), y)
+
+
+LOSSES: dict[str, Loss] = {
+    "ce": cross_entropy,
+    "fedasa_eq12": fedasa_eq12_loss,
+    "fedasa_table3": fedasa_table3_loss,
+    "softmax_twice": softmax_twice,
+}
+
+
+def find_loss(loss: str | OwnLoss, key: str = "training.loss") -> str | OwnLoss:
+    """Return the name of a loss, or the function itself; "package.module:function" is imported.
+
+    Raises InputError, naming the key, for another name.
+    """
+    if callable(loss) or loss in LOSSES:
+        return loss
+    if ":" in loss:
+        return import_builder(loss, key)
+    raise unknown_value(key, loss, (*LOSSES, "package.module:function"))
+
+
+def loss_name(loss: str | OwnLoss) -> str:
+    """Return the name of a loss, of one's own its place, "package.module:function"."""
+    return loss if isinstance(loss, str) else name_of(loss)
+
+
+def require_scalar(loss: OwnLoss, value: object) -> Tensor:
+    """Return what a loss of one's own returned; raises InputError if no parameter can be trained by it."""
+    if isinstance(value, Tensor) and value.dim() == 0 and value.requires_grad:
+        return value
+    if not isinstance(value, Tensor):
+        what = type(value).__name__
+    elif value.dim():
+        what = f"a tensor of shape {tuple(value.shape)}"
+    else:
+        what = "one that depends on no parameter"
+    raise InputError(f"training.loss: {loss_name(loss)} must return a scalar tensor, returned {what}")
