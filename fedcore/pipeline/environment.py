@@ -19,6 +19,7 @@ STATE = HOME / ".fedcore"
 BLOBS = STATE / "blobs"
 STEPS = STATE / "steps"
 LOCKS = STATE / "locks"
+REGISTERED = STATE / "registered"
 PREFECT = STATE / "prefect"
 TRACKING = f"sqlite:///{HOME / 'mlflow.db'}"
 ARTIFACTS = HOME / "mlruns"
@@ -27,7 +28,7 @@ FILES = (
     "flows.lock", "journal.jsonl", "password", "server.json", "server.lease", "server.lock", "server.log",
     "mlflow.lock", "mlflow.log",
 )  # fmt: skip
-FOLDERS = ("blobs", "flows", "locks", "prefect", "steps")
+FOLDERS = ("blobs", "flows", "locks", "prefect", "registered", "steps")
 """What there may be in STATE."""
 
 DEFAULTS = {

@@ -134,6 +134,7 @@ def test_a_model_whose_logging_was_killed_is_continued(
         models={"one": store.put(Model((nets.init(net, torch.Generator()),)))},
         fed=SimpleNamespace(devices={"one": None}),
         row=SimpleNamespace(label="row"),
+        threshold=None,
     )
     arguments = run, store, result, Schema((1,), "float32", ("a", "b"))
 
