@@ -95,8 +95,10 @@ def read(path: Path, schema: Schema, task: str) -> tuple[Any, pd.Index]:
         return frame, frame.index
     if path.suffix == ".npy":
         try:
-            array = np.load(path, allow_pickle=False)
-        except (OSError, ValueError) as error:
+            array = np.load(path, mmap_mode="r", allow_pickle=False)  # no more memory than the file has bytes
+            if not isinstance(array, np.ndarray) or not array.ndim:
+                raise ValueError("it holds no array (N, ...)")
+        except (OSError, ValueError, EOFError, OverflowError) as error:
             raise InputError(f"{path}: cannot be read as an array: {error}") from None
         return array, pd.RangeIndex(len(array))
     if path.suffix.lower() in TABLES:

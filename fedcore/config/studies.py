@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -126,7 +127,7 @@ class Run(Section):
         every: rounds between evaluations; a study may have its own.
         lr_factors: learning rates to try, as factors of each method's: it takes the one that is best on validation data
             with the first seed; a learning rate that is typed is not tuned; a study may have its own.
-        workers: processes of this machine; None: one per core.
+        workers: processes of this machine, at most four per core, or 32; None: one per core.
         engine: what computes steps: these processes, or a Dask cluster.
         cluster: the address of the cluster's scheduler; None: a cluster of its own.
         store: the folder or URL of the results of steps; None: the project's state.
@@ -182,6 +183,9 @@ def run_section(params: Mapping[str, Any]) -> Run:
     run = check(Run, "run", params.get("run", {}))
     if run.cluster is not None and run.engine != "dask":
         raise InputError(f"run.cluster = {run.cluster!r}: is for run.engine = 'dask', not {run.engine!r}")
+    most = max(32, 4 * (os.cpu_count() or 1))
+    if run.engine == "local" and run.workers is not None and run.workers > most:
+        raise InputError(f"run.workers = {run.workers}: at most {most} processes on this machine, four per core")
     return run
 
 

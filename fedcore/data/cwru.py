@@ -8,6 +8,7 @@ bearings have no base sensor.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from http.client import HTTPException
 from pathlib import Path
@@ -116,15 +117,22 @@ def read(root: Path, number: int) -> dict[str, Signal]:
         raise damaged_file(root, place(root, number), str(error)) from error
 
 
+MOST = 10_000_000
+"""The most values of an array that is read; published ones have less than half a million."""
+
+
 def columns(file: Path, number: int) -> dict[str, Signal]:
     """Return location -> its column of a file, (T,). Raises ValueError if the format differs from the published one."""
     from scipy.io import loadmat, whosmat  # here, as only this set needs it
 
     names = {location: f"X{number:03d}_{sensor}_time" for location, sensor in SENSORS.items()}
     try:
+        sizes = {name: math.prod(shape) for name, shape, _ in whosmat(file)}
+        if (largest := max(sizes.values(), default=0)) > MOST:
+            raise ValueError(f"{largest:,} values in one array, at most {MOST:,} are read")
         held = loadmat(file, variable_names=list(names.values()))
         signals = {at: np.asarray(held[name], np.float64) for at, name in names.items() if name in held}
-        there = [name for name, *_ in whosmat(file)]
+        there = [*sizes]
     except Exception as error:  # damaged bytes make the reader raise anything
         raise ValueError(f"is no MATLAB file that can be read ({one_line(error)})") from error
     if not signals:

@@ -33,6 +33,10 @@ ROOT = os.environ.get("FEDCORE_DATA", "datasets")
 KINDS = {8: "bytes", 12: "int32"}
 
 
+LARGEST = 1 << 30
+"""The most bytes of values that an idx file may have; the largest published one (EMNIST) has half of it."""
+
+
 def obtain(
     root: Path, source: str, files: Sequence[str], download: bool, fetch: Callable[[Any], object], gz: bool = False
 ) -> list[Path]:
@@ -75,30 +79,40 @@ def damaged_file(root: Path, file: Path, what: str) -> InputError:
 
 def one_line(error: object) -> str:
     """Return an error's message as one line of moderate length."""
-    return " ".join(str(error).split())[:300]
+    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def idx(root: Path, file: Path, dimensions: int, kind: int = 8) -> NDArray[Any]:
-    """Return the values of one idx file, read-only, with so many dimensions and the type `kind` of KINDS."""
+    """Return the values of one idx file, read-only, with so many dimensions and the type `kind` of KINDS.
+
+    No more is decompressed than its header says, and one byte to see that nothing follows.
+    """
+    start = 4 + 4 * dimensions
+    item = np.dtype(np.uint8 if kind == 8 else ">i4")
     try:
-        raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as opened:
+            header = opened.read(start)
+            if header[:4] != bytes((0, 0, kind, dimensions)) or len(header) < start:
+                raise damaged_file(
+                    root,
+                    file,
+                    f"is no idx file of {KINDS[kind]} with {dimensions} dimensions (it starts with {header[:4].hex()})",
+                )
+            shape = struct.unpack(f">{dimensions}I", header[4:])
+            needed = math.prod(shape) * item.itemsize
+            if needed > LARGEST:
+                raise damaged_file(
+                    root, file, f"has the header {shape}: {needed:,} bytes, at most {LARGEST:,} are read"
+                )
+            raw = opened.read(needed + 1)
     except (OSError, EOFError, zlib.error, MemoryError) as error:
         raise damaged_file(root, file, f"cannot be read ({one_line(error)})") from error
-    start = 4 + 4 * dimensions
-    if raw[:4] != bytes((0, 0, kind, dimensions)) or len(raw) < start:
-        raise damaged_file(
-            root,
-            file,
-            f"is no idx file of {KINDS[kind]} with {dimensions} dimensions (it starts with {raw[:4].hex()})",
-        )
-    shape = struct.unpack(f">{dimensions}I", raw[4:start])
-    item = np.dtype(np.uint8 if kind == 8 else ">i4")
-    needed = start + math.prod(shape) * item.itemsize
     if len(raw) != needed:
-        raise damaged_file(root, file, f"has {len(raw)} bytes where its header {shape} needs {needed}")
+        found = f"more than {needed}" if len(raw) > needed else f"{len(raw)}"
+        raise damaged_file(root, file, f"has {found} bytes after its header where {shape} needs {needed}")
     if not math.prod(shape):  # numpy refuses an empty array whose other dimensions are too large
         raise damaged_file(root, file, f"is empty: its header says {shape}")
-    return np.frombuffer(raw, item, offset=start).reshape(shape)
+    return np.frombuffer(raw, item).reshape(shape)
 
 
 def labelled_images(

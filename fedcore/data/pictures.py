@@ -6,6 +6,8 @@ training, validation and testing, `<path>/train/<class>/...`.
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,10 @@ from fedcore.data.schema import Schema
 from fedcore.types import Data, InputError
 
 TYPES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+
+
+LARGEST = 100_000_000
+"""The most pixels of a picture that is read: some 400 MB in memory."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +208,12 @@ def pictures(files: Iterable[Path]) -> list[Path]:
 def picture(key: str, file: Path) -> Image.Image:
     """Read one picture in colour, rotated by its EXIF orientation. Refuses more than 8 bits: Pillow would clip them."""
     try:
-        with Image.open(file) as opened:
+        with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
+            opened = Image.open(file)
+        with opened:
+            if math.prod(opened.size) > LARGEST:
+                width, height = opened.size
+                raise ValueError(f"it has {width:,} x {height:,} pixels, at most {LARGEST:,} are read: make it smaller")
             if opened.mode.startswith(("I", "F")):
                 raise ValueError(f"it has more than 8 bits per channel (mode {opened.mode}): convert it")
             return ImageOps.exif_transpose(opened).convert("RGB")

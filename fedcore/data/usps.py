@@ -17,6 +17,9 @@ from fedcore.data.files import ROOT, damaged_file, labelled_images, obtain, one_
 from fedcore.data.pixels import Scaling, resize, scale, side
 from fedcore.types import Data
 
+LARGEST = 1 << 26
+"""The most bytes of a decompressed file; the larger published one has a third of it."""
+
 FILES = ("USPS/usps.bz2", "USPS/usps.t.bz2")
 SIDE = 16
 
@@ -45,7 +48,10 @@ def read(root: Path, file: Path) -> Data:
     from sklearn.datasets import load_svmlight_file  # here, as it takes most of a second to import
 
     try:
-        text = bz2.decompress(file.read_bytes())
+        with bz2.open(file) as opened:
+            text = opened.read(LARGEST + 1)
+        if len(text) > LARGEST:
+            raise ValueError(f"more than {LARGEST:,} bytes when decompressed")
         values, labels = load_svmlight_file(BytesIO(text), n_features=SIDE * SIDE, zero_based=False)
     except (OSError, EOFError, ValueError, IndexError, OverflowError, MemoryError) as error:
         raise damaged_file(root, file, f"cannot be read ({one_line(error)})") from error

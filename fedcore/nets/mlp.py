@@ -16,6 +16,9 @@ from fedcore.types import Axes, Count, InputError, Net, Params
 
 ONEDNN: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
 
+LARGEST = 1 << 28
+"""The most parameters of one model: 1 GiB in float32, of which each device has one."""
+
 LARGE = 1 << 22
 """Multiplications above which oneDNN pays off: its conversions cost some 30 microseconds."""
 
@@ -114,4 +117,8 @@ def net(*, shape: Sequence[int], classes: int, widths: Sequence[Count] = (64, 32
     """Return a multilayer perceptron with hidden layers of these widths."""
     if not all(type(width) is int and width > 0 for width in widths):
         raise InputError(f"net.widths: {list(widths)} is not a list of whole numbers above 0")
+    layers = [math.prod(shape), *widths, classes]
+    size = sum((first + 1) * second for first, second in pairwise(layers))
+    if size > LARGEST:
+        raise InputError(f"net.widths: {list(widths)} gives {size:,} parameters, at most {LARGEST:,}")
     return Net(partial(mlp, shape=tuple(shape), widths=tuple(widths), classes=classes), axes(widths))

@@ -19,6 +19,8 @@ from contextlib import contextmanager, suppress
 CONTINUE = "finished steps are kept, run the same command to continue"
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """Errors of a write for which there is no room."""
+DENIED = {errno.EROFS, errno.EACCES, errno.EPERM}
+"""Errors of a use of a file for which there is no right."""
 STDOUT = 1
 """The number of standard output's file."""
 
@@ -30,6 +32,26 @@ class Failed(RuntimeError):
 def no_room(error: OSError, path: object) -> str:
     """Return the line for a write that found no room."""
     return f"{path}: no room to write: {os.strerror(error.errno or 0)}; {CONTINUE}"
+
+
+def cause(error: BaseException | None) -> str:
+    """Return the line for an error whose cause lies outside of the code, or "": no room, no right, no memory, ...
+
+    It may be the cause of another error that a library raised.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, OSError) and error.errno in FULL:
+            return no_room(error, error.filename or "a file")
+        if isinstance(error, OSError) and error.errno in DENIED:
+            return f"{error.filename or 'a file'}: {os.strerror(error.errno or 0)}; {CONTINUE}"
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+            return f"no memory left: use fewer workers (run.workers) or smaller settings; {CONTINUE}"
+        if (type(error).__module__, type(error).__name__) == ("sqlite3", "OperationalError"):
+            return f"a database of this project: {error}; {CONTINUE}"
+        error = error.__cause__
+    return ""
 
 
 class Stopped(KeyboardInterrupt):
@@ -61,8 +83,8 @@ def report_bad_input() -> Iterator[None]:
         if isinstance(error, BrokenPipeError) and _reader_left():
             os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)  # Python writes what is left as it ends
             sys.exit(128 + signal.SIGPIPE)
-        if isinstance(error, OSError) and error.errno in FULL:
-            _leave(1, no_room(error, error.filename or "a file"))
+        if line := cause(error):
+            _leave(1, line)
         shorten_traceback(error)
         traceback.print_exception(error)
         sys.exit(1)

@@ -12,6 +12,7 @@ import os
 import sys
 from pathlib import Path
 
+from fedcore.pipeline.command import Failed
 from fedcore.pipeline.state import quarantine
 
 HOME = Path(os.environ.get("FEDCORE_HOME") or Path.cwd()).resolve()
@@ -19,6 +20,7 @@ STATE = HOME / ".fedcore"
 BLOBS = STATE / "blobs"
 STEPS = STATE / "steps"
 LOCKS = STATE / "locks"
+REGISTERED = STATE / "registered"
 PREFECT = STATE / "prefect"
 TRACKING = f"sqlite:///{HOME / 'mlflow.db'}"
 ARTIFACTS = HOME / "mlruns"
@@ -27,7 +29,7 @@ FILES = (
     "flows.lock", "journal.jsonl", "password", "server.json", "server.lease", "server.lock", "server.log",
     "mlflow.lock", "mlflow.log",
 )  # fmt: skip
-FOLDERS = ("blobs", "flows", "locks", "prefect", "steps")
+FOLDERS = ("blobs", "flows", "locks", "prefect", "registered", "steps")
 """What there may be in STATE."""
 
 DEFAULTS = {
@@ -79,3 +81,10 @@ def prepare() -> None:
     for name in FOLDERS:
         if (STATE / name).exists() and not (STATE / name).is_dir():
             quarantine(STATE / name, "is a file, not a folder")
+
+
+def require_writable() -> None:
+    """Raise Failed if a folder of the cache cannot be written: a run would keep nothing, and Prefect say nothing."""
+    for folder in (STATE, *(STATE / name for name in FOLDERS)):
+        if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
+            raise Failed(f"{folder}: cannot be written, so that nothing would be kept; make it writable")

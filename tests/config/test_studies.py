@@ -427,3 +427,20 @@ def test_learning_rates_are_tried_around_each_methods_own(params: dict[str, Any]
     assert points(params, training__lr=0.2)[0].rates == {}
     assert points(params, lmf__training__lr=0.2)[0].rates == {"scaffold": [0.5, 0.05]}
     assert points(params, run__lr_factors=[])[0].rates == {}
+
+
+def test_more_workers_than_the_machine_bears_are_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 10)
+    run = {**PARAMS["run"], "workers": 41}
+    with pytest.raises(InputError, match=r"^run.workers = 41: at most 40 processes on this machine, four per core$"):
+        run_section({"run": run})
+    assert run_section({"run": run | {"engine": "dask"}}).workers == 41
+    assert run_section({"run": run | {"workers": 40}}).workers == 40
+
+
+def test_widths_that_no_memory_holds_are_refused():
+    """5e6 + 1e6 (1e6 + 1) + 2 (1e6 + 1) parameters."""
+    with pytest.raises(
+        InputError, match=r"^net.widths: \[1000000, 1000000\] gives 1,000,008,000,002 parameters, at most"
+    ):
+        net("mlp", shape=(4,), classes=2, widths=[1_000_000, 1_000_000])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import bz2
+import gzip
 import random
 import struct
+import tracemalloc
+import zlib
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +17,8 @@ from damaged import LABELS, PIXELS, SETS, damage, leaf
 from sets import refusal, written
 
 from fedcore.data import load
+from fedcore.data.files import idx, one_line
+from fedcore.data.pictures import picture
 from fedcore.types import InputError
 
 
@@ -101,3 +106,43 @@ def test_damaged_bytes_are_refused_in_one_line_or_read(tmp_path: Path, name: str
             assert str(tmp_path) in line
         file.write_bytes(whole)
     read()  # the whole files are still read
+
+
+def zeros(head: bytes, count: int, kind: str) -> bytes:
+    """Return a small file that holds a head and then so many MB of zeros."""
+    pack = bz2.BZ2Compressor() if kind == "bz2" else zlib.compressobj(1, zlib.DEFLATED, 31)
+    return b"".join([pack.compress(head), *(pack.compress(bytes(1 << 20)) for _ in range(count)), pack.flush()])
+
+
+@pytest.mark.parametrize("sizes", [(1, 28, 28), (2**20, 2**6, 2**6)])
+def test_a_gz_file_is_not_decompressed_beyond_its_header(tmp_path: Path, sizes: tuple[int, ...]):
+    file = tmp_path / "images.gz"
+    file.write_bytes(zeros(bytes((0, 0, 8, 3)) + struct.pack(">3I", *sizes), 200, "gz"))
+    tracemalloc.start()
+    with pytest.raises(InputError, match=r"images\.gz has (more than 784 bytes|the header .* at most 1,073,741,824)"):
+        idx(tmp_path, file, 3)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 22
+    tracemalloc.stop()
+    file.write_bytes(gzip.compress(bytes((0, 0, 8, 3)) + struct.pack(">3I", 1, 2, 2) + b"abcd"))
+    assert idx(tmp_path, file, 3).tobytes() == b"abcd"
+
+
+def test_a_bz2_file_is_not_decompressed_beyond_its_limit(tmp_path: Path):
+    (tmp_path / "USPS").mkdir()
+    for name in ("usps.bz2", "usps.t.bz2"):
+        (tmp_path / "USPS" / name).write_bytes(zeros(b"", 80, "bz2"))
+    assert "more than 67,108,864 bytes when decompressed" in refusal("usps", root=tmp_path, download=False)
+
+
+def test_a_picture_of_too_many_pixels_is_refused_by_its_header(tmp_path: Path):
+    """A PNG file of a header alone: 13,000 x 13,000 pixels."""
+    head = b"IHDR" + struct.pack(">2I5B", 13_000, 13_000, 8, 2, 0, 0, 0)
+    end = b"IDAT" + zlib.compress(b"")
+    chunks = [struct.pack(">I", len(one) - 4) + one + struct.pack(">I", zlib.crc32(one)) for one in (head, end)]
+    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
+    with pytest.raises(InputError, match="it has 13,000 x 13,000 pixels, at most 100,000,000 are read"):
+        picture("data.path", tmp_path / "a.png")
+
+
+def test_an_error_without_words_has_its_name():
+    assert one_line(MemoryError()) == "MemoryError"

@@ -9,6 +9,7 @@ import json
 import re
 import urllib.error
 import urllib.request
+from base64 import b64encode
 from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
@@ -117,17 +118,27 @@ def test_the_pages_open_for_their_user_alone(host: Project):
         page = mlflow[1].partition("/#/")[0]
         found = f"{page}/api/2.0/mlflow/experiments/search"
         wait("MLflow's page", lambda: answering(f"{page}/health"))
-        body = {"max_results": 1}
-        assert status(found, {"Content-Type": "application/json"}, body) == 200
+        body, known = {"max_results": 1}, {"Authorization": f"Basic {b64encode(str(host.password).encode()).decode()}"}
+        for place in (
+            page,
+            found,
+            f"{page}/graphql",
+            f"{page}/health",
+            f"{page}/api/2.0/mlflow/registered-models/alias",
+        ):
+            assert status(place, {"Content-Type": "application/json"}, body) == 401
+        known["Content-Type"] = "application/json"
+        assert status(found, known, body) == 200
         for headers in (FOREIGN, {"Host": "10.evil.example"}, {"Origin": "https://evil.example"}, {"Origin": "null"}):
-            assert status(found, {"Content-Type": "application/json", **headers}, body) == 403
-        assert status(page, {"Host": "evil.example"}) == 403
+            assert status(found, {**known, **headers}, body) == 403
+            assert status(f"{page}/graphql", {**known, **headers}, {"query": "{__typename}"}) == 403
+        assert status(page, {**known, "Host": "evil.example"}) == 403
     finally:
         here.stop()
 
 
 def answering(url: str) -> bool:
     try:
-        return status(url, {}) == 200
+        return status(url, {}) == 401
     except OSError:
         return False

@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import signal
+import sqlite3
 import subprocess
 import sys
 import traceback
@@ -173,3 +174,41 @@ def test_a_signal_that_was_ignored_stays_ignored():
         [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
     )
     assert (said.returncode, said.stdout, said.stderr) == (0, "on\n", "")
+
+
+def wrapped(inner: BaseException) -> RuntimeError:
+    """Return an error of a library with another one as its cause."""
+    outer = RuntimeError("in a library")
+    outer.__cause__ = inner
+    return outer
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        *((OSError(number, "", "blobs/a"), "blobs/a: no room to write") for number in (errno.ENOSPC, errno.EDQUOT)),
+        *((OSError(number, "", "mlruns/1"), "mlruns/1: ") for number in (errno.EROFS, errno.EACCES, errno.EPERM)),
+        (MemoryError(), "no memory left"),
+        (OSError(errno.ENOMEM, ""), "no memory left"),
+        (sqlite3.OperationalError("database is locked"), "a database of this project: database is locked"),
+    ],
+)
+def test_a_cause_outside_of_the_code_is_one_line(
+    error: Exception, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    for raised in (error, wrapped(error)):
+        with pytest.raises(SystemExit) as left, report_bad_input():
+            raise raised
+        said = capsys.readouterr().err
+        assert left.value.code == 1
+        assert said.startswith(f"fedcore: {words}")
+        assert said.endswith(f"{CONTINUE}\n")
+        assert said.count("\n") == 1
+
+
+def test_an_error_of_the_code_keeps_its_traceback(capsys: pytest.CaptureFixture[str]):
+    for raised in (KeyError("a"), FileNotFoundError(errno.ENOENT, "", "b"), wrapped(ValueError("c"))):
+        with pytest.raises(SystemExit) as left, report_bad_input():
+            raise raised
+        assert left.value.code == 1
+        assert "Traceback" in capsys.readouterr().err

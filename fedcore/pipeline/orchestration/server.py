@@ -55,6 +55,7 @@ def ensure() -> str:
     If the user has set PREFECT_API_URL, that server is used. Raises Failed if no server can be started.
     """
     environment.prepare()
+    environment.require_writable()
     if url := os.environ.get("PREFECT_API_URL"):
         if os.environ["PREFECT_PROFILES_PATH"] == environment.DEFAULTS["PREFECT_PROFILES_PATH"]:
             os.environ.setdefault("PREFECT_API_AUTH_STRING", "")  # the profile's password is for another server
@@ -275,8 +276,12 @@ def _serve(words: list[str]) -> None:
 
 
 def _end_when_idle() -> None:
+    """End this process once the lease's date has not changed for IDLE seconds, whatever date the clock gives it."""
+    seen, since = 0, time.monotonic()
     with contextlib.suppress(FileNotFoundError):  # the project's folder is gone
-        while time.time() - LEASE.stat().st_mtime <= IDLE:
+        while time.monotonic() - since <= IDLE:
+            if (touched := LEASE.stat().st_mtime_ns) != seen:
+                seen, since = touched, time.monotonic()
             time.sleep(1)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(15)

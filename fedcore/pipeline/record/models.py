@@ -29,6 +29,7 @@ from fedcore.api import serving
 from fedcore.api.serving import LABEL, LEAVES, MODELS, PROBABILITY, SCHEMA, THRESHOLD
 from fedcore.data.encoding import to_json
 from fedcore.data.schema import Schema
+from fedcore.pipeline import environment
 from fedcore.types import Model, Threshold
 
 CODE = (
@@ -121,6 +122,10 @@ FOLDER = "models"
 
 
 def load(place: Path) -> serving.ServedModels:
-    """Return the models that MLflow has logged at a place; a net of the user's own may come from the code there."""
+    """Return the models that MLflow has logged at a place; a net of the user's own may come from the code there.
+
+    No compiled file beside that code is read, as no seal covers it (fedcore/pipeline/record/seals.py).
+    """
+    sys.pycache_prefix, sys.dont_write_bytecode = str(environment.STATE / "no-bytecode"), True
     sys.path.append(str(place / "code"))
     return serving.load(place / "data" / FOLDER)

@@ -14,16 +14,14 @@ studies' runs are compared.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-import mlflow
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from fedcore.api.serving import ServedModels
 from fedcore.pipeline.files import SETTING
-from fedcore.pipeline.record import models, registry
+from fedcore.pipeline.record import models, registry, seals
 from fedcore.pipeline.record.metrics import DEVICES, read_device_table
 from fedcore.pipeline.record.origin import Origin, from_json
 from fedcore.pipeline.record.registry import CANDIDATE, CHAMPION, FAMILY, PREVIOUS, Versions, registered
@@ -173,10 +171,7 @@ def compare(client: MlflowClient, version: ModelVersion) -> Proposal:
     for tag in SAME:
         if version.tags.get(tag) != champion.tags.get(tag):
             return Proposal(version, champion, "not comparable", f"its {tag.rpartition('.')[2]} is another")
-    tables = [
-        read_device_table(Path(mlflow.artifacts.download_artifacts(f"runs:/{study_run(one)}/{DEVICES}")).read_bytes())
-        for one in (version, champion)
-    ]
+    tables = [read_device_table(read_artifact(client, study_run(one), DEVICES)) for one in (version, champion)]
     metric = METRICS[client.get_run(study_run(version)).data.tags.get(METRIC, "accuracy")]
     for split, where in SPLITS.items():
         column = f"{split}.{metric.column}"
@@ -253,21 +248,27 @@ def find(client: MlflowClient, task: str, word: str) -> ModelVersion:
 def read_origin(client: MlflowClient, version: ModelVersion) -> Origin:
     """Return what made a version of a study's run. Raises InputError if the record does not say."""
     try:
-        place = mlflow.artifacts.download_artifacts(f"runs:/{version.run_id}/{SETTING}")
+        content = read_artifact(client, version.run_id, SETTING)
     except (MlflowException, OSError):
         raise InputError(
             f"version {version.version} of {version.name}: its run has no {SETTING}, so that nothing can repeat it; "
             "run its study again, or promote it as it is with --no-final-fit"
         ) from None
-    return from_json(Path(place).read_bytes())
+    return from_json(content)
+
+
+def read_artifact(client: MlflowClient, run: str, name: str) -> bytes:
+    """Return a file of a run. Raises InputError unless it is this user's, in this project."""
+    return (seals.own_folder(client.get_run(run).info.artifact_uri, f"run {run}") / name).read_bytes()
 
 
 def load(client: MlflowClient, asked: str | None) -> tuple[str, ServedModels]:
     """Return the task and the models of a version.
 
-    asked: "task", "task@alias" or "task/number"; None: the only champion.
+    asked: "task", "task@alias" or "task/number"; None: the only champion. Raises InputError for models that this
+    project did not register, see :mod:`fedcore.pipeline.record.seals`.
     """
     task, word = registry.choose(all_versions(client), asked)
     version = find(client, task, word)
-    place = mlflow.artifacts.download_artifacts(f"models:/{version.name}/{version.version}")
-    return task, models.load(Path(place))
+    place = client.get_model_version_download_uri(version.name, version.version)
+    return task, models.load(seals.check(version.name, place, f"version {version.version} of {version.name}"))

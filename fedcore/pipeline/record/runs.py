@@ -37,7 +37,7 @@ from fedcore.data.schema import Schema as DataSchema
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.files import FINAL_FIT, OUTCOMES, SCHEMA, SETTING, TABLE
-from fedcore.pipeline.record import models, origin, promotion
+from fedcore.pipeline.record import models, origin, promotion, seals
 from fedcore.pipeline.record.figures import draw
 from fedcore.pipeline.record.metrics import DEVICES, device_table, metrics, safe_name
 from fedcore.pipeline.record.origin import Origin
@@ -276,6 +276,7 @@ class Record:
         with self.lock:
             if self.client.search_model_versions(f"run_id = '{run.info.run_id}'"):
                 return
+            seals.seal(name, self.client.get_logged_model(model_id).artifact_location)
             if not self.client.search_registered_models(f"name = '{name}'"):
                 self.client.create_registered_model(name, description="The models that the devices of a run deploy")
             self.client.create_model_version(

@@ -7,6 +7,7 @@ pictures while this one writes the runs before it.
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import sys
@@ -210,7 +211,8 @@ def with_patience(use: Callable[[], T]) -> T:
                 raise
             if "locked" not in fault or time.monotonic() > end:
                 damaged = "malformed" in fault or "not a database" in fault
-                raise Failed(f"the record in MLflow: {fault}; {ASIDE if damaged else CONTINUE}") from None
+                aside = damaged or "unable to open" in fault
+                raise Failed(f"the record in MLflow: {fault}; {ASIDE if aside else CONTINUE}") from None
         if not told:
             told = True
             sys.stderr.write(f"fedcore: waiting up to {PATIENCE:.0f} s for the record in MLflow: {fault}\n")
@@ -232,4 +234,6 @@ def record() -> Record:
     environment.prepare()
     from fedcore.pipeline.record import runs  # MLflow is imported where runs are written
 
+    # It would print each error of the database, which `with_patience` handles or reports.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     return runs.Record()

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from fedcore.pipeline import environment
+from fedcore.pipeline.command import Failed
 from fedcore.pipeline.orchestration import server
 
 
@@ -178,3 +180,34 @@ def test_only_a_projects_first_server_is_started_ahead(tmp_path: Path, monkeypat
     (tmp_path / "prefect.db").touch()
     server.start_first()
     assert [command[1:] for command in started] == [["-m", "fedcore.pipeline.orchestration.server", "start"]]
+
+
+def test_the_date_of_the_lease_may_be_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A clock that is set back ten years gives the lease an old date; it counts as use whenever it changes."""
+    lease, passed = tmp_path / "lease", [0.0]
+    lease.touch()
+
+    def sleep(seconds: float) -> None:
+        passed[0] += 100 * seconds
+        if passed[0] <= 2000:
+            os.utime(lease, (1e9 - passed[0],) * 2)
+
+    monkeypatch.setattr(server, "LEASE", lease)
+    monkeypatch.setattr(server.time, "monotonic", lambda: passed[0])
+    monkeypatch.setattr(server.time, "sleep", sleep)
+    monkeypatch.setattr(server.os, "kill", lambda *_: None)
+    monkeypatch.setattr(server.os, "_exit", lambda _: None)
+    server._end_when_idle()
+    assert 2000 + server.IDLE < passed[0] < 2000 + server.IDLE + 2000
+
+
+@pytest.mark.parametrize("name", ["blobs", "steps"])
+def test_a_cache_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
+    """Prefect would keep nothing, and say nothing."""
+    monkeypatch.setattr(environment, "STATE", tmp_path)
+    for folder in environment.FOLDERS:
+        (tmp_path / folder).mkdir()
+    environment.require_writable()
+    monkeypatch.setattr(environment.os, "access", lambda path, _: path != tmp_path / name)  # root may always write
+    with pytest.raises(Failed, match=rf"{name}: cannot be written, so that nothing would be kept"):
+        environment.require_writable()

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from fedcore.pipeline import environment
+
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Path]:
@@ -27,5 +29,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     mlflow.set_tracking_uri(f"sqlite:///{folder / 'mlflow.db'}")
     made = mlflow.MlflowClient()
     made.create_experiment("fedcore", artifact_location=(folder / "runs").as_uri())
-    yield made
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(environment, "ARTIFACTS", folder / "runs")
+        yield made
     mlflow.set_tracking_uri(before)

@@ -1,0 +1,72 @@
+"""Seals of registered models: what shows that this project made the files that a version names.
+
+MLflow's database says where a version's files are, and whoever may write to it can name a folder of their own with code
+in it. A registration therefore leaves a digest of the files in `.fedcore/registered`, which only its owner can write. A
+version is loaded only from this project's artifacts, if all of its files are this user's and match a digest.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from hashlib import blake2b
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from fedcore.errors import InputError
+from fedcore.pipeline import environment
+from fedcore.pipeline.state import write_atomic
+
+CACHES = "__pycache__"
+"""Folders that Python makes when a model is loaded; `models.load` does not read them."""
+
+
+def seal(name: str, uri: str) -> None:
+    """Remember the files of a model that is being registered under a name."""
+    write_atomic(environment.REGISTERED / digest(name, own_folder(uri, name)), b"")
+
+
+def check(name: str, uri: str, what: str) -> Path:
+    """Return the folder of a version's files. Raises InputError unless this project registered them under its name.
+
+    what: the version, for messages.
+    """
+    folder = own_folder(uri, what)
+    known = environment.REGISTERED / digest(name, folder)
+    if not known.is_file() or known.stat().st_uid != os.getuid():
+        raise InputError(
+            f"{what}: not loaded, since its files are not those that this project registered; predict with another "
+            "version, or set mlflow.db aside: the next run registers its models again"
+        )
+    return folder
+
+
+def own_folder(uri: str, what: str) -> Path:
+    """Return the local folder of artifacts. Raises InputError unless it is in this project, and all in it this user's.
+
+    Links are refused.
+    """
+    parts = urlsplit(uri)
+    root = environment.ARTIFACTS.resolve()
+    folder = Path(unquote(parts.path))
+    resolved = folder.resolve()
+    if parts.scheme not in ("", "file") or parts.netloc or root not in resolved.parents:
+        raise InputError(f"{what}: not loaded, since its files are not in {environment.ARTIFACTS}: {uri}")
+    above = [one for one in (resolved, *resolved.parents) if root in (one, *one.parents)]
+    for path in (*above, *sorted(resolved.rglob("*"))):
+        found = path.lstat()
+        if found.st_uid != os.getuid() or stat.S_ISLNK(found.st_mode):
+            raise InputError(f"{what}: not loaded, since {path} is a link or another user's")
+    return resolved
+
+
+def digest(name: str, folder: Path) -> str:
+    """Return a digest of a registered model's name and of all its files, by their paths in its folder."""
+    made = blake2b(digest_size=20)
+    files = (path for path in folder.rglob("*") if path.is_file() and CACHES not in path.parts)
+    for text in (name, *sorted(str(path.relative_to(folder)) for path in files)):
+        content = text.encode(errors="surrogateescape")
+        made.update(len(content).to_bytes(8, "big") + content)
+        if text is not name:
+            made.update(blake2b((folder / text).read_bytes()).digest())
+    return made.hexdigest()
