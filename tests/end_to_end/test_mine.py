@@ -67,14 +67,21 @@ def test_a_run_shows_the_preview_first_and_why_a_method_is_left_out(mine: Mine):
 
 
 def test_devices_left_out_have_the_scores_of_a_script(mine: Mine, monkeypatch: pytest.MonkeyPatch):
-    """Study my_data leaves each site out by itself; a script that does so has the same bits."""
+    """Study my_data leaves each site out, and tunes learning rates; a script that does so has the same bits."""
     table = pd.read_parquet(results(mine) / "my_data-0" / "table.parquet")
     monkeypatch.chdir(mine.project.folder)
     (setting,) = plan_jobs(ask([*MACHINES, "methods=[local_only,fedavg]", "fedavg.rounds=30"]))[1][0].settings
     net = {key: value for key, value in setting.net.items() if key not in ("name", "variants")}
     data = fc.load(setting.data["name"], **{key: value for key, value in setting.data.items() if key != "name"})
     fed = fc.federate(data, fc.by_device(), net=fc.net(setting.net["name"], **net), scale="device")
-    there = fc.compare(setting.methods, fed, (0,), new_device="left_out", metric="auto", progress=False).table
+    rates = setting.rates
+    assert {*rates} == {"local_only", "fedavg"}
+    methods = [
+        fc.tune(row, fed, lr=rates[row.label], metric="auto", progress=False).config if row.label in rates else row
+        for row in setting.methods
+    ]
+    assert methods != [*setting.methods]
+    there = fc.compare(methods, fed, (0,), new_device="left_out", metric="auto", progress=False).table
     found, expected = (
         one[one["split"] == "left_out"].set_index(["method", "device", "metric"])["value"].sort_index()
         for one in (table, there)

@@ -288,7 +288,7 @@ def test_a_record_that_stays_locked_is_one_line(clock: list[float]) -> None:
         ("file is not a database", writer.ASIDE),
         ("database disk image is malformed", writer.ASIDE),
         ("database or disk is full", CONTINUE),
-        ("unable to open database file", CONTINUE),
+        ("unable to open database file", writer.ASIDE),
     ],
 )
 def test_a_record_that_cannot_be_used_is_one_line(clock: list[float], words: str, advice: str) -> None:
