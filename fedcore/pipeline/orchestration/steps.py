@@ -198,11 +198,12 @@ class Steps:
     def _verify(self, value: Any) -> None:
         """Read the blobs of a cached step once and offer them to other machines. Raises DamagedBlob.
 
+        All are read, as a store that others share takes away each that is damaged and keeps any that is there.
         Those of a step that has just run are not read: whatever loads them does so, and notices a damage.
         """
         found = dict.fromkeys(refs(value))
-        for ref in found:
-            self.store.verify(ref)
+        if damaged := [ref.digest for ref in found if not self.store.holds(ref)]:
+            raise DamagedBlob(f"missing or damaged: {', '.join(damaged)}")
         self.store.offer(found)
 
 
