@@ -6,10 +6,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fedcore.report.phrases import facts, headline, sentences, tally
+from fedcore.report.phrases import facts, headline, scale_sentence, sentences, tally
 from fedcore.report.tables import FEW, Table
 from fedcore.results.answer import Answer
 from fedcore.results.criterion import Place
+
+SCALE = "scale="
+SCALES = {f"{SCALE}{word}" for word in ("none", "common", "device")}
+"""The names of settings that differ in federation.scale alone."""
 
 SPECIAL = re.compile(r"[\\`*_{}\[\]<>#|]")
 """Characters that mean something in Markdown."""
@@ -30,11 +34,21 @@ def study_answers(found: Mapping[Place, Answer]) -> dict[str, list[Box]]:
         study: [Box(study, tally(mine.values()))]
         if len(mine) > FEW
         else [
-            Box(f"{study}: {setting} ({dataset})", headline(answer.advice), tuple(sentences(answer)))
-            for (_, dataset, setting), answer in mine.items()
+            *_scale_box(study, mine),
+            *(
+                Box(f"{study}: {setting} ({dataset})", headline(answer.advice), tuple(sentences(answer)))
+                for (_, dataset, setting), answer in mine.items()
+            ),
         ]
         for study, mine in by_study(found).items()
     }
+
+
+def _scale_box(study: str, found: Mapping[Place, Answer]) -> list[Box]:
+    """Return the box that says which scale is best, if the settings of a study differ in that alone."""
+    scales = {setting.removeprefix(SCALE): answer for (_, _, setting), answer in found.items() if setting in SCALES}
+    told = scale_sentence(scales) if 1 < len(scales) == len(found) else None
+    return [] if told is None else [Box(f"{study}: scale", told[0], (told[1],))]
 
 
 def by_study(found: Mapping[Place, Answer]) -> dict[str, dict[Place, Answer]]:

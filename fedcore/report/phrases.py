@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from fedcore.results.answer import Action, Advice, Answer, Devices, Gain, NewDevice
+from fedcore.results.answer import Action, Advice, Answer, Devices, Gain, NewDevice, gains_of_settings
 from fedcore.results.criterion import Criterion, Metric
 from fedcore.results.summary import format_bytes, join_words
 
@@ -56,6 +56,28 @@ def headline(advice: Advice) -> str:
 def sentences(answer: Answer) -> list[str]:
     """Return an answer in sentences: what to do and why, for whom and at what cost, and for a new device."""
     return [*_sentences(answer)]
+
+
+def scale_sentence(found: Mapping[str, Answer]) -> tuple[str, str] | None:
+    """Return, of one study's answers by federation.scale, which scale is best: in a few words, and in a sentence.
+
+    None if a scale has no row that combines, or fewer than two seeds in common with the best.
+    """
+    best, gains = gains_of_settings(found) or ("", {})
+    if not gains or None in gains.values():
+        return None
+    criterion = found[best].criterion
+    told = [
+        f"{_change(criterion.metric, gain)} {criterion.metric.unit} against scale {name} ({found[name].advice.best})"
+        for name, gain in gains.items()
+        if gain is not None
+    ]
+    sure = all(gain is not None and gain.sure for gain in gains.values())
+    advice = found[best].advice
+    value = _named(criterion, advice.best_value or 0.0)
+    be = "is" if criterion.metric.name == "accuracy" else "has"
+    sentence = f"With scale {best} the best way of combining, {advice.best}, {be} {value}, {join_words(told)} (± 95 %)."
+    return (f"Scale {best}", sentence) if sure else ("No scale is better for sure", sentence)
 
 
 def facts(answer: Answer) -> list[tuple[str, str]]:

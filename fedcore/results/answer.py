@@ -49,6 +49,7 @@ import pandas as pd
 
 from fedcore.results.criterion import (
     LEFT_OUT,
+    RATIO,
     Criterion,
     Measured,
     Place,
@@ -118,7 +119,8 @@ class Advice:
     always guessing; None: unknown. guess: the stronger of the rows that guess. equal: rows that are as good as the
     recommended one; indistinguishable: those that may differ by what matters, though the interval includes 0.
     at_chance: rows that are no better than guessing. better_controls: controls above it. validated: whether the best
-    row was chosen on validation data. reason: why nothing can be said.
+    row was chosen on validation data. reason: why nothing can be said. best_by_seed: the best row's mean over devices,
+    the greater the better. ratio: test examples for each training example.
     """
 
     action: Action
@@ -136,6 +138,8 @@ class Advice:
     best_value: float | None = None
     alone_value: float | None = None
     reason: str = ""
+    best_by_seed: Mapping[int, float] = field(default_factory=dict)
+    ratio: float = RATIO
 
 
 @dataclass(frozen=True)
@@ -270,6 +274,22 @@ def rows_to_leave_out(
     alone = scores.alone & {*sets.tested}
     best = [sets.best(names) for names in (combining, alone) if names]
     return frozenset([*best, *(name for name in GUESSES if name in sets.tested)])
+
+
+def gains_of_settings(found: Mapping[str, Answer]) -> tuple[str, dict[str, Gain | None]] | None:
+    """Return the setting whose best row that combines is best, and its gain on that of each other setting.
+
+    The settings must have the same devices and test examples, such as two ways to scale these. Gains are paired by
+    seed, with the interval of rule 2; None without two common seeds. Returns None if a setting has no such row.
+    """
+    advices = {name: one.advice for name, one in found.items()}
+    if not all(one.best_by_seed for one in advices.values()):
+        return None
+    runs = {name: pd.DataFrame({"all": pd.Series(one.best_by_seed)}) for name, one in advices.items()}
+    best = max(runs, key=lambda name: float(runs[name].mean().iloc[0]))
+    weights, ratio = pd.Series({"all": 1.0}), advices[best].ratio
+    others = [name for name in runs if name != best]
+    return best, {name: gain_of(runs[best], runs[name], weights, ratio, len(others)) for name in others}
 
 
 def device_changes(
@@ -453,7 +473,12 @@ def _advise(sets: _Sets, scores: _Scores, budget: float) -> Advice:
     best = sets.best(combining)
     validated = sets.validates(combining)
     best_value = sign * sets.mean(sets.tested[best])
-    known = Advice(Action.UNSURE, best, best_value, best, validated=validated, best_value=best_value)
+    means = mean_over_devices(sets.tested[best], sets.weights).dropna()
+    by_seed = dict(zip(map(int, means.index), map(float, means), strict=True))
+    known = Advice(
+        Action.UNSURE, best, best_value, best, validated=validated, best_value=best_value, best_by_seed=by_seed,
+        ratio=sets.ratio,
+    )  # fmt: skip
     if not alone:
         return replace(known, reason="no row trains alone; add one, such as local_only")
     reference = sets.best(alone)
@@ -487,7 +512,7 @@ def _advise(sets: _Sets, scores: _Scores, budget: float) -> Advice:
             name for name in sets.tested
             if name in scores.controls and (above := sets.gain(name, method)) is not None and above.sure
         ),
-        validated, best_value, alone_value, reason,
+        validated, best_value, alone_value, reason, by_seed, sets.ratio,
     )  # fmt: skip
 
 

@@ -120,3 +120,31 @@ def test_facts_of_an_answer_that_recommends_no_method_name_the_best_one():
     assert facts(alone) == [
         ("65.0%", "right when trained alone"), ("-15.0 ± 2.7", "points with a, the best way of combining"),
     ]  # fmt: skip
+
+
+def scaled(change: float, *, seeds: int = 3) -> pd.DataFrame:
+    """Two settings of one study: with scale common, fedavg is better by about `change` than with scale device."""
+    level = [0.70, 0.72, 0.68][:seeds]
+    parts = []
+    for setting, plus in (("scale=common", change), ("scale=device", 0.0)):
+        alone = [[value - 0.1] * 4 for value in level]
+        shared = [[value + plus * (1 + 0.1 * seed)] * 4 for seed, value in enumerate(level)]
+        parts += [rows({"local_only": alone}, setting=setting, up=0.0), rows({"fedavg": shared}, setting=setting)]
+    return frame(*parts)
+
+
+def test_the_answer_says_which_scale_is_best():
+    """The interval by hand: t of 2 degrees of freedom is 4.303; q is 1/3, of which a fifth counts."""
+    first, *others = study_answers(answers(scaled(0.1), frozenset()))["study"]
+    assert (first.title, first.headline) == ("study: scale", "Scale common")
+    gains = [0.10, 0.11, 0.12]
+    margin = 4.303 * 0.01 * (1 / 3 + 1 / 15) ** 0.5
+    said = f"+{100 * sum(gains) / 3:.1f} ± {100 * margin:.1f} points against scale device (fedavg) (± 95 %)"
+    assert said in first.sentences[0]
+    assert "With scale common the best way of combining, fedavg, is 81.0% right" in first.sentences[0]
+    assert len(others) == 2
+
+
+def test_a_scale_that_is_not_better_for_sure_is_not_chosen():
+    assert study_answers(answers(scaled(0.0), frozenset()))["study"][0].headline == "No scale is better for sure"
+    assert len(study_answers(answers(scaled(0.1, seeds=1), frozenset()))["study"]) == 2
