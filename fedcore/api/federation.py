@@ -218,8 +218,10 @@ def federate(
         raise InputError(f"federate.dataset = {describe(dataset)}: must be a dataset, e.g. load('digits')")
     chosen = partitioner if partitioner is not None else Partitioner("dirichlet", {})
     if not isinstance(chosen, Partitioner):
+        word, known = describe(chosen) if callable(chosen) else repr(chosen), ", ".join(PARTITIONS)
         raise InputError(
-            f"federate.partitioner = {chosen!r}: must be one of {', '.join(PARTITIONS)}, e.g. dirichlet(0.5)"
+            f"federate.partitioner = {word}: must be one of {known} with its settings in brackets, e.g. dirichlet(0.5) "
+            "or by_device()"
         )
     if twice := sorted(set(chosen.settings) & set(settings)):
         raise InputError(f"federate.{twice[0]}: is already set in {chosen.name}")

@@ -352,7 +352,7 @@ def compare(
     claims: Iterable[Claim | str] = (),
     valid: Iterable[Gate] = (),
     ceiling: Ceiling = "auto",
-    metric: MetricName | Literal["auto"] = "accuracy",
+    metric: MetricName | Literal["auto"] | None = None,
     positive: str | None = None,
     costs: Mapping[str, Mapping[str, float]] | None = None,
     min_effect: float = MIN_EFFECT,
@@ -374,7 +374,7 @@ def compare(
         valid: what must hold for the claims to be tested.
         ceiling: from which mean on rows are too good for a claim that one is better; "auto": by a rule; None: never.
         metric: what decides answer and ranks (docs/concepts.md); "auto": balanced accuracy where one class has more
-            than .8 of the examples, else accuracy.
+            than .8 of the examples, else accuracy; None: cost if there are costs, else accuracy.
         positive: the label that f1, precision, recall and average_precision are of.
         costs: of metric "cost": true label -> predicted label -> cost; what is not listed costs nothing.
         min_effect: the least difference in the metric that matters: a fraction, nats, or cost per row.

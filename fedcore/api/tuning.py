@@ -37,7 +37,7 @@ def tune(
     fed: DividedDataset | Federation,
     *,
     seed: int = 0,
-    metric: MetricName | Literal["auto"] = "accuracy",
+    metric: MetricName | Literal["auto"] | None = None,
     positive: str | None = None,
     costs: Mapping[str, Mapping[str, float]] | None = None,
     workers: int | None = None,

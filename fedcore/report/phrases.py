@@ -127,7 +127,8 @@ def _sentences(found: Answer) -> Iterator[str]:
     if own is not None:
         yield from _left_out(found)
     if found.devices is not None and first.gain is not None and first.action in (Action.USE, Action.UNSURE):
-        yield _whom(first.method if first.action is Action.USE else first.best, found.devices, criterion)
+        whom = _whom(first.method if first.action is Action.USE else first.best, found.devices, criterion)
+        yield whom if first.action is Action.USE else f"In these runs, which may be chance, {whom}"
     if first.action is Action.USE:
         yield f"Each device sends {format_bytes(found.up)} and receives {format_bytes(found.down)} in total."
     yield from _rivals(first, criterion)
@@ -212,7 +213,8 @@ def _decision(
 def _named(criterion: Criterion, value: float) -> str:
     """Return a value with the name of what it is."""
     metric = criterion.metric
-    return metric.named(value) if metric.name == "accuracy" else f"{criterion.words} {metric.value(value)}"
+    less = " (less is better)" if metric.name == "log_loss" else ""
+    return metric.named(value) if metric.name == "accuracy" else f"{criterion.words} {metric.value(value)}{less}"
 
 
 def _left_out(answer: Answer) -> Iterator[str]:

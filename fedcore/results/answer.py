@@ -138,7 +138,7 @@ class Advice:
     best_value: float | None = None
     alone_value: float | None = None
     reason: str = ""
-    best_by_seed: Mapping[int, float] = field(default_factory=dict)
+    best_by_seed: Mapping[object, float] = field(default_factory=dict)
     ratio: float = RATIO
 
 
@@ -474,7 +474,7 @@ def _advise(sets: _Sets, scores: _Scores, budget: float) -> Advice:
     validated = sets.validates(combining)
     best_value = sign * sets.mean(sets.tested[best])
     means = mean_over_devices(sets.tested[best], sets.weights).dropna()
-    by_seed = dict(zip(map(int, means.index), map(float, means), strict=True))
+    by_seed = dict(zip(means.index, map(float, means), strict=True))
     known = Advice(
         Action.UNSURE, best, best_value, best, validated=validated, best_value=best_value, best_by_seed=by_seed,
         ratio=sets.ratio,

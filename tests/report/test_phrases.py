@@ -20,7 +20,7 @@ def test_an_answer_speaks_in_its_metric():
     """Of a loss and a cost less is better: a gain is a fall. In these tables loss is 1 - accuracy."""
     made = table({"local_only": ALONE, "code": plus(0.1), "majority": GUESS})
     words = " ".join(sentences(answer(made, CONTROLS, Criterion(METRICS["log_loss"]))))
-    assert words.startswith("Use code: log loss 0.250, -0.1 ± 0 against training alone, -0.45 ± ")
+    assert words.startswith("Use code: log loss 0.250 (less is better), -0.1 ± 0 against training alone, -0.45 ± ")
     cost = made.assign(metric=made["metric"].replace("loss", "cost"))
     words = " ".join(sentences(answer(cost, CONTROLS, Criterion(METRICS["cost"]))))
     assert words.startswith("Use code: cost 250 per 1,000 rows, -100 ± 0 per 1,000 rows against training alone")
