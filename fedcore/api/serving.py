@@ -27,6 +27,7 @@ from torch import Tensor
 
 from fedcore.core.evaluation import outputs
 from fedcore.data.encoding import encode, from_json, words
+from fedcore.data.prepare import fill_and_scale
 from fedcore.data.schema import Schema
 from fedcore.execute.threads import one_thread
 from fedcore.nets import net as build_net
@@ -85,6 +86,12 @@ class ServedModels:
         if every_class:
             found[self.class_columns] = log_probabilities.exp().numpy()
         return found if self.threshold is None else found.assign(**{THRESHOLD: self.threshold.value})
+
+    def classes_of(self, inputs: Tensor, device: str) -> Tensor:
+        """Return the class that a device predicts for each example, (N,). inputs: as they are loaded, (N, *shape)."""
+        model, net = self.models[self.devices[device]]
+        with one_thread():
+            return self._decide(outputs(model, net, fill_and_scale(inputs, self.schema.devices[device])))
 
     @property
     def output_columns(self) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from fedcore.api.serving import ServedModels
+    from fedcore.data.drift import Reference
     from fedcore.data.schema import Schema
 
 TABLES = (".csv", ".tsv", ".parquet", ".xlsx")
 """Files that are tables, whether or not they can be read."""
 
+
+DRIFTED = 3
+"""The exit code of --fail-on-drift."""
 
 ALL = "all"
 """Of --keep: every column."""
@@ -34,8 +38,11 @@ ALL = "all"
     help="A dataset's name as `fedcore promote` shows it, for its champion; with @ALIAS or /NUMBER another version. It "
     "may be left out if only one dataset has a champion.",
 )
+@click.option("--fail-on-drift", is_flag=True, help="End with exit code 3 if a column or the predictions have moved.")
 @click.option("--keep", help="Columns of the table to write beside the predictions: id,machine, or all.")
-def predict(rows: Path, device: str | None, out: Path | None, model: str | None, keep: str | None) -> None:
+def predict(
+    rows: Path, device: str | None, out: Path | None, model: str | None, keep: str | None, fail_on_drift: bool
+) -> None:
     """Predict the label of each row of a new table, or of new pictures, with a registered model.
 
     \b
@@ -46,7 +53,8 @@ def predict(rows: Path, device: str | None, out: Path | None, model: str | None,
     fedcore predict new.npy --model digits/3                     an array (N, *shape)
 
     A table has the columns of the training data; if it has that of the devices, each row is its device's. The output
-    has the number of each row (or a picture's file), its device, label, and the probability of each class.
+    has the number of each row (or a picture's file), its device, label, and the probability of each class. A line tells
+    each column that is no longer as in training.
     """
     from fedcore.cli.project import enter_project
 
@@ -62,20 +70,23 @@ def predict(rows: Path, device: str | None, out: Path | None, model: str | None,
     from fedcore.pipeline.record.runs import Record
     from fedcore.report import spreadsheet
 
-    task, served = promotion.load(Record().client, model)
+    task, served, reference = promotion.load(Record().client, model)
     examples, index = read(rows, served.schema, task)
-    predicted, lines = label(examples, index, served, device, keep)
-    for line in lines:
+    predicted, examples, lines = label(examples, index, served, device, keep)
+    drift = compare(examples, predicted, served, reference, device)
+    for line in lines + drift.lines:
         sys.stderr.write(f"fedcore: {line}\n")
     spreadsheet.write(predicted, out or sys.stdout)
     if out:
         print(f"{len(predicted)} rows: {out}")
+    if fail_on_drift and drift.moved:
+        raise click.exceptions.Exit(DRIFTED)
 
 
 def label(
     rows: Any, index: pd.Index, served: ServedModels, device: str | None, keep: str | None
-) -> tuple[pd.DataFrame, list[str]]:
-    """Return the columns to keep and the predictions of rows, and lines about them."""
+) -> tuple[pd.DataFrame, Any, list[str]]:
+    """Return the columns to keep and the predictions of rows, the rows that were predicted, and lines about them."""
     from fedcore.data.encoding import unknown_texts
 
     kept = kept_columns(rows, index, served, device, keep)
@@ -84,7 +95,40 @@ def label(
     if served.threshold is not None:
         name, value = served.threshold.label, served.threshold.value
         lines.append(f"{name!r} from probability {value:.3g} on, chosen on the study's validation rows")
-    return kept.join(served.predict(rows, device, every_class=True).set_index(kept.index)), lines
+    return kept.join(served.predict(rows, device, every_class=True).set_index(kept.index)), rows, lines
+
+
+class Drift(NamedTuple):
+    """Whether anything has moved, and lines about it."""
+
+    moved: bool
+    lines: list[str]
+
+
+def compare(
+    rows: Any, predicted: pd.DataFrame, served: ServedModels, reference: Reference | None, device: str | None
+) -> Drift:
+    """Compare rows and their predictions with those of training."""
+    import numpy as np
+    import pandas as pd
+
+    from fedcore.api.serving import LABEL
+    from fedcore.data import drift
+    from fedcore.data.encoding import cells, without_markers
+
+    schema = served.schema
+    if reference is None:
+        return Drift(False, ["drift cannot be told: this version was registered before fedcore kept what it needs"])
+    if len(rows) < drift.LEAST:
+        return Drift(False, [f"drift cannot be told of {len(rows)} rows; it takes {drift.LEAST}"])
+    x = np.empty((len(rows), 0), dtype=np.float32)
+    if schema.columns:
+        x = cells(without_markers(rows, schema), schema.columns).numpy()
+    found = served.devices_of(rows) if device is None else None
+    owners = [device or ""] * len(rows) if found is None else found.tolist()
+    classes = pd.Index(schema.classes).get_indexer(pd.Index(predicted[LABEL]))
+    changes = drift.compare(reference, schema, x, owners, classes)
+    return Drift(bool(changes), drift.lines(changes))
 
 
 def kept_columns(

@@ -79,7 +79,8 @@ def labelled(folder: Path, served: ServedModels, keep: str | None = None, device
     """Return the predictions of a CSV file and the lines about them."""
     (folder / "new.csv").write_text(text)
     rows, index = predict.read(folder / "new.csv", served.schema, "machines")
-    return predict.label(rows, index, served, device, keep)
+    found, _, lines = predict.label(rows, index, served, device, keep)
+    return found, lines
 
 
 def test_the_output_has_the_kept_columns_and_each_class(tmp_path: Path):

@@ -27,8 +27,10 @@ from safetensors.torch import save_file
 import fedcore
 from fedcore.api import serving
 from fedcore.api.serving import LABEL, LEAVES, MODELS, PROBABILITY, SCHEMA, THRESHOLD
+from fedcore.data import Dataset, drift
 from fedcore.data.encoding import to_json
 from fedcore.data.schema import Schema
+from fedcore.partition import Partition, training
 from fedcore.types import Model, Threshold
 
 CODE = (
@@ -38,6 +40,12 @@ CODE = (
     "api/__init__.py", "api/serving.py",
 )  # fmt: skip
 """The files and folders of fedcore that `fedcore.api.serving` imports; a model carries a copy of them."""
+
+REFERENCE = "reference.json"
+"""A file beside them: what new rows are compared with (fedcore.data.drift); models of earlier versions have none."""
+
+MOST_PREDICTED = 2_000
+"""About so many training rows are predicted for it, evenly from all devices."""
 
 PACKAGES = ("torch", "numpy", "pandas", "pydantic", "cloudpickle")
 """What they need; MLflow brings all but torch."""
@@ -67,6 +75,23 @@ def write(
     save_file(
         {name: leaf.clone(memory_format=torch.contiguous_format) for name, leaf in leaves.items()}, folder / LEAVES
     )
+
+
+def write_reference(folder: Path, dataset: Dataset, partition: Partition) -> None:
+    """Write the reference of the rows that models in a folder were trained on, beside them."""
+    served, rows = serving.load(folder), training(partition)
+    every = max(1, sum(map(len, rows.values())) // MOST_PREDICTED)
+    predicted = {
+        name: served.classes_of(dataset.train.inputs(torch.from_numpy(index[::every])), name).numpy()
+        for name, index in rows.items()
+    }
+    labels = {name: dataset.train.y[torch.from_numpy(own["train"])].numpy() for name, own in partition.devices.items()}
+    columns = served.schema.columns
+    x = {
+        name: dataset.train.x[torch.from_numpy(index)].numpy() if columns else np.empty((len(index), 0), np.float32)
+        for name, index in rows.items()
+    }
+    (folder / REFERENCE).write_text(drift.to_json(drift.summarise(served.schema, x, labels, predicted)) + "\n")
 
 
 def write_code(folder: Path, nets: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
@@ -124,3 +149,9 @@ def load(place: Path) -> serving.ServedModels:
     """Return the models that MLflow has logged at a place; a net of the user's own may come from the code there."""
     sys.path.append(str(place / "code"))
     return serving.load(place / "data" / FOLDER)
+
+
+def load_reference(place: Path) -> drift.Reference | None:
+    """Return what new rows are compared with; None for models of an earlier version, which have no reference."""
+    file = place / "data" / FOLDER / REFERENCE
+    return drift.from_json(file.read_bytes()) if file.is_file() else None

@@ -22,6 +22,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from fedcore.api.serving import ServedModels
+from fedcore.data.drift import Reference
 from fedcore.pipeline.files import SETTING
 from fedcore.pipeline.record import models, registry
 from fedcore.pipeline.record.metrics import DEVICES, read_device_table
@@ -262,12 +263,12 @@ def read_origin(client: MlflowClient, version: ModelVersion) -> Origin:
     return from_json(Path(place).read_bytes())
 
 
-def load(client: MlflowClient, asked: str | None) -> tuple[str, ServedModels]:
-    """Return the task and the models of a version.
+def load(client: MlflowClient, asked: str | None) -> tuple[str, ServedModels, Reference | None]:
+    """Return the task and the models of a version, and what new rows are compared with, if the version has it.
 
     asked: "task", "task@alias" or "task/number"; None: the only champion.
     """
     task, word = registry.choose(all_versions(client), asked)
     version = find(client, task, word)
-    place = mlflow.artifacts.download_artifacts(f"models:/{version.name}/{version.version}")
-    return task, models.load(Path(place))
+    place = Path(mlflow.artifacts.download_artifacts(f"models:/{version.name}/{version.version}"))
+    return task, models.load(place), models.load_reference(place)

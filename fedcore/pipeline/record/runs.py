@@ -34,6 +34,7 @@ from fedcore import __version__, nets
 from fedcore import data as sources
 from fedcore.data.encoding import to_json
 from fedcore.data.schema import Schema as DataSchema
+from fedcore.partition import Partition
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.files import FINAL_FIT, OUTCOMES, SCHEMA, SETTING, TABLE
@@ -152,7 +153,7 @@ class Record:
         held, made = store.get((result.prepared.dataset, result.prepared.partition))
         schema = result.schema(held, made)
         # The models are logged first, since MLflow copies the metrics that their run already has to them one by one.
-        model = self.model(run, store, result, schema)
+        model = self.model(run, store, result, schema, held, made)
         if not result.control:
             self.register(run, model, setting.task, tags, describe_final_fit(result) if final else None)
         profile = {"examples": len(held.train), "classes": list(held.classes), "shape": list(schema.shape)}
@@ -244,8 +245,12 @@ class Record:
         self.client.set_tag(run.info.run_id, "fedcore.result", result)
         self.client.set_terminated(run.info.run_id, "FINISHED")
 
-    def model(self, run: Run, store: Store, result: Result, schema: DataSchema) -> str:
+    def model(
+        self, run: Run, store: Store, result: Result, schema: DataSchema, held: sources.Dataset, made: Partition
+    ) -> str:
         """Log the models that the devices of a run deploy, once per run; returns their id.
+
+        held, made: the dataset and the partition that they were trained on.
 
         An entry whose logging was cut short is continued.
         """
@@ -265,6 +270,7 @@ class Record:
         active = nullcontext() if begun in named else mlflow.start_run(run_id=where)
         with tempfile.TemporaryDirectory() as folder, _quiet(), active:
             what = _log_arguments(Path(folder), schema, sections, found, devices, result.threshold)
+            models.write_reference(Path(folder) / models.FOLDER, held, made)
             info = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", result.row.label), model_id=begun, **what)
         return str(info.model_id)
 
