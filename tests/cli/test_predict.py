@@ -16,6 +16,7 @@ from asked import ROOT
 from fedcore import nets
 from fedcore.api.serving import ServedModels
 from fedcore.cli import predict
+from fedcore.data.drift import Reference, Rows, summarise
 from fedcore.data.schema import Column, Fit, Schema
 from fedcore.types import InputError, Model, Threshold
 
@@ -134,3 +135,34 @@ def test_unknown_devices_without_a_shared_model_are_left_out(tmp_path: Path):
         labelled(tmp_path, OWN, text=ROWS.replace("2.5", "hot"))
     with pytest.raises(InputError, match="row 1: 'X': each device has a model of its own"):
         labelled(tmp_path, OWN, text="site,heat,force\nX,1,2\nY,1,2\n")
+
+
+# drift
+
+
+def drifts(folder: Path, reference: Reference | None, shift: float, rows: int = 40) -> predict.Drift:
+    """Compare rows of A and B, whose levels are unequal, with a reference."""
+    rng = np.random.default_rng(1)
+    lines = [f"{'AB'[i % 2]},{rng.normal(5 * (i % 2)) + shift:.4f},{rng.normal():.4f}" for i in range(rows)]
+    (folder / "new.csv").write_text("\n".join(["site,heat,force", *lines]))
+    new, index = predict.read(folder / "new.csv", SCHEMA, "machines")
+    predicted, new, _ = predict.label(new, index, SHARED, None, None)
+    return predict.compare(new, predicted, SHARED, reference, None)
+
+
+def test_rows_are_compared_with_those_of_training(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    x = {name: rng.normal((5 * i, 0), 1, (300, 2)).astype(np.float32) for i, name in enumerate("AB")}
+    classes = {name: SHARED.classes_of(torch.from_numpy(own), name).numpy() for name, own in x.items()}
+    reference = summarise(SCHEMA, x, classes, classes)
+    assert drifts(tmp_path, reference, 0.0) == (False, [])
+    moved, (line, *_) = drifts(tmp_path, reference, 1.5)
+    assert moved
+    assert line.startswith("drift: column 'heat' moved in all rows: ")
+
+
+def test_what_cannot_be_compared_is_said(tmp_path: Path):
+    moved, (line,) = drifts(tmp_path, None, 9.0)
+    assert not moved
+    assert line == "drift cannot be told: this version was registered before fedcore kept what it needs"
+    assert drifts(tmp_path, Reference(Rows({})), 9.0, 12) == (False, ["drift cannot be told of 12 rows; it takes 20"])
