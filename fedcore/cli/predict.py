@@ -128,7 +128,7 @@ def compare(
     owners = [device or ""] * len(rows) if found is None else found.tolist()
     classes = pd.Index(schema.classes).get_indexer(pd.Index(predicted[LABEL]))
     changes = drift.compare(reference, schema, x, owners, classes)
-    return Drift(bool(changes), drift.lines(changes))
+    return Drift(bool(changes), [f"drift: {line}" for line in drift.lines(changes)])
 
 
 def kept_columns(

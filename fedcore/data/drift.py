@@ -73,13 +73,13 @@ class Reference:
 
 @dataclass(frozen=True)
 class Change:
-    """A column that moved, or with column None the predicted classes.
+    """A column that moved, or classes.
 
-    where: on which device, or in which rows. psi: the population stability index. p: of the test.
-    what: new rows and those of training, in words.
+    of: "column 'heat'", "the predicted classes" or "the labels". where: on which device, or in which rows. psi: the
+    population stability index. p: of the test. what: new rows and those of training, in words.
     """
 
-    column: str | None
+    of: str
     where: str
     psi: float
     p: float
@@ -172,12 +172,17 @@ def _count(column: Column, edges: Sequence[float], values: NDArray[np.float32]) 
 
 
 def compare(
-    reference: Reference, schema: Schema, x: NDArray[np.float32], devices: Sequence[str], predicted: NDArray[np.int64]
+    reference: Reference,
+    schema: Schema,
+    x: NDArray[np.float32],
+    devices: Sequence[str],
+    classes: NDArray[np.int64],
+    labels: bool = False,
 ) -> list[Change]:
     """Return what has moved; anything in at most :data:`ALPHA` of the batches of rows like those of training.
 
     x: the new rows' inputs as they are loaded, nan where one is missing, (N, F). devices: of each row; the rows of an
-    unknown one are compared with those of all. predicted: the class of each row, (N,).
+    unknown one are compared with those of all. classes: of each row as predicted, or if `labels` its label, (N,).
     """
     owners = np.array([name if name in reference.devices else "" for name in devices])
     groups = _groups(owners)
@@ -192,23 +197,22 @@ def compare(
         for column, values in by_column:
             pairs = [(of.columns[column.name], values[rows]) for of, rows in parts]
             changes += _compare_column(column, pairs, where)
-        changes += _compare_classes(schema.classes, [(of, predicted[rows]) for of, rows in parts], where)
+        changes += _compare_classes(schema.classes, [(of, classes[rows]) for of, rows in parts], where, labels)
     tests = len(groups) * (2 * len(columns) + 1)
     return [one for one in changes if one.psi >= MOVED and one.p < ALPHA / tests]
 
 
 def lines(changes: Sequence[Change]) -> list[str]:
-    """Return a line for each column that moved, and one for the predicted classes: where, and how it moved most."""
-    found: dict[str | None, list[Change]] = {}
+    """Return a line for each column that moved, and one for the classes: where, and how it moved most."""
+    found: dict[str, list[Change]] = {}
     for one in changes:
-        found.setdefault(one.column, []).append(one)
+        found.setdefault(one.of, []).append(one)
     said = []
-    for column, ones in sorted(found.items(), key=lambda item: item[0] is None):
+    for of, ones in found.items():
         most = max(ones, key=lambda one: one.psi)
-        places = [*dict.fromkeys(one.where for one in ones)]
+        places = {one.where for one in ones}
         where = most.where if len(places) == 1 else f"in {len(places)} groups of rows, most {most.where}"
-        what = "the predicted classes" if column is None else f"column {column!r}"
-        said.append(f"drift: {what} moved {where}: {most.what}; PSI {most.psi:.2f}, p {most.p:.1g}")
+        said.append(f"{of} moved {where}: {most.what}; PSI {most.psi:.2f}, p {most.p:.1g}")
     return said
 
 
@@ -239,17 +243,18 @@ def _groups(owners: NDArray[np.str_]) -> dict[str, NDArray[np.int64]]:
 
 def _compare_column(column: Column, pairs: Sequence[tuple[Bins, NDArray[np.float32]]], where: str) -> Iterator[Change]:
     """Compare the cells that are there, and how many are missing."""
+    of_column = f"column {column.name!r}"
     gaps = [(np.array([of.gaps, sum(of.counts)]), np.isnan(values)) for of, values in pairs]
     counts = _add([(old, np.array([missing.sum(), (~missing).sum()])) for old, missing in gaps])
     if counts is not None:
         now, before = counts.new[0] / counts.new.sum(), counts.old[0]
         what = f"{now:.1%} of the cells are missing or unknown, {before:.1%} in training"
-        yield Change(column.name, where, *_exact(counts), what)
+        yield Change(of_column, where, *_exact(counts), what)
     counts = _add([(np.array(of.counts), _count(column, of.edges, values)) for of, values in pairs])
     if counts is None:
         return
     if column.kind == "text":
-        yield Change(column.name, where, *_unordered(counts), _largest(column.categories, counts))
+        yield Change(of_column, where, *_unordered(counts), _largest(column.categories, counts))
         return
     joined = _join(counts)
     distance, p = kolmogorov_smirnov(counts)
@@ -260,19 +265,20 @@ def _compare_column(column: Column, pairs: Sequence[tuple[Bins, NDArray[np.float
     else:
         above, before = counts.new[BINS // 2 :].sum() / counts.new.sum(), counts.old[BINS // 2 :].sum()
         what = f"{above:.1%} above the device's median of training, {before:.1%} then"
-    yield Change(column.name, where, psi, p, f"{what}; KS {distance:.2f}")
+    yield Change(of_column, where, psi, p, f"{what}; KS {distance:.2f}")
 
 
 def _compare_classes(
-    classes: Sequence[str], pairs: Sequence[tuple[Rows, NDArray[np.int64]]], where: str
+    classes: Sequence[str], pairs: Sequence[tuple[Rows, NDArray[np.int64]]], where: str, labels: bool
 ) -> Iterator[Change]:
-    """Compare the predicted classes with those that the models predict of their training rows."""
-    counts = _add([(np.array(of.predicted), np.bincount(k, minlength=len(classes))) for of, k in pairs])
+    """Compare labels with those of training, or predicted classes with those that the models predict there."""
+    found = [
+        (np.array(of.labels if labels else of.predicted), np.bincount(k, minlength=len(classes))) for of, k in pairs
+    ]
+    counts = _add(found)
     if counts is not None:
-        labels = np.sum([of.labels for of, _ in pairs], axis=0)
-        shown = ", ".join(f"{share:.1%} {name!r}" for name, share in zip(classes, labels / labels.sum(), strict=True))
-        what = _largest(classes, counts) + (f" (labels: {shown})" if len(classes) <= 3 and labels.sum() else "")
-        yield Change(None, where, *_unordered(counts), what)
+        what = "the labels" if labels else "the predicted classes"
+        yield Change(what, where, *_unordered(counts), _largest(classes, counts))
 
 
 def _add(pairs: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> Counts | None:

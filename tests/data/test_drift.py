@@ -97,11 +97,11 @@ def test_a_month_with_shifted_sensors_is_told():
     """A fifth of the rows are faults in place of 6 %, and one sensor reads more: two lines."""
     rng = np.random.default_rng(0)
     changes = changed(reference(rng), batch(rng, [200, 200, 200, 200], shift=1.0, faults=0.2))
-    assert {one.column for one in changes} == {"heat", None}
+    assert {one.of for one in changes} == {"column 'heat'", "the predicted classes"}
     heat, classes = drift.lines(changes)
-    assert heat.startswith("drift: column 'heat' moved in 4 groups of rows, most on 'plant ")
+    assert heat.startswith("column 'heat' moved in 4 groups of rows, most on 'plant ")
     assert "in training; KS 0." in heat
-    assert "drift: the predicted classes moved" in classes
+    assert classes.startswith("the predicted classes moved ")
     assert "'fault'" in classes
 
 
@@ -111,7 +111,7 @@ def test_missing_cells_and_unknown_texts_are_told():
     x[::3, 1] = np.nan
     x[::4, 4:] = 0
     changes = changed(found, (x, devices, y))
-    assert {one.column for one in changes} == {"force", "kind"}
+    assert {one.of for one in changes} == {"column 'force'", "column 'kind'"}
     assert all("of the cells are missing or unknown" in one.what for one in changes)
 
 
@@ -121,7 +121,7 @@ def test_devices_with_few_rows_are_compared_each_with_itself():
     found = reference(rng)
     assert changed(found, batch(rng, [20, 0, 0, 20])) == []
     (one,) = changed(found, batch(rng, [20, 0, 0, 20], shift=1.5))
-    assert (one.column, one.where) == ("heat", "in all rows")
+    assert (one.of, one.where) == ("column 'heat'", "in all rows")
     assert "above the device's median of training" in one.what
 
 
@@ -130,7 +130,19 @@ def test_rows_of_unknown_devices_are_compared_with_all():
     found, (x, devices, y) = reference(rng), batch(rng, [30, 30, 30, 30])
     assert changed(found, (x, ["elsewhere"] * len(devices), y)) == []
     x[:, 0] += 6
-    assert [one.column for one in changed(found, (x, ["elsewhere"] * len(devices), y))] == ["heat"]
+    assert [one.of for one in changed(found, (x, ["elsewhere"] * len(devices), y))] == ["column 'heat'"]
+
+
+def test_labels_are_compared_with_those_of_training():
+    """Not with what the models predict of them: here, no faults at all."""
+    rng = np.random.default_rng(6)
+    held = {device: draw(rng, 200, device) for device in DEVICES}
+    x, y = ({device: part[i] for device, part in held.items()} for i in range(2))
+    found = drift.summarise(SCHEMA, x, y, {device: np.zeros_like(own) for device, own in y.items()})
+    assert drift.compare(found, SCHEMA, *batch(rng, [100] * 4), labels=True) == []
+    assert drift.compare(found, SCHEMA, *batch(rng, [100] * 4), labels=False) != []
+    (one, *_) = drift.compare(found, SCHEMA, *batch(rng, [100] * 4, faults=0.3), labels=True)
+    assert one.of == "the labels"
 
 
 def test_fewer_than_twenty_rows_are_not_compared():

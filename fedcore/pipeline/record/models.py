@@ -22,15 +22,16 @@ from mlflow.models import ModelSignature
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, TensorSpec
 from mlflow.types import Schema as Columns
 from mlflow.types.schema import AnyType
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 import fedcore
 from fedcore.api import serving
 from fedcore.api.serving import LABEL, LEAVES, MODELS, PROBABILITY, SCHEMA, THRESHOLD
 from fedcore.data import Dataset, drift
-from fedcore.data.encoding import to_json
+from fedcore.data.encoding import from_json, to_json
 from fedcore.data.schema import Schema
-from fedcore.partition import Partition, training
+from fedcore.partition import Index, Partition, training
 from fedcore.types import Model, Threshold
 
 CODE = (
@@ -86,12 +87,27 @@ def write_reference(folder: Path, dataset: Dataset, partition: Partition) -> Non
         for name, index in rows.items()
     }
     labels = {name: dataset.train.y[torch.from_numpy(own["train"])].numpy() for name, own in partition.devices.items()}
-    columns = served.schema.columns
-    x = {
-        name: dataset.train.x[torch.from_numpy(index)].numpy() if columns else np.empty((len(index), 0), np.float32)
-        for name, index in rows.items()
-    }
+    x = {name: _cells(served.schema, dataset, index) for name, index in rows.items()}
     (folder / REFERENCE).write_text(drift.to_json(drift.summarise(served.schema, x, labels, predicted)) + "\n")
+
+
+def compare_training(
+    reference: drift.Reference, schema: Schema, dataset: Dataset, partition: Partition
+) -> list[drift.Change]:
+    """Return what has moved in the labelled training rows of a partition, and in their labels."""
+    rows = {name: own["train"] for name, own in partition.devices.items()}
+    index = np.concatenate([*rows.values()])
+    devices = np.repeat([*rows], [*map(len, rows.values())]).tolist()
+    labels = dataset.train.y[torch.from_numpy(index)].numpy()
+    return drift.compare(reference, schema, _cells(schema, dataset, index), devices, labels, labels=True)
+
+
+def _cells(schema: Schema, dataset: Dataset, index: Index) -> NDArray[np.float32]:
+    """Return the inputs of a table's rows as they are loaded, (N, F); of arrays none, (N, 0)."""
+    if not schema.columns:
+        return np.empty((len(index), 0), np.float32)
+    found: NDArray[np.float32] = dataset.train.x[torch.from_numpy(index)].numpy()
+    return found
 
 
 def write_code(folder: Path, nets: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
@@ -149,6 +165,11 @@ def load(place: Path) -> serving.ServedModels:
     """Return the models that MLflow has logged at a place; a net of the user's own may come from the code there."""
     sys.path.append(str(place / "code"))
     return serving.load(place / "data" / FOLDER)
+
+
+def load_schema(place: Path) -> Schema:
+    """Return the schema of the models that MLflow has logged at a place."""
+    return from_json((place / "data" / FOLDER / SCHEMA).read_bytes())
 
 
 def load_reference(place: Path) -> drift.Reference | None:

@@ -32,6 +32,7 @@ from mlflow.utils.time import get_current_time_millis
 
 from fedcore import __version__, nets
 from fedcore import data as sources
+from fedcore.data import drift
 from fedcore.data.encoding import to_json
 from fedcore.data.schema import Schema as DataSchema
 from fedcore.partition import Partition
@@ -42,7 +43,7 @@ from fedcore.pipeline.record import models, origin, promotion
 from fedcore.pipeline.record.figures import draw
 from fedcore.pipeline.record.metrics import DEVICES, device_table, metrics, safe_name
 from fedcore.pipeline.record.origin import Origin
-from fedcore.pipeline.record.registry import registered
+from fedcore.pipeline.record.registry import CHAMPION, registered
 from fedcore.pipeline.record.result import Accepted, Result
 from fedcore.results import reports
 from fedcore.types import Model, Report, Threshold
@@ -314,6 +315,26 @@ class Record:
                 else:
                     accepted.append(Accepted(config, str(version.version), version.run_id))
         return lines, accepted
+
+    def drift(self, store: Store, result: Result) -> list[str]:
+        """Compare the training rows of a result with those of its task's champion; returns a line about them.
+
+        There is none without a champion, without a reference of it, and if both have the same data.
+        """
+        champion = promotion.alias(self.client, registered(result.setting.task), CHAMPION)
+        if champion is None or champion.tags.get("fedcore.data") == result.prepared.dataset.digest:
+            return []
+        place = Path(mlflow.artifacts.download_artifacts(f"models:/{champion.name}/{champion.version}"))
+        reference, schema = models.load_reference(place), models.load_schema(place)
+        if reference is None:
+            return []
+        held, made = store.get((result.prepared.dataset, result.prepared.partition))
+        beside = f"{champion.name}: training rows beside those of the champion, version {champion.version}"
+        now = result.schema(held, made)
+        if (now.columns, now.shape, now.classes) != (schema.columns, schema.shape, schema.classes):
+            return [f"{beside}: other columns or classes, so that drift cannot be told"]
+        said = drift.lines(models.compare_training(reference, schema, held, made))
+        return [f"{beside}: {'; '.join(said) or 'nothing has moved'}"]
 
     def find_source(self, task: str, word: str) -> tuple[Origin, Accepted]:
         """Return a version by its number or alias, as one to be fitted finally, with what made it."""
