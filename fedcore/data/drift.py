@@ -188,7 +188,7 @@ def compare(
     groups = _groups(owners)
     columns = [column for column in schema.columns if column.name in reference.everyone.columns]
     by_column = [*_by_column(columns, x)]
-    changes = []
+    changes: list[Change] = []
     for where, index in groups.items():
         parts = [
             (reference.devices.get(name, reference.everyone), index[owners[index] == name])
