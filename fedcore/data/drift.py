@@ -123,7 +123,7 @@ def summarise(
         )
 
     most = MOST_PARTS // max(len(columns), 1)
-    largest = sorted(x, key=lambda name: len(x[name]), reverse=True)[:most]
+    largest = {*sorted(x, key=lambda name: len(x[name]), reverse=True)[:most]}
     return Reference(rows([*x]), {name: rows([name]) for name in x if name in largest})
 
 
