@@ -20,6 +20,7 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from fedcore.api.serving import ServedModels
+from fedcore.data.drift import Reference
 from fedcore.pipeline.files import SETTING
 from fedcore.pipeline.record import models, registry, seals
 from fedcore.pipeline.record.metrics import DEVICES, read_device_table
@@ -262,13 +263,14 @@ def read_artifact(client: MlflowClient, run: str, name: str) -> bytes:
     return (seals.own_folder(client.get_run(run).info.artifact_uri, f"run {run}") / name).read_bytes()
 
 
-def load(client: MlflowClient, asked: str | None) -> tuple[str, ServedModels]:
-    """Return the task and the models of a version.
+def load(client: MlflowClient, asked: str | None) -> tuple[str, ServedModels, Reference | None]:
+    """Return the task and the models of a version, and what new rows are compared with, if the version has it.
 
     asked: "task", "task@alias" or "task/number"; None: the only champion. Raises InputError for models that this
     project did not register, see :mod:`fedcore.pipeline.record.seals`.
     """
     task, word = registry.choose(all_versions(client), asked)
     version = find(client, task, word)
-    place = client.get_model_version_download_uri(version.name, version.version)
-    return task, models.load(seals.check(version.name, place, f"version {version.version} of {version.name}"))
+    uri = client.get_model_version_download_uri(version.name, version.version)
+    place = seals.check(version.name, uri, f"version {version.version} of {version.name}")
+    return task, models.load(place), models.load_reference(place)

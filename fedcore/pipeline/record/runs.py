@@ -32,8 +32,10 @@ from mlflow.utils.time import get_current_time_millis
 
 from fedcore import __version__, nets
 from fedcore import data as sources
+from fedcore.data import drift
 from fedcore.data.encoding import to_json
 from fedcore.data.schema import Schema as DataSchema
+from fedcore.partition import Partition
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.files import FINAL_FIT, OUTCOMES, SCHEMA, SETTING, TABLE
@@ -41,7 +43,7 @@ from fedcore.pipeline.record import models, origin, promotion, seals
 from fedcore.pipeline.record.figures import draw
 from fedcore.pipeline.record.metrics import DEVICES, device_table, metrics, safe_name
 from fedcore.pipeline.record.origin import Origin
-from fedcore.pipeline.record.registry import registered
+from fedcore.pipeline.record.registry import CHAMPION, registered
 from fedcore.pipeline.record.result import Accepted, Result
 from fedcore.results import reports
 from fedcore.types import Model, Report, Threshold
@@ -152,7 +154,7 @@ class Record:
         held, made = store.get((result.prepared.dataset, result.prepared.partition))
         schema = result.schema(held, made)
         # The models are logged first, since MLflow copies the metrics that their run already has to them one by one.
-        model = self.model(run, store, result, schema)
+        model = self.model(run, store, result, schema, held, made)
         if not result.control:
             self.register(run, model, setting.task, tags, describe_final_fit(result) if final else None)
         profile = {"examples": len(held.train), "classes": list(held.classes), "shape": list(schema.shape)}
@@ -244,8 +246,12 @@ class Record:
         self.client.set_tag(run.info.run_id, "fedcore.result", result)
         self.client.set_terminated(run.info.run_id, "FINISHED")
 
-    def model(self, run: Run, store: Store, result: Result, schema: DataSchema) -> str:
+    def model(
+        self, run: Run, store: Store, result: Result, schema: DataSchema, held: sources.Dataset, made: Partition
+    ) -> str:
         """Log the models that the devices of a run deploy, once per run; returns their id.
+
+        held, made: the dataset and the partition that they were trained on.
 
         An entry whose logging was cut short is continued.
         """
@@ -265,6 +271,7 @@ class Record:
         active = nullcontext() if begun in named else mlflow.start_run(run_id=where)
         with tempfile.TemporaryDirectory() as folder, _quiet(), active:
             what = _log_arguments(Path(folder), schema, sections, found, devices, result.threshold)
+            models.write_reference(Path(folder) / models.FOLDER, held, made)
             info = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", result.row.label), model_id=begun, **what)
         return str(info.model_id)
 
@@ -309,6 +316,27 @@ class Record:
                 else:
                     accepted.append(Accepted(config, str(version.version), version.run_id))
         return lines, accepted
+
+    def drift(self, store: Store, result: Result) -> list[str]:
+        """Compare the training rows of a result with those of its task's champion; returns a line about them.
+
+        There is none without a champion, without a reference of it, and if both have the same data.
+        """
+        champion = promotion.alias(self.client, registered(result.setting.task), CHAMPION)
+        if champion is None or champion.tags.get("fedcore.data") == result.prepared.dataset.digest:
+            return []
+        uri = self.client.get_model_version_download_uri(champion.name, champion.version)
+        place = seals.check(champion.name, uri, f"version {champion.version} of {champion.name}")
+        reference, schema = models.load_reference(place), models.load_schema(place)
+        if reference is None:
+            return []
+        held, made = store.get((result.prepared.dataset, result.prepared.partition))
+        beside = f"{champion.name}: training rows beside those of the champion, version {champion.version}"
+        now = result.schema(held, made)
+        if (now.columns, now.shape, now.classes) != (schema.columns, schema.shape, schema.classes):
+            return [f"{beside}: other columns or classes, so that drift cannot be told"]
+        said = drift.lines(models.compare_training(reference, schema, held, made))
+        return [f"{beside}: {'; '.join(said) or 'nothing has moved'}"]
 
     def find_source(self, task: str, word: str) -> tuple[Origin, Accepted]:
         """Return a version by its number or alias, as one to be fitted finally, with what made it."""

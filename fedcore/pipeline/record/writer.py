@@ -74,6 +74,13 @@ class RecordWriter:
         """Write a comparison to its study's run, see :meth:`fedcore.pipeline.record.runs.Record.describe`."""
         self._submit(describe, *study)
 
+    def tell_drift(self, store: Store, result: Result) -> None:
+        """Compare training rows with the champion's, see :meth:`fedcore.pipeline.record.runs.Record.drift`.
+
+        `proposed` has the line about them after the block.
+        """
+        self._submit(tell_drift, store, result)
+
     def propose(self, configs: Sequence[str], promote: bool = False) -> None:
         """Propose the versions of configurations' runs, see :meth:`fedcore.pipeline.record.runs.Record.propose`.
 
@@ -175,6 +182,10 @@ def save(store: Store, result: Result, title: str, drawn: Mapping[str, bytes] | 
 
 def describe(*study: Any) -> None:
     with_patience(lambda: record().describe(*study))
+
+
+def tell_drift(store: Store, result: Result) -> list[str]:
+    return with_patience(lambda: record().drift(store, result))
 
 
 def propose(configs: Sequence[str], promote: bool) -> list[str]:

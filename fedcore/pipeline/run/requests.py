@@ -187,7 +187,13 @@ class Run:
         self.session.print_line(run_method.summary_line(result), terminal=not self.request.prepared)
 
     def propose(self, configs: list[str]) -> list[tuple[Origin, Accepted]]:
-        """Propose models; returns those whose final fit is to be promoted, with what made them."""
+        """Propose models; returns those whose final fit is to be promoted, with what made them.
+
+        First their training rows are compared with those of the champion.
+        """
+        proposed = [one for results in self.results.values() for one in results if one.config in configs]
+        for result in {one.setting.task: one for one in proposed}.values():
+            self.writer.tell_drift(self.session.store, result)
         if not (self.request.promote and self.request.final_fit):
             self.writer.propose(configs, self.request.promote)
             return []
