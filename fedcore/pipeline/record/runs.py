@@ -327,8 +327,10 @@ class Record:
         with self.lock:
             proposal = promotion.last_comparison(self.client, version)
             final = self.register_final_fit(store, result)
+            said = proposal.promoted_as(final)
             promotion.promote(self.client, final)
-        return proposal.promoted_as(final)
+            self.client.set_model_version_tag(name, final.version, promotion.PROPOSAL, said)
+        return said
 
     def register_final_fit(self, store: Store, result: Result) -> ModelVersion:
         """Write a final fit to its run; returns the version."""

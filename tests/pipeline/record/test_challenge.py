@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,11 @@ from fedcore.data.prepare import fit_schema
 from fedcore.data.schema import Column, Schema
 from fedcore.partition import Partition, partition, training
 from fedcore.partition.stable import Keys, row_keys
+from fedcore.pipeline.cache.store import Ref, Store
+from fedcore.pipeline.files import TRAINED
+from fedcore.pipeline.record import challenge, models
 from fedcore.pipeline.record.challenge import judge, require_same, trained_keys, unseen
+from fedcore.pipeline.record.result import Rule
 from fedcore.results.criterion import Criterion
 from fedcore.types import Data, InputError, Model
 
@@ -165,6 +171,38 @@ def test_a_category_or_a_row_order_of_today_changes_no_answer():
 
 
 NEW = "column 'speed' is new, which divides all rows anew (set data.id)"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # MLflow's own
+def test_the_record_and_the_store_hold_what_a_challenge_needs(client: Any, tmp_path: Path):
+    store = Store(tmp_path / "blobs")
+    rule = Rule(store, CRITERION)
+    client.create_registered_model("fedcore-month")
+    experiment = client.get_experiment_by_name("fedcore").experiment_id
+
+    def register(one: Night, files: bool = True) -> Any:
+        run, folder = client.create_run(experiment), tmp_path / str(len([*tmp_path.iterdir()]))
+        net = {"name": "mlp", "widths": [8]}
+        models.write(folder / "model" / "data" / models.FOLDER, one.served.schema, [net],
+                     [(one.served.models[0][0], 0)], one.served.devices)  # fmt: skip
+        if files:
+            np.save(folder / TRAINED, one.trained)
+        client.log_artifacts(run.info.run_id, str(folder))
+        tags = {challenge.DATA: store.put(one.data).digest, challenge.PARTITION: store.put(one.made).digest}
+        return client.create_model_version(
+            "fedcore-month", f"{run.info.artifact_uri}/model", run.info.run_id, tags=tags
+        )
+
+    nights = study(0), study(SHIFT)
+    before, now, silent = *map(register, nights), register(nights[0], files=False)
+    (old, new), said = nights, challenge.compare(now, before, rule, CRITERION, {})
+    assert said == judge(new.data, new.made, old.trained, new.served, old.served, CRITERION)
+    assert said[0] == "yes"
+    assert "which rows trained it" in challenge.compare(now, silent, rule, CRITERION, {})[1]
+    store.drop(Ref(now.tags[challenge.DATA], 0))
+    lost = challenge.compare(now, before, rule, CRITERION, {})
+    assert lost == ("not comparable", "its data are no longer in the cache; run its study again")
 
 
 @pytest.mark.parametrize(
