@@ -42,7 +42,7 @@ def status() -> None:
         "runs": size(home / "runs"),
         "free disk": f"{shutil.disk_usage(home).free / 1e9:,.1f} GB",
         "champions": "; ".join(champions) or "none",
-        "challenged": "; ".join(one.challenge for one in known.values() if one.challenge) or "none",
+        "challenge": "; ".join(one.challenge for one in known.values() if one.challenge) or "none",
     }
     width = max(map(len, rows))
     print(*(f"{name:<{width}}  {value}" for name, value in rows.items()), sep="\n")

@@ -105,7 +105,7 @@ def test_a_project_has_what_its_commands_need(project: Installed):
         == (params["data"])
     )
     assert params["run"]["studies"] == [USER_STUDY] == [init.STUDY]
-    assert len((folder / "params.yaml").read_text().splitlines()) < 80
+    assert len((folder / "params.yaml").read_text().splitlines()) < 90
     assert len((folder / "README.md").read_text().splitlines()) <= 20
     stages = YAML(typ="safe").load(folder / "dvc.yaml")["stages"]
     made = {out.split("$")[0].rstrip("/") for stage in stages.values() for out in stage["outs"]}
