@@ -38,13 +38,14 @@ from fedcore.data.schema import Schema as DataSchema
 from fedcore.partition import Partition
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
-from fedcore.pipeline.files import FINAL_FIT, OUTCOMES, SCHEMA, SETTING, TABLE
+from fedcore.pipeline.files import FINAL_FIT, OUTCOMES, SCHEMA, SETTING, TABLE, TRAINED
 from fedcore.pipeline.record import models, origin, promotion, seals
+from fedcore.pipeline.record.challenge import trained_keys
 from fedcore.pipeline.record.figures import draw
 from fedcore.pipeline.record.metrics import DEVICES, device_table, metrics, safe_name
 from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.registry import CHAMPION, registered
-from fedcore.pipeline.record.result import Accepted, Result
+from fedcore.pipeline.record.result import Accepted, Result, Rule
 from fedcore.results import reports
 from fedcore.types import Model, Report, Threshold
 
@@ -140,6 +141,7 @@ class Record:
         setting, final = result.setting, result.final
         kind = "final fit" if final else "control" if result.control else "method"
         study = final.study if final else result.prepared
+        stable = setting.federation.get("hold_out") == "stable"
         tags = {
             "fedcore.kind": kind, "fedcore.study": setting.study,
             "fedcore.setting": setting.name, "fedcore.size": result.size, "fedcore.method": result.row.label,
@@ -147,6 +149,7 @@ class Record:
             "fedcore.dataset": setting.data_name,
             "fedcore.data": study.dataset.digest, "fedcore.partition": study.partition.digest,
             **({promotion.FINAL_FIT_OF: final.version, promotion.STUDY_RUN: final.run} if final else {}),
+            **({promotion.HOLD_OUT: "stable"} if stable else {}),
         }  # fmt: skip
         parent = final.run if final else self.parent(setting.study, result.size, title)
         run = self.open(result.config, result.name, tags, parent)
@@ -161,7 +164,8 @@ class Record:
         self.write(
             run, params=_params(result), table=result.table, seconds=result.seconds,
             dataset=(setting.data_name, result.prepared.dataset.digest, profile), turn_reports=result.reports,
-            drawn=draw(store, result) if drawn is None else drawn, schema=schema, files=_origin_files(result),
+            drawn=draw(store, result) if drawn is None else drawn, schema=schema,
+            files=_origin_files(result) | ({TRAINED: _npy(trained_keys(held, made))} if stable else {}),
         )  # fmt: skip
         self.close(run, result.digest)
 
@@ -291,15 +295,15 @@ class Record:
                 description=description,
             )  # fmt: skip
 
-    def propose(self, configs: Sequence[str], promote: bool) -> list[str]:
+    def propose(self, configs: Sequence[str], promote: bool, rule: Rule) -> list[str]:
         """Propose the versions of configurations' runs, the first one for each registered model; returns a line each.
 
         See :mod:`fedcore.pipeline.record.promotion`.
         """
         with self.lock:
-            return [promotion.propose(self.client, version, promote) for version, _ in self._versions(configs)]
+            return [promotion.propose(self.client, version, promote, rule) for version, _ in self._versions(configs)]
 
-    def accept(self, configs: Sequence[str]) -> tuple[list[str], list[Accepted]]:
+    def accept(self, configs: Sequence[str], rule: Rule) -> tuple[list[str], list[Accepted]]:
         """Propose versions as `propose` does; returns lines about those that stay, and those to be promoted.
 
         Of the latter a final fit is promoted at once, if there is one.
@@ -307,7 +311,7 @@ class Record:
         lines, accepted = [], []
         with self.lock:
             for version, config in self._versions(configs):
-                proposal = promotion.mark_candidate(self.client, version)
+                proposal = promotion.mark_candidate(self.client, version, rule)
                 if not proposal.accepted:
                     lines.append(proposal.advice)
                 elif final := promotion.final_fit_of(self.client, version):
@@ -350,10 +354,12 @@ class Record:
         name = registered(result.setting.task)
         version = self.client.get_model_version(name, result.final.version)
         with self.lock:
-            proposal = promotion.compare(self.client, version)
+            proposal = promotion.last_comparison(self.client, version)
             final = self.register_final_fit(store, result)
+            said = proposal.promoted_as(final)
             promotion.promote(self.client, final)
-        return proposal.promoted_as(final)
+            self.client.set_model_version_tag(name, final.version, promotion.PROPOSAL, said)
+        return said
 
     def register_final_fit(self, store: Store, result: Result) -> ModelVersion:
         """Write a final fit to its run; returns the version."""
