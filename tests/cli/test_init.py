@@ -27,6 +27,7 @@ from fedcore.config.request import USER_STUDY
 pytestmark = pytest.mark.slow
 
 METHODS = ["local_only", "fedavg", "analytic", "majority"]
+RUN = ("fedcore", "run", f"methods=[{','.join(METHODS)}]", "seeds=[0,1]", "run.lr_factors=[]", "run.new_device=shared")
 
 
 @dataclass(frozen=True)
@@ -115,27 +116,32 @@ def test_a_project_has_what_its_commands_need(project: Installed):
     assert project.run("git", "status", "--porcelain", where="my-sites").stdout == ""
 
 
-def test_a_run_answers_and_leaves_the_repository_clean(project: Installed):
-    done = project.run("fedcore", "run", f"methods=[{','.join(METHODS)}]", "seeds=[0,1]", where="my-sites")
+@pytest.fixture(scope="module")
+def answered(project: Installed) -> str:
+    """Run the project once; returns what it prints."""
+    done = project.run(*RUN, where="my-sites")
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"{USER_STUDY}: base (machines):" in done.stdout
-    assert "page: runs/" in done.stdout
+    return done.stdout
+
+
+def test_a_run_answers_and_leaves_the_repository_clean(project: Installed, answered: str):
+    assert f"{USER_STUDY}: base (machines):" in answered
+    assert "page: runs/" in answered
     assert project.run("git", "status", "--porcelain", where="my-sites").stdout == ""
     shown = project.run("fedcore", "status", where="my-sites").stdout
     assert f"fedcore    {__version__}" in shown
     assert "free disk" in shown
 
 
+@pytest.mark.usefixtures("answered")
 def test_a_champion_is_challenged_on_data_that_have_grown(project: Installed):
     """On test rows that trained neither, fewer than a fifth; the champion itself was fitted to all rows of its day."""
     place = project.folder / "my-sites" / "data" / "machines.csv"
-    run = ("fedcore", "run", "methods=[fedavg,local_only,majority]", "seeds=[0]", "run.lr_factors=[]")
-    assert project.run(*run, where="my-sites").returncode == 0
     promoted = project.run("fedcore", "promote", "machines-state", where="my-sites")
     assert "it is the first champion" in promoted.stdout, promoted.stderr
     old = place.read_text()
     place.write_text(old + rows(400)[320:].to_csv(index=False, header=False))
-    said = project.run(*run, where="my-sites").stdout
+    said = project.run(*RUN, where="my-sites").stdout
     place.write_text(old)
     (count,) = re.findall(r"better than the champion, .* on (\d+) rows of 4 devices that trained neither", said)
     assert 20 <= int(count) <= 0.2 * 400
