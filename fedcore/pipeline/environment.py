@@ -26,8 +26,8 @@ TRACKING = f"sqlite:///{HOME / 'mlflow.db'}"
 ARTIFACTS = HOME / "mlruns"
 
 FILES = (
-    "flows.lock", "journal.jsonl", "password", "server.json", "server.lease", "server.lock", "server.log",
-    "mlflow.lock", "mlflow.log",
+    "flows.lock", "history.lock", "journal.jsonl", "password", "server.json", "server.lease", "server.lock",
+    "server.log", "mlflow.lock", "mlflow.log",
 )  # fmt: skip
 FOLDERS = ("blobs", "flows", "locks", "prefect", "registered", "steps")
 """What there may be in STATE."""

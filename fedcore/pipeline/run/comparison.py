@@ -33,7 +33,7 @@ from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.report import spreadsheet
 from fedcore.report.answers import answer_numbers, brief, markdown, study_answers
 from fedcore.report.figures import accuracy_along, png
-from fedcore.report.page import html
+from fedcore.report.page import TREND, html
 from fedcore.report.plots import Plots, draw
 from fedcore.report.tables import FEW, Table, csv, places, score_table
 from fedcore.results.answer import Answer, answers, values_of_new
@@ -92,10 +92,12 @@ def compare(
     divisions: Iterable[Path],
     papers: Papers | None = None,
     answered: Answered | None = None,
+    trends: Mapping[tuple[str, str], bytes] | None = None,
 ) -> Comparison:
     """Compare results that are in some folders.
 
-    divisions: pictures of partitions. answered: what their tables say, if this command has just made them.
+    divisions: pictures of partitions. answered: what their tables say, if this command has just made them. trends: a
+    picture of earlier runs, by study and setting.
     """
     answered = answered or read_answered(params, results, seconds)
     chosen, table, summary = answered.studies, answered.table, answered.summary
@@ -111,6 +113,8 @@ def compare(
             for setting, file, caption in zip(index["setting"], index["file"], index["caption"], strict=True):
                 place = (folder.name.rpartition("-")[0], setting)
                 pictures.setdefault(place, {})[caption] = (folder / PICTURES / file).read_bytes()
+    for place, drawn in (trends or {}).items():
+        pictures.setdefault(place, {})[TREND] = drawn
     points = grid(results)
     verdicts = [
         (study, verdict)

@@ -20,7 +20,9 @@ from fedcore.pipeline.files import BRIEF, CURVES, METRICS, PAGE
 from fedcore.pipeline.orchestration.artifacts import publish
 from fedcore.pipeline.record.result import Result, digest
 from fedcore.pipeline.record.writer import RecordWriter
-from fedcore.pipeline.run import comparison, partitions, run_method
+from fedcore.pipeline.run import comparison, history, partitions, run_method
+from fedcore.report.figures import png
+from fedcore.report.history import trends
 from fedcore.report.terminal import print_answers, print_claims, print_summary
 from fedcore.types import InputError
 
@@ -114,7 +116,9 @@ def write_run(
         place = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"
         partitions.save_partition(store, result.prepared, place)
         pictures.append(place / "who.png")
-    made = comparison.compare(params, places, places, pictures, read_papers(params["studies"]), answered)
+    writer.history += history.lines_of(everything, answered.answers, store)
+    drawn = {place: png(figure) for place, figure in trends([*history.read(), *writer.history]).items()}
+    made = comparison.compare(params, places, places, pictures, read_papers(params["studies"]), answered, drawn)
     comparison.write(made, folder, folder)
     comparison.describe(made, {job.study: job.size for job in jobs}, writer, folder / PAGE)
     print_summary(made.summary)
