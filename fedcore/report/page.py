@@ -203,7 +203,7 @@ def html(
                 [found for found in tables if found],
                 [picture(*pair) for pair in shown.items()],
                 [] if many else outcome_details((outcomes or {}).get((study, setting), {}), rows, answers[place]),
-                trend and picture(TREND, trend),
+                picture(TREND, trend) if trend else None,
             )
         )
     script = str(TEMPLATES.get_template("page.js").render())
