@@ -28,7 +28,7 @@ from fedcore.pipeline.files import (
     SUMMARY,
     TABLE,
 )
-from fedcore.pipeline.record.result import Result
+from fedcore.pipeline.record.result import Result, StudyOnData
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.report import spreadsheet
 from fedcore.report.answers import answer_numbers, brief, markdown, study_answers
@@ -258,15 +258,27 @@ def notes(summary: pd.DataFrame, found: Mapping[Place, Answer]) -> dict[str, str
     }
 
 
-def describe(found: Comparison, sizes: Mapping[str, str], writer: RecordWriter, page: Path) -> None:
-    """Write each study to its run in the record: the answer, its tables, headline numbers, the page and pictures."""
-    texts = notes(found.summary, found.answers)
-    for study, rows in found.summary.groupby("study", sort=False):
-        name = str(study)
-        drawn = {f"{setting}.png": png for (of, setting), png in found.plots.comparisons.items() if of == name}
-        files = {f"pictures/{slug(file)}": png for file, png in drawn.items()} | {PAGE: page.read_bytes()}
-        numbers = headline_numbers(rows) | new_device_numbers(found.table, name, found.answers)
-        writer.describe(name, sizes[name], found.questions[name], texts[name], numbers, files)
+def describe(
+    found: Comparison, studies: Mapping[tuple[str, str], StudyOnData], writer: RecordWriter, page: Path
+) -> None:
+    """Write each study to its runs in the record: the answer, its tables, headline numbers, the page and pictures.
+
+    studies: (study, setting) -> the run that is about it. A study on several data has a run for each.
+    """
+    for of in dict.fromkeys(studies.values()):
+        settings = {setting for (study, setting), one in studies.items() if one == of and study == of.study}
+        rows = found.summary[(found.summary["study"] == of.study) & found.summary["setting"].isin(settings)]
+        answered = {place: one for place, one in found.answers.items() if place[0] == of.study and place[2] in settings}
+        if rows.empty:
+            continue
+        (text,) = notes(rows, answered).values()
+        drawn = {
+            f"pictures/{slug(f'{setting}.png')}": png
+            for (study, setting), png in found.plots.comparisons.items()
+            if study == of.study and setting in settings
+        }
+        numbers = headline_numbers(rows) | new_device_numbers(found.table, of.study, answered)
+        writer.describe(of, found.questions[of.study], text, numbers, drawn | {PAGE: page.read_bytes()})
 
 
 def tables_of(summary: pd.DataFrame) -> dict[str, Table]:

@@ -18,7 +18,7 @@ from fedcore.config.studies import find_study, grid_points, new_device_from, run
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.files import BRIEF, CURVES, METRICS, PAGE
 from fedcore.pipeline.orchestration.artifacts import publish
-from fedcore.pipeline.record.result import Result, digest
+from fedcore.pipeline.record.result import Result, StudyOnData, digest
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import comparison, history, partitions, run_method
 from fedcore.report.figures import png
@@ -120,7 +120,8 @@ def write_run(
     drawn = {place: png(figure) for place, figure in trends([*history.read(), *writer.history]).items()}
     made = comparison.compare(params, places, places, pictures, read_papers(params["studies"]), answered, drawn)
     comparison.write(made, folder, folder)
-    comparison.describe(made, {job.study: job.size for job in jobs}, writer, folder / PAGE)
+    studies = {(result.setting.study, result.setting.name): result.study for result in everything}
+    comparison.describe(made, studies, writer, folder / PAGE)
     print_summary(made.summary)
     print_claims(made.claims)
     print(f"page: {folder / PAGE}   record: fedcore ui")
@@ -157,6 +158,17 @@ def stage_folders() -> tuple[list[Path], list[Path], list[Path]]:
         for point in grid_points(params, study, run.size, {})
     ]
     return [PIPELINE / "federate" / study / name for study, name in names], [SECONDS / n for _, n in names], divisions
+
+
+def stage_studies() -> dict[tuple[str, str], StudyOnData]:
+    """Return (study, setting) -> the study and the data that the stages of `dvc repro` have read for it."""
+    section, points = plan_settings()
+    return {
+        (point.study, point.name): StudyOnData(
+            point.study, section.size, point.data_name, partitions.digest_of_stage(data_folder(point))
+        )
+        for point in points
+    }
 
 
 def compare_stages() -> comparison.Comparison:
