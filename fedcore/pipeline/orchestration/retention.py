@@ -72,7 +72,7 @@ def prune_database(database: Path, days: float, dry_run: bool = False) -> Freed:
                 opened.execute("pragma wal_checkpoint(truncate)")
     except sqlite3.Error as error:
         raise Failed(f"{database}: Prefect's database cannot be pruned: {error}") from None
-    return Freed(runs, events, before - size(database))
+    return Freed(runs, events, 0 if dry_run else before - size(database))
 
 
 def size(database: Path) -> int:
