@@ -94,7 +94,7 @@ def trend(lines: Sequence[Line]) -> Figure:
     metric = METRICS[lines[0]["metric"]]
     figure = Figure(figsize=(5.6, 2.6), layout="constrained")
     panel = figure.subplots()
-    days = [float(date2num(datetime.fromisoformat(line["date"]))) for line in lines]  # type: ignore[no-untyped-call]
+    days = [float(date2num(datetime.fromisoformat(line["date"][:10]))) for line in lines]  # type: ignore[no-untyped-call]
     for key, words, colour, marker in (
         ("best_value", "best row that combines", BLUE, "o"),
         ("alone_value", "training alone", COLOURS[1], "s"),
@@ -104,12 +104,13 @@ def trend(lines: Sequence[Line]) -> Figure:
     for (_, before), (day, line) in pairwise(zip(days, lines, strict=True)):
         if line["data"] != before["data"]:
             panel.axvline(day, color="0.7", linestyle=":", linewidth=0.8, zorder=0)
-    dates = AutoDateLocator()  # type: ignore[no-untyped-call]
+    few = max(1, min(5, int(days[-1] - days[0])))  # no hours between two days
+    dates = AutoDateLocator(minticks=few)  # type: ignore[no-untyped-call]
     panel.xaxis.set_major_locator(dates)
     panel.xaxis.set_major_formatter(ConciseDateFormatter(dates))  # type: ignore[no-untyped-call]
     if metric.per == 100:
         panel.yaxis.set_major_formatter(percent)
     panel.set_ylabel(metric.words)
     bare(panel)
-    panel.legend(frameon=False, fontsize=8)
+    figure.legend(loc="outside upper left", ncols=2, frameon=False, fontsize=8)
     return figure
