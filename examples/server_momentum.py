@@ -1,7 +1,7 @@
 """Your own method with a memory at the server: FedAvg with server momentum (FedAvgM, Hsu et al. 2019).
 
 `python examples/server_momentum.py` compares it with FedAvg where devices differ much; the pipeline takes it as a row
-`server_momentum:fedavgm`.
+`server_momentum:fedavgm`. The library has it, too: `fc.fedopt(rule="momentum")`.
 """
 
 from functools import partial

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from fedcore.core.evaluation import outputs
 from fedcore.data.encoding import encode, from_json, words
+from fedcore.data.prepare import fill_and_scale
 from fedcore.data.schema import Schema
 from fedcore.execute.threads import one_thread
 from fedcore.nets import net as build_net
@@ -51,7 +52,9 @@ class ServedModels:
     devices: Mapping[str, int]
     threshold: Threshold | None = None
 
-    def predict(self, rows: pd.DataFrame | NDArray[Any], device: str | None = None) -> pd.DataFrame:
+    def predict(
+        self, rows: pd.DataFrame | NDArray[Any], device: str | None = None, every_class: bool = False
+    ) -> pd.DataFrame:
         """Return a frame of the rows' index, with the most probable class as `label` and its `probability`.
 
         With a threshold, `label` is decided by it, and there are also the `probability` of that label and `threshold`.
@@ -59,6 +62,7 @@ class ServedModels:
         rows: a frame with the columns of the training data (others are ignored), or an array (N, *shape). device: whose
         model predicts and prepares the rows; None: of each row the device in the schema's column of devices, if the
         rows have it. A row without a known device is prepared as one of no device, by the model that all devices share.
+        every_class: also columns `probability_CLASS`.
 
         Raises InputError for a column that is not there or of another kind, an unknown device, and if devices have
         models of their own and a row does not say whose.
@@ -66,17 +70,45 @@ class ServedModels:
         owners = self._owners(rows, device)
         if len(set(owners)) > 1:
             encode(rows, self.schema)  # an error names the row by its number among all rows
-        label, probability = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.float32)
+        log_probabilities = torch.zeros(len(rows), len(self.schema.classes))
         for owner in dict.fromkeys(owners):
             own_rows = np.flatnonzero([other == owner for other in owners])
             part = rows.iloc[own_rows] if isinstance(rows, pd.DataFrame) else np.asarray(rows)[own_rows]
-            log_probabilities = self._outputs(part, owner)
-            guess = self._decide(log_probabilities)
-            label[own_rows] = guess.numpy()
-            probability[own_rows] = log_probabilities.gather(1, guess[:, None])[:, 0].exp().numpy()
-        names = np.array(self.schema.classes, dtype=object)[label]
-        found = pd.DataFrame({LABEL: names, PROBABILITY: probability}, index=getattr(rows, "index", None))
+            log_probabilities[torch.from_numpy(own_rows)] = self._outputs(part, owner)
+        label = self._decide(log_probabilities)
+        found = pd.DataFrame(
+            {
+                LABEL: np.array(self.schema.classes, dtype=object)[label.numpy()],
+                PROBABILITY: log_probabilities.gather(1, label[:, None])[:, 0].exp().numpy(),
+            },
+            index=getattr(rows, "index", None),
+        )
+        if every_class:
+            found[self.class_columns] = log_probabilities.exp().numpy()
         return found if self.threshold is None else found.assign(**{THRESHOLD: self.threshold.value})
+
+    def classes_of(self, inputs: Tensor, device: str) -> Tensor:
+        """Return the class that a device predicts for each example, (N,). inputs: as they are loaded, (N, *shape)."""
+        model, net = self.models[self.devices[device]]
+        with one_thread():
+            return self._decide(outputs(model, net, fill_and_scale(inputs, self.schema.devices[device])))
+
+    @property
+    def output_columns(self) -> list[str]:
+        """The columns of a prediction with every class."""
+        return [LABEL, PROBABILITY, *self.class_columns, *([THRESHOLD] if self.threshold else [])]
+
+    @property
+    def class_columns(self) -> list[str]:
+        """The columns with the probability of each class."""
+        return [f"{PROBABILITY}_{name}" for name in self.schema.classes]
+
+    def devices_of(self, rows: pd.DataFrame | NDArray[Any]) -> NDArray[np.str_] | None:
+        """Return the name of each row's device, "" where the cell is missing; None if the rows have no such column."""
+        column = self.schema.device
+        if column is None or not isinstance(rows, pd.DataFrame) or column not in rows:
+            return None
+        return words(rows, column)
 
     def _decide(self, log_probabilities: Tensor) -> Tensor:
         """Return the predicted class of each row, (N,)."""
@@ -92,13 +124,8 @@ class ServedModels:
 
     def _owners(self, rows: pd.DataFrame | NDArray[Any], device: str | None) -> list[str | None]:
         """Return whose model predicts each row; None: the model of all."""
-        column = self.schema.device
-        if device is not None:
-            owners: list[str] = [device] * len(rows)
-        elif isinstance(rows, pd.DataFrame) and column is not None and column in rows:
-            owners = words(rows, column).tolist()
-        else:
-            owners = [""] * len(rows)
+        found = self.devices_of(rows) if device is None else None
+        owners: list[str] = [device or ""] * len(rows) if found is None else found.tolist()
         known = ", ".join(self.devices)
         for number, owner in enumerate(owners, 1):
             if owner not in self.devices and device is not None:

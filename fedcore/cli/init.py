@@ -188,6 +188,9 @@ def project_settings(source: Path, data: Path | None, label: str | None, device:
         params["run"]["seeds"] = [*range(next(seeds for most, seeds in SEEDS if rows <= most))]
         params["training"]["batch"] = next(batch for most, batch in BATCHES if rows <= most)
         params["data"].update({"name": "table", "path": str(data), "label": label})
+        params["federation"]["hold_out"] = (
+            "stable"  # tables grow, and a champion is challenged on rows that stay held out
+        )
         if device is not None:
             params["data"].insert([*params["data"]].index("label"), "device", device)
             params["federation"]["partition"] = "by_device"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -14,10 +14,19 @@ from fedcore.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from fedcore.api.serving import ServedModels
+    from fedcore.data.drift import Reference
     from fedcore.data.schema import Schema
 
 TABLES = (".csv", ".tsv", ".parquet", ".xlsx")
 """Files that are tables, whether or not they can be read."""
+
+
+DRIFTED = 3
+"""The exit code of --fail-on-drift."""
+
+ALL = "all"
+"""Of --keep: every column."""
 
 
 @click.command()
@@ -29,16 +38,23 @@ TABLES = (".csv", ".tsv", ".parquet", ".xlsx")
     help="A dataset's name as `fedcore promote` shows it, for its champion; with @ALIAS or /NUMBER another version. It "
     "may be left out if only one dataset has a champion.",
 )
-def predict(rows: Path, device: str | None, out: Path | None, model: str | None) -> None:
+@click.option("--fail-on-drift", is_flag=True, help="End with exit code 3 if a column or the predictions have moved.")
+@click.option("--keep", help="Columns of the table to write beside the predictions: id,machine, or all.")
+def predict(
+    rows: Path, device: str | None, out: Path | None, model: str | None, keep: str | None, fail_on_drift: bool
+) -> None:
     """Predict the label of each row of a new table, or of new pictures, with a registered model.
 
     \b
     fedcore predict new.csv                                      with the champion, to the terminal as CSV
     fedcore predict new.csv --device plant_A --out labels.csv    as one device
+    fedcore predict new.csv --keep id,time                       with two columns of the table beside the labels
     fedcore predict pictures/ --model shapes@previous            a folder of pictures; another version
     fedcore predict new.npy --model digits/3                     an array (N, *shape)
 
-    A table has the columns of the training data; if it has that of the devices, each row is its device's.
+    A table has the columns of the training data; if it has that of the devices, each row is its device's. The output
+    has the number of each row (or a picture's file), its device, label, and the probability of each class. A line tells
+    each column that is no longer as in training.
     """
     from fedcore.cli.project import enter_project
 
@@ -50,22 +66,120 @@ def predict(rows: Path, device: str | None, out: Path | None, model: str | None)
 
     if (known := registry.read()) is not None:
         registry.choose(known, model)
-    from fedcore.data.encoding import unknown_texts
     from fedcore.pipeline.record import promotion
     from fedcore.pipeline.record.runs import Record
     from fedcore.report import spreadsheet
 
-    task, served = promotion.load(Record().client, model)
+    task, served, reference = promotion.load(Record().client, model)
     examples, index = read(rows, served.schema, task)
-    for line in unknown_texts(examples, served.schema) if served.schema.columns else ():
+    predicted, examples, lines = label(examples, index, served, device, keep)
+    drift = compare(examples, predicted, served, reference, device)
+    for line in lines + drift.lines:
         sys.stderr.write(f"fedcore: {line}\n")
-    if served.threshold is not None:
-        label, value = served.threshold.label, served.threshold.value
-        sys.stderr.write(f"fedcore: {label!r} from probability {value:.3g} on, chosen on the study's validation rows\n")
-    predicted = served.predict(examples, device).set_index(index)
-    spreadsheet.write(predicted, out or sys.stdout, index=index.name is not None)
+    spreadsheet.write(predicted, out or sys.stdout)
     if out:
         print(f"{len(predicted)} rows: {out}")
+    if fail_on_drift and drift.moved:
+        raise click.exceptions.Exit(DRIFTED)
+
+
+def label(
+    rows: Any, index: pd.Index, served: ServedModels, device: str | None, keep: str | None
+) -> tuple[pd.DataFrame, Any, list[str]]:
+    """Return the columns to keep and the predictions of rows, the rows that were predicted, and lines about them."""
+    from fedcore.data.encoding import unknown_texts
+
+    kept = kept_columns(rows, index, served, device, keep)
+    rows, kept, lines = leave_out_unknown(rows, kept, served, device)
+    lines += unknown_texts(rows, served.schema) if served.schema.columns else []
+    if served.threshold is not None:
+        name, value = served.threshold.label, served.threshold.value
+        lines.append(f"{name!r} from probability {value:.3g} on, chosen on the study's validation rows")
+    return kept.join(served.predict(rows, device, every_class=True).set_index(kept.index)), rows, lines
+
+
+class Drift(NamedTuple):
+    """Whether anything has moved, and lines about it."""
+
+    moved: bool
+    lines: list[str]
+
+
+def compare(
+    rows: Any, predicted: pd.DataFrame, served: ServedModels, reference: Reference | None, device: str | None
+) -> Drift:
+    """Compare rows and their predictions with those of training."""
+    import numpy as np
+    import pandas as pd
+
+    from fedcore.api.serving import LABEL
+    from fedcore.data import drift
+    from fedcore.data.encoding import cells, without_markers
+
+    schema = served.schema
+    if reference is None:
+        return Drift(False, ["drift cannot be told: this version was registered before fedcore kept what it needs"])
+    if len(rows) < drift.LEAST:
+        return Drift(False, [f"drift cannot be told of {len(rows)} rows; it takes {drift.LEAST}"])
+    x = np.empty((len(rows), 0), dtype=np.float32)
+    if schema.columns:
+        x = cells(without_markers(rows, schema), schema.columns).numpy()
+    found = served.devices_of(rows) if device is None else None
+    owners = [device or ""] * len(rows) if found is None else found.tolist()
+    classes = pd.Index(schema.classes).get_indexer(pd.Index(predicted[LABEL]))
+    changes = drift.compare(reference, schema, x, owners, classes)
+    return Drift(bool(changes), [f"drift: {line}" for line in drift.lines(changes)])
+
+
+def kept_columns(
+    rows: Any, index: pd.Index, served: ServedModels, device: str | None, keep: str | None
+) -> pd.DataFrame:
+    """Return the columns to write before the predictions: those of `keep`, and each row's device, if it is known."""
+    import pandas as pd
+
+    names: list[str] = []
+    if keep is not None:
+        if not isinstance(rows, pd.DataFrame):
+            raise InputError(f"--keep = {keep}: needs a table; pictures and arrays have no columns")
+        names = [*rows] if keep == ALL else [name.strip() for name in keep.split(",")]
+    for name in names:
+        if name not in rows:
+            raise InputError(f"--keep = {keep}: no column {name!r}; the table has: {', '.join(map(str, rows))}")
+        if name in (index.name, *served.output_columns):
+            raise InputError(
+                f"--keep = {keep}: the predictions have a column {name!r} of their own; rename the table's"
+            )
+    column = served.schema.device or "device"
+    kept = rows[[*dict.fromkeys(names)]] if names else pd.DataFrame(index=index)
+    if device is not None:
+        return kept.assign(**{column: device})
+    found = served.devices_of(rows)
+    return (
+        kept if found is None or column in kept or column in served.output_columns else kept.assign(**{column: found})
+    )
+
+
+def leave_out_unknown(
+    rows: Any, kept: pd.DataFrame, served: ServedModels, device: str | None
+) -> tuple[Any, pd.DataFrame, list[str]]:
+    """Leave out rows of devices that the models do not know, unless one model serves all; also returns a line on them.
+
+    If no row is of a known device, all stay, and the models refuse them by name.
+    """
+    import numpy as np
+
+    found = served.devices_of(rows) if device is None else None
+    known = np.isin(found, [*served.devices]) if found is not None else np.full(len(kept), True)
+    if found is None or known.all():
+        return rows, kept, []
+    named = [repr(str(name)) if name else "no device" for name in dict.fromkeys(found[~known].tolist())]
+    shown = ", ".join(named[:3]) + ", ..." * (len(named) > 3)
+    which = f"{int((~known).sum())} of {len(known)} rows are of devices unknown in training ({shown})"
+    if len(served.models) == 1:
+        return rows, kept, [f"{which}: predicted by the model that all devices share"]
+    if not known.any():
+        return rows, kept, []
+    return rows[known], kept[known], [f"{which}: left out, as each device has a model of its own"]
 
 
 def require_writable(out: Path | None) -> None:
@@ -81,7 +195,7 @@ def require_writable(out: Path | None) -> None:
 
 
 def read(path: Path, schema: Schema, task: str) -> tuple[Any, pd.Index]:
-    """Return the examples at a path, and an index of them, which has a name if it tells more than their order.
+    """Return the examples at a path, and an index of them: their files, or their numbers from 1, as messages call them.
 
     task: the name of the model, for messages.
     """
@@ -89,10 +203,12 @@ def read(path: Path, schema: Schema, task: str) -> tuple[Any, pd.Index]:
     import pandas as pd
 
     from fedcore.data import pictures, readers
+    from fedcore.data.encoding import ROW
 
     if schema.columns:
         frame = readers.read(path, schema.missing_values, schema.label).frame
-        return frame, frame.index
+        index = pd.RangeIndex(1, len(frame) + 1, name=ROW)
+        return frame.set_axis(index), index
     if path.suffix == ".npy":
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)  # no more memory than the file has bytes
@@ -100,7 +216,7 @@ def read(path: Path, schema: Schema, task: str) -> tuple[Any, pd.Index]:
                 raise ValueError("it holds no array (N, ...)")
         except (OSError, ValueError, EOFError, OverflowError) as error:
             raise InputError(f"{path}: cannot be read as an array: {error}") from None
-        return array, pd.RangeIndex(len(array))
+        return array, pd.RangeIndex(1, len(array) + 1, name=ROW)
     if path.suffix.lower() in TABLES:
         what = "pictures" if len(schema.shape) == 3 else "arrays (.npy)"
         raise InputError(f"{task} predicts {what}; {path} is a table")

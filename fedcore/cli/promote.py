@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities.model_registry import ModelVersion
 
+    from fedcore.pipeline.record.result import Rule
+
 
 @click.command()
 @click.argument("model", required=False)
@@ -49,20 +51,23 @@ def promote(model: str | None, version: str | None, listed: bool, no_final_fit: 
         registry.require(known, model, None if listed else version or registry.CANDIDATE)
     if model is not None and not listed and not as_it_is:
         open_template()  # in case that it has to train
+    from fedcore.config.params import read
     from fedcore.pipeline.record import promotion
+    from fedcore.pipeline.record.result import rule_of
     from fedcore.pipeline.record.runs import Record
 
     client = Record().client
     if model is None:
         names = promotion.names(client)
-        print(*(summary(client, name) for name in names), sep="\n")
+        rule = rule_of(read())
+        print(*(summary(client, name, rule) for name in names), sep="\n")
         if not names:
             print("no model is registered; run fedcore run")
     elif listed:
         list_versions(client, model)
     else:
         chosen = promotion.find(client, model, version or registry.CANDIDATE)
-        verdict = promotion.compare(client, chosen)
+        verdict = promotion.compare(client, chosen, rule_of(read()))
         if version is None and verdict.better in ("no", "not comparable"):
             raise InputError(f"{verdict}; to promote it all the same, add --version {chosen.version}")
         final = None if as_it_is else final_fit(client, model, chosen)
@@ -96,7 +101,7 @@ def list_versions(client: MlflowClient, model: str) -> None:
     print(f"to promote one: fedcore promote {model} --version NUMBER")
 
 
-def summary(client: MlflowClient, name: str) -> str:
+def summary(client: MlflowClient, name: str, rule: Rule) -> str:
     """Return a registered model's champion and candidate, and which is better, as a line."""
     from fedcore.pipeline.record import promotion, registry
 
@@ -104,4 +109,4 @@ def summary(client: MlflowClient, name: str) -> str:
     if candidate is None:
         return f"{name}: nothing was proposed"
     shown = "none" if champion is None else f"version {champion.version} ({promotion.describe(champion)})"
-    return f"{name}: champion {shown}\n  {promotion.compare(client, candidate)}"
+    return f"{name}: champion {shown}\n  {promotion.last_comparison(client, candidate, rule)}"

@@ -33,9 +33,10 @@ def status() -> None:
 
     journal = environment.STATE / "journal.jsonl"
     last = datetime.fromtimestamp(journal.stat().st_mtime).isoformat(" ", "minutes") if journal.is_file() else "none"
+    known = registry.read() or {}
     champions = [
         f"{name}, version {versions.aliases[registry.CHAMPION]}"
-        for name, versions in (registry.read() or {}).items()
+        for name, versions in known.items()
         if registry.CHAMPION in versions.aliases
     ]
     lines = history.read(home / history.HISTORY)
@@ -50,6 +51,7 @@ def status() -> None:
         "runs": size(home / "runs"),
         "free disk": f"{shutil.disk_usage(home).free / 1e9:,.1f} GB",
         "champions": "; ".join(champions) or "none",
+        "challenge": "; ".join(one.challenge for one in known.values() if one.challenge) or "none",
     }
     width = max(map(len, rows))
     print(*(f"{name:<{width}}  {value}" for name, value in rows.items()), sep="\n")

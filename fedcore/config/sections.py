@@ -105,12 +105,14 @@ def data_settings(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def complete_federation(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a federation; those of `Threats` only if devices misbehave."""
+    """Return the settings of a federation; those of `Threats` only if devices misbehave, `hold_out` only if stable."""
     settings = {"partition": signature(partition).parameters["name"].default, **section}
     name = settings.pop("partition")
     if name not in (*PARTITIONS, AUTO):
         raise unknown_value("federation.partition", name, (*PARTITIONS, AUTO))
     behaviour, others = split_threats(check(federation_settings(), "federation", settings).model_dump())
+    if others["hold_out"] == "random":  # what was computed before there was a choice keeps its digests
+        del others["hold_out"]
     return {"partition": name, **others, **(behaviour if Threats(**behaviour) else {})}
 
 

@@ -28,7 +28,7 @@ import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
-from fedcore.core.messages import from_memory, to_everyone
+from fedcore.core.messages import from_memory, to_everyone, to_sampled
 from fedcore.types import Message, Params, RoundInfo, Update
 
 Rule: TypeAlias = Literal["mean", "median", "trimmed", "clipped", "krum", "multi_krum"]
@@ -228,6 +228,13 @@ def exchange(
 ) -> tuple[Params, Mapping[str, Message]]:
     """Aggregate cell by cell (9) and send each device what it shares (sampling)."""
     return server, sample_submodels(hyper_model(updates, aggregator), updates)
+
+
+def exchange_sampled(
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, aggregator: Aggregator = MEAN
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send every device the shared leaves, aggregated, and the initial others to those that never took part."""
+    return to_sampled(server, updates, round_info.names, Message(hyper_model(updates, aggregator)))
 
 
 def hyper_model(updates: Mapping[str, Update], aggregator: Aggregator = MEAN) -> Params:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from fedcore.core.training import MOMENTS
@@ -12,6 +13,9 @@ from fedcore.types import InputError, Message, Model, Params, Public, Weights, g
 
 MODEL = "model/"
 """Prefix of the leaves in the server's memory that hold the model it sent."""
+
+CHOSEN = "chosen/"
+"""Prefix of the names of devices that took part, in the server's memory: they have personal leaves of their own."""
 
 WEIGHTS = "weights"
 """The leaf of a message of several models that holds their weights, (M,) or (M, K)."""
@@ -77,6 +81,18 @@ def to_memory(model: Params) -> Params:
 def from_memory(server: Params) -> Params:
     """Return the model in the server's memory, or nothing."""
     return {name.removeprefix(MODEL): leaf for name, leaf in server.items() if name.startswith(MODEL)}
+
+
+def to_sampled(
+    server: Params, present: Iterable[str], names: Iterable[str], message: Message
+) -> tuple[Params, dict[str, Message]]:
+    """Send one message to every device; to those that never took part also what it lacks of the initial model.
+
+    server: its memory holds that model. present: the devices that took part in this round.
+    """
+    server = server | {f"{CHOSEN}{name}": torch.tensor(True) for name in present}
+    first = Message(from_memory(server) | message.params, message.extra)
+    return server, {name: message if f"{CHOSEN}{name}" in server else first for name in names}
 
 
 def require_shared_init(name: str, shared_init: bool) -> None:

@@ -534,6 +534,19 @@ def features(params: Params, net: Net, x: Tensor) -> Tensor:
         return torch.cat([require_features(*forward_features(module, part))[0] for part in parts])
 
 
+def require_cross_entropy(name: str, training: Training) -> None:
+    """Refuse another loss, and class weights, where a method's own loss contains cross-entropy."""
+    if training.loss != "ce":
+        raise InputError(
+            f"training.loss = {loss_name(training.loss)}: {name} has its own loss, which contains cross-entropy; use ce"
+        )
+    if training.class_weights != "none":
+        raise InputError(
+            f"training.class_weights = {training.class_weights!r}: {name} has its own loss, without class weights; "
+            f"leave it out, or set {name}.training.class_weights=none"
+        )
+
+
 def accuracy(params: Params, net: Net, data: Data) -> float:
     """Return the fraction of examples that the model classifies correctly, nan without examples."""
     if len(data) == 0:

@@ -20,6 +20,7 @@ class Dataset:
     server: examples that only the server holds.
     schema: how a user's own rows or pictures became `train`; its x has nan where the schema's `missing` fills cells.
     notes: lines about how a user's files were understood, for the preview.
+    ids: what names each example of `train` (N texts), if a column of a user's table does.
     """
 
     train: Data
@@ -31,6 +32,7 @@ class Dataset:
     server: Data | None = None
     schema: Schema | None = field(default=None, metadata={"optional": True})
     notes: tuple[str, ...] = field(default=(), metadata={"optional": True})
+    ids: tuple[str, ...] | None = field(default=None, metadata={"optional": True})
 
     def __repr__(self) -> str:
         """Say what the examples are, without their numbers."""

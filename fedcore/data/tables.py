@@ -50,6 +50,7 @@ def table(
     missing: Missing = "refuse",
     missing_values: Sequence[str | int | float] = MISSING_VALUES,
     exclude: Sequence[str | int] = (),
+    id: str | None = None,
 ) -> Dataset:
     """Read a table, x (N, F) float32.
 
@@ -63,7 +64,7 @@ def table(
         label: a column of strings or numbers; classes are the sorted distinct values, numbers by size.
         device: the column that names each row's device.
         split: a column of "train", "val" and "test".
-        features: the columns to learn from, in order; None: all except these three and `ignore`.
+        features: the columns to learn from, in order; None: all except these, `id` and `ignore`.
         ignore: columns to leave out.
         categorical: columns whose numbers are names, such as a type or a postal code.
         categories: the most different texts of a column, from 1.
@@ -71,6 +72,8 @@ def table(
             with the median of the device's training examples; "common_median" with the mean of the devices' medians.
         missing_values: texts and numbers that stand for a missing cell, besides the empty one.
         exclude: names of devices to leave out, before anything else is read from their rows.
+        id: a column that names the rows, such as a number of a part or a patient, which is not learnt from. With
+            federation.hold_out: stable, rows of one id are held out together.
 
     Raises:
         InputError: for a column of dates or times, for a cell that is not a finite number in a column of numbers, for a
@@ -94,7 +97,7 @@ def table(
     if excluded and sources[0].device is None:
         frames = leave_out(frames, device, excluded)
         sources = [source for source in sources if source.file in frames]
-    special = [name for name in (label, device, split) if name is not None]
+    special = [name for name in (label, device, split, id) if name is not None]
     asked = names(frames, special, features, ignore, categorical)
 
     def all_rows(name: str) -> NDArray[np.str_]:
@@ -133,6 +136,7 @@ def table(
         owners = all_rows(device)
     if owners is not None and (gone := sorted({*owners.tolist()} - {*owners[keep].tolist()})):
         raise InputError(f"data.missing = 'drop': every row of device {gone[0]!r} has a missing cell; use median")
+    named_rows = None if id is None else tuple(all_rows(id)[keep].tolist())
     schema = Schema(
         tuple(x.shape[1:]), "float32", classes, tuple(columns), label, device, missing, left_out, len(keep) - len(x),
         missing_values=markers,
@@ -145,6 +149,7 @@ def table(
         split=None if marks is None else tuple(np.concatenate([*marks.values()])[keep].tolist()),
         schema=schema,
         notes=(*form_notes(rows), *describe(sources), *exclude_note(excluded), *marker_notes(rows, schema)),
+        ids=named_rows,
     )
 
 
@@ -237,12 +242,14 @@ def names(
         for name in given:
             if list(given).count(name) > 1 or (name in special and key != "ignore"):
                 raise InputError(
-                    f"data.{key} = {list(given)}: {name!r} is there twice, or is also the label, device or split"
+                    f"data.{key} = {list(given)}: {name!r} is there twice, or is also the label, device, split or id"
                 )
     if both := [name for name in ignore if name in special or name in (features or ())]:
         raise InputError(f"data.ignore = {list(ignore)}: {both[0]!r} is also in use; leave it out of one")
     if len({*special}) < len(special):
-        raise InputError(f"data.label, data.device, data.split = {', '.join(special)}: must be different columns")
+        raise InputError(
+            f"data.label, data.device, data.split, data.id = {', '.join(special)}: must be different columns"
+        )
     chosen = [str(name) for name in frame if name not in {*special, *ignore}] if features is None else list(features)
     for file, frame in frames.items():
         for name in [*special, *chosen, *ignore, *categorical]:

@@ -1,6 +1,6 @@
 """Architectures by name, and the parameters and buffers of their modules."""
 
-from fedcore.nets.leaves import frozen, init, is_frozen, key, leaves, require_equal, shapes
+from fedcore.nets.leaves import frozen, init, is_frozen, key, leaves, parameters, require_equal, shapes
 from fedcore.nets.randomness import use_generator
 from fedcore.nets.registry import NETS, maker, net
 
@@ -13,6 +13,7 @@ __all__ = [
     "leaves",
     "maker",
     "net",
+    "parameters",
     "require_equal",
     "shapes",
     "use_generator",

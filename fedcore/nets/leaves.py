@@ -23,6 +23,13 @@ def shapes(net: Net) -> dict[str, tuple[int, ...]]:
     return dict(_shapes(key(net)))
 
 
+def parameters(net: Net) -> tuple[str, ...]:
+    """Return the names of the trainable parameters: the leaves without the buffers."""
+    with use_generator(torch.Generator()):
+        module = net.build()
+    return tuple(name for name, leaf in module.named_parameters() if leaf.requires_grad)
+
+
 def init(net: Net, generator: torch.Generator) -> Params:
     """Return fresh leaves by PyTorch's default initialisation, drawn from `generator`."""
     with use_generator(generator):

@@ -4,7 +4,8 @@ A partition function (:mod:`fedcore.partition.schemes`) divides examples among d
 each device's examples into train, val and test, and hides labels. What is held out is a random sample, stratified by
 label (:func:`_draw`), so that test sets have the labels' frequencies in expectation. A device's split depends only on
 the seed, its name and its examples, so that with `by_device` a changed device does not affect the others; the one
-exception is a class that would be in no training set.
+exception is a class that would be in no training set. With `hold_out` "stable" an example's part depends on nothing but
+the example and the seed (:mod:`fedcore.partition.stable`), with the same exception.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ from fedcore.partition.schemes import (
     device_names,
     draws,
 )
+from fedcore.partition.stable import row_keys, uniform
 from fedcore.types import Count, Fraction, InputError, Positive
+
+Places: TypeAlias = NDArray[np.float64]
+"""Of each example a number in [0, 1), uniform, by which it is held out."""
 
 Share: TypeAlias = Annotated[float, Ge(0), Lt(1)]
 """A fraction that may be 0 and is below 1."""
@@ -61,6 +66,7 @@ def partition(
     unlabelled_classes: Literal["own", "shared"] = "own",
     hidden: Share | Literal["random"] = 0.0,
     drop_small: bool = False,
+    hold_out: Literal["random", "stable"] = "random",
 ) -> Partition:
     """Divide a dataset among devices, and each device's examples into train, val, test and unlabelled.
 
@@ -97,6 +103,11 @@ def partition(
             are hidden anew, at most REDRAWS times, while a class has no labelled training example.
         drop_small: leave out a device with fewer than min_size examples, instead of refusing it; with by_device or
             by_domain also its examples in the shared test set.
+        hold_out: what decides whether an example trains, validates or tests. "random": a draw stratified by label.
+            "stable": a hash of the seed and the example, or of its id, and no other example, so that it stays on its
+            side when examples are added, reordered or join with a new device; fractions are met in expectation. A
+            device or a class whose examples would all be held out trains on the one that is next to be, of val before
+            test: only that one may change its side later.
 
     Raises:
         InputError: for invalid settings, and for a class without a labelled training example.
@@ -104,7 +115,7 @@ def partition(
     if name == AUTO:
         name = "dirichlet" if dataset.device is None else "by_device"
     shared_classes = unlabelled_classes == "shared"
-    _check_choices(name, domains, unlabelled_classes)
+    _check_choices(name, domains, unlabelled_classes, hold_out)
     _check_fractions(val, test, shared_test, unlabelled, hidden)
     _check_counts(min_size, examples, shared_examples)
 
@@ -115,8 +126,10 @@ def partition(
         pools = without_new(pools, marks)
     rows = {who: len(index) for who, index in pools.items()}
     shared = np.array([], dtype=np.int64)
+    keys = row_keys(dataset) if hold_out == "stable" else None
     if dataset.test is None:
-        pools, shared = _hold_out(pools, labels, marks, shared_test, seed)
+        places = None if keys is None else uniform(keys, seed, "shared")
+        pools, shared = _hold_out(pools, labels, marks, shared_test, seed, places)
     shared = _limit_shared(shared, dataset, shared_examples, seed)
     if examples is not None and not _keeps_to_limit(name):
         pools = _limit_pools(pools, labels, examples, devices, min_size, domains, seed)
@@ -139,18 +152,21 @@ def partition(
         own, shared = _drop_small(own, sizes, shared, owners, min_size)
     else:
         _check_sizes(sizes, min_size)
-    parts = _split(own, labels, marks, val, test, seed)
+    places = None if keys is None else uniform(keys, seed, "split")
+    parts = _split(own, labels, marks, val, test, seed, places)
     made = _hide_labels(parts, shared, labels, unlabelled, hidden, without if shared_classes else None, seed)
     check_labels(dataset, made)
     return made
 
 
-def _check_choices(name: str, domains: str, unlabelled_classes: str) -> None:
+def _check_choices(name: str, domains: str, unlabelled_classes: str, hold_out: str) -> None:
     """Refuse words that are not known, and words that do not go together."""
     if name not in PARTITIONS:
         raise unknown_value("federation.partition", name, [*PARTITIONS, AUTO])
     if domains not in ("mixed", "split"):
         raise unknown_value("federation.domains", domains, ("mixed", "split"))
+    if hold_out not in ("random", "stable"):
+        raise unknown_value("federation.hold_out", hold_out, ("random", "stable"))
     if unlabelled_classes not in ("own", "shared"):
         raise unknown_value("federation.unlabelled_classes", unlabelled_classes, ("own", "shared"))
     if unlabelled_classes == "shared" and (name not in ("few_classes", "device_dirichlet") or domains == "split"):
@@ -183,17 +199,24 @@ def _check_counts(min_size: int, examples: int | None, shared_examples: int | No
 
 
 def _hold_out(
-    pools: Mapping[str, Index], labels: Index, marks: NDArray[np.str_] | None, shared_test: float, seed: int
+    pools: Mapping[str, Index],
+    labels: Index,
+    marks: NDArray[np.str_] | None,
+    shared_test: float,
+    seed: int,
+    places: Places | None,
 ) -> tuple[dict[str, Index], Index]:
     """Hold out the shared test set, a fraction of each pool; returns what is left of the pools, and the set."""
     candidates = {who: index if marks is None else index[marks[index] == "test"] for who, index in pools.items()}
     drawn = [
         _draw(index, labels, shared_test * len(index), draws(seed, "shared", who))[0]
+        if places is None
+        else index[places[index] < min(shared_test, places[index].max(initial=0.0))]
         for who, index in candidates.items()
     ]
     shared = np.sort(np.concatenate(drawn))
     if marks is None:
-        shared = _leave_every_class(shared, labels, seed)
+        shared = _leave_every_class(shared, labels, seed, places)
     marked = sum(map(len, candidates.values()))
     expected = shared_test * marked
     all_on_new_sites = marks is not None and not marked and bool((marks == "test").any())
@@ -202,12 +225,19 @@ def _hold_out(
     return {who: np.setdiff1d(index, shared, assume_unique=True) for who, index in pools.items()}, shared
 
 
-def _leave_every_class(shared: Index, labels: Index, seed: int) -> Index:
+def _leave_every_class(shared: Index, labels: Index, seed: int, places: Places | None) -> Index:
     """Give back an example of each class that the shared test set would have in full."""
     left = np.delete(labels, shared)
     whole = np.setdiff1d(labels[shared], left)
-    back = [draws(seed, "taught", label).choice(shared[labels[shared] == label]) for label in whole]
-    return np.setdiff1d(shared, np.array(back, dtype=np.int64))
+    back = [_choose(shared[labels[shared] == label], label, seed, places) for label in whole]
+    return np.setdiff1d(shared, np.concatenate([np.array([], dtype=np.int64), *back]))
+
+
+def _choose(held: Index, label: int, seed: int, places: Places | None) -> Index:
+    """Return the example of a class to train on of those held out: a random one, or the last by its place, with its
+    duplicates."""
+    drawn: Index = draws(seed, "taught", label).choice(held, 1)
+    return drawn if places is None else held[places[held] == places[held].max()]
 
 
 def _limit_shared(shared: Index, dataset: Dataset, limit: int | None, seed: int) -> Index:
@@ -287,12 +317,18 @@ def _drop_small(
 
 
 def _split(
-    own: Mapping[str, Index], labels: Index, marks: NDArray[np.str_] | None, val: float, test: float, seed: int
+    own: Mapping[str, Index],
+    labels: Index,
+    marks: NDArray[np.str_] | None,
+    val: float,
+    test: float,
+    seed: int,
+    places: Places | None,
 ) -> dict[str, dict[str, Index]]:
     """Divide each device's examples into train, val and test; each needs a training example."""
-    parts = {who: _parts(own[who], labels, marks, val, test, draws(seed, "split", who)) for who in sorted(own)}
+    parts = {who: _parts(own[who], labels, marks, val, test, draws(seed, "split", who), places) for who in sorted(own)}
     if marks is None:
-        _teach_every_class(parts, labels, seed)
+        _teach_every_class(parts, labels, seed, places)
     for who, part in parts.items():
         if not len(part["train"]):
             raise InputError(f"data.split: device {who!r} has no row marked train; every device needs at least one")
@@ -413,26 +449,40 @@ def _draw(
     return np.sort(order[drawn]), np.sort(order[~drawn])
 
 
-def _hold_back(index: Index, labels: Index, val: float, test: float, rng: np.random.Generator) -> dict[str, Index]:
+def _hold_back(
+    index: Index, labels: Index, val: float, test: float, rng: np.random.Generator, places: Places | None
+) -> dict[str, Index]:
     """Draw a device's val and test examples; the rest, its training examples, is never empty."""
+    if places is not None:
+        place = places[index]
+        trains = place >= min(test + val, place.max(initial=0.0))
+        tests = (place < test) & ~trains
+        return {"train": index[trains], "val": index[~trains & ~tests], "test": index[tests]}
     held, train = _draw(index, labels, (val + test) * len(index), rng)
     tested, validated = _draw(held, labels, len(held) * test / (val + test) if val + test else 0.0, rng, whole=True)
     return {"train": train, "val": validated, "test": tested}
 
 
 def _parts(
-    index: Index, labels: Index, marks: NDArray[np.str_] | None, val: float, test: float, rng: np.random.Generator
+    index: Index,
+    labels: Index,
+    marks: NDArray[np.str_] | None,
+    val: float,
+    test: float,
+    rng: np.random.Generator,
+    places: Places | None,
 ) -> dict[str, Index]:
     """Divide one device's examples into train, val and test."""
     if marks is None:
-        return _hold_back(index, labels, val, test, rng)
+        return _hold_back(index, labels, val, test, rng, places)
     marked = {part: index[marks[index] == part] for part in ("train", "val", "test")}
     if not len(marked["val"]):
-        marked |= {part: _hold_back(marked["train"], labels, val, 0.0, rng)[part] for part in ("train", "val")}
+        divided = _hold_back(marked["train"], labels, val, 0.0, rng, places)
+        marked |= {part: divided[part] for part in ("train", "val")}
     return marked
 
 
-def _teach_every_class(parts: dict[str, dict[str, Index]], labels: Index, seed: int) -> None:
+def _teach_every_class(parts: dict[str, dict[str, Index]], labels: Index, seed: int, places: Places | None) -> None:
     """Move an example of a class that would be in no training set from val, or else from test, to its device's train.
 
     This is the one exception to a random sample: without it nobody could learn a class of few examples.
@@ -441,10 +491,12 @@ def _teach_every_class(parts: dict[str, dict[str, Index]], labels: Index, seed: 
     for kind in ("val", "test"):
         held = np.concatenate([part[kind] for part in parts.values()])
         for label in np.setdiff1d(labels[held], taught):
-            chosen = draws(seed, "taught", label).choice(held[labels[held] == label], 1)
-            who = next(name for name, part in parts.items() if chosen[0] in part[kind])
-            parts[who][kind] = np.setdiff1d(parts[who][kind], chosen)
-            parts[who]["train"] = np.union1d(parts[who]["train"], chosen)
+            chosen = _choose(held[labels[held] == label], label, seed, places)
+            for part in parts.values():
+                moved = np.intersect1d(part[kind], chosen)
+                if len(moved):
+                    part[kind] = np.setdiff1d(part[kind], moved)
+                    part["train"] = np.union1d(part["train"], moved)
             taught = np.append(taught, label)
 
 

@@ -3,5 +3,5 @@
 TABLE, METRICS, CURVES, MODELS, RUNS = "table.parquet", "metrics.json", "curves.csv", "models.json", "runs.json"
 SECONDS, PICTURES, INDEX, SCHEMA, PLOTS = "seconds.csv", "pictures", "index.csv", "schema.json", "plots"
 OUTCOMES = "outcomes.json"
-SETTING, FINAL_FIT = "setting.json", "final_fit.json"
+SETTING, FINAL_FIT, TRAINED = "setting.json", "final_fit.json", "trained_rows.npy"
 SUMMARY, GROUPS, PAGE, CLAIMS, BRIEF = "summary.csv", "groups.csv", "report.html", "claims.csv", "answers.txt"

@@ -223,7 +223,7 @@ def measured(table: pd.DataFrame, criterion: Criterion) -> Measured:
     names = [str(name) for name in table["device"][table["split"] != LEFT_OUT].unique() if name]
     if "test_examples" not in numbers:
         return Measured(dict.fromkeys(names, 1.0))
-    return _measured(numbers["test_examples"], numbers["test_classes"], criterion)
+    return measured_by(numbers["test_examples"], numbers["test_classes"], criterion)
 
 
 def measured_new(table: pd.DataFrame, criterion: Criterion) -> Measured:
@@ -235,10 +235,10 @@ def measured_new(table: pd.DataFrame, criterion: Criterion) -> Measured:
     if rows.empty:
         return Measured({})
     sizes = rows.pivot_table("value", "device", "metric", aggfunc="mean")
-    return _measured(sizes["examples"], sizes["classes"], replace(criterion, weigh="devices"))
+    return measured_by(sizes["examples"], sizes["classes"], replace(criterion, weigh="devices"))
 
 
-def _measured(sizes: pd.Series, classes: pd.Series, criterion: Criterion) -> Measured:
+def measured_by(sizes: pd.Series, classes: pd.Series, criterion: Criterion) -> Measured:
     """Return which devices count by the numbers of their test examples and of the classes of these."""
     few = tuple(name for name in sizes.index if sizes[name] < criterion.least_test)
     one = tuple(name for name in sizes.index if criterion.least_test and name not in few and classes[name] <= 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -104,7 +105,7 @@ def test_a_project_has_what_its_commands_need(project: Installed):
         == (params["data"])
     )
     assert params["run"]["studies"] == [USER_STUDY] == [init.STUDY]
-    assert len((folder / "params.yaml").read_text().splitlines()) < 80
+    assert len((folder / "params.yaml").read_text().splitlines()) < 90
     assert len((folder / "README.md").read_text().splitlines()) <= 20
     stages = YAML(typ="safe").load(folder / "dvc.yaml")["stages"]
     made = {out.split("$")[0].rstrip("/") for stage in stages.values() for out in stage["outs"]}
@@ -123,6 +124,22 @@ def test_a_run_answers_and_leaves_the_repository_clean(project: Installed):
     shown = project.run("fedcore", "status", where="my-sites").stdout
     assert f"fedcore    {__version__}" in shown
     assert "free disk" in shown
+
+
+def test_a_champion_is_challenged_on_data_that_have_grown(project: Installed):
+    """On test rows that trained neither, fewer than a fifth; the champion itself was fitted to all rows of its day."""
+    place = project.folder / "my-sites" / "data" / "machines.csv"
+    run = ("fedcore", "run", "methods=[fedavg,local_only,majority]", "seeds=[0]", "run.lr_factors=[]")
+    assert project.run(*run, where="my-sites").returncode == 0
+    promoted = project.run("fedcore", "promote", "machines-state", where="my-sites")
+    assert "it is the first champion" in promoted.stdout, promoted.stderr
+    old = place.read_text()
+    place.write_text(old + rows(400)[320:].to_csv(index=False, header=False))
+    said = project.run(*run, where="my-sites").stdout
+    place.write_text(old)
+    (count,) = re.findall(r"better than the champion, .* on (\d+) rows of 4 devices that trained neither", said)
+    assert 20 <= int(count) <= 0.2 * 400
+    assert f"on {count} rows" in project.run("fedcore", "status", where="my-sites").stdout
 
 
 def test_a_stage_runs_in_the_project(project: Installed):

@@ -1,4 +1,4 @@
-"""New rows and models are refused before anything slow is imported."""
+"""New rows keep their columns; wrong words are refused before anything slow is imported."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from asked import ROOT
 
-pytestmark = pytest.mark.slow
+from fedcore import nets
+from fedcore.api.serving import ServedModels
+from fedcore.cli import predict
+from fedcore.data.drift import Reference, Rows, summarise
+from fedcore.data.schema import Column, Fit, Schema
+from fedcore.types import InputError, Model, Threshold
 
 REFUSED = {
     "promote --versin 3": "No such option '--versin'",
@@ -41,6 +48,7 @@ for words in json.load(sys.stdin):
 """
 
 
+@pytest.mark.slow
 def test_wrong_words_are_refused_before_pytorch_and_mlflow_are_imported(tmp_path: Path):
     """Their imports take five seconds of a core."""
     (tmp_path / "new.csv").write_text("a,b\n1,2\n")
@@ -53,3 +61,108 @@ def test_wrong_words_are_refused_before_pytorch_and_mlflow_are_imported(tmp_path
     for line, words in zip(done.stderr.splitlines(), REFUSED.values(), strict=True):
         assert line.startswith("fedcore: ")
         assert words in line
+
+
+# the output
+
+SCHEMA = Schema(
+    (2,), "float32", ("bad", "good"), (Column("heat", "number"), Column("force", "number")), "fault", "site",
+    devices={"A": Fit(), "B": Fit()},
+)  # fmt: skip
+NET = nets.net("mlp", shape=(2,), classes=2, widths=[3])
+MODELS = tuple((Model((nets.init(NET, torch.Generator().manual_seed(seed)),)), NET) for seed in range(2))
+SHARED = ServedModels(SCHEMA, MODELS[:1], {"A": 0, "B": 0})
+OWN = ServedModels(SCHEMA, MODELS, {"A": 0, "B": 1})
+ROWS = "id,site,heat,force,label\n=7,A,1.5,2,x\n8,C,0.5,1,y\n9,B,2.5,0,x\n,,1.0,1,z\n"
+
+
+def labelled(folder: Path, served: ServedModels, keep: str | None = None, device: str | None = None, text: str = ROWS):
+    """Return the predictions of a CSV file and the lines about them."""
+    (folder / "new.csv").write_text(text)
+    rows, index = predict.read(folder / "new.csv", served.schema, "machines")
+    found, _, lines = predict.label(rows, index, served, device, keep)
+    return found, lines
+
+
+def test_the_output_has_the_kept_columns_and_each_class(tmp_path: Path):
+    decided = ServedModels(SCHEMA, MODELS[:1], {"A": 0, "B": 0}, Threshold("bad", 0.5))
+    found, _ = labelled(tmp_path, decided, "id")
+    assert [*found] == ["id", "site", "label", "probability", "probability_bad", "probability_good", "threshold"]
+    assert found["site"].tolist() == ["A", "C", "B", ""]
+    assert found.index.tolist() == [1, 2, 3, 4]
+    assert found.index.name == "row"
+    each = found[["probability_bad", "probability_good"]].to_numpy()
+    np.testing.assert_allclose(each.sum(1), 1, rtol=1e-6)
+    assert np.array_equal(found["probability"], each[np.arange(4), (found["label"] == "good").to_numpy().astype(int)])
+    assert [*labelled(tmp_path, SHARED)[0]][:3] == ["site", "label", "probability"]
+
+
+@pytest.mark.parametrize(
+    ("keep", "said"),
+    [
+        ("id,line", "--keep = id,line: no column 'line'; the table has: id, site, heat, force, label"),
+        ("label", "--keep = label: the predictions have a column 'label' of their own"),
+        ("all", "--keep = all: the predictions have a column 'label' of their own"),
+    ],
+)
+def test_columns_that_cannot_be_kept_are_refused(tmp_path: Path, keep: str, said: str):
+    with pytest.raises(InputError, match=said):
+        labelled(tmp_path, SHARED, keep)
+
+
+def test_all_columns_are_kept_in_their_order(tmp_path: Path):
+    found, _ = labelled(tmp_path, SHARED, "all", text=ROWS.replace("label", "was"))
+    assert [*found][:6] == ["id", "site", "heat", "force", "was", "label"]
+
+
+def test_unknown_devices_get_the_model_that_all_share(tmp_path: Path):
+    found, lines = labelled(tmp_path, SHARED)
+    assert lines == [
+        "2 of 4 rows are of devices unknown in training ('C', no device): predicted by the model that all devices share"
+    ]
+    assert len(found) == 4
+
+
+def test_unknown_devices_without_a_shared_model_are_left_out(tmp_path: Path):
+    """The others are predicted as they would be alone, and a bad cell is named by its row in the file."""
+    found, (line,) = labelled(tmp_path, OWN, "id")
+    assert line.startswith("2 of 4 rows are of devices unknown in training ('C', no device): left out")
+    assert found.index.tolist() == [1, 3]
+    for row, device in ((1, "A"), (3, "B")):
+        alone, _ = labelled(tmp_path, OWN, None, device)
+        assert found.loc[row, "probability_bad"] == pytest.approx(alone.loc[row, "probability_bad"], rel=1e-6)
+    with pytest.raises(InputError, match="column 'heat', row 3: 'hot' is not a finite number"):
+        labelled(tmp_path, OWN, text=ROWS.replace("2.5", "hot"))
+    with pytest.raises(InputError, match="row 1: 'X': each device has a model of its own"):
+        labelled(tmp_path, OWN, text="site,heat,force\nX,1,2\nY,1,2\n")
+
+
+# drift
+
+
+def drifts(folder: Path, reference: Reference | None, shift: float, rows: int = 40) -> predict.Drift:
+    """Compare rows of A and B, whose levels are unequal, with a reference."""
+    rng = np.random.default_rng(1)
+    lines = [f"{'AB'[i % 2]},{rng.normal(5 * (i % 2)) + shift:.4f},{rng.normal():.4f}" for i in range(rows)]
+    (folder / "new.csv").write_text("\n".join(["site,heat,force", *lines]))
+    new, index = predict.read(folder / "new.csv", SCHEMA, "machines")
+    predicted, new, _ = predict.label(new, index, SHARED, None, None)
+    return predict.compare(new, predicted, SHARED, reference, None)
+
+
+def test_rows_are_compared_with_those_of_training(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    x = {name: rng.normal((5 * i, 0), 1, (300, 2)).astype(np.float32) for i, name in enumerate("AB")}
+    classes = {name: SHARED.classes_of(torch.from_numpy(own), name).numpy() for name, own in x.items()}
+    reference = summarise(SCHEMA, x, classes, classes)
+    assert drifts(tmp_path, reference, 0.0) == (False, [])
+    moved, (line, *_) = drifts(tmp_path, reference, 1.5)
+    assert moved
+    assert line.startswith("drift: column 'heat' moved in all rows: ")
+
+
+def test_what_cannot_be_compared_is_said(tmp_path: Path):
+    moved, (line,) = drifts(tmp_path, None, 9.0)
+    assert not moved
+    assert line == "drift cannot be told: this version was registered before fedcore kept what it needs"
+    assert drifts(tmp_path, Reference(Rows({})), 9.0, 12) == (False, ["drift cannot be told of 12 rows; it takes 20"])

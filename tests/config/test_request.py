@@ -39,9 +39,13 @@ def test_params_yaml_may_name_ones_own_data(tmp_path: Path, monkeypatch: pytest.
     assert ask([]).studies == ["my_data"]
 
 
-def test_the_study_of_ones_own_data_has_every_method():
+OTHERS = {"fedbabu", "fedbn", "fedproto", "perfedavg", "pfedme"}
+"""Left out to save time: `fedbn` is `fedavg` on a net without batch norm; study `field` has the others."""
+
+
+def test_the_study_of_ones_own_data_has_every_other_method():
     rows = find_study(PARAMS, "my_data").methods
-    assert {str(row.get("method", label)) for label, row in rows.items()} == {*METHODS}
+    assert {str(row.get("method", label)) for label, row in rows.items()} == {*METHODS} - OTHERS
     assert {*USER_DATASETS} <= {*DATASETS}
 
 

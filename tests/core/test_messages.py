@@ -11,6 +11,7 @@ from fedcore.core.messages import (
     received_model,
     to_everyone,
     to_memory,
+    to_sampled,
 )
 from fedcore.types import Federation, Message, Model, generator
 
@@ -67,3 +68,13 @@ def test_what_is_kept_of_one_start_follows_the_mean_change():
     torch.testing.assert_close(moved, {leaf: x + 1.5 for leaf, x in start.items()})
     assert from_memory({**to_memory(moved), "soft/targets": torch.zeros(1)}) == moved
     assert from_memory({}) == {}
+
+
+def test_a_device_gets_the_initial_leaves_until_it_takes_part():
+    whole = model()
+    part = {"fc1.bias": whole["fc1.bias"] + 1}
+    server, first = to_sampled(to_memory(whole), ["a"], "ab", Message(part))
+    assert first["a"].params == part
+    assert first["b"].params == whole | part
+    _, second = to_sampled(server, ["b"], "ab", Message(part))
+    assert second["a"].params == second["b"].params == part

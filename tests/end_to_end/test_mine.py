@@ -265,6 +265,16 @@ def test_a_shifted_column_name_is_refused_by_name(mine: Mine):
     assert line.startswith("fedcore: column 'sensor 3' is not there; the model needs ")
 
 
+def test_a_sensor_that_reads_more_is_told_by_exit_code_3(mine: Mine):
+    """The same rows without the shift end with 0, or the scenario would have failed."""
+    assert "fedcore: drift: column 'sensor 3' moved in all rows: " in mine.drifted.err
+    assert mine.drifted.err.count("drift: column") == 1
+    head, *rows = mine.drifted.out.splitlines()
+    classes = ["probability_leak", "probability_none", "probability_worn"]
+    assert head.split(",") == ["row", "sensor 3", "site", "label", "probability", *classes]
+    assert len(rows) == len(mine.new)
+
+
 def test_every_run_of_the_record_has_the_schema(mine: Mine):
     with closing(sqlite3.connect(mine.project.folder / "mlflow.db")) as db:
         query = (

@@ -164,3 +164,8 @@ def test_a_net_is_chosen_by_the_shape_of_an_example(shape, name, settings):
     named = nets.net(name, shape=shape, classes=3, **settings)
     assert nets.key(found) == nets.key(named)
     assert found.axes == named.axes
+
+
+def test_parameters_are_the_leaves_without_buffers():
+    net = Net(partial(nn.Sequential, nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3).requires_grad_(False)))
+    assert nets.parameters(net) == ("0.weight", "0.bias", "1.weight", "1.bias")

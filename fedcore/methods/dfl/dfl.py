@@ -18,7 +18,7 @@ from torch import Tensor
 from fedcore.builders import control, training_defaults
 from fedcore.core.aggregation import apply_changes, by_size, subtract
 from fedcore.core.messages import begin_with_memory, received_model, require_shared_init, to_everyone, to_memory
-from fedcore.core.training import Training, fit, flatten_net, starting_params
+from fedcore.core.training import Training, fit, flatten_net, require_cross_entropy, starting_params
 from fedcore.methods.dfl import soft_targets as distillation
 from fedcore.methods.dfl.soft_targets import (
     SOFT,
@@ -125,7 +125,7 @@ def _build(
 ) -> Method:
     require_equal(nets)
     require_shared_init(name, training.shared_init)
-    distillation.require_cross_entropy(name, training)
+    require_cross_entropy(name, training)
     rho = distillation.ratio(soft.ratio, soft.threshold, rounds)
     stage = Stage(
         partial(train_and_show, training=training, rho=rho, temperature=soft.temperature, targets=targets),

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedcore.builders import training_defaults
 from fedcore.core.messages import begin_with_memory, from_memory, initial_messages, merge_models, require_shared_init
-from fedcore.core.training import Training, fit, flatten_net, starting_params
+from fedcore.core.training import Training, fit, flatten_net, require_cross_entropy, starting_params
 from fedcore.methods.dfl.soft_targets import (
     COUNTS,
     FIGURES,
@@ -29,7 +29,6 @@ from fedcore.methods.dfl.soft_targets import (
     initial_targets,
     likelihoods,
     report_targets,
-    require_cross_entropy,
     summarise_logits,
 )
 from fedcore.nets import require_equal

@@ -12,9 +12,9 @@ from functools import partial
 from fedcore.builders import control, training_defaults
 from fedcore.core.aggregation import average_models
 from fedcore.core.messages import initial_messages, received_model
-from fedcore.core.training import Training, fit, flatten_net, starting_params
+from fedcore.core.training import Training, fit, flatten_net, require_cross_entropy, starting_params
 from fedcore.methods.dfl import soft_targets as distillation
-from fedcore.methods.dfl.soft_targets import Kind, Ratio, report_series, require_cross_entropy, smoothing_grad
+from fedcore.methods.dfl.soft_targets import Kind, Ratio, report_series, smoothing_grad
 from fedcore.nets import require_equal
 from fedcore.types import (
     Count,

@@ -15,9 +15,8 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedcore.core.losses import loss_name
-from fedcore.core.training import SCORING_BATCH, LogitGrad, Training, predict
-from fedcore.types import Device, InputError, Params, Report, Update
+from fedcore.core.training import SCORING_BATCH, LogitGrad, predict
+from fedcore.types import Device, Params, Report, Update
 
 Kind: TypeAlias = Literal["fixed", "dynamic", "threshold"]
 Weighting: TypeAlias = Literal["counts", "examples"]
@@ -162,16 +161,3 @@ def report_targets(table: Tensor, temperature: float, **numbers: float) -> Repor
 def report_series(**numbers: float) -> Report:
     """Report numbers of a round, in single precision."""
     return Report(series={TOPIC: {name: float(torch.tensor(x).float()) for name, x in numbers.items()}})
-
-
-def require_cross_entropy(name: str, training: Training) -> None:
-    """Refuse another loss, and class weights, where a method's own loss contains cross-entropy."""
-    if training.loss != "ce":
-        raise InputError(
-            f"training.loss = {loss_name(training.loss)}: {name} has its own loss, which contains cross-entropy; use ce"
-        )
-    if training.class_weights != "none":
-        raise InputError(
-            f"training.class_weights = {training.class_weights!r}: {name} has its own loss, without class weights; "
-            f"leave it out, or set {name}.training.class_weights=none"
-        )

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-import torch
-
 from fedcore.builders import training_defaults
-from fedcore.core.aggregation import MEAN, Aggregator, exchange, hyper_model
-from fedcore.core.messages import begin_with_memory, from_memory, initial_messages, merge_models, require_shared_init
+from fedcore.core.aggregation import MEAN, Aggregator, exchange, exchange_sampled
+from fedcore.core.messages import begin_with_memory, initial_messages, merge_models, require_shared_init
 from fedcore.core.training import Training
 from fedcore.methods.fedasa.sharing import train_shared
 from fedcore.nets import require_equal
@@ -24,14 +22,10 @@ from fedcore.types import (
     Net,
     Params,
     Positive,
-    RoundInfo,
     Stage,
     StepId,
     Update,
 )
-
-CHOSEN = "chosen/"
-"""Prefix of the names of devices that took part, in the server's memory: they have a last layer of their own."""
 
 
 @training_defaults(shared_init=True)
@@ -75,13 +69,3 @@ def train_base(
     """Train all layers and send all except the last."""
     base = [name for layer in [*layers(device.net).values()][:-1] for name in layer]
     return train_shared(memory, message, device, step_id, shared=base, training=training, personal_lr=personal_lr)
-
-
-def exchange_sampled(
-    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, aggregator: Aggregator
-) -> tuple[Params, Mapping[str, Message]]:
-    """Send every device the mean of the shared layers, and the initial last layer to those that never took part."""
-    base = hyper_model(updates, aggregator)
-    server = server | {f"{CHOSEN}{name}": torch.tensor(True) for name in updates}
-    later, first = Message(base), Message(from_memory(server) | base)
-    return server, {name: later if f"{CHOSEN}{name}" in server else first for name in round_info.names}

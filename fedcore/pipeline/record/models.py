@@ -22,13 +22,16 @@ from mlflow.models import ModelSignature
 from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, TensorSpec
 from mlflow.types import Schema as Columns
 from mlflow.types.schema import AnyType
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 import fedcore
 from fedcore.api import serving
 from fedcore.api.serving import LABEL, LEAVES, MODELS, PROBABILITY, SCHEMA, THRESHOLD
-from fedcore.data.encoding import to_json
+from fedcore.data import Dataset, drift
+from fedcore.data.encoding import from_json, to_json
 from fedcore.data.schema import Schema
+from fedcore.partition import Index, Partition, training
 from fedcore.pipeline import environment
 from fedcore.types import Model, Threshold
 
@@ -39,6 +42,12 @@ CODE = (
     "api/__init__.py", "api/serving.py",
 )  # fmt: skip
 """The files and folders of fedcore that `fedcore.api.serving` imports; a model carries a copy of them."""
+
+REFERENCE = "reference.json"
+"""A file beside them: what new rows are compared with (fedcore.data.drift); models of earlier versions have none."""
+
+MOST_PREDICTED = 2_000
+"""About so many training rows are predicted for it, evenly from all devices."""
 
 PACKAGES = ("torch", "numpy", "pandas", "pydantic", "cloudpickle")
 """What they need; MLflow brings all but torch."""
@@ -68,6 +77,38 @@ def write(
     save_file(
         {name: leaf.clone(memory_format=torch.contiguous_format) for name, leaf in leaves.items()}, folder / LEAVES
     )
+
+
+def write_reference(folder: Path, dataset: Dataset, partition: Partition) -> None:
+    """Write the reference of the rows that models in a folder were trained on, beside them."""
+    served, rows = serving.load(folder), training(partition)
+    every = max(1, sum(map(len, rows.values())) // MOST_PREDICTED)
+    predicted = {
+        name: served.classes_of(dataset.train.inputs(torch.from_numpy(index[::every])), name).numpy()
+        for name, index in rows.items()
+    }
+    labels = {name: dataset.train.y[torch.from_numpy(own["train"])].numpy() for name, own in partition.devices.items()}
+    x = {name: _cells(served.schema, dataset, index) for name, index in rows.items()}
+    (folder / REFERENCE).write_text(drift.to_json(drift.summarise(served.schema, x, labels, predicted)) + "\n")
+
+
+def compare_training(
+    reference: drift.Reference, schema: Schema, dataset: Dataset, partition: Partition
+) -> list[drift.Change]:
+    """Return what has moved in the labelled training rows of a partition, and in their labels."""
+    rows = {name: own["train"] for name, own in partition.devices.items()}
+    index = np.concatenate([*rows.values()])
+    devices = np.repeat([*rows], [*map(len, rows.values())]).tolist()
+    labels = dataset.train.y[torch.from_numpy(index)].numpy()
+    return drift.compare(reference, schema, _cells(schema, dataset, index), devices, labels, labels=True)
+
+
+def _cells(schema: Schema, dataset: Dataset, index: Index) -> NDArray[np.float32]:
+    """Return the inputs of a table's rows as they are loaded, (N, F); of arrays none, (N, 0)."""
+    if not schema.columns:
+        return np.empty((len(index), 0), np.float32)
+    found: NDArray[np.float32] = dataset.train.x[torch.from_numpy(index)].numpy()
+    return found
 
 
 def write_code(folder: Path, nets: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
@@ -129,3 +170,14 @@ def load(place: Path) -> serving.ServedModels:
     sys.pycache_prefix, sys.dont_write_bytecode = str(environment.STATE / "no-bytecode"), True
     sys.path.append(str(place / "code"))
     return serving.load(place / "data" / FOLDER)
+
+
+def load_schema(place: Path) -> Schema:
+    """Return the schema of the models that MLflow has logged at a place."""
+    return from_json((place / "data" / FOLDER / SCHEMA).read_bytes())
+
+
+def load_reference(place: Path) -> drift.Reference | None:
+    """Return what new rows are compared with; None for models of an earlier version, which have no reference."""
+    file = place / "data" / FOLDER / REFERENCE
+    return drift.from_json(file.read_bytes()) if file.is_file() else None

@@ -1,8 +1,9 @@
 """Champions: the version of a registered model that predictions use, for each dataset and task.
 
-A run proposes a version: alias `candidate`. It is better than the champion if its metric is better than the champion's
-on the same held-out data (equal digests of data and partition), by more than the standard error over devices of the
-differences by device. Otherwise it is not, and on other data the two are not comparable.
+A run proposes a version: alias `candidate`. Where rows are held out by a stable hash, it challenges the champion on
+today's test rows (fedcore/pipeline/record/challenge.py). Elsewhere it is better than the champion if its metric is
+better than the champion's on the same held-out data (equal digests of data and partition), by more than the standard
+error over devices of the differences by device. Otherwise it is not, and on other data the two are not comparable.
 
 Only :func:`promote` sets the alias `champion`; the version before stays as `previous`.
 
@@ -13,26 +14,32 @@ studies' runs are compared.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
 from fedcore.api.serving import ServedModels
+from fedcore.data.drift import Reference
 from fedcore.pipeline.files import SETTING
-from fedcore.pipeline.record import models, registry, seals
+from fedcore.pipeline.record import challenge, models, registry, seals
+from fedcore.pipeline.record.challenge import DATA, INCOMPARABLE, PARTITION
 from fedcore.pipeline.record.metrics import DEVICES, read_device_table
 from fedcore.pipeline.record.origin import Origin, from_json
 from fedcore.pipeline.record.registry import CANDIDATE, CHAMPION, FAMILY, PREVIOUS, Versions, registered
+from fedcore.pipeline.record.result import Rule
 from fedcore.results.criterion import METRICS
 from fedcore.results.summary import SPLITS, is_tie
 from fedcore.types import InputError
 
 METRIC = "fedcore.metric"
 """The tag of a run that names the metric by which its study decides."""
-PROPOSAL = "fedcore.proposal"
-SAME = ("fedcore.data", "fedcore.partition")
+PROPOSAL, BETTER, WHY, AGAINST = "fedcore.proposal", "fedcore.better", "fedcore.why", "fedcore.against"
+"""The tags of a candidate: its comparison in a line, the word, the reason, and the champion's version."""
+HOLD_OUT = "fedcore.hold_out"
+"""The tag of a version whose test rows are chosen by a hash: stable."""
+SAME = (DATA, PARTITION)
 """The tags of a version that name the data which its run held out."""
 
 FINAL_FIT_OF, STUDY_RUN = "fedcore.final_fit_of", "fedcore.study_run"
@@ -143,36 +150,65 @@ def alias(client: MlflowClient, name: str, word: str) -> ModelVersion | None:
         return None
 
 
-def propose(client: MlflowClient, version: ModelVersion, promote_better: bool) -> str:
+def study_version(client: MlflowClient, version: ModelVersion) -> ModelVersion | None:
+    """Return the version of the study's run whose score stands for a version; None if it is gone."""
+    if FINAL_FIT_OF not in version.tags:
+        return version
+    found = client.search_model_versions(f"run_id = '{study_run(version)}'")
+    return found[0] if found else None
+
+
+def propose(client: MlflowClient, version: ModelVersion, promote_better: bool, rule: Rule | None = None) -> str:
     """Propose a version; returns a line about it.
 
     promote_better: also promote it, if it is better than the champion or there is none.
     """
-    found = mark_candidate(client, version)
+    found = mark_candidate(client, version, rule)
     if promote_better and found.accepted:
         promote(client, version)
         return found.promoted
     return found.advice
 
 
-def mark_candidate(client: MlflowClient, version: ModelVersion) -> Proposal:
-    """Give a version the alias `candidate`; returns its comparison with the champion."""
-    found = compare(client, version)
+def mark_candidate(client: MlflowClient, version: ModelVersion, rule: Rule | None = None) -> Proposal:
+    """Give a version the alias `candidate`; returns its comparison with the champion, which its tags keep."""
+    found = compare(client, version, rule)
     client.set_registered_model_alias(version.name, CANDIDATE, version.version)
-    client.set_model_version_tag(version.name, version.version, PROPOSAL, str(found))
+    against = "none" if found.champion is None else str(found.champion.version)
+    for tag, value in {PROPOSAL: str(found), BETTER: found.better, WHY: found.why, AGAINST: against}.items():
+        client.set_model_version_tag(version.name, version.version, tag, value)
     return found
 
 
-def compare(client: MlflowClient, version: ModelVersion) -> Proposal:
-    """Compare a version with the champion of its registered model, by the scores of the studies' runs."""
+def last_comparison(client: MlflowClient, version: ModelVersion, rule: Rule | None = None) -> Proposal:
+    """Return a candidate's comparison with the champion as its tags keep it; anew if the champion is another now."""
+    champion = alias(client, version.name, CHAMPION)
+    if champion is not None and version.tags.get(AGAINST) == str(champion.version):
+        return Proposal(version, champion, version.tags[BETTER], version.tags[WHY])
+    return compare(client, version, rule)
+
+
+def compare(client: MlflowClient, version: ModelVersion, rule: Rule | None = None) -> Proposal:
+    """Compare a version with the champion of its registered model.
+
+    rule: of the challenge on today's data, for a version whose rows are held out by a hash. Others, and without it, are
+    compared by the scores of the studies' runs.
+    """
     champion = alias(client, version.name, CHAMPION)
     if champion is None or study_run(champion) == study_run(version):
         return Proposal(version, champion, "", "")
+    metric = METRICS[client.get_run(study_run(version)).data.tags.get(METRIC, "accuracy")]
+    if rule is not None and version.tags.get(HOLD_OUT) == "stable":
+        candidate, rival = (study_version(client, one) for one in (version, champion))
+        if candidate is None or rival is None:
+            return Proposal(version, champion, INCOMPARABLE, "the version of its study is gone")
+        scoring = read_origin(client, candidate).setting.scoring
+        criterion = replace(rule.criterion, metric=metric, positive=scoring.get("positive"), auto=False)
+        return Proposal(version, champion, *challenge.compare(candidate, rival, rule, criterion, scoring))
     for tag in SAME:
         if version.tags.get(tag) != champion.tags.get(tag):
-            return Proposal(version, champion, "not comparable", f"its {tag.rpartition('.')[2]} is another")
+            return Proposal(version, champion, INCOMPARABLE, f"its {tag.rpartition('.')[2]} is another")
     tables = [read_device_table(read_artifact(client, study_run(one), DEVICES)) for one in (version, champion)]
-    metric = METRICS[client.get_run(study_run(version)).data.tags.get(METRIC, "accuracy")]
     for split, where in SPLITS.items():
         column = f"{split}.{metric.column}"
         if all(column in table for table in tables):
@@ -183,7 +219,7 @@ def compare(client: MlflowClient, version: ModelVersion) -> Proposal:
                 size = f"{metric.difference(float(change.mean()))} ± {metric.width(error)} {metric.unit}".strip()
                 size += f" of {metric.words}" * (metric.name != "accuracy") + f" on {where} data"
                 return Proposal(version, champion, "yes" if better else "no", f"{size} ± devices")
-    return Proposal(version, champion, "not comparable", "there are no test data")
+    return Proposal(version, champion, INCOMPARABLE, "there are no test data")
 
 
 def promote(client: MlflowClient, version: ModelVersion) -> None:
@@ -262,13 +298,14 @@ def read_artifact(client: MlflowClient, run: str, name: str) -> bytes:
     return (seals.own_folder(client.get_run(run).info.artifact_uri, f"run {run}") / name).read_bytes()
 
 
-def load(client: MlflowClient, asked: str | None) -> tuple[str, ServedModels]:
-    """Return the task and the models of a version.
+def load(client: MlflowClient, asked: str | None) -> tuple[str, ServedModels, Reference | None]:
+    """Return the task and the models of a version, and what new rows are compared with, if the version has it.
 
     asked: "task", "task@alias" or "task/number"; None: the only champion. Raises InputError for models that this
     project did not register, see :mod:`fedcore.pipeline.record.seals`.
     """
     task, word = registry.choose(all_versions(client), asked)
     version = find(client, task, word)
-    place = client.get_model_version_download_uri(version.name, version.version)
-    return task, models.load(seals.check(version.name, place, f"version {version.version} of {version.name}"))
+    uri = client.get_model_version_download_uri(version.name, version.version)
+    place = seals.check(version.name, uri, f"version {version.version} of {version.name}")
+    return task, models.load(place), models.load_reference(place)

@@ -7,7 +7,7 @@ import re
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fedcore.errors import InputError
@@ -19,16 +19,21 @@ QUERIES = (
     "select name from registered_models order by name",
     "select name, version from model_versions where current_stage <> 'Deleted_Internal'",
     "select name, alias, version from registered_model_aliases",
+    "select name, version, value from model_version_tags where key = 'fedcore.proposal'",
 )
 """Of MLflow's database; it keeps a deleted version under that stage."""
 
 
 @dataclass(frozen=True)
 class Versions:
-    """The versions of a registered model: their numbers, and alias -> number."""
+    """The versions of a registered model: their numbers, and alias -> number.
+
+    challenge: the line about the candidate, as it stood when it was proposed; empty if it was not.
+    """
 
     numbers: set[str] = field(default_factory=set)
     aliases: dict[str, str] = field(default_factory=dict)
+    challenge: str = field(default="", compare=False)
 
 
 def registered(task: str) -> str:
@@ -45,7 +50,7 @@ def read() -> dict[str, Versions] | None:
         return {}
     try:
         with closing(sqlite3.connect(f"{Path(place).resolve().as_uri()}?mode=ro", uri=True, timeout=60)) as database:
-            names, versions, aliases = (database.execute(query).fetchall() for query in QUERIES)
+            names, versions, aliases, lines = (database.execute(query).fetchall() for query in QUERIES)
     except sqlite3.Error:
         return None
     found = {name: Versions() for (name,) in names}
@@ -53,6 +58,9 @@ def read() -> dict[str, Versions] | None:
         found[name].numbers.add(str(number))
     for name, alias, number in aliases:
         found[name].aliases[alias] = str(number)
+    for name, number, line in lines:
+        if str(number) == found[name].aliases.get(CANDIDATE):
+            found[name] = replace(found[name], challenge=line)
     return {name.removeprefix(FAMILY): one for name, one in found.items() if name.startswith(FAMILY)}
 
 

@@ -6,19 +6,21 @@ Imports neither Prefect nor MLflow.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fedcore.config.studies import run_section
 from fedcore.data import Dataset
 from fedcore.data.prepare import fit_schema
 from fedcore.data.schema import Schema
 from fedcore.partition import Partition, training
 from fedcore.pipeline.cache.journal import Step
-from fedcore.pipeline.cache.store import Ref, digest_of
+from fedcore.pipeline.cache.shared import open_store
+from fedcore.pipeline.cache.store import Ref, Store, digest_of
 from fedcore.results import tidy
-from fedcore.results.criterion import METRICS, Criterion, Metric
+from fedcore.results.criterion import LEAST_TEST, METRICS, Criterion, Metric
 from fedcore.results.outcomes import Outcomes
 from fedcore.types import Federation, HeldOut, Report, Threshold
 
@@ -55,6 +57,25 @@ class Accepted:
     config: str
     version: str
     run: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """By what a challenge of a champion is decided (fedcore/pipeline/record/challenge.py).
+
+    store: has the data of the candidate's run. criterion: the least difference that matters, and the devices that
+    count; its metric is replaced by that of the candidate's study.
+    """
+
+    store: Store
+    criterion: Criterion
+
+
+def rule_of(params: Mapping[str, Any]) -> Rule:
+    """Return the rule of section `run`."""
+    run = run_section(params)
+    least = LEAST_TEST if run.least_test is None else run.least_test
+    return Rule(open_store(run.store), Criterion(min_effect=run.min_effect, least_test=least, weigh=run.weigh))
 
 
 @dataclass(frozen=True)

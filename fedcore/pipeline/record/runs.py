@@ -33,17 +33,20 @@ from mlflow.utils.time import get_current_time_millis
 
 from fedcore import __version__, nets
 from fedcore import data as sources
+from fedcore.data import drift
 from fedcore.data.encoding import to_json
 from fedcore.data.schema import Schema as DataSchema
+from fedcore.partition import Partition
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
-from fedcore.pipeline.files import FINAL_FIT, OUTCOMES, SCHEMA, SETTING, TABLE
+from fedcore.pipeline.files import FINAL_FIT, OUTCOMES, SCHEMA, SETTING, TABLE, TRAINED
 from fedcore.pipeline.record import models, origin, promotion, seals
+from fedcore.pipeline.record.challenge import trained_keys
 from fedcore.pipeline.record.figures import draw
 from fedcore.pipeline.record.metrics import DEVICES, device_table, metrics, safe_name
 from fedcore.pipeline.record.origin import Origin
-from fedcore.pipeline.record.registry import registered
-from fedcore.pipeline.record.result import Accepted, Result, StudyOnData
+from fedcore.pipeline.record.registry import CHAMPION, registered
+from fedcore.pipeline.record.result import Accepted, Result, Rule, StudyOnData
 from fedcore.results import reports
 from fedcore.types import Model, Report, Threshold
 
@@ -139,6 +142,7 @@ class Record:
         setting, final = result.setting, result.final
         kind = "final fit" if final else "control" if result.control else "method"
         study = final.study if final else result.prepared
+        stable = setting.federation.get("hold_out") == "stable"
         tags = {
             "fedcore.kind": kind, "fedcore.study": setting.study,
             "fedcore.setting": setting.name, "fedcore.size": result.size, "fedcore.method": result.row.label,
@@ -146,6 +150,7 @@ class Record:
             "fedcore.dataset": setting.data_name,
             "fedcore.data": study.dataset.digest, "fedcore.partition": study.partition.digest,
             **({promotion.FINAL_FIT_OF: final.version, promotion.STUDY_RUN: final.run} if final else {}),
+            **({promotion.HOLD_OUT: "stable"} if stable else {}),
         }  # fmt: skip
         held: sources.Dataset
         held, made = store.get((result.prepared.dataset, result.prepared.partition))
@@ -154,13 +159,14 @@ class Record:
         parent = final.run if final else self.parent(result.study, title, profile)
         run = self.open(result.config, result.name, tags, parent)
         # The models are logged first, since MLflow copies the metrics that their run already has to them one by one.
-        model = self.model(run, store, result, schema)
+        model = self.model(run, store, result, schema, held, made)
         if not result.control:
             self.register(run, model, setting.task, tags, describe_final_fit(result) if final else None)
         self.write(
             run, params=_params(result), table=result.table, seconds=result.seconds,
             dataset=(setting.data_name, result.prepared.dataset.digest, profile), turn_reports=result.reports,
-            drawn=draw(store, result) if drawn is None else drawn, schema=schema, files=_origin_files(result),
+            drawn=draw(store, result) if drawn is None else drawn, schema=schema,
+            files=_origin_files(result) | ({TRAINED: _npy(trained_keys(held, made))} if stable else {}),
         )  # fmt: skip
         self.close(run, result.digest)
 
@@ -255,8 +261,12 @@ class Record:
         self.client.set_tag(run.info.run_id, "fedcore.result", result)
         self.client.set_terminated(run.info.run_id, "FINISHED")
 
-    def model(self, run: Run, store: Store, result: Result, schema: DataSchema) -> str:
+    def model(
+        self, run: Run, store: Store, result: Result, schema: DataSchema, held: sources.Dataset, made: Partition
+    ) -> str:
         """Log the models that the devices of a run deploy, once per run; returns their id.
+
+        held, made: the dataset and the partition that they were trained on.
 
         An entry whose logging was cut short is continued.
         """
@@ -276,6 +286,7 @@ class Record:
         active = nullcontext() if begun in named else mlflow.start_run(run_id=where)
         with tempfile.TemporaryDirectory() as folder, _quiet(), active:
             what = _log_arguments(Path(folder), schema, sections, found, devices, result.threshold)
+            models.write_reference(Path(folder) / models.FOLDER, held, made)
             info = mlflow.pyfunc.log_model(name=re.sub(r"\W+", "-", result.row.label), model_id=begun, **what)
         return str(info.model_id)
 
@@ -295,15 +306,15 @@ class Record:
                 description=description,
             )  # fmt: skip
 
-    def propose(self, configs: Sequence[str], promote: bool) -> list[str]:
+    def propose(self, configs: Sequence[str], promote: bool, rule: Rule) -> list[str]:
         """Propose the versions of configurations' runs, the first one for each registered model; returns a line each.
 
         See :mod:`fedcore.pipeline.record.promotion`.
         """
         with self.lock:
-            return [promotion.propose(self.client, version, promote) for version, _ in self._versions(configs)]
+            return [promotion.propose(self.client, version, promote, rule) for version, _ in self._versions(configs)]
 
-    def accept(self, configs: Sequence[str]) -> tuple[list[str], list[Accepted]]:
+    def accept(self, configs: Sequence[str], rule: Rule) -> tuple[list[str], list[Accepted]]:
         """Propose versions as `propose` does; returns lines about those that stay, and those to be promoted.
 
         Of the latter a final fit is promoted at once, if there is one.
@@ -311,7 +322,7 @@ class Record:
         lines, accepted = [], []
         with self.lock:
             for version, config in self._versions(configs):
-                proposal = promotion.mark_candidate(self.client, version)
+                proposal = promotion.mark_candidate(self.client, version, rule)
                 if not proposal.accepted:
                     lines.append(proposal.advice)
                 elif final := promotion.final_fit_of(self.client, version):
@@ -320,6 +331,27 @@ class Record:
                 else:
                     accepted.append(Accepted(config, str(version.version), version.run_id))
         return lines, accepted
+
+    def drift(self, store: Store, result: Result) -> list[str]:
+        """Compare the training rows of a result with those of its task's champion; returns a line about them.
+
+        There is none without a champion, without a reference of it, and if both have the same data.
+        """
+        champion = promotion.alias(self.client, registered(result.setting.task), CHAMPION)
+        if champion is None or champion.tags.get("fedcore.data") == result.prepared.dataset.digest:
+            return []
+        uri = self.client.get_model_version_download_uri(champion.name, champion.version)
+        place = seals.check(champion.name, uri, f"version {champion.version} of {champion.name}")
+        reference, schema = models.load_reference(place), models.load_schema(place)
+        if reference is None:
+            return []
+        held, made = store.get((result.prepared.dataset, result.prepared.partition))
+        beside = f"{champion.name}: training rows beside those of the champion, version {champion.version}"
+        now = result.schema(held, made)
+        if (now.columns, now.shape, now.classes) != (schema.columns, schema.shape, schema.classes):
+            return [f"{beside}: other columns or classes, so that drift cannot be told"]
+        said = drift.lines(models.compare_training(reference, schema, held, made))
+        return [f"{beside}: {'; '.join(said) or 'nothing has moved'}"]
 
     def find_source(self, task: str, word: str) -> tuple[Origin, Accepted]:
         """Return a version by its number or alias, as one to be fitted finally, with what made it."""
@@ -333,10 +365,12 @@ class Record:
         name = registered(result.setting.task)
         version = self.client.get_model_version(name, result.final.version)
         with self.lock:
-            proposal = promotion.compare(self.client, version)
+            proposal = promotion.last_comparison(self.client, version)
             final = self.register_final_fit(store, result)
+            said = proposal.promoted_as(final)
             promotion.promote(self.client, final)
-        return proposal.promoted_as(final)
+            self.client.set_model_version_tag(name, final.version, promotion.PROPOSAL, said)
+        return said
 
     def register_final_fit(self, store: Store, result: Result) -> ModelVersion:
         """Write a final fit to its run; returns the version."""

@@ -24,7 +24,7 @@ from fedcore.execute.workers import WorkerDied, Workers
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.command import CONTINUE, Failed
-from fedcore.pipeline.record.result import Accepted, Result
+from fedcore.pipeline.record.result import Accepted, Result, Rule
 from fedcore.types import InputError
 
 if TYPE_CHECKING:
@@ -76,17 +76,24 @@ class RecordWriter:
         """Write a comparison to its study's run, see :meth:`fedcore.pipeline.record.runs.Record.describe`."""
         self._submit(describe, *study)
 
-    def propose(self, configs: Sequence[str], promote: bool = False) -> None:
+    def tell_drift(self, store: Store, result: Result) -> None:
+        """Compare training rows with the champion's, see :meth:`fedcore.pipeline.record.runs.Record.drift`.
+
+        `proposed` has the line about them after the block.
+        """
+        self._submit(tell_drift, store, result)
+
+    def propose(self, configs: Sequence[str], rule: Rule, promote: bool = False) -> None:
         """Propose the versions of configurations' runs, see :meth:`fedcore.pipeline.record.runs.Record.propose`.
 
         `proposed` has the lines about them after the block.
         """
-        self._submit(propose, configs, promote)
+        self._submit(propose, configs, promote, rule)
 
-    def accept(self, configs: Sequence[str]) -> list[Accepted]:
+    def accept(self, configs: Sequence[str], rule: Rule) -> list[Accepted]:
         """Propose as `propose` does, once all runs before are written; returns the versions to be promoted."""
         self._check()
-        lines, accepted = self._thread.submit(self._call, self._process, accept, configs).result()
+        lines, accepted = self._thread.submit(self._call, self._process, accept, configs, rule).result()
         self.proposed += lines
         return accepted
 
@@ -179,12 +186,16 @@ def describe(*study: Any) -> None:
     with_patience(lambda: record().describe(*study))
 
 
-def propose(configs: Sequence[str], promote: bool) -> list[str]:
-    return with_patience(lambda: record().propose(configs, promote))
+def tell_drift(store: Store, result: Result) -> list[str]:
+    return with_patience(lambda: record().drift(store, result))
 
 
-def accept(configs: Sequence[str]) -> tuple[list[str], list[Accepted]]:
-    return with_patience(lambda: record().accept(configs))
+def propose(configs: Sequence[str], promote: bool, rule: Rule) -> list[str]:
+    return with_patience(lambda: record().propose(configs, promote, rule))
+
+
+def accept(configs: Sequence[str], rule: Rule) -> tuple[list[str], list[Accepted]]:
+    return with_patience(lambda: record().accept(configs, rule))
 
 
 def save_final_fit(store: Store, result: Result, promote: bool) -> list[str]:

@@ -21,7 +21,7 @@ from fedcore.pipeline.cache.store import Ref
 from fedcore.pipeline.orchestration.engine import choose_engine
 from fedcore.pipeline.orchestration.session import Session, console, open_session
 from fedcore.pipeline.record.origin import Origin, origin_of
-from fedcore.pipeline.record.result import Accepted, PreparedData, Result
+from fedcore.pipeline.record.result import Accepted, PreparedData, Result, rule_of
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import history, left_out, outputs, partitions, run_method
 from fedcore.results.tuning import best
@@ -187,12 +187,19 @@ class Run:
         self.session.print_line(run_method.summary_line(result), terminal=not self.request.prepared)
 
     def propose(self, configs: list[str]) -> list[tuple[Origin, Accepted]]:
-        """Propose models; returns those whose final fit is to be promoted, with what made them."""
+        """Propose models; returns those whose final fit is to be promoted, with what made them.
+
+        First their training rows are compared with those of the champion.
+        """
+        proposed = [one for results in self.results.values() for one in results if one.config in configs]
+        for result in {one.setting.task: one for one in proposed}.values():
+            self.writer.tell_drift(self.session.store, result)
+        rule = rule_of(self.params)
         if not (self.request.promote and self.request.final_fit):
-            self.writer.propose(configs, self.request.promote)
+            self.writer.propose(configs, rule, self.request.promote)
             return []
         made = {result.config: origin_of(result) for results in self.results.values() for result in results}
-        return [(made[one.config], one) for one in self.writer.accept(configs)]
+        return [(made[one.config], one) for one in self.writer.accept(configs, rule)]
 
 
 @contextmanager

@@ -60,7 +60,8 @@ class Mine:
     """preview: of a table that was not prepared for the project. run: the default study on it. csv: the table.
 
     promoted: after the proposed model was promoted as it is. new: the test rows of all sites, without a label; labels:
-    what the champion predicts of them. shifted: what was said to the same rows with a column renamed.
+    what the champion predicts of them. shifted: what was said to the same rows with a column renamed. drifted: with a
+    column that reads more.
 
     fitting: a kill between the training of the model's final fit and its registration. fitted: after the same command
     ran to its end; final_labels: what the champion predicts then; again: the same command once more; listed: all
@@ -76,6 +77,7 @@ class Mine:
     new: pd.DataFrame
     labels: pd.DataFrame
     shifted: Said
+    drifted: Said
     fitting: Kill
     fitted: Seen
     final_labels: pd.DataFrame
@@ -104,8 +106,10 @@ def mine(place: Place) -> Mine:
     new = pd.read_csv(csv).iloc[parts[parts["split"] == "test"]["index"]]
     new.drop(columns="fault").to_csv(project.folder / "new.csv", index=False)
     new.rename(columns={"sensor 3": "sensor_3"}).to_csv(project.folder / "shifted.csv", index=False)
+    new.assign(**{"sensor 3": new["sensor 3"] + 2}).to_csv(project.folder / "drifted.csv", index=False)
     predict = ("fedcore", "predict")
-    project.run(*predict, "new.csv", "--out", "labels.csv")
+    project.run(*predict, "new.csv", "--out", "labels.csv", "--fail-on-drift")
+    drifted = project.run(*predict, "drifted.csv", "--keep", "sensor 3", "--fail-on-drift", code=3)
     shifted = project.run(*predict, "shifted.csv", code=2, whole=True)
     project.look()
     promote = ("fedcore", "promote", "machines-fault")
@@ -123,8 +127,8 @@ def mine(place: Place) -> Mine:
     edited = project.run(*other, code=2, whole=True)
     labels, final = (pd.read_csv(project.folder / name) for name in ("labels.csv", "final.csv"))
     return Mine(
-        project, csv, preview, run, promoted, new, labels, shifted, fitting, fitted, final, again, listed, changed,
-        edited,
+        project, csv, preview, run, promoted, new, labels, shifted, drifted, fitting, fitted, final, again, listed,
+        changed, edited,
     )  # fmt: skip
 
 

@@ -12,7 +12,15 @@ from torch import nn
 from torch.nn.functional import cross_entropy, kl_div
 
 from fedcore import nets
-from fedcore.core.training import Training, descend, flatten_net, gradient_step, minibatches, plain_step
+from fedcore.core.training import (
+    Training,
+    descend,
+    flatten_net,
+    gradient_step,
+    minibatches,
+    plain_step,
+    require_cross_entropy,
+)
 from fedcore.methods.dfl.soft_targets import (
     COUNTS,
     SUMS,
@@ -24,7 +32,6 @@ from fedcore.methods.dfl.soft_targets import (
     likelihoods,
     ratio,
     report_targets,
-    require_cross_entropy,
     smoothing_grad,
     summarise_logits,
     update_targets,

@@ -17,11 +17,14 @@ import torch
 from fedcore import nets
 from fedcore.api import serving
 from fedcore.core.evaluation import outputs
-from fedcore.data.encoding import encode
+from fedcore.data import Dataset
+from fedcore.data.drift import from_json
+from fedcore.data.encoding import cells, encode
 from fedcore.data.schema import Column, Fit, Schema
 from fedcore.execute.threads import one_thread
+from fedcore.partition import Partition
 from fedcore.pipeline.record import models
-from fedcore.types import InputError, Model, Net, Threshold
+from fedcore.types import Data, InputError, Model, Net, Threshold
 
 COLUMNS = (Column("force", "number"), Column("running", "boolean"), Column("kind", "text", ("old", "new")))
 SCHEMA = Schema(
@@ -231,3 +234,26 @@ def test_a_threshold_decides_between_two_classes(tmp_path: Path):
     np.testing.assert_allclose(found["probability"], np.where(p >= value, p, 1 - p), rtol=1e-6)
     assert found["threshold"].tolist() == [value] * 4
     assert models.signature(two, True).outputs.input_names() == [*found]
+
+
+def test_a_reference_counts_the_training_rows_of_each_device(tmp_path: Path):
+    """Labels of labelled rows alone; predictions are those of the same rows in a frame."""
+    served = saved(tmp_path, OWN, {"A": 0, "B": 1})
+    rows = pd.concat([ROWS] * 3, ignore_index=True).sort_values("site", ignore_index=True)
+    data = Dataset(Data(cells(rows, COLUMNS), torch.arange(12) % 3), None, SCHEMA.classes, schema=SCHEMA)
+    none = np.zeros(0, np.int64)
+    index = {"A": np.arange(6), "B": np.arange(6, 12)}
+    parts = {name: {"train": own[:4], "unlabelled": own[4:], "val": none, "test": none} for name, own in index.items()}
+    made = Partition.of(parts, none)
+    models.write_reference(tmp_path / "files", data, made)
+    found = from_json((tmp_path / "files" / models.REFERENCE).read_text())
+    for name, own in index.items():
+        of, label = found.devices[name], served.predict(rows.iloc[own], name)["label"]
+        assert of.labels == tuple(np.bincount(data.train.y[own[:4]], minlength=3).tolist())
+        assert of.predicted == tuple(int((label == one).sum()) for one in SCHEMA.classes)
+        assert of.columns["force"].gaps == int(rows["force"].iloc[own].isna().sum())
+        assert of.columns["kind"].counts == tuple(
+            int((rows["kind"].iloc[own] == kind).sum()) for kind in ("old", "new")
+        )
+    assert sum(found.everyone.labels) == 8
+    assert models.load_reference(tmp_path) is None

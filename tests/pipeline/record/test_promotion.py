@@ -144,6 +144,19 @@ def test_a_version_whose_run_does_not_say_what_made_it_has_no_final_fit(client: 
         promotion.read_origin(client, make([0.5]))
 
 
+def test_a_candidates_tags_keep_its_comparison(client: Any, make: Make):
+    """It is made anew once the champion is another."""
+    present, other, candidate = make([0.7, 0.6, 0.8]), make([0.9, 0.9, 0.9]), make([0.8, 0.7, 0.9])
+    promotion.promote(client, present)
+    found = promotion.mark_candidate(client, candidate)
+    kept = client.get_model_version(candidate.name, candidate.version)
+    tags = {tag: kept.tags[tag] for tag in (promotion.BETTER, promotion.WHY, promotion.AGAINST)}
+    assert tags == dict(zip(tags, ("yes", found.why, str(present.version)), strict=True))
+    assert str(promotion.last_comparison(client, kept)) == str(found)
+    promotion.promote(client, other)
+    assert promotion.last_comparison(client, kept).better == "no"
+
+
 def test_the_nightly_rule_promotes_the_first_one(client: Any, make: Make):
     first = make([0.5])
     assert promotion.propose(client, first, True).endswith("(a, seed 0): promoted; it is the first champion")
@@ -218,6 +231,11 @@ def test_the_names_are_read_from_the_database_as_mlflow_has_them(client: Any, ma
     promotion.promote(client, versions[1])
     promotion.promote(client, versions[2])
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow.get_tracking_uri())
+    said = str(promotion.mark_candidate(client, versions[1]))
+    read = registry.read()
+    assert read is not None
+    assert read[versions[1].name.removeprefix("fedcore-")].challenge == said
+    client.delete_registered_model_alias(versions[1].name, registry.CANDIDATE)
     known = registry.read()
     assert known is not None
     assert known == promotion.all_versions(client)

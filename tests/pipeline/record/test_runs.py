@@ -13,17 +13,20 @@ from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from fedcore import nets
-from fedcore.data.schema import Schema
+from fedcore.data import Dataset
+from fedcore.data.schema import Column, Fit, Schema
+from fedcore.partition import PARTS, Partition
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
-from fedcore.pipeline.record import runs
+from fedcore.pipeline.record import models, promotion, runs
 from fedcore.pipeline.record.metrics import safe_name
 from fedcore.pipeline.record.result import StudyOnData
-from fedcore.types import Model, Threshold
+from fedcore.types import Data, Model, Threshold
 
 ON_DATA = StudyOnData("study", "small", "machines", "a" * 64)
 
@@ -141,7 +144,10 @@ def test_a_model_whose_logging_was_killed_is_continued(
         row=SimpleNamespace(label="row"),
         threshold=Threshold("a", 0.25),
     )
-    arguments = run, store, result, Schema((1,), "float32", ("a", "b"))
+    index = np.arange(2)
+    held = Dataset(Data(torch.zeros(2, 1), torch.from_numpy(index)), None, ("a", "b"))
+    made = Partition.of({"one": {"train": index} | dict.fromkeys(PARTS[1:], index[:0])}, index[:0])
+    arguments = run, store, result, Schema((1,), "float32", ("a", "b"), devices={"one": Fit()}), held, made
 
     def killed(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
@@ -228,3 +234,39 @@ def test_a_long_description_ends_before_a_table_and_names_the_page() -> None:
     assert runs.shorten(note) == "\n\n".join([head, *tables[:2], runs.REST])
     assert runs.shorten(note[: runs.NOTE]) == note[: runs.NOTE]
     assert runs.shorten("?" * (runs.NOTE + 1)) == runs.REST
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # MLflow's own
+def test_training_rows_are_compared_with_those_of_the_champion(client: Any, tmp_path: Path) -> None:
+    schema = Schema((1,), "float32", ("a", "b"), (Column("heat", "number"),))
+    rng, none = np.random.default_rng(0), np.zeros(0, np.int64)
+    index = {"A": np.arange(100), "B": np.arange(100, 200)}
+    made = Partition.of({name: {"train": own} | dict.fromkeys(PARTS[1:], none) for name, own in index.items()}, none)
+
+    def dataset(shift: float) -> Dataset:
+        x = torch.from_numpy(rng.normal(shift, 1, (200, 1)).astype(np.float32))
+        return Dataset(Data(x, torch.arange(200) % 2), None, schema.classes, schema=schema)
+
+    folder, store, before = tmp_path / "data" / models.FOLDER, Store(tmp_path / "blobs"), dataset(0.0)
+    model = Model((nets.init(nets.net("mlp", shape=(1,), classes=2, widths=[1]), torch.Generator()),))
+    fitted = replace(schema, devices=dict.fromkeys(index, Fit()))
+    models.write(folder, fitted, [{"name": "mlp", "widths": [1]}], [(model, 0)], dict.fromkeys(index, 0))
+    models.write_reference(folder, before, made)
+    client.create_registered_model("fedcore-heat")
+    run = client.create_run(client.get_experiment_by_name("fedcore").experiment_id)
+    tags = {"fedcore.data": store.put(before).digest}
+    version = client.create_model_version("fedcore-heat", tmp_path.as_uri(), run.info.run_id, tags=tags)
+
+    def said(held: Dataset) -> list[str]:
+        prepared = SimpleNamespace(dataset=store.put(held), partition=store.put(made))
+        result: Any = SimpleNamespace(setting=SimpleNamespace(task="heat"), prepared=prepared, schema=lambda *_: schema)
+        record: Any = SimpleNamespace(client=client)
+        return runs.Record.drift(record, store, result)
+
+    assert said(dataset(9.0)) == []  # no champion yet
+    promotion.promote(client, version)
+    assert said(before) == []
+    beside = "fedcore-heat: training rows beside those of the champion, version 1: "
+    assert said(dataset(0.0)) == [f"{beside}nothing has moved"]
+    assert said(dataset(2.0))[0].startswith(f"{beside}column 'heat' moved in 2 groups of rows, most on ")

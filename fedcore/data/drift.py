@@ -1,0 +1,340 @@
+"""Drift: whether new rows look like those that a model was trained on, by column and device.
+
+A :class:`Reference` is kept with the models: of each device and column the ten bins that hold equally many of its
+training rows, how many each holds, how many cells are missing; and how many rows the models predict of each class. New
+rows are put into the bins of their own device. Devices with few new rows are compared together: bins of several devices
+are added, and their shares in training weighted by the new rows of each.
+
+A column has moved if its population stability index is at least :data:`MOVED`, and the change is too large for chance:
+p < :data:`ALPHA` divided by the number of tests of the batch (Bonferroni), by Kolmogorov and Smirnov for numbers, by
+chi squared for texts and classes, by Fisher's exact test for missing cells. The index alone would alarm for few rows:
+its mean is then about (bins - 1) / rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import TypeAdapter
+from scipy import stats
+
+from fedcore.data.schema import Column, Schema
+
+Floats = NDArray[np.float64]
+
+BINS = 10
+MOVED = 0.1
+"""The least population stability index of a column that moved; .1 is where a change is usually called moderate."""
+ALPHA = 0.05
+"""How often a batch without drift alarms, at most."""
+FEW = 50
+"""A device with fewer new rows is compared together with others."""
+LEAST = 20
+"""With fewer new rows nothing is compared."""
+EXPECTED = 5
+"""Neighbouring bins are joined until so many new rows are expected in each."""
+MOST_COLUMNS, MOST_PARTS = 500, 5_000
+"""The most columns, and the most columns of devices, of which a reference is kept: about a megabyte."""
+
+
+@dataclass(frozen=True)
+class Bins:
+    """The training rows of a device by their value in a column.
+
+    counts: rows in each bin: of a number up to and with each of the `edges`, and above them; of a text in each of the
+    column's categories. gaps: rows whose cell is missing, or an unknown text.
+    """
+
+    counts: tuple[int, ...]
+    gaps: int
+    edges: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The training rows of a device: of each column its bins; how many have each label, and are predicted as each."""
+
+    columns: Mapping[str, Bins]
+    labels: tuple[int, ...] = ()
+    predicted: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The training rows that new ones are compared with. devices: those with most rows; everyone: all devices' rows."""
+
+    everyone: Rows
+    devices: Mapping[str, Rows] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A column that moved, or classes.
+
+    of: "column 'heat'", "the predicted classes" or "the labels". where: on which device, or in which rows. psi: the
+    population stability index. p: of the test. what: new rows and those of training, in words.
+    """
+
+    of: str
+    where: str
+    psi: float
+    p: float
+    what: str
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Rows by bin. old: their shares in training (B,), of `size` rows; new: how many new ones (B,)."""
+
+    old: Floats
+    size: float
+    new: Floats
+
+
+# the reference
+
+
+def summarise(
+    schema: Schema,
+    x: Mapping[str, NDArray[np.float32]],
+    labels: Mapping[str, NDArray[np.int64]],
+    predicted: Mapping[str, NDArray[np.int64]],
+) -> Reference:
+    """Return the reference of training rows, at most :data:`MOST_PARTS` columns of devices.
+
+    x: device -> its inputs as they are loaded, nan where one is missing, (N, F). labels: of the rows that have one,
+    (N,). predicted: classes of rows as the models predict them.
+    """
+    columns = schema.columns[:MOST_COLUMNS]
+
+    def rows(names: Sequence[str]) -> Rows:
+        held = np.concatenate([x[name] for name in names])
+        counts = [
+            np.bincount(np.concatenate([of[name] for name in names]), minlength=len(schema.classes))
+            for of in (labels, predicted)
+        ]
+        return Rows(
+            {column.name: _summarise(column, values) for column, values in _by_column(columns, held)},
+            *(tuple(one.tolist()) for one in counts),
+        )
+
+    most = MOST_PARTS // max(len(columns), 1)
+    largest = {*sorted(x, key=lambda name: len(x[name]), reverse=True)[:most]}
+    return Reference(rows([*x]), {name: rows([name]) for name in x if name in largest})
+
+
+def to_json(reference: Reference) -> str:
+    """Return a reference as JSON."""
+    return TypeAdapter(Reference).dump_json(reference).decode()
+
+
+def from_json(text: str | bytes) -> Reference:
+    """Undo :func:`to_json`."""
+    return TypeAdapter(Reference).validate_json(text)
+
+
+def _by_column(columns: Sequence[Column], x: NDArray[np.float32]) -> Iterator[tuple[Column, NDArray[np.float32]]]:
+    """Return each column with its values (N,): a number, or the position of a text's category; nan for a gap."""
+    first = 0
+    for column in columns:
+        held = x[:, first : first + len(column.inputs)]
+        first += len(column.inputs)
+        if column.kind == "text":
+            yield column, np.where((held == 0).all(axis=1), np.nan, held.argmax(axis=1)).astype(np.float32)
+        else:
+            yield column, held[:, 0]
+
+
+def _summarise(column: Column, values: NDArray[np.float32]) -> Bins:
+    known = values[~np.isnan(values)]
+    edges: tuple[float, ...] = ()
+    if column.kind != "text" and len(known):
+        cuts = np.quantile(known, np.arange(1, BINS) / BINS, method="inverted_cdf")
+        edges = tuple(float(str(cut)) for cut in cuts)  # the shortest text of a float32
+    counts = _count(column, edges, values)
+    return Bins(tuple(counts.astype(int).tolist()), len(values) - len(known), edges)
+
+
+def _count(column: Column, edges: Sequence[float], values: NDArray[np.float32]) -> Floats:
+    """Return how many values are in each bin."""
+    known = values[~np.isnan(values)]
+    if column.kind == "text":
+        return np.bincount(known.astype(np.int64), minlength=len(column.categories)).astype(np.float64)
+    cuts = np.array(edges, dtype=np.float32)
+    return np.bincount(np.searchsorted(cuts, known), minlength=len(cuts) + 1).astype(np.float64)
+
+
+# the comparison
+
+
+def compare(
+    reference: Reference,
+    schema: Schema,
+    x: NDArray[np.float32],
+    devices: Sequence[str],
+    classes: NDArray[np.int64],
+    labels: bool = False,
+) -> list[Change]:
+    """Return what has moved; anything in at most :data:`ALPHA` of the batches of rows like those of training.
+
+    x: the new rows' inputs as they are loaded, nan where one is missing, (N, F). devices: of each row; the rows of an
+    unknown one are compared with those of all. classes: of each row as predicted, or if `labels` its label, (N,).
+    """
+    owners = np.array([name if name in reference.devices else "" for name in devices])
+    groups = _groups(owners)
+    columns = [column for column in schema.columns if column.name in reference.everyone.columns]
+    by_column = [*_by_column(columns, x)]
+    changes: list[Change] = []
+    for where, index in groups.items():
+        parts = [
+            (reference.devices.get(name, reference.everyone), index[owners[index] == name])
+            for name in dict.fromkeys(owners[index].tolist())
+        ]
+        for column, values in by_column:
+            pairs = [(of.columns[column.name], values[rows]) for of, rows in parts]
+            changes += _compare_column(column, pairs, where)
+        changes += _compare_classes(schema.classes, [(of, classes[rows]) for of, rows in parts], where, labels)
+    tests = len(groups) * (2 * len(columns) + 1)
+    return [one for one in changes if one.psi >= MOVED and one.p < ALPHA / tests]
+
+
+def lines(changes: Sequence[Change]) -> list[str]:
+    """Return a line for each column that moved, and one for the classes: where, and how it moved most."""
+    found: dict[str, list[Change]] = {}
+    for one in changes:
+        found.setdefault(one.of, []).append(one)
+    said = []
+    for of, ones in found.items():
+        most = max(ones, key=lambda one: one.psi)
+        places = {one.where for one in ones}
+        where = most.where if len(places) == 1 else f"in {len(places)} groups of rows, most {most.where}"
+        said.append(f"{of} moved {where}: {most.what}; PSI {most.psi:.2f}, p {most.p:.1g}")
+    return said
+
+
+def stability_index(old: Floats, new: Floats) -> float:
+    """Return the population stability index of two counts by bin (B,); an empty bin counts as half a row.
+
+    PSI = sum_b (q_b - p_b) log(q_b / p_b),    p, q: the shares of the old and the new rows
+    """
+    p, q = (np.maximum(counts, 0.5) / counts.sum() for counts in (old, new))
+    return float(((q - p) * np.log(q / p)).sum())
+
+
+def kolmogorov_smirnov(counts: Counts) -> tuple[float, float]:
+    """Return the distance of two distributions at the bins' edges, and its p, which is too large for ties."""
+    rows = counts.new.sum()
+    distance = float(np.abs(np.cumsum(counts.old) - np.cumsum(counts.new) / rows).max())
+    return distance, float(stats.kstwo.sf(distance, max(round(rows * counts.size / (rows + counts.size)), 1)))
+
+
+def _groups(owners: NDArray[np.str_]) -> dict[str, NDArray[np.int64]]:
+    """Return the rows to compare: those of each device with enough of them, and all others together."""
+    names, counts = np.unique(owners, return_counts=True)
+    single = [str(name) for name, count in zip(names, counts, strict=True) if name and count >= FEW]
+    groups = {f"on {name!r}": np.flatnonzero(owners == name) for name in single}
+    others = np.flatnonzero(~np.isin(owners, single))
+    return groups | ({"in the other rows" if single else "in all rows": others} if len(others) >= LEAST else {})
+
+
+def _compare_column(column: Column, pairs: Sequence[tuple[Bins, NDArray[np.float32]]], where: str) -> Iterator[Change]:
+    """Compare the cells that are there, and how many are missing."""
+    of_column = f"column {column.name!r}"
+    gaps = [(np.array([of.gaps, sum(of.counts)]), np.isnan(values)) for of, values in pairs]
+    counts = _add([(old, np.array([missing.sum(), (~missing).sum()])) for old, missing in gaps])
+    if counts is not None:
+        now, before = counts.new[0] / counts.new.sum(), counts.old[0]
+        what = f"{now:.1%} of the cells are missing or unknown, {before:.1%} in training"
+        yield Change(of_column, where, *_exact(counts), what)
+    counts = _add([(np.array(of.counts), _count(column, of.edges, values)) for of, values in pairs])
+    if counts is None:
+        return
+    if column.kind == "text":
+        yield Change(of_column, where, *_unordered(counts), _largest(column.categories, counts))
+        return
+    joined = _join(counts)
+    distance, p = kolmogorov_smirnov(counts)
+    psi = stability_index(joined.old * joined.size, joined.new)
+    if len(pairs) == 1:
+        (of, values), half = pairs[0], len(pairs[0][0].edges) // 2
+        what = f"median {float(np.nanmedian(values)):.4g}, {of.edges[half]:.4g} in training"
+    else:
+        above, before = counts.new[BINS // 2 :].sum() / counts.new.sum(), counts.old[BINS // 2 :].sum()
+        what = f"{above:.1%} above the device's median of training, {before:.1%} then"
+    yield Change(of_column, where, psi, p, f"{what}; KS {distance:.2f}")
+
+
+def _compare_classes(
+    classes: Sequence[str], pairs: Sequence[tuple[Rows, NDArray[np.int64]]], where: str, labels: bool
+) -> Iterator[Change]:
+    """Compare labels with those of training, or predicted classes with those that the models predict there."""
+    found = [
+        (np.array(of.labels if labels else of.predicted), np.bincount(k, minlength=len(classes))) for of, k in pairs
+    ]
+    counts = _add(found)
+    if counts is not None:
+        what = "the labels" if labels else "the predicted classes"
+        yield Change(what, where, *_unordered(counts), _largest(classes, counts))
+
+
+def _add(pairs: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> Counts | None:
+    r"""Return counts of several devices, (B,) each, as one; None without rows.
+
+    old = sum_i w_i p_i,    size = 1 / sum_i (w_i^2 / m_i),    w_i = n_i / sum_j n_j
+
+    n_i, m_i: a device's new rows and those of training, whose shares are p_i. The variance of `old` is that of the
+    shares of `size` rows.
+    """
+    pairs = [(old, new) for old, new in pairs if old.sum() and new.sum()]
+    if not pairs:
+        return None
+    new = np.sum([new for _, new in pairs], axis=0).astype(np.float64)
+    weights = np.array([part.sum() / new.sum() for _, part in pairs])
+    sizes = np.array([old.sum() for old, _ in pairs])
+    old = (weights[:, None] * np.array([old / old.sum() for old, _ in pairs])).sum(0)
+    return Counts(old, float(1 / (weights**2 / sizes).sum()), new)
+
+
+def _join(counts: Counts) -> Counts:
+    """Join neighbouring bins until at least EXPECTED new rows are expected in each."""
+    rows, starts, expected = counts.new.sum(), [0], 0.0
+    for i, share in enumerate(counts.old[:-1]):
+        expected += share * rows
+        left = counts.old[i + 1 :].sum() * rows
+        if expected >= EXPECTED and left >= EXPECTED:
+            starts.append(i + 1)
+            expected = 0.0
+    return _at(counts, starts)
+
+
+def _unordered(counts: Counts) -> tuple[float, float]:
+    """Return the stability index of classes without order and p: by chi squared; of two, or with rare ones, exactly."""
+    order = np.argsort(-counts.old, kind="stable")
+    counts = Counts(counts.old[order], counts.size, counts.new[order])
+    joined = _join(counts)
+    if len(joined.new) > 2:
+        p = stats.chi2_contingency([joined.old * joined.size, joined.new], correction=False).pvalue
+        return stability_index(joined.old * joined.size, joined.new), float(p)
+    return _exact(joined if len(joined.new) == 2 else _at(counts, [0, 1])) if len(counts.new) > 1 else (0.0, 1.0)
+
+
+def _exact(counts: Counts) -> tuple[float, float]:
+    """Return the stability index of two bins, and p of Fisher's exact test."""
+    old = counts.old * counts.size
+    return stability_index(old, counts.new), float(stats.fisher_exact(np.round([old, counts.new]).astype(int)).pvalue)
+
+
+def _at(counts: Counts, starts: Sequence[int]) -> Counts:
+    """Join the bins from each start to the next one."""
+    return Counts(np.add.reduceat(counts.old, starts), counts.size, np.add.reduceat(counts.new, starts))
+
+
+def _largest(names: Sequence[str], counts: Counts) -> str:
+    """Say by how much the share changed that changed most."""
+    now = counts.new / counts.new.sum()
+    k = int(np.abs(now - counts.old).argmax())
+    return f"{now[k]:.1%} {names[k]!r}, {counts.old[k]:.1%} in training"

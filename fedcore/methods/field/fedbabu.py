@@ -1,0 +1,72 @@
+"""FedBABU (Oh, Kim and Yun 2022, Algorithm 1): devices train all but the last layer, and tune the whole in the end.
+
+The last layer, the head, stays as it was drawn until the rounds are over. Then every device trains the whole model on
+its own examples, and keeps it.
+
+Departures. With `tune_epochs` 0 devices run the averaged layers with the head as drawn. Evaluations between the rounds
+are of these models. Averages are weighted by examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from fedcore.builders import training_defaults
+from fedcore.core.aggregation import MEAN, Aggregator, exchange_sampled
+from fedcore.core.messages import begin_with_memory, require_shared_init
+from fedcore.core.training import MOMENTS, Training, flatten_net, starting_params, train
+from fedcore.methods.field.part_training import fit_part, head, parts, require_base
+from fedcore.nets import require_equal
+from fedcore.types import Count, Depth, Device, Fraction, Message, Method, Model, Net, Params, Stage, StepId, Update
+
+
+@training_defaults(shared_init=True)
+def fedbabu(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    rounds: Count = 10,
+    fraction: Fraction = 1.0,
+    tune_epochs: Depth = 5,
+    aggregator: Aggregator = MEAN,
+) -> Method:
+    """Build FedBABU.
+
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+        tune_epochs: passes over a device's examples that tune its model after the last round, from 0 (the paper: 5);
+            where `training.steps` counts minibatches, as many.
+        aggregator: how the server combines what devices send.
+
+    Raises:
+        InputError: for a net of one layer.
+    """
+    require_equal(nets)
+    require_shared_init("fedbabu", training.shared_init)
+    require_base("fedbabu", next(iter(nets.values())))
+    local = partial(train_body, training=training)
+    stages = [Stage(local, partial(exchange_sampled, aggregator=aggregator), rounds, fraction)]
+    if tune_epochs:
+        tuning = replace(training, epochs=tune_epochs, optimiser_state="fresh")
+        stages.append(Stage(partial(train, training=tuning), None))
+    return Method(begin_with_memory, tuple(stages), own_model)
+
+
+def train_body(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training
+) -> tuple[Params, Update]:
+    """Train all but the head, which the device keeps as it was first sent; send the rest."""
+    flat = flatten_net(device.net, starting_params(memory, message, device, step_id))
+    moments = fit_part(flat, device, step_id, training, memory, message, parts(flat)[0], MOMENTS)
+    params, stays = flat.params(), head(device.net)
+    sent = {name: leaf for name, leaf in params.items() if name not in stays}
+    return {name: params[name] for name in stays} | moments, Update(sent, size=len(device.data.train))
+
+
+def own_model(memory: Params, message: Message) -> Model:
+    """Run the device's own leaves, and those of the message where it has none."""
+    own = {name: leaf for name, leaf in memory.items() if not name.startswith(MOMENTS)}
+    return Model((message.params | own,))

@@ -1,0 +1,68 @@
+"""FedBN (Li et al. 2021, Algorithm 1): all but the batch norms is averaged; these stay with each device.
+
+A batch norm's scale, shift and running statistics are the device's own: they hold what its inputs look like. A net
+without one is shared whole, which is FedAvg.
+
+Departures. Averages are weighted by examples; the paper's are even.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+from torch import nn
+
+from fedcore.builders import training_defaults
+from fedcore.core.aggregation import MEAN, Aggregator, exchange_sampled
+from fedcore.core.messages import begin_with_memory, merge_models, require_shared_init
+from fedcore.core.training import Training, fit, flatten_net, starting_params
+from fedcore.nets import require_equal, shapes, use_generator
+from fedcore.types import Count, Device, Fraction, Message, Method, Net, Params, Stage, StepId, Update
+
+
+@training_defaults(shared_init=True)
+def fedbn(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    rounds: Count = 10,
+    fraction: Fraction = 1.0,
+    aggregator: Aggregator = MEAN,
+) -> Method:
+    """Build FedBN. A device that never took part runs the initial batch norms.
+
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+        aggregator: how the server combines what devices send.
+    """
+    require_equal(nets)
+    require_shared_init("fedbn", training.shared_init)
+    own = batch_norms(next(iter(nets.values())))
+    local = partial(train_all, training=training, own=own)
+    stage = Stage(local, partial(exchange_sampled, aggregator=aggregator), rounds, fraction)
+    return Method(begin_with_memory, (stage,), merge_models)
+
+
+def batch_norms(net: Net) -> tuple[str, ...]:
+    """Return the names of the leaves of all batch norms, running statistics among them."""
+    with use_generator(torch.Generator()):
+        module = net.build()
+    norms = {name for name, layer in module.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)}
+    return tuple(leaf for leaf in shapes(net) if leaf.rpartition(".")[0] in norms)
+
+
+def train_all(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, own: tuple[str, ...]
+) -> tuple[Params, Update]:
+    """Train the averaged leaves and the device's own together; send all but its own.
+
+    own: the names of the leaves that stay.
+    """
+    flat = flatten_net(device.net, starting_params({}, Message({**memory, **message.params}), device, step_id))
+    moments = fit(flat, device, step_id, training, memory, message=message)
+    params = flat.params()
+    sent = {name: leaf for name, leaf in params.items() if name not in own}
+    return params | moments, Update(sent, size=len(device.data.train))

@@ -1,0 +1,120 @@
+r"""FedNova (Wang et al. 2020, Section 4): devices that took more steps do not pull the mean their way.
+
+d_k = (y_k - x) / a_k                    a device's change, divided by the length of its path
+x <- x + (sum_k p_k a_k) sum_k p_k d_k   p_k by examples, among those who took part
+
+a_k = sum_s c_s is the weight of all of a device's gradients in its change: c_s = sum_(t >= s) lr_t rho^(t - s) with
+momentum rho, which for plain SGD at a constant rate is lr times the number of steps, and for momentum the paper's
+||a_k||_1 times lr. A device sends d_k and the number a_k.
+
+Departures. The effective number of steps is the paper's default, tau_eff = sum_k p_k a_k. Buffers, which have no
+gradient, are moved by their mean change, not divided. Momentum at the server is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+
+from fedcore.builders import training_defaults
+from fedcore.core.aggregation import add, by_size, mean, subtract
+from fedcore.core.messages import (
+    begin_with_memory,
+    from_memory,
+    received_model,
+    require_shared_init,
+    to_everyone,
+    to_memory,
+)
+from fedcore.core.training import (
+    Training,
+    at_round,
+    fit,
+    flatten_net,
+    learning_rates,
+    minibatches,
+    starting_params,
+)
+from fedcore.nets import parameters, require_equal
+from fedcore.types import (
+    Count,
+    Device,
+    Fraction,
+    InputError,
+    Message,
+    Method,
+    Net,
+    Params,
+    RoundInfo,
+    Stage,
+    StepId,
+    Update,
+    step_word,
+)
+
+PATH = "path"
+"""The entry of an update that holds a_k, ()."""
+
+
+@training_defaults(optimiser="sgd", shared_init=True)
+def fednova(*, nets: Mapping[str, Net], training: Training, rounds: Count = 10, fraction: Fraction = 1.0) -> Method:
+    """Build FedNova. Where all devices take as many steps it is FedAvg, but for rounding.
+
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+
+    Raises:
+        InputError: for an optimiser other than SGD, or one whose momentum is kept from round to round: the change is
+            not a sum of this round's gradients with known weights then.
+    """
+    require_equal(nets)
+    require_shared_init("fednova", training.shared_init)
+    if training.optimiser != "sgd":
+        raise InputError(f"training.optimiser = {training.optimiser}: fednova needs sgd, with or without momentum")
+    if training.momentum and training.optimiser_state == "keep":
+        raise InputError("training.optimiser_state = keep: fednova needs a fresh momentum in each round; use fresh")
+    learnt = parameters(next(iter(nets.values())))
+    stage = Stage(
+        partial(train_normalised, training=training), partial(follow_mean_path, learnt=learnt), rounds, fraction,
+        sends="change",
+    )  # fmt: skip
+    return Method(begin_with_memory, (stage,), received_model)
+
+
+def train_normalised(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training
+) -> tuple[Params, Update]:
+    """Train; send the change per length of path, and that length."""
+    flat = flatten_net(device.net, starting_params({}, message, device, step_id))
+    fit(flat, device, step_id, training, {}, message=message)
+    count = len(minibatches(flat, len(device.data.train), training, step_id.generator("batches")))
+    path = path_length(at_round(training, step_id.round), count)
+    change = subtract(flat.params(), message.params)
+    for name in flat.leaves if path else ():
+        change[name] /= path
+    return memory, Update(change, {PATH: torch.tensor(path)}, len(device.data.train))
+
+
+def path_length(training: Training, steps: int) -> float:
+    """Return a_k, the sum of the weights of all gradients in the change that so many steps of SGD make."""
+    rho, ahead = training.momentum, int(training.nesterov)
+    rates = learning_rates(training, steps)
+    return sum(rate * (1 - rho ** (step + 1 + ahead)) / (1 - rho) for step, rate in enumerate(rates))
+
+
+@step_word("average")
+def follow_mean_path(
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, learnt: tuple[str, ...]
+) -> tuple[Params, Mapping[str, Message]]:
+    """Move the model along the mean direction, as far as the devices went on average."""
+    weights = by_size([update.size for update in updates.values()])
+    paths = torch.stack([update.extra[PATH] for update in updates.values()])
+    change = mean([update.params for update in updates.values()], weights)
+    distance = (weights * paths).sum().item()
+    for name in learnt:
+        change[name] *= distance
+    model = add(from_memory(server), change)
+    return to_memory(model), to_everyone(round_info.names, Message(model))

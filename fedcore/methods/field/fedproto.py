@@ -1,0 +1,140 @@
+r"""FedProto (Tan et al. 2022, Algorithm 1): devices exchange the mean features of classes, and no model.
+
+C_i^(j) = 1/|D_ij| sum over the device's examples of class j of f_i(x)       a prototype, (d,)
+C^(j) = sum_i |D_ij| / N_j C_i^(j)      over the devices that have class j, N_j = sum_i |D_ij|
+L = CE + lambda/B sum over a minibatch of ||f_i(x) - C^(y)||^2 / d
+
+f_i is the input of the last layer of the device's own net. Nets may differ, but for the number of features d. A device
+sends (K, d) prototypes and (K,) counts, and receives as much.
+
+Departures. As printed the mean has a further factor, one over the number of devices with the class, which would shrink
+it. In L single examples are held near the prototypes, as in the authors' code; the text has the means of a minibatch.
+Classes are told by the net's last layer; the paper also takes the nearest prototype. The first round has no prototypes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, mse_loss, one_hot
+
+from fedcore.builders import training_defaults
+from fedcore.core.losses import Batch
+from fedcore.core.messages import (
+    begin_with_memory,
+    initial_messages,
+    merge_models,
+    require_shared_init,
+    to_everyone,
+    to_sampled,
+)
+from fedcore.core.training import Training, features, fit, flatten_net, require_cross_entropy, starting_params
+from fedcore.nets import require_equal, shapes
+from fedcore.types import (
+    Amount,
+    Count,
+    Device,
+    Fraction,
+    InputError,
+    Message,
+    Method,
+    Net,
+    Params,
+    RoundInfo,
+    Stage,
+    StepId,
+    Update,
+)
+
+PROTOTYPES, COUNTS = "prototypes", "counts"
+"""Entries of updates and messages: (K, d), and how many examples each class has, (K,) float32."""
+
+
+@training_defaults(shared_init=True)
+def fedproto(
+    *,
+    nets: Mapping[str, Net],
+    training: Training,
+    rounds: Count = 10,
+    fraction: Fraction = 1.0,
+    strength: Amount = 1.0,
+) -> Method:
+    """Build FedProto.
+
+    If `fraction` is below 1, all devices start from one model, which is sent until a device has taken part.
+
+    Args:
+        rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
+        strength: lambda, which holds features near their class's prototype, from 0; 0 is local training, round after
+            round, bit by bit.
+
+    Raises:
+        InputError: for nets of different numbers of features; with a fraction below 1 for nets or first models that
+            differ.
+    """
+    require_cross_entropy("fedproto", training)
+    if len({width(net) for net in nets.values()}) > 1:
+        raise InputError("net.variants: fedproto averages features, the last layers must have equally many inputs")
+    local = partial(train_near_prototypes, training=training, strength=strength)
+    if fraction < 1:
+        require_equal(nets)
+        require_shared_init("fedproto with fraction below 1", training.shared_init)
+        return Method(begin_with_memory, (Stage(local, average_sampled, rounds, fraction),), merge_models)
+    begin = partial(initial_messages, shared_init=training.shared_init)
+    return Method(begin, (Stage(local, average_prototypes, rounds),), merge_models)
+
+
+def width(net: Net) -> int:
+    """Return d, the number of inputs of the net's last layer."""
+    return [shape for shape in shapes(net).values() if len(shape) > 1][-1][1]
+
+
+def train_near_prototypes(
+    memory: Params, message: Message, device: Device, step_id: StepId, *, training: Training, strength: float
+) -> tuple[Params, Update]:
+    """Train the device's own model; send its prototypes and how many examples each is the mean of."""
+    flat = flatten_net(device.net, starting_params(memory, message, device, step_id))
+    if strength and message.extra:
+        training = replace(training, loss=partial(prototype_loss, strength=strength))
+    moments = fit(flat, device, step_id, training, memory, message=message)
+    params, examples = flat.params(), device.data.train
+    classes = [shape for shape in shapes(device.net).values() if len(shape) > 1][-1][0]
+    members = one_hot(examples.y, classes).float()  # (N, K)
+    counts = members.sum(0)
+    means = members.T @ features(params, device.net, examples.x) / counts.clamp(min=1)[:, None]
+    return params | moments, Update(extra={PROTOTYPES: means, COUNTS: counts}, size=len(examples))
+
+
+def prototype_loss(batch: Batch, *, strength: float) -> Tensor:
+    """Return L; classes that no device has have no prototype."""
+    sent = batch.message.extra
+    known = (sent[COUNTS][batch.y] > 0).float()[:, None]
+    distance = mse_loss(batch.features * known, sent[PROTOTYPES][batch.y] * known)
+    return cross_entropy(batch.logits, batch.y) + strength * distance
+
+
+def mean_prototypes(updates: Mapping[str, Update]) -> Message:
+    """Return the prototypes of all devices' examples, and the counts."""
+    counts = torch.stack([update.extra[COUNTS] for update in updates.values()])  # (C, K)
+    shares = counts / counts.sum(0).clamp(min=1)
+    means = torch.stack([update.extra[PROTOTYPES] for update in updates.values()])
+    return Message(extra={PROTOTYPES: (shares[:, :, None] * means).sum(0), COUNTS: counts.sum(0)})
+
+
+def average_prototypes(
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send every device the mean prototypes."""
+    return server, to_everyone(round_info.names, mean_prototypes(updates))
+
+
+def average_sampled(
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo
+) -> tuple[Params, Mapping[str, Message]]:
+    """Send every device the mean prototypes, and the initial model to those that never took part."""
+    return to_sampled(server, updates, round_info.names, mean_prototypes(updates))

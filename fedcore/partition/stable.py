@@ -1,0 +1,60 @@
+"""A key of each example that depends on nothing but the example, and numbers drawn by it.
+
+What is held out by such a number stays held out when examples are added, files are reordered or a device joins.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcore.data import Dataset
+
+Keys = NDArray[np.uint64]
+
+
+def row_keys(dataset: Dataset) -> Keys:
+    """Return a key of each example, (N,): of its id if the dataset has ids, else of its content, label and device.
+
+    Equal examples have equal keys. The content of a row of a table is that of the columns that are learnt from, by
+    name: a number as float32, a text as itself, so that a new category changes no other row's key.
+    """
+    if dataset.ids is not None:
+        return np.array([_hash(word.encode()) for word in dataset.ids], dtype=np.uint64)
+    labels = [dataset.classes[k] for k in dataset.train.y.tolist()]
+    heads = zip(labels, dataset.device or [""] * len(labels), strict=True)
+    rows = _contents(dataset)
+    return np.array(
+        [_hash("\x1f".join(head).encode() + row.tobytes()) for head, row in zip(heads, rows, strict=True)],
+        dtype=np.uint64,
+    )
+
+
+def uniform(keys: Keys, *words: object) -> NDArray[np.float64]:
+    """Return a number in [0, 1) of each key, (N,), by the key and some words alone, e.g. (seed, "split")."""
+    salt = "\x1f".join(map(str, words)).encode()
+    return np.array([_hash(salt + key.tobytes()) >> 11 for key in keys], dtype=np.float64) / 2**53
+
+
+def _contents(dataset: Dataset) -> NDArray[np.generic]:
+    """Return the content of each example, (N, ...)."""
+    x, schema = dataset.train.x.numpy(), dataset.schema
+    if schema is None or not schema.columns:
+        return x
+    parts, first = {}, 0
+    for column in schema.columns:
+        inputs = x[:, first : first + len(column.inputs)]
+        first += len(column.inputs)
+        if column.kind == "text":
+            codes = np.array([_hash(word.encode()) for word in ("", *column.categories)], dtype=np.uint64)
+            parts[column.name] = codes[np.where(inputs.any(axis=1), inputs.argmax(axis=1) + 1, 0)]
+        else:
+            value = inputs[:, 0].astype(np.float64) + 0.0  # no -0
+            parts[column.name] = np.where(np.isnan(value), np.nan, value).view(np.uint64)
+    return np.stack([parts[name] for name in sorted(parts)], axis=1)
+
+
+def _hash(content: bytes) -> int:
+    return int.from_bytes(blake2b(content, digest_size=8).digest(), "little")

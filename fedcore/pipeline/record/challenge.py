@@ -1,0 +1,185 @@
+"""The challenge of a champion on data that have grown: its study's model and the candidate's on today's test rows.
+
+With federation.hold_out: stable, yesterday's test rows are test rows today, so that none of them has trained either
+study's model. The rows that did train a version are beside it, as hashes, and do not count, whatever they are today.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from mlflow import MlflowClient
+from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
+from torch import Tensor
+
+from fedcore.api.serving import ServedModels
+from fedcore.core.evaluation import outputs
+from fedcore.data import Dataset
+from fedcore.data.dataset import schema_of
+from fedcore.data.prepare import prepare
+from fedcore.data.schema import Schema
+from fedcore.execute.threads import one_thread
+from fedcore.partition import Index, Partition
+from fedcore.partition.examples import owners_of
+from fedcore.partition.stable import Keys, row_keys, uniform
+from fedcore.pipeline.cache.store import DamagedBlob, Ref
+from fedcore.pipeline.files import TRAINED
+from fedcore.pipeline.record import models, seals
+from fedcore.pipeline.record.result import Rule
+from fedcore.results.challenge import PARTS, Paired, challenge, verdict
+from fedcore.results.criterion import Criterion
+from fedcore.results.criterion import scoring as measures
+from fedcore.types import Data, InputError, Scoring
+
+DATA, PARTITION = "fedcore.data", "fedcore.partition"
+"""The tags of a version that name the data of its run, and how they were divided."""
+INCOMPARABLE = "not comparable"
+
+
+def trained_keys(dataset: Dataset, partition: Partition) -> Keys:
+    """Return the keys of all rows that a run may learn from: train, val and unlabelled; sorted."""
+    keys: Keys = np.unique(row_keys(dataset)[trains(partition)])
+    return keys
+
+
+def trains(partition: Partition) -> Index:
+    """Return the rows that a run may learn from."""
+    return np.concatenate([own[part] for own in partition.devices.values() for part in ("train", "val", "unlabelled")])
+
+
+def read_trained(version: ModelVersion) -> Keys:
+    """Return the keys of the rows that trained a version. Raises InputError if its run does not say."""
+    try:
+        folder = seals.own_folder(MlflowClient().get_run(version.run_id).info.artifact_uri, f"run {version.run_id}")
+        content = (folder / TRAINED).read_bytes()
+    except (MlflowException, OSError):
+        raise InputError(
+            f"version {version.version} does not say which rows trained it; was federation.hold_out random?"
+        ) from None
+    keys: Keys = np.load(io.BytesIO(content), allow_pickle=False)
+    return keys
+
+
+def compare(
+    candidate: ModelVersion, champion: ModelVersion, rule: Rule, criterion: Criterion, scoring: Mapping[str, Any]
+) -> tuple[str, str]:
+    """Return whether a study's version is better than an earlier study's: yes, no or not comparable; and why.
+
+    scoring: the settings of what the candidate's study is measured by.
+    """
+    refs = [Ref(candidate.tags[tag], 0) for tag in (DATA, PARTITION)]
+    try:
+        dataset, partition = rule.store.get(tuple(refs))
+        trained, measured = read_trained(champion), Scoring()
+        if scoring:
+            measured = measures(**scoring, classes=dataset.classes)
+        served, rival = read_models(candidate), read_models(champion)
+        return judge(dataset, partition, trained, served, rival, criterion, measured)
+    except DamagedBlob:
+        return INCOMPARABLE, "its data are no longer in the cache; run its study again"
+    except InputError as reason:
+        return INCOMPARABLE, str(reason)
+
+
+def judge(
+    dataset: Dataset,
+    partition: Partition,
+    trained: Keys,
+    candidate: ServedModels,
+    champion: ServedModels,
+    criterion: Criterion,
+    scoring: Scoring = Scoring(),
+) -> tuple[str, str]:
+    """Return whether a candidate is better than the champion, yes or no, and why. Raises InputError if nothing can say.
+
+    dataset, partition: today's, on which the candidate was trained. trained: the keys of the champion's training rows.
+    """
+    schema = champion.schema
+    require_same(dataset, schema)
+    x = lay_out(dataset, schema)
+    keys = row_keys(dataset)
+    part = (uniform(keys, "part") * PARTS).astype(np.int64)
+    rows = unseen(dataset, partition, keys, trained)
+    known = {who: index for who, index in rows.items() if who in champion.devices or len(champion.models) == 1}
+    pairs = {}
+    for who, index in known.items():
+        i = torch.from_numpy(index)
+        y = dataset.train.y[i]
+        said, rival = say(candidate, who, Data(dataset.train.x[i], y)), say(champion, who, Data(x[i], y))
+        pairs[who] = Paired(said, rival, y, part[index])
+    gain = challenge(pairs, criterion, scoring)
+    better, reason = verdict(gain, criterion)
+    metric = criterion.metric
+    count = f"{sum(len(one.y) for one in pairs.values()):,} rows of {len(pairs)} devices that trained neither"
+    if gain is not None:
+        low, high = sorted((gain.low, gain.high), key=lambda one: metric.sign * one)
+        shown = f"{metric.difference(gain.mean)} ({metric.difference(low)} to {metric.difference(high)}) {metric.unit}"
+        count = f"{shown.strip()}{f' of {criterion.words}' * (metric.name != 'accuracy')} on {count}"
+    others = f"left out, as the champion has no model for it: {', '.join(sorted({*rows} - {*known}))}"
+    words = (count, reason, others if len(known) < len(rows) else "")
+    return "yes" if better else "no", "; ".join(filter(None, words))
+
+
+def unseen(dataset: Dataset, partition: Partition, keys: Keys, trained: Keys) -> dict[str, Index]:
+    """Return device -> the test rows on which neither model was trained; without any those of the shared test set.
+
+    Devices without such rows are left out. keys: of all rows. trained: those of the champion's training rows.
+    """
+    fresh = ~np.isin(keys, np.concatenate([trained, keys[trains(partition)]]))
+    own = {who: parts["test"] for who, parts in partition.devices.items()}
+    if not any(map(len, own.values())) and dataset.test is None:
+        owners = np.asarray(owners_of(dataset, partition) or [""] * len(keys))[partition.shared]
+        own = {str(who): partition.shared[owners == who] for who in np.unique(owners)}
+    return {who: index[fresh[index]] for who, index in own.items() if fresh[index].any()}
+
+
+def require_same(dataset: Dataset, schema: Schema) -> None:
+    """Raise InputError, which names the column, if a model cannot read today's rows or knows other classes."""
+    now = schema_of(dataset)
+    held, found = ({column.name: column.kind for column in one.columns} for one in (schema, now))
+    for name in held:
+        if name not in found:
+            raise InputError(f"column {name!r}, which the champion needs: {now.left_out.get(name, 'not there today')}")
+        if held[name] != found[name]:
+            raise InputError(f"column {name!r} holds a {found[name]} today, for the champion it is a {held[name]}")
+    if (new := [name for name in found if name not in held]) and dataset.ids is None:
+        raise InputError(f"column {new[0]!r} is new, which divides all rows anew (set data.id)")
+    if not held and (now.shape, now.dtype) != (schema.shape, schema.dtype):
+        raise InputError(f"examples have shape {now.shape}, {now.dtype}; the champion's {schema.shape}, {schema.dtype}")
+    if changed := {*dataset.classes} ^ {*schema.classes}:
+        what = "new" if min(changed) in dataset.classes else "no longer there"
+        raise InputError(f"column {now.label or 'label'!r}: class {min(changed)!r} is {what}")
+
+
+def lay_out(dataset: Dataset, schema: Schema) -> Tensor:
+    """Return a dataset's examples with the inputs of an earlier schema: a category of today alone has none."""
+    if not schema.columns:
+        return dataset.train.x
+    places = {name: i for i, name in enumerate(schema_of(dataset).inputs)}
+    x = dataset.train.x.new_zeros((len(dataset.train), len(schema.inputs)))
+    for i, name in enumerate(schema.inputs):
+        if name in places:
+            x[:, i] = dataset.train.x[:, places[name]]
+    return x
+
+
+def say(served: ServedModels, device: str, data: Data) -> Tensor:
+    """Return the log-probabilities of a device's model, or of all devices', for rows as they are in the data."""
+    model, net = served.models[served.devices.get(device, 0)]
+    x = prepare(data, served.schema.devices.get(device, served.schema.shared)).inputs()
+    if x.isnan().any():
+        name = served.schema.inputs[int(x.isnan().any(0).nonzero()[0])]
+        raise InputError(f"column {name!r}: a cell is missing, which the champion cannot fill")
+    with one_thread():
+        return outputs(model, net, x)
+
+
+def read_models(version: ModelVersion) -> ServedModels:
+    """Return the models of a version. Raises InputError for models that this project did not register."""
+    uri = MlflowClient().get_model_version_download_uri(version.name, version.version)
+    return models.load(seals.check(version.name, uri, f"version {version.version} of {version.name}"))

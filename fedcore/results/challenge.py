@@ -1,0 +1,88 @@
+"""A challenge: two models on the same test rows, on which neither was trained, device by device.
+
+The gain is the challenger's value less the champion's, mean over the devices that count. Both models are what they are:
+chance is in the rows alone. Each row is in one of PARTS parts, and the gain d is computed anew without each of them,
+d_g (the delete-a-group jackknife, Kott 2001, for any metric). The interval is that of the answer with the G parts in
+place of seeds and q = 0: d ± t s / sqrt(G), with the standard deviation s of the values G d - (G - 1) d_g.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedcore.core.evaluation import metrics
+from fedcore.results.answer import Action, Gain, decide
+from fedcore.results.criterion import LEAST_TEST, Criterion, measured_by
+from fedcore.results.intervals import half_width
+from fedcore.types import Scoring
+
+PARTS = 20
+
+
+@dataclass(frozen=True)
+class Paired:
+    """What two models say of a device's N rows: log-probabilities (N, K). y: (N,). part: of each row, below PARTS."""
+
+    challenger: Tensor
+    champion: Tensor
+    y: Tensor
+    part: NDArray[np.int64]
+
+
+def challenge(rows: Mapping[str, Paired], criterion: Criterion, scoring: Scoring = Scoring()) -> Gain | None:
+    """Return the challenger's gain on the champion; None with fewer than LEAST_TEST rows.
+
+    rows: of each device. criterion: its metric, and the devices that count, as in means over devices.
+    """
+    sizes = pd.Series({name: len(one.y) for name, one in rows.items()}, dtype=int)
+    classes = pd.Series({name: len(set(one.y.tolist())) for name, one in rows.items()}, dtype=int)
+    weights = measured_by(sizes, classes, criterion).weights
+    parts = sorted({part for name in weights for part in rows[name].part.tolist()})
+    if sum(len(rows[name].y) for name in weights) < LEAST_TEST or len(parts) < 2:
+        return None
+
+    def gain(without: int | None) -> float:
+        found = {name: difference(rows[name], without, criterion, scoring) for name in weights}
+        known = {name: value for name, value in found.items() if not math.isnan(value)}
+        total = sum(weights[name] for name in known)
+        return sum(weights[name] * value for name, value in known.items()) / total if total else math.nan
+
+    mean, count = gain(None), len(parts)
+    values = pd.Series([count * mean - (count - 1) * gain(part) for part in parts])
+    if math.isnan(mean) or values.isna().any():
+        return None
+    spread = float(values.std())
+    margin = half_width(spread, count, 0.0)
+    return Gain(mean, mean - margin, mean + margin, spread, float(values.min()), count)
+
+
+def difference(rows: Paired, without: int | None, criterion: Criterion, scoring: Scoring) -> float:
+    """Return a device's gain on its rows, without those of one part."""
+    kept = torch.from_numpy(rows.part != (-1 if without is None else without))
+    one, other = (
+        metrics(said[kept], rows.y[kept], scoring)[criterion.metric.column] for said in (rows.challenger, rows.champion)
+    )
+    return criterion.metric.sign * (one - other)
+
+
+def verdict(gain: Gain | None, criterion: Criterion) -> tuple[bool, str]:
+    """Return whether the challenger is better by the answer's rule, and the reason if it is not."""
+    if gain is None:
+        return False, f"too few test rows, fewer than {LEAST_TEST}"
+    amount = criterion.metric.amount(criterion.min_effect)
+    match decide(gain, criterion.min_effect):
+        case Action.USE:
+            return True, ""
+        case Action.SAME:
+            return False, f"no difference of {amount}"
+        case Action.ALONE:
+            return False, "worse" if gain.high < 0 else f"not better by {amount}"
+    return False, "too close to say"

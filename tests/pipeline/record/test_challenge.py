@@ -1,0 +1,235 @@
+"""Champions on data that grow: a month of nights whose right promotions are known, and what cannot be compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from fedcore import nets
+from fedcore.api.serving import ServedModels
+from fedcore.core.training import predict
+from fedcore.data import Dataset
+from fedcore.data.prepare import fit_schema
+from fedcore.data.schema import Column, Schema
+from fedcore.partition import Partition, partition, training
+from fedcore.partition.stable import Keys, row_keys
+from fedcore.pipeline.cache.store import Ref, Store
+from fedcore.pipeline.files import TRAINED
+from fedcore.pipeline.record import challenge, models
+from fedcore.pipeline.record.challenge import judge, require_same, trained_keys, unseen
+from fedcore.pipeline.record.result import Rule
+from fedcore.results.criterion import Criterion
+from fedcore.types import Data, InputError, Model
+
+CRITERION = Criterion(min_effect=0.01, least_test=20)
+COLUMNS = (Column("load", "number"), Column("heat", "number"), Column("sensor", "text", ("old", "new")))
+SCHEMA = Schema((4,), "float32", ("fault", "ok"), COLUMNS, "state", "site")
+FIRST, DAILY, SHIFT, JOINS, NIGHTS = 600, 60, 10, 20, 30
+"""Rows of the first night and of each further one; the nights of the new sensors and of the fourth site; all nights."""
+
+
+def draw(count: int, night: int, rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of a night: the sign of load decides; that of new sensors, from night SHIFT on, is turned around."""
+    load, heat = rng.normal(size=(2, count))
+    new = np.full(count, night >= SHIFT)
+    ok = (np.where(new, -load, load) + 0.3 * rng.normal(size=count)) > 0
+    x = np.stack([load, heat, ~new, new], axis=1)
+    return torch.from_numpy(x).float(), torch.from_numpy(ok.astype(np.int64))
+
+
+@cache
+def month() -> tuple[torch.Tensor, torch.Tensor, tuple[str, ...], np.ndarray]:
+    """All rows of a month: x, y, site and night."""
+    rng, parts, sites, nights = np.random.default_rng(0), [], [], []
+    for night in range(NIGHTS):
+        count = DAILY if night else FIRST
+        parts.append(draw(count, night, rng))
+        known = "abcd" if night >= JOINS else "abc"
+        sites += [known[i % len(known)] for i in range(count)]
+        nights += [night] * count
+    x, y = (torch.cat(part) for part in zip(*parts, strict=True))
+    return x, y, tuple(sites), np.array(nights)
+
+
+def rows_of(night: int) -> Dataset:
+    """The rows of a night and of all before."""
+    x, y, sites, nights = month()
+    count = int((nights <= night).sum())
+    return Dataset(Data(x[:count], y[:count]), None, SCHEMA.classes, sites[:count], schema=SCHEMA)
+
+
+@dataclass(frozen=True)
+class Night:
+    """What a night's study leaves in the record."""
+
+    night: int
+    data: Dataset
+    made: Partition
+    served: ServedModels
+    trained: Keys
+
+
+def study(night: int, hold_out: str = "stable") -> Night:
+    """Train one model for all sites on the night's training rows."""
+    data = rows_of(night)
+    made = partition(data, name="by_device", shared_test=0.05, seed=0, hold_out=hold_out)
+    net = nets.net("mlp", shape=(4,), classes=2, widths=[8])
+    rows = torch.from_numpy(np.concatenate([own["train"] for own in made.devices.values()]))
+    leaves = nets.init(net, torch.Generator().manual_seed(0))
+    leaves = {name: leaf.clone().requires_grad_() for name, leaf in leaves.items()}
+    descent = torch.optim.Adam(leaves.values(), 0.05)
+    for _ in range(60):
+        descent.zero_grad()
+        cross_entropy(
+            torch.func.functional_call(net.build(), leaves, (data.train.x[rows],)), data.train.y[rows]
+        ).backward()
+        descent.step()
+    model = Model(({name: leaf.detach() for name, leaf in leaves.items()},))
+    schema = fit_schema(data, training(made), "none")
+    served = ServedModels(schema, ((model, net),), dict.fromkeys(made.names, 0))
+    return Night(night, data, made, served, trained_keys(data, made))
+
+
+def truth(one: Night, other: Night) -> float:
+    """The true gain of a night's model on another's: on a large draw of the later night's mixture of rows."""
+    rng = np.random.default_rng(1)
+    share = float((month()[3][: len(one.data.train)] >= SHIFT).mean())
+    scores = []
+    for night, weight in ((0, 1 - share), (SHIFT, share)):
+        x, y = draw(20_000, night, rng)
+        model, net = one.served.models[0]
+        rival, _ = other.served.models[0]
+        right = [(predict(m.members[0], net, x, 4096).argmax(1) == y).float().mean() for m in (model, rival)]
+        scores.append(weight * float(right[0] - right[1]))
+    return sum(scores)
+
+
+@pytest.mark.slow
+def test_a_month_has_the_right_promotions():
+    """None in quiet nights; new sensors are learnt within three nights; no row that is scored has trained either."""
+    champion, promoted, gains = study(0), [], {}
+    for night in range(1, NIGHTS):
+        candidate = study(night)
+        keys = row_keys(candidate.data)
+        scored = np.concatenate([*unseen(candidate.data, candidate.made, keys, champion.trained).values()])
+        assert len(scored) > 0.9 * sum(len(own["test"]) for own in candidate.made.devices.values())
+        assert not set(keys[scored].tolist()) & {*champion.trained.tolist(), *candidate.trained.tolist()}
+        gains[night] = truth(candidate, champion)
+        better, why = judge(
+            candidate.data, candidate.made, champion.trained, candidate.served, champion.served, CRITERION
+        )
+        if better == "yes":
+            assert gains[night] > 0, (night, why)
+            promoted.append(night)
+            champion = candidate
+    assert promoted, gains
+    assert SHIFT <= promoted[0] <= SHIFT + 3
+    assert all(abs(gains[night]) < 0.02 for night in range(1, SHIFT))
+    missed = [night for night, gain in gains.items() if gain > 0.03 and night not in promoted]
+    assert len(missed) <= 2
+
+
+def test_rows_of_the_champion_do_not_count_whatever_they_are_today():
+    """A random division makes test rows of yesterday's training rows."""
+    before, now = study(0, "random"), study(1, "random")
+    keys, tests = row_keys(now.data), np.concatenate([own["test"] for own in now.made.devices.values()])
+    assert np.isin(keys[tests], before.trained).any()
+    scored = np.concatenate([*unseen(now.data, now.made, keys, before.trained).values()])
+    assert not np.isin(keys[scored], before.trained).any()
+
+
+def test_a_site_that_the_champion_has_no_model_for_is_left_out_by_name():
+    before, now = study(0), study(JOINS)
+    assert "left out" not in judge(now.data, now.made, before.trained, now.served, before.served, CRITERION)[1]
+    own = replace(before.served, models=before.served.models * 2, devices={"a": 0, "b": 1, "c": 0})
+    said = judge(now.data, now.made, before.trained, now.served, own, CRITERION)[1]
+    assert said.endswith("; left out, as the champion has no model for it: d")
+
+
+def test_a_category_or_a_row_order_of_today_changes_no_answer():
+    """The champion reads inputs by their names, wherever they stand today."""
+    before, now = study(0), study(1)
+    said = judge(now.data, now.made, before.trained, now.served, before.served, CRITERION)
+    turned = (Column("sensor", "text", ("old", "new")), *COLUMNS[1::-1])
+    order = [2, 3, 1, 0]
+    schema = replace(now.served.schema, columns=turned)
+    data = replace(
+        now.data, train=Data(now.data.train.x[:, order], now.data.train.y), schema=replace(SCHEMA, columns=turned)
+    )
+    model, net = now.served.models[0]
+    first = next(name for name, leaf in model.members[0].items() if leaf.ndim == 2 and leaf.shape[1] == 4)
+    leaves = {**model.members[0], first: model.members[0][first][:, order]}
+    served = replace(now.served, schema=schema, models=((Model((leaves,)), net),))
+    assert judge(data, now.made, before.trained, served, before.served, CRITERION) == said
+
+
+NEW = "column 'speed' is new, which divides all rows anew (set data.id)"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # MLflow's own
+def test_the_record_and_the_store_hold_what_a_challenge_needs(client: Any, tmp_path: Path):
+    store = Store(tmp_path / "blobs")
+    rule = Rule(store, CRITERION)
+    client.create_registered_model("fedcore-month")
+    experiment = client.get_experiment_by_name("fedcore").experiment_id
+
+    def register(one: Night, files: bool = True) -> Any:
+        run, folder = client.create_run(experiment), tmp_path / str(len([*tmp_path.iterdir()]))
+        net = {"name": "mlp", "widths": [8]}
+        models.write(folder / "model" / "data" / models.FOLDER, one.served.schema, [net],
+                     [(one.served.models[0][0], 0)], one.served.devices)  # fmt: skip
+        if files:
+            np.save(folder / TRAINED, one.trained)
+        client.log_artifacts(run.info.run_id, str(folder))
+        tags = {challenge.DATA: store.put(one.data).digest, challenge.PARTITION: store.put(one.made).digest}
+        return client.create_model_version(
+            "fedcore-month", f"{run.info.artifact_uri}/model", run.info.run_id, tags=tags
+        )
+
+    nights = study(0), study(SHIFT)
+    before, now, silent = *map(register, nights), register(nights[0], files=False)
+    (old, new), said = nights, challenge.compare(now, before, rule, CRITERION, {})
+    assert said == judge(new.data, new.made, old.trained, new.served, old.served, CRITERION)
+    assert said[0] == "yes"
+    assert "which rows trained it" in challenge.compare(now, silent, rule, CRITERION, {})[1]
+    store.drop(Ref(now.tags[challenge.DATA], 0))
+    lost = challenge.compare(now, before, rule, CRITERION, {})
+    assert lost == ("not comparable", "its data are no longer in the cache; run its study again")
+
+
+@pytest.mark.parametrize(
+    ("columns", "ids", "said"),
+    [
+        (COLUMNS[:2], False, "column 'sensor', which the champion needs: not there today"),
+        ((*COLUMNS, Column("speed", "number")), False, NEW),
+        ((*COLUMNS, Column("speed", "number")), True, ""),
+        ((COLUMNS[0], Column("heat", "text", ("a",)), COLUMNS[2]), False,
+         "column 'heat' holds a text today, for the champion it is a number"),
+    ],
+)  # fmt: skip
+def test_another_schema_is_refused_by_column(columns: tuple[Column, ...], ids: bool, said: str):
+    data = rows_of(0)
+    names = tuple(map(str, range(len(data.train)))) if ids else None
+    other = replace(data, schema=replace(SCHEMA, columns=columns), ids=names)
+    if not said:
+        require_same(other, SCHEMA)
+        return
+    with pytest.raises(InputError) as refused:
+        require_same(other, SCHEMA)
+    assert str(refused.value) == said
+
+
+def test_another_class_is_refused_by_name():
+    data = rows_of(0)
+    with pytest.raises(InputError, match=r"^column 'state': class 'worn' is new$"):
+        require_same(replace(data, classes=("fault", "ok", "worn")), SCHEMA)
+    with pytest.raises(InputError, match=r"^column 'state': class 'ok' is no longer there$"):
+        require_same(replace(data, classes=("fault",)), SCHEMA)
