@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from fedcore.config.params import read
-from fedcore.config.studies import run_section
 from fedcore.pipeline.files import PAGE
 from fedcore.pipeline.record.result import rule_of
 from fedcore.pipeline.run import comparison
-from fedcore.pipeline.run.outputs import RESULTS, compare_stages, stage_folders
+from fedcore.pipeline.run.outputs import RESULTS, compare_stages, stage_folders, stage_studies
 from fedcore.pipeline.run.requests import open_record
 
 
@@ -18,7 +17,5 @@ def compare() -> None:
     """
     with open_record() as writer:
         made = compare_stages()
-        params = read()
-        writer.propose(comparison.proposals(stage_folders()[0], made.answers), rule_of(params))
-        sizes = dict.fromkeys(made.questions, run_section(params).size)
-        comparison.describe(made, sizes, writer, RESULTS / PAGE)
+        writer.propose(comparison.proposals(stage_folders()[0], made.answers), rule_of(read()))
+        comparison.describe(made, stage_studies(), writer, RESULTS / PAGE)

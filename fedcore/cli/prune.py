@@ -1,4 +1,4 @@
-"""The cache's old steps."""
+"""The cache's old steps, and what Prefect knows of old runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from fedcore.errors import InputError
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
 @click.option("--store", help="A shared store's folder or URL; run.store by default.")
 def prune(days: float, dry_run: bool, store: str | None) -> None:
-    """Delete steps that no run has used for long, and their blobs.
+    """Delete steps that no run has used for long, and their blobs; and what Prefect knows of runs that ended as long
+    ago.
 
     A shared store loses the blobs that are older than that and that no run here has used since.
     """
@@ -28,6 +29,7 @@ def prune(days: float, dry_run: bool, store: str | None) -> None:
     from fedcore.pipeline.cache.prune import prune
     from fedcore.pipeline.cache.shared import SharedStore, open_store
     from fedcore.pipeline.cache.store import Store
+    from fedcore.pipeline.orchestration import retention, server
 
     shared = open_store(run_section(change(read(), {} if store is None else {"run.store": store})).store)
     pruned = {"": prune(environment.STEPS, Store(environment.BLOBS), days, dry_run)}
@@ -38,4 +40,13 @@ def prune(days: float, dry_run: bool, store: str | None) -> None:
         print(
             f"{done} {counts.steps} steps and {counts.blobs} blobs not used for {days:g} days{place}, "
             f"{counts.nbytes / 1e6:.1f} MB; blobs of {counts.left / 1e6:.1f} MB stay"
+        )
+    freed = retention.prune(days, dry_run)
+    if freed is not None:
+        shrunk = "" if dry_run else f"; its database shrank by {freed.nbytes / 1e6:.1f} MB"
+        print(f"{done} {freed.runs} flow runs and {freed.events} events of Prefect older than {days:g} days{shrunk}")
+    elif server.alive():
+        print(
+            "Prefect's database stays while its server runs; that ends five minutes after its last use, or by: "
+            "python -m fedcore.pipeline.orchestration.server stop"
         )

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import click
 
+from fedcore.errors import InputError
 from fedcore.pipeline.files import BRIEF, CLAIMS, PAGE, SUMMARY, TABLE
 
 
 @click.command()
 @click.option("--brief", is_flag=True, help="A line for each answer.")
 @click.option("--papers", is_flag=True, help="The index of the papers' figures and tables, in Markdown.")
-def show(brief: bool, papers: bool) -> None:
+@click.option("--history", is_flag=True, help="A line for each run outside of `dvc repro`, with its date.")
+@click.option("--study", help="Of the history: one study alone.")
+def show(brief: bool, papers: bool, history: bool, study: str | None) -> None:
     """Print the last answers of `dvc repro`, with their tables and claims."""
+    if study is not None and not history:
+        raise InputError("--study: is of --history")
     from fedcore.cli.project import enter_project
 
     enter_project()
     if papers:
         show_papers()
+    elif history:
+        show_history(study)
     elif brief:
         show_brief()
     else:
@@ -62,6 +69,20 @@ def show_all() -> None:
     print_summary(summary)
     print_claims(spreadsheet.read(PIPELINE / "compare" / CLAIMS))
     print(f"page: {RESULTS / PAGE}   record: fedcore ui")
+
+
+def show_history(study: str | None) -> None:
+    """Print the history of a project's runs, of one study or all."""
+    from fedcore.pipeline.run import history
+    from fedcore.report.history import print_history
+
+    lines = history.read()
+    known = list(dict.fromkeys(line["study"] for line in lines))
+    if not lines:
+        raise InputError(f"{history.HISTORY}: no run has ended here; fedcore run makes the first line")
+    if study is not None and study not in known:
+        raise InputError(f"--study = {study!r}: not in the history; there is: {', '.join(known)}")
+    print_history(line for line in lines if study in (None, line["study"]))
 
 
 def show_papers() -> None:

@@ -19,10 +19,17 @@ def status() -> None:
     from fedcore.pipeline import environment
     from fedcore.pipeline.orchestration import server
     from fedcore.pipeline.record import registry
+    from fedcore.pipeline.run import history
 
     def size(path: Path) -> str:
         files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
         return f"{sum(file.stat().st_size for file in files) / 1e6:,.1f} MB"
+
+    def words(line: history.Line) -> str:
+        answer = f"use {line['method']}" if line["action"] == "use" else line["action"]
+        return (
+            f"{line['date'][:16].replace('T', ' ')}, {line['study']}: {line['setting']} ({line['dataset']}), {answer}"
+        )
 
     journal = environment.STATE / "journal.jsonl"
     last = datetime.fromtimestamp(journal.stat().st_mtime).isoformat(" ", "minutes") if journal.is_file() else "none"
@@ -32,10 +39,12 @@ def status() -> None:
         for name, versions in known.items()
         if registry.CHAMPION in versions.aliases
     ]
+    lines = history.read(home / history.HISTORY)
     rows = {
         "fedcore": __version__,
         "project": str(home),
         "last step": last,
+        "last run": words(lines[-1]) if lines else "none",
         "cache": size(environment.BLOBS) + " of results, " + size(environment.STEPS) + " of steps",
         "Prefect": f"{size(environment.PREFECT)}, server {server.running() or 'not running'}",
         "MLflow": f"{size(home / 'mlflow.db')}, artifacts {size(environment.ARTIFACTS)}",

@@ -26,8 +26,8 @@ TRACKING = f"sqlite:///{HOME / 'mlflow.db'}"
 ARTIFACTS = HOME / "mlruns"
 
 FILES = (
-    "flows.lock", "journal.jsonl", "password", "server.json", "server.lease", "server.lock", "server.log",
-    "mlflow.lock", "mlflow.log",
+    "flows.lock", "history.lock", "journal.jsonl", "password", "server.json", "server.lease", "server.lock",
+    "server.log", "mlflow.lock", "mlflow.log",
 )  # fmt: skip
 FOLDERS = ("blobs", "flows", "locks", "prefect", "registered", "steps")
 """What there may be in STATE."""
@@ -46,6 +46,10 @@ DEFAULTS = {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
     "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "200",
+    # Its server deletes by itself what it knows of older runs; a run has some thousand events.
+    "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
+    "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": str(30 * 86400),
+    "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "P3D",
     "DO_NOT_TRACK": "1",
     "MLFLOW_TRACKING_URI": TRACKING,
     "MLFLOW_DISABLE_TELEMETRY": "true",

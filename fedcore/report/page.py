@@ -53,6 +53,7 @@ ROUNDS = "Scores over rounds, mean over devices and seeds ± seeds; dotted: meth
 TRAFFIC = "Scores against what a device sends and receives; hollow: controls."
 CALIBRATION = "Share of own test rows that is right by confidence, in ten bins of a disc each; dashed: calibrated."
 DEVICES = "Scores of every device, one seed."
+TREND = "The best row that combines, and training alone, by the date of the run; dotted: other data than before."
 SHOWN = 4
 """The most methods of a setting whose outcomes are on the page."""
 
@@ -91,7 +92,7 @@ class Section:
     anchor: its id, and its key among the numbers of the charts. name: its study, and where a study has several settings
     also its own. metric: that decides. headline, sentences, facts: its answer. scores: its table of methods. plain:
     pictures in place of the charts. tables, pictures: further ones, folded. outcomes: of the method to use and the best
-    others.
+    others. trend: of earlier runs, if there are any.
     """
 
     anchor: str
@@ -106,6 +107,7 @@ class Section:
     tables: list[Table]
     pictures: list[Picture]
     outcomes: list[Details]
+    trend: Picture | None = None
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,7 @@ def html(
         numbers[anchor] = chart_numbers(tidy[place], rows, answers[place].criterion)
         tables = [domain_table(domains[place], rows) if place in domains else None, link_table(tidy[place], rows)]
         shown = dict(pictures.get((study, setting), {}))
+        trend = shown.pop(TREND, None)
         plain: dict[str, Figure | bytes] = {}
         if not many:
             shown |= {ROUNDS: plots.courses[study, setting]} if (study, setting) in plots.courses else {}
@@ -200,6 +203,7 @@ def html(
                 [found for found in tables if found],
                 [picture(*pair) for pair in shown.items()],
                 [] if many else outcome_details((outcomes or {}).get((study, setting), {}), rows, answers[place]),
+                picture(TREND, trend) if trend else None,
             )
         )
     script = str(TEMPLATES.get_template("page.js").render())

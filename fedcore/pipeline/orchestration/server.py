@@ -96,6 +96,11 @@ def running() -> str | None:
     return url if _process(pid) and answers(url) else None
 
 
+def alive() -> bool:
+    """Tell whether a server of this project runs or starts, whether it answers or not."""
+    return _process(_last()[1]) is not None
+
+
 def _last() -> tuple[str, int]:
     """Return the address and the process id of the server last started; "" and 0 if that is not known.
 

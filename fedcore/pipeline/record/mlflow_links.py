@@ -17,12 +17,19 @@ from fedcore.pipeline.record.registry import CHAMPION, FAMILY
 TRAINING = "workflowType=machine_learning"
 """Opens MLflow's page in its mode for training; the mode for language models is the default."""
 
+PLACE = ("study", "size", "dataset")
+
 
 def links(client: MlflowClient, experiment: str) -> Iterator[tuple[str, str]]:
-    """Yield what a link shows, and its part after the server's address."""
-    studies = client.search_runs([experiment], "tags.`fedcore.kind` = 'study'", order_by=["attributes.start_time"])
-    for study in studies:
-        words = f"{study.data.tags['fedcore.study']} ({study.data.tags['fedcore.size']})"
+    """Yield what a link shows, and its part after the server's address.
+
+    A study that has run on other data since has links to its last run on data of that name.
+    """
+    studies = client.search_runs([experiment], "tags.`fedcore.kind` = 'study'", order_by=["attributes.end_time"])
+    last = {tuple(study.data.tags.get(f"fedcore.{tag}", "") for tag in PLACE): study for study in studies}
+    for (name, size, dataset), study in last.items():
+        several = sum(place[:2] == (name, size) for place in last) > 1
+        words = f"{name} ({size}, {dataset})" if several and dataset else f"{name} ({size})"
         query = f"tags.`mlflow.parentRunId` = '{study.info.run_id}'"
         yield f"{words}: answer", f"{runs_page(experiment)}/{study.info.run_id}?{TRAINING}"
         yield f"{words}: methods", most_accurate_first(experiment, query)

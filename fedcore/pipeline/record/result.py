@@ -41,6 +41,16 @@ class PreparedData:
 
 
 @dataclass(frozen=True)
+class StudyOnData:
+    """What a study's run in the record is about: the study, its size, and the name and digest of its data."""
+
+    study: str
+    size: str
+    dataset: str
+    data: str
+
+
+@dataclass(frozen=True)
 class Accepted:
     """A version to be promoted by its final fit, and its run. config: the configuration of the run."""
 
@@ -132,6 +142,11 @@ class Result:
     def computed(self) -> bool:
         """Whether any of its steps was computed; otherwise the cache had them all."""
         return any(not step.cached for step in self.steps)
+
+    @property
+    def study(self) -> StudyOnData:
+        """Its study, and the data that it has read."""
+        return StudyOnData(self.setting.study, self.size, self.setting.data_name, self.prepared.dataset.digest)
 
     @property
     def control(self) -> bool:

@@ -1,4 +1,4 @@
-"""The record in MLflow: one run per method, seed and configuration, under a parent per study.
+"""The record in MLflow: one run per method, seed and configuration, under a parent per study, size and data.
 
 MLflow is never an input to a computation. A run is identified by the digest of its configuration, so that a retried,
 resumed or repeated flow continues the same run. It writes the same values again under the same keys and times, and
@@ -16,6 +16,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ from fedcore.pipeline.record.figures import draw
 from fedcore.pipeline.record.metrics import DEVICES, device_table, metrics, safe_name
 from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.registry import CHAMPION, registered
-from fedcore.pipeline.record.result import Accepted, Result, Rule
+from fedcore.pipeline.record.result import Accepted, Result, Rule, StudyOnData
 from fedcore.results import reports
 from fedcore.types import Model, Report, Threshold
 
@@ -151,16 +152,16 @@ class Record:
             **({promotion.FINAL_FIT_OF: final.version, promotion.STUDY_RUN: final.run} if final else {}),
             **({promotion.HOLD_OUT: "stable"} if stable else {}),
         }  # fmt: skip
-        parent = final.run if final else self.parent(setting.study, result.size, title)
-        run = self.open(result.config, result.name, tags, parent)
         held: sources.Dataset
         held, made = store.get((result.prepared.dataset, result.prepared.partition))
         schema = result.schema(held, made)
+        profile = {"examples": len(held.train), "classes": list(held.classes), "shape": list(schema.shape)}
+        parent = final.run if final else self.parent(result.study, title, profile)
+        run = self.open(result.config, result.name, tags, parent)
         # The models are logged first, since MLflow copies the metrics that their run already has to them one by one.
         model = self.model(run, store, result, schema, held, made)
         if not result.control:
             self.register(run, model, setting.task, tags, describe_final_fit(result) if final else None)
-        profile = {"examples": len(held.train), "classes": list(held.classes), "shape": list(schema.shape)}
         self.write(
             run, params=_params(result), table=result.table, seconds=result.seconds,
             dataset=(setting.data_name, result.prepared.dataset.digest, profile), turn_reports=result.reports,
@@ -193,14 +194,27 @@ class Record:
                 self.client.update_run(run.info.run_id, status="RUNNING")
         return run
 
-    def parent(self, study: str, size: str, title: str) -> str:
-        """Return the id of a study's run."""
-        run = self.open(
-            f"study {study} {size}", f"{study} ({size})",
-            {"fedcore.kind": "study", "fedcore.study": study, "fedcore.size": size, "mlflow.note.content": title}, None,
-        )  # fmt: skip
-        self.client.set_terminated(run.info.run_id, "FINISHED")
-        return str(run.info.run_id)
+    def parent(self, of: StudyOnData, title: str, profile: Mapping[str, Any] | None = None) -> str:
+        """Return the id of a study's run on its data; on other data it has another run.
+
+        profile: of the dataset, with its number of `examples`, which the run gets once as parameter `rows`.
+        """
+        tags = {
+            "fedcore.kind": "study", "fedcore.study": of.study, "fedcore.size": of.size,
+            "fedcore.dataset": of.dataset, "fedcore.data": of.data, "mlflow.note.content": title,
+        }  # fmt: skip
+        run = self.open(f"study {of.study} {of.size} {of.data}", f"{of.study} ({of.size})", tags, None)
+        where = str(run.info.run_id)
+        if profile and "rows" not in run.data.params:
+            self.client.log_batch(where, params=[Param("rows", str(profile["examples"]))])
+            self._log_dataset(where, of.dataset, of.data, profile)
+        self.client.set_terminated(where, "FINISHED")
+        return where
+
+    def _log_dataset(self, where: str, name: str, digest: str, profile: Mapping[str, Any]) -> None:
+        source = json.dumps({"tags": {"fedcore.dataset": name}})
+        entity = Dataset(name, digest[:36], "code", source, None, json.dumps(profile))
+        self.client.log_inputs(where, [DatasetInput(entity, [InputTag("mlflow.data.context", "federation")])])
 
     def write(
         self,
@@ -225,10 +239,7 @@ class Record:
         courses = reports.series(turn_reports)
         points = list(metrics(table, seconds, start))
         name, digest, profile = dataset
-        entity = Dataset(
-            name, digest[:36], "code", json.dumps({"tags": {"fedcore.dataset": name}}), None, json.dumps(profile)
-        )
-        self.client.log_inputs(where, [DatasetInput(entity, [InputTag("mlflow.data.context", "federation")])])
+        self._log_dataset(where, name, digest, profile)
         words = {f"words/{safe_name(name)}.txt": text for one in turn_reports for name, text in one.words.items()}
         files = {**(files or {}), **{path: text.encode() for path, text in words.items()}}
         arrays = {metric: torch.tensor(course) for numbers in courses.values() for metric, course in numbers.items()}
@@ -380,8 +391,7 @@ class Record:
 
     def describe(
         self,
-        study: str,
-        size: str,
+        of: StudyOnData,
         title: str,
         note: str,
         numbers: Mapping[tuple[str, ...], float],
@@ -389,15 +399,17 @@ class Record:
     ) -> None:
         """Write a comparison to its study's run: the answer, headline numbers of each row, the page and pictures.
 
-        The run describes the last comparison. numbers: the parts of a metric's name -> value.
+        The run describes the last comparison on these data. numbers: the parts of a metric's name -> value. The step
+        of a metric is the day, such as 20261231.
         """
-        where = self.parent(study, size, title)
+        where = self.parent(of, title)
         named = {"/".join(map(safe_name, parts)): value for parts, value in numbers.items()}
         with self.lock:  # an equal flow at the same time writes no second points
             self.client.set_tag(where, "mlflow.note.content", shorten(f"{title}\n\n{note}"))
             known = self.client.get_run(where).data.metrics
             now = get_current_time_millis()
-            points = [Metric(key, value, now, 0) for key, value in named.items() if known.get(key) != value]
+            day = int(datetime.now().strftime("%Y%m%d"))
+            points = [Metric(key, value, now, day) for key, value in named.items() if known.get(key) != value]
             for first in range(0, len(points), BATCH):
                 self.client.log_batch(where, metrics=points[first : first + BATCH])
             self._artifacts(where, files)

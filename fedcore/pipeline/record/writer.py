@@ -42,7 +42,8 @@ T = TypeVar("T")
 class RecordWriter:
     """Writes runs in order, in another process, which starts with the first call: a flow that is refused has none.
 
-    An error in that process is raised by the next call, or at the end of the block.
+    An error in that process is raised by the next call, or at the end of the block. history: the lines of the run,
+    which are kept once all else is written.
     """
 
     def __init__(self) -> None:
@@ -53,6 +54,7 @@ class RecordWriter:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fedcore-record")
         self._pending: list[Future[list[str] | None]] = []
         self.proposed: list[str] = []
+        self.history: list[dict[str, Any]] = []
         self._ready = False
 
     def warm_up(self) -> None:

@@ -28,12 +28,12 @@ from fedcore.pipeline.files import (
     SUMMARY,
     TABLE,
 )
-from fedcore.pipeline.record.result import Result
+from fedcore.pipeline.record.result import Result, StudyOnData
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.report import spreadsheet
 from fedcore.report.answers import answer_numbers, brief, markdown, study_answers
 from fedcore.report.figures import accuracy_along, png
-from fedcore.report.page import html
+from fedcore.report.page import TREND, html
 from fedcore.report.plots import Plots, draw
 from fedcore.report.tables import FEW, Table, csv, places, score_table
 from fedcore.results.answer import Answer, answers, values_of_new
@@ -92,10 +92,12 @@ def compare(
     divisions: Iterable[Path],
     papers: Papers | None = None,
     answered: Answered | None = None,
+    trends: Mapping[tuple[str, str], bytes] | None = None,
 ) -> Comparison:
     """Compare results that are in some folders.
 
-    divisions: pictures of partitions. answered: what their tables say, if this command has just made them.
+    divisions: pictures of partitions. answered: what their tables say, if this command has just made them. trends: a
+    picture of earlier runs, by study and setting.
     """
     answered = answered or read_answered(params, results, seconds)
     chosen, table, summary = answered.studies, answered.table, answered.summary
@@ -111,6 +113,8 @@ def compare(
             for setting, file, caption in zip(index["setting"], index["file"], index["caption"], strict=True):
                 place = (folder.name.rpartition("-")[0], setting)
                 pictures.setdefault(place, {})[caption] = (folder / PICTURES / file).read_bytes()
+    for place, drawn in (trends or {}).items():
+        pictures.setdefault(place, {})[TREND] = drawn
     points = grid(results)
     verdicts = [
         (study, verdict)
@@ -254,15 +258,27 @@ def notes(summary: pd.DataFrame, found: Mapping[Place, Answer]) -> dict[str, str
     }
 
 
-def describe(found: Comparison, sizes: Mapping[str, str], writer: RecordWriter, page: Path) -> None:
-    """Write each study to its run in the record: the answer, its tables, headline numbers, the page and pictures."""
-    texts = notes(found.summary, found.answers)
-    for study, rows in found.summary.groupby("study", sort=False):
-        name = str(study)
-        drawn = {f"{setting}.png": png for (of, setting), png in found.plots.comparisons.items() if of == name}
-        files = {f"pictures/{slug(file)}": png for file, png in drawn.items()} | {PAGE: page.read_bytes()}
-        numbers = headline_numbers(rows) | new_device_numbers(found.table, name, found.answers)
-        writer.describe(name, sizes[name], found.questions[name], texts[name], numbers, files)
+def describe(
+    found: Comparison, studies: Mapping[tuple[str, str], StudyOnData], writer: RecordWriter, page: Path
+) -> None:
+    """Write each study to its runs in the record: the answer, its tables, headline numbers, the page and pictures.
+
+    studies: (study, setting) -> the run that is about it. A study on several data has a run for each.
+    """
+    for of in dict.fromkeys(studies.values()):
+        settings = {setting for (study, setting), one in studies.items() if one == of and study == of.study}
+        rows = found.summary[(found.summary["study"] == of.study) & found.summary["setting"].isin(settings)]
+        answered = {place: one for place, one in found.answers.items() if place[0] == of.study and place[2] in settings}
+        if rows.empty:
+            continue
+        (text,) = notes(rows, answered).values()
+        drawn = {
+            f"pictures/{slug(f'{setting}.png')}": png
+            for (study, setting), png in found.plots.comparisons.items()
+            if study == of.study and setting in settings
+        }
+        numbers = headline_numbers(rows) | new_device_numbers(found.table, of.study, answered)
+        writer.describe(of, found.questions[of.study], text, numbers, drawn | {PAGE: page.read_bytes()})
 
 
 def tables_of(summary: pd.DataFrame) -> dict[str, Table]:

@@ -18,9 +18,11 @@ from fedcore.config.studies import find_study, grid_points, new_device_from, run
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.files import BRIEF, CURVES, METRICS, PAGE
 from fedcore.pipeline.orchestration.artifacts import publish
-from fedcore.pipeline.record.result import Result, digest
+from fedcore.pipeline.record.result import Result, StudyOnData, digest
 from fedcore.pipeline.record.writer import RecordWriter
-from fedcore.pipeline.run import comparison, partitions, run_method
+from fedcore.pipeline.run import comparison, history, partitions, run_method
+from fedcore.report.figures import png
+from fedcore.report.history import trends
 from fedcore.report.terminal import print_answers, print_claims, print_summary
 from fedcore.types import InputError
 
@@ -114,9 +116,12 @@ def write_run(
         place = folder / "partition" / result.setting.study / result.setting.slug / f"seed-{result.seed}"
         partitions.save_partition(store, result.prepared, place)
         pictures.append(place / "who.png")
-    made = comparison.compare(params, places, places, pictures, read_papers(params["studies"]), answered)
+    writer.history += history.lines_of(everything, answered.answers, store)
+    drawn = {place: png(figure) for place, figure in trends([*history.read(), *writer.history]).items()}
+    made = comparison.compare(params, places, places, pictures, read_papers(params["studies"]), answered, drawn)
     comparison.write(made, folder, folder)
-    comparison.describe(made, {job.study: job.size for job in jobs}, writer, folder / PAGE)
+    studies = {(result.setting.study, result.setting.name): result.study for result in everything}
+    comparison.describe(made, studies, writer, folder / PAGE)
     print_summary(made.summary)
     print_claims(made.claims)
     print(f"page: {folder / PAGE}   record: fedcore ui")
@@ -153,6 +158,17 @@ def stage_folders() -> tuple[list[Path], list[Path], list[Path]]:
         for point in grid_points(params, study, run.size, {})
     ]
     return [PIPELINE / "federate" / study / name for study, name in names], [SECONDS / n for _, n in names], divisions
+
+
+def stage_studies() -> dict[tuple[str, str], StudyOnData]:
+    """Return (study, setting) -> the study and the data that the stages of `dvc repro` have read for it."""
+    section, points = plan_settings()
+    return {
+        (point.study, point.name): StudyOnData(
+            point.study, section.size, point.data_name, partitions.digest_of_stage(data_folder(point))
+        )
+        for point in points
+    }
 
 
 def compare_stages() -> comparison.Comparison:

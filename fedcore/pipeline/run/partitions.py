@@ -28,7 +28,7 @@ from fedcore.report.figures import class_counts, png
 from fedcore.results.criterion import scoring
 from fedcore.types import Device, Federation, HeldOut, InputError, Scoring
 
-DATASET = "dataset.safetensors"
+DATASET, CARD = "dataset.safetensors", "card.json"
 PARTITION = "index.parquet"
 
 
@@ -51,6 +51,14 @@ def import_dataset(store: Store, folder: Path) -> Ref:
         raise InputError(f"{folder / DATASET}: cannot be read ({error}); make it again with: dvc repro") from None
 
 
+def digest_of_stage(folder: Path) -> str:
+    """Return the digest of a dataset that an earlier stage wrote."""
+    try:
+        return str(json.loads((folder / CARD).read_text())["digest"])
+    except (OSError, ValueError, LookupError) as error:
+        raise InputError(f"{folder / CARD}: cannot be read ({error}); make it again with: dvc repro") from None
+
+
 def save_dataset(store: Store, dataset: Ref, folder: Path) -> None:
     """Write a dataset to a folder that DVC versions: the stored bytes, and a readable summary."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,7 +72,7 @@ def save_dataset(store: Store, dataset: Ref, folder: Path) -> None:
         "test": len(held.test) if held.test is not None else None,
         "devices": len(set(held.device)) if held.device is not None else None,
     }
-    (folder / "card.json").write_text(json.dumps(card, indent=1) + "\n")
+    (folder / CARD).write_text(json.dumps(card, indent=1) + "\n")
 
 
 @lru_cache(maxsize=1)

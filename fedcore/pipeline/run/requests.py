@@ -23,7 +23,7 @@ from fedcore.pipeline.orchestration.session import Session, console, open_sessio
 from fedcore.pipeline.record.origin import Origin, origin_of
 from fedcore.pipeline.record.result import Accepted, PreparedData, Result, rule_of
 from fedcore.pipeline.record.writer import RecordWriter
-from fedcore.pipeline.run import left_out, outputs, partitions, run_method
+from fedcore.pipeline.run import history, left_out, outputs, partitions, run_method
 from fedcore.results.tuning import best
 from fedcore.types import Diverged, Federation, InputError
 
@@ -204,9 +204,10 @@ class Run:
 
 @contextmanager
 def open_record() -> Iterator[RecordWriter]:
-    """Open the record; at the end, print which models were proposed or promoted."""
+    """Open the record; at the end, append the run to the history, and print which models were proposed or promoted."""
     with RecordWriter() as writer:
         yield writer
+    history.append(writer.history)
     for line in writer.proposed:
         print(line)
 

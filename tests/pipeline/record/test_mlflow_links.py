@@ -25,7 +25,9 @@ def test_links_name_the_study_its_methods_and_the_champion(client: Any):
             client.log_metric(made, "bytes_up", sent)
         return str(made)
 
+    client.set_terminated(run("study"), end_time=1)  # on older data
     study = run("study")
+    client.set_terminated(study, end_time=2)
     alone = run("method", "local_only", 0.6, 0.0, study)
     run("method", "lmf", 0.5, 10.0, study)
     best = run("method", "code_ot", 0.7, 10.0, study)

@@ -6,6 +6,7 @@ import sqlite3
 import tempfile
 from contextlib import closing
 from dataclasses import replace
+from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
@@ -24,7 +25,10 @@ from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.record import models, promotion, runs
 from fedcore.pipeline.record.metrics import safe_name
+from fedcore.pipeline.record.result import StudyOnData
 from fedcore.types import Data, Model, Threshold
+
+ON_DATA = StudyOnData("study", "small", "machines", "a" * 64)
 
 
 def tables(path: Path) -> set[str]:
@@ -171,8 +175,8 @@ def test_two_equal_comparisons_at_once_write_each_number_once(
     monkeypatch.setattr(environment, "STATE", tmp_path)
     monkeypatch.setattr(environment, "ARTIFACTS", tmp_path / "files")
     first, second = runs.Record(), runs.Record()
-    given: Any = ("study", "small", "Which?", "This.", {("a", "M//MM"): 1.0, ("b",): 2.0}, {"answer.txt": b"This."})
-    first.parent(*given[:3])
+    given: Any = (ON_DATA, "Which?", "This.", {("a", "M//MM"): 1.0, ("b",): 2.0}, {"answer.txt": b"This."})
+    first.parent(*given[:2])
     other = Thread(target=second.describe, args=given)
     write = first.client.log_batch
 
@@ -188,6 +192,31 @@ def test_two_equal_comparisons_at_once_write_each_number_once(
         found = sorted(db.execute("select key, value from metrics"))
     assert found == [(f"a/{safe_name('M//MM')}", 1.0), ("b", 2.0)]
     assert "//" not in found[0][0]  # MLflow refuses it
+
+
+@pytest.mark.slow
+def test_a_study_on_other_data_has_a_run_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: Path
+) -> None:
+    monkeypatch.setattr(environment, "STATE", tmp_path)
+    monkeypatch.setattr(environment, "ARTIFACTS", tmp_path / "files")
+    record = runs.Record()
+    first = record.parent(ON_DATA, "Which?", {"examples": 60})
+    record.describe(ON_DATA, "Which?", "Old.", {("accuracy", "fedavg"): 0.5, ("accuracy", "gone"): 0.4}, {})
+    other = replace(ON_DATA, data="b" * 64)
+    second = record.parent(other, "Which?", {"examples": 70})
+    record.describe(other, "Which?", "New.", {("accuracy", "fedavg"): 0.6}, {})
+    assert record.parent(ON_DATA, "Which?", {"examples": 60}) == first != second
+    old, new = (record.client.get_run(where) for where in (first, second))
+    assert (old.data.metrics, new.data.metrics) == (
+        {"accuracy/fedavg": 0.5, "accuracy/gone": 0.4},
+        {"accuracy/fedavg": 0.6},
+    )
+    assert [run.data.params["rows"] for run in (old, new)] == ["60", "70"]
+    assert [run.data.tags["mlflow.note.content"].split()[-1] for run in (old, new)] == ["Old.", "New."]
+    assert [len(run.inputs.dataset_inputs) for run in (old, new)] == [1, 1]
+    (point,) = record.client.get_metric_history(second, "accuracy/fedavg")
+    assert str(point.step) == datetime.fromtimestamp(point.timestamp / 1000).strftime("%Y%m%d")
 
 
 def counted(database: Path) -> dict[str, int]:

@@ -1,0 +1,114 @@
+"""The history of a project: a line for each study, setting and run outside of `dvc repro`, with its date.
+
+runs/history.jsonl has an object in each line, the oldest first; a line is never changed:
+
+date                            when the run ended, with the zone of this machine's clock
+study, size, setting            what was asked
+dataset, task                   the data's name, and that of the registered model
+data, rows                      the digest of what was read, and its number of rows
+partition, devices              the digest of the divisions of all seeds, and the number of devices
+seeds                           of the run
+metric                          that decides
+action, method                  the answer, and the row that it recommends, if any
+value                           of that row, or else of the best one, in the metric's own unit
+gain, gain_low, gain_high       of the best row that combines on training alone with its interval; positive is better
+best, best_value, alone_value   the best row that combines, its value, and that of training alone
+bytes                           that a device sends and receives in total with that row
+seconds                         of the steps that this run computed
+champion                        the version that was the champion after the run
+result                          the digest of all results of the setting
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from filelock import FileLock
+
+from fedcore.pipeline import environment
+from fedcore.pipeline.cache.store import digest_of
+from fedcore.pipeline.record import registry
+from fedcore.pipeline.state import write_atomic
+
+if TYPE_CHECKING:
+    from fedcore.pipeline.cache.store import Store
+    from fedcore.pipeline.record.result import Result
+    from fedcore.results.answer import Answer
+    from fedcore.results.criterion import Place
+
+HISTORY = Path("runs") / "history.jsonl"
+SAME = ("study", "size", "setting", "data", "result")
+"""A line with the same values, of the same day, is not written again."""
+
+Line: TypeAlias = dict[str, Any]
+
+
+def lines_of(results: Iterable[Result], answers: Mapping[Place, Answer], store: Store) -> list[Line]:
+    """Return a line for each study and setting of a run that ends now; `append` completes it by the champion."""
+    now = datetime.now().astimezone().isoformat(timespec="seconds")
+    found: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        found.setdefault((result.setting.study, result.setting.name), []).append(result)
+    told = {(study, setting): answer for (study, _, setting), answer in answers.items()}
+    return [line_of(now, mine, told[place], store) for place, mine in found.items()]
+
+
+def line_of(date: str, results: Sequence[Result], answer: Answer, store: Store) -> Line:
+    """Return the line of one setting. results: of all its methods and seeds."""
+    first, advice = results[0], answer.advice
+    computed = {step.key: step.wall for result in results for step in result.steps if not step.cached}
+    gain = advice.gain
+    return {
+        "date": date, "study": first.setting.study, "size": first.size, "setting": first.setting.name,
+        "dataset": first.setting.data_name, "task": first.setting.task, "data": first.prepared.dataset.digest,
+        "rows": len(store.get(first.prepared.dataset).train),
+        "partition": _digest({result.prepared.partition.digest for result in results}),
+        "devices": len(first.fed.devices), "seeds": sorted({result.seed for result in results}),
+        "metric": answer.criterion.metric.name, "action": str(advice.action), "method": answer.advised,
+        "value": advice.value, "gain": gain and gain.mean, "gain_low": gain and gain.low,
+        "gain_high": gain and gain.high, "best": advice.best, "best_value": advice.best_value,
+        "alone_value": advice.alone_value, "bytes": answer.up + answer.down,
+        "seconds": round(sum(computed.values()), 1), "champion": None,
+        "result": _digest({f"{result.config} {result.digest}" for result in results}),
+    }  # fmt: skip
+
+
+def _digest(parts: Iterable[str]) -> str:
+    return digest_of("\n".join(sorted(parts)).encode())
+
+
+def append(lines: Sequence[Line]) -> None:
+    """Append lines, unless the same result of the same day is there. If killed, it has written all of them or none."""
+    if not lines:
+        return
+    champions = {task: one.aliases.get(registry.CHAMPION) for task, one in (registry.read() or {}).items()}
+    with FileLock(environment.STATE / "history.lock", mode=0o600):
+        content = HISTORY.read_bytes() if HISTORY.exists() else b""
+        known = {_identity(line) for line in read()}
+        new = [line | {"champion": champions.get(line["task"])} for line in lines if _identity(line) not in known]
+        if new:
+            end = b"\n" if content and not content.endswith(b"\n") else b""
+            write_atomic(HISTORY, content + end + "".join(json.dumps(line) + "\n" for line in new).encode())
+
+
+def read(path: Path | None = None) -> list[Line]:
+    """Return the lines in their order, except damaged ones. path: of the file, HISTORY by default."""
+    path = path or HISTORY
+    found = []
+    for text in path.read_bytes().splitlines() if path.is_file() else ():
+        try:
+            line = json.loads(text)
+            datetime.fromisoformat(line["date"])
+            _identity(line)
+        except (ValueError, TypeError, LookupError, RecursionError):
+            continue
+        found.append(line)
+    return found
+
+
+def _identity(line: Line) -> tuple[str, ...]:
+    return (str(line["date"])[:10], *(str(line[name]) for name in SAME))

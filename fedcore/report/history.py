@@ -1,0 +1,116 @@
+"""The history of a project's answers: a table for the terminal, and a picture of the trend for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.text import Text
+
+from fedcore.report.figures.drawing import BLUE, COLOURS, bare, percent
+from fedcore.report.terminal import print_table, standard
+from fedcore.results.answer import Action
+from fedcore.results.criterion import METRICS
+
+Line: TypeAlias = Mapping[str, Any]
+"""A line of the history, see :mod:`fedcore.pipeline.run.history`."""
+
+HEADS = ("date", "data", "rows", "answer", "value", "change", "alone", "champion")
+WIDTH = 80
+
+
+def print_history(lines: Iterable[Line], console: Console | None = None) -> None:
+    """Print a table for each study, size and setting: a line for each run, with the change against the line before."""
+    console = console or standard(WIDTH)
+    for (study, size, setting, dataset, metric), mine in series(lines).items():
+        console.print(Text(f"{study}: {setting} ({dataset}, {size}), {METRICS[metric].words}", style="bold"))
+        print_table(HEADS, history_cells(mine), console)
+        console.print()
+
+
+def series(lines: Iterable[Line]) -> dict[tuple[str, ...], list[Line]]:
+    """Return the lines that can be compared: those of one study, size, setting, name of data and metric."""
+    found: dict[tuple[str, ...], list[Line]] = {}
+    for line in lines:
+        key = tuple(str(line[name]) for name in ("study", "size", "setting", "dataset", "metric"))
+        found.setdefault(key, []).append(line)
+    return found
+
+
+def history_cells(lines: Sequence[Line]) -> list[list[str]]:
+    """Return the cells of one table, see HEADS. data: the first digits of its digest; change: of the value."""
+    found = []
+    for before, line in pairwise([None, *lines]):
+        assert line is not None
+        metric, value, alone = METRICS[line["metric"]], line["value"], line["alone_value"]
+        old = None if before is None else before["value"]
+        found.append(
+            [
+                line["date"][:10],
+                line["data"][:6],
+                f"{line['rows']:,}",
+                _answer(line),
+                "-" if value is None else _short(metric.value(value)),
+                "-" if value is None or old is None else metric.difference(metric.sign * (value - old)),
+                "-" if alone is None else _short(metric.value(alone)),
+                line["champion"] or "-",
+            ]
+        )
+    return found
+
+
+def _answer(line: Line) -> str:
+    return f"use {line['method']}" if line["action"] == Action.USE else str(line["action"])
+
+
+def _short(value: str) -> str:
+    """Return a value without the words of its unit, which the title implies."""
+    return value.split(" ", 1)[0]
+
+
+def trends(lines: Iterable[Line]) -> dict[tuple[str, str], Figure]:
+    """Return the trend of each study and setting whose last run has one of at least two days before it.
+
+    It is that of the last line's size, data and metric.
+    """
+    found: dict[tuple[str, str], Figure] = {}
+    known = series(lines)
+    last = {
+        (key[0], key[2]): key for key in sorted(known, key=lambda key: datetime.fromisoformat(known[key][-1]["date"]))
+    }
+    for place, key in last.items():
+        if len({line["date"][:10] for line in known[key]}) > 1:
+            found[place] = trend(known[key])
+    return found
+
+
+def trend(lines: Sequence[Line]) -> Figure:
+    """Draw the best row that combines, and training alone, over the dates of runs; a dotted line where data change."""
+    metric = METRICS[lines[0]["metric"]]
+    figure = Figure(figsize=(5.6, 2.6), layout="constrained")
+    panel = figure.subplots()
+    days = [float(date2num(datetime.fromisoformat(line["date"][:10]))) for line in lines]  # type: ignore[no-untyped-call]
+    for key, words, colour, marker in (
+        ("best_value", "best row that combines", BLUE, "o"),
+        ("alone_value", "training alone", COLOURS[1], "s"),
+    ):
+        values = [float("nan") if line[key] is None else line[key] for line in lines]
+        panel.plot(days, values, color=colour, marker=marker, markersize=5, label=words)
+    for (_, before), (day, line) in pairwise(zip(days, lines, strict=True)):
+        if line["data"] != before["data"]:
+            panel.axvline(day, color="0.7", linestyle=":", linewidth=0.8, zorder=0)
+    few = max(1, min(5, int(days[-1] - days[0])))  # no hours between two days
+    dates = AutoDateLocator(minticks=few)  # type: ignore[no-untyped-call]
+    panel.xaxis.set_major_locator(dates)
+    panel.xaxis.set_major_formatter(ConciseDateFormatter(dates))  # type: ignore[no-untyped-call]
+    if metric.per == 100:
+        panel.yaxis.set_major_formatter(percent)
+    panel.set_ylabel(metric.words)
+    bare(panel)
+    figure.legend(loc="outside upper left", ncols=2, frameon=False, fontsize=8)
+    return figure
