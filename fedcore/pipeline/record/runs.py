@@ -48,7 +48,7 @@ from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.registry import CHAMPION, registered
 from fedcore.pipeline.record.result import Accepted, Result, Rule, StudyOnData
 from fedcore.results import reports
-from fedcore.types import Model, Report, Threshold
+from fedcore.types import InputError, Model, Report, Threshold
 
 EXPERIMENT = "fedcore"
 BATCH = 1000
@@ -341,7 +341,10 @@ class Record:
         if champion is None or champion.tags.get("fedcore.data") == result.prepared.dataset.digest:
             return []
         uri = self.client.get_model_version_download_uri(champion.name, champion.version)
-        place = seals.check(champion.name, uri, f"version {champion.version} of {champion.name}")
+        try:
+            place = seals.check(champion.name, uri, f"version {champion.version} of {champion.name}")
+        except InputError as refused:
+            return [str(refused)]
         reference, schema = models.load_reference(place), models.load_schema(place)
         if reference is None:
             return []

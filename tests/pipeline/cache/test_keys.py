@@ -350,9 +350,14 @@ EDITS = (
 )  # fmt: skip
 IN_ROUNDS = (
     "fedprox", "fedper", "ditto", "fixed_depth", "fedasa", "dfl", "dfl_diagonal", "fd", "scaffold", "fedgen",
-    "label_smoothing",
+    "label_smoothing", "fedopt", "fednova", "feddyn", "moon", "fedrep", "fedbabu", "fedbn", "fedproto",
+    "pfedme", "perfedavg",
 )  # fmt: skip
 """Methods with a training of their own."""
+UNAVERAGED = {"fd", "fedproto"}
+"""Those of them that average no models."""
+TUNED = {"fedbabu local 1", "perfedavg local 1"}
+"""The last stage of methods whose devices tune the model in the end."""
 TRANSFERS = {
     "st_lf", "least_error", "best_source", "rnd_alpha", "fedavg_alpha", "avg_degree", "rnd_psi", "psi_fedavg",
     "single_match",
@@ -415,9 +420,10 @@ def test_editing_the_fusion_retrains_nobody(found: dict[str, Any]):
 
 @pytest.mark.slow
 def test_editing_the_average_affects_only_averaging_methods(found: dict[str, Any]):
-    averaging = {f"{name} receive 0" for name in ("fedavg", "regmean", *IN_ROUNDS) if name != "fd"}
+    averaging = {f"{name} receive 0" for name in ("fedavg", "regmean", *IN_ROUNDS) if name not in UNAVERAGED}
     averaging.add("fedasa receive 1")
-    played = {f"{name} stretch" for name in ("fedavg", "regmean", *IN_ROUNDS, *TRANSFERS, *ALIGNED) if name != "fd"}
+    rounds = {"fedavg", "regmean", *IN_ROUNDS, *TRANSFERS, *ALIGNED} - UNAVERAGED
+    played = {f"{name} stretch" for name in rounds}
     sending = {max(step for step in found[""] if step.startswith(f"{name} receive")) for name in TRANSFERS}
     sending.add("best_source receive 3")  # of all models, before the last one of the best
     hearing = {f"{name} local {k}" for name, first in ALIGNED.items() for k in (first, first + 1)}
@@ -432,7 +438,7 @@ def test_editing_the_training_retrains_everyone_and_nothing_else(found: dict[str
     pairs = {f"{name} local 2" for name in TRANSFERS if f"{name} receive 3" in found[""]}
     assert len(pairs) == 6, "those that train a classifier for each pair of devices"
     others = {"fedasa local 1", "fada local 2"} | {f"{name} receive {first}" for name, first in ALIGNED.items()}
-    assert moved(found, "fedcore/core/training.py:plain_step") == expected | pairs | others | DISTILLED
+    assert moved(found, "fedcore/core/training.py:plain_step") == expected | pairs | others | DISTILLED | TUNED
     assert moved(found, "fedcore/core/training.py:#") == set()
 
 

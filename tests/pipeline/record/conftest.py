@@ -31,5 +31,6 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     made.create_experiment("fedcore", artifact_location=(folder / "runs").as_uri())
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(environment, "ARTIFACTS", folder / "runs")
+        patched.setattr(environment, "REGISTERED", folder / "registered")
         yield made
     mlflow.set_tracking_uri(before)

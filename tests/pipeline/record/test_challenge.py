@@ -22,7 +22,7 @@ from fedcore.partition import Partition, partition, training
 from fedcore.partition.stable import Keys, row_keys
 from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.files import TRAINED
-from fedcore.pipeline.record import challenge, models
+from fedcore.pipeline.record import challenge, models, seals
 from fedcore.pipeline.record.challenge import judge, require_same, trained_keys, unseen
 from fedcore.pipeline.record.result import Rule
 from fedcore.results.criterion import Criterion
@@ -189,6 +189,7 @@ def test_the_record_and_the_store_hold_what_a_challenge_needs(client: Any, tmp_p
         if files:
             np.save(folder / TRAINED, one.trained)
         client.log_artifacts(run.info.run_id, str(folder))
+        seals.seal("fedcore-month", f"{run.info.artifact_uri}/model")
         tags = {challenge.DATA: store.put(one.data).digest, challenge.PARTITION: store.put(one.made).digest}
         return client.create_model_version(
             "fedcore-month", f"{run.info.artifact_uri}/model", run.info.run_id, tags=tags

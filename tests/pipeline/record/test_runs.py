@@ -23,7 +23,7 @@ from fedcore.data.schema import Column, Fit, Schema
 from fedcore.partition import PARTS, Partition
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
-from fedcore.pipeline.record import models, promotion, runs
+from fedcore.pipeline.record import models, promotion, runs, seals
 from fedcore.pipeline.record.metrics import safe_name
 from fedcore.pipeline.record.result import StudyOnData
 from fedcore.types import Data, Model, Threshold
@@ -238,7 +238,9 @@ def test_a_long_description_ends_before_a_table_and_names_the_page() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # MLflow's own
-def test_training_rows_are_compared_with_those_of_the_champion(client: Any, tmp_path: Path) -> None:
+def test_training_rows_are_compared_with_those_of_the_champion(
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     schema = Schema((1,), "float32", ("a", "b"), (Column("heat", "number"),))
     rng, none = np.random.default_rng(0), np.zeros(0, np.int64)
     index = {"A": np.arange(100), "B": np.arange(100, 200)}
@@ -248,7 +250,10 @@ def test_training_rows_are_compared_with_those_of_the_champion(client: Any, tmp_
         x = torch.from_numpy(rng.normal(shift, 1, (200, 1)).astype(np.float32))
         return Dataset(Data(x, torch.arange(200) % 2), None, schema.classes, schema=schema)
 
-    folder, store, before = tmp_path / "data" / models.FOLDER, Store(tmp_path / "blobs"), dataset(0.0)
+    monkeypatch.setattr(environment, "ARTIFACTS", tmp_path / "files")
+    monkeypatch.setattr(environment, "REGISTERED", tmp_path / "registered")
+    files = tmp_path / "files" / "model"
+    folder, store, before = files / "data" / models.FOLDER, Store(tmp_path / "blobs"), dataset(0.0)
     model = Model((nets.init(nets.net("mlp", shape=(1,), classes=2, widths=[1]), torch.Generator()),))
     fitted = replace(schema, devices=dict.fromkeys(index, Fit()))
     models.write(folder, fitted, [{"name": "mlp", "widths": [1]}], [(model, 0)], dict.fromkeys(index, 0))
@@ -256,7 +261,8 @@ def test_training_rows_are_compared_with_those_of_the_champion(client: Any, tmp_
     client.create_registered_model("fedcore-heat")
     run = client.create_run(client.get_experiment_by_name("fedcore").experiment_id)
     tags = {"fedcore.data": store.put(before).digest}
-    version = client.create_model_version("fedcore-heat", tmp_path.as_uri(), run.info.run_id, tags=tags)
+    seals.seal("fedcore-heat", files.as_uri())
+    version = client.create_model_version("fedcore-heat", files.as_uri(), run.info.run_id, tags=tags)
 
     def said(held: Dataset) -> list[str]:
         prepared = SimpleNamespace(dataset=store.put(held), partition=store.put(made))
