@@ -35,7 +35,7 @@ def test_the_files_are_short():
     ("override", "line"),
     [
         ("code_ot.reg=0.1", "  reg: 0.1"),
-        ("training.optimiser=sgd", "  optimiser: sgd             # adam, sgd"),
+        ("training.optimiser=sgd", "  optimiser: sgd             # adam, adamw, sgd"),
         ("run.workers=2", "  workers: 2                 # worker processes; empty: one per core"),
         ("federation.alpha=1.0e+20", "  alpha: 1e+20               # dirichlet, few_classes, device_dirichlet,"),
         ("federation.devices=16", None),
