@@ -169,8 +169,12 @@ def load(place: Path) -> serving.ServedModels:
     No compiled file beside that code is read, as no seal covers it (fedcore/pipeline/record/seals.py).
     """
     sys.pycache_prefix, sys.dont_write_bytecode = str(environment.STATE / "no-bytecode"), True
-    sys.path.append(str(place / "code"))
-    return serving.load(place / "data" / FOLDER)
+    code = str(place / "code")
+    sys.path.append(code)
+    try:
+        return serving.load(place / "data" / FOLDER)
+    finally:
+        sys.path.remove(code)  # it holds a part of fedcore, which a worker that gets the path could take for the whole
 
 
 def load_schema(place: Path) -> Schema:

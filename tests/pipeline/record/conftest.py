@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,3 +35,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         patched.setattr(environment, "REGISTERED", folder / "registered")
         yield made
     mlflow.set_tracking_uri(before)
+
+
+@pytest.fixture(autouse=True)
+def path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take back what MLflow adds to the path when it loads a model: a part of fedcore, which workers would import."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
