@@ -30,7 +30,7 @@ def test_the_results_equal_those_of_an_undisturbed_run(sampled: Sampled):
     """Models, table and digests of the configurations, to the last byte, though checkpoints stood elsewhere."""
     mine, calm = (digests(project.folder / "runs") for project in (sampled.project, sampled.undisturbed))
     assert set(mine) == set(calm)
-    measured = ("seconds.csv", "summary.csv", "report.html")
+    measured = ("seconds.csv", "summary.csv", "report.html", "history.jsonl")
     exact = {path for path in calm if not path.endswith(measured)}
     assert {path.split("/")[-1] for path in exact} >= {"models.json", "table.parquet", "runs.json", "metrics.json"}
     assert {path: mine[path] for path in exact} == {path: calm[path] for path in exact}
