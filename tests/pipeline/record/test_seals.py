@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from fedcore.pipeline import environment
-from fedcore.pipeline.record import seals
+from fedcore.pipeline.record import models, seals
 from fedcore.types import InputError
 
 NAME = "fedcore-digits"
@@ -156,3 +156,13 @@ def test_a_champion_made_by_rest_runs_no_code(folder: Path, tmp_path: Path, monk
         page.terminate()
         page.wait()
         mlflow.set_tracking_uri(before)
+
+
+def test_a_loaded_models_code_does_not_stay_on_the_path(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """It holds a part of fedcore, which a worker that gets the path would take for the whole."""
+    seen: list[list[str]] = []
+    monkeypatch.setattr(models.serving, "load", lambda place: seen.append([*sys.path]))
+    before = [*sys.path]
+    models.load(folder)
+    assert seen == [[*before, str(folder / "code")]]
+    assert sys.path == before

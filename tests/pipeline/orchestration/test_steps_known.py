@@ -1,0 +1,35 @@
+"""Steps that the cache has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedcore.pipeline import environment
+from fedcore.pipeline.cache.keys import Digest
+from fedcore.pipeline.cache.store import Store, flatten
+from fedcore.pipeline.orchestration.records import SERIALIZER, with_checksum
+from fedcore.pipeline.orchestration.steps import Steps
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def test_what_the_cache_has_is_no_task_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Prefect is asked for nothing: a night that computes nothing leaves nothing in its database."""
+    monkeypatch.setattr(environment, "STEPS", tmp_path)
+    key = Digest().of(("step", double, (4,)))
+    record = with_checksum(key, {"value": flatten(7, "", {}), "wall": 1.0, "cpu": 0.5})
+    metadata = {"serializer": SERIALIZER, "expiration": None}
+    (tmp_path / key).write_text(json.dumps({"metadata": metadata, "result": json.dumps(record)}))
+    nothing: Any = None
+    steps = Steps(Store(tmp_path / "blobs"), nothing)
+    asked: list[Any] = []
+    monkeypatch.setattr(Steps, "_submit", lambda self, kind, unit, *rest, **more: asked.append(unit))
+    assert steps(double, 4) == 7
+    assert [(step.cached, step.wall) for step in steps.done] == [(True, 1.0)]
+    assert asked == []
