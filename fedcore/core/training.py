@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
@@ -20,6 +21,7 @@ from torch.optim.sgd import sgd
 
 from fedcore import nets
 from fedcore.core.losses import LOSSES, Batch, OwnLoss, find_loss, loss_name, require_scalar
+from fedcore.core.precision import Precision, computing_in
 from fedcore.nets.copies import load, template
 from fedcore.nets.inputs import forward_features, require_features
 from fedcore.nets.mlp import ManualGradients
@@ -92,6 +94,9 @@ class Training:
         class_weights: "balanced": an example of class k counts n / (K n_k), for a device's n training examples, the n_k
             of class k among them and the K classes that it has (scikit-learn's rule); a batch's loss is the weighted
             mean, as PyTorch's CrossEntropyLoss(weight) has it. "none": all count alike. For loss "ce" alone.
+        precision: of the products in a net's layers: "float32"; "tf32": 10 bits of the mantissa, on NVIDIA's
+            accelerators; "bfloat16": 7 bits, there and on processors with AVX-512 BF16 or AMX. Parameters, the sums of
+            products, the optimiser and scores stay float32. Raises InputError where the hardware has none.
         optimiser_state: "fresh": each round starts a new optimiser; "keep": a device keeps its moments in its memory
             from round to round (not in a stage without `combine`, where the model takes the place of the memory).
         shared_init: all devices start from one initial model, which the server draws and sends; otherwise each device
@@ -116,6 +121,7 @@ class Training:
     clip: Positive | None = None
     round_decay: Fraction = 1.0
     class_weights: Literal["none", "balanced"] = "none"
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "loss", find_loss(self.loss))
@@ -199,21 +205,59 @@ def fit(
     kept = training.optimiser_state == "keep"
     mine = {name: leaf for name, leaf in memory.items() if kept and name.startswith(prefix)}
     moments = {name.removeprefix(prefix): leaf.clone() for name, leaf in mine.items()}
-    with nets.use_generator(step_id.generator("noise")):
-        batches = minibatches(flat, len(device.data.train), training, step_id.generator("batches"))
-        weighted = balanced_grad(training, device.data.train)
-        step = plain_step(
-            flat,
-            training,
-            len(batches),
-            moments,
-            grad_hook=grad_hook,
-            pieces=pieces,
-            logit_grad=logit_grad or weighted,
-            batch_of=batch_of,
-        )
-        descend(device.data.train, batches, step)
+    descent = Descent(
+        flat,
+        training,
+        device.data.train,
+        minibatches(flat, len(device.data.train), training, step_id.generator("batches")),
+        moments,
+        step_id.generator("noise"),
+        grad_hook=grad_hook,
+        pieces=pieces,
+        logit_grad=logit_grad or balanced_grad(training, device.data.train),
+        batch_of=batch_of,
+    )
+    DESCEND.get()(descent)
     return {f"{prefix}{name}": leaf for name, leaf in moments.items()} if kept else {}
+
+
+@dataclass(frozen=True)
+class Descent:
+    """One device's descent over the minibatches of a round, not yet begun.
+
+    moments: the optimiser's, updated in place. noise: for nets that draw random numbers. grad_hook, pieces, logit_grad,
+    batch_of: see `plain_step`.
+    """
+
+    flat: FlatNet
+    training: Training
+    data: Data
+    batches: Sequence[Tensor]
+    moments: Params
+    noise: torch.Generator
+    grad_hook: Callable[[], None] | None = None
+    pieces: Pieces = WHOLE
+    logit_grad: LogitGrad | None = None
+    batch_of: Callable[..., Batch] = Batch
+
+    def run(self) -> None:
+        """Take all steps, in place."""
+        with nets.use_generator(self.noise):
+            step = plain_step(
+                self.flat,
+                self.training,
+                len(self.batches),
+                self.moments,
+                grad_hook=self.grad_hook,
+                pieces=self.pieces,
+                logit_grad=self.logit_grad,
+                batch_of=self.batch_of,
+            )
+            descend(self.data, self.batches, step)
+
+
+DESCEND: ContextVar[Callable[[Descent], None]] = ContextVar("descend", default=Descent.run)
+"""Runs what `fit` is to do: at once, or with other devices' (:mod:`fedcore.core.together`)."""
 
 
 def at_round(training: Training, number: int) -> Training:
@@ -329,7 +373,7 @@ def plain_step(
     rates = iter(learning_rates(training, steps))
     known = logit_grad or (cross_entropy_grad if training.loss == "ce" else None)
     bare = training.optimiser == "sgd" and training.momentum == 0 and grad_hook is None and len(pieces) == 1
-    bare = bare and training.clip is None
+    bare = bare and training.clip is None and training.precision == "float32"
     if isinstance(flat.module, ManualGradients) and bare and known is not None:
         module, at_logits = flat.module, known
 
@@ -339,7 +383,7 @@ def plain_step(
             manual_step(module, flat.leaves, x, y, flat.leaves, keep=keep, scale=-rate, logit_grad=at_logits)
 
         return fused
-    gradient = gradient_step(flat, training.loss, logit_grad, batch_of)
+    gradient = gradient_step(flat, training.loss, logit_grad, batch_of, training.precision)
     update = optimiser_step(flat, training, moments, pieces)
 
     def step(x: Tensor, y: Tensor) -> None:
@@ -373,29 +417,34 @@ def gradient_step(
     loss: str | OwnLoss = "ce",
     logit_grad: LogitGrad | None = None,
     batch_of: Callable[..., Batch] = Batch,
+    precision: Precision = "float32",
 ) -> Step:
     """Return a step that writes the gradient of the mean loss to `flat.gradient`.
 
-    logit_grad: of a loss to use instead. batch_of: makes the `Batch` for a loss of one's own.
+    logit_grad: of a loss to use instead. batch_of: makes the `Batch` for a loss of one's own. precision: as in
+    `Training`.
     """
     module = flat.module
     known = logit_grad or (cross_entropy_grad if loss == "ce" else None)
-    if isinstance(module, ManualGradients) and known is not None:
+    if isinstance(module, ManualGradients) and known is not None and precision == "float32":
         return lambda x, y: manual_step(
             module, flat.leaves, x, y, flat.gradients, keep=0.0, scale=1.0, logit_grad=known
         )
 
+    computing = computing_in(precision, flat.vector.device.type)
+
     def gradient(x: Tensor, y: Tensor) -> None:
         flat.gradient.zero_()
-        if logit_grad is not None:
-            logits = module(x)
-            torch.autograd.backward(logits, logit_grad(logits.detach(), y) / len(y))
-        elif isinstance(loss, str):
-            torch.autograd.backward(LOSSES[loss](module(x), y))
-        else:
-            last_input, logits = forward_features(module, x)
-            value = loss(batch_of(flat.net, module, x, y, logits, last_input))
-            torch.autograd.backward(require_scalar(loss, value))
+        with computing():
+            if logit_grad is not None:
+                logits = module(x).float()
+                torch.autograd.backward(logits, logit_grad(logits.detach(), y) / len(y))
+            elif isinstance(loss, str):
+                torch.autograd.backward(LOSSES[loss](module(x).float(), y))
+            else:
+                last_input, logits = forward_features(module, x)
+                value = loss(batch_of(flat.net, module, x, y, logits.float(), last_input))
+                torch.autograd.backward(require_scalar(loss, value))
 
     return gradient
 

@@ -57,18 +57,31 @@ def run_on(step_id: Callable[..., T], kind: str, *args: Any) -> T:
     """Run a step with its tensors on the accelerator and return its result on the CPU."""
     seeds = [at.generator("accelerator").initial_seed() for at in args if isinstance(at, StepId)]
     torch.cuda.manual_seed(seeds[0] if seeds else 0)  # for draws not listed above
-    with _deterministic(), torch.device(kind), _DrawOnCpu(kind):
+    with deterministic(), torch.device(kind), _DrawOnCpu(kind):
         return move(step_id(*move(args, kind)), "cpu")
 
 
 @contextmanager
-def _deterministic() -> Iterator[None]:
+def deterministic() -> Iterator[None]:
+    """Use algorithms that give the same bits again, with all bits of float32; warn where there is none."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
-        yield
+        with using_tf32(False):
+            yield
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+@contextmanager
+def using_tf32(allowed: bool) -> Iterator[None]:
+    """Let an NVIDIA accelerator round the factors of float32 products to tf32, or not: PyTorch does in convolutions."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
 def move(value: T, where: str) -> T:

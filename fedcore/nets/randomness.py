@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 
 _GLOBAL_RANDOMNESS = threading.RLock()
+_HELD = threading.local()
 
 
 @contextmanager
@@ -21,8 +22,15 @@ def use_generator(generator: torch.Generator) -> Iterator[None]:
     with _GLOBAL_RANDOMNESS:
         before = everyones.get_state()
         everyones.set_state(generator.get_state())
+        outer, _HELD.here = holds_generator(), True
         try:
             yield
         finally:
+            _HELD.here = outer
             generator.set_state(everyones.get_state())
             everyones.set_state(before)
+
+
+def holds_generator() -> bool:
+    """Tell whether this thread is inside of `use_generator`, so that others that want to be must wait."""
+    return getattr(_HELD, "here", False)

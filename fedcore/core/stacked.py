@@ -1,0 +1,224 @@
+"""Devices of one net descend together: their models are the rows of one matrix, and a step is one step of all.
+
+On an accelerator a small net's step takes as long as starting its kernels, whatever the number of rows. On a CPU it is
+slower than one device after another. The sums are the same, their rounding is not: results equal those of one device
+at a time to some 1e-6, and the same devices together give the same bits again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from fedcore import nets
+from fedcore.core.precision import computing_in
+from fedcore.core.training import OPTIMISERS, Descent, flatten_net, learning_rates
+from fedcore.types import Net, Params, generator
+
+WARM_UP = 3
+"""Steps before a CUDA graph is recorded: libraries choose their kernels in them."""
+
+WORTH_A_GRAPH = 12
+"""Fewer steps are taken one by one: recording takes as long as some of them."""
+
+
+def groups(descents: Sequence[Descent]) -> list[list[int]]:
+    """Return which descents can be done together, as positions in the sequence; each is in one group.
+
+    Those of one net and equal settings can, if their loss has a gradient at the logits (as cross-entropy has), no hook
+    changes their gradients and their nets draw no random numbers. A net with buffers (batch norm), or a rate that
+    changes from step to step, needs batches of equal sizes as well.
+    """
+    kinds: dict[Any, list[int]] = {}
+    for position, descent in enumerate(descents):
+        kinds.setdefault(_kind(descent) or position, []).append(position)
+    return list(kinds.values())
+
+
+def _kind(descent: Descent) -> Any:
+    """Return what descents done together have in common; None for one that goes alone."""
+    training, sizes = descent.training, tuple(map(len, descent.batches))
+    known = descent.logit_grad is not None or training.loss == "ce"
+    if not known or descent.grad_hook is not None or len(descent.pieces) > 1 or not sizes:
+        return None
+    if not rows_agree(descent.flat.net, tuple(descent.data.x.shape[1:])):
+        return None
+    same_steps = training.schedule != "constant" or any(True for _ in descent.flat.module.buffers())
+    counted = descent.moments.get("steps")
+    return (
+        nets.key(descent.flat.net), training, descent.flat.vector.device, descent.data.x.shape[1:],
+        sizes if same_steps else None, None if counted is None else counted.item(),
+    )  # fmt: skip
+
+
+def rows_agree(net: Net, shape: tuple[int, ...]) -> bool:
+    """Tell whether two models of a net give the same logits together as one by one, which an own module may not."""
+    known = (nets.key(net), shape)
+    if known not in _AGREE:
+        with torch.device("cpu"):
+            _AGREE[known] = _compare_rows(net, shape)
+    return _AGREE[known]
+
+
+_AGREE: dict[tuple[bytes, tuple[int, ...]], bool] = {}
+
+
+def _compare_rows(net: Net, shape: tuple[int, ...]) -> bool:
+    models = [nets.init(net, generator("rows", i)) for i in range(2)]
+    x = torch.rand(2, 2, *shape, generator=generator("rows"))
+    try:
+        together = _forward(flatten_net(net, models[0]).module)(_stack(models), x)
+        alone = [flatten_net(net, model).module(rows) for model, rows in zip(models, x, strict=True)]
+    except Exception:  # an own module's: what fails together, or draws random numbers, goes alone
+        return False
+    return torch.allclose(together, torch.stack(alone), rtol=1e-4, atol=1e-5)
+
+
+def _stack(models: Sequence[Params]) -> Params:
+    return {name: torch.stack([model[name].detach() for model in models]) for name in models[0]}
+
+
+def _forward(module: nn.Module) -> Callable[[Params, Tensor], Tensor]:
+    """Return the function: leaves of D models, (D, *leaf), and their examples (D, B, *shape) -> logits (D, B, K)."""
+    forward: Callable[[Params, Tensor], Tensor] = vmap(
+        lambda leaves, x: functional_call(module, leaves, (x,)), randomness="error"
+    )
+    return forward
+
+
+def descend(descents: Sequence[Descent]) -> None:
+    """Take all steps of descents that `groups` puts together, in place; those with fewer batches stop earlier."""
+    rows = _Rows(sorted(descents, key=lambda descent: -len(descent.batches)))
+    with torch.device(rows.models.device):
+        for count, steps in groupby(range(len(rows.moving)), rows.moving.__getitem__):
+            rows.descend(count, list(steps))
+        rows.write_back()
+
+
+class _Rows:
+    """The descents' models as rows, those with the most batches first: at each step the first rows move.
+
+    models, gradient: (D, P), in the layout of `FlatNet.vector`. x, y: all devices' examples, one device after another.
+    index: the examples of each row's batches, (S, D, B). share: 1 / (size of the batch) for its examples and 0 for the
+    filling of smaller ones, (S, D, B). moving: the rows that have a batch, of each step.
+    """
+
+    def __init__(self, descents: Sequence[Descent]) -> None:
+        flats = [descent.flat for descent in descents]
+        self.descents, self.training = descents, descents[0].training
+        self.models = torch.stack([flat.vector for flat in flats])
+        self.gradient = torch.zeros_like(self.models)
+        self.flat = replace(flats[0], vector=self.models, gradient=self.gradient)
+        self.buffers = _stack([dict(flat.module.named_buffers()) for flat in flats])
+        self.moments = _stack([descent.moments for descent in descents])
+        if "steps" in self.moments:
+            self.moments["steps"] = self.moments["steps"][0].clone()
+        self.forward = _forward(self.flat.module)
+        self.computing = computing_in(self.training.precision, self.models.device.type)
+        self.x = torch.cat([descent.data.inputs() for descent in descents])
+        self.y = torch.cat([descent.data.y for descent in descents])
+        self.index, self.share = self._plan()
+        self.moving = [sum(step < len(d.batches) for d in descents) for step in range(len(self.index))]
+        self.rates = learning_rates(self.training, len(self.index))
+
+    def _plan(self) -> tuple[Tensor, Tensor]:
+        count, steps = len(self.descents), len(self.descents[0].batches)
+        firsts = np.cumsum([0, *(len(descent.data) for descent in self.descents[:-1])]).tolist()
+        order = torch.cat([torch.cat([*d.batches]) + first for d, first in zip(self.descents, firsts, strict=True)])
+        sizes = np.zeros((count, steps), dtype=np.int64)
+        for row, descent in enumerate(self.descents):
+            sizes[row, : len(descent.batches)] = [len(batch) for batch in descent.batches]
+        width = int(sizes.max())
+        begins = (np.arange(steps) * count + np.arange(count)[:, None]) * width
+        within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes.ravel(), sizes.ravel())
+        places = torch.from_numpy(np.repeat(begins.ravel(), sizes.ravel()) + within).to(order.device)
+        shares = torch.from_numpy(np.repeat(1 / np.maximum(sizes, 1).ravel(), sizes.ravel())).float()
+        index = order.new_zeros(steps * count * width)
+        share = self.models.new_zeros(steps * count * width)
+        index[places], share[places] = order, shares.to(share.device)
+        return index.view(steps, count, width), share.view(steps, count, width)
+
+    def descend(self, count: int, steps: Sequence[int]) -> None:
+        """Take these steps with the first `count` rows."""
+        step = self._step(count)
+        if self.models.is_cuda and len(steps) >= WORTH_A_GRAPH and self._repeats():
+            self._replay(step, count, steps)
+        else:
+            for each in steps:
+                step(self.index[each, :count], self.share[each, :count], self.rates[each])
+
+    def _repeats(self) -> bool:
+        """Tell whether each step starts the same kernels with the same numbers."""
+        return self.training.schedule == "constant" and all(d.logit_grad is None for d in self.descents)
+
+    def _step(self, count: int) -> Callable[[Tensor, Tensor, float], None]:
+        leaves = {name: self._rows_of(self.models, leaf)[:count].requires_grad_() for name, leaf in self._leaves()}
+        slopes = [self._rows_of(self.gradient, leaf)[:count] for _, leaf in self._leaves()]
+        buffers = {name: buffer[:count] for name, buffer in self.buffers.items()}
+        gradient = self.gradient[:count]
+        update = OPTIMISERS[self.training.optimiser](self.flat, self.training, self.moments, ((slice(count), 1.0),))
+
+        def step(index: Tensor, share: Tensor, rate: float) -> None:
+            x = self.x.index_select(0, index.flatten()).view(*index.shape, *self.x.shape[1:])
+            y = self.y.index_select(0, index.flatten()).view(index.shape)
+            with self.computing():
+                logits = self.forward({**leaves, **buffers}, x).float()
+            at_logits = self._at_logits(logits.detach(), y, share) * share[:, :, None]
+            torch._foreach_copy_(slopes, torch.autograd.grad(logits, [*leaves.values()], at_logits))
+            if self.training.clip is not None:
+                gradient.mul_((self.training.clip / (gradient.norm(dim=1, keepdim=True) + 1e-6)).clamp(max=1))
+            update(rate)
+
+        return step
+
+    def _leaves(self) -> Sequence[tuple[str, Tensor]]:
+        return [*self.flat.leaves.items()]
+
+    def _rows_of(self, matrix: Tensor, leaf: Tensor) -> Tensor:
+        strides = (matrix.stride(0), *leaf.stride())
+        return matrix.as_strided((len(matrix), *leaf.shape), strides, leaf.storage_offset())
+
+    def _at_logits(self, logits: Tensor, y: Tensor, share: Tensor) -> Tensor:
+        """Return the gradient of each batch's summed loss at its logits, (A, B, K); anything where there is filling."""
+        if all(descent.logit_grad is None for descent in self.descents):
+            classes = torch.arange(logits.shape[2], device=logits.device)
+            return logits.softmax(2) - (y[:, :, None] == classes).float()
+        found = torch.zeros_like(logits)
+        for row, descent in enumerate(self.descents[: len(logits)]):
+            size = int((share[row] > 0).sum())
+            assert descent.logit_grad is not None
+            found[row, :size] = descent.logit_grad(logits[row, :size], y[row, :size])
+        return found
+
+    def _replay(self, step: Callable[[Tensor, Tensor, float], None], count: int, steps: Sequence[int]) -> None:
+        """Take the first steps one by one, record one, and replay it for the others."""
+        index, share = self.index[steps[0], :count].clone(), self.share[steps[0], :count].clone()
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for each in steps[:WARM_UP]:
+                step(self.index[each, :count], self.share[each, :count], self.rates[each])
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(graph):
+            step(index, share, self.rates[steps[0]])
+        for each in steps[WARM_UP:]:
+            index.copy_(self.index[each, :count])
+            share.copy_(self.share[each, :count])
+            graph.replay()
+
+    def write_back(self) -> None:
+        """Copy each row to its descent: the model, its buffers and the optimiser's moments."""
+        begun = self.descents[0].moments.get("steps", torch.zeros(())).clone()
+        for row, descent in enumerate(self.descents):
+            descent.flat.vector.copy_(self.models[row])
+            for name, buffer in descent.flat.module.named_buffers():
+                buffer.copy_(self.buffers[name][row])
+            for name, moment in self.moments.items():
+                descent.moments[name] = begun + len(descent.batches) if name == "steps" else moment[row].clone()
