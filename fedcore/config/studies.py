@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from fedcore.builders import suggestion, unknown_value
@@ -132,6 +132,8 @@ class Run(Section):
         cluster: the address of the cluster's scheduler; None: a cluster of its own.
         store: the folder or URL of the results of steps; None: the project's state.
         accelerator: "auto": steps of devices run on a GPU if there is one; "none": always on the CPU.
+        together: devices that train together in one step on a GPU, as the rows of one matrix; 1: one after another. It
+            changes nothing on the CPU. Results depend on it by some 1e-6.
         metric: what decides answer, ranks and page (docs/concepts.md); "auto": balanced accuracy where one class has
             more than .8 of the examples, else accuracy; None: what the study says, else accuracy.
         positive: the label that f1, precision, recall and average_precision are of.
@@ -158,6 +160,7 @@ class Run(Section):
     cluster: Address | None = None
     store: Annotated[str, AfterValidator(_check_place)] | None = None
     accelerator: Literal["auto", "none"] = "auto"
+    together: Annotated[int, Ge(1), Le(4096)] = 1
     metric: MetricName | Literal["auto"] | None = None
     positive: str | None = None
     costs: dict[str, dict[str, Annotated[float, Ge(0)]]] | None = None

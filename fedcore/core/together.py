@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from fedcore.core import stacked
@@ -23,6 +24,7 @@ from fedcore.types import Device, Splits
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")
+T = TypeVar("T")
 
 
 class Together(Inline):
@@ -48,9 +50,8 @@ class Together(Inline):
         """Run a step on each key's arguments."""
         every = [tuple(map(self._with_data_there, args)) for args in calls.values()]
         results: list[Result] = []
-        with deterministic() if self.kind else nullcontext():
-            for first in range(0, len(every), self.most):
-                results += run_together(accelerate(fn, self.kind), every[first : first + self.most])
+        for first in range(0, len(every), self.most):
+            results += run_on_together(fn, self.kind, *every[first : first + self.most])
         return dict(zip(calls, results, strict=True))
 
     def _with_data_there(self, arg: Any) -> Any:
@@ -60,6 +61,17 @@ class Together(Inline):
         if id(arg.data) not in self._resident:
             self._resident[id(arg.data)] = arg.data, move(arg.data, self.kind)
         return replace(arg, data=self._resident[id(arg.data)][1])
+
+
+def accelerate_all(step: Callable[..., T], kind: str | None) -> Callable[..., list[T]]:
+    """Return a function of several calls' arguments that runs the step for all, together on that accelerator."""
+    return partial(run_on_together, step, kind)
+
+
+def run_on_together(step: Callable[..., T], kind: str | None, *calls: tuple[Any, ...]) -> list[T]:
+    """Run a step with each of these arguments on the accelerator (None: here), and return the results, on the CPU."""
+    with deterministic() if kind else nullcontext():
+        return run_together(accelerate(step, kind), calls)
 
 
 def run_together(fn: Callable[..., Result], calls: Sequence[tuple[Any, ...]]) -> list[Result]:

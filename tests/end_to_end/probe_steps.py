@@ -297,6 +297,13 @@ def find() -> dict[str, Any]:
         bound = Steps(probe.store, pool)
         bound(partial(partial(work.double, "bound"), Update(X)))
         found["name"] = bound.done[0].kind
+        together = Steps(probe.store, pool, accelerator="cpu", together=2)
+        given = {name: (f"together {name}", Update(X)) for name in "abc"}
+        values = probe.store.get(together.map(work.double, given))
+        found["together"] = {
+            "steps": [(step.kind, step.unit, step.calls) for step in together.done],
+            "same": [bool((value.params["w"] == 2 * X["w"]).all()) for value in values.values()],
+        }  # fmt: skip
         found["there"] = []
         for kind in (None, "cpu", "cpu"):
             there = Steps(probe.store, pool, accelerator=kind)

@@ -128,6 +128,11 @@ def test_devices_steps_on_an_accelerator_have_keys_of_their_own(found: dict[str,
     assert again == [["double", True], ["rounds", True], ["double", True]]
 
 
+def test_devices_that_train_together_share_a_step(found: dict[str, Any]):
+    assert found["together"]["steps"] == [["double", "a to b", 2], ["double", "c to c", 1]]
+    assert found["together"]["same"] == [True, True, True]
+
+
 def test_many_devices_share_steps_and_one_that_changes_costs_its_own(found: dict[str, Any]):
     """The results are those of a step per device, to the last bit."""
     shards = found["shards"]

@@ -77,13 +77,14 @@ class Session:
         workers: Engine,
         progress: Progress,
         accelerator: str | None,
+        together: int,
         on_compute: Callable[[], None],
         tasks: Mapping[str, Task[..., Any]] | None,
     ) -> None:
         self.flow = flow
         self.on_compute = on_compute
         self.store = store
-        self.steps = Steps(store, workers, self._on_step, self._advance, accelerator, tasks)
+        self.steps = Steps(store, workers, self._on_step, self._advance, accelerator, tasks, together)
         self.progress = progress
         self.log = get_run_logger()
         self.bar = progress.add_task(flow, total=None)
@@ -146,12 +147,14 @@ def open_session(
     store: Store,
     engine: Engine,
     accelerator: str = "none",
+    together: int = 1,
     on_compute: Callable[[], None] = lambda: None,
     tasks: Mapping[str, Task[..., Any]] | None = None,
 ) -> Iterator[Session]:
     """Open a session; worker processes of its own start with the first step that is not cached.
 
-    accelerator: the hardware for devices' steps, as in section run. on_compute: see `Session`. tasks: see `Steps`.
+    accelerator, together: the hardware for devices' steps, as in section run. on_compute: see `Session`. tasks: see
+    `Steps`.
     """
     columns: list[Any] = [
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
@@ -161,6 +164,6 @@ def open_session(
     progress = Progress(*columns, console=console, transient=True)
     with mark_running(str(runtime.flow_run.id)), store.lease("flow"), engine, progress:
         found = engine.find_accelerator(accelerator) if isinstance(engine, Cluster) else find_accelerator(accelerator)
-        session = Session(flow, store, engine, progress, found, on_compute, tasks)
+        session = Session(flow, store, engine, progress, found, together, on_compute, tasks)
         with closing(session.steps.locks):
             yield session

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Any, TypeVar, cast
@@ -15,6 +15,7 @@ from prefect.utilities.annotations import quote
 
 from fedcore.core.rounds import receive
 from fedcore.core.threats import admit
+from fedcore.core.together import accelerate_all, run_on_together
 from fedcore.execute.accelerator import accelerate, run_on
 from fedcore.execute.cluster import ClusterLost
 from fedcore.execute.remote import WrongWorker
@@ -50,8 +51,9 @@ class Steps:
 
     Arguments and results are references (fedcore.pipeline.cache.store). on_step: called with every step when it ends,
     computed or cached. advance: called with the number of local steps that a step has just done inside. accelerator:
-    the hardware for local steps, None for the CPU; it is part of their keys. done: the steps that have ended. A step
-    that the cache has is no task run, so that a night that computes nothing leaves nothing in Prefect's database.
+    the hardware for local steps, None for the CPU; it is part of their keys. together: devices that train together on
+    it, in one step. done: the steps that have ended. A step that the cache has is no task run, so that a night that
+    computes nothing leaves nothing in Prefect's database.
     """
 
     def __init__(
@@ -62,12 +64,14 @@ class Steps:
         advance: Callable[[int], None] = lambda count: None,
         accelerator: str | None = None,
         tasks: Mapping[str, Task[..., Any]] | None = None,
+        together: int = 1,
     ) -> None:
         self.store = store
         self.workers = workers
         self.on_step = on_step
         self.advance = advance
         self.accelerator = accelerator
+        self.together = together if accelerator else 1
         self.done: list[Step] = []
         self.locks = StepLocks()
         policy = BY_KEY.configure(lock_manager=self.locks, isolation_level=IsolationLevel.SERIALIZABLE)
@@ -77,17 +81,25 @@ class Steps:
         self._records: dict[str, Mapping[str, Any]] = {}  # a step that several methods share is one task
         self._handed_out: set[Ref] = set()  # verified references that were returned
 
+    @property
+    def hardware(self) -> tuple[Any, ...]:
+        """What results depend on, beside code and settings: the kind of accelerator, and how many train together."""
+        return (*([self.accelerator] if self.accelerator else []), *([self.together] if self.together > 1 else []))
+
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
         return self._run_in_workers(fn, {"": args}, None)[""]
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
         """Run a step on each unit's arguments; many or quick ones share a step (see `into_shards`)."""
         placed = accelerate(fn, self.accelerator)
-        shards = into_shards(fn, calls)
+        shards = into_shards(fn, calls, self.together)
         if len(shards) == len(calls):
             return self._run_in_workers(placed, calls, self.accelerator)
         sharded = {label: tuple(shard.values()) for label, shard in shards.items()}
-        found = self._run_in_workers(placed, sharded, self.accelerator, load_calls_save)
+        if trains_together(fn, self.together):
+            found = self._run_in_workers(accelerate_all(fn, self.accelerator), sharded, self.accelerator, sharded=True)
+        else:
+            found = self._run_in_workers(placed, sharded, self.accelerator, load_calls_save, sharded=True)
         return {
             unit: result for label, shard in shards.items() for unit, result in zip(shard, found[label], strict=True)
         }
@@ -98,12 +110,13 @@ class Steps:
         calls: Mapping[Any, tuple[Any, ...]],
         accelerator: str | None,
         work: Callable[..., Any] = load_call_save,
+        sharded: bool = False,
     ) -> dict[Any, Any]:
         def body(name: str, *args: Any) -> Any:
             call = partial(self.workers.call, work, self.store, fn, args, name=name, accelerator=accelerator)
             return with_blobs(self.store, args, call)
 
-        return self._map(fn, calls, body, sharded=work is load_calls_save)
+        return self._map(fn, calls, body, sharded=sharded)
 
     def run_inline(self, fn: Callable[..., Any], *args: Any, start: bool = False, known: Any = None) -> Any:
         """Run a step in this process, since it takes less time than a worker needs to start.
@@ -226,12 +239,22 @@ class InMemory:
         return with_blobs(self.store, tuple(calls.values()), call)
 
 
-def into_shards(fn: Any, calls: Mapping[Any, tuple[Any, ...]]) -> dict[str, dict[Any, Any]]:
+def trains_together(fn: Any, together: int) -> bool:
+    """Tell whether the calls of a function share steps since their devices train together on an accelerator."""
+    return together > 1 and word_of(fn) not in QUICK
+
+
+def into_shards(fn: Any, calls: Mapping[Any, tuple[Any, ...]], together: int = 1) -> dict[str, dict[Any, Any]]:
     """Divide the calls of devices into shards that follow one another, each a step of its own.
 
-    Of more than MANY calls SHARD share a step; of fewer those of a QUICK function, up to SMALL bytes and FEW values;
-    the others are shards of one. A step's key covers its own devices, so that one that changes costs its shard.
+    So many devices as train `together` share a step. Else, of more than MANY calls SHARD share a step; of fewer those
+    of a QUICK function, up to SMALL bytes and FEW values; the others are shards of one. A step's key covers its own
+    devices, so that one that changes costs its shard.
     """
+    if trains_together(fn, together):
+        units = list(calls)
+        parts = [units[first : first + together] for first in range(0, len(units), together)]
+        return {_of_shard(part): {unit: calls[unit] for unit in part} for part in parts}
     many = len(calls) > MANY
     if not many and word_of(fn) not in QUICK:
         return {_label(unit): {unit: args} for unit, args in calls.items()}
@@ -245,7 +268,11 @@ def into_shards(fn: Any, calls: Mapping[Any, tuple[Any, ...]]) -> dict[str, dict
             full = 0.0
         shards[-1][unit] = args
         full += share
-    return {f"{_label(next(iter(shard)))} to {_label(next(reversed(shard)))}": shard for shard in shards}
+    return {_of_shard([*shard]): shard for shard in shards}
+
+
+def _of_shard(units: Sequence[Any]) -> str:
+    return f"{_label(units[0])} to {_label(units[-1])}"
 
 
 class _Job:
@@ -359,7 +386,7 @@ def word_of(fn: Any, *args: Any) -> str:
     while True:
         if isinstance(fn, partial):
             fn, args = fn.func, (*fn.args, *args)
-        elif fn in (run_on, receive, admit):
+        elif fn in (run_on, run_on_together, receive, admit):
             fn, args = args[0], args[1:]
         else:
             return str(getattr(fn, "word", "") or fn.__name__.partition("_")[0])

@@ -43,7 +43,8 @@ def open_fit(
     store = open_store(section.store)
     setting = replace(origin.setting, methods=(origin.row,))
     engine = choose_engine(section, [setting], store, console.print)
-    with open_session("final fit", store, engine, section.accelerator, writer.warm_up, tasks) as session:
+    more = section.accelerator, section.together, writer.warm_up, tasks
+    with open_session("final fit", store, engine, *more) as session:
         yield session
 
 
@@ -81,7 +82,7 @@ def require_same(session: Session, origin: Origin, study: PreparedData, name: st
     fed = partitions.build_federation(session.steps, setting, study)
     method = row.build(fed.public.nets, count_examples(session.store, study))
     found = config_digest(
-        setting, study, fed, row, method, origin.seed, origin.size, setting.every, session.steps.accelerator
+        setting, study, fed, row, method, origin.seed, origin.size, setting.every, session.steps.hardware
     )
     if found != origin.config:
         raise InputError(
@@ -118,7 +119,7 @@ def announce(
     workers = Workers(run_section(params).workers).count
     total, less = sum(rows.values()), sum(before.values())
     method = origin.row.build(fed.public.nets)
-    steps = forecast.expected_seconds(session.store, workers, session.steps.accelerator, method, fed, origin.seed)
+    steps = forecast.expected_seconds(session.steps, workers, method, fed, origin.seed)
     seconds = steps * total / max(less, 1)
     what = f"{origin.row.label}, seed {origin.seed}, on {total:,} rows of {len(rows):,} devices in place of {less:,}"
     return f"final fit of version {source.version}: {what}; about {max(1, round(seconds)):,} s"

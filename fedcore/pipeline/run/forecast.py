@@ -21,6 +21,7 @@ from fedcore.config.studies import run_section
 from fedcore.core.evaluation import score
 from fedcore.core.new_device import NEVER, trains_alone
 from fedcore.core.rounds import receive, to_memories
+from fedcore.core.together import accelerate_all
 from fedcore.execute.accelerator import accelerate, find_accelerator
 from fedcore.execute.workers import Inline, Workers
 from fedcore.nets import shapes
@@ -30,7 +31,7 @@ from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Ref, Store, refs, unflatten
 from fedcore.pipeline.orchestration.records import look_up
-from fedcore.pipeline.orchestration.steps import into_shards, word_of
+from fedcore.pipeline.orchestration.steps import Steps, into_shards, trains_together, word_of
 from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run import partitions
 from fedcore.pipeline.run.chunks import rounds
@@ -81,10 +82,11 @@ class Lookup:
     `workers`.
     """
 
-    def __init__(self, store: Store, workers: int, accelerator: str | None = None) -> None:
+    def __init__(self, store: Store, workers: int, accelerator: str | None = None, together: int = 1) -> None:
         self.store = store
         self.workers = workers
         self.accelerator = accelerator
+        self.together = together if accelerator else 1
         self.done: list[Step] = []
         self.work: dict[str, float] = defaultdict(float)
         self.model = 0
@@ -97,7 +99,9 @@ class Lookup:
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
         placed, share = accelerate(fn, self.accelerator), 1 / min(self.workers, max(1, len(calls)))
         found: dict[Any, Any] = {}
-        if len(shards := into_shards(fn, calls)) < len(calls):
+        if len(shards := into_shards(fn, calls, self.together)) < len(calls):
+            if trains_together(fn, self.together):
+                placed = accelerate_all(fn, self.accelerator)
             for label, shard in shards.items():
                 nothing = partial(self._stand_ins, fn=fn, calls=shard)
                 values = self._find(placed, label, tuple(shard.values()), len(shard) * share, nothing, calls=len(shard))
@@ -173,10 +177,12 @@ class Lookup:
         return self.sent.get(stage, self.model)
 
 
-def forecast(jobs: Iterable[Job], store: Store, workers: int, accelerator: str | None) -> Iterator[Expected]:
+def forecast(
+    jobs: Iterable[Job], store: Store, workers: int, accelerator: str | None, together: int = 1
+) -> Iterator[Expected]:
     """Yield what each method of the jobs would cost. It reads the data and divides them, as a preview does."""
     history = History(store)
-    look: Any = Lookup(store, workers, accelerator)
+    look: Any = Lookup(store, workers, accelerator, together)
     sources: dict[str, Ref] = {}
     tuned: set[tuple[str, str]] = set()
     for job in jobs:
@@ -261,14 +267,12 @@ def dearest(rows: Iterable[tuple[str, Expected, str]], devices: int) -> Iterator
             )  # fmt: skip
 
 
-def expected_seconds(
-    store: Store, workers: int, accelerator: str | None, method: Method, fed: Federation, seed: int
-) -> float:
+def expected_seconds(steps: Steps, workers: int, method: Method, fed: Federation, seed: int) -> float:
     """Return the seconds of a method's steps that are not in the cache, without the kinds that have never run here."""
-    look: Any = Lookup(store, workers, accelerator)
+    look: Any = Lookup(steps.store, workers, steps.accelerator, steps.together)
     look.model = max(model_bytes(fed), 1)
     play(method, fed, seed, look, max(stage.rounds for stage in method.stages))
-    known = History(store).seconds
+    known = History(steps.store).seconds
     return float(sum(work * known.get(kind, 0.0) for kind, work in look.work.items()))
 
 
@@ -288,5 +292,6 @@ def model_bytes(fed: Federation) -> int:
 def print_plan(params: Mapping[str, Any], jobs: Iterable[Job]) -> None:
     """Print what a run of the jobs would compute."""
     run = run_section(params)
-    rows = forecast(jobs, open_store(run.store), Workers(run.workers).count, find_accelerator(run.accelerator))
+    accelerator = find_accelerator(run.accelerator)
+    rows = forecast(jobs, open_store(run.store), Workers(run.workers).count, accelerator, run.together)
     print_forecast(rows)

@@ -222,7 +222,9 @@ def open_run(request: Request, tasks: Mapping[str, Task[..., Any]], writer: Reco
     section = run_section(params)
     store = open_store(section.store)
     engine = choose_engine(section, [setting for job in jobs for setting in job.settings], store, console.print)
-    with open_session("federate", store, engine, section.accelerator, writer.warm_up, tasks) as session:
+    with open_session(
+        "federate", store, engine, section.accelerator, section.together, writer.warm_up, tasks
+    ) as session:
         run = Run(request, params, jobs, session, writer)
         yield run
         for job in jobs:

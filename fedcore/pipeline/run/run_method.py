@@ -61,7 +61,7 @@ def run_method(
         validated = session.steps(partial(score_validation, positive=positive), models, dict(fed.devices))
     plane = embed_features(session, row, fed, models, played[-1].state, seed) if "features" in show else None
     done = tuple(session.steps.done[steps_before:])
-    config = config_digest(setting, prepared, fed, row, method, seed, size, every, session.steps.accelerator)
+    config = config_digest(setting, prepared, fed, row, method, seed, size, every, session.steps.hardware)
     place = tidy.Row(setting.study, setting.data_name, setting.name, row.label, seed)
     data = pictures.data_numbers(session.store, prepared.dataset, prepared.partition)
     numbers = {"data": data, **reports.final_numbers(method, turn_reports, played[-1].scores)}
@@ -97,13 +97,13 @@ def choose_threshold(result: Result, scores: Params, classes: Sequence[str]) -> 
 
 def config_digest(
     setting: Setting, prepared: PreparedData, fed: Federation, row: MethodConfig, method: Method, seed: int,
-    size: str, every: int, accelerator: str | None,
+    size: str, every: int, hardware: tuple[str, ...],
 ) -> str:  # fmt: skip
     """Return the digest of all that a method's result depends on: settings, data, code and hardware."""
     words = (
         "config", setting.study, size, setting.name, row.label, row.flat(), seed, every, prepared.dataset.digest,
         prepared.partition.digest, setting.federation["scale"], fed.public.nets, method,
-        *([accelerator] if accelerator else []), *([fed.threats] if fed.threats else []),
+        *hardware, *([fed.threats] if fed.threats else []),
         *([fed.scoring] if fed.scoring.metric else []), *([setting.metric] if setting.metric != "accuracy" else []),
         *([setting.threshold] if setting.threshold else []),
     )  # fmt: skip

@@ -41,6 +41,13 @@ def test_a_call_that_scores_many_devices_is_a_step_of_its_own():
     assert [[*shard] for shard in shards.values()] == [["a", "b"], ["c"], ["d"], ["e"]]
 
 
+def test_devices_that_train_together_share_a_step():
+    given = calls(1, 1, 1)
+    shards = into_shards(partial(train, training=None), given, together=2)
+    assert shards == {"d0 to d1": {unit: given[unit] for unit in ("d0", "d1")}, "d2 to d2": {"d2": given["d2"]}}
+    assert into_shards(score, given, together=2) == into_shards(score, given)
+
+
 def test_training_is_a_step_of_each_device_unless_they_are_many():
     assert shared(partial(train, training=None), 1, 1) == [["d0"], ["d1"]]
     assert [len(part) for part in shared(train, *[SMALL] * (MANY + 1))] == [SHARD] * 4 + [1]

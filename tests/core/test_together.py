@@ -1,0 +1,200 @@
+"""Steps that train together: in this process the same as one after another; on an accelerator where there is one."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from every_method import ROWS
+from federations import AT_THE_END, NETS, bits, federation
+from torch import nn
+
+from fedcore import nets
+from fedcore.core import stacked
+from fedcore.core.rounds import run
+from fedcore.core.together import Together
+from fedcore.core.training import Training, train
+from fedcore.execute.accelerator import accelerate
+from fedcore.execute.workers import Inline
+from fedcore.methods import METHODS, method
+from fedcore.types import Data, Device, Federation, Message, Net, Splits, StepId, generator
+
+needs_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA accelerator")
+
+SGD = Training("sgd", 0.05, batch=8, epochs=2)
+ADAM = Training("adam", 0.001, batch=8, epochs=2, optimiser_state="keep")
+FED = federation("ab")
+
+
+class OneByOne(Inline):
+    """Runs devices' steps on the accelerator, one after another."""
+
+    def map(self, fn: Any, calls: Any, **kwargs: Any) -> Any:
+        return super().map(accelerate(fn, "cuda"), calls)
+
+
+@pytest.fixture
+def trained_together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the groups that were trained together."""
+    sizes: list[int] = []
+    real = stacked.descend
+    monkeypatch.setattr(stacked, "descend", lambda descents: [sizes.append(len(descents)), real(descents)])
+    return sizes
+
+
+def pictures(name: str, shape: tuple[int, ...]) -> Federation:
+    return divided(nets.net(name, shape=shape, classes=10), shape, {"a": 40, "b": 31, "c": 160})
+
+
+def divided(net: Net, shape: tuple[int, ...], sizes: dict[str, int]) -> Federation:
+    draws = generator("pictures")
+
+    def data(count: int) -> Data:
+        x = torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=draws)
+        return Data(x, torch.randint(0, 10, (count,), generator=draws))
+
+    devices = {each: Device(each, net, Splits(data(size), data(4), data(4))) for each, size in sizes.items()}
+    return Federation(devices, data(20), 10)
+
+
+def model(fed: Federation, training: Training, execute: Any, name: str = "fedavg", rounds: int = 2) -> Any:
+    own = {"fedavg": {"weights": "size", "sends": "model"}}.get(name, {})
+    built = method(name, nets={each: fed.devices[each].net for each in fed.devices}, training=training,
+                   shared_init=True, rounds=rounds, fraction=1.0, **own)  # fmt: skip
+    return list(run(built, fed, 0, execute, every=AT_THE_END))[-1].state.messages["a"].params
+
+
+def gap(first: Any, second: Any) -> float:
+    return max((first[name] - second[name]).abs().max().item() for name in first)
+
+
+@needs_a_card
+@pytest.mark.parametrize("execute", [OneByOne, lambda: Together("cuda")], ids=["one by one", "together"])
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
+@pytest.mark.parametrize("name", ["mlp", "dfl_cnn"])
+def test_an_accelerator_gives_the_same_bits_again(execute: Any, precision: Any, name: str):
+    fed = pictures(name, (1, 28, 28))
+    models = [model(fed, replace(SGD, precision=precision), execute()) for _ in range(2)]
+    assert gap(*models) == 0
+
+
+@needs_a_card
+@pytest.mark.parametrize("training", [SGD, replace(SGD, momentum=0.5, clip=1.0), replace(SGD, weight_decay=0.01)])
+def test_an_accelerator_is_close_to_a_processor(training: Training):
+    fed = pictures("mlp", (1, 28, 28))
+    on_cpu = model(fed, training, Inline())
+    assert gap(on_cpu, model(fed, training, OneByOne())) < 1e-5
+    assert gap(on_cpu, model(fed, training, Together("cuda"))) < 1e-5
+
+
+@needs_a_card
+@pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
+def test_fewer_bits_on_an_accelerator(precision: Any):
+    fed = pictures("mlp", (1, 28, 28))
+    exact, rough = (model(fed, replace(SGD, precision=each), Together("cuda")) for each in ("float32", precision))
+    assert 0 < gap(exact, rough) < 0.02
+
+
+@needs_a_card
+def test_a_recorded_step_of_adam_counts():
+    fed = pictures("mlp", (1, 28, 28))
+    adam = Training("adam", 0.001, batch=8, epochs=4, optimiser_state="keep")
+    assert gap(model(fed, adam, OneByOne()), model(fed, adam, Together("cuda"))) < 1e-4
+
+
+@needs_a_card
+def test_a_whole_method_is_scored():
+    fed = federation("ab")
+    for name in ("fedprox", "scaffold"):
+        assert bits(model(fed, SGD, Together("cuda"), name)) == bits(model(fed, SGD, Together("cuda"), name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_the_same_together(name: str):
+    built = ROWS[name].build(NETS)
+    alone, together = (list(run(built, FED, 1, each, every=AT_THE_END))[-1] for each in (Inline(), Together()))
+    assert alone.up == together.up
+    for each in FED.devices:
+        one, other = (end.state.messages[each].params for end in (alone, together))
+        assert one.keys() == other.keys()
+        assert all(torch.allclose(one[leaf].double(), other[leaf].double(), rtol=1e-4, atol=1e-5) for leaf in one)
+
+
+@pytest.mark.parametrize("training", [SGD, replace(SGD, momentum=0.5, optimiser_state="keep"), ADAM,
+                                      replace(SGD, schedule="cosine"), replace(SGD, clip=0.1, weight_decay=0.1),
+                                      replace(SGD, class_weights="balanced", round_decay=0.5)])  # fmt: skip
+def test_every_setting_is_the_same_together(training: Training, trained_together: list[int]):
+    fed = pictures("mlp", (1, 6, 6))
+    assert gap(model(fed, training, Inline(), rounds=3), model(fed, training, Together(), rounds=3)) < 1e-5
+    assert bool(trained_together) == (training.schedule == "constant")
+
+
+def test_groups_follow_one_another(trained_together: list[int]):
+    fed = pictures("mlp", (1, 6, 6))
+    model(fed, SGD, Together(most=2), rounds=1)
+    assert trained_together == [2]
+
+
+def test_a_net_with_batch_norm_needs_equal_sizes(trained_together: list[int]):
+    net = Net(normed)
+    for sizes, expected in (({"a": 16, "b": 16}, [2]), ({"a": 16, "b": 18}, [])):
+        trained_together.clear()
+        fed = divided(net, (1, 6, 6), sizes)
+        models = [model(fed, SGD, execute, rounds=1) for execute in (Inline(), Together())]
+        assert gap(*models) < 1e-4
+        assert models[0]["1.running_mean"].abs().max() > 0
+        assert trained_together == expected
+
+
+def test_a_net_that_draws_goes_alone(trained_together: list[int]):
+    fed = divided(Net(dropping), (1, 6, 6), {"a": 16, "b": 16})
+    assert gap(model(fed, SGD, Inline()), model(fed, SGD, Together())) == 0
+    assert trained_together == []
+
+
+def test_a_loss_of_your_own_goes_alone(trained_together: list[int]):
+    fed = pictures("mlp", (1, 6, 6))
+    training = replace(SGD, loss=lambda batch: (batch.logits**2).mean())
+    assert gap(model(fed, training, Inline()), model(fed, training, Together())) == 0
+    assert trained_together == []
+
+
+def failing(memory: Any, message: Any, device: Device, step_id: StepId) -> Any:
+    found = train(memory, message, device, step_id, training=SGD)
+    if device.name == "b":
+        raise ValueError("b cannot")
+    return found
+
+
+def test_an_error_ends_all_threads():
+    fed = pictures("mlp", (1, 6, 6))
+    calls = {each: ({}, Message(), fed.devices[each], StepId(0, 0, 0, each)) for each in fed.devices}
+    with pytest.raises(ValueError, match="b cannot") as caught:
+        Together().map(failing, calls)
+    assert "device b, round 1 of stage 1" in caught.value.__notes__[0]
+    assert not [thread for thread in threading.enumerate() if thread.name == "fedcore-together" and thread.is_alive()]
+
+
+def holding(memory: Any, message: Any, device: Device, step_id: StepId) -> Any:
+    with nets.use_generator(step_id.generator("own")):
+        return train(memory, message, device, step_id, training=SGD)
+
+
+def test_a_step_that_holds_the_generator_does_not_wait(trained_together: list[int]):
+    fed = pictures("mlp", (1, 6, 6))
+    calls = {each: ({}, Message(), fed.devices[each], StepId(0, 0, 0, each)) for each in fed.devices}
+    alone, together = (each.map(holding, calls) for each in (Inline(), Together()))
+    assert bits(alone) == bits(together)
+    assert trained_together == []
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 10))
+
+
+def dropping() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 10))
