@@ -50,7 +50,10 @@ def _kind(descent: Descent) -> Any:
         return None
     if not rows_agree(descent.flat.net, tuple(descent.data.x.shape[1:])):
         return None
-    same_steps = training.schedule != "constant" or any(True for _ in descent.flat.module.buffers())
+    buffers = any(True for _ in descent.flat.module.buffers())
+    if buffers and training.precision == "bfloat16":  # PyTorch's batch norm does not mix them here
+        return None
+    same_steps = training.schedule != "constant" or buffers
     counted = descent.moments.get("steps")
     return (
         nets.key(descent.flat.net), training, descent.flat.vector.device, descent.data.x.shape[1:],
