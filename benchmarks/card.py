@@ -2,10 +2,10 @@
 
 Each case has its data and, for the plain loop, its models on the accelerator from the start: one model after another,
 `torch.optim.SGD`; float32 is without TF32, which PyTorch takes for convolutions by default. The three take turns; times
-are medians after one round of warm-up. With fewer bits all together is measured alone. "of the limit": the products' floating-point operations, counted by
-PyTorch for one minibatch, in the time of a round, beside those of a large product of the same precision on that card.
+are medians after one round of warm-up. With fewer bits all together is measured alone. "of the limit": the products'
+floating-point operations in the time of a round, beside those of a large product of the same precision on that card.
 memory: the most that tensors take. Images are random bytes: nothing is learned but time. At the end a run of three
-rounds is done twice for each way: the same bits, or how far apart. Without an accelerator it says so.
+rounds is done twice for each way: how far apart its models are, 0 for the same bits. Without an accelerator it says so.
 
     python -m benchmarks.card [--rounds 5] [--csv FILE] [case ...]
 """
@@ -96,14 +96,14 @@ def plain_rounds(case: Case, parts: list[Data]) -> Iterator[object]:
         for x, y in there:
             model.load_state_dict(server)
             optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
-            for index in torch.randperm(len(x), device="cuda").split(case.batch):
+            for index in torch.split(torch.randperm(len(x), device="cuda"), case.batch):
                 optimiser.zero_grad()
-                cross_entropy(model(x[index]), y[index]).backward()
+                torch.autograd.backward(cross_entropy(model(x[index]), y[index]))
                 optimiser.step()
             sent.append({name: leaf.clone() for name, leaf in model.state_dict().items()})
         server = {name: torch.stack([state[name] for state in sent]).float().mean(0) for name in sent[0]}
         torch.cuda.synchronize()
-        yield
+        yield None
 
 
 def fedcore_rounds(case: Case, parts: list[Data], execute: Execute, rounds: int, precision: str) -> Iterator[Any]:
@@ -112,7 +112,7 @@ def fedcore_rounds(case: Case, parts: list[Data], execute: Execute, rounds: int,
     names = [f"device-{i:03}" for i in range(case.devices)]
     devices = {name: Device(name, net, Splits(part, none, none)) for name, part in zip(names, parts, strict=True)}
     training: Any = Training("sgd", 0.05, batch=case.batch, epochs=1, precision=precision)  # type: ignore[arg-type]
-    own = {"rounds": rounds, "fraction": 1.0, "weights": "size", "sends": "model"}
+    own: dict[str, Any] = {"rounds": rounds, "fraction": 1.0, "weights": "size", "sends": "model"}
     fedavg = method("fedavg", nets=dict.fromkeys(names, net), training=training, shared_init=True, **own)
     return run(fedavg, Federation(devices, none, CLASSES), 0, execute, every=rounds + 1)
 
@@ -122,7 +122,8 @@ def operations(case: Case) -> int:
     model = case.built().build().cuda()
     x = torch.rand(case.batch, *case.shape, device="cuda")
     with FlopCounterMode(display=False) as counter:
-        cross_entropy(model(x), torch.zeros(case.batch, dtype=torch.int64, device="cuda")).backward()
+        zeros = torch.zeros(case.batch, dtype=torch.int64, device="cuda")
+        torch.autograd.backward(cross_entropy(model(x), zeros))
     return int(counter.get_total_flops() * case.devices * case.examples / case.batch)
 
 
