@@ -8,6 +8,7 @@ import io
 import pickle
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +23,44 @@ def load(net: Net, params: Params) -> nn.Module:
     of = key(net)
     module = _copier(of)()
     fixed = {name: leaf.to(next(iter(params.values())).device) for name, leaf in _frozen(of).items()}
-    module.load_state_dict(fixed | params, assign=True)
+    leaves, places = fixed | params, _places(of)
+    if places is None or leaves.keys() != places.keys() or any(leaves[n].shape != places[n].shape for n in leaves):
+        module.load_state_dict(leaves, assign=True)  # an own way of loading, or the error that says what does not fit
+        return module
+    layers = [*module.modules()]
+    for name, place in places.items():
+        leaf, layer = leaves[name], layers[place.layer]
+        if place.trains is None:
+            layer._buffers[place.name] = leaf
+        else:
+            layer._parameters[place.name] = nn.Parameter(leaf, requires_grad=place.trains)
     return module
+
+
+class _Place(NamedTuple):
+    """Where a leaf is: the number of its layer in `modules()` and its name there. trains: None for a buffer."""
+
+    layer: int
+    name: str
+    shape: torch.Size
+    trains: bool | None
+
+
+@functools.lru_cache(maxsize=64)
+def _places(key: bytes) -> dict[str, _Place] | None:
+    """Return where a net's leaves are, by name; None for modules that load them in a way of their own."""
+    found, known = {}, _template(key)
+    for number, (path, layer) in enumerate(known.named_modules()):
+        own = type(layer)._load_from_state_dict is not nn.Module._load_from_state_dict
+        own = own and not isinstance(layer, nn.modules.batchnorm._NormBase)  # which only reads older files
+        if own or layer._load_state_dict_pre_hooks or layer._load_state_dict_post_hooks:
+            return None
+        for kind in (layer._parameters, layer._buffers):
+            for name, leaf in kind.items():
+                if leaf is not None and name not in layer._non_persistent_buffers_set:
+                    trains = leaf.requires_grad if kind is layer._parameters else None
+                    found[f"{path}.{name}" if path else name] = _Place(number, name, leaf.shape, trains)
+    return found if found.keys() == known.state_dict().keys() else None
 
 
 def template(net: Net) -> nn.Module:

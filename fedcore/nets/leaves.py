@@ -46,7 +46,9 @@ def leaves(module: torch.nn.Module) -> Params:
 def frozen(module: torch.nn.Module) -> Params:
     """Return a module's frozen parameters and the buffers of frozen layers by name, not copied."""
     fixed = {name for name, leaf in module.named_parameters() if not leaf.requires_grad}
-    for prefix, layer in module.named_modules() if fixed else ():
+    if not fixed:
+        return {}
+    for prefix, layer in module.named_modules():
         if is_frozen(layer):
             fixed |= {f"{prefix}.{name}" if prefix else name for name, _ in layer.named_buffers(recurse=False)}
     return {name: leaf.detach() for name, leaf in module.state_dict().items() if name in fixed}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from fedcore import nets
 from fedcore.nets import net
-from fedcore.nets.copies import copier
+from fedcore.nets.copies import copier, load
+from fedcore.types import Net
 
 PLAIN = {
     "mlp": {"widths": [6, 4]},
@@ -77,3 +80,39 @@ def test_what_can_be_pickled_is():
     assert all(
         copier(net(n, shape=(3, 32, 32), classes=4, **PLAIN[n]).build()).func is not copy.deepcopy for n in PLAIN
     )
+
+
+class Counting(nn.Linear):
+    """Loads its leaves in a way of its own."""
+
+    loaded = 0
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self.loaded += 1
+
+
+def test_a_module_with_its_own_way_of_loading_keeps_it():
+    net = Net(partial(Counting, 2, 3))
+    assert load(net, nets.init(net, torch.Generator())).loaded == 1
+
+
+@pytest.mark.parametrize("change", [{"weight": torch.zeros(3, 5)}, {"more": torch.zeros(1)}, {"bias": None}])
+def test_leaves_that_do_not_fit_are_refused(change: dict[str, Any]):
+    net = Net(partial(nn.Linear, 2, 3))
+    given = {name: leaf for name, leaf in (nets.init(net, torch.Generator()) | change).items() if leaf is not None}
+    with pytest.raises(RuntimeError, match="Error"):
+        load(net, given)
+
+
+def test_a_loaded_module_is_as_pytorch_loads_it():
+    net = nets.net("resnet20", shape=(3, 32, 32), classes=3)
+    params = nets.init(net, torch.Generator())
+    ours, theirs = load(net, params), net.build()
+    theirs.load_state_dict(params, assign=True)
+    for kind in ("named_parameters", "named_buffers"):
+        mine, plain = dict(getattr(ours, kind)()), dict(getattr(theirs, kind)())
+        assert mine.keys() == plain.keys()
+        for name in mine:
+            assert mine[name].data_ptr() == plain[name].data_ptr() == params[name].data_ptr()
+            assert mine[name].requires_grad == plain[name].requires_grad
