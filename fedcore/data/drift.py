@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
-from scipy import stats
 
 from fedcore.data.schema import Column, Schema
 
@@ -229,7 +228,7 @@ def kolmogorov_smirnov(counts: Counts) -> tuple[float, float]:
     """Return the distance of two distributions at the bins' edges, and its p, which is too large for ties."""
     rows = counts.new.sum()
     distance = float(np.abs(np.cumsum(counts.old) - np.cumsum(counts.new) / rows).max())
-    return distance, float(stats.kstwo.sf(distance, max(round(rows * counts.size / (rows + counts.size)), 1)))
+    return distance, float(_stats().kstwo.sf(distance, max(round(rows * counts.size / (rows + counts.size)), 1)))
 
 
 def _groups(owners: NDArray[np.str_]) -> dict[str, NDArray[np.int64]]:
@@ -311,13 +310,20 @@ def _join(counts: Counts) -> Counts:
     return _at(counts, starts)
 
 
+def _stats() -> Any:
+    """Return scipy.stats, which takes as long to import as all else that a list of champions needs."""
+    from scipy import stats
+
+    return stats
+
+
 def _unordered(counts: Counts) -> tuple[float, float]:
     """Return the stability index of classes without order and p: by chi squared; of two, or with rare ones, exactly."""
     order = np.argsort(-counts.old, kind="stable")
     counts = Counts(counts.old[order], counts.size, counts.new[order])
     joined = _join(counts)
     if len(joined.new) > 2:
-        p = stats.chi2_contingency([joined.old * joined.size, joined.new], correction=False).pvalue
+        p = _stats().chi2_contingency([joined.old * joined.size, joined.new], correction=False).pvalue
         return stability_index(joined.old * joined.size, joined.new), float(p)
     return _exact(joined if len(joined.new) == 2 else _at(counts, [0, 1])) if len(counts.new) > 1 else (0.0, 1.0)
 
@@ -325,7 +331,9 @@ def _unordered(counts: Counts) -> tuple[float, float]:
 def _exact(counts: Counts) -> tuple[float, float]:
     """Return the stability index of two bins, and p of Fisher's exact test."""
     old = counts.old * counts.size
-    return stability_index(old, counts.new), float(stats.fisher_exact(np.round([old, counts.new]).astype(int)).pvalue)
+    return stability_index(old, counts.new), float(
+        _stats().fisher_exact(np.round([old, counts.new]).astype(int)).pvalue
+    )
 
 
 def _at(counts: Counts, starts: Sequence[int]) -> Counts:

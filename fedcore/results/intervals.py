@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import cache
 
-from scipy import stats
+from scipy.special import stdtrit
 
 LEVEL = 0.95
 """The confidence of the answer's intervals."""
@@ -28,4 +28,4 @@ def half_width(spread: float, seeds: int, ratio: float, level: float = LEVEL, am
 
 @cache
 def _quantile(freedom: int, level: float, among: int) -> float:
-    return float(stats.t.ppf(1 - (1 - level) / 2 / among, freedom))
+    return float(stdtrit(freedom, 1 - (1 - level) / 2 / among))
