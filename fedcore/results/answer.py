@@ -47,6 +47,7 @@ from typing import TypeAlias
 
 import pandas as pd
 
+from fedcore.results.chance import AtChance, likely_causes
 from fedcore.results.criterion import (
     LEFT_OUT,
     RATIO,
@@ -185,7 +186,8 @@ class Answer:
     criterion: what decides. own: for its devices, on their own test data; None if they have none. new: on the shared
     test set; None without one. new_device: for a new device, where some took no part; None where all did. devices: what
     the recommended (otherwise the best combining) row does to single devices. measured: which devices count. up, down:
-    bytes that a device sends and receives in total with that row, mean over devices and seeds.
+    bytes that a device sends and receives in total with that row, mean over devices and seeds. causes: the likely cause
+    why each row of `advice.at_chance` is no better than guessing.
     """
 
     criterion: Criterion
@@ -196,6 +198,7 @@ class Answer:
     up: float = 0.0
     down: float = 0.0
     new_device: NewDevice | None = None
+    causes: Mapping[str, AtChance] = field(default_factory=dict)
 
     @property
     def min_effect(self) -> float:
@@ -356,6 +359,7 @@ class _Scores:
 
     alone: the rows that train alone. left_out: the values on devices that took no part, a row of the frames for each of
     these `new_devices`; without: rows that have none; in_turn: whether they are devices that were left out one by one.
+    table: all of it.
     """
 
     criterion: Criterion
@@ -370,6 +374,7 @@ class _Scores:
     new_devices: Measured
     in_turn: bool
     without: tuple[str, ...]
+    table: pd.DataFrame
 
     @property
     def traffic(self) -> dict[str, float]:
@@ -401,7 +406,7 @@ def _read(table: pd.DataFrame, controls: frozenset[str], criterion: Criterion) -
     return _Scores(
         criterion, controls, own, new, up, down, alone, counted,
         _by_device(left_out, apart, own, len(taking_part)), apart,
-        {*apart.weights} <= {*taking_part}, tuple(sorted(tried - {*left_out})),
+        {*apart.weights} <= {*taking_part}, tuple(sorted(tried - {*left_out})), table,
     )  # fmt: skip
 
 
@@ -436,8 +441,17 @@ def _answer(scores: _Scores, budget: float) -> Answer:
         changes = _changes(tested[row], tested[scores.own.best(alone)], scores.criterion)
     return Answer(
         scores.criterion, own, new, changes, scores.measured, scores.up.get(row or "", 0.0),
-        scores.down.get(row or "", 0.0), left_out,
+        scores.down.get(row or "", 0.0), left_out, _causes(scores, own or new),
     )  # fmt: skip
+
+
+def _causes(scores: _Scores, advice: Advice | None) -> dict[str, AtChance]:
+    """Return the likely cause why each row at chance is no better than guessing. advice: own, else shared test data."""
+    if advice is None or not advice.at_chance or advice.guess is None:
+        return {}
+    split = "test" if scores.own.tested else "shared"
+    one_learns = bool(scores.alone - {*advice.at_chance})
+    return likely_causes(scores.table, split, advice.at_chance, advice.guess, one_learns)
 
 
 def _advise_new(scores: _Scores, budget: float) -> NewDevice | None:
