@@ -278,8 +278,8 @@ CAUSES = {
     Cause.TOO_FAR: "a learning rate that is too high is likely, or rows so few that they are learnt by heart",
     Cause.COMMONEST: "the probabilities tell something, but the commonest class is mostly the most probable; another "
     "run.metric or training.class_weights=balanced may show it",
-    Cause.TOO_LITTLE: "predictions hardly depend on the features, as with a learning rate that is too low (or so high that "
-    "units die), too few steps, or a net that does not fit",
+    Cause.TOO_LITTLE: "predictions hardly depend on the features, as with a learning rate that is too low (or so high "
+    "that units die), too few steps, or a net that does not fit",
 }
 """The likely cause why a row is no better than guessing, and what to do."""
 
