@@ -185,7 +185,7 @@ def forecast(
     history, fitted = History(store), set[str]()
     look: Any = Lookup(store, workers, accelerator)
     sources: dict[str, Ref] = {}
-    tuned: set[tuple[str, str]] = set()
+    tuned: dict[tuple[str, str], dict[str, bool]] = {}  # setting -> label -> whether all of its rates have been tried
     for job in jobs:
         for setting in job.settings:
             if setting.source not in sources:
@@ -197,18 +197,18 @@ def forecast(
             look.model = max(model_bytes(fed), 1)
             largest = max(data.nbytes for data in refs([device.data for device in fed.devices.values()]))
             untried = (setting.study, setting.name) not in tuned
-            tuned.add((setting.study, setting.name))
+            tried = tuned.setdefault((setting.study, setting.name), {})
             rows = [
-                with_rate(row, rate)
+                rates if tried.get(row.label) else rates[:1]
                 for row in setting.methods
-                for rate in (rates_of(setting, row) if untried else [row.training.lr])
+                for rates in each_rate(setting, row, untried)
             ]
             without, first = [], min(fed.devices)
             if leaving := leaves_out(job.new_device, store, prepared):
                 rest, _ = federation_without(look, fed, prepared, setting.federation["scale"], first)
             fits = job.name in promoting and setting.task not in fitted
             finals: list[tuple[str, Expected, str]] = []
-            for row in rows:
+            for row, *others in rows:
                 try:
                     method = row.build(fed.public.nets, sizes)
                     look.sent = message_bytes(row, fed, sizes, store)
@@ -216,7 +216,19 @@ def forecast(
                     if job.optional:
                         continue
                     raise
+                done = len(look.done)
                 one = expect(look, history, method, fed, job.seed, setting.every)
+                mine = look.done[done:]
+                for other in others if one.cached < one.steps else []:  # the best rate is that of the cached steps
+                    del look.done[done:]
+                    there = other.build(fed.public.nets, sizes)
+                    found = expect(look, history, there, fed, job.seed, setting.every)
+                    if found.cached == found.steps:
+                        row, one, mine = other, found, look.done[done:]
+                        break
+                look.done[done:] = mine
+                if untried:
+                    tried[row.label] = tried.get(row.label, True) and one.cached == one.steps
                 yield replace(
                     one, study=job.study, method=row.label, traffic=before + one.traffic,
                     worker=largest + one.worker,
@@ -239,6 +251,14 @@ def forecast(
                 replace(one, study=job.study, method=f"{label}, final fit", worker=largest + one.worker)
                 for label, one in dearest(finals, 1)
             )
+
+
+def each_rate(setting: Setting, row: MethodConfig, untried: bool) -> list[list[MethodConfig]]:
+    """Return a row with each of its learning rates, its own first: a list for each, or while all are tried one list."""
+    rates = [with_rate(row, rate) for rate in rates_of(setting, row)]
+    return (
+        [[one] for one in rates] if untried else [[row, *(one for one in rates if one.training.lr != row.training.lr)]]
+    )
 
 
 def fit_finally(
