@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import torch
 from annotated_types import Ge, Lt
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
@@ -99,6 +100,9 @@ class Training:
         nesterov: whether the momentum of sgd looks ahead.
         clip: greatest norm of a step's gradient, above 0; a longer one is shortened to it. None: any.
         round_decay: factor of the learning rate from one round of a stage to the next, above 0, at most 1.
+        patience: a round of local training ends early once the cross-entropy of the device's own validation examples
+            has not fallen for so many epochs, from 1 (Prechelt 1998); the model, and its optimiser's moments, are then
+            those after the best epoch. None: all epochs; so do devices without validation examples.
     """
 
     optimiser: Literal["adam", "adamw", "sgd"] = "adam"
@@ -116,12 +120,18 @@ class Training:
     clip: Positive | None = None
     round_decay: Fraction = 1.0
     class_weights: Literal["none", "balanced"] = "none"
+    patience: Count | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "loss", find_loss(self.loss))
         if self.nesterov and not (self.optimiser == "sgd" and self.momentum):
             raise InputError("training.nesterov = true: needs training.optimiser = sgd and a training.momentum above 0")
 
+        if self.patience is not None and self.steps is not None:
+            raise InputError(
+                f"training.patience = {self.patience}: counts epochs, which training.steps = {self.steps} replaces; "
+                "leave one of them out"
+            )
         if self.class_weights != "none" and self.loss != "ce":
             raise InputError(
                 f"training.class_weights = {self.class_weights!r}: is for training.loss = 'ce', not "
@@ -212,7 +222,10 @@ def fit(
             logit_grad=logit_grad or weighted,
             batch_of=batch_of,
         )
-        descend(device.data.train, batches, step)
+        if training.patience is None or not batches or not len(device.data.val):
+            descend(device.data.train, batches, step)
+        else:
+            descend_until_best(flat, device, batches, step, moments, len(batches) // training.epochs, training.patience)
     return {f"{prefix}{name}": leaf for name, leaf in moments.items()} if kept else {}
 
 
@@ -307,6 +320,50 @@ def descend(data: Data, batches: Sequence[Tensor], step: Step) -> None:
     x, y = data.inputs(), data.y
     for index in batches:
         step(x.index_select(0, index), y.index_select(0, index))
+
+
+def descend_until_best(
+    flat: FlatNet,
+    device: Device,
+    batches: Sequence[Tensor],
+    step: Step,
+    moments: Params,
+    epoch: int,
+    patience: int,
+) -> None:
+    """Take a step on each minibatch; keep the model after the epoch with the least loss on validation examples.
+
+    moments: the optimiser's, which are kept likewise. epoch: minibatches of one. patience: epochs without a lower loss,
+    after which no further one follows.
+    """
+    state = [flat.vector, *flat.module.buffers(), *moments.values()]
+    best, kept, waited = math.inf, [leaf.clone() for leaf in state], 0
+    for first in range(0, len(batches), epoch):
+        descend(device.data.train, batches[first : first + epoch], step)
+        loss = validation_loss(flat, device.data.val)
+        if not loss < best:
+            waited += 1
+        else:
+            best, kept, waited = loss, [leaf.clone() for leaf in state], 0
+        if waited == patience:
+            break
+    if best < math.inf:
+        for leaf, value in zip(state, kept, strict=True):
+            leaf.copy_(value)
+
+
+def validation_loss(flat: FlatNet, data: Data) -> float:
+    """Return the mean cross-entropy of a model, nats; its own batch statistics stay as they are."""
+    return cross_entropy(predict(flat.params(), flat.net, data.x, SCORING_BATCH), data.y).item()
+
+
+def refuse_patience(name: str, training: Training) -> None:
+    """Refuse early stopping where a method counts on all steps of a round."""
+    if training.patience is not None:
+        raise InputError(
+            f"training.patience = {training.patience}: {name} needs all steps of a round; leave it out, or set "
+            f"{name}.training.patience=null"
+        )
 
 
 def plain_step(
