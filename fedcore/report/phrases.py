@@ -134,6 +134,12 @@ def _sentences(found: Answer) -> Iterator[str]:
         yield f"Each device sends {format_bytes(found.up)} and receives {format_bytes(found.down)} in total."
     yield from _rivals(first, criterion)
     yield from _at_chance(found.causes)
+    if found.stopped:
+        (few, most), they = found.seeds, "it" if len(found.stopped) == 1 else "they"
+        yield (
+            f"Stopped after {few} of {most} seeds, since {they} could not win: {join_words(found.stopped)} "
+            "(run.stop_rows=none runs all)."
+        )
     if found.new_device is not None:
         yield from _new_device(found.new_device, criterion)
     elif own is not None and new is not None and not (own.reason and own.reason == new.reason):

@@ -46,6 +46,7 @@ WRONG: dict[str, list[Any]] = {
     "run.least_test": [-1, 1.5, "few"],
     "run.weigh": ["rows", None],
     "run.new_device": ["leftout", 1],
+    "run.stop_rows": ["early", 1],
     "run.threshold": [0.4, None, "test"],
     "data.name": ["minst", 3, None, {}],
     "data.download": ["perhaps"],

@@ -33,5 +33,13 @@ def test_a_kind_of_step_that_has_no_time_is_named():
     assert "+ not in the sum, since no such step has run here: fuse, train" in [" ".join(line) for line in lines]
 
 
+def test_a_sum_with_rows_that_may_stop_is_called_the_most():
+    out = StringIO()
+    print_forecast([ONE], final_fit=True, stops_rows=True, console=Console(file=out, width=100))
+    *_, stops, last = out.getvalue().splitlines()
+    assert stops == "Rows that cannot win stop after three seeds (run.stop_rows): the sum is the most."
+    assert last.startswith("A model that is promoted is trained once more")
+
+
 def test_nothing_to_run_is_no_error():
     assert ["all", "0", "0", "0.0", "0", "B", "0", "B"] in printed()

@@ -41,7 +41,7 @@ from fedcore.pipeline.run.message_sizes import message_bytes
 from fedcore.pipeline.run.run_method import count_examples, deploy_models, prepared_bytes, rates_of, with_rate
 from fedcore.pipeline.run.step_functions import deploy, divide_finally
 from fedcore.report.forecast import Expected, print_forecast
-from fedcore.results.answer import GUESSES
+from fedcore.results.answer import GUESSES, STOPPED_AFTER
 from fedcore.types import Federation, InputError, Message, Method, Report
 
 
@@ -346,4 +346,5 @@ def print_plan(params: Mapping[str, Any], jobs: Iterable[Job], final_fit: bool =
     store, accelerator, jobs = open_store(run.store), find_accelerator(run.accelerator), [*jobs]
     least = {job.study: min(one.seed for one in jobs if one.study == job.study) for job in jobs}
     promoting = [f"{study}-{seed}" for study, seed in least.items() if final_fit]
-    print_forecast(forecast(jobs, store, Workers(run.workers).count, accelerator, promoting), final_fit)
+    stops = any(sum(job.stop_rows for job in jobs if job.study == study) > STOPPED_AFTER for study in least)
+    print_forecast(forecast(jobs, store, Workers(run.workers).count, accelerator, promoting), final_fit, stops)
