@@ -4,7 +4,9 @@ Each made table has some sites with rows of two classes. Linear classifiers (rid
 1,000 tables with several seeds and rows each are drawn; partition and rule are those of the project. The truth of a
 table is the mean gain, on many fresh rows of each site, of models that are trained with other seeds on the same table.
 
-    python -m benchmarks.false_recommendations [tables] [seeds] [seeds of the truth]
+    python -m benchmarks.false_recommendations [tables] [seeds] [seeds of the truth] [1]
+
+With a 1 at the end rows that cannot win stop after three seeds (:mod:`fedcore.results.stopping`).
 
 Kinds of tables:
 
@@ -31,8 +33,9 @@ from numpy.typing import NDArray
 from fedcore.data import Dataset
 from fedcore.partition import partition
 from fedcore.partition.tables import training_numbers
-from fedcore.results.answer import Action, answer
+from fedcore.results.answer import STOPPED_AFTER, Action, answer
 from fedcore.results.criterion import METRICS, Criterion
+from fedcore.results.stopping import rows_that_cannot_win
 from fedcore.types import Data
 
 Array = NDArray[np.float64]
@@ -143,13 +146,14 @@ def study(kind: str, sites: Sites, seeds: range) -> tuple[pd.DataFrame, dict[str
     return pd.DataFrame(rows, columns=COLUMNS), {name: np.array(values) for name, values in truth.items()}
 
 
-def judge(kind: str, number: int, seeds: int, others: int) -> dict[str, object]:
+def judge(kind: str, number: int, seeds: int, others: int, stop: bool) -> dict[str, object]:
     """Return what the answer says of one made table, and what is true."""
     sites = make(kind, number)
     table, _ = study(kind, sites, range(seeds))
     _, truth = study(kind, sites, range(1000, 1000 + others))
     criterion = Criterion(METRICS["balanced_accuracy" if kind == "rare" else "accuracy"], least_test=5)
-    found = answer(table, frozenset(), criterion)
+    stopped = rows_that_cannot_win(table[table["seed"] < STOPPED_AFTER], (), criterion) if stop else frozenset()
+    found = answer(table[~(table["method"].isin(stopped) & (table["seed"] >= STOPPED_AFTER))], frozenset(), criterion)
     own = found.own
     assert own is not None
     assert own.gain is not None
@@ -169,13 +173,17 @@ def judge(kind: str, number: int, seeds: int, others: int) -> dict[str, object]:
         "wrong": (own.action is Action.ALONE and gain(best) >= criterion.min_effect)
         or (own.action is Action.SAME and abs(gain(row)) > criterion.min_effect),
         "matters": gain(best) >= criterion.min_effect,
+        "runs": 1 - len(stopped) * max(0, seeds - STOPPED_AFTER) / (table["method"].nunique() * seeds),
+        "stopped best": best in stopped,
     }  # fmt: skip
 
 
-def main(tables: int = 1000, seeds: int = 5, others: int = 10) -> None:
+def main(tables: int = 1000, seeds: int = 5, others: int = 10, stop: int = 0) -> None:
     """Print a row for each kind, and one for all."""
     start = time.perf_counter()
-    found = pd.DataFrame([judge(KINDS[i % len(KINDS)], i // len(KINDS), seeds, others) for i in range(tables)])
+    found = pd.DataFrame(
+        [judge(KINDS[i % len(KINDS)], i // len(KINDS), seeds, others, bool(stop)) for i in range(tables)]
+    )
     spent = time.perf_counter() - start
     groups = [*found.groupby("kind", sort=False), ("all", found)]
     lines = [
@@ -185,6 +193,7 @@ def main(tables: int = 1000, seeds: int = 5, others: int = 10) -> None:
             "cannot say": (rows["action"] == "cannot say").mean(), "false": rows["false"].mean(),
             "wrong else": rows["wrong"].mean(), "gain matters": rows["matters"].mean(),
             "missed": rows["missed"].mean(), "covered": rows["covered"].mean(), "margin": rows["margin"].mean(),
+            **({"runs": rows["runs"].mean(), "stopped best": rows["stopped best"].mean()} if stop else {}),
         }
         for kind, rows in groups
     ]  # fmt: skip

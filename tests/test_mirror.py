@@ -82,7 +82,6 @@ ELSEWHERE = {
     "pipeline/run/chunks": "end_to_end/test_local_segments.py",
     "pipeline/run/comparison": "end_to_end/test_flows.py",
     "pipeline/run/final_fit": "end_to_end/test_mine.py",
-    "pipeline/run/forecast": "test_commands.py",
     "pipeline/run/outputs": "end_to_end/test_dvc.py",
     "pipeline/run/requests": "end_to_end/test_flows.py",
     "pipeline/run/step_functions": "pipeline/orchestration/test_steps_shards.py",

@@ -18,7 +18,8 @@ def plan(settings: tuple[str, ...]) -> None:
     open_template()
     from fedcore.config.request import ask, plan_jobs
 
-    params, jobs = plan_jobs(ask([*settings]))
+    request = ask([*settings])
+    params, jobs = plan_jobs(request)
     from fedcore.pipeline.run.forecast import print_plan
 
-    print_plan(params, jobs)
+    print_plan(params, jobs, request.promote and request.final_fit)

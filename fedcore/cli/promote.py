@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model", required=False)
 @click.option("--version", help="Promote this one: a number, candidate or previous.")
-@click.option("--list", "listed", is_flag=True, help="List every version: its method, source, accuracy and alias.")
+@click.option("--list", "listed", is_flag=True, help="List every version: its method, source, metric and alias.")
 @click.option(
     "--no-final-fit", is_flag=True,
     help="Promote the model of the study as it is, without training its method once more on all rows of the devices.",

@@ -20,6 +20,7 @@ from fedcore.config.studies import (
     grid_points,
     new_device_from,
     run_section,
+    stops_rows,
 )
 from fedcore.data import USER_DATASETS, Dataset
 from fedcore.partition import Partition
@@ -82,6 +83,7 @@ class Job(BaseModel):
         optional: whether a row that the data do not allow is left out.
         criterion: what decides.
         new_device: where the answer for a new device is from.
+        stop_rows: whether rows that cannot win are not run with all seeds.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -95,6 +97,7 @@ class Job(BaseModel):
     optional: bool
     criterion: Criterion = Criterion()
     new_device: NewDeviceFrom = "shared"
+    stop_rows: bool = False
 
     @property
     def name(self) -> str:
@@ -120,7 +123,7 @@ def plan_jobs(request: Request) -> tuple[dict[str, Any], list[Job]]:
                 Job(
                     study=name, title=study.title, size=size, seed=seed, settings=points, show=show,
                     optional=study.optional, criterion=criterion_of(run, study),
-                    new_device=new_device_from(run, study),
+                    new_device=new_device_from(run, study), stop_rows=stops_rows(run, study),
                 )
             )  # fmt: skip
     return params, jobs

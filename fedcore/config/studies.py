@@ -66,6 +66,8 @@ OF_STUDY = ("run.every", "run.lr_factors")
 
 NewDeviceFrom = Literal["left_out", "shared", "auto"]
 
+StopRows = Literal["auto", "none"]
+
 POINTS = 2000
 """The most settings of a study: each takes a row of the record, and of every table and page."""
 
@@ -89,6 +91,7 @@ class Study(Section):
         metric: the metric that decides, unless section run names one; accuracy if neither does.
         least_test: the fewest test examples of a device that counts, unless section run says so.
         new_device: where the answer for a new device is from, unless section run says so; as there.
+        stop_rows: whether rows that cannot win stop, unless section run says so; as there.
     """
 
     title: str
@@ -104,6 +107,7 @@ class Study(Section):
     metric: MetricName | Literal["auto"] | None = None
     least_test: Annotated[int, Ge(0)] | None = None
     new_device: NewDeviceFrom | None = None
+    stop_rows: StopRows | None = None
     figures: list[Literal["transport", "similarity", "alignment", "features", "soft_targets", "links"]] = Field(
         default_factory=list
     )
@@ -146,6 +150,9 @@ class Run(Section):
             and the best rows are scored on all its labelled rows; "shared": the shared test set, new rows of all
             devices; "auto": "left_out" where the data name their devices, at most 20, and no site is all test rows,
             else "shared"; None: what the study says, else "shared".
+        stop_rows: "auto": a row that cannot win by the first three seeds' validation data is not run with further ones
+            (:mod:`fedcore.results.stopping`); "none": all rows run with all seeds; None: what the study says, else
+            "none".
         threshold: "half": models predict the most probable class; "validation": of two classes they predict `positive`
             from the probability on that is best for the metric on the devices' validation rows. Scores are of "half".
     """
@@ -168,6 +175,7 @@ class Run(Section):
     least_test: Annotated[int, Ge(0)] | None = None
     weigh: Weighting = "devices"
     new_device: NewDeviceFrom | None = None
+    stop_rows: StopRows | None = None
     threshold: Literal["half", "validation"] = "half"
 
 
@@ -203,6 +211,11 @@ def criterion_of(run: Run, study: Study) -> Criterion:
 def new_device_from(run: Run, study: Study) -> NewDeviceFrom:
     """Return where the answer for a new device is from."""
     return run.new_device or study.new_device or "shared"
+
+
+def stops_rows(run: Run, study: Study) -> bool:
+    """Tell whether rows that cannot win are not run with all seeds."""
+    return (run.stop_rows or study.stop_rows) == "auto"
 
 
 def metric_name(run: Run, study: Study) -> str:

@@ -33,8 +33,8 @@ def groups(descents: Sequence[Descent]) -> list[list[int]]:
     """Return which descents can be done together, as positions in the sequence; each is in one group.
 
     Those of one net and equal settings can, if their loss has a gradient at the logits (as cross-entropy has), no hook
-    changes their gradients and their nets draw no random numbers. A net with buffers (batch norm), or a rate that
-    changes from step to step, needs batches of equal sizes as well.
+    changes their gradients, none stops early and their nets draw no random numbers. A net with buffers (batch norm), or
+    a rate that changes from step to step, needs batches of equal sizes as well.
     """
     kinds: dict[Any, list[int]] = {}
     for position, descent in enumerate(descents):
@@ -46,7 +46,8 @@ def _kind(descent: Descent) -> Any:
     """Return what descents done together have in common; None for one that goes alone."""
     training, sizes = descent.training, tuple(map(len, descent.batches))
     known = descent.logit_grad is not None or training.loss == "ce"
-    if not known or descent.grad_hook is not None or len(descent.pieces) > 1 or not sizes:
+    changed = descent.grad_hook is not None or len(descent.pieces) > 1 or descent.stops_early
+    if not known or changed or not sizes:
         return None
     if not rows_agree(descent.flat.net, tuple(descent.data.x.shape[1:])):
         return None

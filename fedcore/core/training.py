@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import torch
 from annotated_types import Ge, Lt
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
@@ -104,6 +105,9 @@ class Training:
         nesterov: whether the momentum of sgd looks ahead.
         clip: greatest norm of a step's gradient, above 0; a longer one is shortened to it. None: any.
         round_decay: factor of the learning rate from one round of a stage to the next, above 0, at most 1.
+        patience: a round of local training ends early once the cross-entropy of the device's own validation examples
+            has not fallen for so many epochs, from 1 (Prechelt 1998); the model, and its optimiser's moments, are then
+            those after the best epoch. None: all epochs; so do devices without validation examples.
     """
 
     optimiser: Literal["adam", "adamw", "sgd"] = "adam"
@@ -122,12 +126,18 @@ class Training:
     round_decay: Fraction = 1.0
     class_weights: Literal["none", "balanced"] = "none"
     precision: Precision = "float32"
+    patience: Count | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "loss", find_loss(self.loss))
         if self.nesterov and not (self.optimiser == "sgd" and self.momentum):
             raise InputError("training.nesterov = true: needs training.optimiser = sgd and a training.momentum above 0")
 
+        if self.patience is not None and self.steps is not None:
+            raise InputError(
+                f"training.patience = {self.patience}: counts epochs, which training.steps = {self.steps} replaces; "
+                "leave one of them out"
+            )
         if self.class_weights != "none" and self.loss != "ce":
             raise InputError(
                 f"training.class_weights = {self.class_weights!r}: is for training.loss = 'ce', not "
@@ -216,6 +226,7 @@ def fit(
         pieces=pieces,
         logit_grad=logit_grad or balanced_grad(training, device.data.train),
         batch_of=batch_of,
+        held_out=device.data.val,
     )
     DESCEND.get()(descent)
     return {f"{prefix}{name}": leaf for name, leaf in moments.items()} if kept else {}
@@ -225,7 +236,8 @@ def fit(
 class Descent:
     """One device's descent over the minibatches of a round, not yet begun.
 
-    moments: the optimiser's, updated in place. noise: for nets that draw random numbers. grad_hook, pieces, logit_grad,
+    moments: the optimiser's, updated in place. noise: for nets that draw random numbers. held_out: the device's
+    validation examples. grad_hook, pieces, logit_grad,
     batch_of: see `plain_step`.
     """
 
@@ -239,6 +251,7 @@ class Descent:
     pieces: Pieces = WHOLE
     logit_grad: LogitGrad | None = None
     batch_of: Callable[..., Batch] = Batch
+    held_out: Data = field(default_factory=lambda: Data(torch.empty(0), torch.empty(0, dtype=torch.int64)))
 
     def run(self) -> None:
         """Take all steps, in place."""
@@ -253,7 +266,15 @@ class Descent:
                 logit_grad=self.logit_grad,
                 batch_of=self.batch_of,
             )
-            descend(self.data, self.batches, step)
+            if self.stops_early:
+                descend_until_best(self, step)
+            else:
+                descend(self.data, self.batches, step)
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether it ends when the loss on held-out examples does not fall any more."""
+        return self.training.patience is not None and len(self.batches) > 0 and len(self.held_out) > 0
 
 
 DESCEND: ContextVar[Callable[[Descent], None]] = ContextVar("descend", default=Descent.run)
@@ -351,6 +372,44 @@ def descend(data: Data, batches: Sequence[Tensor], step: Step) -> None:
     x, y = data.inputs(), data.y
     for index in batches:
         step(x.index_select(0, index), y.index_select(0, index))
+
+
+def descend_until_best(descent: Descent, step: Step) -> None:
+    """Take a step on each minibatch; keep the model after the epoch with the least loss on held-out examples.
+
+    The optimiser's moments are kept likewise. After `training.patience` epochs without a lower loss no further one
+    follows.
+    """
+    flat, batches, training = descent.flat, descent.batches, descent.training
+    epoch = len(batches) // training.epochs
+    state = [flat.vector, *flat.module.buffers(), *descent.moments.values()]
+    best, kept, waited = math.inf, [leaf.clone() for leaf in state], 0
+    for first in range(0, len(batches), epoch):
+        descend(descent.data, batches[first : first + epoch], step)
+        loss = validation_loss(flat, descent.held_out)
+        if not loss < best:
+            waited += 1
+        else:
+            best, kept, waited = loss, [leaf.clone() for leaf in state], 0
+        if waited == training.patience:
+            break
+    if best < math.inf:
+        for leaf, value in zip(state, kept, strict=True):
+            leaf.copy_(value)
+
+
+def validation_loss(flat: FlatNet, data: Data) -> float:
+    """Return the mean cross-entropy of a model, nats; its own batch statistics stay as they are."""
+    return cross_entropy(predict(flat.params(), flat.net, data.x, SCORING_BATCH), data.y).item()
+
+
+def refuse_patience(name: str, training: Training) -> None:
+    """Refuse early stopping where a method counts on all steps of a round."""
+    if training.patience is not None:
+        raise InputError(
+            f"training.patience = {training.patience}: {name} needs all steps of a round; leave it out, or set "
+            f"{name}.training.patience=null"
+        )
 
 
 def plain_step(

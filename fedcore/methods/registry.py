@@ -59,6 +59,8 @@ def method(
 ) -> Method:
     """Build a method. Raises InputError for an unknown name or no method, TypeError for a wrong setting.
 
+    A method whose training stops early by validation examples holds these out of its final fit.
+
     shared_init: in place of the training's. sizes: device -> labelled training examples; with them, raises InputError
     if the method cannot use these data.
     """
@@ -70,6 +72,8 @@ def method(
     built = build(**group_settings(build, settings | {key: value for key, value in given.items() if key in takes}))
     if not isinstance(built, Method):
         raise InputError(f"{name_of(build)}: must return a Method, returned {type(built).__name__}")
+    if "training" in takes and training.patience is not None and "val" not in built.held_out:
+        built = replace(built, held_out=(*built.held_out, "val"))
     if sizes is not None and built.check is not None:
         built.check(sizes)
     return built

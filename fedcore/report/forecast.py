@@ -34,8 +34,20 @@ class Expected:
     unknown: frozenset[str]
 
 
-def print_forecast(rows: Iterable[Expected], console: Console | None = None) -> None:
-    """Print a line for each study and method, over its settings and seeds, and their sum."""
+FINAL_FIT = {
+    True: "A model that is promoted is trained once more, on all rows: the dearest method stands for it.",
+    False: "A promotion trains once more, on all rows: fedcore promote says first how long.",
+}
+"""The last sentence, by whether the sum has a final fit."""
+
+
+def print_forecast(
+    rows: Iterable[Expected], final_fit: bool = False, stops_rows: bool = False, console: Console | None = None
+) -> None:
+    """Print a line for each study and method, over its settings and seeds, and their sum.
+
+    final_fit: whether the sum has one. stops_rows: whether rows that cannot win are not run with all of these seeds.
+    """
     console = console or standard()
     found = list(rows)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -55,6 +67,9 @@ def print_forecast(rows: Iterable[Expected], console: Console | None = None) -> 
     console.print(Text(f"tensors in memory: {flow} in the flow's process, {worker} in a worker"))
     console.print(Text("Seconds are medians of this project's journal; a message is as large as a device's first."))
     console.print(Text("Starting, and writing the record, take some ten seconds more."))
+    if stops_rows:
+        console.print(Text("Rows that cannot win stop after three seeds (run.stop_rows): the sum is the most."))
+    console.print(Text(FINAL_FIT[final_fit]))
 
 
 def _cells(rows: list[Expected]) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fedcore.results.answer import Action, Advice, Answer, Devices, Gain, NewDevice, gains_of_settings
+from fedcore.results.chance import AtChance, Cause
 from fedcore.results.criterion import Criterion, Metric
 from fedcore.results.summary import format_bytes, join_words
 
@@ -132,6 +133,13 @@ def _sentences(found: Answer) -> Iterator[str]:
     if first.action is Action.USE:
         yield f"Each device sends {format_bytes(found.up)} and receives {format_bytes(found.down)} in total."
     yield from _rivals(first, criterion)
+    yield from _at_chance(found.causes)
+    if found.stopped:
+        (few, most), they = found.seeds, "it" if len(found.stopped) == 1 else "they"
+        yield (
+            f"Stopped after {few} of {most} seeds, since {they} could not win: {join_words(found.stopped)} "
+            "(run.stop_rows=none runs all)."
+        )
     if found.new_device is not None:
         yield from _new_device(found.new_device, criterion)
     elif own is not None and new is not None and not (own.reason and own.reason == new.reason):
@@ -258,7 +266,7 @@ def _whom(method: str | None, devices: Devices, criterion: Criterion) -> str:
 
 
 def _rivals(advice: Advice, criterion: Criterion) -> Iterator[str]:
-    """Name the rows that are as good, not told apart or at chance, and controls that are better."""
+    """Name the rows that are as good or not told apart, and controls that are better."""
     use = advice.action is Action.USE
     rest = [name for name in advice.equal if name != advice.best]
     if use and rest:
@@ -266,12 +274,27 @@ def _rivals(advice: Advice, criterion: Criterion) -> Iterator[str]:
         yield f"{join_words(rest)} {be} as good within {criterion.metric.amount(criterion.min_effect)}."
     if use and advice.indistinguishable:
         yield f"Not told apart from {advice.method} by these seeds: {join_words(advice.indistinguishable)}."
-    if advice.at_chance and not advice.reason:
-        be = "is" if len(advice.at_chance) == 1 else "are"
-        yield (
-            f"No better than always guessing {be} {join_words(advice.at_chance)}: a learning rate that does not suit, "
-            "too few rounds, or models that start from different values (training.shared_init) can be the cause."
-        )
     if use and advice.better_controls:
         noun, be = ("control", "is") if len(advice.better_controls) == 1 else ("controls", "are")
         yield f"Beware: the {noun} {join_words(advice.better_controls)} {be} better, interval included."
+
+
+CAUSES = {
+    Cause.DIFFERENT_STARTS: "devices start from different models, which an average spoils (training.shared_init)",
+    Cause.TOO_FAR: "a learning rate that is too high is likely, or rows so few that they are learnt by heart",
+    Cause.COMMONEST: "the probabilities tell something, but the commonest class is mostly the most probable; another "
+    "run.metric or training.class_weights=balanced may show it",
+    Cause.TOO_LITTLE: "predictions hardly depend on the features, as with a learning rate that is too low (or so high "
+    "that units die), too few steps, or a net that does not fit",
+}
+"""The likely cause why a row is no better than guessing, and what to do."""
+
+
+def _at_chance(causes: Mapping[str, AtChance]) -> Iterator[str]:
+    """Name the rows that are no better than always guessing, by their likely cause."""
+    for cause, words in CAUSES.items():
+        mine = {name: one for name, one in causes.items() if one.cause is cause}
+        if mine:
+            be, guess = "is" if len(mine) == 1 else "are", next(iter(mine.values())).guess
+            told = join_words(f"{name} (loss {one.loss:.3g})" for name, one in mine.items())
+            yield f"No better than always guessing (loss {guess:.3g}) {be} {told}: {words}."

@@ -12,7 +12,7 @@ import pandas as pd
 from fedcore.report import spreadsheet
 from fedcore.results.criterion import METRICS
 from fedcore.results.outcomes import Outcomes
-from fedcore.results.summary import PLACE, SPLITS, format_bytes, standings
+from fedcore.results.summary import PLACE, SPLITS, format_bytes, join_words, standings
 
 FEW = 3
 """A study with more settings is shown in short: one table in the terminal, fewer pictures on the page."""
@@ -92,6 +92,10 @@ def notes(rows: pd.DataFrame) -> tuple[str, ...]:
     """Return a sentence for each sign in the table of one setting, and for the traffic that is not in it."""
     words = "".join(standings(rows))
     said = [f"{sign} {meaning}." for sign, meaning in SIGNS.items() if sign in words]
+    most = rows["n_seeds"].max()
+    for few, names in rows[rows["n_seeds"] < most].groupby("n_seeds")["method"]:
+        have = "has" if len(names) == 1 else "have"
+        said.append(f"{join_words(names)} {have} {few} of {most} seeds; the rank compares these seeds alone.")
     up, down = (format_bytes((rows[way] / rows["n_devices"]).max()) for way in ("prepare_up", "prepare_down"))
     if rows["prepare_down"].max() > 0:
         said.append(f"Each device also sends {up} and receives {down} once, for the numbers that prepare its examples.")

@@ -17,7 +17,7 @@ from fedcore.report.answers import study_answers
 from fedcore.report.console import PlainConsole
 from fedcore.report.tables import FEW, cells, notes, number, places, where_it_holds
 from fedcore.results.answer import Answer
-from fedcore.results.criterion import Place
+from fedcore.results.criterion import METRICS, Metric, Place
 from fedcore.results.summary import SPLITS, verdict
 
 VERDICTS = {"holds": "bold", "holds in most": "bold", "does not hold": "bold", "not tested": ""}
@@ -78,16 +78,17 @@ def standard(width: int = WIDE) -> Console:
 
 
 def _print_grid(summary: pd.DataFrame, console: Console) -> None:
-    """Print the mean accuracies of a study, in %: a line for each setting, a column for each method."""
+    """Print the means of the metric that decides: a line for each setting, a column for each method."""
     split = "test" if (summary["primary"] == "test").all() else "shared"
-    table = _table(f"{summary['study'].iloc[0]}: accuracy on {SPLITS[split]} data, %")
+    metric = METRICS[summary["metric"].iloc[0]]
+    table = _table(f"{summary['study'].iloc[0]}: {metric.words} on {SPLITS[split]} data{', %' * (metric.per == 100)}")
     methods = list(dict.fromkeys(summary.sort_values("control", kind="stable")["method"]))
     table.add_column(Text("setting"), overflow="fold")
     for method in methods:
         table.add_column(Text(method.replace("_", "_\u200b")), justify="right", overflow="fold")
     for (_, _, setting), rows in places(summary):
         found = {
-            method: Text(number(100 * mean), "bold" if rank == 1 else "")
+            method: Text(_scaled(metric, mean), "bold" if rank == 1 else "")
             for method, mean, rank in zip(
                 rows["method"], rows[f"{split}_mean"], rows[f"{split}_rank"].fillna(0), strict=True
             )
@@ -95,6 +96,11 @@ def _print_grid(summary: pd.DataFrame, console: Console) -> None:
         table.add_row(Text(setting), *(found.get(method, Text("-")) for method in methods))
     console.print(table)
     console.print()
+
+
+def _scaled(metric: Metric, value: float) -> str:
+    """Return a value in the unit in which it is shown."""
+    return number(100 * value) if metric.per == 100 else f"{metric.per * value:.3g}"
 
 
 def _print_settings(summary: pd.DataFrame, console: Console) -> None:

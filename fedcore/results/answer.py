@@ -47,6 +47,7 @@ from typing import TypeAlias
 
 import pandas as pd
 
+from fedcore.results.chance import AtChance, likely_causes
 from fedcore.results.criterion import (
     LEFT_OUT,
     RATIO,
@@ -65,6 +66,9 @@ GUESSES = ("majority", "majority_per_device")
 """The labels of the controls that always guess: one class for all devices, and one for each."""
 
 FEW_SEEDS = "at least two seeds are needed"
+
+STOPPED_AFTER = 3
+"""The seeds that every row is run with, see :mod:`fedcore.results.stopping`."""
 
 Runs: TypeAlias = Mapping[str, pd.DataFrame]
 """method -> values, seeds x devices, the greater the better"""
@@ -185,7 +189,9 @@ class Answer:
     criterion: what decides. own: for its devices, on their own test data; None if they have none. new: on the shared
     test set; None without one. new_device: for a new device, where some took no part; None where all did. devices: what
     the recommended (otherwise the best combining) row does to single devices. measured: which devices count. up, down:
-    bytes that a device sends and receives in total with that row, mean over devices and seeds.
+    bytes that a device sends and receives in total with that row, mean over devices and seeds. causes: the likely cause
+    why each row of `advice.at_chance` is no better than guessing. stopped: rows with fewer seeds than the others, since
+    they could not win; seeds: of those, and of the others.
     """
 
     criterion: Criterion
@@ -196,6 +202,9 @@ class Answer:
     up: float = 0.0
     down: float = 0.0
     new_device: NewDevice | None = None
+    causes: Mapping[str, AtChance] = field(default_factory=dict)
+    stopped: tuple[str, ...] = ()
+    seeds: tuple[int, int] = (0, 0)
 
     @property
     def min_effect(self) -> float:
@@ -336,10 +345,20 @@ class _Sets:
         return float(mean_over_devices(run, self.weights).mean())
 
     def best(self, names: Iterable[str]) -> str:
-        """Return the row with the highest mean where rows are chosen; of equal ones the first by name."""
+        """Return the row with the highest mean where rows are chosen; of equal ones the first by name.
+
+        A row that was stopped, with fewer seeds than others, is it only if it is above the best of these on its own
+        seeds.
+        """
         chosen = [*names]
         runs = self.validated if self.validates(chosen) else self.tested
-        return min(chosen, key=lambda name: (-round(self.mean(runs[name]), 12), name))
+        most = max(len(runs[name]) for name in chosen)
+        full = [name for name in chosen if len(runs[name]) == most]
+        best = min(full, key=lambda name: (-round(self.mean(runs[name]), 12), name))
+        for name in sorted({*chosen} - {*full}):
+            same = runs[best].reindex(runs[name].index)
+            best = name if self.mean(runs[name]) > self.mean(same) + 1e-12 else best
+        return best
 
     def validates(self, names: Iterable[str]) -> bool:
         """Whether validation data choose among these rows."""
@@ -356,6 +375,7 @@ class _Scores:
 
     alone: the rows that train alone. left_out: the values on devices that took no part, a row of the frames for each of
     these `new_devices`; without: rows that have none; in_turn: whether they are devices that were left out one by one.
+    table: all of it.
     """
 
     criterion: Criterion
@@ -370,6 +390,7 @@ class _Scores:
     new_devices: Measured
     in_turn: bool
     without: tuple[str, ...]
+    table: pd.DataFrame
 
     @property
     def traffic(self) -> dict[str, float]:
@@ -401,7 +422,7 @@ def _read(table: pd.DataFrame, controls: frozenset[str], criterion: Criterion) -
     return _Scores(
         criterion, controls, own, new, up, down, alone, counted,
         _by_device(left_out, apart, own, len(taking_part)), apart,
-        {*apart.weights} <= {*taking_part}, tuple(sorted(tried - {*left_out})),
+        {*apart.weights} <= {*taking_part}, tuple(sorted(tried - {*left_out})), table,
     )  # fmt: skip
 
 
@@ -436,8 +457,24 @@ def _answer(scores: _Scores, budget: float) -> Answer:
         changes = _changes(tested[row], tested[scores.own.best(alone)], scores.criterion)
     return Answer(
         scores.criterion, own, new, changes, scores.measured, scores.up.get(row or "", 0.0),
-        scores.down.get(row or "", 0.0), left_out,
+        scores.down.get(row or "", 0.0), left_out, _causes(scores, own or new), *_stopped(scores.table),
     )  # fmt: skip
+
+
+def _causes(scores: _Scores, advice: Advice | None) -> dict[str, AtChance]:
+    """Return the likely cause why each row at chance is no better than guessing. advice: own, else shared test data."""
+    if advice is None or not advice.at_chance or advice.guess is None:
+        return {}
+    split = "test" if scores.own.tested else "shared"
+    one_learns = bool(scores.alone - {*advice.at_chance})
+    return likely_causes(scores.table, split, advice.at_chance, advice.guess, one_learns)
+
+
+def _stopped(table: pd.DataFrame) -> tuple[tuple[str, ...], tuple[int, int]]:
+    """Return the rows that were stopped after FEW_SEEDS seeds, and the seeds of these and of the others."""
+    seeds = table.groupby("method")["seed"].nunique()
+    most = int(seeds.max())
+    return tuple(map(str, seeds.index[(seeds == STOPPED_AFTER) & (most > STOPPED_AFTER)])), (STOPPED_AFTER, most)
 
 
 def _advise_new(scores: _Scores, budget: float) -> NewDevice | None:

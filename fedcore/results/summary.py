@@ -22,7 +22,7 @@ TRAFFIC = ("bytes_up", "bytes_down", "prepare_up", "prepare_down")
 The latter are the same for every method, so that a row without `bytes_up` is still one that trains alone.
 """
 LESS = frozenset(
-    {"loss", "largest_share", "similarity_other", "iterations", "violation", "bound", "excess"}
+    {"loss", "cost", "largest_share", "similarity_other", "iterations", "violation", "bound", "excess"}
     | {*TRAFFIC, "seconds", "nets_run", "macs"}
 )
 """Metrics of which less is better; the worst device has the largest value."""
@@ -193,7 +193,7 @@ def _rank(
 ) -> pd.DataFrame:
     """Add means, ranks and gaps to the rows of one setting and sort them. scores: of the metric that decides."""
     rows = rows.copy()
-    sign, everywhere = metric.sign, {}
+    sign, everywhere, seeds = metric.sign, {}, rows.set_index("method")["n_seeds"]
     for split in SPLITS:
         runs = runs_of(scores[scores["split"] == split])
         over = weights if split == "test" else None
@@ -208,7 +208,7 @@ def _rank(
         for part, values in columns.items():
             rows[f"{split}_{part}"] = rows["method"].map(values).astype(float)
         everywhere[split] = bool(rows["method"].isin(list(runs)).all()) and all(
-            run.notna().any(axis=1).all() and len(run) == rows["n_seeds"].max() for run in runs.values()
+            run.notna().any(axis=1).all() and len(run) == seeds[name] for name, run in runs.items()
         )
         better = {name: sign * run for name, run in runs.items()}
         places = ranks({name: run for name, run in better.items() if name not in controls}, over)
@@ -220,7 +220,8 @@ def _rank(
     rows["primary"] = primary
     rows["rank"] = rows[f"{primary}_rank"]
     rows["control"] = rows["method"].isin(controls)
-    order = rows.assign(order=-sign * rows[f"{primary}_mean"])
+    worse = rows[f"{primary}_gap"].fillna(-sign * rows[f"{primary}_mean"])
+    order = rows.assign(order=worse.round(12))
     return order.sort_values(["control", "rank", "order", "method"]).drop(columns="order")
 
 
@@ -235,9 +236,15 @@ def ranks(runs: Mapping[str, pd.DataFrame], weights: pd.Series | None = None) ->
     so that comparing neighbours would let a chain of small steps tie all methods. Comparing with the leader bounds a
     group by one spread, and ranks never contradict the order of the means. The price: a method below one that does not
     tie with the leader cannot share the leader's rank, however wide its spread is; its gap and spread still show the
-    tie, and :func:`standings` marks it.
+    tie, and :func:`standings` marks it. A row with fewer seeds than others, as it was stopped, has the mean of the best
+    of these less its gap to it on its own seeds: their luck is no merit.
     """
     means = {name: round(mean_over_devices(run, weights).mean(), 12) for name, run in runs.items()}
+    most = max(map(len, runs.values()), default=0)
+    best = max((name for name, run in runs.items() if len(run) == most), key=means.__getitem__, default="")
+    for name, run in runs.items():
+        if len(run) < most:
+            means[name] = round(means[best] - gap_to_best(run, runs[best], weights)[0], 12)
     order = sorted(runs, key=lambda name: (-means[name], name))
     places: dict[str, int] = {}
     leader = ""

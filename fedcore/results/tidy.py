@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from fedcore.core.rounds import RoundResult, members
-from fedcore.results.criterion import LEFT_OUT
+from fedcore.results.criterion import ACCURACY, LEFT_OUT, Metric
 from fedcore.results.summary import LESS, SCORED, TRAFFIC
 from fedcore.types import Numbers, Report
 
@@ -103,14 +103,19 @@ def over_devices(rows: pd.DataFrame, groups: pd.Series) -> dict[str, float]:
     return {word: float(value) for word, value in found.items()}
 
 
-def headline(table: pd.DataFrame) -> dict[str, dict[str, float]]:
-    """Return the last round's accuracies over devices for each setting and method."""
+def headline(table: pd.DataFrame, metric: Metric = ACCURACY) -> dict[str, dict[str, float]]:
+    """Return the last round's values of a metric over devices for each setting and method.
+
+    Their names contain the metric's unless it is accuracy, so that only values of one metric are compared.
+    """
     last = final(table)
-    scores = last[(last["metric"] == "accuracy") & last["value"].notna()]
+    scores = last[(last["metric"] == metric.column) & last["value"].notna()]
     found: dict[str, dict[str, float]] = {}
     for (setting, method, split), values in scores.groupby(["setting", "method", "split"], sort=False)["value"]:
+        name = split if metric == ACCURACY else f"{split}_{metric.name}"
+        worst = values.max() if metric.less else values.min()
         mine = found.setdefault(f"{setting}: {method}", {})
-        mine |= {f"{split}_mean": round(values.mean(), 6), f"{split}_worst": round(values.min(), 6)}
+        mine |= {f"{name}_mean": round(values.mean(), 6), f"{name}_worst": round(worst, 6)}
     return found
 
 
@@ -154,8 +159,8 @@ def transfer_seconds(table: pd.DataFrame, rate: float) -> pd.DataFrame:
     return total[total["value"] > 0].assign(metric="seconds")[COLUMNS]
 
 
-def curves(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean accuracy over devices, for each round."""
-    scores = table[(table["metric"] == "accuracy") & table["value"].notna()]
+def curves(table: pd.DataFrame, metric: Metric = ACCURACY) -> pd.DataFrame:
+    """Return the mean of a metric over devices, for each round."""
+    scores = table[(table["metric"] == metric.column) & table["value"].notna()]
     by = ["setting", "method", "seed", "stage", "round", "split"]
-    return scores.groupby(by, sort=False)["value"].mean().rename("accuracy").reset_index()
+    return scores.groupby(by, sort=False)["value"].mean().rename(metric.name).reset_index()

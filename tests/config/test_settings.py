@@ -46,6 +46,7 @@ WRONG: dict[str, list[Any]] = {
     "run.least_test": [-1, 1.5, "few"],
     "run.weigh": ["rows", None],
     "run.new_device": ["leftout", 1],
+    "run.stop_rows": ["early", 1],
     "run.threshold": [0.4, None, "test"],
     "data.name": ["minst", 3, None, {}],
     "data.download": ["perhaps"],
@@ -91,6 +92,7 @@ WRONG: dict[str, list[Any]] = {
     "training.loss": ["mse", None],
     "training.optimiser_state": ["kept", None],
     "training.class_weights": ["even", None],
+    "training.patience": [0, 1.5, "a"],
     "dfl.training.shared_init": ["common"],
     "analytic.reg": [-1, "a"],
     "scaffold.training.momentum": [-0.1, 1],
@@ -273,7 +275,7 @@ OTHER: dict[str, Any] = {
     "federation.unlabelled_classes": "shared",
     "federation.hidden": "random", "net.variants": [{"widths": [3, 2]}], "training.loss": "fedasa_table3",
     "training.optimiser_state": "keep", "training.steps": 7, "training.clip": 2.0, "training.round_decay": 0.5,
-    "training.class_weights": "balanced",
+    "training.class_weights": "balanced", "training.patience": 3,
 }  # fmt: skip
 OTHER_OF_METHODS: dict[str, Any] = {
     "weights": "even", "order": "descending", "auxiliary": 1, "cell": 0, "distance": "unit_norm", "budget": 1.0e6,

@@ -18,6 +18,7 @@ from fedcore.report.plots import Plots
 from fedcore.report.tables import score_table
 from fedcore.report.terminal import print_answers
 from fedcore.results.answer import Answer, Place, answers
+from fedcore.results.criterion import METRICS, Criterion
 from fedcore.results.summary import summarise
 
 CONTROLS = frozenset(METHODS[-1:])
@@ -110,6 +111,25 @@ def test_numbers_and_facts_are_those_of_the_answer():
     assert [facts(one) for one in alone.values()] == [[], []]
     assert brief(alone).splitlines()[1] == "study: two: Cannot say: at least two seeds are needed"
     assert [*answer_numbers(alone)["study"]] == ["accuracy_best", "accuracy_alone", "gain"]
+
+
+def test_numbers_for_dvc_do_not_depend_on_what_is_recommended():
+    """With another least effect another row is as good and cheaper: only the advice changes."""
+    table = frame(
+        rows({"a": [[0.80, 0.80], [0.81, 0.81]]}, up=300.0), rows({"b": [[0.79, 0.79], [0.80, 0.80]]}, up=10.0),
+        rows({"local_only": [[0.5, 0.5], [0.51, 0.51]]}, up=0.0),
+    )  # fmt: skip
+    found = [answers(table, frozenset(), Criterion(min_effect=effect)) for effect in (0.001, 0.05)]
+    assert [one.advised for each in found for one in each.values()] == ["a", "b"]
+    assert answer_numbers(found[0]) == answer_numbers(found[1])
+    assert answer_numbers(found[0])["study"]["accuracy_best"] == pytest.approx(0.805)
+
+
+def test_numbers_for_dvc_are_named_by_the_metric():
+    table = frame(rows({"a": [[0.8], [0.7]]}, up=1.0), rows({"local_only": [[0.5], [0.6]]}, up=0.0))
+    found = answer_numbers(answers(table, frozenset(), Criterion(METRICS["log_loss"])))
+    # a loss in these tables is 1 less the accuracy
+    assert found == {"study": {"log_loss_best": 0.25, "log_loss_alone": 0.45, "gain": -0.2}}
 
 
 def test_facts_of_an_answer_that_recommends_no_method_name_the_best_one():

@@ -14,7 +14,7 @@ ONE = Expected("code", "lmf", 1200, 200, 90.25, 3.5e6, 2e9, 40_000, 999, frozens
 
 def printed(*rows: Expected) -> list[list[str]]:
     out = StringIO()
-    print_forecast(rows, Console(file=out, width=100))
+    print_forecast(rows, console=Console(file=out, width=100))
     return [line.split() for line in out.getvalue().splitlines() if line.strip()]
 
 
@@ -23,14 +23,22 @@ def test_a_method_is_one_line_over_its_settings_and_seeds():
     assert ["code", "lmf", "2,400", "400", "180.5", "7.0", "MB", "4.0", "GB"] in lines
     assert ["code", "code_ot", "5", "5", "0.0", "3.5", "MB", "2.0", "GB"] in lines
     assert ["all", "2,405", "405", "180.5", "10.5", "MB", "6.0", "GB"] in lines
-    assert "41.0 kB in the flow's process, 999 B in a worker" in " ".join(lines[-3])
-    assert " ".join(lines[-1]) == "Starting, and writing the record, take some ten seconds more."
+    assert "41.0 kB in the flow's process, 999 B in a worker" in " ".join(lines[-4])
+    assert " ".join(lines[-2]) == "Starting, and writing the record, take some ten seconds more."
 
 
 def test_a_kind_of_step_that_has_no_time_is_named():
     lines = printed(ONE, replace(ONE, study="dfl", unknown=frozenset({"train", "fuse"})))
     assert [line[4] for line in lines if line[:2] in (["code", "lmf"], ["dfl", "lmf"])] == ["90.2", "90.2+"]
     assert "+ not in the sum, since no such step has run here: fuse, train" in [" ".join(line) for line in lines]
+
+
+def test_a_sum_with_rows_that_may_stop_is_called_the_most():
+    out = StringIO()
+    print_forecast([ONE], final_fit=True, stops_rows=True, console=Console(file=out, width=100))
+    *_, stops, last = out.getvalue().splitlines()
+    assert stops == "Rows that cannot win stop after three seeds (run.stop_rows): the sum is the most."
+    assert last.startswith("A model that is promoted is trained once more")
 
 
 def test_nothing_to_run_is_no_error():

@@ -215,7 +215,7 @@ def train_auxiliary(
     count = min(max(round(held_out * len(data)), 1), len(data) - 1)
     held, rest = (Data(data.x[index], data.y[index]) for index in (order[:count], order[count:]))
     flat = flatten_net(net, start)
-    enough = replace(training, steps=steps)
+    enough = replace(training, steps=steps, patience=None)
 
     def measure(number: int) -> AuxiliaryModel:
         params = flat.params()

@@ -35,6 +35,7 @@ from fedcore.core.training import (
     flatten_net,
     learning_rates,
     minibatches,
+    refuse_patience,
     starting_params,
 )
 from fedcore.nets import parameters, require_equal
@@ -71,6 +72,7 @@ def fednova(*, nets: Mapping[str, Net], training: Training, rounds: Count = 10, 
             not a sum of this round's gradients with known weights then.
     """
     require_equal(nets)
+    refuse_patience("fednova", training)
     require_shared_init("fednova", training.shared_init)
     if training.optimiser != "sgd":
         raise InputError(f"training.optimiser = {training.optimiser}: fednova needs sgd, with or without momentum")

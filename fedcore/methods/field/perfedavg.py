@@ -29,6 +29,7 @@ from fedcore.core.training import (
     gradient_step,
     minibatches,
     plain_step,
+    refuse_patience,
     starting_params,
     train,
 )
@@ -76,6 +77,7 @@ def perfedavg(
         InputError: for an optimiser whose state is kept.
     """
     require_equal(nets)
+    refuse_patience("perfedavg", training)
     if training.optimiser_state == "keep":
         raise InputError("training.optimiser_state = keep: perfedavg starts a new optimiser in each round; use fresh")
     local = partial(train_ahead, training=training, inner_lr=inner_lr)

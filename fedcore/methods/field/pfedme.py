@@ -27,6 +27,7 @@ from fedcore.core.training import (
     minibatches,
     plain_step,
     proximal_grad_hook,
+    refuse_patience,
     starting_params,
     to_leaves,
 )
@@ -76,6 +77,7 @@ def pfedme(
         InputError: for an optimiser whose state is kept, and for a w that would leap beyond theta.
     """
     require_equal(nets)
+    refuse_patience("pfedme", training)
     if training.optimiser_state == "keep":
         raise InputError("training.optimiser_state = keep: pfedme starts a new optimiser in each round; use fresh")
     if outer_lr * strength > 1:

@@ -143,7 +143,7 @@ def protocol_method(
     if pretraining.pretrain:
         if not training.shared_init:
             raise InputError(f"training.shared_init = false: {name}.pretrain averages models; use true, or pretrain: 0")
-        short = replace(training, epochs=pretraining.pretrain_epochs, steps=pretraining.pretrain_steps)
+        short = replace(training, epochs=pretraining.pretrain_epochs, steps=pretraining.pretrain_steps, patience=None)
         # Stages of one round, as their steps are shared by all rows with these settings; repeated rounds are not.
         first = (*[Stage(partial(train, training=short), average_labelled)] * pretraining.pretrain, *first)
     stages = (*first, *link_stages, Stage(offer_model, partial(send_models, how=how)))

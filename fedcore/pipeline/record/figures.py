@@ -16,7 +16,7 @@ from fedcore.results.summary import curves
 
 
 def draw(store: Store, result: Result) -> dict[str, bytes]:
-    """Return a run's pictures: accuracy by device and over rounds, the method's figures, and the study's pictures."""
+    """Return a run's pictures: its metric by device and over rounds, the method's figures, and the study's pictures."""
     return {name: picture() for name, picture in _pictures(store, result).items()}
 
 
@@ -29,9 +29,11 @@ def warm_up() -> None:
 
 def _pictures(store: Store, result: Result) -> dict[str, pictures.Picture]:
     split = "test" if tidy.has(result.table, "test") else "shared"
-    made: dict[str, pictures.Picture] = {"devices": lambda: png(figures.per_device(result.table, split=split))}
+    made: dict[str, pictures.Picture] = {
+        "devices": lambda: png(figures.per_device(result.table, result.metric, split=split))
+    }
     if result.table["round"].max() > 1:
-        made["rounds"] = lambda: png(figures.curves(curves(result.table)))
+        made["rounds"] = lambda: png(figures.curves(curves(result.table), result.metric))
     made |= pictures.of_method(result.figures, result.row.label, result.reports)
     place = (store, result.prepared.dataset, result.prepared.partition)
     if "similarity" in result.show:

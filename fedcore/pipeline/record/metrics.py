@@ -3,6 +3,8 @@
 accuracy, accuracy_std, accuracy_worst     mean over devices of their own test data, spread and the worst device
 shared_accuracy, ...                       on the shared test set
 validation_accuracy, ...                   on the devices' validation data
+                                           (accuracy stands for the metric that decides; if it is another one, the
+                                           other scores are below topic/test., topic/shared. and topic/val.)
 bytes_up, bytes_down                       of all devices, in all rounds so far
 prepare_up, prepare_down                   of all devices, before the first round, if they exchange anything then
 seconds, seconds_cpu                       of all steps
@@ -21,6 +23,8 @@ from mlflow.entities import Metric
 
 from fedcore.pipeline.cache.store import digest_of
 from fedcore.results import tidy
+from fedcore.results.criterion import ACCURACY
+from fedcore.results.criterion import Metric as Decider
 from fedcore.results.summary import groups
 
 PREFIX = {"test": "", "shared": "shared_", "val": "validation_"}
@@ -29,11 +33,11 @@ DEVICES = "devices.json"
 """The artifact with the last numbers of each device, in the format of MLflow's tables."""
 
 
-def metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int) -> Iterator[Metric]:
-    """Yield a run's metrics over its turns, counted from 1.
+def metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int, decider: Decider = ACCURACY) -> Iterator[Metric]:
+    """Yield a run's metrics over its turns, counted from 1. decider: the metric that decides.
 
-    If devices are in several groups, also the mean accuracy of each, e.g. accuracy_in_A. Times are the run's start plus
-    the step, so that writing twice gives one point.
+    If devices are in several groups, also the decider's mean in each, e.g. accuracy_in_A. Times are the run's start
+    plus the step, so that writing twice gives one point.
     """
     turns = {
         round_info: i for i, round_info in enumerate(sorted(set(zip(table["stage"], table["round"], strict=True))), 1)
@@ -47,12 +51,13 @@ def metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int) -> Iterator[
         if split == "traffic":
             sent[name] = sent.get(name, 0.0) + float(part["value"].sum())
             named = {name: sent[name]}
-        elif split not in PREFIX:
-            named = {f"topic/{split}.{name}": found["mean"]}
+        elif split in PREFIX and metric == decider.column:
+            key = f"{PREFIX[split]}{decider.name}"
+            named = {key: found.pop("mean"), **{f"{key}_{safe_name(word)}": value for word, value in found.items()}}
+        elif split in PREFIX and decider == ACCURACY:
+            named = {f"{PREFIX[split]}{name}": found["mean"]}
         else:
-            named = {f"{PREFIX[split]}{name}": found.pop("mean")}
-            if metric == "accuracy":
-                named |= {f"{PREFIX[split]}accuracy_{safe_name(word)}": value for word, value in found.items()}
+            named = {f"topic/{split}.{name}": found["mean"]}
         for key, value in named.items():
             yield Metric(key, float(value), start + step, step)
     for column, key in {"wall": "seconds", "cpu": "seconds_cpu"}.items():
@@ -61,10 +66,13 @@ def metrics(table: pd.DataFrame, seconds: pd.DataFrame, start: int) -> Iterator[
             yield Metric(f"topic/seconds.{kind}.{column}", float(value), start, 0)
 
 
-def device_table(table: pd.DataFrame) -> bytes:
-    """Return the last numbers of each device as a table of MLflow: a row per device, a column per split and metric."""
+def device_table(table: pd.DataFrame, decider: Decider = ACCURACY) -> bytes:
+    """Return the last numbers of each device as a table of MLflow: a row per device, a column per split and metric.
+
+    decider: the metric that decides, whose columns come first.
+    """
     last = tidy.final(table).assign(column=table["split"] + "." + table["metric"])
-    order = dict.fromkeys(last["column"])
+    order = dict.fromkeys([*last["column"][last["metric"] == decider.column], *last["column"]])
     wide = last.pivot_table("value", "device", "column", sort=False, dropna=False)[[*order]]
     found = wide.reset_index().astype(object).where(lambda cells: cells.notna(), None)
     return json.dumps({"columns": list(found), "data": found.to_numpy().tolist()}).encode()

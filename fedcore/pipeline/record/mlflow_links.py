@@ -13,6 +13,7 @@ from mlflow.entities import Run
 
 from fedcore.pipeline.record import promotion
 from fedcore.pipeline.record.registry import CHAMPION, FAMILY
+from fedcore.results.criterion import ACCURACY, METRICS, Metric
 
 TRAINING = "workflowType=machine_learning"
 """Opens MLflow's page in its mode for training; the mode for language models is the default."""
@@ -32,11 +33,13 @@ def links(client: MlflowClient, experiment: str) -> Iterator[tuple[str, str]]:
         words = f"{name} ({size}, {dataset})" if several and dataset else f"{name} ({size})"
         query = f"tags.`mlflow.parentRunId` = '{study.info.run_id}'"
         yield f"{words}: answer", f"{runs_page(experiment)}/{study.info.run_id}?{TRAINING}"
-        yield f"{words}: methods", most_accurate_first(experiment, query)
-        if pair := best_and_alone(client.search_runs([experiment], query, max_results=1000)):
+        runs = client.search_runs([experiment], query, max_results=1000)
+        metric = METRICS[next((run.data.tags.get(promotion.METRIC) for run in runs), None) or ACCURACY.name]
+        yield f"{words}: methods", best_first(experiment, query, metric)
+        if pair := best_and_alone(runs, metric):
             ids = ", ".join(f"'{run.info.run_id}'" for run in pair)
             shown = " and ".join(run.data.tags["fedcore.method"] for run in pair)
-            place = most_accurate_first(experiment, f"attributes.run_id IN ({ids})", compareRunsMode="CHART")
+            place = best_first(experiment, f"attributes.run_id IN ({ids})", metric, compareRunsMode="CHART")
             yield f"{words}: {shown}", place
     for name in promotion.names(client):
         champion = promotion.alias(client, name, CHAMPION)
@@ -49,15 +52,15 @@ def runs_page(experiment: str) -> str:
     return f"#/experiments/{experiment}/runs"
 
 
-def most_accurate_first(experiment: str, query: str, **more: str) -> str:
-    """Return the part of a link that shows the runs that a query finds, in the order of their accuracy."""
-    order = {"orderByKey": "metrics.`accuracy`", "orderByAsc": "false"}
+def best_first(experiment: str, query: str, metric: Metric, **more: str) -> str:
+    """Return the part of a link that shows the runs that a query finds, by the metric that decides, the best first."""
+    order = {"orderByKey": f"metrics.`{metric.name}`", "orderByAsc": str(metric.less).lower()}
     return f"{runs_page(experiment)}?{urlencode({'searchFilter': query, **order, **more}, safe='')}&{TRAINING}"
 
 
-def best_and_alone(runs: list[Run]) -> list[Run]:
-    """Return the most accurate run of a method that sends something, and that of one that trains alone, if both are."""
-    known = [run for run in runs if run.data.tags["fedcore.kind"] == "method" and "accuracy" in run.data.metrics]
-    known.sort(key=lambda run: -run.data.metrics["accuracy"])
+def best_and_alone(runs: list[Run], metric: Metric) -> list[Run]:
+    """Return the best run of a method that sends something, and that of one that trains alone, if both are."""
+    known = [run for run in runs if run.data.tags["fedcore.kind"] == "method" and metric.name in run.data.metrics]
+    known.sort(key=lambda run: -metric.sign * run.data.metrics[metric.name])
     sides = [[run for run in known if bool(run.data.metrics["bytes_up"]) is sends] for sends in (True, False)]
     return [side[0] for side in sides] if all(sides) else []

@@ -29,7 +29,7 @@ from fedcore.pipeline.record.metrics import DEVICES, read_device_table
 from fedcore.pipeline.record.origin import Origin, from_json
 from fedcore.pipeline.record.registry import CANDIDATE, CHAMPION, FAMILY, PREVIOUS, Versions, registered
 from fedcore.pipeline.record.result import Rule
-from fedcore.results.criterion import METRICS
+from fedcore.results.criterion import ACCURACY, METRICS
 from fedcore.results.summary import SPLITS, is_tie
 from fedcore.types import InputError
 
@@ -45,13 +45,9 @@ SAME = (DATA, PARTITION)
 FINAL_FIT_OF, STUDY_RUN = "fedcore.final_fit_of", "fedcore.study_run"
 """The tags of a final fit: the version that it repeats on all rows, and the study's run of that version."""
 
-SCORES = {
-    "accuracy": "own test, %",
-    "shared_accuracy": "shared test, %",
-    "validation_accuracy": "validation, %",
-}  # fmt: skip
-"""The metrics of a version's run that a list of versions shows -> their columns."""
-COLUMNS = ("version", "method", "seed", "study", "setting", *SCORES.values(), "is")
+SCORES = {"": "own test", "shared_": "shared test", "validation_": "validation"}
+"""The prefixes of the metrics of a version's run that a list of versions shows -> their columns."""
+COLUMNS = ("version", "method", "seed", "study", "setting", "metric", *SCORES.values(), "is")
 """The columns of a list of versions; the last one has the aliases, and says of which version one is the final fit."""
 
 
@@ -268,10 +264,13 @@ def _cells(client: MlflowClient, version: ModelVersion, aliases: str) -> list[st
         scores = client.get_run(version.run_id).data.metrics
     except MlflowException:  # deleted for good
         scores = {}
-    shown = [f"{100 * scores[name]:.1f}" if name in scores else "-" for name in SCORES]
+    metric = METRICS[tags.get(METRIC, ACCURACY.name)]
+    keys = [f"{prefix}{metric.name}" for prefix in SCORES]
+    shown = [metric.value(scores[key]) if key in scores else "-" for key in keys]
     study = f"{tags.get('fedcore.study', '-')} ({tags.get('fedcore.size', '-')})"
     named = [tags.get(f"fedcore.{key}", "-") for key in ("method", "seed", "setting")]
-    return [str(version.version), *named[:2], study, named[2], *shown, ", ".join(filter(None, (aliases, final)))]
+    last = ", ".join(filter(None, (aliases, final)))
+    return [str(version.version), *named[:2], study, named[2], metric.words, *shown, last]
 
 
 def find(client: MlflowClient, task: str, word: str) -> ModelVersion:

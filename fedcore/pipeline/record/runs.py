@@ -48,6 +48,8 @@ from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.registry import CHAMPION, registered
 from fedcore.pipeline.record.result import Accepted, Result, Rule, StudyOnData
 from fedcore.results import reports
+from fedcore.results.criterion import ACCURACY
+from fedcore.results.criterion import Metric as Decider
 from fedcore.types import InputError, Model, Report, Threshold
 
 EXPERIMENT = "fedcore"
@@ -165,7 +167,7 @@ class Record:
         self.write(
             run, params=_params(result), table=result.table, seconds=result.seconds,
             dataset=(setting.data_name, result.prepared.dataset.digest, profile), turn_reports=result.reports,
-            drawn=draw(store, result) if drawn is None else drawn, schema=schema,
+            drawn=draw(store, result) if drawn is None else drawn, schema=schema, decider=result.metric,
             files=_origin_files(result) | ({TRAINED: _npy(trained_keys(held, made))} if stable else {}),
         )  # fmt: skip
         self.close(run, result.digest)
@@ -228,16 +230,17 @@ class Record:
         drawn: Mapping[str, bytes],
         schema: DataSchema | None = None,
         files: Mapping[str, bytes] | None = None,
+        decider: Decider = ACCURACY,
     ) -> None:
         """Write a run's parameters, metrics, tables, dataset, schema, reports, pictures; again, it changes nothing.
 
-        files: further ones, path in the run -> content.
+        files: further ones, path in the run -> content. decider: the metric that decides.
         """
         where = run.info.run_id
         self.client.log_batch(where, params=[Param(key, _shorten(value)) for key, value in params.items()])
         start = run.info.start_time
         courses = reports.series(turn_reports)
-        points = list(metrics(table, seconds, start))
+        points = list(metrics(table, seconds, start, decider))
         name, digest, profile = dataset
         self._log_dataset(where, name, digest, profile)
         words = {f"words/{safe_name(name)}.txt": text for one in turn_reports for name, text in one.words.items()}
@@ -251,7 +254,7 @@ class Record:
                 points += [Metric(key, x, start + i, i) for i, x in enumerate(leaf.tolist()) if math.isfinite(x)]
         for first in range(0, len(points), BATCH):
             self.client.log_batch(where, metrics=points[first : first + BATCH])
-        files |= {DEVICES: device_table(table), TABLE: _parquet(table)}
+        files |= {DEVICES: device_table(table, decider), TABLE: _parquet(table)}
         files |= {f"pictures/{name}.png": picture for name, picture in drawn.items()}
         files |= {SCHEMA: to_json(schema).encode()} if schema else {}
         self._artifacts(where, files)
@@ -442,9 +445,10 @@ def describe_final_fit(result: Result) -> str:
     return (
         f"Final fit of version {final.version}: {result.row.label} once more, with the same settings, code and seed "
         f"({result.seed}), on all labelled rows of each device{kept}: {sum(final.rows.values()):,} rows in place of "
-        f"{sum(final.before.values()):,}, those marked as test among them.{left} Nothing tests it: the accuracy to "
-        f"expect is that of version {final.version}, measured by study {result.setting.study} ({result.size}), not its "
-        f"own.{threshold} Dataset {final.study.dataset.digest}; {FINAL_FIT} of its run counts the rows of each device."
+        f"{sum(final.before.values()):,}, those marked as test among them.{left} Nothing tests it: the "
+        f"{result.metric.words} to expect is that of version {final.version}, measured by study {result.setting.study} "
+        f"({result.size}), not its own.{threshold} Dataset {final.study.dataset.digest}; {FINAL_FIT} of its run counts "
+        "the rows of each device."
     )
 
 

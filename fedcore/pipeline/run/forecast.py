@@ -8,7 +8,7 @@ Their keys are in no cache, so that what depends on them counts as not cached ei
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -16,7 +16,9 @@ from math import prod
 from statistics import median
 from typing import Any
 
+from fedcore.config.methods import MethodConfig
 from fedcore.config.request import Job
+from fedcore.config.settings import Setting
 from fedcore.config.studies import run_section
 from fedcore.core.evaluation import score
 from fedcore.core.new_device import NEVER, trains_alone
@@ -38,9 +40,9 @@ from fedcore.pipeline.run.chunks import rounds
 from fedcore.pipeline.run.left_out import federation_without, leaves_out
 from fedcore.pipeline.run.message_sizes import message_bytes
 from fedcore.pipeline.run.run_method import count_examples, deploy_models, prepared_bytes, rates_of, with_rate
-from fedcore.pipeline.run.step_functions import deploy
+from fedcore.pipeline.run.step_functions import deploy, divide_finally
 from fedcore.report.forecast import Expected, print_forecast
-from fedcore.results.answer import GUESSES
+from fedcore.results.answer import GUESSES, STOPPED_AFTER
 from fedcore.types import Federation, InputError, Message, Method, Report
 
 
@@ -178,13 +180,21 @@ class Lookup:
 
 
 def forecast(
-    jobs: Iterable[Job], store: Store, workers: int, accelerator: str | None, together: int = 1
+    jobs: Iterable[Job],
+    store: Store,
+    workers: int,
+    accelerator: str | None,
+    together: int = 1,
+    promoting: Collection[str] = (),
 ) -> Iterator[Expected]:
-    """Yield what each method of the jobs would cost. It reads the data and divides them, as a preview does."""
-    history = History(store)
+    """Yield what each method of the jobs would cost. It reads the data and divides them, as a preview does.
+
+    promoting: the names of jobs of which a model may be promoted, after a final fit; one for each task.
+    """
+    history, fitted = History(store), set[str]()
     look: Any = Lookup(store, workers, accelerator, together)
     sources: dict[str, Ref] = {}
-    tuned: set[tuple[str, str]] = set()
+    tuned: dict[tuple[str, str], dict[str, bool]] = {}  # setting -> label -> whether all of its rates have been tried
     for job in jobs:
         for setting in job.settings:
             if setting.source not in sources:
@@ -196,16 +206,18 @@ def forecast(
             look.model = max(model_bytes(fed), 1)
             largest = max(data.nbytes for data in refs([device.data for device in fed.devices.values()]))
             untried = (setting.study, setting.name) not in tuned
-            tuned.add((setting.study, setting.name))
+            tried = tuned.setdefault((setting.study, setting.name), {})
             rows = [
-                with_rate(row, rate)
+                rates if tried.get(row.label) else rates[:1]
                 for row in setting.methods
-                for rate in (rates_of(setting, row) if untried else [row.training.lr])
+                for rates in each_rate(setting, row, untried)
             ]
             without, first = [], min(fed.devices)
             if leaving := leaves_out(job.new_device, store, prepared):
                 rest, _ = federation_without(look, fed, prepared, setting.federation["scale"], first)
-            for row in rows:
+            fits = job.name in promoting and setting.task not in fitted
+            finals: list[tuple[str, Expected, str]] = []
+            for row, *others in rows:
                 try:
                     method = row.build(fed.public.nets, sizes)
                     look.sent = message_bytes(row, fed, sizes, store)
@@ -213,11 +225,26 @@ def forecast(
                     if job.optional:
                         continue
                     raise
+                done = len(look.done)
                 one = expect(look, history, method, fed, job.seed, setting.every)
+                mine = look.done[done:]
+                for other in others if one.cached < one.steps else []:  # the best rate is that of the cached steps
+                    del look.done[done:]
+                    there = other.build(fed.public.nets, sizes)
+                    found = expect(look, history, there, fed, job.seed, setting.every)
+                    if found.cached == found.steps:
+                        row, one, mine = other, found, look.done[done:]
+                        break
+                look.done[done:] = mine
+                if untried:
+                    tried[row.label] = tried.get(row.label, True) and one.cached == one.steps
                 yield replace(
                     one, study=job.study, method=row.label, traffic=before + one.traffic,
                     worker=largest + one.worker,
                 )  # fmt: skip
+                if fits and not getattr(row.builder, "control", False):
+                    finals.append(("final", fit_finally(look, history, job.seed, setting, row, prepared), row.label))
+                    fitted.add(setting.task)
                 if leaving:
                     with suppress(InputError):
                         there = row.build(rest.public.nets, {name: sizes[name] for name in rest.devices})
@@ -229,6 +256,35 @@ def forecast(
                 replace(one, study=job.study, method=f"{label} without each device", worker=largest + one.worker)
                 for label, one in dearest(without, len(fed.devices))
             )
+            yield from (
+                replace(one, study=job.study, method=f"{label}, final fit", worker=largest + one.worker)
+                for label, one in dearest(finals, 1)
+            )
+
+
+def each_rate(setting: Setting, row: MethodConfig, untried: bool) -> list[list[MethodConfig]]:
+    """Return a row with each of its learning rates, its own first: a list for each, or while all are tried one list."""
+    rates = [with_rate(row, rate) for rate in rates_of(setting, row)]
+    return (
+        [[one] for one in rates] if untried else [[row, *(one for one in rates if one.training.lr != row.training.lr)]]
+    )
+
+
+def fit_finally(
+    look: Any, history: History, seed: int, setting: Setting, row: MethodConfig, study: PreparedData
+) -> Expected:
+    """Return what a final fit of a row would cost: all its rounds on all rows, as :mod:`fedcore.pipeline.run.final_fit`
+    has it. Seconds of this project's steps, which trained on a study's rows, grow with the rows.
+    """
+    fed = partitions.build_federation(look, setting, study)
+    held_out = row.build(fed.public.nets).held_out
+    divided = look.run_inline(partial(divide_finally, held_out=held_out), study.dataset, study.partition)
+    final = PreparedData(study.dataset, divided)
+    before, rows = (sum(count_examples(look.store, one).values()) for one in (study, final))
+    fed = partitions.build_federation(look, setting, final, final_fit=held_out)
+    method = row.build(fed.public.nets, count_examples(look.store, final))
+    found = expect(look, history, method, fed, seed, max(stage.rounds for stage in method.stages))
+    return replace(found, seconds=found.seconds * rows / max(before, 1))
 
 
 def expect(
@@ -252,6 +308,8 @@ def expect(
 def dearest(rows: Iterable[tuple[str, Expected, str]], devices: int) -> Iterator[tuple[str, Expected]]:
     """Yield the rows that may be trained without each device, with the cost of all devices: one of each kind.
 
+    For a final fit there is one "device".
+
     rows: kind, cost without the first device, label. Which row is best is known once all have run: one whose steps
     are all cached has been it, otherwise the dearest stands for it.
     """
@@ -259,7 +317,7 @@ def dearest(rows: Iterable[tuple[str, Expected, str]], devices: int) -> Iterator
     for kind, one, label in rows:
         kinds[kind].append((one, label))
     for kind, mine in kinds.items():
-        if kind in (*GUESSES, "alone", "combines"):
+        if kind in (*GUESSES, "alone", "combines", "final"):
             one, label = max(mine, key=lambda pair: (pair[0].steps == pair[0].cached, pair[0].seconds))
             yield label, replace(
                 one, steps=one.steps * devices, cached=one.cached * devices, seconds=one.seconds * devices,
@@ -289,9 +347,12 @@ def model_bytes(fed: Federation) -> int:
     return max(4 * sum(map(prod, shapes(device.net).values())) for device in fed.devices.values())
 
 
-def print_plan(params: Mapping[str, Any], jobs: Iterable[Job]) -> None:
-    """Print what a run of the jobs would compute."""
+def print_plan(params: Mapping[str, Any], jobs: Iterable[Job], final_fit: bool = False) -> None:
+    """Print what a run of the jobs would compute. final_fit: of a model that it promotes."""
     run = run_section(params)
-    accelerator = find_accelerator(run.accelerator)
-    rows = forecast(jobs, open_store(run.store), Workers(run.workers).count, accelerator, run.together)
-    print_forecast(rows)
+    store, accelerator, jobs = open_store(run.store), find_accelerator(run.accelerator), [*jobs]
+    least = {job.study: min(one.seed for one in jobs if one.study == job.study) for job in jobs}
+    promoting = [f"{study}-{seed}" for study, seed in least.items() if final_fit]
+    stops = any(sum(job.stop_rows for job in jobs if job.study == study) > STOPPED_AFTER for study in least)
+    rows = forecast(jobs, store, Workers(run.workers).count, accelerator, run.together, promoting)
+    print_forecast(rows, final_fit, stops)

@@ -14,7 +14,7 @@ from fedcore.config.params import read
 from fedcore.config.request import Job
 from fedcore.config.settings import Setting
 from fedcore.config.studies import Run as RunSection
-from fedcore.config.studies import find_study, grid_points, new_device_from, run_section
+from fedcore.config.studies import find_study, grid_points, new_device_from, run_section, stops_rows
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.files import BRIEF, CURVES, METRICS, PAGE
 from fedcore.pipeline.orchestration.artifacts import publish
@@ -73,6 +73,7 @@ def write_plan() -> None:
             "federate": {
                 "size": section.size, "seeds": section.seeds, "show": show, "settings": settings,
                 **({"new_device": new_device} if new_device != "shared" else {}),
+                **({"stop_rows": True} if stops_rows(section, study) else {}),
             },
         }  # fmt: skip
         for stage, plan in plans.items():

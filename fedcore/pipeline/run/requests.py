@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pandas as pd
 from prefect import Task, runtime
 
 from fedcore.config.methods import MethodConfig
@@ -24,6 +25,10 @@ from fedcore.pipeline.record.origin import Origin, origin_of
 from fedcore.pipeline.record.result import Accepted, PreparedData, Result, rule_of
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import history, left_out, outputs, partitions, run_method
+from fedcore.pipeline.run.chunks import count_local_steps
+from fedcore.results.answer import STOPPED_AFTER
+from fedcore.results.stopping import rows_that_cannot_win
+from fedcore.results.summary import join_words
 from fedcore.results.tuning import best
 from fedcore.types import Diverged, Federation, InputError
 
@@ -70,6 +75,7 @@ class Run:
         self._datasets: dict[str, Ref] = {}
         self._refusals: set[tuple[str, str]] = set()
         self._tuned: dict[tuple[str, str, str], Tuned] = {}
+        self._stopped: dict[tuple[str, str], frozenset[str]] = {}
 
     def prepare(self) -> list[ReadySetting]:
         """Read all data, divide them and build all methods, so that bad input is reported before any training."""
@@ -119,7 +125,11 @@ class Run:
         return PreparedData(dataset, partitions.import_partition(self.session.store, folder))
 
     def run_method(self, ready: ReadySetting, method: MethodConfig) -> Result | None:
-        """Run a method on a setting, round after round in cached steps; None if an optional row refuses the data."""
+        """Run a method on a setting, round after round in cached steps; None if it refuses the data, or cannot win."""
+        if method.label in self._stop_rows(ready):
+            local = count_local_steps(method.build(ready.federation.public.nets), len(ready.federation.devices))
+            self.session.advance_to(self.session.done + local)
+            return None
         place = ready.job.study, ready.setting.name, method.label
         try:
             if place not in self._tuned:
@@ -153,6 +163,23 @@ class Run:
             tried = ", ".join(f"{one:g}" for one in rates)
             self.session.print_line(f"  {method.label}: learning rate {rate:g}, of {tried} the best on validation data")
         return Tuned(ready.job.seed, results[rate])
+
+    def _stop_rows(self, ready: ReadySetting) -> frozenset[str]:
+        """Return the labels of rows that cannot win, once the first seeds have run, and print them once."""
+        job, place = ready.job, (ready.job.study, ready.setting.name)
+        first = [one.name for one in self.jobs if one.study == job.study][:STOPPED_AFTER]
+        if not job.stop_rows or job.name in first:
+            return frozenset()
+        if place not in self._stopped:
+            results = [r for name in first for r in self.results[name] if r.setting.name == ready.setting.name]
+            controls = {result.row.label for result in results if result.control}
+            able = left_out.rows_with_model(self.session.steps, results) if ready.leave_out else None
+            table = pd.concat([result.table for result in results], ignore_index=True)
+            self._stopped[place] = found = rows_that_cannot_win(table, controls, job.criterion, able)
+            if found:
+                names = join_words(sorted(found))
+                self.session.print_line(f"  stopped after {STOPPED_AFTER} seeds (run.stop_rows): {names} cannot win")
+        return self._stopped[place]
 
     def leave_out_devices(self) -> None:
         """Score the rows that the answer for a new device compares on each device, trained without it."""

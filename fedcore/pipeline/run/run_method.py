@@ -216,12 +216,13 @@ def save_outcomes(results: Iterable[Result], folder: Path) -> None:
 
 
 def save_metrics(results: Sequence[Result], metrics: Path, curves: Path) -> None:
-    """Write a seed's accuracies of the last round, and of all rounds."""
-    table = pd.concat([result.table for result in results], ignore_index=True)
+    """Write a seed's values of the metric that decides, of the last round and of all rounds."""
     for path in (metrics, curves):
         path.parent.mkdir(parents=True, exist_ok=True)
-    metrics.write_text(json.dumps(tidy.headline(table), indent=1) + "\n")
-    spreadsheet.write(tidy.curves(table), curves, index=False)
+    last = {key: value for r in results for key, value in tidy.headline(r.table, r.metric).items()}
+    metrics.write_text(json.dumps(last, indent=1) + "\n")
+    course = pd.concat([tidy.curves(r.table, r.metric) for r in results], ignore_index=True)
+    spreadsheet.write(course, curves, index=False)
 
 
 def save_pictures(store: Store, results: Iterable[Result], folder: Path) -> None:
@@ -265,14 +266,15 @@ def save_seconds(results: Sequence[Result], folder: Path) -> None:
 
 def summary_line(result: Result) -> str:
     """Return a method's result in one line."""
-    last = tidy.final(result.table)
-    scores = last[(last["metric"] == "accuracy") & last["value"].notna()].groupby("split")["value"]
-    means, worst = scores.mean(), scores.min()
+    last, metric = tidy.final(result.table), result.metric
+    scores = last[(last["metric"] == metric.column) & last["value"].notna()].groupby("split")["value"]
+    means, worst = scores.mean(), scores.max() if metric.less else scores.min()
     shown = ", ".join(
         f"{words} {means[split]:.3f} (worst {worst[split]:.3f})"
         for split, words in (("test", "own test"), ("shared", "shared test"))
         if split in means
     )
+    shown = shown if metric.name == "accuracy" else f"{metric.words}: {shown}"
     computed = sum(not step.cached for step in result.steps)
     return f"  {result.name:<36} {shown}  [{computed} of {len(result.steps)} steps computed]"
 

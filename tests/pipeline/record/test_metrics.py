@@ -9,6 +9,7 @@ import pytest
 from tables import NO_SECONDS, frame, grouped, rows
 
 from fedcore.pipeline.record.metrics import device_table, metrics, read_device_table, safe_name
+from fedcore.results.criterion import METRICS
 
 SECONDS = pd.DataFrame(
     [("study", "alpha=1", "a", 0, "train", 2.0, 1.0), ("study", "alpha=1", "a", 0, "fuse", 1.0, 0.5)],
@@ -42,6 +43,22 @@ def test_headline_numbers_sort_first_and_bytes_add_up():
     assert names[:3] == ["accuracy", "accuracy_std", "accuracy_worst"]
     assert len([name for name in names if "/" not in name]) <= 21
     assert not [name for name in names if "d00" in name]
+
+
+def test_another_metric_that_decides_takes_the_place_of_accuracy():
+    table = two_rounds()
+    more = table[table["metric"] == "accuracy"]
+    table = pd.concat([table, more.assign(metric="cost", value=more["value"] + 1)], ignore_index=True)
+    found = {one.key: one.value for one in metrics(table, SECONDS, 0, METRICS["cost"])}
+    assert found["cost"] == pytest.approx(1.8)
+    assert found["cost_worst"] == pytest.approx(1.9)  # the greatest
+    assert found["shared_cost"] == pytest.approx(1.5)
+    assert found["validation_cost"] == pytest.approx(1.8)
+    assert found["topic/test.accuracy"] == pytest.approx(0.8)
+    assert found["topic/shared.macro_f1"] == pytest.approx(0.25)
+    assert not [key for key in found if "/" not in key and ("accuracy" in key or "f1" in key)]
+    columns = [*read_device_table(device_table(table, METRICS["cost"]))]
+    assert [name.partition(".")[2] for name in columns].index("accuracy") == 3  # after those of cost on three splits
 
 
 def test_groups_have_their_mean_accuracy():

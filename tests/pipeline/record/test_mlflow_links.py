@@ -50,6 +50,20 @@ def test_links_name_the_study_its_methods_and_the_champion(client: Any):
     assert {one.info.run_id for one in client.search_runs([experiment], compared["searchFilter"])} == {best, alone}
 
 
+def test_links_go_by_the_metric_that_decides(client: Any):
+    experiment = client.create_experiment("fedcore of a test of costs")
+    study = client.create_run(experiment, tags={"fedcore.kind": "study", "fedcore.study": "code"}).info.run_id
+    for method, cost, accuracy, sent in (("a", 0.2, 0.6, 1.0), ("b", 0.3, 0.9, 1.0), ("local_only", 0.5, 0.5, 0.0)):
+        tags = {"fedcore.kind": "method", "fedcore.method": method, "mlflow.parentRunId": study}
+        run = client.create_run(experiment, tags={**tags, promotion.METRIC: "cost"}).info.run_id
+        for name, value in {"cost": cost, "accuracy": accuracy, "bytes_up": sent}.items():
+            client.log_metric(run, name, value)
+    found = {words.partition(": ")[2]: place for words, place in links(client, experiment)}
+    assert [*found][:3] == ["answer", "methods", "a and local_only"]
+    place = parts(found["methods"])
+    assert (place["orderByKey"], place["orderByAsc"]) == ("metrics.`cost`", "true")
+
+
 def parts(place: str) -> dict[str, str]:
     """Return the path of a link, which stands behind "#", and what the page reads from its query."""
     path, _, query = urlsplit(place).fragment.partition("?")

@@ -176,15 +176,17 @@ def test_what_is_not_there_is_named(client: Any, make: Make):
     assert promotion.find(client, task, "1").version == first.version
 
 
-def test_every_version_is_listed_with_its_accuracy_and_alias(
+def test_every_version_is_listed_with_its_metric_and_alias(
     client: Any, make: Make, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     versions = [make([0.5]), make([0.6]), make([0.7])]
     versions.append(make([0.9], of=versions[1]))
     for version in versions[:2]:
         promotion.promote(client, version)
-    client.log_metric(versions[1].run_id, "accuracy", 0.6)
-    client.log_metric(versions[1].run_id, "validation_accuracy", 0.125)
+    client.log_metric(versions[1].run_id, "accuracy", 0.9)
+    client.log_metric(versions[1].run_id, "macro_f1", 0.6)
+    client.log_metric(versions[1].run_id, "validation_macro_f1", 0.125)
+    client.set_model_version_tag(versions[1].name, versions[1].version, promotion.METRIC, "macro_f1")
     client.set_model_version_tag(versions[1].name, versions[1].version, "fedcore.setting", "alpha=1")
     task = versions[0].name.removeprefix("fedcore-")
     monkeypatch.setattr(runs, "Record", lambda: SimpleNamespace(client=client))
@@ -192,10 +194,11 @@ def test_every_version_is_listed_with_its_accuracy_and_alias(
     monkeypatch.setenv("COLUMNS", "160")
     promote.list_versions(client, task)
     head, _, *rows, advice = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
-    assert head == "version method seed study setting own test, % shared test, % validation, % is"
+    assert head == "version method seed study setting metric own test shared test validation is"
     assert rows == [
-        "1 a 0 code (small) base - - - previous", "2 a 0 code (small) alpha=1 60.0 - 12.5 champion",
-        "3 a 0 code (small) base - - -", "4 a 0 code (small) base - - - final fit of 2",
+        "1 a 0 code (small) base accuracy - - - previous",
+        "2 a 0 code (small) alpha=1 macro F1 60.0% - 12.5% champion",
+        "3 a 0 code (small) base accuracy - - -", "4 a 0 code (small) base accuracy - - - final fit of 2",
     ]  # fmt: skip
     assert advice == f"to promote one: fedcore promote {task} --version NUMBER"
 

@@ -1,0 +1,89 @@
+"""Why a row is no better than always guessing: the likely cause, by a rule on what every comparison stores.
+
+L is the loss of the row and G that of the guess, in nats, after the last round, means over devices and seeds; with K
+classes the loss of an untrained net is about ln K. The first that applies is the likely cause:
+
+1. DIFFERENT_STARTS: every device sends at least a whole model, got none before its first round, and another row, which
+   trains alone, is better than guessing: averages of models that start from different values are spoilt.
+2. TOO_FAR: L > 1.5 max(G, ln K), or L is not finite: the learning rate is too high, or the rows are so few that they
+   are learnt by heart.
+3. COMMONEST: L < .9 G: the probabilities tell something, but the most probable class is mostly the commonest one.
+4. TOO_LITTLE: L is about that of the guess, or of an untrained net, so that predictions hardly depend on the features:
+   the learning rate is too low (or so high that all units die), the steps are too few, or the net does not fit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pandas as pd
+
+from fedcore.results.summary import last_round
+
+FAR, CLOSE = 1.5, 0.9
+
+
+class Cause(StrEnum):
+    """The likely cause."""
+
+    DIFFERENT_STARTS = "different starts"
+    TOO_FAR = "too far"
+    COMMONEST = "commonest class"
+    TOO_LITTLE = "too little"
+
+
+@dataclass(frozen=True)
+class AtChance:
+    """The likely cause, and the losses that tell it: of the row, and of the guess, nats."""
+
+    cause: Cause
+    loss: float
+    guess: float
+
+
+def likely_causes(
+    table: pd.DataFrame, split: str, names: Iterable[str], guess: str, one_learns: bool
+) -> dict[str, AtChance]:
+    """Return the likely cause of each of some rows of one setting's tidy table; none without losses.
+
+    split: that on which they are at chance. guess: the row that guesses. one_learns: whether some row that trains alone
+    is better than it.
+    """
+    last = last_round(table)
+    losses = last[(last["split"] == split) & (last["metric"] == "loss")].groupby("method")["value"].mean()
+    if guess not in losses or math.isnan(losses[guess]):
+        return {}
+    numbers = table[(table["split"] == "data") & table["metric"].isin(["classes", "test_classes"])]["value"]
+    start = max(losses[guess], math.log(max(1.0, numbers.max()))) if len(numbers) else losses[guess]
+    found = {}
+    for name in names:
+        loss = float(losses.get(name, math.nan))
+        if one_learns and starts_apart(table, name):
+            cause = Cause.DIFFERENT_STARTS
+        elif not loss <= FAR * start:
+            cause = Cause.TOO_FAR
+        else:
+            cause = Cause.COMMONEST if loss < CLOSE * losses[guess] else Cause.TOO_LITTLE
+        found[name] = AtChance(cause, loss, float(losses[guess]))
+    return found
+
+
+def starts_apart(table: pd.DataFrame, name: str) -> bool:
+    """Tell whether devices that send whole models to be averaged get none before their first round.
+
+    A whole model is what `majority` gives to each device. In a method of one round the last message, the final model,
+    counts in the first round as well.
+    """
+    traffic = table[table["split"] == "traffic"]
+    whole = traffic[(traffic["method"] == "majority") & (traffic["metric"] == "bytes_down")]["value"].mean()
+    mine = traffic[traffic["method"] == name]
+    turns = mine[["stage", "round"]].drop_duplicates().sort_values(["stage", "round"])
+    if turns.empty or math.isnan(whole):
+        return False
+    stage, number = turns.iloc[0]
+    first = mine[(mine["stage"] == stage) & (mine["round"] == number)].groupby("metric")["value"].mean()
+    before = first.get("bytes_down", 0.0) - (whole if len(turns) == 1 else 0.0)
+    return bool(first.get("bytes_up", 0.0) >= whole and before == 0)
