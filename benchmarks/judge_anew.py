@@ -11,7 +11,7 @@ verdict beside today's and the reason, from what was kept of its run:
   stricter one too; a single setting has its interval from its mean and standard deviation. What is left keeps its
   verdict, marked as of the earlier rule.
 
-docs/results/verdicts.md has every changed verdict.
+Writes docs/results/verdicts.md too, every changed verdict, and docs/results.md, what holds of each paper.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedcore.config.papers import read_papers
 from fedcore.config.params import read
 from fedcore.config.studies import Study, find_study
+from fedcore.report.results import results_page
 from fedcore.results.claims import LEVEL, SEEDS, Claim, Points, judge_all, verdict_table
 from fedcore.results.criterion import RATIO
 from fedcore.results.intervals import half_width
@@ -134,7 +136,7 @@ def fedasa_one_window(name: str, study: Study) -> Numbers:
     scored = pd.concat([elsewhere, before, everywhere], ignore_index=True)
     parts = [
         tidy(scored, "test.accuracy", "accuracy", "std_devices"),
-        tidy(scored[scored["round"] != 36], "test.loss", "", "loss_std"),
+        tidy(rows, "test.loss", "", "loss_std"),
         tidy(rows, "auxiliary.accuracy", "auxiliary_accuracy"),
     ]
     return Numbers(pd.concat(parts, ignore_index=True), points)
@@ -387,6 +389,7 @@ def main() -> None:
         frame.to_csv(path, index=False)
         files[path.name.removesuffix("-claims.csv")] = frame
     (RESULTS / "verdicts.md").write_text(page(files))
+    (ROOT / "docs" / "results.md").write_text(results_page(read_papers(params["studies"], ROOT), ROOT))
 
 
 if __name__ == "__main__":

@@ -91,9 +91,33 @@ class Figure(Section):
         return self
 
 
-class Paper(Section):
-    """conditions: settings that can decide a verdict. figures: every figure and table."""
+class Line(Section):
+    """A line of the page of results: a statement of the paper and the claims that answer it.
 
+    says: the statement in plain words. file: of docs/results, without "-claims.csv". rules: rules of its claims.
+    study, of, where: of these claims, the ones with that study, that metric, and these words in their settings. table,
+    picture: links from docs/. command: what runs it.
+    """
+
+    says: Text
+    file: Text
+    rules: Annotated[list[Text], Field(min_length=1)]
+    study: str = ""
+    of: str = ""
+    where: str = ""
+    table: Text
+    picture: str = ""
+    command: Text
+
+
+class Paper(Section):
+    """conditions: settings that can decide a verdict. figures: every figure and table.
+
+    idea: what the paper proposes, for somebody who has not read it. lines: those of the page of results.
+    """
+
+    idea: str = ""
+    lines: list[Line] = Field(default_factory=list)
     conditions: list[Condition] = Field(default_factory=list)
     figures: Annotated[list[Figure], Field(min_length=1)]
 
