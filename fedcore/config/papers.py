@@ -91,6 +91,24 @@ class Figure(Section):
         return self
 
 
+class Statement(Section):
+    """An equation, theorem, lemma, remark or named baseline; its name may stand for several, "(1) to (7)".
+
+    tests: those that check it, file::function. reason: why none does.
+    """
+
+    name: Text
+    says: Text
+    tests: list[Text] = Field(default_factory=list)
+    reason: str = ""
+
+    @model_validator(mode="after")
+    def _checked(self) -> Statement:
+        if not self.tests and not self.reason:
+            raise ValueError(f"{self.name}: needs a test that checks it, or the reason why none does")
+        return self
+
+
 class Line(Section):
     """A line of the page of results: a statement of the paper and the claims that answer it.
 
@@ -111,7 +129,7 @@ class Line(Section):
 
 
 class Paper(Section):
-    """conditions: settings that can decide a verdict. figures: every figure and table.
+    """conditions: settings that can decide a verdict. figures: every figure and table. theory: every equation.
 
     idea: what the paper proposes, for somebody who has not read it. lines: those of the page of results.
     """
@@ -120,6 +138,7 @@ class Paper(Section):
     lines: list[Line] = Field(default_factory=list)
     conditions: list[Condition] = Field(default_factory=list)
     figures: Annotated[list[Figure], Field(min_length=1)]
+    theory: list[Statement] = Field(default_factory=list)
 
     @property
     def printed(self) -> list[tuple[Figure, Value]]:
