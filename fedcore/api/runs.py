@@ -352,6 +352,7 @@ def compare(
     claims: Iterable[Claim | str] = (),
     valid: Iterable[Gate] = (),
     ceiling: Ceiling = "auto",
+    converged: bool = False,
     metric: MetricName | Literal["auto"] | None = None,
     positive: str | None = None,
     costs: Mapping[str, Mapping[str, float]] | None = None,
@@ -373,6 +374,7 @@ def compare(
         claims: rules to be judged, e.g. "code_ot > fedavg" (:mod:`fedcore.results.claims`); each needs three seeds.
         valid: what must hold for the claims to be tested.
         ceiling: from which mean on rows are too good for a claim that one is better; "auto": by a rule; None: never.
+        converged: whether claims about the end are tested only where no row that they compare still gains.
         metric: what decides answer and ranks (docs/concepts.md); "auto": balanced accuracy where one class has more
             than .8 of the examples, else accuracy; None: cost if there are costs, else accuracy.
         positive: the label that f1, precision, recall and average_precision are of.
@@ -427,7 +429,7 @@ def compare(
         results = _leave_out(results, controls, decides, left_out_rows, workers, extra)
     table = pd.concat([result.table for result in results], ignore_index=True)
     points: Points = {SETTING: {}}
-    verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points, ceiling))
+    verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points, ceiling, converged))
     summary = summarise(table, NO_SECONDS, controls, decides)
     found = AnswerInWords.of(answer(table, controls, decides))
     return Comparison(results, verdicts, table, summary, found, left_out)

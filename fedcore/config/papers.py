@@ -91,11 +91,54 @@ class Figure(Section):
         return self
 
 
-class Paper(Section):
-    """conditions: settings that can decide a verdict. figures: every figure and table."""
+class Statement(Section):
+    """An equation, theorem, lemma, remark or named baseline; its name may stand for several, "(1) to (7)".
 
+    tests: those that check it, file::function. reason: why none does.
+    """
+
+    name: Text
+    says: Text
+    tests: list[Text] = Field(default_factory=list)
+    reason: str = ""
+
+    @model_validator(mode="after")
+    def _checked(self) -> Statement:
+        if not self.tests and not self.reason:
+            raise ValueError(f"{self.name}: needs a test that checks it, or the reason why none does")
+        return self
+
+
+class Line(Section):
+    """A line of the page of results: a statement of the paper and the claims that answer it.
+
+    says: the statement in plain words. file: of docs/results, without "-claims.csv". rules: rules of its claims.
+    study, of, where: of these claims, the ones with that study, that metric, and these words in their settings. table,
+    picture: links from docs/. command: what runs it.
+    """
+
+    says: Text
+    file: Text
+    rules: Annotated[list[Text], Field(min_length=1)]
+    study: str = ""
+    of: str = ""
+    where: str = ""
+    table: Text
+    picture: str = ""
+    command: Text
+
+
+class Paper(Section):
+    """conditions: settings that can decide a verdict. figures: every figure and table. theory: every equation.
+
+    idea: what the paper proposes, for somebody who has not read it. lines: those of the page of results.
+    """
+
+    idea: str = ""
+    lines: list[Line] = Field(default_factory=list)
     conditions: list[Condition] = Field(default_factory=list)
     figures: Annotated[list[Figure], Field(min_length=1)]
+    theory: list[Statement] = Field(default_factory=list)
 
     @property
     def printed(self) -> list[tuple[Figure, Value]]:

@@ -13,7 +13,7 @@ from fedcore.config.sections import REQUIRED, SHARED, allowed_keys
 from fedcore.methods import METHODS
 from fedcore.types import InputError
 
-CLAIMED = ("valid", "ceiling", "claims")
+CLAIMED = ("valid", "ceiling", "converged", "claims")
 """The keys of a study that claims/ may set."""
 
 

@@ -85,6 +85,7 @@ class Study(Section):
         claims: a paper's statements, as rules.
         valid: what must hold for the claims to be tested.
         ceiling: from which mean on rows are too good for a claim that one is better; "auto": by a rule; None: never.
+        converged: whether claims about the end are tested only where no row that they compare still gains.
         x_axis: the key of the grid along which the page draws accuracy.
         optional: a row whose method refuses the data or the net is left out, with the reason; otherwise the run ends.
         figures: further figures of every setting, for the first seed (docs/pipeline.md).
@@ -102,6 +103,7 @@ class Study(Section):
     claims: list[Claim] = Field(default_factory=list)
     valid: list[Gate] = Field(default_factory=list)
     ceiling: Ceiling = "auto"
+    converged: bool = False
     x_axis: str | None = None
     optional: bool = False
     metric: MetricName | Literal["auto"] | None = None

@@ -8,17 +8,19 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedcore.config.papers import Condition, Figure, Paper, Papers, Value
+from fedcore.config.papers import Condition, Figure, Paper, Papers, Statement, Value
 from fedcore.types import InputError
 
 STATUSES = ("run", "part", "not run", "nothing to run")
 CONDITION_HEADS = ("setting", "the paper", "place", "ours", "why", "effect of the difference")
+THEORY_HEADS = ("place", "says", "checked by", "why not")
 VALUE_HEADS = ("figure", "value", "the paper", "ours", "difference", "verdict")
 
 HEAD = """# Figures and tables of the papers
 
-Every figure and table of the papers with its status, its command, and the paper's numbers beside ours. The page is made
-from `papers/` by `fedcore show --papers`; edit those files, not this page.
+Every figure and table of the papers with its status, its command, and the paper's numbers beside ours; every equation,
+theorem, remark and baseline with the test that checks it. The page is made from `papers/` by `fedcore show --papers`;
+edit those files, not this page.
 
 | status | meaning |
 | --- | --- |
@@ -69,6 +71,9 @@ def section(family: str, paper: Paper, verdicts: dict[str, str], root: Path) -> 
     if paper.conditions:
         yield f"### Conditions of {family}\n"
         yield table(CONDITION_HEADS, map(condition_cells, paper.conditions))
+    if paper.theory:
+        yield f"### Equations, theorems and baselines of {family}\n"
+        yield table(THEORY_HEADS, map(theory_cells, paper.theory))
 
 
 def figure_cells(figure: Figure) -> tuple[str, ...]:
@@ -93,6 +98,12 @@ def condition_cells(condition: Condition) -> tuple[str, ...]:
     """Return the cells of a condition, under CONDITION_HEADS."""
     paper, ours = text(condition.paper), text(condition.ours)
     return condition.setting, paper, condition.place, ours, condition.reason, condition.effect
+
+
+def theory_cells(statement: Statement) -> tuple[str, ...]:
+    """Return the cells of an equation, theorem or baseline, under THEORY_HEADS."""
+    tests = ", ".join(f"`{test.removeprefix('tests/')}`" for test in statement.tests)
+    return statement.name, statement.says, tests, statement.reason
 
 
 def source(value: Value, root: Path) -> str:

@@ -46,6 +46,12 @@ that no difference can be seen, the claim is not tested. The limit is CEILING or
 more, 1 less their worth. It applies to metrics with a best value of 1, also to their standard deviation over devices
 and their worst device, and to rules that compare rows, not one row with a number. A study's `ceiling` is another limit,
 or none.
+
+**Convergence.** Where a study says `converged: true`, a claim about the end (without `round`) that compares scores of
+rows is tested only where none of these rows still gains: from the last evaluated round within the first nine tenths of
+its rounds to the last one, its mean may not gain more than its standard deviation over seeds after the last round. In a
+claim that one row is better than another only the one behind counts, since the one ahead could only lead by more. A row
+of one round has nothing to converge; one of several rounds that was scored after the last alone does not pass.
 """
 
 from __future__ import annotations
@@ -92,6 +98,9 @@ MOST = 0.05
 CEILING = 0.995
 """A mean from here on is at the ceiling of a metric whose best value is 1: the gain left is half a point at most."""
 
+NEARLY_ALL = 0.9
+"""The share of its rounds after which a row that has converged gains no more than its spread over seeds."""
+
 FEW = 5
 """Test examples in which two rows must differ, all in one direction, to be told apart (sign test: .5 ** 5 < .05)."""
 
@@ -132,6 +141,11 @@ class Rule:
         """The largest difference allowed; None: the rule tests which value is greater."""
         margin = self.margin or self.room
         return float(margin) if margin else None
+
+    @property
+    def compares_rows(self) -> bool:
+        """Whether it compares rows with one another or a row with itself in another setting, not with a number."""
+        return self.key != "round" if self.key else len(self.labels) > 1
 
     def holds(self, difference: float, margin: float) -> bool:
         """Tell whether a difference decides for the rule. margin: half of its interval."""
@@ -316,10 +330,12 @@ def judge(
     closed: Mapping[str, str] | None = None,
     ceiling: Ceiling = "auto",
     sizes: Mapping[str, Sizes] | None = None,
+    converged: bool = False,
 ) -> Verdict:
     """Test a claim on one study's tidy table. points: the settings of the table, in the grid's order.
 
     closed: setting -> why no claim can be tested there, see :func:`closed`. sizes: :func:`read_sizes` of the table.
+    converged: whether rows must have converged, see above.
     """
     shut = closed or {}
     sizes = read_sizes(table) if sizes is None else sizes
@@ -337,6 +353,9 @@ def judge(
             reasons = dict(shut)
     reasons |= _at_ceiling(claim, places, table, points, ceiling, sizes)
     places = [place for place in places if place.name not in reasons]
+    if converged:
+        reasons |= _not_converged(claim, places, table)
+        places = [place for place in places if place.name not in reasons]
     split = claim.metric.rpartition(" of ")[2].partition(".")[0]
     evidence = []
     for place in [_pool(places)] if rule.paired and places else places:
@@ -358,15 +377,16 @@ def judge(
 
 
 def judge_all(
-    claims: Iterable[Claim], gates: Collection[Gate], table: pd.DataFrame, points: Points, ceiling: Ceiling = "auto"
-) -> Iterator[Verdict]:
+    claims: Iterable[Claim], gates: Collection[Gate], table: pd.DataFrame, points: Points, ceiling: Ceiling = "auto",
+    converged: bool = False,
+) -> Iterator[Verdict]:  # fmt: skip
     """Test the claims of one study, each where all gates hold: in the end and, for a claim with `at`, at that round."""
     sizes = read_sizes(table)
     shut: dict[int | None, dict[str, str]] = {None: closed(gates, table, points)}
     for claim in claims:
         if claim.round not in shut:
             shut[claim.round] = closed(gates, table, points, claim.round) | shut[None]
-        yield judge(claim, table, points, shut[claim.round], ceiling, sizes)
+        yield judge(claim, table, points, shut[claim.round], ceiling, sizes, converged)
 
 
 def read_sizes(table: pd.DataFrame) -> dict[str, Sizes]:
@@ -395,8 +415,7 @@ def _at_ceiling(
     rule, found = claim.parts, METRIC.fullmatch(claim.metric)
     assert found is not None
     split, metric = found["split"], found["metric"]
-    compares = rule.key != "round" if rule.key else len(rule.labels) > 1
-    if ceiling is None or not compares or rule.tolerance is not None or rule.paired:
+    if ceiling is None or not rule.compares_rows or rule.tolerance is not None or rule.paired:
         return {}
     if split not in SCORED or metric not in BEST_ONE:
         return {}
@@ -410,6 +429,51 @@ def _at_ceiling(
             reached[place.name] = least
     are = f"{' and '.join(sorted(rule.labels))} {'are' if len(rule.labels) > 1 else 'is'}"
     return dict.fromkeys(reached, f"{are} at the ceiling: {min(reached.values(), default=1.0):.4g} of 1")
+
+
+def _not_converged(claim: Claim, places: Iterable[_Place], table: pd.DataFrame) -> dict[str, str]:
+    """Return the places where a row of a claim about the end still gains, each with the reason."""
+    rule, found = claim.parts, METRIC.fullmatch(claim.metric)
+    assert found is not None
+    if claim.round is not None or not rule.compares_rows or rule.paired or found["split"] not in SCORED:
+        return {}
+    here = table[table["method"].isin(rule.labels)]
+    scores = _rows(f"{found['split']}.{found['metric']}", claim.where, here, None, once=False, by_device=False)
+    curves = _count_rounds(scores.dropna().rename("value").reset_index(), here)
+    sign = -1 if found["metric"] in LESS else 1
+    reasons: dict[str, str] = {}
+    for (method, setting), curve in curves.groupby(["method", "setting"]):
+        why = _gain(curve.pivot_table("value", "step", "seed"), sign)
+        for place in places:
+            if (
+                why
+                and setting in place.settings
+                and method in _behind(rule, place, sign if found["how"] is None else 0)
+            ):
+                reasons.setdefault(place.name, f"not converged: {method} {why}")
+    return reasons
+
+
+def _behind(rule: Rule, place: _Place, sign: int) -> set[str]:
+    """Return the rows whose further gain could change a verdict. sign: 1, -1 where less is better, 0 if unknown."""
+    if rule.below not in rule.labels or rule.a not in rule.labels or not sign:
+        return rule.labels
+    return {str(rule.below) if sign * float(place.difference.mean()) > 0 else rule.a}
+
+
+def _gain(curve: pd.DataFrame, sign: int) -> str:
+    """Say how a row still gains in its last rounds; an empty text if it has converged. curve: by round and seed."""
+    end = curve.index[-1]
+    before = curve.index[curve.index <= NEARLY_ALL * end]
+    if end == 1:
+        return ""
+    if before.empty:
+        return "was scored at its end alone"
+    gain = sign * float((curve.loc[end] - curve.loc[before[-1]]).mean())
+    spread = float(curve.loc[end].std())
+    if not gain > (0.0 if math.isnan(spread) else spread) + 1e-12:
+        return ""
+    return f"gains {gain:.2g} from round {before[-1]:g} to {end:g}, its spread over seeds is {spread:.2g}"
 
 
 def _limit(ceiling: float | Literal["auto"], sizes: Sizes | None, split: str) -> float:
@@ -525,15 +589,21 @@ def _until(rows: pd.DataFrame, at: int, table: pd.DataFrame, once: bool) -> pd.D
 
     A run of one round in all has the same value at any time. once: so has a run with values after one round alone.
     """
-    rounds = table.groupby([*RUN, "stage"])["round"].max()
-    sums = rounds.groupby(RUN).cumsum()
-    before, total = (sums - rounds).rename("before"), rounds.groupby(RUN).sum().rename("total")
-    rows = rows.join(before, on=[*RUN, "stage"]).join(total, on=RUN)
-    rows = rows.assign(step=rows["before"] + rows["round"], still=rows["total"] == 1)
+    rows = _count_rounds(rows, table)
+    rows = rows.assign(still=rows["total"] == 1)
     if once:
         rows["still"] |= rows.groupby(RUN)["step"].transform("nunique") == 1
     rows = rows[(rows["step"] <= at) | rows["still"]]
     return rows[(rows.groupby(RUN)["step"].transform("max") == at) | rows["still"]]
+
+
+def _count_rounds(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with their round counted over all stages, `step`, and the number of rounds in all, `total`."""
+    rounds = table.groupby([*RUN, "stage"])["round"].max()
+    sums = rounds.groupby(RUN).cumsum()
+    before, total = (sums - rounds).rename("before"), rounds.groupby(RUN).sum().rename("total")
+    rows = rows.join(before, on=[*RUN, "stage"]).join(total, on=RUN)
+    return rows.assign(step=rows["before"] + rows["round"])
 
 
 def _plain(value: float) -> float:

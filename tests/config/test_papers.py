@@ -59,6 +59,10 @@ def test_a_project_without_papers_has_none(tmp_path: Path):
         ({"figures": [TABLE], "conditions": [{**CONDITION, "effect": ""}]}, "papers.code.conditions.0.effect"),
         ({"figures": [TABLE], "condition": []}, "papers.code.condition: no such key"),
         ({"figures": [{**TABLE, "values": [{"what": "a"}]}]}, "papers.code.figures.0.values.0.paper"),
+        (
+            {"figures": [TABLE], "theory": [{"name": "(1)", "says": "?"}]},
+            "(1): needs a test that checks it, or the reason",
+        ),
         ({"figures": [{**TABLE, "values": [{"what": "a", "paper": 1, "spread": -1}]}]}, "spread"),
     ],
 )
@@ -138,6 +142,44 @@ def test_names_stand_for_figures_and_tables():
 def test_every_figure_and_table_of_a_paper_has_an_entry(family: str):
     assert (ROOT / "studies" / f"{family}.yaml").is_file()
     assert missing(family, PAPERS[family]) == []
+
+
+EQUATIONS = {"code": 49, "dfl": 31, "fedasa": 34, "st_lf": 93}
+"""family -> the number of the last equation of its paper."""
+
+STATEMENTS = {
+    "code": ("Theorem 1", "Theorem 2", "Lemma 1", "Lemma 2", "Definition 1", "Definition 2", "Remark 1", "Remark 2",
+             "Remark 3", "Remark 4", "Remark 5", "FedAvg-1", "FedAvg-50", "LMF"),
+    "dfl": ("O(1/t)", "Assumption 5", "FedAvg", "FD", "SCAFFOLD", "FedGen", "DFL-FR"),
+    "fedasa": ("Theorem 1", "Theorem 2", "Lemmas 1 and 2", "Definition 1", "FedAvg", "FedProx", "Ditto", "FedPer",
+               "Local-only", "DiagNet"),
+    "st_lf": ("Theorem 1", "Theorem 2", "Lemma 1", "Lemma 2", "Corollary 1", "Algorithm 1", "Algorithm 2", "Rnd-alpha",
+              "AvgD", "FADA", "Rnd-psi", "psi-FedAvg", "psi-FADA", "single matching"),
+}  # fmt: skip
+
+
+def equations(name: str) -> list[int]:
+    """Return the numbers of the equations that a name stands for: "(1), (3) to (5)" are 1, 3, 4 and 5."""
+    spread = re.sub(
+        r"\((\d+)\) to \((\d+)\)", lambda m: " ".join(f"({i})" for i in range(int(m[1]), int(m[2]) + 1)), name
+    )
+    return [int(number) for number in re.findall(r"\((\d+)\)", spread)]
+
+
+@pytest.mark.parametrize("family", PAPERS)
+def test_every_equation_and_theorem_of_a_paper_has_a_row(family: str):
+    names = [one.name for one in PAPERS[family].theory]
+    found = sorted(number for name in names for number in equations(name))
+    assert found == list(range(1, EQUATIONS[family] + 1))
+    assert [wanted for wanted in STATEMENTS[family] if not any(wanted in name for name in names)] == []
+
+
+@pytest.mark.parametrize("family", PAPERS)
+def test_the_tests_that_check_an_equation_exist(family: str):
+    for one in PAPERS[family].theory:
+        for test in one.tests:
+            file, _, function = test.partition("::")
+            assert f"\ndef {function}(" in (ROOT / file).read_text(), f"{one.name}: {test}"
 
 
 FIGURES = [(family, figure) for family, paper in PAPERS.items() for figure in paper.figures]

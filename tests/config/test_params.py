@@ -258,7 +258,7 @@ def test_an_entry_of_claims_may_hold_gates_beside_claims(tmp_path: Path):
     assert study["valid"] == [{"require": "lmf > 0.2", "reason": "it is at chance"}]
     assert study["claims"] == []
     (tmp_path / "claims/mine.yaml").write_text("mine: {vaild: []}\n")
-    assert refusal(read, tmp_path) == "claims: mine.vaild: no such key (allowed: valid, ceiling, claims)"
+    assert refusal(read, tmp_path) == "claims: mine.vaild: no such key (allowed: valid, ceiling, converged, claims)"
 
 
 def test_the_project_has_each_section_and_study_once():

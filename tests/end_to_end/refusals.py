@@ -145,7 +145,7 @@ CASES: dict[str, Case] = {
     "a claim of no study": federate("", "'cod'", "mean code?", **{"claims/mine.yaml": b"cod: []\n"}),
     "a key of claims that is not known": federate(
         "",
-        "claims: code.vaild: no such key (allowed: valid, ceiling, claims)",
+        "claims: code.vaild: no such key (allowed: valid, ceiling, converged, claims)",
         **{"claims/mine.yaml": b"code: {vaild: []}\n"},
     ),
     "params.yaml with a key too many": federate(

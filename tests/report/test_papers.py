@@ -6,7 +6,7 @@ from pathlib import Path
 
 from asked import PARAMS, ROOT, refusal
 
-from fedcore.config.papers import Condition, Figure, Paper, Value, read_papers
+from fedcore.config.papers import Condition, Figure, Paper, Statement, Value, read_papers
 from fedcore.report.papers import index
 
 CLAIMS = """study,says,rule,of,where,verdict,numbers
@@ -46,6 +46,10 @@ PAPER = Paper(
         ),
         Figure(name="Fig. 9", shows="epochs", status="not run", study="code_fig9", reason="3 h"),
     ],
+    theory=[
+        Statement(name="(1)", says="a sum", tests=["tests/a.py::test_a", "tests/b.py::test_b"]),
+        Statement(name="(2)", says="a step", reason="a step of a proof"),
+    ],
 )
 
 
@@ -77,6 +81,8 @@ def test_values_and_conditions_stand_beside_the_papers(tmp_path: Path):
     assert f"| Fig. 8 | LMF | 0.876 | {ours} |" in lines
     assert "| Fig. 8 | CODE | 0.9 |  |  | not measured |  |" in lines
     assert "| pixels \\| bits | not said | VII-A | 0.1307 | as usual | .87 not .73 |" in lines
+    assert "| (1) | a sum | `a.py::test_a`, `b.py::test_b` |  |" in lines
+    assert "| (2) | a step |  | a step of a proof |" in lines
 
 
 def test_a_source_may_be_named_from_the_projects_root(tmp_path: Path):

@@ -297,6 +297,78 @@ def test_a_tolerance_is_compared_with_the_mean_and_its_interval_is_shown():
     assert verdict.word == "holds"
 
 
+# convergence
+
+
+def curve(**methods):
+    """Rows of one setting with three seeds: method -> mean accuracy by round; seeds differ by .01."""
+    rows = [
+        (
+            "one",
+            method,
+            seed,
+            0,
+            turn,
+            "x",
+            "test",
+            metric,
+            (value if metric == "accuracy" else 1 - value) + 0.01 * seed,
+        )
+        for method, values in methods.items()
+        for turn, value in values.items()
+        for seed in range(3)
+        for metric in ("accuracy", "loss")
+    ]
+    return pd.DataFrame(rows, columns=list(table().columns))
+
+
+RISING = {1: 0.1, 9: 0.5, 10: 0.52}
+LEVEL_OFF = {1: 0.1, 8: 0.595, 10: 0.6}
+
+
+@pytest.mark.parametrize(
+    ("rule", "a", "b", "word"),
+    [("b > a", RISING, LEVEL_OFF, "not tested"), ("a > b", LEVEL_OFF, RISING, "not tested"),
+     ("b ~ a within 0.1", RISING, LEVEL_OFF, "not tested"), ("a > 0.3", RISING, LEVEL_OFF, "holds"),
+     ("b > a", {1: 0.5}, LEVEL_OFF, "holds"), ("b > a", {10: 0.5}, LEVEL_OFF, "not tested"),
+     ("b > a", {1: 0.3}, RISING, "holds"), ("b > a", {1: 0.9, 9: 0.5, 10: 0.48}, LEVEL_OFF, "holds"),
+     ("a rises with round", RISING, RISING, "holds")],
+)  # fmt: skip
+def test_a_row_that_still_gains_is_not_compared(rule, a, b, word):
+    claim = Claim("said", rule, metric="test.accuracy")
+    assert judge(claim, curve(a=a, b=b), {"one": {}}, converged=True).word == word
+    assert judge(claim, curve(a=a, b=b), {"one": {}}).word == "holds"
+
+
+def test_less_loss_is_a_gain():
+    claim = Claim("said", "a > b", metric="test.loss")
+    words = [
+        judge(claim, curve(a=a, b=LEVEL_OFF), {"one": {}}, converged=True).word for a in (RISING, {9: 0.5, 10: 0.4})
+    ]
+    assert words == ["not tested", "holds"]
+
+
+def test_convergence_is_said_with_its_numbers_and_asked_of_the_end_alone():
+    rows = curve(a=RISING, b=LEVEL_OFF)
+    claims = [Claim("said", "b > a", metric="test.accuracy", round=at) for at in (None, 10)]
+    end, early = judge_all(claims, [], rows, {"one": {}}, converged=True)
+    assert end.numbers == "not converged: a gains 0.02 from round 9 to 10, its spread over seeds is 0.01"
+    assert early.word == "holds"
+
+
+def test_rounds_of_all_stages_count_for_convergence():
+    """Stage 1 begins after 5 rounds: its rounds 4 and 5 are 9 and 10."""
+    rows = curve(a=RISING, b={1: 0.6})
+    late = rows["round"] > 1
+    moved = rows.assign(stage=late.astype(int), round=rows["round"] - 5 * late)
+    first = rows[~late].assign(round=5)
+    (verdict,) = judge_all(
+        [Claim("said", "b > a", metric="test.accuracy")], [], pd.concat([moved, first[first["method"] == "a"]]),
+        {"one": {}}, converged=True,
+    )  # fmt: skip
+    assert "from round 9 to 10" in verdict.numbers
+
+
 # many settings
 
 

@@ -121,7 +121,7 @@ def compare(
         for study in studies
         for rows in [table[table["study"] == study]]
         for of in [chosen[study]]
-        for verdict in judge_all(of.claims, of.valid, rows, points[study], of.ceiling)
+        for verdict in judge_all(of.claims, of.valid, rows, points[study], of.ceiling, of.converged)
     ]
     grids = {
         study: png(accuracy_along(summary[summary["study"] == study], points[study], key))

@@ -1,0 +1,396 @@
+"""Judge the papers' claims by today's rules from the numbers in docs/results: python -m benchmarks.judge_anew
+
+The claims files of docs/results were written by runs, many under an earlier rule: more than one standard deviation over
+seeds, from two seeds on, in every setting, with neither ceiling nor convergence. Each is written anew, with the earlier
+verdict beside today's and the reason, from what was kept of its run:
+
+* values by seed: judged by :func:`fedcore.results.claims.judge_all`, as a run is, but by the gates whose numbers were
+  kept (:data:`BY_SEED`);
+* means and standard deviations alone: the same, with rows that vary as if they were independent (:data:`BY_MEAN`);
+* the earlier evidence alone: not tested with two seeds; what failed the earlier rule in every setting fails the
+  stricter one too; a single setting has its interval from its mean and standard deviation. What is left keeps its
+  verdict, marked as of the earlier rule.
+
+Writes docs/results/verdicts.md too, every changed verdict, and docs/results.md, what holds of each paper.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedcore.config.papers import read_papers
+from fedcore.config.params import read
+from fedcore.config.studies import Study, find_study
+from fedcore.report.results import results_page
+from fedcore.results.claims import LEVEL, SEEDS, Claim, Points, judge_all, verdict_table
+from fedcore.results.criterion import RATIO
+from fedcore.results.intervals import half_width
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "results"
+FAMILIES = ("code", "dfl", "fedasa", "st-lf")
+COLUMNS = ["setting", "method", "seed", "stage", "round", "device", "split", "metric", "value"]
+LATER = ["holds_in", "tested_in", "p", "earlier", "judged"]
+"""The columns that a claims file of a run does not have."""
+
+EARLIER = re.compile(
+    r"in (?P<held>\d+) of (?P<tested>\d+); (?P<word>least|largest|most against): "
+    r"(?P<mean>[+-][\d.e+-]+) ± (?P<spread>[\d.e+-]+)(?: at .*?)? \((?P<count>\d+) (?P<of>seeds|problems)\)"
+)
+
+
+class Numbers(NamedTuple):
+    """A tidy table with its settings, for one study."""
+
+    table: pd.DataFrame
+    points: Points
+
+
+def tidy(frame: pd.DataFrame, where: str, column: str, spread: str = "", least: str = "") -> pd.DataFrame:
+    """Return the tidy rows of a column: setting, method, seed, perhaps round -> value.
+
+    Two devices stand for all: their mean is the column, their standard deviation that of `spread`, their worst that of
+    `least`. where: split.metric.
+    """
+    split, _, metric = where.partition(".")
+    frame = frame.assign(stage=0, split=split, metric=metric)
+    if "round" not in frame:
+        frame["round"] = 1
+    mean = frame[column] if column else 0.0
+    apart = frame[spread] / np.sqrt(2) if spread else mean - frame[least] if least else 0.0
+    both = [frame.assign(device=name, value=mean + way * apart) for name, way in (("a", -1), ("b", 1))]
+    return pd.concat(both, ignore_index=True)[COLUMNS].dropna(subset="value")
+
+
+def by_round(name: str, key: str = "") -> pd.DataFrame:
+    """Return a file whose columns 1, 5, ... are rounds, with a line for each round."""
+    wide = pd.read_csv(RESULTS / name)
+    rounds = [column for column in wide if column.isdigit()]
+    long = wide.melt(["method", "seed"], rounds, var_name="round", value_name="value")
+    return long.assign(round=long["round"].astype(int), setting=key or "base")
+
+
+def by_seed(name: str, *keys: str) -> pd.DataFrame:
+    """Return a file whose columns 0, 1, ... or seed_0, seed_1, ... are seeds, with a line for each seed."""
+    wide = pd.read_csv(RESULTS / name)
+    seeds = [column for column in wide if re.fullmatch(r"(seed_)?\d", column)]
+    long = wide.melt([*keys, "method"], seeds, var_name="seed", value_name="value")
+    return long.assign(seed=long["seed"].str.removeprefix("seed_").astype(int))
+
+
+# what was kept of each run: a function of the file's name and the study
+
+
+def dfl_rounds(name: str, study: Study) -> Numbers:
+    return Numbers(tidy(by_round(name), "shared.accuracy", "value"), {"base": {}})
+
+
+def dfl_controls(net: str) -> Callable[[str, Study], Numbers]:
+    def numbers(name: str, study: Study) -> Numbers:
+        rows = by_seed(name, *(["net"] if net else [])).assign(setting="base")
+        return Numbers(tidy(rows[rows["net"] == net] if net else rows, "shared.accuracy", "value"), {"base": {}})
+
+    return numbers
+
+
+def dfl_conditions(name: str, study: Study) -> Numbers:
+    rows = by_seed(name, "setting")
+    return Numbers(tidy(rows, "shared.accuracy", "value"), {key: {"readings": key} for key in rows["setting"].unique()})
+
+
+def dfl_thresholds(name: str, study: Study) -> Numbers:
+    both = "partition" in pd.read_csv(RESULTS / name)
+    rows = by_seed(name, "threshold", *(["partition"] if both else []))
+    parts = rows["partition"] if both else pd.Series("", index=rows.index)
+    rows["setting"] = parts + " threshold=" + rows["threshold"].astype(str)
+    points = {
+        setting: {"dfl.threshold": threshold, **({"federation.partition": part} if both else {})}
+        for setting, threshold, part in zip(rows["setting"], rows["threshold"], parts, strict=True)
+    }
+    fedavg = rows[(rows["method"] == "dfl") & (rows["threshold"] == 1.0)]  # the same, bit for bit
+    copies = [fedavg.assign(method="fedavg", setting=setting) for setting in points]
+    whole = pd.concat([rows, *(copies if "fedavg" not in set(rows["method"]) else [])], ignore_index=True)
+    return Numbers(tidy(whole, "shared.accuracy", "value"), points)
+
+
+def fedasa_one_window(name: str, study: Study) -> Numbers:
+    """The curves of Fig. 10 are means over seeds at A & B & C: seeds have the same gain there, and none elsewhere."""
+    rows = pd.read_csv(RESULTS / name)
+    grid = study.sizes["paper"].grid.get("data.locations", [["A", "B", "C"]])
+    points = {" & ".join(one): {"data.locations": one} for one in grid}
+    rows = rows[rows["setting"].isin(points)]
+    curves = pd.read_csv(RESULTS / name.replace(".csv", "-rounds.csv")).set_index("method")
+    everywhere = rows[(rows["setting"] == "A & B & C") & rows["method"].isin(curves.index)].assign(round=40)
+    before = everywhere.assign(
+        round=36,
+        accuracy=everywhere["accuracy"] - everywhere["method"].map(curves["40"] - curves["36"]),
+    )
+    elsewhere = rows.drop(everywhere.index).assign(round=1)
+    scored = pd.concat([elsewhere, before, everywhere], ignore_index=True)
+    parts = [
+        tidy(scored, "test.accuracy", "accuracy", "std_devices"),
+        tidy(rows, "test.loss", "", "loss_std"),
+        tidy(rows, "auxiliary.accuracy", "auxiliary_accuracy"),
+    ]
+    return Numbers(pd.concat(parts, ignore_index=True), points)
+
+
+def fedasa_clean(name: str, study: Study) -> Numbers:
+    """Clean records, 20 rounds, two seeds at most: what these numbers can show is what is at the ceiling."""
+    rows = pd.read_csv(RESULTS / name)
+    grid = study.sizes["paper"].grid.get("data.locations", [["A", "B", "C"]])
+    points = {"+".join(one): {"data.locations": one} for one in grid}
+    rows = rows[rows["setting"].isin(points)]
+    parts = [
+        tidy(rows, "test.accuracy", "accuracy", "std_devices"),
+        tidy(rows, "test.loss", "", "loss_std"),
+        tidy(rows, "traffic.bytes_up", "mb_up_per_round"),
+        tidy(rows, "auxiliary.accuracy", "auxiliary_accuracy"),
+    ]
+    return Numbers(pd.concat(parts, ignore_index=True), points)
+
+
+def st_lf(name: str, study: Study) -> Numbers:
+    rows = pd.read_csv(RESULTS / name).rename(columns={"set": "setting"})
+    if "method" not in rows:
+        rows["method"] = "st_lf"
+    points: dict[str, dict[str, Any]] = {setting: {"sets": setting} for setting in rows["setting"].unique()}
+    if "phi_e" in rows:
+        rows["setting"] = "sets=" + rows["setting"] + " phi_e=" + rows["phi_e"].astype(str)
+    if rows["setting"].str.contains("phi_e=").any():
+        words = {setting: dict(word.split("=") for word in setting.split()) for setting in rows["setting"].unique()}
+        points = {key: {"sets": one["sets"], "st_lf.phi_e": float(one["phi_e"])} for key, one in words.items()}
+    if rows["setting"].str.contains("hidden=").any():
+        points = {"hidden=0": {"federation.hidden": 0.0}, "hidden=random": {"federation.hidden": "random"}}
+    if "device" in rows:
+        columns = ["target", "accuracy", "links_out", "energy", "fall", "rise"]
+        long = rows.melt(["setting", "method", "seed", "device"], [c for c in columns if c in rows], "metric")
+        split = long["metric"].map(lambda metric: "program" if metric in ("fall", "rise") else "links")
+        table = long.assign(stage=0, round=1, split=split)[COLUMNS].dropna(subset="value")
+        if "error" in rows:  # a device of error 1 has no label, and an error of 1 is otherwise rare
+            first = rows[rows["setting"] == "hidden=0"].assign(value=lambda all_: (all_["error"] < 1).astype(float))
+            labelled = first[["method", "seed", "device", "value"]]
+            both = [labelled.assign(setting=setting) for setting in points]
+            data = pd.concat(both).assign(stage=0, round=1, split="data", metric="examples")
+            table = pd.concat([table, data[COLUMNS]], ignore_index=True)
+        return Numbers(table, points)
+    devices = 10
+    names = {
+        "links.accuracy": "accuracy", "links.source_accuracy": "source_accuracy", "links.energy": "energy_j",
+        "links.links_out": "links", "links.target": "targets",
+    }  # fmt: skip
+    of_all = ("energy_j", "links", "targets")
+    per_device = rows.assign(**{column: rows[column] / devices for column in of_all if column in rows})
+    parts = [tidy(per_device, where, column) for where, column in names.items() if column in per_device]
+    if "slack_theorem_2" in rows:
+        # Corollary 1 lies above Theorem 2 by nearly the same for every target
+        least = rows["least_slack_theorem_2"] + rows["corollary_1"] - rows["theorem_2"]
+        rows = rows.assign(least_slack_corollary_1=least)
+        parts += [
+            tidy(rows, f"links.slack_{bound}", f"slack_{bound}", least=f"least_slack_{bound}")
+            for bound in ("theorem_2", "corollary_1")
+        ]
+    return Numbers(pd.concat(parts, ignore_index=True), points)
+
+
+BY_SEED: dict[str, Callable[[str, Study], Numbers]] = {
+    "dfl-mnist": dfl_rounds,
+    "dfl-table2-mnist-part": dfl_rounds,
+    "dfl-fig4-digits": dfl_rounds,
+    "dfl-controls": dfl_controls("mlp"),
+    "dfl-controls-cnn": dfl_controls("cnn"),
+    "dfl-controls-all": dfl_controls(""),
+    "dfl-conditions": dfl_conditions,
+    "dfl-thresholds": dfl_thresholds,
+    "dfl-thresholds-mnist": dfl_thresholds,
+    "fedasa-cwru-table6": fedasa_clean,
+    "fedasa-one-window": fedasa_one_window,
+    "st-lf-fig4-as-published": st_lf,
+    "st-lf-fig6-as-published": st_lf,
+    "st-lf-fig7-as-published": st_lf,
+    "st-lf-table1-as-printed": st_lf,
+    "st-lf-table1-as-published": st_lf,
+    "st-lf-table1-per-class": st_lf,
+    "st-lf-table1-plain-net": st_lf,
+    "st-lf-table2-as-published": st_lf,
+}
+FILES = {"dfl-mnist": "dfl-mnist-rounds", "dfl-controls-cnn": "dfl-controls"}
+"""Claims file -> its numbers, where the names differ."""
+
+BY_MEAN = ("code-fig8-mnist", "code-fig9-mnist")
+KEYS = {
+    "devices": "federation.devices",
+    "alpha": "federation.alpha",
+    "epochs": "training.epochs",
+    "optimiser": "optimiser",
+}
+
+
+def by_mean(name: str, claim: Claim) -> Numbers:
+    """Return a table of three seeds with the means and standard deviations of a summary, for one claim.
+
+    The two values that the claim compares (rows, or a key's first and last value) vary over seeds along directions at
+    right angles, so that their difference has the standard deviation of independent ones.
+    """
+    summary = pd.read_csv(RESULTS / name)
+    points = {
+        setting: {KEYS[key]: float(value) if value[0].isdigit() else value for key, value in words.items()}
+        for setting in summary["setting"].unique()
+        for words in [dict(word.split("=") for word in setting.split())]
+    }
+    directions = np.array([[-1.0, 0.0, 1.0], [1.0, -2.0, 1.0] / np.sqrt(3)])
+    labels, key = sorted(claim.labels), claim.parts.key
+    values = sorted({point[key] for point in points.values() if key in point}) if key else []
+    parts = []
+    for line in summary[summary["method"].isin({*labels, "best_local", "majority"})].itertuples():
+        which = values.index(points[line.setting][key]) > 0 if key else line.method != labels[0]
+        for seed, step in enumerate(directions[int(which)]):
+            value = line.shared_mean + step * line.shared_std_seeds
+            parts.append({"setting": line.setting, "method": line.method, "seed": seed, "value": value})
+    return Numbers(tidy(pd.DataFrame(parts), "shared.accuracy", "value"), points)
+
+
+def judged(file: str, study_name: str, study: Study) -> pd.DataFrame | None:
+    """Return the verdicts of a study from numbers that were kept, None if there are none."""
+    source = f"{FILES.get(file, file)}.csv"
+    if file in BY_SEED:
+        numbers = BY_SEED[file](source, study)
+        gates = [gate for gate in study.valid if _kept(gate.labels, gate.metric, numbers.table)]
+        found = judge_all(study.claims, gates, *numbers, study.ceiling, study.converged)
+    elif file in BY_MEAN:
+        found = (
+            verdict
+            for claim in study.claims
+            for numbers in [by_mean(source, claim)]
+            for verdict in judge_all([claim], study.valid, *numbers)
+        )
+    else:
+        return None
+    return verdict_table((study_name, verdict) for verdict in found)
+
+
+def _kept(labels: set[str], metric: str, table: pd.DataFrame) -> bool:
+    there = table[table["split"] + "." + table["metric"] == metric.rpartition(" of ")[2]]
+    return labels <= set(there["method"])
+
+
+def from_words(rule: str, earlier: str, numbers: str) -> tuple[str, str, int, int]:
+    """Return a verdict by today's rule, its numbers, and in how many settings it holds of how many, from evidence."""
+    found = EARLIER.match(numbers)
+    if found is None:
+        return earlier, numbers.replace("needs two seeds", "needs three seeds"), 0, 0
+    held, tested, count = (int(found[key]) for key in ("held", "tested", "count"))
+    mean, spread = float(found["mean"]), float(found["spread"])
+    if found["of"] == "problems":
+        return earlier, numbers, held, tested
+    if count < SEEDS:
+        return "not tested", f"{count} seeds, a rule needs three (with them {found[0]})", 0, 0
+    margin = half_width(spread, count, RATIO, LEVEL)
+    interval = f"{mean:+.3g} [{mean - margin:+.3g}, {mean + margin:+.3g}]"
+    word = found["word"].replace("most against", "strongest counter-example")
+    tolerance = " within " in rule
+    if tested == 1 and not tolerance:
+        held = int(mean - margin > 0)
+        word = "least" if held else "strongest counter-example"
+    if tested == 1 or tolerance or held == 0 or spread == 0:
+        verdict = "holds" if held == tested else "does not hold"
+        settings = f"in {held} of {tested} setting{'s' * (tested > 1)}"
+        return verdict, f"{settings}; {word}: {interval} ({count} seeds)", held, tested
+    return earlier, f"{numbers}; by the earlier rule, values by seed were not kept", held, tested
+
+
+def rejudge(path: Path, params: dict[str, Any]) -> pd.DataFrame:
+    """Return a claims file by today's rules; `earlier` is the verdict that it has now, or had before it was judged."""
+    file = path.name.removesuffix("-claims.csv")
+    old = pd.read_csv(path, keep_default_na=False)
+    if "earlier" not in old:
+        old["earlier"], old["judged"] = old["verdict"], ""
+    lines = []
+    for name, rows in old.groupby("study", sort=False):
+        study = find_study(params, str(name))
+        anew = judged(file, str(name), study)
+        for _, row in rows.iterrows():
+            line = row.to_dict()
+            same = _same(anew, row)
+            if same is not None:
+                line |= same | {"judged": "values by seed" if file in BY_SEED else "means, rows as if independent"}
+            elif row["judged"] == "":
+                verdict, numbers, held, of = from_words(row["rule"], row["earlier"], row["numbers"])
+                line |= {"verdict": verdict, "numbers": numbers, "holds_in": held, "tested_in": of}
+                line["judged"] = "earlier rule" if "earlier rule" in numbers else "evidence"
+            lines.append(line)
+    columns = ["study", "says", "rule", "of", "where", "verdict", "numbers", *LATER]
+    if "net" in old:
+        columns.insert(0, "net")
+    return pd.DataFrame(lines, columns=columns)
+
+
+def _same(anew: pd.DataFrame | None, row: pd.Series) -> dict[str, Any] | None:
+    """Return today's verdict on a claim; None if its numbers were not kept."""
+    if anew is None:
+        return None
+    found = anew[(anew[["rule", "of", "where"]] == row[["rule", "of", "where"]]).all(axis=1)]
+    if found.empty:
+        return None
+    lacking = found.iloc[0]["numbers"].startswith(("needs three seeds, and", "no values after"))
+    return None if lacking else found.iloc[0].to_dict()
+
+
+def claims_files() -> Iterator[Path]:
+    """Yield the claims files of the four papers."""
+    return (path for path in sorted(RESULTS.glob("*-claims.csv")) if path.name.startswith(FAMILIES))
+
+
+HEAD = """# Verdicts before and after
+
+The papers' claims under the [rules of today](../pipeline.md#claims) and under the earlier one: more than one standard
+deviation over seeds, from two seeds on, in every setting, with neither [ceiling](../pipeline.md#the-ceiling) nor
+[convergence](../pipeline.md#convergence). Every claim of the papers whose verdict changed, with the reason; made by
+`python -m benchmarks.judge_anew` from the numbers in docs/results.
+
+"""
+
+
+def page(files: dict[str, pd.DataFrame]) -> str:
+    """Return docs/results/verdicts.md."""
+    whole = pd.concat([frame.assign(file=name) for name, frame in files.items()], ignore_index=True)
+    whole = whole[~whole["says"].str.startswith("(ours)")]
+    counts = whole.pivot_table("says", "earlier", "verdict", "size", fill_value=0)
+    parts = [
+        HEAD,
+        "| before \\\\ after | " + " | ".join(counts.columns) + " |",
+        "| --- |" + " ---: |" * len(counts.columns),
+    ]
+    parts += [
+        f"| {name} | " + " | ".join(map(str, row)) + " |"
+        for name, row in zip(counts.index, counts.to_numpy(), strict=True)
+    ]
+    for name, rows in whole[whole["earlier"] != whole["verdict"]].groupby("file", sort=False):
+        parts += [f"\n## {name}\n", f"[All its claims]({name}-claims.csv)\n"]
+        parts += ["| study | claim | before | after | reason |", "| --- | --- | --- | --- | --- |"]
+        for _, row in rows.iterrows():
+            cells = (f"`{row['study']}`", row["says"], row["earlier"], row["verdict"], row["numbers"])
+            parts.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(parts) + "\n"
+
+
+def main() -> None:
+    params = read(ROOT)
+    files = {}
+    for path in claims_files():
+        frame = rejudge(path, params)
+        frame.to_csv(path, index=False)
+        files[path.name.removesuffix("-claims.csv")] = frame
+    (RESULTS / "verdicts.md").write_text(page(files))
+    (ROOT / "docs" / "results.md").write_text(results_page(read_papers(params["studies"], ROOT), ROOT))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""The numbers of a table in docs/ are those of a CSV file where a comment above the table names the file:
+
+    <!-- numbers: results/FILE.csv row=COLUMN column=COLUMN value=COLUMN [times=100] [where=COLUMN:VALUE] -->
+
+The first cell of a line is a value of the file's column `row`, the head of a column one of `column`; names=a:b;c:d
+translates what the page calls otherwise, with _ for a space. A cell begins with the mean of `value` over the other
+columns, and may go on with ± the standard deviation. Without `value` the columns 0, 1, ... or seed_0, seed_1, ... are
+seeds; with column=columns each column of the file is one of the table. A number is right if the file's, rounded to as
+many digits, is the same. Cells in brackets and cells without a number are not looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MARK = re.compile(r"<!-- numbers: (?P<file>\S+) (?P<words>.*?) -->\n+(?P<table>(?:\|.*\n)+)")
+NUMBER = re.compile(r"^\**(?P<mean>[+-]?\d*\.?\d+)\**(?: ± (?P<spread>\d*\.?\d+))?")
+PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if MARK.search(page.read_text()))
+
+
+def tidy(file: Path, row: str, column: str, value: str | None, where: str | None) -> pd.DataFrame:
+    """Return a frame with columns row, column and value, one line for each seed."""
+    rows = pd.read_csv(file)
+    if where:
+        key, _, wanted = where.partition(":")
+        rows = rows[rows[key].astype(str) == wanted]
+    seeds = [name for name in rows if re.fullmatch(r"(seed_)?\d+", str(name))]
+    if column == "columns":  # each further column of the file is one of the table
+        rows = rows.melt([name for name in (row, "seed") if name in rows], var_name="columns", value_name="value")
+    elif value is None:
+        rows = rows.melt([name for name in rows if name not in seeds], seeds, value_name="value")
+    else:
+        rows = rows.assign(value=rows[value])
+    rows["value"] = pd.to_numeric(rows["value"], errors="coerce")
+    return rows.assign(row=rows[row].astype(str), column=rows[column].astype(str))[["row", "column", "value"]]
+
+
+def same(written: str, number: float) -> bool:
+    """Tell whether a number, rounded to as many digits, is the one that is written; a tie may go either way."""
+    digits = -int(Decimal(written).as_tuple().exponent)
+    return abs(float(written) - number) <= 0.5 * 10.0**-digits + 1e-9
+
+
+def differences(page: Path) -> tuple[int, list[str]]:
+    """Return how many numbers of a page were compared, and those that are not the file's."""
+    count, wrong = 0, []
+    for mark in MARK.finditer(page.read_text()):
+        words = dict(word.split("=", 1) for word in mark["words"].split())
+        names = dict(pair.rsplit(":", 1) for pair in words.pop("names", "").split(";") if pair)
+        times = float(words.pop("times", 1))
+        file = ROOT / "docs" / mark["file"]
+        groups = tidy(file, words["row"], words["column"], words.get("value"), words.get("where"))
+        numbers = groups.groupby(["row", "column"])["value"].agg(["mean", "std"]) * times
+        head, _, *lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in mark["table"].splitlines())
+        for line in lines:
+            for title, cell in zip(head[1:], line[1:], strict=True):
+                known = (re.sub(r"[`*]| \(.*\)", "", line[0]), title)
+                place = tuple(names.get(one.replace(" ", "_"), one) for one in known)
+                found = NUMBER.match(cell)
+                if found is None or place not in numbers.index:
+                    continue
+                count += 1
+                mean, spread = numbers.loc[place]
+                if not same(found["mean"], mean) or (found["spread"] and not same(found["spread"], spread)):
+                    wrong.append(f"{file.name}: {place}: {cell}, is {mean:.5g} ± {spread:.5g}")
+    return count, wrong
+
+
+def test_there_are_such_tables():
+    assert sum(differences(page)[0] for page in PAGES) > 100
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_tables_numbers_are_those_of_its_file(page: Path):
+    assert differences(page)[1] == []
+
+
+def test_a_wrong_number_is_found_out(tmp_path: Path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "<!-- numbers: results/dfl-sizes.csv row=net column=set value=bytes -->\n"
+        "| | mnist | cifar10 |\n| --- | --- | --- |\n| cnn | 264520 | 248025 |\n"
+    )
+    assert differences(page) == (2, ["dfl-sizes.csv: ('cnn', 'cifar10'): 248025, is 2.4802e+05 ± nan"])
