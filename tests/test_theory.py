@@ -82,7 +82,7 @@ def test_the_lemmas_radius_is_that_of_the_bound():
     assert limit == pytest.approx(bound(C, uniform(12), uniform(12), 0.05, 1e-3))
 
 
-def test_half_steps_stay_below_theorem_2_and_grow_slower_than_one_over_epsilon():
+def test_half_steps_stay_below_theorem_2():
     table = theory_code.by_epsilon(20, (0.1, 0.05))
     assert table["converged"].all()
     assert (table["share_of_bound"] < 0.01).all()

@@ -40,6 +40,7 @@ WRONG: dict[str, list[Any]] = {
     "run.cluster": ["10.0.0.5:8786", "tcp://10.0.0.5", "http://10.0.0.5:8786", "tcp://10.0.0.5:99999", 8786],
     "run.store": ["", "s3://", "s3://a::b", 3],
     "run.accelerator": ["cuda", "nane", None, True],
+    "run.together": [0, 1.5, 5000, "all"],
     "run.min_effect": [0, 1, -0.1, "little", None],
     "run.metric": ["acuracy", "f1", 1],
     "run.positive": [1],
@@ -93,6 +94,7 @@ WRONG: dict[str, list[Any]] = {
     "training.optimiser_state": ["kept", None],
     "training.class_weights": ["even", None],
     "training.patience": [0, 1.5, "a"],
+    "training.precision": ["float16", None],
     "dfl.training.shared_init": ["common"],
     "analytic.reg": [-1, "a"],
     "scaffold.training.momentum": [-0.1, 1],
@@ -275,7 +277,7 @@ OTHER: dict[str, Any] = {
     "federation.unlabelled_classes": "shared",
     "federation.hidden": "random", "net.variants": [{"widths": [3, 2]}], "training.loss": "fedasa_table3",
     "training.optimiser_state": "keep", "training.steps": 7, "training.clip": 2.0, "training.round_decay": 0.5,
-    "training.class_weights": "balanced", "training.patience": 3,
+    "training.class_weights": "balanced", "training.patience": 3, "training.precision": "bfloat16",
 }  # fmt: skip
 OTHER_OF_METHODS: dict[str, Any] = {
     "weights": "even", "order": "descending", "auxiliary": 1, "cell": 0, "distance": "unit_norm", "budget": 1.0e6,
