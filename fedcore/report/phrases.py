@@ -127,8 +127,9 @@ def _sentences(found: Answer) -> Iterator[str]:
         yield _decision(first, criterion, "training alone" if own else "one device's model")
     if own is not None:
         yield from _left_out(found)
-    if found.devices is not None and first.gain is not None and first.action in (Action.USE, Action.UNSURE):
-        whom = _whom(first.method if first.action is Action.USE else first.best, found.devices, criterion)
+    several = found.devices if found.devices is not None and found.devices.count > 1 else None
+    if several is not None and first.gain is not None and first.action in (Action.USE, Action.UNSURE):
+        whom = _whom(first.method if first.action is Action.USE else first.best, several, criterion)
         yield whom if first.action is Action.USE else f"In these runs, which may be chance, {whom}"
     if first.action is Action.USE:
         yield f"Each device sends {format_bytes(found.up)} and receives {format_bytes(found.down)} in total."

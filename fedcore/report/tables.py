@@ -117,17 +117,18 @@ def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
     def scaled(value: float) -> str:
         return number(100 * value) if metric.per == 100 else "-" if pd.isna(value) else f"{metric.per * value:.3g}"
 
+    several = {"test": rows["n_measured"].max() > 1, "shared": rows["n_devices"].max() > 1}
     for split in [split for split in SPLITS if rows[f"{split}_mean"].notna().any()]:
         spread = rows[f"{split}_std_seeds"].notna().any()
         heads[split] = f"{SPLITS[split]}\n{unit}{' ± seeds' * bool(spread)}"
-        heads[f"{split}_std_devices"] = "devices\n±"
-        heads[f"{split}_worst"] = "worst\ndevice"
+        parts = {"std_devices": "devices\n±", "worst": "worst\ndevice"} if several[split] else {}
+        heads |= {f"{split}_{part}": head for part, head in parts.items()}
         for line, (_, row) in zip(lines, rows.iterrows(), strict=True):
             mean, seeds = (scaled(row[f"{split}_{part}"]) for part in ("mean", "std_seeds"))
             best = pd.notna(row[f"{split}_rank"]) and row[f"{split}_rank"] == 1
             text = f"{mean} ± {seeds:>4}" if seeds != "-" else mean
             line[split] = quantity(text, row[f"{split}_mean"])._replace(best=bool(best))
-            for part in ("std_devices", "worst"):
+            for part in parts:
                 value = row[f"{split}_{part}"]
                 line[f"{split}_{part}"] = quantity(scaled(value), value)
     for way, word in {"bytes_up": "up", "bytes_down": "down"}.items():

@@ -10,7 +10,7 @@ from tables import frame, rows
 
 from fedcore.report.tables import cells, confusion_table, csv, links
 from fedcore.results.outcomes import Outcomes
-from fedcore.results.summary import COLUMNS
+from fedcore.results.summary import COLUMNS, NO_SECONDS, summarise
 
 
 def test_csv_reads_back():
@@ -54,3 +54,13 @@ def test_the_cost_of_an_answer_is_shown_where_methods_differ_in_it():
     assert [heads["nets_run"], heads["macs"]] == ["nets\nrun", "multiplications\nper example"]
     assert [lines[0][cost].text for cost in ("nets_run", "macs")] == ["16", "840,704"]
     assert [lines[1][cost].text for cost in ("nets_run", "macs")] == ["1", "52,544"]
+
+
+def test_one_device_has_no_spread_over_devices_and_no_worst():
+    one, two = (
+        cells(summarise(frame(rows({"a": own, "b": own})), NO_SECONDS, frozenset()))[0]
+        for own in ([[0.7], [0.6]], [[0.7, 0.6], [0.6, 0.5]])
+    )
+    assert [name for name in two if name not in one] == [
+        f"{split}_{part}" for split in ("test", "shared") for part in ("std_devices", "worst")
+    ]
