@@ -82,7 +82,8 @@ def test_the_lemmas_radius_is_that_of_the_bound():
     assert limit == pytest.approx(bound(C, uniform(12), uniform(12), 0.05, 1e-3))
 
 
-def test_half_steps_stay_below_theorem_2():
+@pytest.mark.slow
+def test_half_steps_by_epsilon_stay_far_below_theorem_2():
     table = theory_code.by_epsilon(20, (0.1, 0.05))
     assert table["converged"].all()
     assert (table["share_of_bound"] < 0.01).all()
@@ -91,6 +92,7 @@ def test_half_steps_stay_below_theorem_2():
         assert part["half_steps"].is_monotonic_increasing
 
 
+@pytest.mark.slow
 def test_half_steps_grow_with_models_and_layers():
     """K - 1 folds of L layers: as many problems."""
     table = theory_code.by_size(0.05, 1e-3)
@@ -105,6 +107,7 @@ def test_newton_and_algorithm_2_agree_on_a_wide_layer():
     assert solve_transport(C, a, a, Transport("newton", 0.05)).converged
 
 
+@pytest.mark.slow
 def test_remark_4_the_server_pays_and_devices_do_not():
     table = theory_code.remark_4((2, 4), (0.05, 0.1), examples=100, epochs=1)
     assert (table["code_server_operations"] > table["fedavg_server_operations"]).all()
@@ -123,6 +126,7 @@ def test_divergences_over_intervals():
     assert theory_fedasa.divergence(x, x + 5) == 2.0
 
 
+@pytest.mark.slow
 def test_theorem_1_holds_for_a_common_part_and_not_for_any():
     table = theory_fedasa.bound(((4, 50), (12, 5000)), draws=20).set_index("points")
     assert (table["broken_common"] == 0).all()
@@ -130,6 +134,7 @@ def test_theorem_1_holds_for_a_common_part_and_not_for_any():
     assert table.loc[5000, "broken_own"] > 10
 
 
+@pytest.mark.slow
 def test_theorem_2_bounds_the_mean_gradient():
     table = theory_fedasa.stationarity((5, 20), seeds=1)
     assert (table["mean_squared"] <= table["bound"]).all()

@@ -40,8 +40,9 @@ def results_page(papers: Papers, root: Path = Path()) -> str:
     for family, paper in papers.items():
         parts += section(family, paper, root)
     parts.append(
-        "Every figure and table of the papers, with all conditions that differ: [index](papers.md). Every verdict that "
-        "stricter rules changed: [verdicts before and after](results/verdicts.md).\n"
+        "Every figure and table of the papers, with all conditions that differ: [index](papers.md). The theorems where "
+        "both sides can be computed: [theory](results/theory.md). Every verdict that stricter rules changed: "
+        "[verdicts before and after](results/verdicts.md).\n"
     )
     return "\n".join(parts)
 
