@@ -191,17 +191,28 @@ class Threats:
         return bool(self.hostile or self.drop or self.deadline or self.bound)
 
 
+OwnMetric: TypeAlias = Callable[[Tensor, Tensor], float]
+"""A metric of one's own: probabilities (N, K) and labels (N,) of at least one example -> a number."""
+
+
 @dataclass(frozen=True)
 class Scoring:
     """What is measured beside accuracy, balanced accuracy, macro F1 and loss, see :mod:`fedcore.core.evaluation`.
 
     metric: f1, precision, recall, roc_auc, average_precision or cost; None: nothing. positive: the class that the first
-    three and average_precision are of. costs: of a row of class i that is taken for class j, (K, K).
+    three and average_precision are of. costs: of a row of class i that is taken for class j, (K, K). own: names and
+    functions of a script's metrics. train: whether training examples are scored, too.
     """
 
     metric: str | None = None
     positive: int = 0
     costs: tuple[tuple[float, ...], ...] | None = None
+    own: tuple[tuple[str, OwnMetric], ...] = field(default=(), metadata={"optional": True})
+    train: bool = field(default=False, metadata={"optional": True})
+
+    def __bool__(self) -> bool:
+        """Tell whether anything is measured beside what always is."""
+        return bool(self.metric or self.own or self.train)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def score_new(
     has no model for a new device.
     """
     models = new_models(method, fed, state, net)
-    scored = [fed.scoring] if fed.scoring.metric else []
+    scored = [fed.scoring] if fed.scoring else []
     calls = {
         (device, str(number)): (*what, mine, *scored)
         for device, mine in examples.items()

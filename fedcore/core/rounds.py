@@ -111,6 +111,15 @@ def run(
             yield played
 
 
+def require_state(method: Method, fed: Federation, state: State) -> None:
+    """Refuse a state that is not of these devices, and one after which no round is left."""
+    if state.messages.keys() != fed.devices.keys():
+        raise InputError("run.state: is of other devices than the federation's")
+    if next_round(method, state).stage >= len(method.stages):
+        rounds = sum(stage.rounds for stage in method.stages)
+        raise InputError(f"run.state: no round is left after it; the method has {rounds}, give it more")
+
+
 def next_round(method: Method, state: State) -> State:
     """Return the state with stage and round of the next turn; at the end, stage is the number of stages.
 
@@ -272,10 +281,11 @@ def check(unit: Unit, update: Update, net: Net | None) -> None:
 
 def measure(method: Method, fed: Federation, state: State, execute: Execute) -> Scores:
     """Score the model that each device would run now. Devices with the same model share evaluations, see TOGETHER."""
+    scored = {n: device if fed.scoring.train else drop_training_data(device) for n, device in fed.devices.items()}
     calls = {
         names[first]: (
-            *what, {name: drop_training_data(fed.devices[name]) for name in names[first : first + TOGETHER]}, fed.test,
-            *([fed.scoring] if fed.scoring.metric else []),
+            *what, {name: scored[name] for name in names[first : first + TOGETHER]}, fed.test,
+            *([fed.scoring] if fed.scoring else []),
         )
         for names, what in deployments(method, fed, state)
         for first in range(0, len(names), TOGETHER)
