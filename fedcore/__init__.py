@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from fedcore.core.messages import merge_models as merge_models
     from fedcore.core.messages import received_model as received_model
     from fedcore.core.messages import to_everyone as to_everyone
+    from fedcore.core.messages import to_sampled as to_sampled
     from fedcore.core.training import Training as Training
     from fedcore.core.training import features as features
     from fedcore.core.training import train as train
@@ -73,7 +74,9 @@ _PLACES = {
     "builders": ["control", "training_defaults"],
     "core.aggregation": ["apply_changes", "average_models", "by_size", "evenly", "mean"],
     "core.losses": ["Batch"],
-    "core.messages": ["begin_with_memory", "initial_messages", "merge_models", "received_model", "to_everyone"],
+    "core.messages": [
+        "begin_with_memory", "initial_messages", "merge_models", "received_model", "to_everyone", "to_sampled",
+    ],
     "core.training": ["Training", "features", "train"],
     "data": ["Dataset", "load"],
     "data.arrays": ["from_arrays"],

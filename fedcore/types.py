@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import Parameter, signature
 from typing import Annotated, Any, Literal, Protocol, TypeAlias, TypeGuard, TypeVar
 
 import torch
@@ -254,16 +255,18 @@ class Message:
 
 @dataclass(frozen=True)
 class Update:
-    """A device's update to the server: its model (or part of one), any other tensors, and two plain numbers.
+    """A device's update to the server: its model (or part of one), any other tensors, and three plain numbers.
 
     size: number of training examples. score: accuracy of the device's model on its validation split, in [0, 1];
-    nan without one. The two numbers are not counted as traffic.
+    nan without one. steps: minibatches that it was trained on; 0 if its method does not say. These numbers are not
+    counted as traffic.
     """
 
     params: Params = field(default_factory=dict)
     extra: Params = field(default_factory=dict)
     size: int = 1
     score: float = float("nan")
+    steps: int = field(default=0, metadata={"optional": True})
 
     def __post_init__(self) -> None:
         require_tensors("update", self.params, self.extra)
@@ -335,6 +338,12 @@ def require_tensors(what: str, *parts: Params) -> None:
         for name, leaf in part.items():
             if not isinstance(leaf, Tensor):
                 raise InputError(f"{what}: leaf {name} is {type(leaf).__name__}, must be a tensor")
+
+
+def takes(fn: Callable[..., Any], name: str) -> bool:
+    """Tell whether a function must be given an argument of that name."""
+    found = signature(fn).parameters.get(name)
+    return found is not None and found.default is Parameter.empty
 
 
 def name_of(fn: object) -> str:
@@ -444,7 +453,7 @@ class Combine(Protocol):
     """The server's step, which sees only its own memory and the devices' updates.
 
     Returns its memory, the messages to send and optionally a `Report`. The memory holds only values that later turns
-    need.
+    need. A function with an argument `sent` is given the messages of the devices that took part, too, by their names.
     """
 
     def __call__(self, server: Params, updates: Mapping[str, Update], round_info: RoundInfo, /) -> Sent: ...
@@ -463,7 +472,10 @@ class Begin(Protocol):
 
 
 class Deploy(Protocol):
-    """Returns the model that a device runs, from its memory and the last message it received."""
+    """Returns the model that a device runs, from its memory and the last message it received.
+
+    A function with an argument `device` is given the device, too: its name and its net, without examples.
+    """
 
     def __call__(self, memory: Params, message: Message, /) -> Model: ...
 

@@ -90,9 +90,19 @@ def to_sampled(
 
     server: its memory holds that model. present: the devices that took part in this round.
     """
-    server = server | {f"{CHOSEN}{name}": torch.tensor(True) for name in present}
+    server = server | to_chosen(present)
     first = Message(from_memory(server) | message.params, message.extra)
-    return server, {name: message if f"{CHOSEN}{name}" in server else first for name in names}
+    return server, {name: message if took_part(server, name) else first for name in names}
+
+
+def to_chosen(present: Iterable[str]) -> Params:
+    """Return what the server remembers of devices that took part."""
+    return {f"{CHOSEN}{name}": torch.tensor(True) for name in present}
+
+
+def took_part(server: Params, name: str) -> bool:
+    """Tell whether the server remembers that a device took part."""
+    return f"{CHOSEN}{name}" in server
 
 
 def require_shared_init(name: str, shared_init: bool) -> None:

@@ -172,7 +172,8 @@ def train(
     chosen = training if loss is None else replace(training, loss=loss)
     moments = fit(flat, device, step_id, chosen, memory, message=message)
     params = flat.params()
-    update = Update(params, size=len(device.data.train), score=accuracy(params, device.net, device.data.val))
+    score, size = accuracy(params, device.net, device.data.val), len(device.data.train)
+    update = Update(params, size=size, score=score, steps=count_steps(flat, size, training))
     return ({**memory, **moments} if moments else memory), update
 
 
@@ -294,12 +295,24 @@ def minibatches(flat: FlatNet, count: int, training: Training, generator: torch.
 
     If the net has buffers, a last batch of one example is left out, as it has no batch statistics.
     """
-    least = 2 if any(True for _ in flat.module.buffers()) else 1
+    least = least_batch(flat)
     usable = count // training.batch * (training.batch >= least) + (count % training.batch >= least)
     epochs = training.epochs if training.steps is None else math.ceil(training.steps / max(usable, 1))
     orders = [torch.randperm(count, generator=generator) for _ in range(epochs)]
     batches = [batch for order in orders for batch in torch.split(order, training.batch) if len(batch) >= least]
     return batches[: training.steps]
+
+
+def count_steps(flat: FlatNet, count: int, training: Training) -> int:
+    """Return the number of minibatches that `minibatches` draws, S."""
+    least = least_batch(flat)
+    usable = count // training.batch * (training.batch >= least) + (count % training.batch >= least)
+    return usable * training.epochs if training.steps is None else training.steps * (usable > 0)
+
+
+def least_batch(flat: FlatNet) -> int:
+    """Return the fewest examples of a minibatch."""
+    return 2 if any(True for _ in flat.module.buffers()) else 1
 
 
 def descend(data: Data, batches: Sequence[Tensor], step: Step) -> None:
