@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from fedcore.core.aggregation import evenly as evenly
     from fedcore.core.aggregation import mean as mean
     from fedcore.core.losses import Batch as Batch
+    from fedcore.core.losses import with_parts as with_parts
     from fedcore.core.messages import begin_with_memory as begin_with_memory
     from fedcore.core.messages import initial_messages as initial_messages
     from fedcore.core.messages import merge_models as merge_models
@@ -73,7 +74,7 @@ _PLACES = {
     "api.tuning": ["tune"],
     "builders": ["control", "training_defaults"],
     "core.aggregation": ["apply_changes", "average_models", "by_size", "evenly", "mean"],
-    "core.losses": ["Batch"],
+    "core.losses": ["Batch", "with_parts"],
     "core.messages": [
         "begin_with_memory", "initial_messages", "merge_models", "received_model", "to_everyone", "to_sampled",
     ],

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from fedcore.core.losses import PARTS
 from fedcore.core.training import MOMENTS
 from fedcore.nets import init, key
 from fedcore.types import InputError, Message, Model, Params, Public, Weights, generator, step_word
@@ -113,5 +114,5 @@ def require_shared_init(name: str, shared_init: bool) -> None:
 
 def merge_models(memory: Params, message: Message) -> Model:
     """Run the leaves of the message, and the device's own where it has none."""
-    model = {leaf: x for leaf, x in memory.items() if not leaf.startswith(MOMENTS)}
+    model = {leaf: x for leaf, x in memory.items() if not leaf.startswith((MOMENTS, PARTS))}
     return Model((model | message.params,))

@@ -19,7 +19,7 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from fedcore import nets
-from fedcore.core.losses import LOSSES, Batch, OwnLoss, find_loss, loss_name, require_scalar
+from fedcore.core.losses import LOSSES, PARTS, Batch, OwnLoss, find_loss, loss_name, parts_of, require_scalar
 from fedcore.nets.copies import load, template
 from fedcore.nets.inputs import forward_features, require_features
 from fedcore.nets.mlp import ManualGradients
@@ -190,7 +190,7 @@ def fit(
     pieces: Pieces = WHOLE,
     logit_grad: LogitGrad | None = None,
 ) -> Params:
-    """Train a model on the device's examples; returns the optimiser's moments if they are to be kept.
+    """Train a model on the device's examples; returns the optimiser's moments if they are to be kept, and loss's parts.
 
     memory: the device's, whose names that begin with `prefix` hold the moments. message: what the server sent, for a
     loss of one's own. grad_hook, pieces, logit_grad: see `plain_step`.
@@ -200,6 +200,9 @@ def fit(
     kept = training.optimiser_state == "keep"
     mine = {name: leaf for name, leaf in memory.items() if kept and name.startswith(prefix)}
     moments = {name.removeprefix(prefix): leaf.clone() for name, leaf in mine.items()}
+    parts = own_parts(flat, device, step_id, training, memory, message or Message(), prefix)
+    if parts is not None:
+        batch_of = partial(batch_of, parts=parts.module)
     with nets.use_generator(step_id.generator("noise")):
         batches = minibatches(flat, len(device.data.train), training, step_id.generator("batches"))
         weighted = balanced_grad(training, device.data.train)
@@ -213,8 +216,50 @@ def fit(
             logit_grad=logit_grad or weighted,
             batch_of=batch_of,
         )
-        descend(device.data.train, batches, step)
-    return {f"{prefix}{name}": leaf for name, leaf in moments.items()} if kept else {}
+        descend(
+            device.data.train, batches, step if parts is None else both(step, parts, training, len(batches), moments)
+        )
+    known = {f"{prefix}{name}": leaf for name, leaf in moments.items()} if kept else {}
+    return known if parts is None else known | {parts_prefix(prefix) + name: x for name, x in parts.params().items()}
+
+
+def own_parts(
+    flat: FlatNet,
+    device: Device,
+    step_id: StepId,
+    training: Training,
+    memory: Params,
+    message: Message,
+    prefix: str,
+) -> FlatNet | None:
+    """Return the trainable parts of a loss of one's own, see :func:`fedcore.core.losses.with_parts`; None without."""
+    if (make := parts_of(training.loss)) is None:
+        return None
+    net = Net(partial(make, flat.net))
+    fresh = nets.init(net, replace(step_id, stage=0, round=0).generator("parts"))
+    known = {**memory, **message.extra}
+    return flatten_net(net, {name: known.get(parts_prefix(prefix) + name, leaf) for name, leaf in fresh.items()})
+
+
+def parts_prefix(prefix: str) -> str:
+    """Return the prefix of a loss's parts in memory, where that of the moments is `prefix`."""
+    return PARTS + prefix.removeprefix(MOMENTS)
+
+
+def both(step: Step, parts: FlatNet, training: Training, steps: int, moments: Params) -> Step:
+    """Return a step that trains a loss's parts as well, at the same rates; a gradient's norm is clipped apart."""
+    own = {name.removeprefix(PARTS): leaf for name, leaf in moments.items() if name.startswith(PARTS)}
+    update, rates = optimiser_step(parts, training, own), iter(learning_rates(training, steps))
+    moments |= {f"{PARTS}{name}": leaf for name, leaf in own.items()}
+
+    def step_both(x: Tensor, y: Tensor) -> None:
+        parts.gradient.zero_()
+        step(x, y)
+        if training.clip is not None:
+            clip_norm(parts.gradient, training.clip)
+        update(next(rates))
+
+    return step_both
 
 
 def at_round(training: Training, number: int) -> Training:
@@ -360,10 +405,15 @@ def plain_step(
         if grad_hook is not None:
             grad_hook()
         if training.clip is not None:
-            flat.gradient.mul_((training.clip / (flat.gradient.norm() + 1e-6)).clamp(max=1))
+            clip_norm(flat.gradient, training.clip)
         update(next(rates))
 
     return step
+
+
+def clip_norm(gradient: Tensor, norm: float) -> None:
+    """Shorten a gradient to a norm, in place."""
+    gradient.mul_((norm / (gradient.norm() + 1e-6)).clamp(max=1))
 
 
 def proximal_grad_hook(flat: FlatNet, anchor: Tensor, weight: float) -> Callable[[], None] | None:
