@@ -20,7 +20,7 @@ from fedcore.config.methods import MethodConfig, configure
 from fedcore.config.signatures import check, model, settings_for, union
 from fedcore.core.threats import split_threats
 from fedcore.core.training import Training
-from fedcore.data import DATASETS
+from fedcore.data import DATASETS, loader_of
 from fedcore.methods import METHODS, builder
 from fedcore.nets import NETS, maker
 from fedcore.partition import AUTO, PARTITIONS, partition
@@ -92,9 +92,9 @@ def data_settings(section: Mapping[str, Any]) -> dict[str, Any]:
     """Return the dataset's name, and the loader's arguments: the settings of the section that it takes."""
     settings = {key: value for key, value in section.items() if value is not None}
     name = settings.pop("name", None)
-    if not isinstance(name, str) or name not in DATASETS:
-        raise unknown_value("data.name", name, DATASETS)
-    loader = loaders()[name]
+    if not isinstance(name, str):
+        raise unknown_value("data.name", name, (*DATASETS, "package.module:function"))
+    loader = loader_of(name)
     parameters = signature(loader).parameters
     if "root" in parameters:
         settings.setdefault("root", os.environ.get("FEDCORE_DATA", "datasets"))

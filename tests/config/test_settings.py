@@ -396,6 +396,17 @@ def test_settings_of_a_users_net_can_change(params: dict[str, Any], tmp_path: Pa
     assert "net.units = 'a'" in refusal(points, params, (), net__name="own_of_settings:Small", net__units="a")
 
 
+def test_settings_of_a_users_data_can_change(params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "data_of_settings.py").write_text("def read(rows: int = 6): ...")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ask(params, {"local_only": {}})
+    (point,) = points(params, (), data__name="data_of_settings:read", data__rows=8)
+    assert point.data == {"name": "data_of_settings:read", "rows": 8}
+    assert (point.data_name, point.dataset[:22]) == ("read", "data_of_settings_read-")
+    assert "data.row: no such key" in refusal(points, params, (), data__name="data_of_settings:read", data__row=8)
+    assert "data.rows = 'a'" in refusal(points, params, (), data__name="data_of_settings:read", data__rows="a")
+
+
 def test_nets_may_vary_from_device_to_device(params: dict[str, Any]):
     params["net"]["variants"] = [{"widths": [5, 4]}, {"widths": [3, 2]}]
     (point,) = points(ask(params, {"lmf": {}}))
