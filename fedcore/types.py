@@ -341,9 +341,9 @@ def require_tensors(what: str, *parts: Params) -> None:
 
 
 def takes(fn: Callable[..., Any], name: str) -> bool:
-    """Tell whether a function must be given an argument of that name."""
+    """Tell whether a function must be given an argument by that name, which is not bound to it yet."""
     found = signature(fn).parameters.get(name)
-    return found is not None and found.default is Parameter.empty
+    return found is not None and found.kind is Parameter.KEYWORD_ONLY and found.default is Parameter.empty
 
 
 def name_of(fn: object) -> str:
@@ -453,7 +453,7 @@ class Combine(Protocol):
     """The server's step, which sees only its own memory and the devices' updates.
 
     Returns its memory, the messages to send and optionally a `Report`. The memory holds only values that later turns
-    need. A function with an argument `sent` is given the messages of the devices that took part, too, by their names.
+    need. A function with a keyword-only argument `sent` is given what the devices that took part were sent, by name.
     """
 
     def __call__(self, server: Params, updates: Mapping[str, Update], round_info: RoundInfo, /) -> Sent: ...
@@ -474,7 +474,7 @@ class Begin(Protocol):
 class Deploy(Protocol):
     """Returns the model that a device runs, from its memory and the last message it received.
 
-    A function with an argument `device` is given the device, too: its name and its net, without examples.
+    A function with a keyword-only argument `device` is given the device, too: its name and its net, without examples.
     """
 
     def __call__(self, memory: Params, message: Message, /) -> Model: ...

@@ -174,8 +174,8 @@ class DeployedModel:
                 f"{('N', *self.shape)}".replace("'", "")
             )
         examples = torch.tensor(values)
-        if takes_integers(template(self.model.net or self.net)):
-            return examples.long()
+        if takes_integers(template(self.net)):
+            return examples.float()
         data = Data(examples if examples.dtype == torch.uint8 else examples.float(), torch.zeros(0))
         return self.scale(data).inputs()
 

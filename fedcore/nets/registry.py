@@ -20,6 +20,8 @@ NETS = {
     "resnet20": "fedcore.nets.residual:resnet20",
     "mobilenet_v2": "fedcore.nets.residual:mobilenet_v2",
     "cells": "fedcore.nets.cells:net",
+    "lstm": "fedcore.nets.sequences:lstm",
+    "transformer": "fedcore.nets.sequences:transformer",
     "auto": "fedcore.nets.auto:net",
 }
 """name -> "module:function" of a (*, shape, classes, **settings) -> Net. Names with a colon are a user's nets."""

@@ -551,7 +551,7 @@ def test_what_is_attached_travels_with_the_update_of_the_same_turn():
     assert bits(last(attached, fed)) == bits(one)
 
 
-def add_mean_change(server, updates, round_info, sent):
+def add_mean_change(server, updates, round_info, *, sent):
     """FedAvg by the changes of the models that were sent, without a memory."""
     shares = by_size([update.size for update in updates.values()])
     change = mean(
@@ -569,7 +569,7 @@ def test_combine_is_given_the_messages_of_those_that_took_part(threats):
     torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
 
 
-def own_head(memory, message, device):
+def own_head(memory, message, *, device):
     """A device that never took part has a head of its own, by its name."""
     head = {leaf: x for leaf, x in model(device.name, net=device.net).items() if leaf.startswith("fc3")}
     return Model(({**head, **memory, **message.params},))
