@@ -95,7 +95,7 @@ def _letters(
     order = np.argsort(points)
     x, y = (order[np.searchsorted(points[order], part)] for part in (inputs, labels))
     data = Data(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y.astype(np.int64)))
-    return Dataset(data, None, letters, device, marks)
+    return Dataset(data, None, letters, device, marks, may_lack=True)
 
 
 class Form(NamedTuple):
