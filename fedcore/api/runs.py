@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property, partial
 from inspect import Parameter, Signature
 from itertools import product
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import pandas as pd
@@ -40,14 +40,18 @@ from fedcore.nets.copies import template
 from fedcore.nets.inputs import takes_integers
 from fedcore.partition import PARTITIONS, final_splits
 from fedcore.partition.tables import training_numbers
+from fedcore.report import latex
+from fedcore.report.latex import Spread
 from fedcore.report.phrases import AnswerInWords
-from fedcore.results import reports, tidy
+from fedcore.results import reports, summary, tidy
 from fedcore.results.answer import GUESSES, answer, rows_to_leave_out
 from fedcore.results.claims import Ceiling, Claim, Gate, Points, judge_all, verdict_table
 from fedcore.results.criterion import (
     LEAST_TEST,
+    METRICS,
     MIN_EFFECT,
     Criterion,
+    Metric,
     MetricName,
     Weighting,
     criterion,
@@ -56,6 +60,9 @@ from fedcore.results.criterion import (
 )
 from fedcore.results.summary import NO_SECONDS, SPLITS, format_bytes, last_round, standings, summarise
 from fedcore.types import Data, Diverged, Federation, InputError, Method, Model, Net, OwnMetric, Report, naming
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 STUDY, SETTING = "script", "base"
 """The study and the setting in a script's tidy table."""
@@ -284,6 +291,33 @@ class Comparison:
         gone = "".join(f"\n{label} is left out: {reason}" for label, reason in self.left_out.items())
         return f"{self.answer}\n{shown.to_string(index=False)}{gone}"
 
+    def to_latex(self, by: Literal["method", "device"] = "method", spread: Spread = "interval") -> str:
+        """Return a table for a paper, for LaTeX with booktabs, in the metric that decides; the best is bold.
+
+        by: "method": a row per method, with means over devices and seeds; "device": a row per device, a column per
+        method. spread: what follows a mean: half of its 95 % "interval", or the standard deviation, "std", over seeds.
+        """
+        for key, word, known in (("by", by, ("method", "device")), ("spread", spread, get_args(Spread))):
+            if word not in known:
+                raise unknown_value(f"to_latex.{key}", word, known)
+        if by == "method":
+            return latex.method_table(self.summary, self.table, spread)
+        return latex.device_table(self.table, METRICS[self.summary["metric"].iloc[0]], [*self.summary["method"]])
+
+    def curves(self, metric: str | None = None) -> Figure:
+        """Return a figure of a metric after every evaluated round, a band of one standard deviation over seeds.
+
+        metric: its name in the table; None: the one that decides. `found.curves().savefig("curves.pdf")` writes it.
+        """
+        from fedcore.report.figures.results import curves  # matplotlib takes a while
+
+        name = metric or METRICS[self.summary["metric"].iloc[0]].column
+        known = {one.column: one for one in METRICS.values()}
+        course = summary.curves(self.table)
+        if name not in set(course["metric"]):
+            raise unknown_value("curves.metric", name, sorted(set(course["metric"])))
+        return curves(course, known.get(name, Metric(name, name, name, per=1)))
+
 
 def run(
     method: MethodConfig,
@@ -455,9 +489,8 @@ def compare(
     table = pd.concat([result.table for result in results], ignore_index=True)
     points: Points = {SETTING: {}}
     verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points, ceiling))
-    summary = summarise(table, NO_SECONDS, controls, decides)
     found = AnswerInWords.of(answer(table, controls, decides))
-    return Comparison(results, verdicts, table, summary, found, left_out)
+    return Comparison(results, verdicts, table, summarise(table, NO_SECONDS, controls, decides), found, left_out)
 
 
 def _check(methods: Sequence[object], fed: object, counts: Mapping[str, int | None], where: str) -> None:
