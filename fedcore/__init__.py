@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from fedcore.data import Dataset as Dataset
     from fedcore.data import load as load
     from fedcore.data.arrays import from_arrays as from_arrays
+    from fedcore.nets.weights import write_weights as write_weights
     from fedcore.results.claims import Claim as Claim
     from fedcore.results.claims import Gate as Gate
     from fedcore.types import Amount as Amount
@@ -81,6 +82,7 @@ _PLACES = {
     "core.training": ["Training", "features", "train"],
     "data": ["Dataset", "load"],
     "data.arrays": ["from_arrays"],
+    "nets.weights": ["write_weights"],
     "results.claims": ["Claim", "Gate"],
     "types": [
         "Amount", "Count", "Data", "Device", "Federation", "Fraction", "InputError", "Message", "Method", "Model",

@@ -13,7 +13,7 @@ import torch
 
 from fedcore import nets, partition
 from fedcore.builders import NET_CONTEXT, PARTITION_CONTEXT, call, describe, settings_of
-from fedcore.config.sections import federation_settings
+from fedcore.config.sections import START, Start, federation_settings, start_settings
 from fedcore.config.signatures import check, model
 from fedcore.core.threats import split_threats
 from fedcore.data import Dataset
@@ -24,6 +24,7 @@ from fedcore.nets.builders_by_path import describe_net
 from fedcore.nets.copies import template
 from fedcore.nets.custom import custom
 from fedcore.nets.inputs import largest_integer, require_integers, takes_integers
+from fedcore.nets.weights import with_weights
 from fedcore.partition import PARTITIONS, Partition
 from fedcore.partition.new_devices import leave_out, new_examples, new_sites
 from fedcore.partition.tables import counts
@@ -40,15 +41,20 @@ class Partitioner:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A net without the data's shape and classes. make: (*, shape, classes, **settings) -> Net."""
+    """A net without the data's shape and classes. make: (*, shape, classes, **settings) -> Net.
+
+    start: the file that it starts from, if it does.
+    """
 
     name: str
     make: Callable[..., Net]
     settings: Mapping[str, Any]
+    start: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, dataset: Dataset) -> Net:
         """Return the net for a dataset's examples."""
-        return self.make(shape=tuple(dataset.train.x.shape[1:]), classes=len(dataset.classes), **self.settings)
+        net = self.make(shape=tuple(dataset.train.x.shape[1:]), classes=len(dataset.classes), **self.settings)
+        return with_weights(net, **self.start) if self.start else net
 
 
 @cache
@@ -70,13 +76,17 @@ def net(which: str | Callable[..., Any], **settings: Any) -> Architecture:
     """Describe the devices' architecture.
 
     which: the name of a net, "package.module:Class" or your own class (an nn.Module, see docs/nets.md). Its shape
-    and its classes come from the data. Raises InputError for a setting that it does not take.
+    and its classes come from the data. settings: the net's, and `weights`, `frozen` and `rank` of one that starts
+    from a file (:func:`fedcore.nets.weights.with_weights`). Raises InputError for a setting that it does not take.
     """
     if isinstance(which, str):
         name, make = which, nets.maker(which)
     else:
         name, make = getattr(which, "__name__", repr(which)), custom(which)
-    return Architecture(name, make, check(model(make, NET_CONTEXT), name, settings).model_dump())
+    given = {key: str(value) if key == "weights" else value for key, value in settings.items() if key in START}
+    start = start_settings(check(model(Start), name, given))
+    own = {key: value for key, value in settings.items() if key not in START}
+    return Architecture(name, make, check(model(make, NET_CONTEXT), name, own).model_dump(), start)
 
 
 @cache

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedcore.builders import call
 from fedcore.nets.inputs import with_integers
+from fedcore.nets.weights import build_with_weights
 from fedcore.types import Net
 
 NETS = tuple(f"fedcore.nets.{module}" for module in ("cells", "cnn", "features", "mlp", "residual", "sequences", "vgg"))
@@ -33,7 +34,7 @@ def describe_net(net: Net) -> str:
 
     The shape and the classes of the data are left out.
     """
-    if isinstance(net.build, partial) and net.build.func is with_integers:
+    if isinstance(net.build, partial) and net.build.func in (with_integers, build_with_weights):
         return describe_net(Net(net.build.args[0]))
     build = net.build.func if isinstance(net.build, partial) else net.build
     positional, named = build_arguments(net)
