@@ -1,7 +1,7 @@
 """A module of one's own on small steps, beside a plain loop by hand. The goal is a ratio of at most 1.
 
-FedAvg on scikit-learn's digits: 20 devices, six rounds of five epochs of batches of 16 by SGD, a module 64-32-10 that is
-defined in the script. Both take as many steps of the same size; fedcore also counts validation hits, checks updates,
+FedAvg on scikit-learn's digits: 20 devices, six rounds of five epochs of batches of 16 by SGD, a module 64-32-10 that
+is defined in the script. Both take as many steps of the same size; fedcore also counts validation hits, checks updates,
 counts bytes and scores the last model. One thread each, in turn, the medians.
 
     python -m benchmarks.own_net [repetitions]
