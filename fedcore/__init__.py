@@ -34,17 +34,20 @@ if TYPE_CHECKING:
     from fedcore.core.aggregation import evenly as evenly
     from fedcore.core.aggregation import mean as mean
     from fedcore.core.losses import Batch as Batch
+    from fedcore.core.losses import with_parts as with_parts
     from fedcore.core.messages import begin_with_memory as begin_with_memory
     from fedcore.core.messages import initial_messages as initial_messages
     from fedcore.core.messages import merge_models as merge_models
     from fedcore.core.messages import received_model as received_model
     from fedcore.core.messages import to_everyone as to_everyone
+    from fedcore.core.messages import to_sampled as to_sampled
     from fedcore.core.training import Training as Training
     from fedcore.core.training import features as features
     from fedcore.core.training import train as train
     from fedcore.data import Dataset as Dataset
     from fedcore.data import load as load
     from fedcore.data.arrays import from_arrays as from_arrays
+    from fedcore.nets.weights import write_weights as write_weights
     from fedcore.results.claims import Claim as Claim
     from fedcore.results.claims import Gate as Gate
     from fedcore.types import Amount as Amount
@@ -72,11 +75,14 @@ _PLACES = {
     "api.tuning": ["tune"],
     "builders": ["control", "training_defaults"],
     "core.aggregation": ["apply_changes", "average_models", "by_size", "evenly", "mean"],
-    "core.losses": ["Batch"],
-    "core.messages": ["begin_with_memory", "initial_messages", "merge_models", "received_model", "to_everyone"],
+    "core.losses": ["Batch", "with_parts"],
+    "core.messages": [
+        "begin_with_memory", "initial_messages", "merge_models", "received_model", "to_everyone", "to_sampled",
+    ],
     "core.training": ["Training", "features", "train"],
     "data": ["Dataset", "load"],
     "data.arrays": ["from_arrays"],
+    "nets.weights": ["write_weights"],
     "results.claims": ["Claim", "Gate"],
     "types": [
         "Amount", "Count", "Data", "Device", "Federation", "Fraction", "InputError", "Message", "Method", "Model",

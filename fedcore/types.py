@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import Parameter, signature
 from typing import Annotated, Any, Literal, Protocol, TypeAlias, TypeGuard, TypeVar
 
 import torch
@@ -191,17 +192,28 @@ class Threats:
         return bool(self.hostile or self.drop or self.deadline or self.bound)
 
 
+OwnMetric: TypeAlias = Callable[[Tensor, Tensor], float]
+"""A metric of one's own: probabilities (N, K) and labels (N,) of at least one example -> a number."""
+
+
 @dataclass(frozen=True)
 class Scoring:
     """What is measured beside accuracy, balanced accuracy, macro F1 and loss, see :mod:`fedcore.core.evaluation`.
 
     metric: f1, precision, recall, roc_auc, average_precision or cost; None: nothing. positive: the class that the first
-    three and average_precision are of. costs: of a row of class i that is taken for class j, (K, K).
+    three and average_precision are of. costs: of a row of class i that is taken for class j, (K, K). own: names and
+    functions of a script's metrics. train: whether training examples are scored, too.
     """
 
     metric: str | None = None
     positive: int = 0
     costs: tuple[tuple[float, ...], ...] | None = None
+    own: tuple[tuple[str, OwnMetric], ...] = field(default=(), metadata={"optional": True})
+    train: bool = field(default=False, metadata={"optional": True})
+
+    def __bool__(self) -> bool:
+        """Tell whether anything is measured beside what always is."""
+        return bool(self.metric or self.own or self.train)
 
 
 @dataclass(frozen=True)
@@ -243,16 +255,18 @@ class Message:
 
 @dataclass(frozen=True)
 class Update:
-    """A device's update to the server: its model (or part of one), any other tensors, and two plain numbers.
+    """A device's update to the server: its model (or part of one), any other tensors, and three plain numbers.
 
     size: number of training examples. score: accuracy of the device's model on its validation split, in [0, 1];
-    nan without one. The two numbers are not counted as traffic.
+    nan without one. steps: minibatches that it was trained on; 0 if its method does not say. These numbers are not
+    counted as traffic.
     """
 
     params: Params = field(default_factory=dict)
     extra: Params = field(default_factory=dict)
     size: int = 1
     score: float = float("nan")
+    steps: int = field(default=0, metadata={"optional": True})
 
     def __post_init__(self) -> None:
         require_tensors("update", self.params, self.extra)
@@ -324,6 +338,12 @@ def require_tensors(what: str, *parts: Params) -> None:
         for name, leaf in part.items():
             if not isinstance(leaf, Tensor):
                 raise InputError(f"{what}: leaf {name} is {type(leaf).__name__}, must be a tensor")
+
+
+def takes(fn: Callable[..., Any], name: str) -> bool:
+    """Tell whether a function must be given an argument by that name, which is not bound to it yet."""
+    found = signature(fn).parameters.get(name)
+    return found is not None and found.kind is Parameter.KEYWORD_ONLY and found.default is Parameter.empty
 
 
 def name_of(fn: object) -> str:
@@ -433,7 +453,7 @@ class Combine(Protocol):
     """The server's step, which sees only its own memory and the devices' updates.
 
     Returns its memory, the messages to send and optionally a `Report`. The memory holds only values that later turns
-    need.
+    need. A function with a keyword-only argument `sent` is given what the devices that took part were sent, by name.
     """
 
     def __call__(self, server: Params, updates: Mapping[str, Update], round_info: RoundInfo, /) -> Sent: ...
@@ -452,7 +472,10 @@ class Begin(Protocol):
 
 
 class Deploy(Protocol):
-    """Returns the model that a device runs, from its memory and the last message it received."""
+    """Returns the model that a device runs, from its memory and the last message it received.
+
+    A function with a keyword-only argument `device` is given the device, too: its name and its net, without examples.
+    """
 
     def __call__(self, memory: Params, message: Message, /) -> Model: ...
 

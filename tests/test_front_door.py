@@ -493,7 +493,7 @@ def shrunk(*, training: fc.Training, factor: float) -> fc.Method:
 
 REFUSED: dict[str, tuple[Callable[[fc.Dataset], Any], str]] = {
     "value": (lambda data: fc.code_ot(reg=-1), "code_ot.reg = -1: input should be greater than 0"),
-    "key": (lambda data: fc.code_ot(regg=1), "code_ot.regg: no such key (allowed: rounds, order, rank_by, "),
+    "key": (lambda data: fc.code_ot(regg=1), "code_ot.regg: no such key (allowed: rounds, fraction, order, rank_by, "),
     "key of an own method": (lambda data: fc.method(shrunk, factr=0.5), "shrunk.factr: no such key (allowed: factor)"),
     "near": (lambda data: fc.code_ot(regg=1), "; did you mean reg?"),
     "of a dataclass": (lambda data: fc.st_lf(pair_lr=0), "st_lf.pair_lr = 0: "),

@@ -18,7 +18,6 @@ ELSEWHERE = {
     "results/intervals": "results/test_claims.py",
     "__main__": "cli/test_main.py",
     "api/federation": "test_front_door.py",
-    "api/runs": "test_front_door.py",
     "api/serving": "pipeline/record/test_models.py",
     "builders": "test_front_door.py",
     "cli/plan": "cli/test_main.py",

@@ -9,10 +9,11 @@ from inspect import Parameter, Signature, signature
 from typing import Any, Literal
 
 import pandas as pd
+import torch
 
 from fedcore import nets, partition
 from fedcore.builders import NET_CONTEXT, PARTITION_CONTEXT, call, describe, settings_of
-from fedcore.config.sections import federation_settings
+from fedcore.config.sections import START, Start, federation_settings, start_settings
 from fedcore.config.signatures import check, model
 from fedcore.core.threats import split_threats
 from fedcore.data import Dataset
@@ -22,7 +23,8 @@ from fedcore.execute.workers import one_thread
 from fedcore.nets.builders_by_path import describe_net
 from fedcore.nets.copies import template
 from fedcore.nets.custom import custom
-from fedcore.nets.inputs import takes_integers
+from fedcore.nets.inputs import largest_integer, require_integers, takes_integers
+from fedcore.nets.weights import with_weights
 from fedcore.partition import PARTITIONS, Partition
 from fedcore.partition.new_devices import leave_out, new_examples, new_sites
 from fedcore.partition.tables import counts
@@ -39,15 +41,20 @@ class Partitioner:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A net without the data's shape and classes. make: (*, shape, classes, **settings) -> Net."""
+    """A net without the data's shape and classes. make: (*, shape, classes, **settings) -> Net.
+
+    start: the file that it starts from, if it does.
+    """
 
     name: str
     make: Callable[..., Net]
     settings: Mapping[str, Any]
+    start: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, dataset: Dataset) -> Net:
         """Return the net for a dataset's examples."""
-        return self.make(shape=tuple(dataset.train.x.shape[1:]), classes=len(dataset.classes), **self.settings)
+        net = self.make(shape=tuple(dataset.train.x.shape[1:]), classes=len(dataset.classes), **self.settings)
+        return with_weights(net, **self.start) if self.start else net
 
 
 @cache
@@ -69,13 +76,17 @@ def net(which: str | Callable[..., Any], **settings: Any) -> Architecture:
     """Describe the devices' architecture.
 
     which: the name of a net, "package.module:Class" or your own class (an nn.Module, see docs/nets.md). Its shape
-    and its classes come from the data. Raises InputError for a setting that it does not take.
+    and its classes come from the data. settings: the net's, and `weights`, `frozen` and `rank` of one that starts
+    from a file (:func:`fedcore.nets.weights.with_weights`). Raises InputError for a setting that it does not take.
     """
     if isinstance(which, str):
         name, make = which, nets.maker(which)
     else:
         name, make = getattr(which, "__name__", repr(which)), custom(which)
-    return Architecture(name, make, check(model(make, NET_CONTEXT), name, settings).model_dump())
+    given = {key: str(value) if key == "weights" else value for key, value in settings.items() if key in START}
+    start = start_settings(check(model(Start), name, given))
+    own = {key: value for key, value in settings.items() if key not in START}
+    return Architecture(name, make, check(model(make, NET_CONTEXT), name, own).model_dump(), start)
 
 
 @cache
@@ -149,14 +160,19 @@ class DividedDataset:
         with one_thread():
             division, rows = leave_out(self.dataset, self.partition(seed), device)
             kept = {name: of.net for name, of in self.federation(seed).devices.items() if name != device}
-            return self._build(division, kept), new_examples(self.dataset, division, rows, self.scale)
+            return self._build(division, kept), self._new(division, rows)
 
     def new_sites(self, seed: int = 0) -> dict[str, Data]:
         """Return the examples of the sites whose rows are all marked test, prepared as those of no device."""
         with one_thread():
             division = self.partition(seed)
             found = new_sites(self.dataset, division)
-            return {name: new_examples(self.dataset, division, rows, self.scale) for name, rows in found.items()}
+            return {name: self._new(division, rows) for name, rows in found.items()}
+
+    def _new(self, division: Partition, rows: Any) -> Data:
+        """Return examples of a device that took no part."""
+        data = new_examples(self.dataset, division, rows, self.scale)
+        return unscaled(data) if any(takes_integers(template(net)) for net in self.nets) else data
 
     def _divided(self, seed: int) -> tuple[Partition, Federation]:
         if seed not in self._last:
@@ -177,16 +193,19 @@ class DividedDataset:
         if self.final is not None and "shared" not in self.final:
             shared = Data(shared.x[:0], shared.y[:0])
         own = partition.server_examples(self.dataset, division, self.scale)
-        if any(takes_integers(template(net)) for net in self.nets):
-            held = {name: Splits(*(to_integers(part) for part in vars(parts).values())) for name, parts in held.items()}
-            shared, own = to_integers(shared), to_integers(own)
+        embedding = [module for module in map(template, self.nets) if takes_integers(module)]
+        for module in embedding:
+            require_integers(module, largest_integer(self.dataset.train.x), self.scale)
+        if embedding:
+            held = {name: Splits(*(unscaled(part) for part in vars(parts).values())) for name, parts in held.items()}
+            shared, own = unscaled(shared), unscaled(own)
         devices = {name: Device(name, nets[name], held[name]) for name in held}
         return Federation(devices, shared, len(self.dataset.classes), own, self.threats)
 
 
-def to_integers(data: Data) -> Data:
-    """Return examples as whole numbers, which a net with an embedding looks up: neither scaled nor converted."""
-    return Data(data.x.long(), data.y)
+def unscaled(data: Data) -> Data:
+    """Return examples for a net with an embedding, which looks whole numbers up: bytes are no pixels then."""
+    return Data(data.x.float(), data.y) if data.x.dtype == torch.uint8 else data
 
 
 def federate(

@@ -6,11 +6,12 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property, partial
 from inspect import Parameter, Signature
 from itertools import product
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import pandas as pd
@@ -18,19 +19,20 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from fedcore.api.executor import Accelerator, executor
 from fedcore.api.federation import DividedDataset, architecture, partitioner
 from fedcore.builders import CONTEXT, describe, settings_of, unknown_value
 from fedcore.config.help import method_help
 from fedcore.config.methods import MethodConfig, configure
 from fedcore.core.evaluation import outputs
 from fedcore.core.new_device import NEVER, has_model_for_new, score_new
-from fedcore.core.rounds import Execute, RoundResult, deployments
+from fedcore.core.rounds import Execute, RoundResult, State, deployments, require_state
 from fedcore.core.rounds import run as rounds
 from fedcore.core.training import Training
 from fedcore.data import schema_of
 from fedcore.data.encoding import encode
 from fedcore.data.prepare import preparation_bytes
-from fedcore.execute.workers import Inline, Workers, one_thread
+from fedcore.execute.workers import one_thread
 from fedcore.methods import METHODS, builder
 from fedcore.nets import NETS
 from fedcore.nets.builders_by_path import describe_net
@@ -38,28 +40,36 @@ from fedcore.nets.copies import template
 from fedcore.nets.inputs import takes_integers
 from fedcore.partition import PARTITIONS, final_splits
 from fedcore.partition.tables import training_numbers
+from fedcore.report import latex
+from fedcore.report.latex import Spread
 from fedcore.report.phrases import AnswerInWords
-from fedcore.results import reports, tidy
+from fedcore.results import reports, summary, tidy
 from fedcore.results.answer import GUESSES, answer, rows_to_leave_out
 from fedcore.results.claims import Ceiling, Claim, Gate, Points, judge_all, verdict_table
 from fedcore.results.criterion import (
     LEAST_TEST,
+    METRICS,
     MIN_EFFECT,
     Criterion,
+    Metric,
     MetricName,
     Weighting,
     criterion,
+    require_metrics,
     scoring,
 )
 from fedcore.results.summary import NO_SECONDS, SPLITS, format_bytes, last_round, standings, summarise
-from fedcore.types import Data, Diverged, Federation, InputError, Method, Model, Net, Report, naming
+from fedcore.types import Data, Diverged, Federation, InputError, Method, Model, Net, OwnMetric, Report, naming
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 STUDY, SETTING = "script", "base"
 """The study and the setting in a script's tidy table."""
 
 
 Extra: TypeAlias = Mapping[str, Any]
-"""What models are measured by beside what they always are: metric, positive and costs."""
+"""What models are measured by beside what they always are: metric, positive, costs, metrics and train."""
 
 TRAINING_AND_LABEL = {
     "training": "how devices train, or a dict of what changes in it, see `fedcore.method`.",
@@ -171,8 +181,8 @@ class DeployedModel:
                 f"{('N', *self.shape)}".replace("'", "")
             )
         examples = torch.tensor(values)
-        if takes_integers(template(self.model.net or self.net)):
-            return examples.long()
+        if takes_integers(template(self.net)):
+            return examples.float()
         data = Data(examples if examples.dtype == torch.uint8 else examples.float(), torch.zeros(0))
         return self.scale(data).inputs()
 
@@ -210,6 +220,11 @@ class Result:
             if len(values):
                 scores.append(f"{where} {values.mean():.1%} right, worst device {values.min():.1%}")
         return "; ".join([f"Result of {self.config.label}, seed {self.seed}, rounds: {len(self.rounds)}", *scores])
+
+    @property
+    def state(self) -> State:
+        """The state after the last round, from which `run(..., state=)` goes on."""
+        return self.rounds[-1].state
 
     @cached_property
     def models(self) -> dict[str, DeployedModel]:
@@ -276,6 +291,33 @@ class Comparison:
         gone = "".join(f"\n{label} is left out: {reason}" for label, reason in self.left_out.items())
         return f"{self.answer}\n{shown.to_string(index=False)}{gone}"
 
+    def to_latex(self, by: Literal["method", "device"] = "method", spread: Spread = "interval") -> str:
+        """Return a table for a paper, for LaTeX with booktabs, in the metric that decides; the best is bold.
+
+        by: "method": a row per method, with means over devices and seeds; "device": a row per device, a column per
+        method. spread: what follows a mean: half of its 95 % "interval", or the standard deviation, "std", over seeds.
+        """
+        for key, word, known in (("by", by, ("method", "device")), ("spread", spread, get_args(Spread))):
+            if word not in known:
+                raise unknown_value(f"to_latex.{key}", word, known)
+        if by == "method":
+            return latex.method_table(self.summary, self.table, spread)
+        return latex.device_table(self.table, METRICS[self.summary["metric"].iloc[0]], [*self.summary["method"]])
+
+    def curves(self, metric: str | None = None) -> Figure:
+        """Return a figure of a metric after every evaluated round, a band of one standard deviation over seeds.
+
+        metric: its name in the table; None: the one that decides. `found.curves().savefig("curves.pdf")` writes it.
+        """
+        from fedcore.report.figures.results import curves  # matplotlib takes a while
+
+        name = metric or METRICS[self.summary["metric"].iloc[0]].column
+        known = {one.column: one for one in METRICS.values()}
+        course = summary.curves(self.table)
+        if name not in set(course["metric"]):
+            raise unknown_value("curves.metric", name, sorted(set(course["metric"])))
+        return curves(course, known.get(name, Metric(name, name, name, per=1)))
+
 
 def run(
     method: MethodConfig,
@@ -285,6 +327,10 @@ def run(
     workers: int | None = None,
     every: int = 1,
     progress: bool | None = None,
+    state: State | None = None,
+    accelerator: Accelerator = "none",
+    metrics: Mapping[str, OwnMetric] | None = None,
+    score_training: bool = False,
 ) -> Result:
     """Run a method on a federation, which is divided with the same seed.
 
@@ -295,12 +341,21 @@ def run(
         workers: so many worker processes; None: this process. The results are the same bits.
         every: evaluate after each so many rounds; the last round always is.
         progress: show a bar; None: where there is a terminal.
+        state: of an earlier run with the same seed, `result.state`, to go on from; None: from the start. The result has
+            the rounds after it.
+        accelerator: where devices' steps run: "none": on the CPU; "auto": on a GPU if there is one; "cuda": on a GPU.
+        metrics: functions by name, each of probabilities (N, K) and labels (N,), tensors, that returns a number; the
+            table has it for each device and split.
+        score_training: whether the table has split `train`, the scores on what each device trains on.
 
     Raises:
-        InputError: for a method that these nets or data do not allow.
+        InputError: for a method that these nets or data do not allow, and a state after which no round is left.
     """
     _check([method], fed, {"every": every, "workers": workers}, "run")
-    return run_all([method], fed, [seed], workers, every, progress)[0]
+    require_metrics(metrics, "run")
+    extra = {"metric": None, "positive": None, "costs": None, "metrics": metrics, "train": score_training}
+    more = extra if metrics or score_training else None
+    return run_all([method], fed, [seed], workers, every, progress, more, accelerator=accelerator, state=state)[0]
 
 
 def final_fit(
@@ -364,6 +419,9 @@ def compare(
     workers: int | None = None,
     every: int = 1,
     progress: bool | None = None,
+    accelerator: Accelerator = "none",
+    metrics: Mapping[str, OwnMetric] | None = None,
+    score_training: bool = False,
 ) -> Comparison:
     """Run several methods with each seed; see :func:`run`.
 
@@ -390,6 +448,7 @@ def compare(
         workers: processes that train; None: this one.
         every: scores are taken after every so many rounds, and after the last.
         progress: whether to show a bar; None: in a terminal.
+        accelerator, metrics, score_training: as in :func:`run`; none of these numbers decides anything.
 
     Raises:
         InputError: as :func:`run` does, and where two methods have one label. A method that diverges is left out.
@@ -398,6 +457,7 @@ def compare(
     if not asked:
         raise InputError("compare: there is no method to run")
     _check(asked, fed, {"every": every, "workers": workers}, "compare")
+    require_metrics(metrics, "compare")
     if not isinstance(seeds, Iterable):
         raise InputError(f"compare.seeds = {seeds!r}: must be several, e.g. range(3)")
     chosen = [*asked, *_guesses(asked, fed)]
@@ -422,17 +482,17 @@ def compare(
             raise unknown_value(f"compare.{key}", word, known)
     decides = criterion(metric, positive, costs, min_effect, least_test, weigh, "compare")
     extra: Extra = {"metric": decides.metric.name, "positive": positive, "costs": costs}
+    extra = {**extra, "metrics": metrics, "train": score_training}
     left_out: dict[str, str] = {}
-    results = run_all(chosen, fed, seeds, workers, every, progress, extra, left_out)
+    results = run_all(chosen, fed, seeds, workers, every, progress, extra, left_out, accelerator, where="compare")
     controls = frozenset(config.label for config in chosen if getattr(config.builder, "control", False))
     if new_device == "left_out":
-        results = _leave_out(results, controls, decides, left_out_rows, workers, extra)
+        results = _leave_out(results, controls, decides, left_out_rows, extra, executor(workers, accelerator))
     table = pd.concat([result.table for result in results], ignore_index=True)
     points: Points = {SETTING: {}}
     verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points, ceiling, converged))
-    summary = summarise(table, NO_SECONDS, controls, decides)
     found = AnswerInWords.of(answer(table, controls, decides))
-    return Comparison(results, verdicts, table, summary, found, left_out)
+    return Comparison(results, verdicts, table, summarise(table, NO_SECONDS, controls, decides), found, left_out)
 
 
 def _check(methods: Sequence[object], fed: object, counts: Mapping[str, int | None], where: str) -> None:
@@ -459,20 +519,24 @@ def run_all(
     progress: bool | None,
     extra: Extra | None = None,
     left_out: dict[str, str] | None = None,
+    accelerator: Accelerator = "none",
+    state: State | None = None,
+    where: str = "run",
 ) -> tuple[Result, ...]:
     """Run all methods with each seed.
 
     extra: what models are measured by beside what they always are. left_out: gets the labels of the methods that
-    diverge, with the reason; None: the first one ends the run.
+    diverge, with the reason; None: the first one ends the run. accelerator, state: see `run`. where: the function that
+    the user called.
     """
     shown = sys.stdout.isatty() if progress is None else progress
     results = []
-    with Workers(workers) if workers is not None else Inline() as execute:
+    with executor(workers, accelerator, where) as execute:
         for seed, config in product(seeds, methods):
             if left_out and config.label in left_out:
                 continue
             try:
-                results.append(_run_one(config, fed, seed, execute, every, shown, extra))
+                results.append(_run_one(config, fed, seed, execute, every, shown, extra, state))
             except Diverged as diverged:
                 if left_out is None or len({*left_out, config.label}) == len(methods):
                     raise
@@ -488,13 +552,16 @@ def _run_one(
     every: int,
     progress: bool,
     extra: Extra | None = None,
+    state: State | None = None,
 ) -> Result:
     federation = _federation(fed, seed)
     if extra is not None:
         federation = replace(federation, scoring=scoring(**extra, classes=_classes(fed)))
     sizes = {name: len(device.data.train) for name, device in federation.devices.items()}
     method = config.build(federation.public.nets, sizes)
-    steps = rounds(method, federation, seed, execute, every=every)
+    if state is not None:
+        require_state(method, federation, state)
+    steps = rounds(method, federation, seed, execute, state, every)
     said = f"{config.label}, seed {seed}"
     with naming(f"in method {said}"):
         results = tuple(_show_progress(steps, said, method) if progress else steps)
@@ -503,7 +570,7 @@ def _run_one(
     data = training_numbers(fed.dataset, fed.partition(seed)) if isinstance(fed, DividedDataset) else _sizes(fed)
     numbers = {"data": data, **numbers}
     before: dict[str, dict[str, float]] = {}
-    if isinstance(fed, DividedDataset):
+    if isinstance(fed, DividedDataset) and state is None:
         before = dict.fromkeys(federation.devices, preparation_bytes(schema_of(fed.dataset), fed.scale))
     place = tidy.Row(STUDY, fed.name if isinstance(fed, DividedDataset) else "data", SETTING, config.label, seed)
     table = tidy.rows(place, results, of_rounds, numbers, before)
@@ -518,12 +585,12 @@ def _leave_out(
     controls: frozenset[str],
     decides: Criterion,
     which: Literal["best", "all"],
-    workers: int | None,
     extra: Extra | None,
+    opening: AbstractContextManager[Execute],
 ) -> tuple[Result, ...]:
     """Return the results with the scores on each device that some rows reach without it. which: rows."""
     table = pd.concat([result.table for result in results], ignore_index=True)
-    with Workers(workers) if workers is not None else Inline() as execute:
+    with opening as execute:
         able = {
             result.config.label
             for result in results

@@ -13,7 +13,6 @@ has a copy of this module and of those that it imports (fedcore.pipeline.record.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -32,12 +31,11 @@ from fedcore.data.schema import Schema
 from fedcore.execute.threads import one_thread
 from fedcore.nets import net as build_net
 from fedcore.nets.builders_by_path import build_arguments, net_at, place_of
+from fedcore.nets.weights import parse_safetensors
 from fedcore.types import InputError, Model, Net, Threshold
 
 SCHEMA, MODELS, LEAVES = "schema.json", "models.json", "models.safetensors"
 LABEL, PROBABILITY, THRESHOLD = "label", "probability", "threshold"
-DTYPES = {"F64": torch.float64, "F32": torch.float32, "I64": torch.int64, "I32": torch.int32, "U8": torch.uint8,
-          "BOOL": torch.bool, "F16": torch.float16, "BF16": torch.bfloat16}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -141,7 +139,8 @@ def load(folder: Path) -> ServedModels:
     schema = from_json((folder / SCHEMA).read_bytes(), str(folder / SCHEMA))
     card = json.loads((folder / MODELS).read_bytes())
     leaves = read_safetensors(folder / LEAVES)
-    nets = [build_net(shape=tuple(schema.shape), classes=len(schema.classes), **section) for section in card["nets"]]
+    sections = [{**net, "weights": str(folder / net["weights"])} if "weights" in net else net for net in card["nets"]]
+    nets = [build_net(shape=tuple(schema.shape), classes=len(schema.classes), **section) for section in sections]
     models = tuple((unpack(entry["model"], leaves), nets[entry["net"]]) for entry in card["models"])
     threshold = Threshold(**card["threshold"]) if "threshold" in card else None
     return ServedModels(schema, models, card["devices"], threshold)
@@ -187,17 +186,8 @@ def unpack(value: Any, leaves: Mapping[str, Tensor]) -> Any:
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file, without that package: a header's length, it in JSON, then the bytes."""
-    content = path.read_bytes()
-    start = 8 + int.from_bytes(content[:8], "little")
-    tensors = {}
-    for name, entry in json.loads(content[8:start]).items():
-        if name != "__metadata__":
-            first, last = entry["data_offsets"]
-            raw = torch.frombuffer(bytearray(content[start + first : start + last]) or bytearray(8), dtype=torch.uint8)
-            count = math.prod(entry["shape"])
-            tensors[name] = raw.view(DTYPES[entry["dtype"]])[:count].reshape(entry["shape"])
-    return tensors
+    """Return the tensors of a safetensors file, without that package."""
+    return parse_safetensors(path.read_bytes())
 
 
 class _Pyfunc:

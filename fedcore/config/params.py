@@ -62,14 +62,17 @@ def change(
     same setting in the methods' sections, so that the later change wins.
     """
     result = dict(params)
-    net = str(changes.get("net.name", params.get("net", {}).get("name")))
+    own = {
+        section: ":" in str(changes.get(f"{section}.name", params.get(section, {}).get("name")))
+        for section in ("data", "net")
+    }
     for key in sorted(changes, key=lambda key: not key.startswith(f"{SHARED}.")):
         section, *below = key.split(".")
         if section == SHARED and len(below) == 1:
             for name in METHODS:
                 result[name] = {k: v for k, v in result.get(name, {}).items() if k != below[0]}
-        if section == "net" and ":" in net and len(below) == 1:
-            result["net"] = {**result["net"], below[0]: changes[key]}
+        if own.get(section) and len(below) == 1:  # a function of one's own says what it takes
+            result[section] = {**result[section], below[0]: changes[key]}
         else:
             result = _set(result, (), key, changes[key], custom or {})
     return result

@@ -22,7 +22,7 @@ from fedcore.config.studies import (
     run_section,
     stops_rows,
 )
-from fedcore.data import USER_DATASETS, Dataset
+from fedcore.data import Dataset, is_users
 from fedcore.partition import Partition
 from fedcore.results.criterion import Criterion
 
@@ -144,6 +144,6 @@ def ask(words: list[str]) -> Request:
     request = parse(words)
     if request.studies is None and "run.studies" not in request.changes:
         params = read()
-        users = request.changes.get("data.name", params["data"].get("name")) in USER_DATASETS
+        users = is_users(request.changes.get("data.name", params["data"].get("name")))
         request.studies = [USER_STUDY] if users and USER_STUDY in params["studies"] else run_section(params).studies[:1]
     return request

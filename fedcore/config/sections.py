@@ -20,11 +20,11 @@ from fedcore.config.methods import MethodConfig, configure
 from fedcore.config.signatures import check, model, settings_for, union
 from fedcore.core.threats import split_threats
 from fedcore.core.training import Training
-from fedcore.data import DATASETS
+from fedcore.data import DATASETS, loader_of
 from fedcore.methods import METHODS, builder
 from fedcore.nets import NETS, maker
 from fedcore.partition import AUTO, PARTITIONS, partition
-from fedcore.types import InputError, Threats
+from fedcore.types import Depth, InputError, Threats
 
 REQUIRED = ("run", "data", "federation", "net", "training")
 """Sections that params.yaml must have."""
@@ -38,6 +38,19 @@ class Scaling:
     """scale: standardise features by each device's own training examples (device), or by all devices' (common)."""
 
     scale: Literal["none", "device", "common"] = "none"
+
+
+@dataclass(frozen=True)
+class Start:
+    """weights: a safetensors file that the net starts from; frozen, rank: see fedcore.nets.weights.with_weights."""
+
+    weights: str | None = None
+    frozen: bool = False
+    rank: Depth = 0
+
+
+START = tuple(signature(Start).parameters)
+"""The settings of any net."""
 
 
 @cache
@@ -76,7 +89,7 @@ def allowed_keys(section: tuple[str, ...], custom: Mapping[str, str]) -> Collect
         case ("data",):
             return union(tuple(loaders().values())).model_fields
         case ("net",):
-            return [*union(tuple(makers().values()), NET_CONTEXT).model_fields, "variants"]
+            return [*union(tuple(makers().values()), NET_CONTEXT).model_fields, *START, "variants"]
         case ("federation",):
             return [*federation_settings().model_fields, "partition"]
         case ("training",) | (_, "training"):
@@ -92,9 +105,9 @@ def data_settings(section: Mapping[str, Any]) -> dict[str, Any]:
     """Return the dataset's name, and the loader's arguments: the settings of the section that it takes."""
     settings = {key: value for key, value in section.items() if value is not None}
     name = settings.pop("name", None)
-    if not isinstance(name, str) or name not in DATASETS:
-        raise unknown_value("data.name", name, DATASETS)
-    loader = loaders()[name]
+    if not isinstance(name, str):
+        raise unknown_value("data.name", name, (*DATASETS, "package.module:function"))
+    loader = loader_of(name)
     parameters = signature(loader).parameters
     if "root" in parameters:
         settings.setdefault("root", os.environ.get("FEDCORE_DATA", "datasets"))
@@ -126,8 +139,20 @@ def net_settings(section: Mapping[str, Any]) -> dict[str, Any]:
     name = settings.pop("name", None)
     if not isinstance(name, str) or (name not in NETS and ":" not in name):
         raise unknown_value("net.name", name, (*NETS, "package.module:Class"))
+    start = check(model(Start), "net", {key: settings.pop(key) for key in [*START] if key in settings})
     complete = settings_for(maker(name), "net", settings, makers().values(), NET_CONTEXT)
-    return {"name": name, **complete, **({"variants": others} if others else {})}
+    return {"name": name, **complete, **start_settings(start), **({"variants": others} if others else {})}
+
+
+def start_settings(start: BaseModel) -> dict[str, Any]:
+    """Return the settings of a net that starts from a file; none for one that does not."""
+    found = start.model_dump()
+    if found["weights"] is None:
+        for key in ("frozen", "rank"):
+            if found[key]:
+                raise InputError(f"net.{key} = {found[key]}: is for a net with net.weights")
+        return {}
+    return {key: value for key, value in found.items() if value}
 
 
 def method_config(

@@ -67,7 +67,7 @@ class Setting:
     @property
     def data_name(self) -> str:
         """The name of the dataset, or of the user's own file or folder."""
-        return Path(self.data["path"]).stem if "path" in self.data else str(self.data["name"])
+        return Path(str(self.data["path"])).stem if "path" in self.data else str(self.data["name"]).rpartition(":")[2]
 
     @property
     def task(self) -> str:
@@ -94,7 +94,7 @@ class Setting:
     def dataset(self) -> str:
         """A name for the dataset that these settings read, valid in a path."""
         words = json.dumps(self.content, sort_keys=True)
-        return f"{self.data['name']}-{hashlib.blake2b(words.encode(), digest_size=4).hexdigest()}"
+        return f"{slug(self.data['name'])}-{hashlib.blake2b(words.encode(), digest_size=4).hexdigest()}"
 
 
 def slug(name: str) -> str:

@@ -20,7 +20,7 @@ neighbour.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
@@ -28,8 +28,11 @@ import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
-from fedcore.core.messages import from_memory, to_everyone, to_sampled
+from fedcore.core.messages import from_memory, to_chosen, to_everyone, to_sampled, took_part
 from fedcore.types import Message, Params, RoundInfo, Update
+
+HYPER = "hyper/"
+"""Prefix of the leaves in the server's memory that hold the last value of each operator that devices share."""
 
 Rule: TypeAlias = Literal["mean", "median", "trimmed", "clipped", "krum", "multi_krum"]
 
@@ -235,6 +238,28 @@ def exchange_sampled(
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send every device the shared leaves, aggregated, and the initial others to those that never took part."""
     return to_sampled(server, updates, round_info.names, Message(hyper_model(updates, aggregator)))
+
+
+def exchange_parts(
+    server: Params, updates: Mapping[str, Update], shared: Mapping[str, Collection[str]], aggregator: Aggregator = MEAN
+) -> tuple[Params, dict[str, Message]]:
+    """Aggregate (9) what the sampled devices sent, and send every device the last values of the leaves that it shares.
+
+    One that never took part gets the initial others as well. server: its memory holds the initial model, and the last
+    values under HYPER. shared: of each device.
+    """
+    found = hyper_model(updates, aggregator)
+    server = server | {f"{HYPER}{leaf}": x for leaf, x in found.items()} | to_chosen(updates)
+    initial = from_memory(server)
+    latest = initial | {leaf.removeprefix(HYPER): x for leaf, x in server.items() if leaf.startswith(HYPER)}
+    sent: dict[tuple[bool, tuple[str, ...]], Message] = {}
+    messages = {}
+    for name, leaves in shared.items():
+        kind = (took_part(server, name), tuple(leaves))
+        if kind not in sent:
+            sent[kind] = Message(({} if kind[0] else initial) | {leaf: latest[leaf] for leaf in leaves})
+        messages[name] = sent[kind]
+    return server, messages
 
 
 def hyper_model(updates: Mapping[str, Update], aggregator: Aggregator = MEAN) -> Params:

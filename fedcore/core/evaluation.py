@@ -21,12 +21,14 @@ from fedcore.types import (
     Message,
     Model,
     Net,
+    OwnMetric,
     Params,
     Scores,
     Scoring,
     Splits,
     Weights,
     is_handle,
+    naming,
     step_word,
 )
 
@@ -71,6 +73,8 @@ def combine(logits: Sequence[Tensor], weights: Weights, power: float = 1.0, head
 def metrics(log_probabilities: Tensor, y: Tensor, scoring: Scoring = Scoring()) -> dict[str, float]:
     """Return accuracy, balanced accuracy, macro F1 (fractions), mean loss (nats), and what `scoring` adds.
 
+    Metrics of one's own see examples on the CPU, and are nan where there are none.
+
     Definitions are scikit-learn's: balanced accuracy is the mean recall of the classes that occur in y, macro F1 the
     mean over classes that occur in y or in the predictions. One departure: what is not defined is nan, not 0. These are
     F1, recall and average precision of a label that does not occur in y, and the area under the ROC curve unless all
@@ -81,7 +85,8 @@ def metrics(log_probabilities: Tensor, y: Tensor, scoring: Scoring = Scoring()) 
     """
     names = ("accuracy", "balanced_accuracy", "macro_f1", "loss")
     if len(y) == 0:
-        return dict.fromkeys((*names, *(() if scoring.metric is None else (scoring.metric,))), math.nan)
+        more = (() if scoring.metric is None else (scoring.metric,)) + tuple(name for name, _ in scoring.own)
+        return dict.fromkeys((*names, *more), math.nan)
     guess = log_probabilities.argmax(1)
     classes = log_probabilities.shape[1]
     hits = torch.bincount(y[guess == y], minlength=classes).double()
@@ -107,7 +112,19 @@ def metrics(log_probabilities: Tensor, y: Tensor, scoring: Scoring = Scoring()) 
             found["f1"] = (2 * hits[k] / occurs[k]).item() if truth[k] else math.nan
         case "roc_auc" | "average_precision":
             found[scoring.metric] = _ranked(log_probabilities, y, scoring)
+    for name, function in scoring.own:
+        found[name] = _own(name, function, log_probabilities, y)
     return found
+
+
+def _own(name: str, function: OwnMetric, log_probabilities: Tensor, y: Tensor) -> float:
+    """Return the value of a metric of one's own; raises InputError if it is no number."""
+    with naming(f"in metric {name}"):
+        value = function(log_probabilities.exp().cpu(), y.cpu())
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"metrics.{name}: must return a number, returned {type(value).__name__}") from None
 
 
 def _ranked(log_probabilities: Tensor, y: Tensor, scoring: Scoring) -> float:
@@ -233,6 +250,8 @@ def score(
 ) -> Scores:
     """Score one deployed model on the shared test set and on the val and test splits of the devices that run it.
 
+    Their training examples are scored, too, if `scoring` asks for it.
+
     The devices must have equal nets, as they run the same model. "inference" is its cost, see :func:`cost`.
     """
     model = deploy(memory, message)
@@ -244,6 +263,7 @@ def score(
     inference = cost(model, net, shape)
     return {
         name: {
+            **({"train": evaluate(model, net, device.data.train, scoring)} if scoring.train else {}),
             "val": evaluate(model, net, device.data.val, scoring),
             "test": evaluate(model, net, device.data.test, scoring),
             "shared": on_shared,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -35,6 +36,7 @@ class Batch:
         message: what the server sent: `message.params` is the model that training starts from, if it sent one.
         memory: the device's own tensors, as they were before this round.
         round: of the stage, from 0, as in a `StepId`.
+        parts: the loss's own trainable module, see `with_parts`; None without one.
     """
 
     net: Net
@@ -46,6 +48,7 @@ class Batch:
     message: Message = field(default_factory=Message)
     memory: Params = field(default_factory=dict)
     round: int = 0
+    parts: nn.Module | None = None
 
     @property
     def params(self) -> Params:
@@ -67,6 +70,35 @@ class Batch:
 
 OwnLoss: TypeAlias = Callable[[Batch], Tensor]
 """A loss of one's own: a minibatch -> a scalar, usually the mean over its examples."""
+
+
+PARTS = "parts/"
+"""Prefix of the leaves in a device's memory that hold the trainable parts of its loss."""
+
+MakeParts: TypeAlias = Callable[[Net], nn.Module]
+"""A device's net -> a module that its loss trains beside the net."""
+
+
+def with_parts(make: MakeParts) -> Callable[[OwnLoss], OwnLoss]:
+    """Give a loss trainable parts of its own, such as a projection head: `@with_parts(make)`; it has `batch.parts`.
+
+    They are trained with the net, by the same optimiser, and stay in the device's memory, as leaves "parts/<name>".
+    Nothing of them is sent, unless the method puts these leaves into an update's `extra`; training starts from those of
+    that name in a message's `extra`, then from those in memory, then from fresh ones.
+    """
+
+    def mark(loss: OwnLoss) -> OwnLoss:
+        loss.parts = make  # type: ignore[attr-defined]
+        return loss
+
+    return mark
+
+
+def parts_of(loss: str | OwnLoss) -> MakeParts | None:
+    """Return what makes a loss's own parts, whatever settings are bound to it; None if it has none."""
+    while isinstance(loss, partial):
+        loss = loss.func
+    return getattr(loss, "parts", None)
 
 
 def entropies(logits: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from fedcore.core.losses import PARTS
 from fedcore.core.training import MOMENTS
 from fedcore.nets import init, key
 from fedcore.types import InputError, Message, Model, Params, Public, Weights, generator, step_word
@@ -90,9 +91,19 @@ def to_sampled(
 
     server: its memory holds that model. present: the devices that took part in this round.
     """
-    server = server | {f"{CHOSEN}{name}": torch.tensor(True) for name in present}
+    server = server | to_chosen(present)
     first = Message(from_memory(server) | message.params, message.extra)
-    return server, {name: message if f"{CHOSEN}{name}" in server else first for name in names}
+    return server, {name: message if took_part(server, name) else first for name in names}
+
+
+def to_chosen(present: Iterable[str]) -> Params:
+    """Return what the server remembers of devices that took part."""
+    return {f"{CHOSEN}{name}": torch.tensor(True) for name in present}
+
+
+def took_part(server: Params, name: str) -> bool:
+    """Tell whether the server remembers that a device took part."""
+    return f"{CHOSEN}{name}" in server
 
 
 def require_shared_init(name: str, shared_init: bool) -> None:
@@ -103,5 +114,5 @@ def require_shared_init(name: str, shared_init: bool) -> None:
 
 def merge_models(memory: Params, message: Message) -> Model:
     """Run the leaves of the message, and the device's own where it has none."""
-    model = {leaf: x for leaf, x in memory.items() if not leaf.startswith(MOMENTS)}
+    model = {leaf: x for leaf, x in memory.items() if not leaf.startswith((MOMENTS, PARTS))}
     return Model((model | message.params,))

@@ -31,6 +31,7 @@ from fedcore.types import (
     Scoring,
     is_handle,
     step_word,
+    takes,
 )
 
 NEVER = 10**9
@@ -58,7 +59,7 @@ def score_new(
     has no model for a new device.
     """
     models = new_models(method, fed, state, net)
-    scored = [fed.scoring] if fed.scoring.metric else []
+    scored = [fed.scoring] if fed.scoring else []
     calls = {
         (device, str(number)): (*what, mine, *scored)
         for device, mine in examples.items()
@@ -71,10 +72,13 @@ def score_new(
 def new_models(
     method: Method, fed: Federation, state: State, net: Net
 ) -> list[tuple[Deploy, Params | Handle, Message | Handle, Net]]:
-    """Return what a new device may run, deploy, memory, message and net: the shared model, or each device's own."""
+    """Return what a new device may run, deploy, memory, message and net: the shared model, or each device's own.
+
+    A method whose models depend on the device has none.
+    """
     if trains_alone(method):
         return [(*what, fed.devices[name].net) for names, what in deployments(method, fed, state) for name in names]
-    message = shared_message(fed, state, net)
+    message = None if takes(method.deploy, "device") else shared_message(fed, state, net)
     return [] if message is None else [(method.deploy, {}, message, net)]
 
 

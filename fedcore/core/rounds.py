@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import combinations
 from typing import Any, Protocol
 
@@ -15,7 +16,9 @@ from fedcore.core.threats import after_local, before_combine, require_devices
 from fedcore.nets import key, shapes
 from fedcore.types import (
     Combine,
+    Data,
     Deploy,
+    Device,
     Diverged,
     Federation,
     Handle,
@@ -29,6 +32,7 @@ from fedcore.types import (
     Report,
     RoundInfo,
     Scores,
+    Splits,
     Stage,
     Unit,
     Update,
@@ -36,10 +40,15 @@ from fedcore.types import (
     is_handle,
     name_of,
     step_word,
+    takes,
 )
 
 TOGETHER = 1000
 """More devices are scored in several steps, which workers share, though each scores the shared test set."""
+
+
+NO_EXAMPLES = Splits(*[Data(torch.empty(0), torch.empty(0, dtype=torch.int64))] * 3)
+"""What a function that makes a device's model may see of its data."""
 
 
 class Execute(Protocol):
@@ -111,6 +120,15 @@ def run(
             yield played
 
 
+def require_state(method: Method, fed: Federation, state: State) -> None:
+    """Refuse a state that is not of these devices, and one after which no round is left."""
+    if state.messages.keys() != fed.devices.keys():
+        raise InputError("run.state: is of other devices than the federation's")
+    if next_round(method, state).stage >= len(method.stages):
+        rounds = sum(stage.rounds for stage in method.stages)
+        raise InputError(f"run.state: no round is left after it; the method has {rounds}, give it more")
+
+
 def next_round(method: Method, state: State) -> State:
     """Return the state with stage and round of the next turn; at the end, stage is the number of stages.
 
@@ -133,7 +151,9 @@ def play(method: Method, fed: Federation, seed: int, execute: Execute, state: St
         memories = execute(to_memories, updates)
     else:
         combine = before_combine(stage, fed.threats, state.messages, updates)
-        server, sent, report = execute(receive, combine, server, updates, round_info, fed.public.nets)
+        wanted = {n: messages[n] for unit in updates for n in members(unit)} if takes(stage.combine, "sent") else None
+        more = () if wanted is None else (wanted,)
+        server, sent, report = execute(receive, combine, server, updates, round_info, fed.public.nets, *more)
         messages, delivered = {**messages, **sent}, delivered - sent.keys()
     memories = {name: memory for name, memory in {**state.memories, **memories}.items() if memory}
     state = State(server, messages, memories, replays, state.stage, state.round + 1, delivered)
@@ -220,15 +240,18 @@ def receive(
     updates: Mapping[Any, Update],
     round_info: RoundInfo,
     nets: Mapping[str, Net],
+    sent: Mapping[str, Message] | None = None,
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Check and combine updates, and check what the server sends.
+
+    sent: the messages that devices had, for a function that takes them.
 
     Raises InputError, naming the device, for an update or a message that cannot be used, and naming the function for a
     result that is none.
     """
     for unit, update in updates.items():
         check(unit, update, nets[unit] if isinstance(unit, str) else None)
-    found = combine(server, updates, round_info)
+    found = combine(server, updates, round_info, **({} if sent is None else {"sent": sent}))
     if not isinstance(found, tuple) or len(found) not in (2, 3) or not isinstance(found[1], Mapping):
         wanted = "(server, messages) or (server, messages, report)"
         raise InputError(f"{name_of(combine)}: must return {wanted}, returned {described(found)}")
@@ -272,10 +295,11 @@ def check(unit: Unit, update: Update, net: Net | None) -> None:
 
 def measure(method: Method, fed: Federation, state: State, execute: Execute) -> Scores:
     """Score the model that each device would run now. Devices with the same model share evaluations, see TOGETHER."""
+    scored = {n: device if fed.scoring.train else drop_training_data(device) for n, device in fed.devices.items()}
     calls = {
         names[first]: (
-            *what, {name: drop_training_data(fed.devices[name]) for name in names[first : first + TOGETHER]}, fed.test,
-            *([fed.scoring] if fed.scoring.metric else []),
+            *what, {name: scored[name] for name in names[first : first + TOGETHER]}, fed.test,
+            *([fed.scoring] if fed.scoring else []),
         )
         for names, what in deployments(method, fed, state)
         for first in range(0, len(names), TOGETHER)
@@ -292,6 +316,13 @@ def deployments(method: Method, fed: Federation, state: State) -> list[tuple[lis
     Memories are compared only where the model may depend on them: SCAFFOLD's devices all run one model.
     """
     memories = {} if method.deploy is received_model else state.memories
+    if takes(method.deploy, "device"):
+        deploy: Callable[..., Any] = method.deploy
+        here = {name: Device(name, device.net, NO_EXAMPLES) for name, device in fed.devices.items()}
+        return [
+            ([name], (partial(deploy, device=there), memories.get(name) or {}, state.messages[name]))
+            for name, there in here.items()
+        ]
     groups: dict[Any, list[str]] = {}
     for name, device in fed.devices.items():
         groups.setdefault((identity(memories.get(name)), identity(state.messages[name]), key(device.net)), []).append(

@@ -160,10 +160,11 @@ def admit(
     server: Params,
     updates: Mapping[str, Update],
     round_info: RoundInfo,
+    **more: Any,
 ) -> Sent:
     """Combine the updates that are in time and within the bound, and report by name which are not.
 
-    messages: what each device was sent. Raises InputError if no update is within the bound.
+    messages: what each device was sent. more: of `combine`. Raises InputError if no update is within the bound.
     """
     late_devices = find_late(threats, updates, round_info)
     in_time = {name: update for name, update in updates.items() if name not in late_devices}
@@ -190,7 +191,7 @@ def admit(
         name: {event: float(name in who) for event, (setting, who) in events.items() if setting}
         for name in round_info.names
     }
-    found = combine(server, kept, round_info)
+    found = combine(server, kept, round_info, **more)
     report = found[2] if len(found) == 3 else Report()
     words = {**report.words, "hostile": ", ".join(hostile)} if hostile else report.words
     return found[0], found[1], replace(report, counts={CONDUCT: counts}, words=words)

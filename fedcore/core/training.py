@@ -21,7 +21,7 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from fedcore import nets
-from fedcore.core.losses import LOSSES, Batch, OwnLoss, find_loss, loss_name, require_scalar
+from fedcore.core.losses import LOSSES, PARTS, Batch, OwnLoss, find_loss, loss_name, parts_of, require_scalar
 from fedcore.core.precision import Precision, computing_in
 from fedcore.nets.copies import load, template
 from fedcore.nets.inputs import forward_features, require_features
@@ -188,7 +188,8 @@ def train(
     chosen = training if loss is None else replace(training, loss=loss)
     moments = fit(flat, device, step_id, chosen, memory, message=message)
     params = flat.params()
-    update = Update(params, size=len(device.data.train), score=accuracy(params, device.net, device.data.val))
+    score, size = accuracy(params, device.net, device.data.val), len(device.data.train)
+    update = Update(params, size=size, score=score, steps=count_steps(flat, size, training))
     return ({**memory, **moments} if moments else memory), update
 
 
@@ -205,7 +206,7 @@ def fit(
     pieces: Pieces = WHOLE,
     logit_grad: LogitGrad | None = None,
 ) -> Params:
-    """Train a model on the device's examples; returns the optimiser's moments if they are to be kept.
+    """Train a model on the device's examples; returns the optimiser's moments if they are to be kept, and loss's parts.
 
     memory: the device's, whose names that begin with `prefix` hold the moments. message: what the server sent, for a
     loss of one's own. grad_hook, pieces, logit_grad: see `plain_step`.
@@ -215,6 +216,9 @@ def fit(
     kept = training.optimiser_state == "keep"
     mine = {name: leaf for name, leaf in memory.items() if kept and name.startswith(prefix)}
     moments = {name.removeprefix(prefix): leaf.clone() for name, leaf in mine.items()}
+    parts = own_parts(flat, device, step_id, training, memory, message or Message(), prefix)
+    if parts is not None:
+        batch_of = partial(batch_of, parts=parts.module)
     descent = Descent(
         flat,
         training,
@@ -226,19 +230,59 @@ def fit(
         pieces=pieces,
         logit_grad=logit_grad or balanced_grad(training, device.data.train),
         batch_of=batch_of,
+        parts=parts,
         held_out=device.data.val,
     )
     DESCEND.get()(descent)
-    return {f"{prefix}{name}": leaf for name, leaf in moments.items()} if kept else {}
+    known = {f"{prefix}{name}": leaf for name, leaf in moments.items()} if kept else {}
+    return known if parts is None else known | {parts_prefix(prefix) + name: x for name, x in parts.params().items()}
+
+
+def own_parts(
+    flat: FlatNet,
+    device: Device,
+    step_id: StepId,
+    training: Training,
+    memory: Params,
+    message: Message,
+    prefix: str,
+) -> FlatNet | None:
+    """Return the trainable parts of a loss of one's own, see :func:`fedcore.core.losses.with_parts`; None without."""
+    if (make := parts_of(training.loss)) is None:
+        return None
+    net = Net(partial(make, flat.net))
+    fresh = nets.init(net, replace(step_id, stage=0, round=0).generator("parts"))
+    known = {**memory, **message.extra}
+    return flatten_net(net, {name: known.get(parts_prefix(prefix) + name, leaf) for name, leaf in fresh.items()})
+
+
+def parts_prefix(prefix: str) -> str:
+    """Return the prefix of a loss's parts in memory, where that of the moments is `prefix`."""
+    return PARTS + prefix.removeprefix(MOMENTS)
+
+
+def both(step: Step, parts: FlatNet, training: Training, steps: int, moments: Params) -> Step:
+    """Return a step that trains a loss's parts as well, at the same rates; a gradient's norm is clipped apart."""
+    own = {name.removeprefix(PARTS): leaf for name, leaf in moments.items() if name.startswith(PARTS)}
+    update, rates = optimiser_step(parts, training, own), iter(learning_rates(training, steps))
+    moments |= {f"{PARTS}{name}": leaf for name, leaf in own.items()}
+
+    def step_both(x: Tensor, y: Tensor) -> None:
+        parts.gradient.zero_()
+        step(x, y)
+        if training.clip is not None:
+            clip_norm(parts.gradient, training.clip)
+        update(next(rates))
+
+    return step_both
 
 
 @dataclass(frozen=True)
 class Descent:
     """One device's descent over the minibatches of a round, not yet begun.
 
-    moments: the optimiser's, updated in place. noise: for nets that draw random numbers. held_out: the device's
-    validation examples. grad_hook, pieces, logit_grad,
-    batch_of: see `plain_step`.
+    moments: the optimiser's, updated in place. noise: for nets that draw random numbers. grad_hook, pieces, logit_grad,
+    batch_of: see `plain_step`. parts: those of a loss of one's own. held_out: the device's validation examples.
     """
 
     flat: FlatNet
@@ -251,6 +295,7 @@ class Descent:
     pieces: Pieces = WHOLE
     logit_grad: LogitGrad | None = None
     batch_of: Callable[..., Batch] = Batch
+    parts: FlatNet | None = None
     held_out: Data = field(default_factory=lambda: Data(torch.empty(0), torch.empty(0, dtype=torch.int64)))
 
     def run(self) -> None:
@@ -266,6 +311,8 @@ class Descent:
                 logit_grad=self.logit_grad,
                 batch_of=self.batch_of,
             )
+            if self.parts is not None:
+                step = both(step, self.parts, self.training, len(self.batches), self.moments)
             if self.stops_early:
                 descend_until_best(self, step)
             else:
@@ -359,12 +406,24 @@ def minibatches(flat: FlatNet, count: int, training: Training, generator: torch.
 
     If the net has buffers, a last batch of one example is left out, as it has no batch statistics.
     """
-    least = 2 if any(True for _ in flat.module.buffers()) else 1
+    least = least_batch(flat)
     usable = count // training.batch * (training.batch >= least) + (count % training.batch >= least)
     epochs = training.epochs if training.steps is None else math.ceil(training.steps / max(usable, 1))
     orders = [torch.randperm(count, generator=generator) for _ in range(epochs)]
     batches = [batch for order in orders for batch in torch.split(order, training.batch) if len(batch) >= least]
     return batches[: training.steps]
+
+
+def count_steps(flat: FlatNet, count: int, training: Training) -> int:
+    """Return the number of minibatches that `minibatches` draws, S."""
+    least = least_batch(flat)
+    usable = count // training.batch * (training.batch >= least) + (count % training.batch >= least)
+    return usable * training.epochs if training.steps is None else training.steps * (usable > 0)
+
+
+def least_batch(flat: FlatNet) -> int:
+    """Return the fewest examples of a minibatch."""
+    return 2 if any(True for _ in flat.module.buffers()) else 1
 
 
 def descend(data: Data, batches: Sequence[Tensor], step: Step) -> None:
@@ -383,6 +442,8 @@ def descend_until_best(descent: Descent, step: Step) -> None:
     flat, batches, training = descent.flat, descent.batches, descent.training
     epoch = len(batches) // training.epochs
     state = [flat.vector, *flat.module.buffers(), *descent.moments.values()]
+    if descent.parts is not None:
+        state += [descent.parts.vector, *descent.parts.module.buffers()]
     best, kept, waited = math.inf, [leaf.clone() for leaf in state], 0
     for first in range(0, len(batches), epoch):
         descend(descent.data, batches[first : first + epoch], step)
@@ -450,10 +511,15 @@ def plain_step(
         if grad_hook is not None:
             grad_hook()
         if training.clip is not None:
-            flat.gradient.mul_((training.clip / (flat.gradient.norm() + 1e-6)).clamp(max=1))
+            clip_norm(flat.gradient, training.clip)
         update(next(rates))
 
     return step
+
+
+def clip_norm(gradient: Tensor, norm: float) -> None:
+    """Shorten a gradient to a norm, in place."""
+    gradient.mul_((norm / (gradient.norm() + 1e-6)).clamp(max=1))
 
 
 def proximal_grad_hook(flat: FlatNet, anchor: Tensor, weight: float) -> Callable[[], None] | None:

@@ -21,6 +21,7 @@ class Dataset:
     schema: how a user's own rows or pictures became `train`; its x has nan where the schema's `missing` fills cells.
     notes: lines about how a user's files were understood, for the preview.
     ids: what names each example of `train` (N texts), if a column of a user's table does.
+    may_lack: whether a class may have no training example, such as a rare letter of a text.
     """
 
     train: Data
@@ -33,6 +34,7 @@ class Dataset:
     schema: Schema | None = field(default=None, metadata={"optional": True})
     notes: tuple[str, ...] = field(default=(), metadata={"optional": True})
     ids: tuple[str, ...] | None = field(default=None, metadata={"optional": True})
+    may_lack: bool = field(default=False, metadata={"optional": True})
 
     def __repr__(self) -> str:
         """Say what the examples are, without their numbers."""

@@ -1,9 +1,10 @@
-"""Sets as LEAF (Caldas et al. 2018) writes them, by user: FEMNIST's handwritten characters, and vectors of numbers.
+"""Sets as LEAF (Caldas et al. 2018) writes them, by user: FEMNIST's characters, vectors of numbers, Shakespeare.
 
 The format: `<path>/train/*.json` and `<path>/test/*.json`, or `<path>/all_data/*.json`, each
 {"users": [name, ...], "user_data": {name: {"x": [[number, ...], ...], "y": [label, ...]}}}. An image of FEMNIST is 784
 numbers, written row by row, 0 is ink and 1 paper; labels 0-9 are digits, 10-35 capitals, 36-61 lower-case letters. A
-vector of any other length, as in LEAF's synthetic set, has whole numbers as labels.
+vector of any other length, as in LEAF's synthetic set, has whole numbers as labels. An example of Shakespeare's
+plays is a text of 80 letters, its label the letter that follows, a user a role: {"x": [text, ...], "y": [letter, ...]}.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase, digits
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -26,16 +27,20 @@ CLASSES = (*digits, *ascii_uppercase, *ascii_lowercase)
 SIDE = 28
 
 
-READS = "data.name = 'leaf' reads images of FEMNIST and vectors of numbers"
+LETTERS = "\n !\"&'(),-.0123456789:;>?" + ascii_uppercase + "[]" + ascii_lowercase + "}"
+"""LEAF's letters of Shakespeare, by their numbers."""
+
+READS = "data.name = 'leaf' reads images of FEMNIST, vectors of numbers and texts of Shakespeare"
 
 UserData: TypeAlias = dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]]
 """user -> examples (n, F), labels (n,)"""
 
 
 def leaf(path: str | Path, scaling: Scaling = "none") -> Dataset:
-    """Read a LEAF folder, x (N, 1, 28, 28) float32 as written, or (N, F) of vectors; `device` is the user.
+    """Read a LEAF folder, x (N, 1, 28, 28) float32 as written, or (N, F) of vectors or letters; `device` is the user.
 
     `split` is the folder, train or test; None for all_data. The classes of vectors are the labels that are there.
+    Letters are whole numbers, as float32; classes[k] is letter k, first LEAF's 80, then others that occur.
 
     Args:
         path: the folder that LEAF's scripts write.
@@ -44,23 +49,25 @@ def leaf(path: str | Path, scaling: Scaling = "none") -> Dataset:
     path = Path(path)
     folders = ("train", "test") if (path / "train").is_dir() else ("all_data",)
     x, y, users, split = [], [], [], []
-    size: int | None = None
+    form: Form | None = None
     for folder in folders:
         files = sorted((path / folder).glob("*.json"))
         if not files:
             raise InputError(f"data.path = {path}: no {folder}/*.json; LEAF writes train and test, or all_data")
         for file in files:
-            found, size = read(file, size)
+            found, form = read(file, form)
             for user, (examples, labels) in found.items():
                 x.append(examples)
                 y.append(labels)
                 users += [user] * len(labels)
                 split += [folder] * len(labels)
-    if not users or size is None:
+    if not users or form is None:
         raise InputError(f"data.path = {path}: no examples; the users of its files have none")
     inputs, labels = (np.concatenate([part for part in parts if len(part)]) for parts in (x, y))
     device, marks = tuple(users), tuple(split) if len(folders) == 2 else None
-    if size == SIDE * SIDE:
+    if form.text:
+        return _letters(inputs, labels, device, marks, scaling)
+    if form.size == SIDE * SIDE:
         images = torch.from_numpy(inputs).reshape(-1, 1, SIDE, SIDE)
         return scale(Dataset(Data(images, torch.from_numpy(labels)), None, CLASSES, device, marks), scaling)
     if scaling != "none":
@@ -72,8 +79,34 @@ def leaf(path: str | Path, scaling: Scaling = "none") -> Dataset:
     return Dataset(data, None, tuple(map(str, classes.tolist())), device, marks)
 
 
-def read(file: Path, size: int | None) -> tuple[UserData, int | None]:
-    """Return each user's examples in one file, and how many numbers one has. size: that of other files."""
+def _letters(
+    inputs: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    device: tuple[str, ...],
+    marks: tuple[str, ...] | None,
+    scaling: Scaling,
+) -> Dataset:
+    """Return texts as numbers of letters. inputs, labels: their code points."""
+    if scaling != "none":
+        raise InputError(f"data.scaling = {scaling!r}: must be none, texts have no pixels")
+    found = {chr(int(point)) for part in (inputs, labels) for point in np.unique(part)}
+    letters = (*LETTERS, *sorted(found - {*LETTERS}))
+    points = np.array([ord(letter) for letter in letters])
+    order = np.argsort(points)
+    x, y = (order[np.searchsorted(points[order], part)] for part in (inputs, labels))
+    data = Data(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y.astype(np.int64)))
+    return Dataset(data, None, letters, device, marks, may_lack=True)
+
+
+class Form(NamedTuple):
+    """What all examples are: texts, or numbers; size: letters or numbers of each."""
+
+    text: bool
+    size: int
+
+
+def read(file: Path, form: Form | None) -> tuple[UserData, Form | None]:
+    """Return each user's examples in one file, and their form. form: that of other files."""
     try:
         content = json.loads(file.read_bytes())
         users, held = content["users"], content["user_data"]
@@ -82,17 +115,20 @@ def read(file: Path, size: int | None) -> tuple[UserData, int | None]:
         found: UserData = {}
         for user in users:
             x, y = held[user]["x"], held[user]["y"]
-            if size is None and len(x):
-                size = 0 if isinstance(x[0], str) else len(x[0])
-            found[user] = examples(user, x, y, SIDE * SIDE if size is None else size)
-        return found, size
+            if form is None and len(x):
+                form = Form(isinstance(x[0], str), len(x[0]))
+            found[user] = examples(user, x, y, form or Form(False, SIDE * SIDE))
+        return found, form
     except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError, MemoryError) as error:
         why = f"no {error}" if isinstance(error, KeyError) else one_line(error)
         raise InputError(f"data.path = {file}: cannot be read ({why}); {READS}, as LEAF writes them") from error
 
 
-def examples(user: str, x: Any, y: Any, size: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return one user's examples of `size` numbers each, checked."""
+def examples(user: str, x: Any, y: Any, form: Form) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return one user's examples, checked; of texts the code points of their letters."""
+    if form.text:
+        return texts(user, x, y, form.size)
+    size = form.size
     what, classes = ("image", len(CLASSES)) if size == SIDE * SIDE else ("vector", 2**31)
     if len(x) != len(y):
         raise ValueError(f"user {user!r} has {len(y)} labels for {len(x)} {what}s")
@@ -108,3 +144,15 @@ def examples(user: str, x: Any, y: Any, size: int) -> tuple[NDArray[np.float32],
     if not np.isfinite(numbers).all():
         raise ValueError(f"user {user!r} has {'a pixel' if what == 'image' else 'a number'} that is no finite number")
     return numbers, np.asarray(y, np.int64)
+
+
+def texts(user: str, x: Any, y: Any, size: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return one user's texts of `size` letters each and the letters that follow, as code points."""
+    if len(x) != len(y):
+        raise ValueError(f"user {user!r} has {len(y)} labels for {len(x)} texts")
+    if not all(isinstance(text, str) and len(text) == size > 0 for text in x):
+        raise ValueError(f"user {user!r} has an example that is no text of {size} letters")
+    if not all(isinstance(letter, str) and len(letter) == 1 for letter in y):
+        raise ValueError(f"user {user!r} has a label that is not one letter")
+    points = [[ord(letter) for letter in text] for text in x]
+    return np.asarray(points, np.float32).reshape(-1, size), np.asarray([ord(letter) for letter in y], np.int64)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from inspect import signature
 from typing import Any
 
-from fedcore.builders import unknown_value
+from fedcore.builders import import_builder, unknown_value
 from fedcore.data.dataset import Dataset
 from fedcore.types import InputError
 
@@ -29,19 +30,58 @@ DATASETS: dict[str, str] = {
 """name -> "module:function", imported on first use."""
 
 USER_DATASETS = ("image_folder", "table")
-"""The datasets that a user brings."""
+"""The datasets that a user brings, beside those of a function of one's own."""
+
+
+def is_own(name: object) -> bool:
+    """Tell whether a name is the place of a function of one's own, "package.module:function"."""
+    return isinstance(name, str) and ":" in name
+
+
+def is_users(name: object) -> bool:
+    """Tell whether a dataset is one that a user brings."""
+    return name in USER_DATASETS or is_own(name)
+
+
+def loader_of(name: str) -> Callable[..., Dataset]:
+    """Return the function that reads the dataset of that name; raises InputError for another name."""
+    if is_own(name):
+        return import_builder(name, "data.name")
+    if name not in DATASETS:
+        raise unknown_value("data.name", name, (*DATASETS, "package.module:function"))
+    module, _, function = DATASETS[name].partition(":")
+    loader: Callable[..., Dataset] = getattr(import_module(module), function)
+    return loader
 
 
 def load(name: str, **settings: Any) -> Dataset:
-    """Load a dataset by name; its loader receives `settings`. Raises InputError for an unknown name or setting."""
-    if name not in DATASETS:
-        raise unknown_value("data.name", name, DATASETS)
-    module, _, function = DATASETS[name].partition(":")
-    loader = getattr(import_module(module), function)
+    """Load a dataset by name, or by the place of a function of your own; its loader receives `settings`.
+
+    Raises InputError for an unknown name or setting, and for a function that fails or returns no dataset.
+    """
+    loader = loader_of(name)
     try:
         signature(loader).bind(**settings)
     except TypeError as error:
         takes = ", ".join(signature(loader).parameters) or "none"
         raise InputError(f"data.name = {name!r}: {error}; its settings are: {takes}") from None
-    dataset: Dataset = loader(**settings)
+    return _read_own(name, loader, settings) if is_own(name) else loader(**settings)
+
+
+def _read_own(name: str, loader: Callable[..., Any], settings: Mapping[str, Any]) -> Dataset:
+    """Return what a function of one's own returns, if it is a dataset that can be divided."""
+    try:
+        dataset = loader(**settings)
+    except InputError:
+        raise
+    except Exception as error:
+        words = " ".join(str(error).split())
+        raise InputError(f"data.name = {name!r}: fails: {type(error).__name__}: {words}") from error
+    if not isinstance(dataset, Dataset):
+        raise InputError(
+            f"data.name = {name!r}: must return a dataset, such as fedcore.from_arrays(x, y), returned "
+            f"{type(dataset).__name__}"
+        )
+    if not len(dataset.train):
+        raise InputError(f"data.name = {name!r}: returned no example")
     return dataset

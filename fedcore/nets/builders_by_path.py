@@ -8,9 +8,11 @@ from inspect import signature
 from typing import Any
 
 from fedcore.builders import call
+from fedcore.nets.inputs import with_integers
+from fedcore.nets.weights import build_with_weights
 from fedcore.types import Net
 
-NETS = tuple(f"fedcore.nets.{module}" for module in ("cells", "cnn", "features", "mlp", "residual", "vgg"))
+NETS = tuple(f"fedcore.nets.{module}" for module in ("cells", "cnn", "features", "mlp", "residual", "sequences", "vgg"))
 """The modules whose functions build nets that a stored model may run on."""
 
 
@@ -32,6 +34,8 @@ def describe_net(net: Net) -> str:
 
     The shape and the classes of the data are left out.
     """
+    if isinstance(net.build, partial) and net.build.func in (with_integers, build_with_weights):
+        return describe_net(Net(net.build.args[0]))
     build = net.build.func if isinstance(net.build, partial) else net.build
     positional, named = build_arguments(net)
     bound = signature(build).bind_partial(*positional, **named).arguments

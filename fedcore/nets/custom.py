@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from fedcore.builders import import_builder
-from fedcore.nets.inputs import blank
+from fedcore.nets.inputs import blank, takes_integers, with_integers
 from fedcore.nets.randomness import use_generator
 from fedcore.types import InputError, Net
 
@@ -36,9 +36,11 @@ def custom(which: str | Callable[..., Any]) -> Callable[..., Net]:
     def make(*, shape: tuple[int, ...], classes: int, **values: object) -> Net:
         arguments = {name: value for name, value in (("shape", tuple(shape)), ("classes", classes)) if name in settings}
         build = partial(target, **arguments, **values)
-        _check(path, build, shape, classes)
+        integers = takes_integers(_check(path, build, shape, classes))
         axes = getattr(target, "axes", None)
-        return Net(build, axes(**build.keywords) if callable(axes) else axes)
+        return Net(
+            partial(with_integers, build) if integers else build, axes(**build.keywords) if callable(axes) else axes
+        )
 
     given = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=Any) for name in GIVEN]
     parameters = [*given, *(setting for name, setting in settings.items() if name not in GIVEN)]
@@ -62,8 +64,8 @@ def _settings(path: str, target: Callable[..., Any]) -> dict[str, Parameter]:
     return found
 
 
-def _check(path: str, build: Callable[[], Any], shape: tuple[int, ...], classes: int) -> None:
-    """Raise InputError unless it builds a module (2, *shape) -> (2, classes), float32, each parameter one leaf."""
+def _check(path: str, build: Callable[[], Any], shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Return the module; raises InputError unless (2, *shape) -> (2, classes), float32, each parameter one leaf."""
     try:
         with use_generator(torch.Generator()), torch.no_grad():
             module = build()
@@ -87,3 +89,4 @@ def _check(path: str, build: Callable[[], Any], shape: tuple[int, ...], classes:
         raise InputError(f"net: {path} uses a parameter under two names, which is not supported")
     if any(leaf.is_floating_point() and leaf.dtype != torch.float32 for leaf in module.state_dict().values()):
         raise InputError(f"net: {path} has leaves that are not float32")
+    return module

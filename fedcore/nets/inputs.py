@@ -7,21 +7,68 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedcore.nets.copies import template
 from fedcore.nets.leaves import key
 from fedcore.nets.randomness import use_generator
 from fedcore.types import InputError, Net
 
 
 def takes_integers(module: nn.Module) -> bool:
-    """Tell whether a module's inputs are whole numbers, such as the numbers of words: whether it has an embedding."""
-    return any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in module.modules())
+    """Tell whether a module's inputs are whole numbers, such as the numbers of words: whether it has an embedding.
+
+    An attribute `takes_integers` of the module comes first: False for one that embeds some of its inputs alone.
+    """
+    has_embedding = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in module.modules())
+    return bool(getattr(module, "takes_integers", has_embedding))
+
+
+def with_integers(build: Callable[[], nn.Module]) -> nn.Module:
+    """Return a module that is given its inputs as int64, whatever numbers examples are stored as."""
+    module = build()
+    module.register_forward_pre_hook(_to_integers)
+    return module
+
+
+def _to_integers(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (inputs[0].long(), *inputs[1:])
+
+
+def require_quantities(name: str, nets: Mapping[str, Net]) -> None:
+    """Refuse nets with an embedding for a method that takes inputs as quantities. name: the method's."""
+    if any(takes_integers(template(net)) for net in nets.values()):
+        raise InputError(
+            f"{name}: takes inputs as quantities; these are numbers that stand for something (an embedding)"
+        )
+
+
+def largest_integer(x: Tensor) -> int | None:
+    """Return the largest of examples that are whole numbers from 0, which an embedding can look up; None for others."""
+    whole = bool((x >= 0).all()) and (not x.is_floating_point() or bool((x == x.round()).all()))
+    return int(x.max()) if whole and x.numel() else None
+
+
+def require_integers(module: nn.Module, largest: int | None, scale: str) -> None:
+    """Refuse examples that a net with an embedding cannot look up. largest: see `largest_integer`."""
+    if scale != "none":
+        raise InputError(f"federation.scale = {scale!r}: this net's embedding looks up whole numbers; use none")
+    if largest is None:
+        raise InputError(
+            "net: its embedding looks up whole numbers from 0, and the examples have others (bytes are pixels in the "
+            "pipeline: give a wider type); a module that embeds some inputs alone says takes_integers = False"
+        )
+    tables = [part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
+    if len(tables) == 1 and largest >= tables[0]:
+        raise InputError(
+            f"net: its embedding has {tables[0]} entries, from 0, and the examples have {largest}; fedcore's nets have "
+            "net.vocabulary for that"
+        )
 
 
 def blank(module: nn.Module, count: int, shape: tuple[int, ...]) -> Tensor:

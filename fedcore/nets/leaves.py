@@ -7,15 +7,19 @@ whose parameters are all frozen, such as a norm's, which stays in evaluation mod
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
 from fedcore.nets.randomness import use_generator
 from fedcore.pickling import dumps
-from fedcore.types import InputError, Net, Params
+from fedcore.types import Axes, InputError, Net, Params
+
+KEY = "_key"
+"""The attribute of a net that holds its key."""
 
 
 def shapes(net: Net) -> dict[str, tuple[int, ...]]:
@@ -66,8 +70,34 @@ def _trainable(module: torch.nn.Module) -> Params:
 
 
 def key(net: Net) -> bytes:
-    """Return a key that is equal for equal architectures within one process (nets are not hashable)."""
-    return dumps(net.build)
+    """Return a key that is equal for equal architectures within one process (nets are not hashable).
+
+    It is made once for each net: to pickle a class of a script takes milliseconds.
+    """
+    known: bytes | None = vars(net).get(KEY)
+    if known is None:
+        known = vars(net)[KEY] = dumps(net.build)
+    return known
+
+
+def _reduce(net: Net) -> tuple[Callable[..., Net], tuple[bytes, Axes | None]]:
+    """Pickle a net by its key, which another process then need not make again."""
+    return _net_of, (key(net), net.axes)
+
+
+def _net_of(of: bytes, axes: Axes | None) -> Net:
+    net = Net(_build_of(of), axes)
+    vars(net)[KEY] = of
+    return net
+
+
+@functools.lru_cache(maxsize=64)
+def _build_of(of: bytes) -> Callable[[], torch.nn.Module]:
+    build: Callable[[], torch.nn.Module] = pickle.loads(of)
+    return build
+
+
+copyreg.pickle(Net, _reduce)
 
 
 @functools.lru_cache(maxsize=256)

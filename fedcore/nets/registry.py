@@ -20,6 +20,8 @@ NETS = {
     "resnet20": "fedcore.nets.residual:resnet20",
     "mobilenet_v2": "fedcore.nets.residual:mobilenet_v2",
     "cells": "fedcore.nets.cells:net",
+    "lstm": "fedcore.nets.sequences:lstm",
+    "transformer": "fedcore.nets.sequences:transformer",
     "auto": "fedcore.nets.auto:net",
 }
 """name -> "module:function" of a (*, shape, classes, **settings) -> Net. Names with a colon are a user's nets."""
@@ -38,11 +40,28 @@ def maker(name: str) -> Callable[..., Net]:
     return make
 
 
-def net(name: str, *, shape: tuple[int, ...], classes: int, **settings: object) -> Net:
-    """Return the net of that name for examples of `shape`. Raises InputError for unknown names or settings."""
+def net(
+    name: str,
+    *,
+    shape: tuple[int, ...],
+    classes: int,
+    weights: str | None = None,
+    frozen: bool = False,
+    rank: int = 0,
+    **settings: object,
+) -> Net:
+    """Return the net of that name for examples of `shape`. Raises InputError for unknown names or settings.
+
+    weights, frozen, rank: see :func:`fedcore.nets.weights.with_weights`.
+    """
     make = maker(name)
     try:
         signature(make).bind(shape=shape, classes=classes, **settings)
     except TypeError as error:
         raise InputError(f"net: {error}, for net.name {name}") from None
-    return make(shape=shape, classes=classes, **settings)
+    made = make(shape=shape, classes=classes, **settings)
+    if weights is None:
+        return made
+    from fedcore.nets.weights import with_weights
+
+    return with_weights(made, weights, frozen, rank)

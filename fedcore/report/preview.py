@@ -18,7 +18,7 @@ from rich.text import Text
 from fedcore.config.request import USER_STUDY, Job, ReadData
 from fedcore.config.settings import Setting
 from fedcore.core.threats import split_threats
-from fedcore.data import USER_DATASETS, Dataset, load, schema_of
+from fedcore.data import Dataset, is_users, load, schema_of
 from fedcore.data.overview import OFFSET, SPREAD, columns, missing_cells, offset, spans
 from fedcore.data.prepare import preparation_bytes
 from fedcore.partition import Index, Partition, partition, training
@@ -98,7 +98,7 @@ def show_own(jobs: Iterable[Job]) -> ReadData:
     Returns what it has read and divided, which a run need not do again.
     """
     for setting, seed in ((setting, job.seed) for job in jobs for setting in job.settings):
-        if setting.data["name"] in USER_DATASETS:
+        if is_users(setting.data["name"]):
             dataset, divided = print_preview(setting, seed)
             return ReadData({setting.source: dataset}, {(setting.source, setting.division, seed): divided})
     return ReadData()

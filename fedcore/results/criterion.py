@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import pandas as pd
 
-from fedcore.builders import unknown_value
-from fedcore.types import InputError, Scoring
+from fedcore.builders import describe, unknown_value
+from fedcore.types import InputError, OwnMetric, Scoring
 
 MetricName: TypeAlias = Literal[
     "accuracy", "balanced_accuracy", "macro_f1", "f1", "precision", "recall", "roc_auc", "average_precision",
@@ -176,12 +176,36 @@ def criterion(
 
 
 def scoring(
-    metric: str | None, positive: str | None, costs: Mapping[str, Mapping[str, float]] | None, classes: Sequence[str]
+    metric: str | None,
+    positive: str | None,
+    costs: Mapping[str, Mapping[str, float]] | None,
+    classes: Sequence[str],
+    metrics: Mapping[str, OwnMetric] | None = None,
+    train: bool = False,
 ) -> Scoring:
     """Return what models are measured by, beside what they always are.
 
-    metric: its name. costs: true label -> predicted label -> cost. Raises InputError for a label that is no class.
+    metric: its name. costs: true label -> predicted label -> cost. metrics, train: see :class:`fedcore.types.Scoring`.
+    Raises InputError for a label that is no class.
     """
+    return replace(_named(metric, positive, costs, classes), own=tuple((metrics or {}).items()), train=train)
+
+
+def require_metrics(metrics: Mapping[str, OwnMetric] | None, where: str) -> None:
+    """Refuse metrics of one's own that are not functions by name, or whose names are taken."""
+    if not isinstance(metrics or {}, Mapping):
+        raise InputError(f"{where}.metrics = {describe(metrics)}: must be functions by name, {{'mine': f}}")
+    for name, function in (metrics or {}).items():
+        if not isinstance(name, str) or not callable(function):
+            raise InputError(f"{where}.metrics: {name!r} must be a name with a function of probabilities and labels")
+        if name in {"loss", *get_args(MetricName)}:
+            raise InputError(f"{where}.metrics: {name!r} is the name of a metric of fedcore; take another")
+
+
+def _named(
+    metric: str | None, positive: str | None, costs: Mapping[str, Mapping[str, float]] | None, classes: Sequence[str]
+) -> Scoring:
+    """Return what the metric of that name needs to be measured."""
     if metric in OF_POSITIVE:
         return Scoring(metric, _class("run.positive", positive, classes))
     if metric == "cost":

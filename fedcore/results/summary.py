@@ -14,7 +14,7 @@ ROW = [*PLACE, "method"]
 RUN = [*ROW, "seed"]
 NO_SECONDS = pd.DataFrame(columns=["study", "setting", "method", "seed", "kind", "wall", "cpu"])
 SPLITS = {"test": "own test", "shared": "shared test"}
-SCORED = ("val", *SPLITS)
+SCORED = ("train", "val", *SPLITS)
 """The splits with scores; the others hold bytes and the server's reports."""
 TRAFFIC = ("bytes_up", "bytes_down", "prepare_up", "prepare_down")
 """Bytes: of a method's messages, and before its first round of the numbers that prepare examples, if there are any.

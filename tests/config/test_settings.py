@@ -400,6 +400,31 @@ def test_settings_of_a_users_net_can_change(params: dict[str, Any], tmp_path: Pa
     assert "net.units = 'a'" in refusal(points, params, (), net__name="own_of_settings:Small", net__units="a")
 
 
+def test_any_net_may_start_from_a_file(params: dict[str, Any]):
+    """What does not is as before, so that its digests are."""
+    ask(params, {"local_only": {}})
+    (point,) = points(params, (), net__name="mlp", net__weights="base.safetensors", net__frozen=True, net__rank=4)
+    assert {**point.net, "widths": None} == {
+        "name": "mlp", "widths": None, "weights": "base.safetensors", "frozen": True, "rank": 4,
+    }  # fmt: skip
+    (plain,) = points(params, (), net__name="mlp", net__weights=None)
+    assert set(plain.net) == {"name", "widths"}
+    assert "net.rank = 2: is for a net with net.weights" in refusal(points, params, (), net__name="mlp", net__rank=2)
+    assert "net.rank = -1" in refusal(points, params, (), net__weights="a", net__frozen=True, net__rank=-1)
+    assert "net.frozen = 3" in refusal(points, params, (), net__weights="a", net__frozen=3)
+
+
+def test_settings_of_a_users_data_can_change(params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "data_of_settings.py").write_text("def read(rows: int = 6): ...")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ask(params, {"local_only": {}})
+    (point,) = points(params, (), data__name="data_of_settings:read", data__rows=8)
+    assert point.data == {"name": "data_of_settings:read", "rows": 8}
+    assert (point.data_name, point.dataset[:22]) == ("read", "data_of_settings_read-")
+    assert "data.row: no such key" in refusal(points, params, (), data__name="data_of_settings:read", data__row=8)
+    assert "data.rows = 'a'" in refusal(points, params, (), data__name="data_of_settings:read", data__rows="a")
+
+
 def test_nets_may_vary_from_device_to_device(params: dict[str, Any]):
     params["net"]["variants"] = [{"widths": [5, 4]}, {"widths": [3, 2]}]
     (point,) = points(ask(params, {"lmf": {}}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from fedcore.methods import method
+from fedcore.nets import init
 from fedcore.types import Net, Params, StepId
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -110,6 +112,42 @@ def test_moon(monkeypatch: pytest.MonkeyPatch):
     close(state.messages["a"].params, model)
 
 
+def test_moon_with_its_projection(monkeypatch: pytest.MonkeyPatch):
+    """The head is trained beside the net by the same optimiser, stays on its device and is not counted."""
+    fed = federation("abc", Net(chain))
+    state, model = by_file(monkeypatch, "moon_projection", mu=2.0, tau=0.4)
+    make = importlib.import_module("moon_projection").projection
+    heads = {name: make(Net(chain)) for name in FED.devices}
+    for name, head in heads.items():
+        head.load_state_dict(init(Net(partial(make, Net(chain))), StepId(0, 0, 0, name).generator("parts")))
+    before = dict.fromkeys(FED.devices, model)
+    for number in range(ROUNDS):
+        trained = {}
+        for name in FED.devices:
+            near, far, head = module_of(model)[:-1], module_of(before[name])[:-1], heads[name]
+            data, module = fed.devices[name].data.train, module_of(model)
+            optimiser = torch.optim.SGD([*module.parameters(), *head.parameters()], RATE)
+            draws = StepId(0, 0, number, name).generator("batches")
+            for _ in range(SGD.epochs):
+                for batch in torch.randperm(len(data), generator=draws).split(SGD.batch):
+                    optimiser.zero_grad()
+                    x, y = data.x[batch], data.y[batch]
+                    z = module[:-1](x)
+                    with torch.no_grad():
+                        good, bad = head(near(x)), head(far(x))
+                    same, other = (cosine_similarity(head(z), of).div(0.4).exp() for of in (good, bad))
+                    (cross_entropy(module[-1](z), y) - 2 * (same / (same + other)).log().mean()).backward()
+                    optimiser.step()
+            trained[name] = {leaf: x.clone() for leaf, x in module.state_dict().items()}
+        before, model = trained, mean(trained)
+    close(state.messages["a"].params, model)
+    for name, head in heads.items():
+        found = {
+            leaf.removeprefix("parts/"): x for leaf, x in state.memories[name].items() if leaf.startswith("parts/")
+        }
+        close(found, {leaf: x.detach() for leaf, x in head.state_dict().items()})
+
+
 def test_fedproto(monkeypatch: pytest.MonkeyPatch):
     state, first = by_file(monkeypatch, "proto", weight=0.7)
     models, prototypes = dict.fromkeys(FED.devices, first), None
@@ -138,6 +176,6 @@ def test_fedproto(monkeypatch: pytest.MonkeyPatch):
     close(dict(enumerate(state.messages["a"].extra["prototypes"])), prototypes)
 
 
-@pytest.mark.parametrize("name", ["prox", "moon", "proto"])
+@pytest.mark.parametrize("name", ["prox", "moon", "moon_projection", "proto"])
 def test_a_method_of_the_field_fits_into_forty_lines(name: str):
     assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) <= 40

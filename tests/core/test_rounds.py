@@ -12,11 +12,24 @@ from fedcore.core.aggregation import by_size, mean
 from fedcore.core.evaluation import evaluate, score
 from fedcore.core.messages import initial_messages, received_model, to_everyone
 from fedcore.core.rounds import State, begin, check, deployments, finish, measure, run, sample_round
-from fedcore.core.training import train
+from fedcore.core.training import flatten_net, minibatches, train
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method as build
 from fedcore.methods.code.ranking import begin_ranking as begin_ranked
-from fedcore.types import InputError, Message, Method, Model, PairStage, Stage, StepId, Update, generator
+from fedcore.types import (
+    Data,
+    InputError,
+    Message,
+    Method,
+    Model,
+    Net,
+    PairStage,
+    Stage,
+    StepId,
+    Threats,
+    Update,
+    generator,
+)
 
 WIDE = nets.net("mlp", shape=(4,), classes=3, widths=[7])
 COMMON = partial(initial_messages, shared_init=True)
@@ -536,3 +549,60 @@ def test_what_is_attached_travels_with_the_update_of_the_same_turn():
         assert seen[name].extra["added"][1] == seen[name].params["fc1.bias"].sum()
     assert len({float(update.extra["draw"]) for update in seen.values()}) == 3
     assert bits(last(attached, fed)) == bits(one)
+
+
+def add_mean_change(server, updates, round_info, *, sent):
+    """FedAvg by the changes of the models that were sent, without a memory."""
+    shares = by_size([update.size for update in updates.values()])
+    change = mean(
+        [{leaf: x - sent[name].params[leaf] for leaf, x in u.params.items()} for name, u in updates.items()], shares
+    )
+    start = next(iter(sent.values())).params
+    return server, to_everyone(round_info.names, Message({leaf: start[leaf] + x for leaf, x in change.items()}))
+
+
+@pytest.mark.parametrize("threats", [None, Threats(bound=1e9)])
+def test_combine_is_given_the_messages_of_those_that_took_part(threats):
+    fed = replace(federation("abcd"), threats=threats)
+    stage = Stage(partial(train, training=SGD), add_mean_change, 3, 0.5)
+    one, two = (last(built, fed, 1).state.messages["a"].params for built in (plays((stage,)), fedavg(3, 0.5)))
+    torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
+
+
+def own_head(memory, message, *, device):
+    """A device that never took part has a head of its own, by its name."""
+    head = {leaf: x for leaf, x in model(device.name, net=device.net).items() if leaf.startswith("fc3")}
+    return Model(({**head, **memory, **message.params},))
+
+
+def body_of(server, updates, round_info):
+    shared = {leaf: x for leaf, x in next(iter(updates.values())).params.items() if not leaf.startswith("fc3")}
+    return server, to_everyone(round_info.names, Message(shared))
+
+
+def test_a_model_may_depend_on_its_device():
+    fed = federation()
+    turn = last(plays((Stage(partial(train, training=SGD), body_of, 1),), deploy=own_head), fed)
+    body = turn.state.messages["a"].params
+    for name, device in fed.devices.items():
+        by_hand = Model(({**model(name), **body},))
+        assert turn.scores[name]["test"] == evaluate(by_hand, device.net, device.data.test)
+
+
+@pytest.mark.parametrize("changes", [{}, {"batch": 5, "epochs": 3}, {"steps": 7}, {"steps": 1, "batch": 64}])
+@pytest.mark.parametrize("size", [0, 1, 6, 9])
+@pytest.mark.parametrize("norm", [False, True])
+def test_an_update_says_how_many_steps_were_taken(changes, size, norm):
+    net = Net(normed) if norm else NET
+    device = device_of("a", net)
+    part = Data(device.data.train.x[:size], device.data.train.y[:size])
+    device = replace(device, data=replace(device.data, train=part))
+    training = replace(SGD, **changes)
+    flat = flatten_net(net, nets.init(net, generator(0)))
+    with one_thread():
+        _, update = train({}, Message(), device, StepId(0, 0, 0, "a"), training=training)
+    assert update.steps == len(minibatches(flat, len(part), training, generator(1)))
+
+
+def normed():
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))

@@ -43,8 +43,16 @@ LEAF_REFUSED = {
     "other users": ('{"users": ["a"], "user_data": {"b": {"x": [], "y": []}}}', "not those of user_data"),
     "no pixels": ('{"users": ["a"], "user_data": {"a": {"y": [1]}}}', "no 'x'"),
     "a number for images": ('{"users": ["a"], "user_data": {"a": {"x": 1, "y": [1]}}}', "cannot be read"),
-    "text, as Sent140 has": (
+    "a text with a number": (
         '{"users": ["a"], "user_data": {"a": {"x": ["hello"], "y": [1]}}}',
+        "user 'a' has a label that is not one letter",
+    ),
+    "texts of unequal length": (
+        '{"users": ["a"], "user_data": {"a": {"x": ["hello", "you"], "y": ["a", "b"]}}}',
+        "user 'a' has an example that is no text of 5 letters",
+    ),
+    "a text among numbers": (
+        '{"users": ["a"], "user_data": {"a": {"x": [[1, 2], "hi"], "y": [1, 2]}}}',
         "user 'a' has a text for an example",
     ),
     "texts in a list": ('{"users": ["a"], "user_data": {"a": {"x": [["1", "to"]], "y": [1]}}}', "could not convert"),
@@ -58,7 +66,7 @@ def test_leaf_refused(tmp_path, case):
     file.write_text(content)
     line = refusal("leaf", path=tmp_path)
     assert line.startswith(f"data.path = {file}: cannot be read (")
-    assert "; data.name = 'leaf' reads images of FEMNIST and vectors of numbers" in line
+    assert "; data.name = 'leaf' reads images of FEMNIST, vectors of numbers and texts of Shakespeare" in line
     assert why in line
 
 
@@ -78,6 +86,27 @@ def test_leaf_refused(tmp_path, case):
 def test_leaf_examples_refused(tmp_path, x, y, why):
     leaf_file(tmp_path / "all_data" / "a.json", {"good": (drawn(0.5), [1]), "u": (x, y)})
     assert why in refusal("leaf", path=tmp_path)
+
+
+def test_leaf_texts_of_shakespeare(tmp_path):
+    leaf_file(
+        tmp_path / "train" / "a.json", {"ROMEO": (["But so", "ut sof"], ["f", "t"]), "JULIET": (["O Rome"], ["o"])}
+    )
+    leaf_file(tmp_path / "test" / "a.json", {"ROMEO": (["café?\n"], ["!"])})
+    data = load("leaf", path=tmp_path)
+    assert len(data.classes) == 81  # LEAF's eighty, and one more
+    assert ["".join(data.classes[int(k)] for k in row) for row in data.train.x] == [
+        "But so",
+        "ut sof",
+        "O Rome",
+        "café?\n",
+    ]
+    assert [data.classes[k] for k in data.train.y] == ["f", "t", "o", "!"]
+    assert "".join(data.classes[:3]) == "\n !"
+    assert data.classes[-1] == "é"
+    assert data.device == ("ROMEO", "ROMEO", "JULIET", "ROMEO")
+    assert data.split == ("train",) * 3 + ("test",)
+    assert "texts have no pixels" in refusal("leaf", path=tmp_path, scaling="standard")
 
 
 def test_leaf_vectors_of_numbers(tmp_path):

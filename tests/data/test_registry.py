@@ -1,8 +1,10 @@
 """The registry of datasets, and the digits that need no file."""
 
 from importlib import import_module
+from pathlib import Path
 from typing import get_type_hints
 
+import pytest
 import torch
 from sets import refusal
 
@@ -40,3 +42,48 @@ def test_every_loader_is_there_and_says_what_it_returns():
         loader = getattr(import_module(module), name)
         assert get_type_hints(loader)["return"] is Dataset
         assert loader.__doc__
+
+
+OWN = """
+import numpy as np
+import fedcore as fc
+
+def read(rows: int = 6, label: str = "high"):
+    x = np.arange(2.0 * rows).reshape(rows, 2)
+    return fc.from_arrays(x, [label if i % 2 else "low" for i in range(rows)])
+
+def pair(): return [1], [2]
+def fails(): return np.load("absent.npy")
+def empty(): return read(0)
+number = 3
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "own_of_registry.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "own_of_registry"
+
+
+def test_a_function_of_ones_own_is_a_dataset(own: str):
+    dataset = load(f"{own}:read", rows=8)
+    assert (len(dataset.train), dataset.classes) == (8, ("high", "low"))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("pair", "must return a dataset, such as fedcore.from_arrays(x, y), returned tuple"),
+        ("fails", "fails: FileNotFoundError: [Errno 2] No such file or directory: 'absent.npy'"),
+        ("empty", "returned no example"),
+        ("number", "is neither a class nor a function"),
+        ("absent", "has no 'absent'"),
+    ],
+)
+def test_a_function_that_gives_no_dataset_is_refused_in_a_line(own: str, name: str, says: str):
+    assert says in refusal(f"{own}:{name}")
+
+
+def test_a_function_says_what_settings_it_takes(own: str):
+    assert "its settings are: rows, label" in refusal(f"{own}:read", row=3)

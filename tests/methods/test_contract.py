@@ -11,7 +11,7 @@ from every_method import ROWS
 from federations import AT_THE_END, NET, NETS, SGD, bits, data, federation, workers
 
 from fedcore import nets
-from fedcore.core.evaluation import evaluate, outputs
+from fedcore.core.evaluation import evaluate, outputs, require_whole
 from fedcore.core.rounds import begin, receive, run
 from fedcore.core.training import Training, train
 from fedcore.execute.workers import Inline
@@ -286,3 +286,23 @@ def test_names_and_settings_that_are_not_known_are_refused():
     for name in METHODS:
         with pytest.raises(TypeError, match="wrong"):
             method(name, nets=NETS, training=SGD, shared_init=True, **ROWS[name].settings, wrong=1)
+
+
+WITHOUT_SAMPLING = {"fada", "psi_fada"}
+"""Their rounds are of one stage in which each source is aligned with each target."""
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if "rounds" in ROWS[name].settings])
+def test_a_method_with_rounds_takes_a_fraction_of_the_devices(name: str):
+    """Half of them take part in a round; those that never did have a whole model, too."""
+    if name in WITHOUT_SAMPLING:
+        return
+    row = ROWS[name]
+    row = replace(row, settings={**row.settings, "fraction": 0.5, "rounds": 3})
+    built = replace(row, training=replace(row.training, shared_init=True, epochs=1)).build(NETS)
+    turns = list(run(built, FED, 0, Inline(), every=AT_THE_END))
+    assert min(len(turn.round_info.units) for turn in turns) == 2
+    for name_, device in FED.devices.items():
+        state = turns[-1].state
+        model = built.deploy(state.memories.get(name_) or {}, state.messages[name_])
+        require_whole(model, device.net, [name_])

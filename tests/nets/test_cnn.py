@@ -32,8 +32,12 @@ SIZES = [
 ]
 
 
+OF_SEQUENCES = {"lstm", "transformer"}
+"""Tested in test_sequences.py."""
+
+
 def test_every_registered_net_is_tested():
-    assert {name for name, _, _ in NARROW.values()} == set(nets.NETS)
+    assert {name for name, _, _ in NARROW.values()} == {*nets.NETS} - OF_SEQUENCES
 
 
 @pytest.mark.parametrize(("name", "shape", "own", "count"), SIZES)
@@ -184,7 +188,7 @@ def test_small_images_are_framed_with_zeros():
     assert larger(images((3, 40, 40))).shape == (4, 3)
 
 
-@pytest.mark.parametrize("name", sorted({*nets.NETS} - {"auto", "mlp", "cnn", "cells"}))
+@pytest.mark.parametrize("name", sorted({*nets.NETS} - {"auto", "mlp", "cnn", "cells", *OF_SEQUENCES}))
 def test_rows_of_a_table_are_refused(name):
     with pytest.raises(InputError, match=r"takes images \(channels, height, width\), examples are \(9,\)"):
         nets.net(name, shape=(9,), classes=3)

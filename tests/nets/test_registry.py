@@ -1,3 +1,5 @@
+import pickle
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
@@ -10,6 +12,7 @@ from torch import nn
 
 from fedcore import nets
 from fedcore.nets.mlp import MLP, mlp
+from fedcore.pickling import dumps
 from fedcore.types import InputError, Net
 
 WIDTHS = [[], [5], [7, 3], [4, 4, 4]]
@@ -169,3 +172,20 @@ def test_a_net_is_chosen_by_the_shape_of_an_example(shape, name, settings):
 def test_parameters_are_the_leaves_without_buffers():
     net = Net(partial(nn.Sequential, nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3).requires_grad_(False)))
     assert nets.parameters(net) == ("0.weight", "0.bias", "1.weight", "1.bias")
+
+
+def test_a_key_is_made_once_and_travels_with_its_net(monkeypatch: pytest.MonkeyPatch):
+    class Own(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(2, 3)
+
+    made = []
+    monkeypatch.setattr(sys.modules["fedcore.nets.leaves"], "dumps", lambda build: made.append(build) or dumps(build))
+    net = Net(partial(Own), {"weight": (None, None), "bias": (None,)})
+    keys = {nets.key(net) for _ in range(5)} | {nets.key(pickle.loads(dumps(net))) for _ in range(2)}
+    assert (len(keys), len(made)) == (1, 1)
+    again = pickle.loads(dumps(net))
+    assert again.axes == net.axes
+    assert type(again.build()) is type(pickle.loads(dumps(net)).build())
+    assert nets.shapes(again) == {"weight": (3, 2), "bias": (3,)}
+    assert dumps(Net(partial(normed))) == dumps(Net(partial(normed)))

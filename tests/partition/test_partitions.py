@@ -529,3 +529,11 @@ def test_pixels_that_nothing_prepares_stay_bytes(name: str):
     held, shared = splits(data, made)
     assert {own.train.x.dtype for own in held.values()} == {shared.x.dtype} == {torch.uint8}
     assert torch.equal(shared.x, pixels[made.shared])
+
+
+def test_a_dataset_that_may_lack_classes_is_divided_without_them():
+    y = torch.arange(40) % 2
+    dataset = Dataset(Data(torch.zeros(40, 1), y), None, ("a", "b", "c"))
+    with pytest.raises(InputError, match="no device has a training example of label 'c'"):
+        partition(dataset, name="iid", devices=2, seed=0)
+    assert partition(dataclasses.replace(dataset, may_lack=True), name="iid", devices=2, seed=0).names

@@ -16,7 +16,8 @@ from fedcore.methods.code.ranking import RankBy, rank_ascending, ranked_method
 from fedcore.methods.code.report import FIGURES, report_plans
 from fedcore.methods.code.transport import Transport
 from fedcore.methods.code.widths import common_axes, fit_widths
-from fedcore.types import Axes, Count, Message, Method, Net, Params, Report, RoundInfo, Update
+from fedcore.nets import require_equal
+from fedcore.types import Axes, Count, Fraction, Message, Method, Net, Params, Report, RoundInfo, Update
 
 Order: TypeAlias = Literal["ascending", "descending"]
 
@@ -26,6 +27,7 @@ def code_ot(
     nets: Mapping[str, Net],
     training: Training,
     rounds: Count = 1,
+    fraction: Fraction = 1.0,
     order: Order = "ascending",
     rank_by: RankBy = "classes",
     transport: Transport,
@@ -34,6 +36,7 @@ def code_ot(
 
     Args:
         rounds: communication rounds, from 1. After the first, devices train on from the fused model (Fig. 10).
+        fraction: share of the devices that take part in a round, above 0, at most 1; below 1 nets must be equal.
         order: the order of accuracy in which models are folded; the last one counts half. "ascending" is Algorithm 1's.
         rank_by: what models are ranked by: "classes", the accuracies on each class that devices report; "validation",
             on their own validation examples; or "test", on the server's test set, as in the paper.
@@ -42,8 +45,10 @@ def code_ot(
     Raises:
         InputError: for a net without an axes table, and for nets of different depth or kind.
     """
+    if fraction < 1:
+        require_equal(nets)
     combine = partial(fuse, nets=nets, axes=common_axes(nets), order=order, transport=transport)
-    return ranked_method(training, combine, rank_by, rounds, FIGURES)
+    return ranked_method(training, combine, rank_by, rounds, FIGURES, fraction)
 
 
 def fuse(

@@ -11,7 +11,8 @@ from fedcore.methods.code.ranking import RankBy, rank_ascending, ranked_method
 from fedcore.methods.code.report import FIGURES, report_plans
 from fedcore.methods.code.transport import Transport
 from fedcore.methods.code.widths import common_axes, fit_widths
-from fedcore.types import Axes, Count, Message, Method, Net, Params, Report, RoundInfo, Update
+from fedcore.nets import require_equal
+from fedcore.types import Axes, Count, Fraction, Message, Method, Net, Params, Report, RoundInfo, Update
 
 
 def lmf(
@@ -19,6 +20,7 @@ def lmf(
     nets: Mapping[str, Net],
     training: Training,
     rounds: Count = 1,
+    fraction: Fraction = 1.0,
     rank_by: RankBy = "classes",
     transport: Transport,
 ) -> Method:
@@ -26,14 +28,17 @@ def lmf(
 
     Args:
         rounds: communication rounds, from 1. After the first, devices train on from the fused model.
+        fraction: share of the devices that take part in a round, above 0, at most 1; below 1 nets must be equal.
         rank_by: what models are ranked by, as for `code_ot`: "classes", "validation" or "test".
         transport: how units are matched.
 
     Raises:
         InputError: for a net without an axes table, and for nets of different depth or kind.
     """
+    if fraction < 1:
+        require_equal(nets)
     combine = partial(fuse, nets=nets, axes=common_axes(nets), transport=transport)
-    return ranked_method(training, combine, rank_by, rounds, FIGURES)
+    return ranked_method(training, combine, rank_by, rounds, FIGURES, fraction)
 
 
 def fuse(

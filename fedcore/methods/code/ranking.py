@@ -50,13 +50,18 @@ def begin_ranking(
 
 
 def ranked_method(
-    training: Training, combine: Combine, rank_by: RankBy, rounds: int = 1, figures: Sequence[str] = ()
+    training: Training,
+    combine: Combine,
+    rank_by: RankBy,
+    rounds: int = 1,
+    figures: Sequence[str] = (),
+    fraction: float = 1.0,
 ) -> Method:
     """Return the method whose devices train and whose server ranks the models and combines them, in each round.
 
     The first round is a stage of its own: its training is the one that every one-shot method shares.
     """
-    first = train_to_rank(training, combine, rank_by)
+    first = replace(train_to_rank(training, combine, rank_by), fraction=fraction)
     stages = (first, replace(first, rounds=rounds - 1))[: 1 + (rounds > 1)]
     begin = partial(begin_ranking, shared_init=training.shared_init, rank_by=rank_by)
     held_out: HeldOut = "shared" if rank_by == "test" else "val"

@@ -24,8 +24,8 @@ from typing import Literal, NamedTuple, TypeAlias
 import torch
 
 from fedcore.builders import training_defaults
-from fedcore.core.aggregation import MEAN, Aggregator, hyper_model, sample_submodels
-from fedcore.core.messages import initial_messages, merge_models
+from fedcore.core.aggregation import HYPER, MEAN, Aggregator, exchange_parts, hyper_model, sample_submodels
+from fedcore.core.messages import initial_messages, merge_models, to_chosen
 from fedcore.core.training import Training, accuracy, balanced_grad, descend, flatten_net, minibatches, plain_step
 from fedcore.methods.fedasa.distances import FIGURES, Distance, distances, report_distances
 from fedcore.methods.fedasa.sharing import train_shared
@@ -33,10 +33,12 @@ from fedcore.nets import init, require_equal, shapes, use_generator
 from fedcore.nets.parts import leaves_up_to, max_depth, require_comparable
 from fedcore.types import (
     Chance,
+    Combine,
     Count,
     Data,
     Depth,
     Device,
+    Fraction,
     InputError,
     Message,
     Method,
@@ -61,8 +63,9 @@ None: no limit."""
 Start: TypeAlias = Literal["own", "devices"]
 """Where the auxiliary model starts: from weights of its own, or from the devices' common initial model."""
 
-AUXILIARY, HYPER = "auxiliary/", "hyper/"
-"""Prefixes in the server's memory: the auxiliary model, its examples, accuracy and steps; the hyper-model."""
+AUXILIARY, DEPTH = "auxiliary/", "depth/"
+"""Prefixes in the server's memory: the auxiliary model, its examples, accuracy and steps; if not all devices take part,
+their depths."""
 
 SHORTER = tuple(eighths / 8 for eighths in range(1, 8))
 """Lengths of the auxiliary model's last step that are tried, as fractions of it."""
@@ -74,6 +77,7 @@ def fedasa(
     nets: Mapping[str, Net],
     training: Training,
     rounds: Count = 10,
+    fraction: Fraction = 1.0,
     alignment_rounds: Count = 1,
     auxiliary: Depth | None = None,
     auxiliary_init: Start = "own",
@@ -86,10 +90,12 @@ def fedasa(
     personal_lr: Positive | None = None,
     aggregator: Aggregator = MEAN,
 ) -> Method:
-    """Build FedASA. All devices take part in every round.
+    """Build FedASA.
 
     Args:
         rounds: T, communication rounds, from 1.
+        fraction: share of the devices that take part in a round after the alignment rounds, in which all do; above 0,
+            at most 1. In the paper all do.
         alignment_rounds: t_0, the first of them, in which depths are found, from 1.
         auxiliary: L, cells of the auxiliary model; None: as many as the devices' nets have.
         auxiliary_init: where its training starts: "own", from weights of its own, or "devices", from their common ones.
@@ -121,9 +127,13 @@ def fedasa(
     memory = net if cells == max_depth(net) else shorten(net, cells)
     middle = cells // 2 if cell is None else cell
     find = partial(align, net=net, auxiliary=memory, cell=middle, distance=distance, aggregator=aggregator)
+    combine: Combine = partial(mix, aggregator=aggregator)
+    if fraction < 1:
+        find = partial(find, remember=True)
+        combine = partial(mix_sampled, net=net, aggregator=aggregator)
     most = partial(train_most, limits=limits, training=training, personal_lr=personal_lr)
     same = partial(train_same, training=training, personal_lr=personal_lr)
-    stages = (Stage(most, find, aligning), Stage(same, partial(mix, aggregator=aggregator), rounds - aligning))
+    stages = (Stage(most, find, aligning), Stage(same, combine, rounds - aligning, fraction))
     learn = partial(train_auxiliary, net=memory, training=training, target=target, steps=steps, held_out=held_out)
     begin = partial(
         begin_aligning, auxiliary=memory, start=auxiliary_init, learn=learn, shared_init=training.shared_init
@@ -279,10 +289,13 @@ def align(
     cell: int,
     distance: Distance,
     aggregator: Aggregator = MEAN,
+    remember: bool = False,
 ) -> tuple[Params, Mapping[str, Message], Report]:
     """Find the alignment vector m* (8), aggregate the cells (9) and sample (lines 5-17).
 
     Report m*_k and the distances of every device, and for topic "auxiliary" the auxiliary model's accuracy and steps.
+
+    remember: whether the server keeps the depths, for rounds in which not all devices take part.
     """
     model = {name: server[f"{AUXILIARY}{name}"] for name in shapes(auxiliary)}
     examples = Data(server[f"{AUXILIARY}x"], torch.empty(len(server[f"{AUXILIARY}x"])))
@@ -293,6 +306,8 @@ def align(
         name: replace(update, params={part: update.params[part] for part in leaves_up_to(net, depths[name])})
         for name, update in updates.items()
     }
+    if remember:
+        server = server | to_chosen(updates) | {f"{DEPTH}{name}": torch.tensor(m) for name, m in depths.items()}
     report = report_distances(depths, distance_of)
     numbers = {word: server[f"{AUXILIARY}{word}"].item() for word in ("accuracy", "steps")}
     return *aggregate(server, used, aggregator), replace(
@@ -305,6 +320,15 @@ def mix(
 ) -> tuple[Params, Mapping[str, Message]]:
     """Aggregate and sample; alignment is over, so drop the auxiliary model."""
     return aggregate({name: x for name, x in server.items() if not name.startswith(AUXILIARY)}, updates, aggregator)
+
+
+def mix_sampled(
+    server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, net: Net, aggregator: Aggregator = MEAN
+) -> tuple[Params, Mapping[str, Message]]:
+    """Aggregate what the sampled devices sent, and send every device its part of the hyper-model."""
+    server = {name: x for name, x in server.items() if not name.startswith(AUXILIARY)}
+    shared = {name: leaves_up_to(net, int(server[f"{DEPTH}{name}"])) for name in round_info.names}
+    return exchange_parts(server, updates, shared, aggregator)
 
 
 def aggregate(

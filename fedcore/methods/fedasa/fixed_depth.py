@@ -13,8 +13,8 @@ from typing import Literal, TypeAlias
 import torch
 
 from fedcore.builders import training_defaults
-from fedcore.core.aggregation import MEAN, Aggregator, exchange
-from fedcore.core.messages import initial_messages, merge_models
+from fedcore.core.aggregation import MEAN, Aggregator, exchange, exchange_parts
+from fedcore.core.messages import begin_with_memory, initial_messages, merge_models, require_shared_init
 from fedcore.core.training import Training
 from fedcore.methods.fedasa.sharing import train_shared
 from fedcore.nets import require_equal
@@ -23,12 +23,14 @@ from fedcore.types import (
     Count,
     Depth,
     Device,
+    Fraction,
     InputError,
     Message,
     Method,
     Net,
     Params,
     Positive,
+    RoundInfo,
     Stage,
     StepId,
     Update,
@@ -44,21 +46,25 @@ def fixed_depth(
     nets: Mapping[str, Net],
     training: Training,
     rounds: Count = 10,
+    fraction: Fraction = 1.0,
     depth: Choice = 1,
     personal_lr: Positive | None = None,
     aggregator: Aggregator = MEAN,
 ) -> Method:
-    """Build G-sharing. All devices take part in every round.
+    """Build G-sharing.
+
+    If `fraction` is below 1, all devices start from one model; its personal part is sent until a device has taken part.
 
     Args:
         rounds: communication rounds, from 1.
+        fraction: share of the devices that take part in a round, above 0, at most 1.
         depth: cells that are shared besides the stem, 0 to M (of nets without cells: layers after the first, the last
             one never); None: nothing; "random": drawn for each device, evenly from 0 to M.
         personal_lr: learning rate of the personal part, above 0; None: training's.
         aggregator: how the server combines what devices send.
 
     Raises:
-        InputError: for a depth that the net does not have.
+        InputError: for a depth that the net does not have, and for different initial models with a fraction below 1.
     """
     require_equal(nets)
     for net in nets.values():
@@ -66,11 +72,12 @@ def fixed_depth(
             raise InputError(
                 f"fixed_depth.depth = {depth!r}: this net's depths are 0 to {max_depth(net)}, random and null"
             )
-    stage = Stage(
-        partial(train_upto, training=training, depth=depth, personal_lr=personal_lr),
-        partial(exchange, aggregator=aggregator),
-        rounds,
-    )
+    local = partial(train_upto, training=training, depth=depth, personal_lr=personal_lr)
+    if fraction < 1:
+        require_shared_init("fixed_depth with fraction below 1", training.shared_init)
+        combine = partial(exchange_upto, net=next(iter(nets.values())), depth=depth, aggregator=aggregator)
+        return Method(begin_with_memory, (Stage(local, combine, rounds, fraction),), merge_models)
+    stage = Stage(local, partial(exchange, aggregator=aggregator), rounds)
     return Method(partial(initial_messages, shared_init=training.shared_init), (stage,), merge_models)
 
 
@@ -85,9 +92,28 @@ def train_upto(
     personal_lr: float | None,
 ) -> tuple[Params, Update]:
     """Train the whole model; send the stem and the cells up to the device's depth."""
-    here = draw_depth(device.net, step_id.seed, device.name) if depth == "random" else depth
-    shared = () if here is None else leaves_up_to(device.net, here)
+    shared = leaves_shared(device.net, depth, step_id.seed, device.name)
     return train_shared(memory, message, device, step_id, shared=shared, training=training, personal_lr=personal_lr)
+
+
+def exchange_upto(
+    server: Params,
+    updates: Mapping[str, Update],
+    round_info: RoundInfo,
+    *,
+    net: Net,
+    depth: Choice,
+    aggregator: Aggregator,
+) -> tuple[Params, Mapping[str, Message]]:
+    """Aggregate what the sampled devices sent, and send every device what it shares."""
+    shared = {name: leaves_shared(net, depth, round_info.seed, name) for name in round_info.names}
+    return exchange_parts(server, updates, shared, aggregator)
+
+
+def leaves_shared(net: Net, depth: Choice, seed: int, name: str) -> tuple[str, ...]:
+    """Return the leaves that a device shares."""
+    here = draw_depth(net, seed, name) if depth == "random" else depth
+    return () if here is None else leaves_up_to(net, here)
 
 
 def draw_depth(net: Net, seed: int, name: str) -> int:

@@ -15,6 +15,7 @@ from functools import partial
 
 from fedcore.builders import training_defaults
 from fedcore.core.aggregation import MEAN, Aggregator, exchange_sampled
+from fedcore.core.losses import PARTS
 from fedcore.core.messages import begin_with_memory, require_shared_init
 from fedcore.core.training import MOMENTS, Training, flatten_net, starting_params, train
 from fedcore.methods.field.part_training import fit_part, head, parts, require_base
@@ -68,5 +69,5 @@ def train_body(
 
 def own_model(memory: Params, message: Message) -> Model:
     """Run the device's own leaves, and those of the message where it has none."""
-    own = {name: leaf for name, leaf in memory.items() if not name.startswith(MOMENTS)}
+    own = {name: leaf for name, leaf in memory.items() if not name.startswith((MOMENTS, PARTS))}
     return Model((message.params | own,))

@@ -24,6 +24,7 @@ from fedcore.core.secure_sum import from_integers, gaussian_noise, mask, to_inte
 from fedcore.core.training import SCORING_BATCH
 from fedcore.methods.one_shot import closed_form as closed
 from fedcore.nets.features import net as features_net
+from fedcore.nets.inputs import require_quantities
 from fedcore.types import (
     Amount,
     Chance,
@@ -90,8 +91,10 @@ def analytic(
         delta: of differential privacy, above 0 and below 1.
 
     Raises:
-        InputError: for settings that exclude one another: a rank with masked or noised sums, noise without a clip.
+        InputError: for settings that exclude one another: a rank with masked or noised sums, noise without a clip; and
+            for nets with an embedding.
     """
+    require_quantities("analytic", nets)
     _check(features, rank, sums, clip, epsilon)
     if reg is None and (rank is not None or clip is not None):
         reg = REG

@@ -33,6 +33,7 @@ from fedcore.methods.one_shot.ensembles import (
 )
 from fedcore.methods.one_shot.gaussians import ALL, Sketches, draw, learn, read_sketch, sketch, targets_of
 from fedcore.nets import key
+from fedcore.nets.inputs import require_quantities
 from fedcore.types import (
     Device,
     InputError,
@@ -71,6 +72,7 @@ def gaussian_distillation(
         personal: each device corrects the answer by its own labels' frequencies and mixes it with its own model's, as
             is best on its validation examples.
     """
+    require_quantities("gaussian_distillation", nets)
     local = partial(send_sketch, personal=personal, rank=sketches.rank, minimum=sketches.minimum)
     server = partial(distil, nets=nets, sketches=sketches, weights=weights, personal=personal)
     stages = (Stage(partial(train, training=training), None), Stage(local, server))

@@ -39,6 +39,7 @@ from fedcore.methods.st_lf.planning import (
 from fedcore.methods.st_lf.programs import SolverSettings
 from fedcore.methods.st_lf.sending import DIFFER, How, review, send_models
 from fedcore.nets import require_equal
+from fedcore.nets.inputs import with_integers
 from fedcore.types import (
     Count,
     Depth,
@@ -157,6 +158,8 @@ def binary(net: Net) -> Net:
     refused = InputError("net.name: this net cannot be built with two classes; choose one of fedcore's (docs/nets.md)")
     if not isinstance(build, partial):
         raise refused
+    if build.func is with_integers:
+        return Net(partial(with_integers, binary(Net(build.args[0])).build))
     bound = signature(build.func).bind(*build.args, **build.keywords)
     if "classes" not in bound.arguments:
         raise refused

@@ -71,7 +71,12 @@ def write(
     (folder / SCHEMA).write_text(to_json(schema))
     leaves: dict[str, torch.Tensor] = {}
     packed = [{"net": net, "model": serving.pack(model, str(i), leaves)} for i, (model, net) in enumerate(models)]
-    card = {"nets": list(nets), "models": packed, "devices": dict(devices)}
+    sections = [dict(net) for net in nets]
+    for i, section in enumerate(sections):
+        if "weights" in section:  # what is frozen there is a part of the model
+            shutil.copyfile(section["weights"], folder / (name := f"weights-{i}.safetensors"))
+            section["weights"] = name
+    card = {"nets": sections, "models": packed, "devices": dict(devices)}
     card |= {} if threshold is None else {"threshold": asdict(threshold)}
     (folder / MODELS).write_text(json.dumps(card) + "\n")
     # The format allows no shared memory.

@@ -17,6 +17,8 @@ from fedcore.config.settings import Setting
 from fedcore.core.threats import split_threats
 from fedcore.data import Dataset, load
 from fedcore.nets import net
+from fedcore.nets.copies import template
+from fedcore.nets.inputs import require_integers, takes_integers
 from fedcore.partition import Partition
 from fedcore.partition.tables import counts, dropped_devices, dropped_note, from_frame, to_frame
 from fedcore.pipeline.cache.store import DamagedBlob, Ref, Store
@@ -142,6 +144,9 @@ def build_federation(
     if setting.threshold is not None:
         require_two(card["classes"], setting.threshold)
     nets = [net(shape=card["shape"], classes=len(card["classes"]), **one) for one in setting.nets]
+    for module in map(template, nets):
+        if takes_integers(module):
+            require_integers(module, card["largest"], setting.federation["scale"])
     devices = {name: Device(name, nets[i % len(nets)], devices_data[name]) for i, name in enumerate(devices_data)}
     scored = scoring(**setting.scoring, classes=card["classes"]) if setting.scoring else Scoring()
     return Federation(devices, shared, len(card["classes"]), servers_data, setting.threats, scored)

@@ -9,6 +9,7 @@ import torch
 
 from fedcore.core.evaluation import count_outcomes, outputs
 from fedcore.data import Dataset
+from fedcore.nets.inputs import largest_integer
 from fedcore.partition import Partition, final_partition, partition, server_examples, splits
 from fedcore.partition.new_devices import leave_out, new_examples, new_sites
 from fedcore.types import Data, Deploy, Device, HeldOut, Message, Model, Params, Splits, step_word
@@ -53,8 +54,10 @@ def prepare_sites(dataset: Dataset, made: Partition, *, scale: str) -> dict[str,
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
-    """Return the shape of an example and the names of the classes."""
-    return {"shape": tuple(dataset.train.x.shape[1:]), "classes": list(dataset.classes)}
+    """Return the shape of an example, the names of the classes, and the largest number if all are whole."""
+    x = dataset.train.x
+    largest = None if x.dtype == torch.uint8 else largest_integer(x)
+    return {"shape": tuple(x.shape[1:]), "classes": list(dataset.classes), "largest": largest}
 
 
 def deploy(

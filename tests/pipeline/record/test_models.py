@@ -22,6 +22,7 @@ from fedcore.data.drift import from_json
 from fedcore.data.encoding import cells, encode
 from fedcore.data.schema import Column, Fit, Schema
 from fedcore.execute.threads import one_thread
+from fedcore.nets.weights import DTYPES, write_weights
 from fedcore.partition import Partition
 from fedcore.pipeline.record import models
 from fedcore.types import Data, InputError, Model, Net, Threshold
@@ -106,7 +107,7 @@ def test_the_files_are_read_without_their_package(tmp_path: Path):
     """The reader of the leaves equals that of safetensors, for each type and an empty leaf."""
     from safetensors.torch import load_file, save_file
 
-    leaves = {f"{dtype}": (torch.arange(6).reshape(2, 3) % 2).to(dtype) for dtype in serving.DTYPES.values()} | {
+    leaves = {f"{dtype}": (torch.arange(6).reshape(2, 3) % 2).to(dtype) for dtype in DTYPES.values()} | {
         "empty": torch.zeros(0, 3),
         "scalar": torch.tensor(2.5),
     }
@@ -190,6 +191,22 @@ def test_a_net_of_ones_own_brings_its_module(tmp_path: Path, monkeypatch: pytest
     rows = ROWS.assign(site="A")
     known = expected(model, net, rows, "A")
     pd.testing.assert_frame_equal(serving.load(tmp_path / "files").predict(rows), known, check_exact=True)
+
+
+def test_a_frozen_part_travels_with_the_model(tmp_path: Path):
+    """The file that it came from is needed no more."""
+    whole = nets.net("mlp", shape=(6,), classes=len(SCHEMA.classes), widths=[3])
+    write_weights(nets.init(whole, torch.Generator().manual_seed(3)), tmp_path / "base")
+    section = {"name": "mlp", "widths": [3], "weights": str(tmp_path / "base"), "frozen": True, "rank": 1}
+    net = nets.net(shape=(6,), classes=len(SCHEMA.classes), **section)
+    model = Model((nets.init(net, torch.Generator().manual_seed(4)),))
+    schema = Schema((6,), "float32", SCHEMA.classes)
+    models.write(tmp_path / "files", schema, [section], [(model, 0)], {"A": 0})
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(5))
+    known = outputs(model, net, x).exp().amax(1).detach().numpy()
+    (tmp_path / "base").unlink()
+    found = serving.load(tmp_path / "files").predict(x.numpy())
+    np.testing.assert_allclose(found["probability"], known, rtol=1e-6)
 
 
 def test_arrays_are_predicted_as_they_were_loaded(tmp_path: Path):

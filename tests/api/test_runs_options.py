@@ -1,0 +1,83 @@
+"""Going on from a state, metrics of one's own and scores on training examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from federations import bits
+
+import fedcore as fc
+from fedcore.core.evaluation import evaluate
+
+QUICK = {"epochs": 1, "shared_init": True}
+
+
+@pytest.fixture(scope="module")
+def fed() -> Any:
+    return fc.federate(fc.load("digits"), fc.iid(), devices=3, net=fc.mlp(6), examples=300)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "fedrep"])
+def test_a_run_that_goes_on_is_one_that_never_stopped(fed: Any, name: str):
+    def of(rounds: int) -> Any:
+        return getattr(fc, name)(rounds=rounds, training=QUICK)
+
+    whole = fc.run(of(4), fed, 1, progress=False)
+    first = fc.run(of(2), fed, 1, progress=False)
+    rest = fc.run(of(4), fed, 1, progress=False, state=first.state)
+    assert [bits(one) for one in rest.rounds] == [bits(one) for one in whole.rounds[2:]]
+    after = whole.table[whole.table["round"] > 2].query("split not in ('data', 'alignment')")
+    found = rest.table.query("split not in ('data', 'alignment')")
+    assert sorted(map(str, found.to_numpy())) == sorted(map(str, after.to_numpy()))
+
+
+def test_a_state_that_cannot_go_on_is_refused(fed: Any):
+    done = fc.run(fc.fedavg(rounds=2, training=QUICK), fed, progress=False).state
+    with pytest.raises(fc.InputError, match=r"run.state: no round is left after it; the method has 2"):
+        fc.run(fc.fedavg(rounds=2), fed, state=done)
+    other = fc.federate(fc.load("digits"), fc.iid(), devices=2, net=fc.mlp(6), examples=300)
+    with pytest.raises(fc.InputError, match=r"run.state: is of other devices"):
+        fc.run(fc.fedavg(rounds=3), other, state=done)
+
+
+@pytest.mark.parametrize("workers", [None, pytest.param(1, marks=pytest.mark.slow)])
+def test_ones_own_metric_is_in_the_table(fed: Any, workers: int | None):
+    """Of the devices' own test rows it is the value by hand."""
+    metrics = {"top2": lambda p, y: (p.topk(2).indices == y[:, None]).any(1).float().mean()}
+    found = fc.run(fc.fedavg(rounds=2, training=QUICK), fed, metrics=metrics, workers=workers, progress=False)
+    last = found.table.query("metric == 'top2' and split == 'test' and round == 2").set_index("device")["value"]
+    for name, device in fed.federation(0).devices.items():
+        order = torch.tensor(found.models[name].probabilities(device.data.test.x)).argsort(1, descending=True)
+        hits = [int(y) in row[:2] for y, row in zip(device.data.test.y, order.tolist(), strict=True)]
+        assert last[name] == pytest.approx(sum(hits) / len(hits))
+
+
+def test_a_comparison_has_them_for_every_row(fed: Any):
+    found = fc.compare([fc.local_only(training=QUICK)], fed, metrics={"one": lambda p, y: 1}, score_training=True)
+    rows = found.table.query("metric == 'one'")
+    assert set(rows["method"]) == set(found.table["method"])
+    assert set(rows["split"]) == {"train", "val", "test", "shared"}
+
+
+def test_training_examples_are_scored_if_asked_for(fed: Any):
+    found = fc.run(fc.local_only(training=QUICK), fed, score_training=True, progress=False)
+    last = found.table.query("split == 'train' and metric == 'loss'").set_index("device")["value"]
+    for name, device in fed.federation(0).devices.items():
+        assert last[name] == evaluate(found.models[name].model, device.net, device.data.train)["loss"]
+    assert "train" not in set(fc.run(fc.local_only(training=QUICK), fed, progress=False).table["split"])
+
+
+@pytest.mark.parametrize(
+    ("metrics", "says"),
+    [
+        ({"accuracy": len}, "'accuracy' is the name of a metric"),
+        ({"mine": 3}, "'mine' must be a name with a function"),
+        ([len], "must be functions by name"),
+        ({"mine": lambda p, y: "much"}, "metrics.mine: must return a number, returned str"),
+    ],
+)
+def test_what_is_no_metric_is_refused(fed: Any, metrics: Any, says: str):
+    with pytest.raises(fc.InputError, match=says):
+        fc.run(fc.local_only(training=QUICK), fed, metrics=metrics, progress=False)

@@ -1,0 +1,159 @@
+"""Nets for sequences against PyTorch's own layers and a loop by hand, and whole numbers for an embedding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from federations import SGD
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import fedcore as fc
+from fedcore import nets
+from fedcore.core.training import predict, train
+from fedcore.nets.inputs import largest_integer
+from fedcore.pipeline.run.step_functions import describe
+from fedcore.types import Data, Device, Message, Net, Splits, StepId, generator
+
+LENGTH, WORDS, CLASSES = 6, 7, 3
+LSTM = nets.net("lstm", shape=(LENGTH,), classes=CLASSES, vocabulary=WORDS, embedding=4, hidden=5, layers=2)
+TRANSFORMER = nets.net(
+    "transformer", shape=(LENGTH,), classes=CLASSES, vocabulary=WORDS, embedding=8, heads=2, layers=2
+)
+
+
+def sentences(count: int, seed: int = 0) -> Data:
+    draws = torch.Generator().manual_seed(seed)
+    x = torch.randint(WORDS, (count, LENGTH), generator=draws)
+    return Data(x.float(), x[:, -1] % CLASSES)
+
+
+def test_the_character_model_is_the_equations_of_an_lstm():
+    params = nets.init(LSTM, generator(1))
+    x = sentences(4).x
+    inputs = params["embedding.weight"][x.long()]
+    for layer in range(2):
+        w, u, b, c = (params[f"lstm.{name}_l{layer}"] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+        h, cell, states = torch.zeros(4, 5), torch.zeros(4, 5), []
+        for t in range(LENGTH):
+            i, f, g, o = (inputs[:, t] @ w.T + b + h @ u.T + c).chunk(4, 1)
+            cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+            h = o.sigmoid() * cell.tanh()
+            states.append(h)
+        inputs = torch.stack(states, 1)
+    expected = inputs[:, -1] @ params["fc.weight"].T + params["fc.bias"]
+    torch.testing.assert_close(predict(params, LSTM, x, 3), expected)
+
+
+def test_the_transformer_is_pytorchs_encoder():
+    module = TRANSFORMER.build().eval()
+    layers = [nn.TransformerEncoderLayer(8, 2, 32, 0.0, "gelu", batch_first=True, norm_first=True) for _ in range(2)]
+    names = {
+        "self_attn.in_proj_": "inputs.", "self_attn.out_proj.": "out.", "linear1.": "fc1.", "linear2.": "fc2.",
+        "norm1.": "norm1.", "norm2.": "norm2.",
+    }  # fmt: skip
+    for layer, block in zip(layers, module.blocks, strict=True):
+        ours = dict(block.named_parameters())
+        found = {f"{a}{part}": ours[f"{b}{part}"] for a, b in names.items() for part in ("weight", "bias")}
+        layer.load_state_dict(found)
+    x = sentences(5).x.long()
+    y = module.embedding(x) + module.places
+    for layer in layers:
+        y = layer.train()(y)  # in evaluation it takes another path
+    torch.testing.assert_close(module(x), module.fc(module.norm(y[:, -1])))
+
+
+class Tagger(nn.Module):
+    """A user's net: it is given whole numbers."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.words, self.out = nn.Embedding(WORDS, 4), nn.Linear(4 * shape[0], classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.dtype == torch.int64
+        return self.out(self.words(x).flatten(1))
+
+
+class Mixed(Tagger):
+    """A user's net that embeds the first input and takes the others as quantities."""
+
+    takes_integers = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(torch.cat([self.words(x[:, 0].long()), x.repeat(1, 4)[:, :20]], 1))
+
+
+@pytest.mark.parametrize("net", [LSTM, TRANSFORMER, fc.net(Tagger).make(shape=(LENGTH,), classes=CLASSES)])
+def test_training_is_that_of_a_plain_loop(net: Net):
+    data = sentences(10)
+    device = Device("a", net, Splits(data, data, data))
+    start = nets.init(net, generator(2))
+    _, update = train({}, Message(start), device, StepId(0, 0, 0, "a"), training=replace(SGD, epochs=3))
+    module = net.build()
+    module.load_state_dict(start)
+    optimiser, draws = torch.optim.SGD(module.parameters(), SGD.lr), StepId(0, 0, 0, "a").generator("batches")
+    orders = [torch.randperm(10, generator=draws) for _ in range(3)]
+    for index in (part for order in orders for part in order.split(SGD.batch)):
+        optimiser.zero_grad()
+        cross_entropy(module(data.x[index]), data.y[index]).backward()
+        optimiser.step()
+    torch.testing.assert_close(update.params, dict(module.state_dict()), rtol=0, atol=1e-6)
+
+
+def federated(net: Any, x: Any = None, **settings: Any) -> Any:
+    x = np.tile(np.arange(60)[:, None] % WORDS, (1, LENGTH)) if x is None else x
+    return fc.federate(fc.from_arrays(x, np.arange(60) % 3), fc.iid(), devices=2, net=net, **settings)
+
+
+def test_a_net_that_embeds_some_inputs_alone_says_so():
+    fed = federated(fc.net(Mixed), np.random.default_rng(0).uniform(0, 6, (60, LENGTH)))
+    assert fc.run(fc.fedavg(training={"epochs": 1}), fed, progress=False).models
+
+
+@pytest.mark.parametrize(
+    ("net", "x", "settings", "says"),
+    [
+        (fc.lstm(vocabulary=7), np.full((60, 4), 0.5), {}, "net: its embedding looks up whole numbers from 0"),
+        (fc.lstm(vocabulary=7), np.full((60, 4), -1), {}, "net: its embedding looks up whole numbers from 0"),
+        (fc.net(Tagger), np.full((60, 4), 9), {}, "net: its embedding has 7 entries, from 0, and the examples have 9"),
+        (fc.lstm(), None, {}, "net: its embedding has 3 entries"),
+        (fc.transformer(vocabulary=7), None, {"scale": "common"}, "federation.scale = 'common': this net's embedding"),
+    ],
+)
+def test_what_an_embedding_cannot_look_up_is_refused(net: Any, x: Any, settings: dict[str, Any], says: str):
+    with pytest.raises(fc.InputError, match=says):
+        federated(net, x, **settings).federation()
+
+
+@pytest.mark.parametrize("name", ["analytic", "gaussian_distillation"])
+def test_methods_that_take_quantities_refuse_them(name: str):
+    with pytest.raises(fc.InputError, match=f"{name}: takes inputs as quantities"):
+        fc.run(getattr(fc, name)(), federated(fc.lstm(vocabulary=7)))
+
+
+def test_nets_of_sequences_refuse_other_examples():
+    for name in ("lstm", "transformer"):
+        with pytest.raises(fc.InputError, match=r"takes sequences of whole numbers \(T,\), examples are \(1, 8, 8\)"):
+            nets.net(name, shape=(1, 8, 8), classes=3)
+    with pytest.raises(fc.InputError, match=r"net.embedding = 9: must be a multiple of net.heads = 4"):
+        nets.net("transformer", shape=(4,), classes=3, embedding=9)
+
+
+@pytest.mark.parametrize(
+    ("x", "largest"),
+    [([[0.0, 3.0]], 3), ([[0, 4]], 4), ([[0.5]], None), ([[-1.0]], None), ([[float("nan")]], None), ([], None)],
+)
+def test_the_largest_whole_number(x: list[list[float]], largest: int | None):
+    assert largest_integer(torch.tensor(x)) == largest
+
+
+def test_the_pipeline_knows_whether_examples_are_whole_numbers():
+    """Bytes are pixels there."""
+    y = torch.zeros(1, dtype=torch.int64)
+    for kind, largest in ((torch.float32, 5), (torch.uint8, None)):
+        assert describe(fc.Dataset(Data(torch.tensor([[5]], dtype=kind), y), None, ("0",)))["largest"] == largest

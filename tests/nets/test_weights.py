@@ -1,0 +1,178 @@
+"""Nets that start from a file, frozen ones and their adapters: against a loop by hand, and the bytes that they cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from federations import SGD, device_of, federation
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import fedcore as fc
+from fedcore import nets
+from fedcore.core.rounds import run
+from fedcore.core.training import predict, train
+from fedcore.execute.workers import Inline
+from fedcore.methods import method
+from fedcore.nets.weights import parse_safetensors, with_weights, write_weights
+from fedcore.types import InputError, Message, Net, StepId, generator
+
+MLP = nets.net("mlp", shape=(4,), classes=3, widths=[5, 6])
+
+
+def chain() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3))
+
+
+def convolved() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    write_weights(nets.init(MLP, generator("file")), tmp_path / "mlp.safetensors")
+    return tmp_path / "mlp.safetensors"
+
+
+def test_files_are_those_of_the_safetensors_library(tmp_path: Path):
+    leaves = {
+        "a": torch.randn(3, 4, generator=generator(1)), "b": torch.arange(5), "c": torch.tensor(2.5).half(),
+        "d": torch.zeros(0, 2), "e": torch.tensor([True, False]),
+    }  # fmt: skip
+    write_weights(leaves, tmp_path / "ours")
+    safetensors.torch.save_file(leaves, tmp_path / "theirs")
+    for found in (
+        safetensors.torch.load_file(tmp_path / "ours"), parse_safetensors((tmp_path / "theirs").read_bytes()),
+        parse_safetensors((tmp_path / "ours").read_bytes()),
+    ):  # fmt: skip
+        torch.testing.assert_close(found, leaves, rtol=0, atol=0)
+
+
+def test_a_net_starts_from_its_file(file: Path):
+    found = with_weights(MLP, file)
+    torch.testing.assert_close(nets.init(found, generator(0)), nets.init(MLP, generator("file")), rtol=0, atol=0)
+    assert found.axes == MLP.axes
+
+
+def test_other_classes_get_a_new_last_layer(file: Path):
+    held, other = nets.init(MLP, generator("file")), nets.net("mlp", shape=(4,), classes=7, widths=[5, 6])
+    found = nets.init(with_weights(other, file), generator(0))
+    assert found["fc3.weight"].shape == (7, 6)
+    torch.testing.assert_close({n: x for n, x in found.items() if "fc3" not in n},
+                               {n: x for n, x in held.items() if "fc3" not in n}, rtol=0, atol=0)  # fmt: skip
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_only_what_is_not_frozen_is_trained_sent_and_counted(file: Path, rank: int):
+    net = with_weights(MLP, file, frozen=True, rank=rank)
+    head, adapters = 3 * 6 + 3, rank * (4 + 5) + rank * (5 + 6)
+    fed = federation("ab", net)
+    built = method("fedavg", nets=fed.public.nets, training=replace(SGD, weight_decay=0.1), shared_init=True, rounds=2)
+    turns = list(run(built, fed, 0, Inline()))
+    assert [turn.up for turn in turns] == [{"a": 4 * (head + adapters), "b": 4 * (head + adapters)}] * 2
+    assert turns[0].down == turns[0].up
+    names = {"fc3.weight", "fc3.bias"}
+    if rank:
+        names |= {f"{layer}.{part}.weight" for layer in ("fc1", "fc2") for part in ("down", "up")}
+    assert set(turns[1].state.messages["a"].params) == names
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_training_with_adapters_is_that_of_a_plain_loop(file: Path, rank: int):
+    net, step = with_weights(MLP, file, frozen=True, rank=rank), StepId(0, 0, 0, "a")
+    device = device_of("a", net)
+    start = nets.init(net, generator(4))
+    _, update = train({}, Message(start), device, step, training=SGD)
+    base, ours = nets.init(MLP, generator("file")), {name: x.clone().requires_grad_() for name, x in start.items()}
+
+    def logits(x: Any) -> Any:
+        for layer in ("fc1", "fc2", "fc3"):
+            weights, bias = (base if layer != "fc3" else ours)[f"{layer}.weight"], f"{layer}.bias"
+            y = x @ weights.T + (base if layer != "fc3" else ours)[bias]
+            if rank and layer != "fc3":
+                y = y + x @ (ours[f"{layer}.up.weight"] @ ours[f"{layer}.down.weight"]).T
+            x = y if layer == "fc3" else y.relu()
+        return x
+
+    optimiser, draws = torch.optim.SGD([*ours.values()], SGD.lr), step.generator("batches")
+    data = device.data.train
+    orders = [torch.randperm(len(data), generator=draws) for _ in range(SGD.epochs)]
+    for index in (part for order in orders for part in order.split(SGD.batch)):
+        optimiser.zero_grad()
+        cross_entropy(logits(data.x[index]), data.y[index]).backward()
+        optimiser.step()
+    torch.testing.assert_close(update.params, {n: x.detach() for n, x in ours.items()}, rtol=0, atol=1e-6)
+
+
+def test_a_new_adapter_changes_nothing(file: Path):
+    x = torch.randn(5, 4, generator=generator("x"))
+    adapted = with_weights(MLP, file, frozen=True, rank=3)
+    expected = predict(nets.init(MLP, generator("file")), MLP, x, 5)
+    torch.testing.assert_close(predict(nets.init(adapted, generator(0)), adapted, x, 5), expected)
+
+
+def test_a_modules_own_layers_are_adapted_at_any_depth(tmp_path: Path):
+    write_weights(chain().state_dict(), tmp_path / "chain")
+    assert set(nets.shapes(with_weights(Net(chain), tmp_path / "chain", frozen=True, rank=1))) == {
+        "0.down.weight", "0.up.weight", "2.down.weight", "2.up.weight", "4.weight", "4.bias",
+    }  # fmt: skip
+
+
+def test_a_script_names_the_file_beside_the_nets_settings(tmp_path: Path):
+    """A net trained on one half of the digits starts the other half's federation."""
+    digits = fc.load("digits")
+    first = fc.run(fc.local_only(training={"epochs": 1}), fc.federate(digits, fc.iid(), devices=1, net=fc.mlp(6)))
+    write_weights(first.models["device-00"].model.params[0], tmp_path / "digits")
+    net = fc.mlp(6, weights=tmp_path / "digits", frozen=True, rank=1)
+    fed = fc.federate(digits, fc.iid(), devices=2, net=net)
+    assert "mlp(widths=(6,))" in repr(fed)
+    found = fc.run(fc.fedavg(training={"epochs": 1}), fed, progress=False)
+    assert set(found.table.query("metric == 'bytes_up'")["value"]) == {4 * (64 + 6 + 60 + 10)}
+
+
+REFUSED = {
+    "no file": (lambda f: with_weights(MLP, f / "absent"), "net.weights = .*absent: cannot be read"),
+    "other layers": (
+        lambda f: with_weights(nets.net("mlp", shape=(4,), classes=3, widths=[4, 6]), f / "mlp"),
+        r"leaf fc1.weight, \(4, 4\), is \(5, 4\) there",
+    ),
+    "another net": (lambda f: with_weights(Net(convolved), f / "mlp"), "leaf 0.weight, .*, is not there"),
+    "adapters alone": (lambda f: with_weights(MLP, f / "mlp", rank=2), "net.rank = 2: adapters are for frozen layers"),
+    "no linear layer": (
+        lambda f: with_weights(Net(convolved), f / "conv", True, 2),
+        "has no linear layer but the last",
+    ),
+    "a pickle": (lambda f: with_weights(MLP, f / "pickle"), "is no safetensors file"),
+    "cut off": (lambda f: with_weights(MLP, f / "cut"), "is no safetensors file .*beyond the file's end"),
+    "a setting alone": (lambda f: fc.mlp(6, frozen=True), "net.frozen = True: is for a net with net.weights"),
+    "a wrong rank": (lambda f: fc.mlp(6, weights=f / "mlp", rank=-1), "mlp.rank = -1"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_refused_in_a_line(tmp_path: Path, case: str):
+    write_weights(nets.init(MLP, generator("file")), tmp_path / "mlp")
+    write_weights(convolved().state_dict(), tmp_path / "conv")
+    torch.save({"a": torch.zeros(2)}, tmp_path / "pickle")
+    (tmp_path / "cut").write_bytes((tmp_path / "mlp").read_bytes()[:-8])
+    ask, says = REFUSED[case]
+    with pytest.raises(InputError, match=says) as caught:
+        ask(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_changes_during_a_run_is_noticed(file: Path):
+    net = with_weights(MLP, file)
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    from fedcore.nets.weights import read_weights
+
+    read_weights.cache_clear()
+    with pytest.raises(InputError, match="has changed since the run began"):
+        net.build()
