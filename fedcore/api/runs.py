@@ -329,6 +329,7 @@ def run(
     progress: bool | None = None,
     state: State | None = None,
     accelerator: Accelerator = "none",
+    together: int = 1,
     metrics: Mapping[str, OwnMetric] | None = None,
     score_training: bool = False,
 ) -> Result:
@@ -344,6 +345,7 @@ def run(
         state: of an earlier run with the same seed, `result.state`, to go on from; None: from the start. The result has
             the rounds after it.
         accelerator: where devices' steps run: "none": on the CPU; "auto": on a GPU if there is one; "cuda": on a GPU.
+        together: devices of one net that train in one step there, as the rows of one matrix (docs/pipeline.md).
         metrics: functions by name, each of probabilities (N, K) and labels (N,), tensors, that returns a number; the
             table has it for each device and split.
         score_training: whether the table has split `train`, the scores on what each device trains on.
@@ -355,7 +357,7 @@ def run(
     require_metrics(metrics, "run")
     extra = {"metric": None, "positive": None, "costs": None, "metrics": metrics, "train": score_training}
     more = extra if metrics or score_training else None
-    return run_all([method], fed, [seed], workers, every, progress, more, accelerator=accelerator, state=state)[0]
+    return run_all([method], fed, [seed], workers, every, progress, more, None, accelerator, together, state)[0]
 
 
 def final_fit(
@@ -420,6 +422,7 @@ def compare(
     every: int = 1,
     progress: bool | None = None,
     accelerator: Accelerator = "none",
+    together: int = 1,
     metrics: Mapping[str, OwnMetric] | None = None,
     score_training: bool = False,
 ) -> Comparison:
@@ -448,7 +451,7 @@ def compare(
         workers: processes that train; None: this one.
         every: scores are taken after every so many rounds, and after the last.
         progress: whether to show a bar; None: in a terminal.
-        accelerator, metrics, score_training: as in :func:`run`; none of these numbers decides anything.
+        accelerator, together, metrics, score_training: as in :func:`run`; none of these numbers decides anything.
 
     Raises:
         InputError: as :func:`run` does, and where two methods have one label. A method that diverges is left out.
@@ -484,10 +487,12 @@ def compare(
     extra: Extra = {"metric": decides.metric.name, "positive": positive, "costs": costs}
     extra = {**extra, "metrics": metrics, "train": score_training}
     left_out: dict[str, str] = {}
-    results = run_all(chosen, fed, seeds, workers, every, progress, extra, left_out, accelerator, where="compare")
+    results = run_all(
+        chosen, fed, seeds, workers, every, progress, extra, left_out, accelerator, together, where="compare"
+    )
     controls = frozenset(config.label for config in chosen if getattr(config.builder, "control", False))
     if new_device == "left_out":
-        results = _leave_out(results, controls, decides, left_out_rows, extra, executor(workers, accelerator))
+        results = _leave_out(results, controls, decides, left_out_rows, extra, executor(workers, accelerator, together))
     table = pd.concat([result.table for result in results], ignore_index=True)
     points: Points = {SETTING: {}}
     verdicts = verdict_table((STUDY, verdict) for verdict in judge_all(rules, gates, table, points, ceiling, converged))
@@ -520,18 +525,19 @@ def run_all(
     extra: Extra | None = None,
     left_out: dict[str, str] | None = None,
     accelerator: Accelerator = "none",
+    together: int = 1,
     state: State | None = None,
     where: str = "run",
 ) -> tuple[Result, ...]:
     """Run all methods with each seed.
 
     extra: what models are measured by beside what they always are. left_out: gets the labels of the methods that
-    diverge, with the reason; None: the first one ends the run. accelerator, state: see `run`. where: the function that
-    the user called.
+    diverge, with the reason; None: the first one ends the run. accelerator, together, state: see `run`. where: the
+    function that the user called.
     """
     shown = sys.stdout.isatty() if progress is None else progress
     results = []
-    with executor(workers, accelerator, where) as execute:
+    with executor(workers, accelerator, together, where) as execute:
         for seed, config in product(seeds, methods):
             if left_out and config.label in left_out:
                 continue

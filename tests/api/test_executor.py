@@ -42,3 +42,27 @@ def test_an_accelerator_that_is_not_there_is_refused(name: Any, says: str):
     fed = fc.federate(fc.load("digits"), fc.iid(), devices=2, net=fc.mlp(4), examples=100)
     with pytest.raises(fc.InputError, match=says):
         fc.run(fc.local_only(), fed, accelerator=name)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"), [({"together": 0}, "from 1 on"), ({"together": 4, "workers": 1}, "leave workers")]
+)
+def test_a_wrong_together_is_refused(settings: dict[str, Any], says: str):
+    fed = fc.federate(fc.load("digits"), fc.iid(), devices=2, net=fc.mlp(4), examples=100)
+    with pytest.raises(fc.InputError, match=says):
+        fc.compare([fc.local_only()], fed, seeds=[0], **settings)
+
+
+def test_devices_train_together_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(place, "find_accelerator", lambda wanted: "cpu")
+    fed = fc.federate(fc.load("digits"), fc.iid(), devices=3, net=fc.mlp(4), examples=100)
+    config = fc.fedavg(rounds=2, training={"epochs": 1})
+    plain = fc.run(config, fed, progress=False).rounds[-1].state.messages["device-00"].params
+    together = (
+        fc.run(config, fed, progress=False, accelerator="auto", together=2)
+        .rounds[-1]
+        .state.messages["device-00"]
+        .params
+    )
+    assert bits(plain) != bits(together)
+    assert all(torch.allclose(plain[name], together[name], atol=1e-5) for name in plain)
