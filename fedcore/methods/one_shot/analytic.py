@@ -20,6 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedcore.builders import simulation_only
 from fedcore.core.secure_sum import from_integers, gaussian_noise, mask, to_integers
 from fedcore.core.training import SCORING_BATCH
 from fedcore.methods.one_shot import closed_form as closed
@@ -59,6 +60,7 @@ MOST_FEATURES = 20_000
 """Above it the sums alone take gigabytes."""
 
 
+@simulation_only("masks and noise come from the seed, which the server knows", "sums", "epsilon")
 def analytic(
     *,
     nets: Mapping[str, Net],

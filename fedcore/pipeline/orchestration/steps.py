@@ -54,6 +54,8 @@ class Steps:
     that the cache has is no task run, so that a night that computes nothing leaves nothing in Prefect's database.
     """
 
+    in_parts = True  # methods with one training share it, whatever their devices attach
+
     def __init__(
         self,
         store: Store,

@@ -81,6 +81,8 @@ class Lookup:
     `workers`.
     """
 
+    in_parts = True
+
     def __init__(self, store: Store, workers: int, accelerator: str | None = None) -> None:
         self.store = store
         self.workers = workers
