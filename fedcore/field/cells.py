@@ -1,0 +1,107 @@
+"""The link through NVIDIA FLARE 2.9: a cell for the server and one for each device, which connects to it.
+
+Of NVIDIA FLARE it uses the messages between cells (CellNet), with TLS and a certificate on both sides, and its check
+that a cell has the name of its certificate. No job is ever submitted, so that there is nothing by which code could come
+to a device: a cell answers calls of one channel, as bytes. Besides, a cell here drops every message that is encoded by
+FLARE's own serialisation, that is for another cell, or that bears the name of another sender than its connection.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+from nvflare.fuel.f3.cellnet.defs import Encoding, MessageHeaderKey, MessagePropKey, ReturnCode
+from nvflare.fuel.f3.drivers.driver_params import DriverParams
+from nvflare.fuel.f3.message import Message
+
+from fedcore.field.device import FieldDevice
+from fedcore.field.kits import SERVER, Kit, link_name
+
+CHANNEL, TOPIC = "fedcore", "call"
+
+logging.getLogger("nvflare").setLevel(logging.CRITICAL)  # a device that is away is said by its name, by ours
+
+
+class Cells:
+    """The server's end: it listens at its kit's address for devices, which are asked by name."""
+
+    def __init__(self, kit: Kit) -> None:
+        self._cell = _cell(kit)
+        self._cell.start()
+
+    def send(self, name: str, call: bytes, seconds: float) -> bytes | None:
+        """Return a device's answer to a call, or None if none comes in these seconds."""
+        reply = self._cell.send_request(
+            channel=CHANNEL,
+            topic=TOPIC,
+            target=link_name(name),
+            request=Message({}, call),
+            timeout=seconds,
+            optional=True,
+        )
+        good = reply.get_header(MessageHeaderKey.RETURN_CODE, ReturnCode.OK) == ReturnCode.OK
+        return bytes(reply.payload) if good and reply.payload is not None else None
+
+    def wait_for(self, names: list[str], seconds: float) -> list[str]:
+        """Wait until these devices are connected; return those that are not after these seconds."""
+        end = time.monotonic() + seconds
+        while missing := [name for name in names if not self._cell.is_cell_connected(link_name(name))]:
+            if time.monotonic() > end:
+                return missing
+            time.sleep(0.05)
+        return []
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._cell.stop()
+
+
+class DeviceCell:
+    """A device's end: it connects to the server, again if the connection is lost, and answers its calls."""
+
+    def __init__(self, kit: Kit, device: FieldDevice) -> None:
+        self._device = device
+        self._cell = _cell(kit)
+        self._cell.register_request_cb(CHANNEL, TOPIC, self._answer)
+        self._cell.start()
+
+    def _answer(self, request: Any) -> Any:
+        if request.get_header(MessageHeaderKey.ORIGIN) != SERVER:
+            return None
+        return Message({}, self._device.answer(bytes(request.payload or b"")))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._cell.stop()
+
+
+def _cell(kit: Kit) -> Any:
+    serves = kit.name == SERVER
+    parts = (
+        (DriverParams.SERVER_CERT, DriverParams.SERVER_KEY)
+        if serves
+        else (DriverParams.CLIENT_CERT, DriverParams.CLIENT_KEY)
+    )
+    credentials = {
+        DriverParams.CA_CERT.value: str(kit.folder / "authority.crt"),
+        parts[0].value: str(kit.folder / "own.crt"),
+        parts[1].value: str(kit.folder / "own.key"),
+    }
+    cell = CoreCell(kit.link_name, f"tcp://{kit.address}", secure=True, credentials=credentials)
+    cell.add_incoming_filter("*", "*", _drop, kit.link_name)
+    return cell
+
+
+def _drop(message: Any, own: str) -> Any:
+    """Return a message, which ends the handling of this one, unless it is one that the link sends."""
+    sender = message.get_prop(MessagePropKey.ENDPOINT)
+    wanted = (
+        message.get_header(MessageHeaderKey.DESTINATION) == own
+        and sender is not None
+        and message.get_header(MessageHeaderKey.ORIGIN) == sender.name
+        and message.get_header(MessageHeaderKey.PAYLOAD_ENCODING) in (None, Encoding.NONE, Encoding.BYTES)
+    )
+    return None if wanted else Message()
