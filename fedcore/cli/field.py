@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
@@ -31,12 +32,13 @@ def try_(devices: int, name: str, rounds: int | None, seed: int) -> None:
     from fedcore.cli.device import require_flare
 
     require_flare()
-    from fedcore.api import federation
+    from fedcore.api.federation import federate
     from fedcore.api.runs import method
+    from fedcore.data import load
     from fedcore.field.trial import try_method
 
-    settings = {} if rounds is None else {"rounds": rounds}
-    fed = federation.federate(federation.load("digits"), devices=devices).federation(seed)
+    settings: dict[str, Any] = {} if rounds is None else {"rounds": rounds}
+    fed = federate(load("digits"), devices=devices).federation(seed)
     with tempfile.TemporaryDirectory(prefix="fedcore-field-") as folder:
         found = try_method(method(name, **settings), fed, seed, Path(folder), lambda line: print(line, flush=True))
     for line in found:

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
 
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
@@ -22,6 +25,9 @@ from fedcore.field.kits import SERVER, Kit, link_name
 
 CHANNEL, TOPIC = "fedcore", "call"
 
+GLANCE = 0.1
+"""Seconds between two looks at whether a device that is asked is still connected."""
+
 logging.getLogger("nvflare").setLevel(logging.CRITICAL)  # a device that is away is said by its name, by ours
 
 
@@ -33,17 +39,21 @@ class Cells:
         self._cell.start()
 
     def send(self, name: str, call: bytes, seconds: float) -> bytes | None:
-        """Return a device's answer to a call, or None if none comes in these seconds."""
-        reply = self._cell.send_request(
-            channel=CHANNEL,
-            topic=TOPIC,
-            target=link_name(name),
-            request=Message({}, call),
-            timeout=seconds,
-            optional=True,
-        )
+        """Return a device's answer to a call, or None if none comes in these seconds or the connection is lost."""
+        answers: SimpleQueue[bytes | None] = SimpleQueue()
+        Thread(target=self._ask, args=(link_name(name), call, seconds, answers.put), daemon=True).start()
+        while True:
+            try:
+                return answers.get(timeout=GLANCE)
+            except Empty:
+                if not self._cell.is_cell_connected(link_name(name)):
+                    return None
+
+    def _ask(self, target: str, call: bytes, seconds: float, done: Callable[[bytes | None], None]) -> None:
+        request = Message({}, call)
+        reply = self._cell.send_request(CHANNEL, TOPIC, target, request, timeout=seconds, optional=True)
         good = reply.get_header(MessageHeaderKey.RETURN_CODE, ReturnCode.OK) == ReturnCode.OK
-        return bytes(reply.payload) if good and reply.payload is not None else None
+        done(bytes(reply.payload) if good and reply.payload is not None else None)
 
     def wait_for(self, names: list[str], seconds: float) -> list[str]:
         """Wait until these devices are connected; return those that are not after these seconds."""

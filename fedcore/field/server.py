@@ -22,6 +22,9 @@ from fedcore.types import Data, Device, Federation, Handle, InputError, Message,
 PAUSE = 0.2
 """Seconds before a device that does not answer is asked again."""
 
+PATIENCE = 15.0
+"""Seconds after which a call is taken for lost, at first; twice as many each time, as a large answer takes its time."""
+
 
 class Link(Protocol):
     """The way to the devices, such as :class:`fedcore.field.cells.Cells`."""
@@ -43,9 +46,11 @@ def ask(link: Link, calls: Mapping[str, bytes], seconds: float) -> dict[str, byt
     end = time.monotonic() + seconds
 
     def one(name: str) -> bytes | None:
+        patience = PATIENCE
         while (left := end - time.monotonic()) > 0:
-            answer = link.send(name, calls[name], left)
+            answer = link.send(name, calls[name], min(left, patience))
             if answer is None:
+                patience *= 2 if end - time.monotonic() < left - patience else 1
                 time.sleep(min(PAUSE, max(0.0, end - time.monotonic())))
             elif not _at_work(answer):
                 return answer

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -38,43 +38,60 @@ def start_device(kit: Path, data: Path, memory: Path, allowed: Sequence[str], lo
         )
 
 
-@contextmanager
-def processes(
-    folder: Path, fed: Federation, allowed: Sequence[str]
-) -> Iterator[tuple[Cells, dict[str, subprocess.Popen[bytes]], Callable[[str], None]]]:
-    """Start a server here and a process for each device; yield the link, the processes and how to start one again.
+class Site:
+    """A server in this process and a process for each device. folder: of their kits, memories and logs."""
 
-    Each process gets a kit and the path of its own examples. Raises InputError if one does not connect.
+    def __init__(self, folder: Path, kits: Mapping[str, Path], allowed: Sequence[str]) -> None:
+        self.folder, self.kits, self.allowed = folder, kits, allowed
+        self.link = Cells(read_kit(kits[SERVER]))
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, kit: Path | None = None) -> None:
+        """Start a device's process, from its own kit unless another is given."""
+        own = self.kits[name]
+        self._running[name] = start_device(
+            kit or own, own / "examples", self.folder / "memory" / own.name, self.allowed, self.log(name)
+        )
+
+    def stop(self, name: str) -> None:
+        """Kill a device's process, whatever it does."""
+        process = self._running.pop(name)
+        process.kill()
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+
+    def log(self, name: str) -> Path:
+        """Return the file of what a device says."""
+        return self.folder / f"{self.kits[name].name}.log"
+
+    def close(self) -> None:
+        """Kill all processes and close the link."""
+        for name in list(self._running):
+            self.stop(name)
+        self.link.close()
+
+
+@contextmanager
+def processes(folder: Path, fed: Federation, allowed: Sequence[str]) -> Iterator[Site]:
+    """Start a server here and a process for each device, which gets a kit and the path of its own examples.
+
+    Raises InputError if one does not connect.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    kits = make_kits(folder / "kits", list(fed.devices), address)
-    running: dict[str, subprocess.Popen[bytes]] = {}
-
-    def start(name: str) -> None:
-        kit = kits[name]
-        memory, log = folder / "memory" / kit.name, folder / f"{kit.name}.log"
-        running[name] = start_device(kit, kit / "examples", memory, allowed, log)
-
-    with ExitStack() as stack:
-        cells = Cells(read_kit(kits[SERVER]))
-        stack.callback(cells.close)
+    site = Site(folder, make_kits(folder / "kits", list(fed.devices), address), allowed)
+    try:
         for name, device in fed.devices.items():
-            write_examples(kits[name] / "examples", device.data)
-            stack.callback(lambda name=name: _end(running[name]))
-            start(name)
-        if missing := cells.wait_for(list(fed.devices), STARTING):
-            logs = "; ".join((folder / f"{kits[name].name}.log").read_text("utf-8")[-300:] for name in missing)
-            raise InputError(f"{', '.join(missing)}: did not connect in {STARTING:g} s: {' '.join(logs.split())}")
-        yield cells, running, start
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-    if process.stdin is not None:
-        process.stdin.close()
+            write_examples(site.kits[name] / "examples", device.data)
+            site.start(name)
+        if missing := site.link.wait_for(list(fed.devices), STARTING):
+            last = " ".join(site.log(missing[0]).read_text("utf-8")[-300:].split())
+            raise InputError(f"{', '.join(missing)}: did not connect in {STARTING:g} s; {missing[0]} says: {last}")
+        yield site
+    finally:
+        site.close()
 
 
 def simulate(config: MethodConfig, fed: Federation, seed: int) -> tuple[Method, list[RoundResult]]:
@@ -95,9 +112,9 @@ def try_method(
     plan = plan_of(config, fed.public.nets, seed, token_hex(8), shape, fed.classes)
     method, here = simulate(config, fed, seed)
     start = time.monotonic()
-    with processes(folder, fed, [plan.method]) as (cells, running, _):
-        said(f"{len(running) + 1} processes, connected in {time.monotonic() - start:.1f} s")
-        field = Field(cells, plan, federation_of(fed.public), seconds, said)
+    with processes(folder, fed, [plan.method]) as site:
+        said(f"{len(fed.devices) + 1} processes, connected in {time.monotonic() - start:.1f} s")
+        field = Field(site.link, plan, federation_of(fed.public), seconds, said)
         field.join()
         start = time.monotonic()
         there = []

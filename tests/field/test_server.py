@@ -176,7 +176,7 @@ def test_a_server_that_starts_again_from_a_state_asks_for_no_step_twice(tmp_path
     assert bits(third) == bits(rest[0])
 
 
-def test_devices_that_refuse_are_named_with_their_reasons_before_anything_runs(tmp_path: Path):
+def test_devices_that_refuse_are_named_with_their_reasons(tmp_path: Path):
     field, link = field_of(ROWS["fedavg"], tmp_path)
     link.start("b", allowed=["analytic", "local_only"])
     with pytest.raises(InputError, match=r"^b refuses: method fedavg: not allowed on b; allowed: analytic, lo"):

@@ -36,7 +36,7 @@ PAIRS = {"avg_degree", "fada", "fedavg_alpha", "least_error", "rnd_alpha", "st_l
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_methods_that_see_what_no_server_gets_are_refused_outside_of_simulations(name: str):
+def test_methods_that_see_what_no_server_gets_are_refused(name: str):
     row = ROWS[name]
     if name in {*PAIRS, "best_source"}:
         with pytest.raises(InputError, match=f"^method {name}: runs in a simulation only: [a-z' ,]+$"):
