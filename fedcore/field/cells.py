@@ -66,7 +66,7 @@ class Cells:
 
     def close(self) -> None:
         """Close all connections."""
-        self._cell.stop()
+        _stop(self._cell)
 
 
 class DeviceCell:
@@ -85,7 +85,7 @@ class DeviceCell:
 
     def close(self) -> None:
         """Close the connection."""
-        self._cell.stop()
+        _stop(self._cell)
 
 
 def _cell(kit: Kit) -> Any:
@@ -103,6 +103,11 @@ def _cell(kit: Kit) -> Any:
     cell = CoreCell(kit.link_name, f"tcp://{kit.address}", secure=True, credentials=credentials)
     cell.add_incoming_filter("*", "*", _drop, kit.link_name)
     return cell
+
+
+def _stop(cell: Any) -> None:
+    cell.stop()
+    CoreCell.ALL_CELLS.pop(cell.get_fqcn(), None)  # else no other cell of this process could have its name
 
 
 def _drop(message: Any, own: str) -> Any:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections.abc import Collection, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
@@ -24,7 +23,7 @@ from fedcore.core.evaluation import score
 from fedcore.core.rounds import check, visit
 from fedcore.execute.threads import one_thread
 from fedcore.field.plan import Plan, check_leaves, check_plan
-from fedcore.field.wire import digest, pack, unpack
+from fedcore.field.wire import digest, pack, unpack, write_file
 from fedcore.types import Data, Device, InputError, Message, Method, Net, Params, Scoring, Splits, StepId
 
 WAIT = 5.0
@@ -76,7 +75,7 @@ class FieldDevice:
         self._agree(plan)
         folder = self.folder / plan.run
         folder.mkdir(parents=True, exist_ok=True)
-        _write(folder / "plan.json", plan.to_json().encode())
+        write_file(folder / "plan.json", plan.to_json().encode())
         return pack({"reply": "joined", "examples": len(self.data.train), "versions": dict(plan.versions)})
 
     def _agree(self, plan: Plan) -> None:
@@ -115,7 +114,7 @@ class FieldDevice:
         }  # fmt: skip
         parts = {"memory": kept, "params": update.params, "extra": update.extra}
         path = self.folder / plan.run / f"turn-{turn[0]}-{turn[1]}"
-        _write(path, pack(after, parts))
+        write_file(path, pack(after, parts))
         for other in known.values():  # the memory before stays, in case that the server never gets this answer
             if other != source:
                 other.unlink()
@@ -193,13 +192,3 @@ def _whole(words: Mapping[str, Any], name: str) -> int:
 
 def _turn_word(turn: tuple[int, int]) -> str:
     return f"round {turn[1] + 1} of stage {turn[0] + 1}"
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file in one move: it is there whole, or not at all."""
-    part = path.with_name(f".{path.name}.part")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import struct
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -57,6 +59,16 @@ def unpack(parcel: bytes, who: str) -> tuple[dict[str, Any], dict[str, Params]]:
 def digest(params: Params) -> str:
     """Return a digest of tensors with their names, types and shapes; an empty text if there are none."""
     return hashlib.blake2b(pack({}, {"": params}), digest_size=16).hexdigest() if params else ""
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file in one move: it is there whole, or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    with part.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
 
 
 def _type_of(name: str, leaf: Tensor) -> str:
