@@ -32,7 +32,7 @@ logging.getLogger("nvflare").setLevel(logging.CRITICAL)  # a device that is away
 
 
 class Cells:
-    """The server's end: it listens at its kit's address for devices, which are asked by name."""
+    """The server's end: it listens at its kit's address for devices, which are asked by name. One in a process."""
 
     def __init__(self, kit: Kit) -> None:
         self._cell = _cell(kit)
@@ -106,8 +106,12 @@ def _cell(kit: Kit) -> Any:
 
 
 def _stop(cell: Any) -> None:
+    """Stop a cell, and close its listener, which FLARE leaves open."""
+    listeners = [getattr(one.driver, "server", None) for one in cell.communicator.conn_manager.connectors.values()]
     cell.stop()
-    CoreCell.ALL_CELLS.pop(cell.get_fqcn(), None)  # else no other cell of this process could have its name
+    for listener in listeners:
+        if listener is not None:
+            listener.server_close()
 
 
 def _drop(message: Any, own: str) -> Any:
