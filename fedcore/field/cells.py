@@ -17,7 +17,9 @@ from typing import Any
 
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.defs import Encoding, MessageHeaderKey, MessagePropKey, ReturnCode
+from nvflare.fuel.f3.drivers import tcp_driver
 from nvflare.fuel.f3.drivers.driver_params import DriverParams
+from nvflare.fuel.f3.drivers.socket_conn import ConnectionHandler
 from nvflare.fuel.f3.message import Message
 
 from fedcore.field.device import FieldDevice
@@ -28,7 +30,37 @@ CHANNEL, TOPIC = "fedcore", "call"
 GLANCE = 0.1
 """Seconds between two looks at whether a device that is asked is still connected."""
 
+HANDSHAKE = 20.0
+"""Seconds in which a caller must have shown its certificate."""
+
+log = logging.getLogger(__name__)
 logging.getLogger("nvflare").setLevel(logging.CRITICAL)  # a device that is away is said by its name, by ours
+
+
+class _Handler(ConnectionHandler):  # type: ignore[misc]
+    """Shakes hands in the connection's own thread: a caller who stays silent keeps nobody else from connecting."""
+
+    def handle(self) -> None:
+        try:
+            self.request.settimeout(HANDSHAKE)
+            self.request.do_handshake()
+            self.request.settimeout(None)
+        except OSError as error:  # no certificate, another authority, or silence
+            log.info("a caller was refused: %s", error)
+            return
+        super().handle()
+
+
+class _Listener(tcp_driver.TcpStreamServer):  # type: ignore[misc]
+    """FLARE's listener, which would shake hands with one caller after the other."""
+
+    def __init__(self, driver: Any, connector: Any) -> None:
+        super().__init__(driver, connector)
+        self.RequestHandlerClass = _Handler
+        self.socket.do_handshake_on_connect = False
+
+
+tcp_driver.TcpStreamServer = _Listener
 
 
 class Cells:
