@@ -20,7 +20,7 @@ from fedcore.methods.st_lf.planning import SENDS
 from fedcore.pipeline.cache.keys import key
 from fedcore.report.figures import png
 from fedcore.report.figures.drawing import drawings
-from fedcore.types import InputError, Report, Stage
+from fedcore.types import InputError, Report, Stage, Threats
 
 CONTROLS = {name for name in METHODS if is_control(name)}
 FED = federation("abcd")
@@ -286,3 +286,13 @@ def test_names_and_settings_that_are_not_known_are_refused():
     for name in METHODS:
         with pytest.raises(TypeError, match="wrong"):
             method(name, nets=NETS, training=SGD, shared_init=True, **ROWS[name].settings, wrong=1)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "analytic"])
+def test_masked_sums_of_devices_of_which_one_drops_out_are_refused(name):
+    row = ROWS[name]
+    built = replace(row, settings={**row.settings, "sums": "masked"}).build(NETS)
+    with pytest.raises(
+        InputError, match=r"^sums = masked: [a-d, ]+ sent nothing, and masks cancel in the sum over all"
+    ):
+        list(run(built, replace(FED, threats=Threats(drop=0.9)), 0, Inline()))
