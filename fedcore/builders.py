@@ -41,6 +41,19 @@ def control(build: F) -> F:
     return build
 
 
+def simulation_only(reason: str, *settings: str) -> Callable[[F], F]:
+    """Mark what a simulation can do and real devices cannot: the whole method, or settings that differ from default.
+
+    reason: a clause, e.g. "its links come from test labels, which no server gets".
+    """
+
+    def mark(build: F) -> F:
+        build.simulation_only = reason, settings  # type: ignore[attr-defined]
+        return build
+
+    return mark
+
+
 def training_defaults(**changes: Any) -> Callable[[F], F]:
     """Set a method's own defaults of local training: settings of `Training`."""
 

@@ -23,6 +23,10 @@ class Diverged(InputError):
     """Training whose numbers are no longer finite: the row cannot be used, others can."""
 
 
+class TooFew(RuntimeError):
+    """Fewer devices answered in a round than must. The message is one line, which names the absent ones."""
+
+
 def shorten_traceback(error: BaseException) -> None:
     """Leave out the frames of installed packages and of Python itself, unless there are no others.
 

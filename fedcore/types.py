@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fedcore.errors import Diverged as Diverged
 from fedcore.errors import InputError as InputError
+from fedcore.errors import TooFew as TooFew
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

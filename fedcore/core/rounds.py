@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
@@ -34,6 +34,8 @@ from fedcore.types import (
     Scores,
     Splits,
     Stage,
+    StepId,
+    TooFew,
     Unit,
     Update,
     generator,
@@ -52,7 +54,11 @@ NO_EXAMPLES = Splits(*[Data(torch.empty(0), torch.empty(0, dtype=torch.int64))] 
 
 
 class Execute(Protocol):
-    """Runs steps: in this process, in worker processes, or as cached tasks. Results may be references."""
+    """Runs steps: in this process, in worker processes, as cached tasks, or on real devices. Results may be references.
+
+    `map` may return fewer results than there are calls: the other devices are absent. An execute with a true attribute
+    `in_parts` keeps results for other methods, so that the parts of a device's step are steps of their own.
+    """
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any: ...
 
@@ -82,7 +88,8 @@ class RoundResult:
 
     up, down: bytes that each device sent and received in this turn. A message counts once, when its device takes part;
     the method's last turn includes those that devices still lack. scores: of the models deployed after this turn, or
-    None if it was not evaluated. report: the server's findings in this turn.
+    None if it was not evaluated. report: the server's findings in this turn. absent: the devices that were asked and
+    did not answer.
     """
 
     round_info: RoundInfo
@@ -91,6 +98,7 @@ class RoundResult:
     down: Mapping[str, int]
     scores: Scores | None = None
     report: Report | Handle = field(default_factory=Report)
+    absent: tuple[str, ...] = ()
 
 
 def begin(method: Method, fed: Federation, seed: int, execute: Execute) -> State:
@@ -101,16 +109,23 @@ def begin(method: Method, fed: Federation, seed: int, execute: Execute) -> State
 
 
 def run(
-    method: Method, fed: Federation, seed: int, execute: Execute, state: State | None = None, every: int = 1
+    method: Method,
+    fed: Federation,
+    seed: int,
+    execute: Execute,
+    state: State | None = None,
+    every: int = 1,
+    least: int = 1,
 ) -> Iterator[RoundResult]:
     """Run a method turn by turn, from the start or from the state of an earlier run.
 
     execute: runs the steps; it may keep their results as references, which the loop never opens.
-    every: evaluate after every so many rounds of a stage; the last turn is always evaluated.
+    every: evaluate after every so many rounds of a stage; the last turn is always evaluated. least: how many of the
+    sampled devices must answer in a round, or all if fewer are sampled; raises TooFew where they do not.
     """
     state = begin(method, fed, seed, execute) if state is None else state
     while (state := next_round(method, state)).stage < len(method.stages):
-        played = play(method, fed, seed, execute, state)
+        played = play(method, fed, seed, execute, state, least)
         state = played.state
         if next_round(method, state).stage == len(method.stages):
             yield finish(method, fed, execute, played)
@@ -139,17 +154,21 @@ def next_round(method: Method, state: State) -> State:
     return state
 
 
-def play(method: Method, fed: Federation, seed: int, execute: Execute, state: State) -> RoundResult:
-    """Run one round of one stage: every sampled unit's local step, then the server's."""
+def play(method: Method, fed: Federation, seed: int, execute: Execute, state: State, least: int = 1) -> RoundResult:
+    """Run one round of one stage: every sampled unit's local step, then the server's. least: see `run`."""
     stage = method.stages[state.stage]
     round_info = sample_round(stage, state, fed, seed)
     memories, updates = run_local(stage, round_info, fed, execute, state)
+    absent = tuple(name for unit in round_info.units if unit not in updates for name in members(unit))
+    if len(updates) < min(least, len(round_info.units)):
+        raise TooFew(
+            f"round {state.round + 1} of stage {state.stage + 1}: {len(updates)} of {len(round_info.units)} devices "
+            f"answered, at least {least} must; absent: {', '.join(absent)}"
+        )
     updates, replays = after_local(stage, round_info, fed.threats, execute, state.messages, state.replays, updates)
-    up, down, delivered = count_traffic(stage, round_info, state, updates)
+    up, down, delivered = count_traffic(stage, round_info, state, updates, absent)
     server, messages, report = state.server, state.messages, Report()
-    if stage.combine is None:
-        memories = execute(to_memories, updates)
-    else:
+    if stage.combine is not None:
         combine = before_combine(stage, fed.threats, state.messages, updates)
         wanted = {n: messages[n] for unit in updates for n in members(unit)} if takes(stage.combine, "sent") else None
         more = () if wanted is None else (wanted,)
@@ -157,32 +176,62 @@ def play(method: Method, fed: Federation, seed: int, execute: Execute, state: St
         messages, delivered = {**messages, **sent}, delivered - sent.keys()
     memories = {name: memory for name, memory in {**state.memories, **memories}.items() if memory}
     state = State(server, messages, memories, replays, state.stage, state.round + 1, delivered)
-    return RoundResult(round_info, state, up, down, report=report)
+    return RoundResult(round_info, state, up, down, report=report, absent=absent)
 
 
 def run_local(
     stage: Stage | PairStage, round_info: RoundInfo, fed: Federation, execute: Execute, state: State
 ) -> tuple[Mapping[str, Params | Handle], dict[Any, Update | Handle]]:
-    """Return the memories of the devices after their local steps, and the updates of the units."""
+    """Return the memories of the devices that answered after their local steps, and the updates of these units."""
     calls = {unit: (*inputs(unit, state, fed), round_info.step_id(unit)) for unit in round_info.units}
-    out = execute.map(stage.local, calls)
-    updates = {unit: update for unit, (_, update) in out.items()}
     if isinstance(stage, PairStage):
-        return {}, updates
+        return {}, {unit: update for unit, (_, update) in execute.map(stage.local, calls).items()}
+    if getattr(execute, "in_parts", False):
+        return run_parts(stage, calls, execute)
+    out = execute.map(device_step(stage), calls)
+    return {name: memory for name, (memory, _) in out.items()}, {name: update for name, (_, update) in out.items()}
+
+
+def device_step(stage: Stage) -> Callable[..., tuple[Params, Update]]:
+    """Return all that a device does in a turn as one function, which is the local step if nothing follows it."""
+    return stage.local if stage.attach is None and stage.combine is not None else partial(visit, stage)
+
+
+def visit(stage: Stage, memory: Params, message: Message, device: Device, step_id: StepId) -> tuple[Params, Update]:
+    """Take a device's whole part in a turn: its step, what it attaches, and what it keeps.
+
+    Returns its memory and what it sends: nothing in a stage without `combine`, where it keeps its update's model.
+    """
+    memory, update = stage.local(memory, message, device, step_id)
     if stage.attach is not None:
-        more = {name: (update, fed.devices[name], round_info.step_id(name)) for name, update in updates.items()}
+        update = stage.attach(update, device, step_id)
+    return (memory, update) if stage.combine is not None else (update.params, Update())
+
+
+def run_parts(
+    stage: Stage, calls: Mapping[Any, tuple[Any, ...]], execute: Execute
+) -> tuple[Mapping[str, Params | Handle], dict[Any, Update | Handle]]:
+    """Return what `visit` does, by steps of which several methods may share some."""
+    out = execute.map(stage.local, calls)
+    memories, updates = {name: one for name, (one, _) in out.items()}, {name: one for name, (_, one) in out.items()}
+    if stage.attach is not None:
+        more = {name: (update, *calls[name][2:]) for name, update in updates.items()}
         updates = execute.map(stage.attach, more)
-    return {name: memory for name, (memory, _) in out.items()}, updates
+    return memories if stage.combine is not None else execute(to_memories, updates), updates
 
 
 def count_traffic(
-    stage: Stage | PairStage, round_info: RoundInfo, state: State, updates: Mapping[Any, Update | Handle]
+    stage: Stage | PairStage,
+    round_info: RoundInfo,
+    state: State,
+    updates: Mapping[Any, Update | Handle],
+    absent: Collection[str] = (),
 ) -> tuple[dict[str, int], dict[str, int], frozenset[str]]:
     """Return the bytes that each device sends and receives, and the devices that have their messages now.
 
     A message travels to a device that takes part and lacks it; a pair's update is its first device's traffic.
     """
-    present = {name for unit in round_info.units for name in members(unit)}
+    present = {name for unit in round_info.units for name in members(unit)} - {*absent}
     lacking = present - state.delivered
     down = {name: state.messages[name].nbytes if name in lacking else 0 for name in round_info.names}
     up = dict.fromkeys(round_info.names, 0)
@@ -294,7 +343,10 @@ def check(unit: Unit, update: Update, net: Net | None) -> None:
 
 
 def measure(method: Method, fed: Federation, state: State, execute: Execute) -> Scores:
-    """Score the model that each device would run now. Devices with the same model share evaluations, see TOGETHER."""
+    """Score the model that each device would run now. Devices with the same model share evaluations, see TOGETHER.
+
+    A device that does not answer has no scores.
+    """
     scored = {n: device if fed.scoring.train else drop_training_data(device) for n, device in fed.devices.items()}
     calls = {
         names[first]: (
@@ -307,7 +359,7 @@ def measure(method: Method, fed: Federation, state: State, execute: Execute) -> 
     scores: Scores = {}
     for part in execute.map(score, calls).values():
         scores |= part
-    return {name: scores[name] for name in fed.devices}
+    return {name: scores[name] for name in fed.devices if name in scores}
 
 
 def deployments(method: Method, fed: Federation, state: State) -> list[tuple[list[str], tuple[Deploy, Any, Any]]]:

@@ -61,6 +61,15 @@ def from_integers(total: Tensor) -> Tensor:
     return total.double() / SCALE
 
 
+def require_everyone(present: Collection[str], names: Collection[str]) -> None:
+    """Refuse a masked sum without a device: its masks would stay in the sum, which were then random numbers."""
+    if missing := sorted({*names} - {*present}):
+        raise InputError(
+            f"sums = masked: {', '.join(missing)} sent nothing, and masks cancel in the sum over all devices alone; "
+            "use sums: plain"
+        )
+
+
 def mask(values: Tensor, leaf: str, name: str, names: Collection[str], seed: int) -> Tensor:
     """Return integers with this device's masks: plus one for each later name, minus one for each earlier."""
     masked = values.clone()

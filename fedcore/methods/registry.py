@@ -16,9 +16,9 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from fedcore.builders import group_settings, import_builder, unknown_value
+from fedcore.builders import CONTEXT, group_settings, import_builder, settings_of, unknown_value
 from fedcore.core.training import Training
-from fedcore.types import InputError, Method, Net, name_of
+from fedcore.types import InputError, Method, Net, PairStage, name_of
 
 _LISTED = re.compile(r"^__all__ = (\[.*?\])", re.MULTILINE | re.DOTALL)
 _BUILDER = re.compile(r"^def ([a-z]\w*)\(\s*\*,", re.MULTILINE)
@@ -82,3 +82,17 @@ def method(
 def is_control(name: str) -> bool:
     """Tell whether a method is a control, see :func:`fedcore.builders.control`."""
     return getattr(builder(name), "control", False)
+
+
+def require_real(name: str, built: Method, settings: Mapping[str, Any]) -> None:
+    """Refuse a method that runs in a simulation alone: one that sees what no server or no single device gets."""
+    build = builder(name)
+    reason, keys = getattr(build, "simulation_only", ("", ()))
+    if reason and not keys:
+        raise InputError(f"method {name}: runs in a simulation only: {reason}")
+    defaults = settings_of(build, CONTEXT)
+    for key in keys:
+        if key in settings and settings[key] != defaults[key][1]:
+            raise InputError(f"{name}.{key} = {settings[key]}: is possible in a simulation only: {reason}")
+    if any(isinstance(stage, PairStage) for stage in built.stages):
+        raise InputError(f"method {name}: runs in a simulation only: its steps of pairs see two devices' examples")

@@ -48,7 +48,7 @@ def rows(
     ]
     for one, report in zip(played, reports, strict=True):
         place = (one.round_info.stage, one.round_info.round + 1)
-        present = {name for unit in one.round_info.units for name in members(unit)}
+        present = {name for unit in one.round_info.units for name in members(unit)} - {*one.absent}
         for metric, sent in (("bytes_up", one.up), ("bytes_down", one.down)):
             counts = ((device, count) for device, count in sent.items() if count or device in present)
             found += [(*place, device, "traffic", metric, float(count)) for device, count in counts]

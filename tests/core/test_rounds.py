@@ -11,7 +11,7 @@ from fedcore import nets
 from fedcore.core.aggregation import by_size, mean
 from fedcore.core.evaluation import evaluate, score
 from fedcore.core.messages import initial_messages, received_model, to_everyone
-from fedcore.core.rounds import State, begin, check, deployments, finish, measure, run, sample_round
+from fedcore.core.rounds import State, begin, check, deployments, finish, measure, run, sample_round, visit
 from fedcore.core.training import flatten_net, minibatches, train
 from fedcore.execute.workers import Inline, one_thread
 from fedcore.methods import method as build
@@ -27,6 +27,7 @@ from fedcore.types import (
     Stage,
     StepId,
     Threats,
+    TooFew,
     Update,
     generator,
 )
@@ -606,3 +607,85 @@ def test_an_update_says_how_many_steps_were_taken(changes, size, norm):
 
 def normed():
     return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))
+
+
+class InParts(Inline):
+    """Runs the parts of a device's step apart, as a pipeline does that keeps them."""
+
+    in_parts = True
+
+
+def test_a_device_takes_its_step_adds_to_it_and_sends_that_alone():
+    there, at = device_of("a"), StepId(0, 0, 0, "a")
+    with one_thread():
+        _, update = train({}, Message(), there, at, training=SGD)
+        memory, sent = visit(Stage(partial(train, training=SGD), quiet, attach=doubled), {}, Message(), there, at)
+        kept, nothing = visit(Stage(partial(train, training=SGD), None), {}, Message(), there, at)
+    assert (bits(memory), bits(sent)) == (bits({}), bits(doubled(update, there, at)))
+    assert (bits(kept), bits(nothing)) == (bits(update.params), bits(Update()))
+
+
+@pytest.mark.parametrize("combine", [quiet, None])
+@pytest.mark.parametrize("attach", [doubled, None])
+def test_one_step_of_a_device_or_its_parts_give_the_same_bits(attach, combine):
+    stages = (Stage(partial(train, training=SGD), combine, 2, attach=attach), Stage(tally, quiet))
+    whole, parts = (list(run(plays(stages), federation(), 3, how)) for how in (Inline(), InParts()))
+    assert bits(whole) == bits(parts)
+
+
+# Devices that do not answer
+
+
+class Without(Inline):
+    """Runs steps on all devices but those that are silent in a turn: (stage, round) -> names; scoring is turn None."""
+
+    def __init__(self, silent):
+        self.silent = silent
+
+    def map(self, fn, calls):
+        there = {}
+        for name, args in calls.items():
+            turn = (args[-1].stage, args[-1].round) if isinstance(args[-1], StepId) else None
+            if name not in self.silent.get(turn, ""):
+                there[name] = args
+        return super().map(fn, there)
+
+
+def test_an_absent_device_is_named_keeps_its_memory_and_has_no_traffic():
+    stages = (Stage(tally, gather, 4),)
+    first, second, third, _ = run(plays(stages), federation(), 0, Without({(0, 1): "b"}))
+    assert [one.absent for one in (first, second, third)] == [(), ("b",), ()]
+    assert (second.up["b"], second.down["b"]) == (0, 0)
+    assert bits(second.state.memories["b"]) == bits(first.state.memories["b"])
+    assert second.state.messages["b"] is first.state.messages["b"]
+    assert third.state.memories["b"]["seen"] == 2
+    assert third.down["b"] == first.state.messages["b"].nbytes  # the message of the first round, which it lacked
+    assert third.down["a"] == second.state.messages["a"].nbytes
+
+
+def test_what_absent_devices_would_have_sent_is_in_no_mean():
+    fed = federation()
+    (one,) = run(fedavg(), fed, 0, Without({(0, 0): "c"}))
+    (two,) = run(fedavg(), federation("ab"), 0, Inline())
+    assert bits(one.state.messages["a"]) == bits(one.state.messages["c"]) == bits(two.state.messages["a"])
+
+
+@pytest.mark.parametrize(("silent", "least"), [("", 3), ("c", 2), ("", 9)])
+def test_so_many_devices_must_answer(silent, least):
+    assert list(run(fedavg(), federation(), 0, Without({(0, 0): silent}), least=least))
+
+
+def test_fewer_answers_than_must_end_the_run_with_the_names_of_the_absent():
+    with pytest.raises(TooFew, match=r"^round 1 of stage 1: 1 of 3 devices answered, at least 2 must; absent: a, c$"):
+        list(run(fedavg(), federation(), 0, Without({(0, 0): "ac"}), least=2))
+
+
+def test_a_device_that_is_silent_when_models_are_scored_has_no_scores():
+    (one,) = run(plays((Stage(partial(train, training=SGD), None),)), federation(), 0, Without({None: "b"}))
+    assert list(one.scores) == ["a", "b", "c"]  # one model, scored in one step, which "a" stands for
+    (two,) = run(plays((Stage(tally, gather),), deploy=own), federation(), 0, Without({None: "b"}))
+    assert list(two.scores) == ["a", "c"]
+
+
+def own(memory, message):
+    return Model((message.params,))

@@ -4,7 +4,7 @@ import mpmath
 import pytest
 import torch
 
-from fedcore.core.secure_sum import from_integers, gaussian_noise, mask, to_integers
+from fedcore.core.secure_sum import from_integers, gaussian_noise, mask, require_everyone, to_integers
 from fedcore.types import InputError, generator
 
 NAMES = ("a", "b", "c")
@@ -40,6 +40,12 @@ def test_a_masked_update_tells_nothing_and_seeds_mask_differently():
 def test_sums_that_overflow_are_refused():
     with pytest.raises(InputError, match=r"^update of a: it has the number 1e\+09, masked sums of 3 devices hold"):
         to_integers(torch.tensor([1.0e9]), "a", 3)
+
+
+def test_a_masked_sum_without_a_device_is_refused_by_its_name():
+    require_everyone({"b": 1, "a": 2}, ("a", "b"))
+    with pytest.raises(InputError, match=r"^sums = masked: a, c sent nothing, and masks cancel in the sum over all"):
+        require_everyone({"b": 1}, ("a", "b", "c"))
 
 
 def profile(sigma, epsilon):

@@ -20,7 +20,7 @@ from fedcore.methods.st_lf.planning import SENDS
 from fedcore.pipeline.cache.keys import key
 from fedcore.report.figures import png
 from fedcore.report.figures.drawing import drawings
-from fedcore.types import InputError, Report, Stage
+from fedcore.types import InputError, Report, Stage, Threats
 
 CONTROLS = {name for name in METHODS if is_control(name)}
 FED = federation("abcd")
@@ -306,3 +306,13 @@ def test_a_method_with_rounds_takes_a_fraction_of_the_devices(name: str):
         state = turns[-1].state
         model = built.deploy(state.memories.get(name_) or {}, state.messages[name_])
         require_whole(model, device.net, [name_])
+
+
+@pytest.mark.parametrize("name", ["fedavg", "analytic"])
+def test_masked_sums_of_devices_of_which_one_drops_out_are_refused(name):
+    row = ROWS[name]
+    built = replace(row, settings={**row.settings, "sums": "masked"}).build(NETS)
+    with pytest.raises(
+        InputError, match=r"^sums = masked: [a-d, ]+ sent nothing, and masks cancel in the sum over all"
+    ):
+        list(run(built, replace(FED, threats=Threats(drop=0.9)), 0, Inline()))

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from fedcore.builders import training_defaults
+from fedcore.builders import simulation_only, training_defaults
 from fedcore.core.aggregation import MEAN, Aggregator, apply_changes, by_size, evenly, subtract
 from fedcore.core.messages import (
     begin_with_memory,
@@ -23,7 +23,7 @@ from fedcore.core.messages import (
     to_everyone,
     to_memory,
 )
-from fedcore.core.secure_sum import from_integers, mask, to_integers
+from fedcore.core.secure_sum import from_integers, mask, require_everyone, to_integers
 from fedcore.core.training import Training, train
 from fedcore.nets import init, require_equal
 from fedcore.types import (
@@ -47,6 +47,7 @@ Weights: TypeAlias = Literal["size", "even"]
 Sums: TypeAlias = Literal["plain", "masked"]
 
 
+@simulation_only("the masks come from the seed, which the server knows", "sums")
 @training_defaults(shared_init=True)
 def fedavg(
     *,
@@ -125,6 +126,7 @@ def average_masked(
     server: Params, updates: Mapping[str, Update], round_info: RoundInfo, *, net: Net, weights: Weights
 ) -> tuple[Params, Mapping[str, Message]]:
     """Send every device the weighted mean of the models, of which only the sum is known."""
+    require_everyone(updates, round_info.names)
     total = sum(update.size if weights == "size" else 1 for update in updates.values())
     model = {
         name: (from_integers(torch.stack([update.extra[name] for update in updates.values()]).sum(0)) / total).to(

@@ -20,7 +20,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedcore.core.secure_sum import from_integers, gaussian_noise, mask, to_integers
+from fedcore.builders import simulation_only
+from fedcore.core.secure_sum import from_integers, gaussian_noise, mask, require_everyone, to_integers
 from fedcore.core.training import SCORING_BATCH
 from fedcore.methods.one_shot import closed_form as closed
 from fedcore.nets.features import net as features_net
@@ -60,6 +61,7 @@ MOST_FEATURES = 20_000
 """Above it the sums alone take gigabytes."""
 
 
+@simulation_only("masks and noise come from the seed, which the server knows", "sums", "epsilon")
 def analytic(
     *,
     nets: Mapping[str, Net],
@@ -229,10 +231,12 @@ def fit_output(
 
     spread: added to lambda, so that noise leaves G positive definite.
     """
-    size, classes = features + 1, int(server[PLAN][2])
+    size, classes, names = features + 1, int(server[PLAN][2]), round_info.names
     sketched = any(AXES in update.extra for update in updates.values())
-    gram = gather(updates, [AXES, RESIDUAL], size) if sketched else add_up(updates, GRAM, (size * (size + 1) // 2,))
-    targets = add_up(updates, TARGETS, (size, classes))
+    gram = (
+        gather(updates, [AXES, RESIDUAL], size) if sketched else add_up(updates, names, GRAM, (size * (size + 1) // 2,))
+    )
+    targets = add_up(updates, names, TARGETS, (size, classes))
     gram = gram if sketched else closed.from_triangle(gram, size)
     ridge = closed.cross_validated(gram, targets) if reg is None else reg
     solution = closed.ridge(gram, targets, ridge, spread)
@@ -243,14 +247,19 @@ def fit_output(
         )
     layer = {"output.weight": solution[:-1].T.float().contiguous(), "output.bias": solution[-1].float()}
     report = Report(series={"analytic": {"reg": ridge}}) if reg is None else Report()
-    return server, dict.fromkeys(round_info.names, Message(layer, server)), report
+    return server, dict.fromkeys(names, Message(layer, server)), report
 
 
-def add_up(updates: Mapping[str, Update], entry: str, shape: tuple[int, ...]) -> Tensor:
-    """Return the sum of an entry over the devices, in the order of their names, float64; masked ones cancel in it."""
+def add_up(updates: Mapping[str, Update], names: Collection[str], entry: str, shape: tuple[int, ...]) -> Tensor:
+    """Return the sum of an entry over the devices, in the order of their names, float64; masked ones cancel in it.
+
+    names: of all devices, whose masks these are.
+    """
     for name, update in updates.items():
         closed.require_sums(name, update.extra.get(entry, torch.empty(0)), shape, entry)
     first, *others = (updates[name].extra[entry] for name in sorted(updates))
+    if first.dtype == torch.int64:
+        require_everyone(updates, names)
     total = first.clone() if first.dtype == torch.int64 else first.double()
     for leaf_of_other in others:
         total = total + leaf_of_other

@@ -27,7 +27,7 @@ from dataclasses import replace
 
 import torch
 
-from fedcore.builders import control, training_defaults
+from fedcore.builders import control, simulation_only, training_defaults
 from fedcore.core.messages import WEIGHTS
 from fedcore.core.training import Training, accuracy
 from fedcore.methods.st_lf import adversaries, heuristics
@@ -218,6 +218,7 @@ def psi_fada(
 # the ceiling
 
 
+@simulation_only("its links come from test labels, which no server gets")
 @control
 @training_defaults(shared_init=True)
 def best_source(

@@ -56,6 +56,8 @@ class Steps:
     computes nothing leaves nothing in Prefect's database.
     """
 
+    in_parts = True  # methods with one training share it, whatever their devices attach
+
     def __init__(
         self,
         store: Store,

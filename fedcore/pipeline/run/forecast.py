@@ -84,6 +84,8 @@ class Lookup:
     `workers`.
     """
 
+    in_parts = True
+
     def __init__(self, store: Store, workers: int, accelerator: str | None = None, together: int = 1) -> None:
         self.store = store
         self.workers = workers

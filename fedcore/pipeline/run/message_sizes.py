@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fedcore.config.methods import MethodConfig
+from fedcore.core.rounds import device_step
 from fedcore.execute.workers import Inline
 from fedcore.pipeline.cache.store import Store
 from fedcore.types import Federation, Params, Stage, StepId
@@ -28,10 +29,7 @@ def message_bytes(row: MethodConfig, fed: Federation, sizes: Mapping[str, int], 
         if not isinstance(stage, Stage):
             break
         step = StepId(0, number, 0, name)
-        _, update = Inline().call(stage.local, memory, messages[name], device, step)
-        if stage.attach is not None:
-            update = Inline().call(stage.attach, update, device, step)
+        memory, update = Inline().call(device_step(stage), memory, messages[name], device, step)
         if stage.combine is not None:
             return {number: update.nbytes}
-        memory = update.params
     return {}

@@ -1,0 +1,194 @@
+"""A device's side: it answers the server's calls from its own examples, its own memory and its installed fedcore.
+
+A call asks for one of three things: to `join` a run, to `visit` (a method's step in one turn), or to `score` a model on
+the device's own examples. Each turn is one file, which holds the memory after it and the answer, written in one move:
+a device that is killed in a step starts that step again from the memory before it, and one that is asked again for a
+turn that it has answered gives the same answer without another step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Collection, Mapping
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import torch
+
+from fedcore.core.evaluation import score
+from fedcore.core.rounds import check, visit
+from fedcore.execute.threads import one_thread
+from fedcore.field.plan import Plan, check_leaves, check_plan
+from fedcore.field.wire import digest, pack, unpack, write_file
+from fedcore.types import Data, Device, InputError, Message, Method, Net, Params, Scoring, Splits, StepId
+
+WAIT = 5.0
+"""Seconds after which a device says that it is still at work; the server asks again."""
+
+log = logging.getLogger(__name__)
+
+
+class FieldDevice:
+    """A device with its examples. folder: where its memory is kept. allowed: the methods that its owner agrees to."""
+
+    def __init__(self, name: str, data: Splits, folder: Path, allowed: Collection[str], wait: float = WAIT) -> None:
+        self.name, self.data, self.folder, self.allowed = name, data, folder, frozenset(allowed)
+        self._wait = wait
+        self._plans: dict[str, tuple[Plan, Method, Net]] = {}
+        self._jobs: dict[Any, Future[bytes]] = {}
+        self._lock = Lock()
+        self._steps = ThreadPoolExecutor(1, thread_name_prefix="fedcore-field")
+
+    def answer(self, call: bytes) -> bytes:
+        """Return the answer to a call: a result, that it is still at work, or why it refuses. Any thread may call."""
+        try:
+            words, tensors = unpack(call, "call")
+            ask = {"join": self._join, "visit": self._visit, "score": self._score}.get(str(words.get("ask")))
+            if ask is None:
+                raise InputError("call: must ask to join, visit or score")
+            key = hashlib.blake2b(call, digest_size=16).hexdigest()
+            with self._lock:  # one step at a time, and none twice
+                if key not in self._jobs or _failed(self._jobs[key]):
+                    for other in [other for other, job in self._jobs.items() if job.cancel() or job.done()]:
+                        del self._jobs[other]
+                    self._jobs[key] = self._steps.submit(ask, key, words, tensors)
+                job = self._jobs[key]
+            return job.result(self._wait)
+        except NotYet:
+            return pack({"reply": "working"})
+        except CancelledError:
+            return pack({"reply": "refused", "why": "another call took its place"})
+        except InputError as refused:
+            log.warning("refused: %s", refused)
+            return pack({"reply": "refused", "why": str(refused)})
+        except Exception as error:
+            log.exception("a call failed")  # the details stay here: they may quote examples
+            return pack({"reply": "refused", "why": f"{type(error).__name__} on the device, see its log"})
+
+    def _join(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
+        """Agree to a run, or refuse it, before anything of it runs."""
+        plan = Plan.from_json(str(words.get("plan")))
+        self._agree(plan)
+        folder = self.folder / plan.run
+        folder.mkdir(parents=True, exist_ok=True)
+        write_file(folder / "plan.json", plan.to_json().encode())
+        return pack({"reply": "joined", "examples": len(self.data.train), "versions": dict(plan.versions)})
+
+    def _agree(self, plan: Plan) -> None:
+        check_plan(plan, self.name, self.allowed)
+        for part in (self.data.train, self.data.val, self.data.test):
+            if len(part) and tuple(part.x.shape[1:]) != plan.shape:
+                raise InputError(
+                    f"{self.name}: its examples have shape {tuple(part.x.shape[1:])}, the run's {plan.shape}"
+                )
+            if len(part) and int(part.y.max()) >= plan.classes:
+                raise InputError(f"{self.name}: it has class {int(part.y.max())}, the run has {plan.classes} classes")
+        method, nets = plan.build()
+        self._plans[plan.run] = plan, method, nets[self.name]
+
+    def _visit(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
+        """Take the device's part in a turn, unless it has: then give the same answer."""
+        plan, method, net = self._run(words)
+        turn = _whole(words, "stage"), _whole(words, "round")
+        if turn[0] >= len(method.stages):
+            raise InputError(f"run {plan.run}: has {len(method.stages)} stages")
+        known = self._turns(plan.run)
+        if turn in known:
+            before, parts = self._read(known[turn])
+            if before["call"] != key:
+                raise InputError(f"{_turn_word(turn)}: {self.name} has answered another call for it")
+            return _visited(before, parts)
+        memory, source = self._memory(plan.run, str(words.get("memory")))
+        message = _message(tensors, net)
+        at = StepId(plan.seed, *turn, self.name)
+        with one_thread():
+            kept, update = visit(method.stages[turn[0]], memory, message, Device(self.name, net, self.data), at)  # type: ignore[arg-type]
+        check(self.name, update, net)
+        after = {
+            "call": key, "memory": digest(kept), "nbytes": sum(leaf.nbytes for leaf in kept.values()),
+            "size": update.size, "score": update.score,
+        }  # fmt: skip
+        parts = {"memory": kept, "params": update.params, "extra": update.extra}
+        path = self.folder / plan.run / f"turn-{turn[0]}-{turn[1]}"
+        write_file(path, pack(after, parts))
+        for other in known.values():  # the memory before stays, in case that the server never gets this answer
+            if other != source:
+                other.unlink()
+        return _visited(after, parts)
+
+    def _score(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
+        """Score the model of a message on the device's own examples, with the memory that the server means."""
+        _, method, net = self._run(words)
+        plan = self._plans[str(words["run"])][0]
+        memory = self._memory(plan.run, words["memory"])[0] if words.get("memory") else {}
+        none = Data(self.data.test.x[:0], self.data.test.y[:0])
+        device = Device(self.name, net, self.data)
+        scoring = Scoring(**{str(name): value for name, value in dict(words.get("scoring") or {}).items()})
+        with one_thread():
+            found = score(method.deploy, memory, _message(tensors, net), {self.name: device}, none, scoring)
+        return pack({"reply": "scored", "scores": found[self.name]})
+
+    def _run(self, words: Mapping[str, Any]) -> tuple[Plan, Method, Net]:
+        """Return the plan of a call's run, also after a restart."""
+        run = str(words.get("run"))
+        path = self.folder / run / "plan.json"
+        if run not in self._plans:
+            if not run.isalnum() or not path.is_file():
+                raise InputError(f"run {run}: {self.name} has not joined it")
+            self._agree(Plan.from_json(path.read_text("utf-8")))
+        return self._plans[run]
+
+    def _memory(self, run: str, wanted: str) -> tuple[Params, Path | None]:
+        """Return the memory with a digest and its file; refuse if there is none, rather than train on from another."""
+        if not wanted:
+            return {}, None
+        for path in self._turns(run).values():
+            words, parts = self._read(path)
+            if words["memory"] == wanted:
+                return parts["memory"], path
+        raise InputError(f"run {run}: {self.name} has not the memory that the server knows of; start another run")
+
+    def _turns(self, run: str) -> dict[tuple[int, int], Path]:
+        found = {}
+        for path in (self.folder / run).glob("turn-*-*"):
+            _, stage, number = path.name.split("-")
+            if number.isdecimal():
+                found[int(stage), int(number)] = path
+        return found
+
+    def _read(self, path: Path) -> tuple[dict[str, Any], dict[str, Params]]:
+        return unpack(path.read_bytes(), f"{self.name}: {path.name}")
+
+
+def _failed(job: Future[bytes]) -> bool:
+    return job.done() and job.exception() is not None
+
+
+def _visited(words: Mapping[str, Any], parts: Mapping[str, Params]) -> bytes:
+    """Return what leaves the device after a turn: of its memory the digest and the size alone."""
+    told = {name: words[name] for name in ("memory", "nbytes", "size", "score")}
+    return pack({"reply": "visited", **told}, {name: parts[name] for name in ("params", "extra")})
+
+
+def _message(tensors: Mapping[str, Params], net: Net) -> Message:
+    """Return the server's message. Refuses a model that is not finite, or a leaf of another shape or type."""
+    message = Message(tensors.get("params", {}), tensors.get("extra", {}))
+    for name, leaf in message.params.items():
+        if leaf.is_floating_point() and not bool(torch.isfinite(leaf).all()):
+            raise InputError(f"the server's message: leaf {name} has values that are not finite")
+    check_leaves(message.params, net, "the server's message")
+    return message
+
+
+def _whole(words: Mapping[str, Any], name: str) -> int:
+    if type(value := words.get(name)) is not int or value < 0:
+        raise InputError(f"call: {name} = {value!r}: must be a whole number")
+    return value
+
+
+def _turn_word(turn: tuple[int, int]) -> str:
+    return f"round {turn[1] + 1} of stage {turn[0] + 1}"

@@ -1,0 +1,37 @@
+"""A device's examples as one file, which it alone reads: tensors as plain bytes, see :mod:`fedcore.field.wire`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from fedcore.field.wire import pack, unpack
+from fedcore.types import Data, InputError, Splits
+
+PARTS = ("train", "val", "test", "unlabelled")
+
+
+def write_examples(path: Path, data: Splits) -> None:
+    """Write a device's splits."""
+    path.write_bytes(pack({}, {part: {"x": of.x, "y": of.y} for part in PARTS for of in [getattr(data, part)]}))
+
+
+def read_examples(path: Path) -> Splits:
+    """Read what `write_examples` wrote. Raises InputError for another file, or numbers that are no examples."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    _, tensors = unpack(content, str(path))
+    if tensors.keys() != {*PARTS} or any(part.keys() != {"x", "y"} for part in tensors.values()):
+        raise InputError(f"{path}: holds no examples")
+    parts = {}
+    for name, part in tensors.items():
+        x, y = part["x"], part["y"]
+        if y.ndim != 1 or x.ndim < 1 or len(x) != len(y) or y.dtype != torch.int64:
+            raise InputError(f"{path}: {name} has inputs {tuple(x.shape)} and labels {tuple(y.shape)}")
+        if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+            raise InputError(f"{path}: {name} has inputs that are not finite")
+        parts[name] = Data(x, y)
+    return Splits(**parts)

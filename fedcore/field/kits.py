@@ -1,0 +1,93 @@
+"""Kits: what each side needs to prove who it is. A folder for the server and one for each device, made by the study.
+
+A kit holds a certificate that the project's authority signed, its private key, the authority's certificate and
+`kit.json`. The authority's own key is thrown away once the kits are made: nobody can make another device afterwards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedcore.types import InputError
+
+SERVER = "server"
+"""The server's name on the link, which no device can have."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_ADDRESS = re.compile(r"[A-Za-z0-9.-]+:[0-9]{1,5}")
+
+DAYS = 360
+"""How long a certificate is valid."""
+
+
+@dataclass(frozen=True)
+class Kit:
+    """What `kit.json` says. name: the device's, or that of the server. address: the server's, "host:port"."""
+
+    folder: Path
+    name: str
+    address: str
+
+    @property
+    def link_name(self) -> str:
+        """The name on the link, which is that of the certificate."""
+        return self.name if self.name == SERVER else link_name(self.name)
+
+
+def link_name(device: str) -> str:
+    """Return a device's name on the link: its own if it is plain, otherwise one that follows from it."""
+    if _PLAIN.fullmatch(device) and device != SERVER:
+        return device
+    return f"device-{hashlib.blake2b(device.encode(), digest_size=10).hexdigest()}"
+
+
+def make_kits(folder: Path, devices: Collection[str], address: str) -> dict[str, Path]:
+    """Make the kits of a server, under "server", and of devices, under their names; return their folders.
+
+    Raises InputError for names that are one on the link, an address that is none, or a folder that is there.
+    """
+    from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
+
+    names = {SERVER: SERVER, **{link_name(device): device for device in devices}}
+    if len(names) != len(devices) + 1:
+        raise InputError("devices: two of them have one name")
+    if not _ADDRESS.fullmatch(address):
+        raise InputError(f"address = {address!r}: must be host:port")
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder}: is there already; a kit is made once")
+    authority = Identity("fedcore field")
+    key, public = generate_keys()
+    root = generate_cert(authority, authority, key, public, valid_days=DAYS, ca=True)
+    found = {}
+    for linked, name in names.items():
+        kit = folder / (SERVER if linked == SERVER else f"devices/{linked}")
+        kit.mkdir(parents=True)
+        own, own_public = generate_keys()
+        certificate = generate_cert(Identity(linked), authority, key, own_public, valid_days=DAYS)
+        (kit / "authority.crt").write_bytes(serialize_cert(root))
+        (kit / "own.crt").write_bytes(serialize_cert(certificate))
+        secret = kit / "own.key"
+        secret.touch(mode=0o600)
+        secret.write_bytes(serialize_pri_key(own))
+        (kit / "kit.json").write_text(json.dumps({"name": name, "address": address}), "utf-8")
+        found[name] = kit
+    return found
+
+
+def read_kit(folder: Path) -> Kit:
+    """Read a kit. Raises InputError for a folder that is none."""
+    try:
+        words = json.loads((folder / "kit.json").read_text("utf-8"))
+        kit = Kit(folder, str(words["name"]), str(words["address"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InputError(f"{folder}: is no kit; fedcore field init makes them") from None
+    if not _ADDRESS.fullmatch(kit.address) or not all(
+        (folder / part).is_file() for part in ("authority.crt", "own.crt", "own.key")
+    ):
+        raise InputError(f"{folder}: is no whole kit; fedcore field init makes them")
+    return kit

@@ -1,0 +1,204 @@
+"""The server's side: the loop of a simulation, whose devices are elsewhere.
+
+The server has a device's name, its net and the digest of its memory, never its examples or its memory.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+from fedcore.core.evaluation import score
+from fedcore.core.rounds import RoundResult, State, check, run
+from fedcore.execute.workers import Inline
+from fedcore.field.plan import Plan, check_leaves
+from fedcore.field.wire import pack, unpack
+from fedcore.types import Data, Device, Federation, Handle, InputError, Message, Net, Params, Public, Splits, Update
+
+PAUSE = 0.2
+"""Seconds before a device that does not answer is asked again."""
+
+PATIENCE = 15.0
+"""Seconds after which a call is taken for lost, at first; twice as many each time, as a large answer takes its time."""
+
+
+class Link(Protocol):
+    """The way to the devices, such as :class:`fedcore.field.cells.Cells`."""
+
+    def send(self, name: str, call: bytes, seconds: float) -> bytes | None:
+        """Return a device's answer to a call, or None if none comes in these seconds. Any thread may call."""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """What a device keeps to itself: its memory or its examples. digest: equal for equal memories."""
+
+    digest: str
+    nbytes: int = 0
+
+
+def ask(link: Link, calls: Mapping[str, bytes], seconds: float) -> dict[str, bytes]:
+    """Ask devices until a deadline, again and again while one is silent or at work; return the answers by name."""
+    end = time.monotonic() + seconds
+
+    def one(name: str) -> bytes | None:
+        patience = PATIENCE
+        while (left := end - time.monotonic()) > 0:
+            answer = link.send(name, calls[name], min(left, patience))
+            if answer is None:
+                patience *= 2 if end - time.monotonic() < left - patience else 1
+                time.sleep(min(PAUSE, max(0.0, end - time.monotonic())))
+            elif not _at_work(answer):
+                return answer
+        return None
+
+    with ThreadPoolExecutor(max(1, len(calls)), thread_name_prefix="fedcore-ask") as threads:
+        answers = dict(zip(calls, threads.map(one, calls), strict=True))
+    return {name: answer for name, answer in answers.items() if answer is not None}
+
+
+def _at_work(answer: bytes) -> bool:
+    try:
+        return unpack(answer, "answer")[0].get("reply") == "working"
+    except InputError:
+        return False
+
+
+class Field:
+    """Runs the devices' steps on real devices: an `execute` of :mod:`fedcore.core.rounds`.
+
+    seconds: how long devices have for a step. said: called with one line for each device that is absent, and why.
+    """
+
+    def __init__(
+        self, link: Link, plan: Plan, fed: Federation, seconds: float, said: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self.link, self.plan, self.fed, self.seconds, self.said = link, plan, fed, seconds, said
+        self._here = Inline()
+
+    def join(self) -> dict[str, int]:
+        """Return the devices that agree to the plan, with their numbers of training examples.
+
+        Raises InputError with the reason of each device that refuses.
+        """
+        call = pack({"ask": "join", "plan": self.plan.to_json()})
+        answers = ask(self.link, dict.fromkeys(self.fed.devices, call), self.seconds)
+        refused, joined = [], {}
+        for name, answer in answers.items():
+            try:
+                words, _ = _read(answer, name, "joined")
+                joined[name] = _number(words, "examples", name)
+            except InputError as error:
+                refused.append(str(error))
+        if refused:
+            raise InputError("; ".join(refused))
+        return joined
+
+    def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
+        return self._here.call(fn, *args)
+
+    def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
+        """Ask devices to score models, or to take their part in a turn; who does not answer has no result."""
+        return self._score(calls) if fn is score else self._visit(calls)
+
+    def _visit(self, calls: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Params | Handle, Update]]:
+        packed = {}
+        for name, (memory, message, _, at) in calls.items():
+            words = {"ask": "visit", "run": self.plan.run, "stage": at.stage, "round": at.round}
+            packed[name] = _call(words, memory, message)
+        nets = {name: device.net for name, (_, _, device, _) in calls.items()}
+        return self._answers(packed, lambda name, answer: _visited(answer, name, nets[name]))
+
+    def _score(self, calls: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+        """Score on each device's own examples, and on the shared test set here if the model needs no memory."""
+        packed, shared = {}, {}
+        for deploy, memory, message, devices, test, *more in calls.values():
+            scoring = {"scoring": asdict(more[0])} if more else {}
+            on_shared = {}
+            if not memory:
+                first = next(iter(devices.values()))
+                bare = {first.name: replace(first, data=_nothing(test))}
+                on_shared = self._here.call(score, deploy, {}, message, bare, test, *more)[first.name]
+            for name in devices:
+                packed[name] = _call({"ask": "score", "run": self.plan.run, **scoring}, memory, message)
+                shared[name] = {part: on_shared[part] for part in ("shared", "inference") if part in on_shared}
+        found = self._answers(packed, _scored)
+        # By device, as `measure` puts the parts together.
+        return {name: {name: scores | shared[name]} for name, scores in found.items()}
+
+    def _answers(self, packed: Mapping[str, bytes], read: Callable[[str, bytes], Any]) -> dict[str, Any]:
+        answers, found = ask(self.link, packed, self.seconds), {}
+        for name in packed:
+            if name not in answers:
+                self.said(f"{name}: no answer in {self.seconds:g} s")
+                continue
+            try:
+                found[name] = read(name, answers[name])
+            except InputError as refused:
+                self.said(str(refused))
+        return found
+
+
+def run_in_field(
+    field: Field, seed: int, *, state: State | None = None, every: int = 1, least: int = 1
+) -> Iterator[RoundResult]:
+    """Run the plan's method on devices that have joined, turn by turn, see :func:`fedcore.core.rounds.run`."""
+    method, _ = field.plan.build()
+    yield from run(method, field.fed, seed, field, state, every, least)
+
+
+def federation_of(public: Public) -> Federation:
+    """Return the server's view of a federation: the examples of its devices are elsewhere."""
+    devices: dict[str, Any] = {name: Device(name, net, Elsewhere(name)) for name, net in public.nets.items()}  # type: ignore[arg-type]
+    return Federation(devices, public.test, public.classes, public.server_data)
+
+
+def _call(words: Mapping[str, Any], memory: Any, message: Message) -> bytes:
+    return pack(
+        {**words, "memory": memory.digest if memory else ""}, {"params": message.params, "extra": message.extra}
+    )
+
+
+def _visited(answer: bytes, name: str, net: Net) -> tuple[Params | Handle, Update]:
+    words, tensors = _read(answer, name, "visited")
+    value = words.get("score")
+    if not isinstance(value, float) or not (math.isnan(value) or 0 <= value <= 1):
+        raise InputError(f"answer of {name}: score = {value!r}: must be a fraction or nan")
+    update = Update(tensors.get("params", {}), tensors.get("extra", {}), _number(words, "size", name), value)
+    check(name, update, net)
+    check_leaves(update.params, net, f"update of {name}")
+    memory = str(words.get("memory"))
+    return Elsewhere(memory, _number(words, "nbytes", name)) if memory else {}, update
+
+
+def _scored(name: str, answer: bytes) -> dict[str, dict[str, float]]:
+    words, _ = _read(answer, name, "scored")
+    scores = words.get("scores")
+    parts = scores.values() if isinstance(scores, dict) else [None]
+    if not all(isinstance(part, dict) and all(isinstance(x, float) for x in part.values()) for part in parts):
+        raise InputError(f"answer of {name}: its scores are no numbers")
+    found: dict[str, dict[str, float]] = scores  # type: ignore[assignment]
+    return found
+
+
+def _read(answer: bytes, name: str, wanted: str) -> tuple[dict[str, Any], dict[str, Params]]:
+    words, tensors = unpack(answer, f"answer of {name}")
+    if words.get("reply") == "refused":
+        raise InputError(f"{name} refuses: {str(words.get('why'))[:500]}")
+    if words.get("reply") != wanted:
+        raise InputError(f"answer of {name}: is none of {wanted}")
+    return words, tensors
+
+
+def _number(words: Mapping[str, Any], key: str, name: str) -> int:
+    if type(value := words.get(key)) is not int or not 0 <= value < 2**53:
+        raise InputError(f"answer of {name}: {key} = {value!r}: must be a whole number")
+    return value
+
+
+def _nothing(test: Data) -> Splits:
+    return Splits(*[Data(test.x[:0], test.y[:0])] * 3)

@@ -1,0 +1,172 @@
+"""A trial on one machine: a process for each device, on loopback, and the bits of a simulation to compare with."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from fedcore.config.methods import MethodConfig
+from fedcore.core.messages import received_model
+from fedcore.core.rounds import RoundResult, run
+from fedcore.execute.workers import Inline
+from fedcore.field.cells import Cells
+from fedcore.field.examples import write_examples
+from fedcore.field.kits import SERVER, make_kits, read_kit
+from fedcore.field.plan import plan_of
+from fedcore.field.server import Field, federation_of, run_in_field
+from fedcore.field.wire import digest
+from fedcore.types import Federation, InputError, Method, is_handle
+
+STARTING = 60.0
+"""Seconds in which a device's process must have connected."""
+
+
+def start_device(kit: Path, data: Path, memory: Path, allowed: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a device's process, which ends when this one does. log: where it writes what it says."""
+    words = ["device", "start", str(kit), "--data", str(data), "--memory", str(memory), "--with-parent"]
+    words += [word for name in allowed for word in ("--allow", name)]
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", "fedcore", *words], stdin=subprocess.PIPE, stdout=out, stderr=out, process_group=0
+        )
+
+
+class Site:
+    """A server in this process and a process for each device. folder: of their kits, memories and logs."""
+
+    def __init__(self, folder: Path, kits: Mapping[str, Path], allowed: Sequence[str]) -> None:
+        self.folder, self.kits, self.allowed = folder, kits, allowed
+        self.link = Cells(read_kit(kits[SERVER]))
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, kit: Path | None = None) -> None:
+        """Start a device's process, from its own kit unless another is given."""
+        own = self.kits[name]
+        self._running[name] = start_device(
+            kit or own, own / "examples", self.folder / "memory" / own.name, self.allowed, self.log(name)
+        )
+
+    def stop(self, name: str) -> None:
+        """Kill a device's process, whatever it does."""
+        process = self._running.pop(name)
+        process.kill()
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+
+    def log(self, name: str) -> Path:
+        """Return the file of what a device says."""
+        return self.folder / f"{self.kits[name].name}.log"
+
+    def close(self) -> None:
+        """Kill all processes and close the link."""
+        for name in list(self._running):
+            self.stop(name)
+        self.link.close()
+
+
+@contextmanager
+def processes(folder: Path, fed: Federation, allowed: Sequence[str]) -> Iterator[Site]:
+    """Start a server here and a process for each device, which gets a kit and the path of its own examples.
+
+    Raises InputError if one does not connect.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    site = Site(folder, make_kits(folder / "kits", list(fed.devices), address), allowed)
+    try:
+        for name, device in fed.devices.items():
+            write_examples(site.kits[name] / "examples", device.data)
+            site.start(name)
+        if missing := site.link.wait_for(list(fed.devices), STARTING):
+            last = " ".join(site.log(missing[0]).read_text("utf-8")[-300:].split())
+            raise InputError(f"{', '.join(missing)}: did not connect in {STARTING:g} s; {missing[0]} says: {last}")
+        yield site
+    finally:
+        site.close()
+
+
+def simulate(config: MethodConfig, fed: Federation, seed: int) -> tuple[Method, list[RoundResult]]:
+    """Return the method and its turns in a simulation."""
+    sizes = {name: len(device.data.train) for name, device in fed.devices.items()}
+    method = config.build(fed.public.nets, sizes)
+    return method, list(run(method, fed, seed, Inline()))
+
+
+def try_method(
+    config: MethodConfig, fed: Federation, seed: int, folder: Path, said: Callable[[str], None], seconds: float = 60.0
+) -> list[str]:
+    """Run a method on real processes and in a simulation; return what differs between them.
+
+    folder: for kits, examples and memories; it must be empty. seconds: that devices have for a step.
+    """
+    shape = tuple(fed.test.x.shape[1:])
+    plan = plan_of(config, fed.public.nets, seed, token_hex(8), shape, fed.classes)
+    method, here = simulate(config, fed, seed)
+    start = time.monotonic()
+    with processes(folder, fed, [plan.method]) as site:
+        said(f"{len(fed.devices) + 1} processes, connected in {time.monotonic() - start:.1f} s")
+        field = Field(site.link, plan, federation_of(fed.public), seconds, said)
+        field.join()
+        start = time.monotonic()
+        there = []
+        for turn in run_in_field(field, seed):
+            there.append(turn)
+            said(f"stage {turn.state.stage + 1}, round {turn.state.round}: {time.monotonic() - start:.1f} s")
+    return differences(there, here, method)
+
+
+def differences(there: Sequence[RoundResult], here: Sequence[RoundResult], method: Method) -> list[str]:
+    """Return what differs, to the bit, between turns in the field and in a simulation, one line each.
+
+    Scores on the shared test set are compared where the model needs no memory: the field has no others.
+    """
+    if len(there) != len(here):
+        return [f"{len(there)} turns in the field, {len(here)} in the simulation"]
+    found = []
+    for one, two in zip(there, here, strict=True):
+        where = f"stage {two.state.stage + 1}, round {two.state.round}"
+        found += [f"{where}: {part}" for part, same in _compare(one, two, method).items() if not same]
+    return found
+
+
+def _compare(one: RoundResult, two: RoundResult, method: Method) -> dict[str, bool]:
+    personal = set() if method.deploy is received_model else {*two.state.memories}
+    return {
+        "the server's memory": _leaves(one.state.server) == _leaves(two.state.server),
+        "messages": _messages(one) == _messages(two),
+        "memories": _memories(one) == _memories(two),
+        "bytes up": one.up == two.up,
+        "bytes down": one.down == two.down,
+        "scores": _scores(one, personal) == _scores(two, personal),
+    }
+
+
+def _leaves(value: Any) -> str:
+    return digest(value)
+
+
+def _messages(turn: RoundResult) -> dict[str, tuple[str, str]]:
+    messages: Mapping[str, Any] = turn.state.messages
+    return {name: (digest(message.params), digest(message.extra)) for name, message in messages.items()}
+
+
+def _memories(turn: RoundResult) -> dict[str, str]:
+    memories: Mapping[str, Any] = turn.state.memories
+    return {name: memory.digest if is_handle(memory) else digest(memory) for name, memory in memories.items()}
+
+
+def _scores(turn: RoundResult, personal: set[str]) -> dict[str, Any]:
+    """Return the scores as text, in which nan equals nan."""
+    return {
+        name: {split: repr(numbers) for split, numbers in splits.items() if split != "shared" or name not in personal}
+        for name, splits in (turn.scores or {}).items()
+    }

@@ -1,0 +1,76 @@
+"""The commands of the field and of a device."""
+
+import socket
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'fedcore[field]'")
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from fedcore.cli.main import main
+
+pytestmark = pytest.mark.slow
+
+
+def command(words, capsys):
+    """Run a command in this process; return its exit code and what it said."""
+    code = 0
+    try:
+        main(words)
+    except SystemExit as leaving:
+        code = leaving.code
+    said = capsys.readouterr()
+    return code, said.out + said.err
+
+
+def program(*words):
+    """Run a command in a process of its own: FLARE allows one server in a process."""
+    done = subprocess.run([sys.executable, "-m", "fedcore", *words], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_trial_says_that_the_bits_are_the_simulations():
+    code, said = program("field", "try", "--devices", "2", "--method", "ditto", "--rounds", "1")
+    assert code == 0
+    assert said.splitlines()[-1].startswith("ditto: the bits are those of the simulation: ")
+
+
+def test_a_run_whose_devices_are_away_ends_in_one_line_that_names_them(tmp_path, capsys):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    place = str(tmp_path / "field")
+    init = ["field", "init", place, "--device", "b", "--device", "a", "--address", address, "--classes", "3"]
+    assert command([*init, "--shape", "4y"], capsys) == (
+        2,
+        "fedcore: --shape 4y: must be whole numbers, such as 12 or 1x28x28\n",
+    )
+    code, said = command([*init, "--shape", "4"], capsys)
+    assert (code, len(said.splitlines())) == (0, 3)
+    code, said = program("field", "run", f"{place}/server", "--set", "rounds=2", "--deadline", "1")
+    assert code == 1
+    assert "round 1 of stage 1: 0 of 2 devices answered, at least 2 must; absent: a, b" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["field", "run", "none"], "none: is no kit of a server; fedcore field init makes them"),
+        (["field", "run", "none", "--name", "../x"], "--name ../x: must be letters and digits"),
+        (["field", "try", "--method", "st_lf"], "method st_lf: runs in a simulation only: "),
+        (["field", "try", "--method", "none"], "method = 'none': allowed: "),
+        (["device", "start", "none", "--data", "x"], "--allow: name the methods that may run here"),
+        (["device", "start", "none", "--data", "x", "--allow", "y"], "--allow y: is no method of fedcore"),
+        (["device", "start", "none", "--data", "x", "--allow", "fedavg"], "none: is no kit; fedcore field init"),
+    ],
+)
+def test_a_wrong_command_is_refused_in_one_line(words, said, capsys):
+    code, told = command(words, capsys)
+    assert code == 2
+    assert said in told
+    assert len(told.splitlines()) == 1

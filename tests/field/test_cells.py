@@ -1,0 +1,159 @@
+"""Real processes on loopback, each with a certificate and its own examples, as `fedcore field try` starts them."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import time
+import warnings
+from dataclasses import replace
+from threading import Thread
+from types import SimpleNamespace
+
+import pytest
+import torch
+from every_method import ROWS
+from federations import federation
+
+from fedcore import methods
+from fedcore.field.plan import plan_of
+from fedcore.field.server import Field, federation_of, run_in_field
+from fedcore.field.wire import pack, unpack
+from fedcore.types import InputError
+
+pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'fedcore[field]'")
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from nvflare.fuel.f3.message import Message
+
+    from fedcore.field import cells
+    from fedcore.field.kits import make_kits, read_kit
+    from fedcore.field.trial import differences, processes, simulate
+
+pytestmark = pytest.mark.slow
+
+FED = federation("abc")
+NOT_HERE = {"avg_degree", "best_source", "fada", "fedavg_alpha", "least_error", "psi_fada", "rnd_alpha", "st_lf"}
+METHODS = [name for name in methods.METHODS if name not in NOT_HERE]
+"""All that the field allows, but for one that takes many seconds, which tests/field/test_server.py has too."""
+SECONDS = 120.0
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    with processes(tmp_path_factory.mktemp("field"), FED, METHODS) as site:
+        yield site
+
+
+def field_of(site, row, run):
+    plan = plan_of(row, FED.public.nets, 0, run, (4,), 3)
+    field = Field(site.link, plan, federation_of(FED.public), SECONDS)
+    field.join()
+    return field
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_real_processes_give_the_bits_of_the_simulation(name, site):
+    there = list(run_in_field(field_of(site, ROWS[name], f"bits{name.replace('_', '')}"), 0))
+    method, here = simulate(ROWS[name], FED, 0)
+    assert differences(there, here, method) == []
+
+
+def test_a_device_killed_in_its_step_and_started_again_changes_no_bit(site):
+    row = ROWS["ditto"]
+    row = replace(row, training=replace(row.training, epochs=3000), settings={**row.settings, "rounds": 2})
+    turns = run_in_field(field_of(site, row, "killed"), 0, least=3)
+    there, answer = [next(turns)], site.folder / "memory" / "b" / "killed" / "turn-0-1"
+    rest = Thread(target=lambda: there.extend(turns))
+    rest.start()
+    time.sleep(0.3)
+    assert not answer.exists()  # it has not answered, and is in its step
+    site.stop("b")
+    assert not answer.exists()
+    site.start("b")
+    rest.join()
+    method, here = simulate(row, FED, 0)
+    assert differences(there, here, method) == []
+
+
+def test_a_method_outside_of_the_owners_list_is_refused_on_each_device(site):
+    with pytest.raises(InputError, match=r"^a refuses: method psi_fada: not allowed on a; allowed: analytic, best_l"):
+        field_of(site, ROWS["psi_fada"], "other")
+
+
+def test_bytes_that_are_no_call_are_refused_and_the_device_goes_on(site):
+    for call in (b"", b"\x80\x04\x95" + bytes(60), pack({"ask": "visit", "run": "none"})):
+        words, _ = unpack(site.link.send("a", call, 20.0), "answer")
+        assert words["reply"] == "refused"
+
+
+def test_another_devices_certificate_and_another_authority_are_refused(site, tmp_path):
+    borrowed = tmp_path / "borrowed"
+    shutil.copytree(site.kits["c"], borrowed)
+    for part in ("own.crt", "own.key"):
+        shutil.copy(site.kits["a"] / part, borrowed / part)
+    foreign = make_kits(tmp_path / "foreign", ["c"], read_kit(site.kits["c"]).address)["c"]
+    site.stop("c")
+    for kit in (borrowed, foreign):
+        before = site.log("c").read_text().count("allows")
+        site.start("c", kit)
+        while site.log("c").read_text().count("allows") == before:  # it has started to connect
+            time.sleep(0.05)
+        assert site.link.wait_for(["c"], 1.5) == ["c"]
+        site.stop("c")
+    host, port = read_kit(site.kits["c"]).address.split(":")
+    with socket.create_connection((host, int(port)), timeout=20):  # says nothing, and keeps nobody else from connecting
+        site.start("c")
+        assert site.link.wait_for(["c"], 60.0) == []
+
+
+def test_a_caller_without_a_certificate_gets_no_connection(site):
+    host, port = read_kit(site.kits["server"]).address.split(":")
+    context = ssl.create_default_context(cafile=str(site.kits["server"] / "authority.crt"))
+    context.check_hostname = False
+
+    def listen():
+        with socket.create_connection((host, int(port)), timeout=20) as plain, context.wrap_socket(plain) as secure:
+            secure.settimeout(1.0)
+            return secure.recv(1)
+
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        listen()
+    context.load_cert_chain(site.kits["a"] / "own.crt", site.kits["a"] / "own.key")
+    with pytest.raises(TimeoutError):  # with one the server waits for the first word
+        listen()
+
+
+def message(origin="a", destination="server", sender="a", encoding=None):
+    made = Message({}, b"")
+    if encoding is not None:
+        made.set_header(cells.MessageHeaderKey.PAYLOAD_ENCODING, encoding)
+    made.set_header(cells.MessageHeaderKey.ORIGIN, origin)
+    made.set_header(cells.MessageHeaderKey.DESTINATION, destination)
+    made.set_prop(cells.MessagePropKey.ENDPOINT, sender and SimpleNamespace(name=sender))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("parts", "dropped"),
+    [
+        ({}, False), ({"encoding": "bytes"}, False), ({"encoding": "none"}, False),
+        ({"origin": "b"}, True), ({"origin": "server"}, True), ({"destination": "b"}, True), ({"sender": None}, True),
+        ({"encoding": "fobs"}, True), ({"encoding": "pickle"}, True),
+    ],
+)  # fmt: skip
+def test_a_cell_drops_forged_forwarded_and_encoded_messages(parts, dropped):
+    assert (cells._drop(message(**parts), "server") is not None) == dropped
+
+
+def test_what_differs_is_said_by_round_and_part():
+    method, (*_, last) = simulate(ROWS["ditto"], FED, 0)
+    model = last.state.messages["a"]
+    other = replace(model, params={name: torch.nextafter(x, x + 1) for name, x in model.params.items()})
+    moved = replace(last, state=replace(last.state, messages={**last.state.messages, "a": other}))
+    assert differences([last], [last], method) == []
+    assert differences([moved], [last], method) == ["stage 1, round 2: messages"]
+    assert differences([replace(last, up={})], [last], method) == ["stage 1, round 2: bytes up"]
+    assert differences([], [last], method) == ["0 turns in the field, 1 in the simulation"]

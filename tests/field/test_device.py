@@ -1,0 +1,164 @@
+"""A device answers what it agreed to, once for each turn, from the memory that the server means."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from every_method import ROWS
+from federations import bits, data, federation, model
+from in_process import InProcess, plan_for
+
+from fedcore.field.device import FieldDevice
+from fedcore.field.wire import pack, unpack
+from fedcore.types import Splits
+
+DITTO = plan_for(ROWS["ditto"], federation("abcd"))
+
+
+@pytest.fixture
+def device(tmp_path):
+    made = InProcess(federation("a"), tmp_path).devices["a"]
+    assert reply(made, pack({"ask": "join", "plan": DITTO.to_json()}))[0]["reply"] == "joined"
+    return made
+
+
+def reply(device, call):
+    return unpack(device.answer(call), "answer")
+
+
+def visit_call(round=0, memory="", params=None, **words):
+    told = {"ask": "visit", "run": "trial", "stage": 0, "round": round, "memory": memory}
+    return pack({**told, **words}, {"params": model("start") if params is None else params, "extra": {}})
+
+
+def why(device, call):
+    words, tensors = reply(device, call)
+    assert (words["reply"], tensors) == ("refused", {})
+    return words["why"]
+
+
+def test_a_repeated_call_gets_the_same_answer_without_another_step(device, tmp_path):
+    first = device.answer(visit_call())
+    (path,) = (tmp_path / "a" / "trial").glob("turn-*")
+    written = path.stat().st_mtime_ns
+    assert device.answer(visit_call()) == first
+    again = FieldDevice("a", device.data, tmp_path / "a", device.allowed)
+    assert again.answer(visit_call()) == first
+    assert path.stat().st_mtime_ns == written
+
+
+def test_the_memory_stays_and_its_digest_alone_is_told(device):
+    words, tensors = reply(device, visit_call())
+    assert words.keys() == {"reply", "memory", "nbytes", "size", "score"}
+    assert tensors.keys() == {"params", "extra"}
+    assert words["nbytes"] == 4 * 64  # a personal model of 64 numbers
+    assert tensors["params"].keys() == model().keys()
+
+
+def test_a_device_that_lost_its_memory_refuses_to_train_on(device, tmp_path):
+    memory = reply(device, visit_call())[0]["memory"]
+    for path in (tmp_path / "a" / "trial").glob("turn-*"):
+        path.unlink()
+    device = FieldDevice("a", device.data, tmp_path / "a", device.allowed)
+    assert why(device, visit_call(1, memory)) == (
+        "run trial: a has not the memory that the server knows of; start another run"
+    )
+
+
+def test_a_damaged_memory_is_noticed(device, tmp_path):
+    memory = reply(device, visit_call())[0]["memory"]
+    (path,) = (tmp_path / "a" / "trial").glob("turn-*")
+    path.write_bytes(path.read_bytes()[:-1])
+    assert why(device, visit_call(1, memory)).startswith("a: turn-0-0: damaged or no parcel of fedcore")
+
+
+def test_the_memory_before_stays_until_the_server_has_the_next(device):
+    first = reply(device, visit_call())[0]["memory"]
+    late = reply(device, visit_call(1, first))[0]["memory"]
+    one, two = reply(device, visit_call(2, first)), reply(device, visit_call(2, first))
+    assert one[0]["reply"] == "visited"
+    assert bits(one) == bits(two)
+    assert why(device, visit_call(3, late)).startswith("run trial: a has not the memory")  # two answers that got lost
+
+
+def test_a_turn_is_answered_for_one_call_alone(device):
+    device.answer(visit_call())
+    assert why(device, visit_call(params=model("other"))) == "round 1 of stage 1: a has answered another call for it"
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (b"", "call: damaged or no parcel of fedcore (unpack"),
+        (visit_call()[:-1], "call: damaged or no parcel of fedcore ("),
+        (pack({"ask": "run"}), "call: must ask to join, visit or score"),
+        (pack({}), "call: must ask to join, visit or score"),
+        (visit_call(run="other"), "run other: a has not joined it"),
+        (visit_call(run="../a/trial"), "run ../a/trial: a has not joined it"),
+        (visit_call(stage=1), "run trial: has 1 stages"),
+        (visit_call(round=-1), "call: round = -1: must be a whole number"),
+        (visit_call(round=True), "call: round = True: must be a whole number"),
+        (
+            visit_call(params={"fc1.weight": torch.ones(2)}),
+            "the server's message: leaf fc1.weight is torch.float32 (2,)",
+        ),
+        (
+            visit_call(params=model() | {"fc1.bias": torch.full((5,), torch.nan)}),
+            "the server's message: leaf fc1.bias has",
+        ),
+        (pack({"ask": "join", "plan": "x"}), "plan: no plan of a run ("),
+        (pack({"ask": "score", "run": "trial", "memory": "f00"}), "run trial: a has not the memory"),
+    ],
+)
+def test_a_wrong_call_is_refused_in_one_line(device, call, said):
+    assert why(device, call).startswith(said)
+    assert "\n" not in why(device, call)
+    assert reply(device, visit_call())[0]["reply"] == "visited"
+
+
+def test_an_error_inside_a_step_tells_the_server_no_details(device, monkeypatch, caplog):
+    def fail(*args):
+        raise RuntimeError("the example 12345 of a patient")
+
+    monkeypatch.setattr("fedcore.field.device.visit", fail)
+    assert why(device, visit_call()) == "RuntimeError on the device, see its log"
+    assert "12345" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        (data(5), "the run's"),
+        (type(data(5))(torch.zeros(3, 4), torch.tensor([0, 1, 3])), "a: it has class 3, the run has 3 classes"),
+    ],
+)
+def test_other_examples_than_the_runs_are_refused_before_it(part, said, tmp_path: Path):
+    if said == "the run's":
+        part = type(part)(torch.zeros(3, 5), part.y[:3])
+        said = "a: its examples have shape (5,), the run's (4,)"
+    made = FieldDevice("a", Splits(part, data(0), data(0)), tmp_path, {"ditto"})
+    assert why(made, pack({"ask": "join", "plan": DITTO.to_json()})) == said
+
+
+def test_a_long_step_is_said_to_be_at_work_and_is_not_started_twice(tmp_path, monkeypatch):
+    from threading import Event
+
+    from fedcore.core.rounds import visit
+
+    go, calls = Event(), []
+
+    def slow(*args):
+        calls.append(args)
+        go.wait(20)
+        return visit(*args)
+
+    monkeypatch.setattr("fedcore.field.device.visit", slow)
+    made = FieldDevice("a", federation("a").devices["a"].data, tmp_path, {"ditto"}, wait=0.01)
+    go.set()
+    made.answer(pack({"ask": "join", "plan": DITTO.to_json()}))
+    go.clear()
+    assert [reply(made, visit_call())[0]["reply"] for _ in range(3)] == ["working"] * 3
+    go.set()
+    while (words := reply(made, visit_call())[0])["reply"] == "working":
+        pass
+    assert (words["reply"], len(calls)) == ("visited", 1)

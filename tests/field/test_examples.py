@@ -1,0 +1,48 @@
+"""A device's file of examples."""
+
+import pytest
+import torch
+from federations import bits, device_of
+
+from fedcore.field.examples import PARTS, read_examples, write_examples
+from fedcore.field.wire import pack, unpack
+from fedcore.types import Data, InputError, Splits
+
+MINE = device_of("a").data
+
+
+def test_what_is_written_is_read_to_the_bit(tmp_path):
+    images = Data(torch.arange(12, dtype=torch.uint8).reshape(3, 1, 2, 2), torch.tensor([0, 1, 1]))
+    for data in (MINE, Splits(images, MINE.val, MINE.test, images)):
+        write_examples(tmp_path / "mine", data)
+        assert bits(read_examples(tmp_path / "mine")) == bits(data)
+
+
+def changed(part, **tensors):
+    whole = {name: {"x": getattr(MINE, name).x, "y": getattr(MINE, name).y} for name in PARTS}
+    return pack({}, {**whole, part: {**whole.get(part, {}), **tensors}})
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"device,label\na,1\n", "damaged or no parcel of fedcore"),
+        (pack({}, {"train": {}}), "holds no examples"),
+        (changed("more", x=torch.zeros(1)), "holds no examples"),
+        (changed("train", z=torch.zeros(1)), "holds no examples"),
+        (changed("val", y=torch.zeros(3, dtype=torch.int64)), "val has inputs (7, 4) and labels (3,)"),
+        (changed("val", y=torch.zeros(7)), "val has inputs (7, 4) and labels (7,)"),
+        (changed("test", x=torch.full((5, 4), torch.nan)), "test has inputs that are not finite"),
+    ],
+)
+def test_another_file_is_refused_in_one_line(content, said, tmp_path):
+    (tmp_path / "mine").write_bytes(content)
+    with pytest.raises(InputError) as refused:
+        read_examples(tmp_path / "mine")
+    assert str(refused.value).startswith(f"{tmp_path / 'mine'}: {said}")
+    assert unpack(changed("train"), "whole")[1].keys() == {*PARTS}
+
+
+def test_a_file_that_is_not_there_is_refused_in_one_line(tmp_path):
+    with pytest.raises(InputError, match=r"mine: cannot be read: No such file or directory$"):
+        read_examples(tmp_path / "mine")

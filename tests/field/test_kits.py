@@ -1,0 +1,49 @@
+"""Kits: who is who on the link."""
+
+import json
+import stat
+
+import pytest
+
+from fedcore.field.kits import Kit, link_name, make_kits, read_kit
+from fedcore.types import InputError
+
+NAMES = ["a", "server", "site 2", "Zürich", "x.y", "x" * 60, ""]
+
+
+def test_names_on_the_link_are_plain_differ_and_never_that_of_the_server():
+    linked = [link_name(name) for name in NAMES]
+    assert linked[0] == "a"
+    assert len({*linked, "server"}) == len(NAMES) + 1
+    assert all(len(name) <= 64 and name.replace("-", "").replace("_", "").isalnum() for name in linked)
+
+
+def test_a_folder_that_is_no_whole_kit_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"is no kit; fedcore field init makes them$"):
+        read_kit(tmp_path)
+    (tmp_path / "kit.json").write_text(json.dumps({"name": "a", "address": "127.0.0.1:1"}))
+    with pytest.raises(InputError, match=r"is no whole kit"):
+        read_kit(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("devices", "address", "said"),
+    [(["a", "a"], "h:1", "devices: two of them have one name"), (["a"], "http://h:1", "address = 'http://h:1'")],
+)
+def test_kits_that_cannot_be_are_not_made(devices, address, said, tmp_path):
+    pytest.importorskip("nvflare")
+    with pytest.raises(InputError, match=f"^{said}"):
+        make_kits(tmp_path / "kits", devices, address)
+    assert not list(tmp_path.iterdir())
+
+
+def test_each_side_has_its_own_key_and_nobody_the_authoritys(tmp_path):
+    pytest.importorskip("nvflare")
+    found = make_kits(tmp_path / "kits", ["a", "site 2"], "127.0.0.1:8002")
+    assert list(found) == ["server", "a", "site 2"]
+    assert read_kit(found["site 2"]) == Kit(found["site 2"], "site 2", "127.0.0.1:8002")
+    keys = [path.read_text() for path in (tmp_path / "kits").rglob("*.key")]
+    assert len({*keys}) == len(keys) == 3
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "kits").rglob("*.key")} == {0o600}
+    with pytest.raises(InputError, match=r"is there already; a kit is made once$"):
+        make_kits(tmp_path / "kits", ["a"], "127.0.0.1:8002")

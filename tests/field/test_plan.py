@@ -1,0 +1,87 @@
+"""A plan names a method; nobody can name anything else."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from every_method import ROWS
+from federations import NETS, bits, federation
+from in_process import plan_for
+
+from fedcore.api import runs
+from fedcore.core.rounds import run
+from fedcore.execute.workers import Inline
+from fedcore.field.plan import Plan, check_leaves, check_plan, plan_of
+from fedcore.types import InputError
+
+PLAN = plan_for(ROWS["code_ot"], federation("ab"))
+
+
+def changed(**parts):
+    return json.dumps({**json.loads(PLAN.to_json()), **parts})
+
+
+def test_a_plan_that_has_travelled_builds_the_same_method():
+    fed = federation("ab")
+    method, nets = Plan.from_json(PLAN.to_json()).build()
+    there = list(
+        run(method, replace(fed, devices={n: replace(d, net=nets[n]) for n, d in fed.devices.items()}), 0, Inline())
+    )
+    here = list(run(ROWS["code_ot"].build(fed.public.nets), fed, 0, Inline()))
+    assert [bits(one.state) for one in there] == [bits(one.state) for one in here]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", "{}", "null", changed(run="../x"), changed(run=3), changed(method=None), changed(seed=0.5),
+        changed(classes=True), changed(shape=["4"]), changed(more=1),
+    ],
+)  # fmt: skip
+def test_what_is_no_plan_is_refused_in_one_line(text):
+    with pytest.raises(InputError, match=r"^plan: no plan of a run \([^\n]*\)$"):
+        Plan.from_json(text)
+
+
+@pytest.mark.parametrize("place", ["os:system", "builtins:eval", "fedcore.nets.mlp:signature", "torch.hub:load"])
+def test_a_plan_cannot_name_a_function_that_is_no_net_of_fedcore(place):
+    kind = list(json.loads(PLAN.to_json())["kinds"][0])
+    with pytest.raises(InputError, match=r"^net: not a net of the library: "):
+        Plan.from_json(changed(kinds=[[place, *kind[1:]]])).build()
+
+
+@pytest.mark.parametrize("name", ["os:system", "fedcore.methods.baselines.fedavg:fedavg", "fedavgg"])
+def test_a_device_runs_no_function_by_its_place_whatever_is_allowed(name):
+    plan = Plan.from_json(changed(method=name))
+    with pytest.raises(InputError, match=rf"^method {name}: not allowed on a; allowed: "):
+        check_plan(plan, "a", {name, "fedavg"})
+
+
+def test_other_versions_and_other_devices_are_refused():
+    with pytest.raises(InputError, match=r"^versions: the server has fedcore 0.0 and torch 1.0, a has fedcore "):
+        check_plan(replace(PLAN, versions={"fedcore": "0.0", "torch": "1.0"}), "a", {"code_ot"})
+    with pytest.raises(InputError, match=r"^run trial: z is not one of its devices$"):
+        check_plan(PLAN, "z", {"code_ot"})
+    check_plan(PLAN, "a", {"code_ot"})
+
+
+def test_a_builder_of_a_script_cannot_run_in_the_field():
+    def mine(*, nets):
+        return ROWS["fedavg"].build(nets)
+
+    with pytest.raises(InputError, match=r"^method mine: must be one of fedcore's own"):
+        plan_of(runs.method(mine), {"a": NETS["a"]}, 0, "trial", (4,), 3)
+
+
+def test_a_wrong_setting_is_refused_before_anything_runs():
+    wrong = Plan.from_json(changed(settings={**json.loads(PLAN.to_json())["settings"], "rounds": 0}))
+    with pytest.raises(InputError, match="rounds"):
+        wrong.build()
+
+
+@pytest.mark.parametrize("leaf", [torch.zeros(5), torch.zeros(5, 4, dtype=torch.float64), torch.zeros(5, 4, 1)])
+def test_a_leaf_has_the_shape_and_type_of_its_net(leaf):
+    check_leaves({"fc1.weight": torch.zeros(5, 4), "other": leaf}, NETS["a"], "who")
+    with pytest.raises(InputError, match=r"^who: leaf fc1.weight is torch\."):
+        check_leaves({"fc1.weight": leaf}, NETS["a"], "who")

@@ -1,0 +1,204 @@
+"""A method in the field: the bits of a simulation, whoever is absent, whatever travels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from every_method import ROWS
+from federations import bits, federation
+from in_process import InProcess, field_of, plan_for
+
+from fedcore.config.methods import MethodConfig
+from fedcore.core.messages import received_model
+from fedcore.core.rounds import RoundResult, run
+from fedcore.execute.workers import Inline
+from fedcore.field.server import Field, federation_of, run_in_field
+from fedcore.field.wire import digest, pack, unpack
+from fedcore.methods import METHODS
+from fedcore.types import InputError, Method, TooFew
+
+REFUSED = {"avg_degree", "best_source", "fada", "fedavg_alpha", "least_error", "rnd_alpha", "st_lf"}
+"""Methods that a simulation alone can run."""
+
+
+def simulated(name: str) -> list[RoundResult]:
+    fed = federation("abcd")
+    return list(run(ROWS[name].build(fed.public.nets), fed, 0, Inline()))
+
+
+def comparable(turns: list[RoundResult], method: Method) -> list[dict[str, str]]:
+    """The bits of turns; memories by their digest, without the shared scores of models that need one: see the docs."""
+    found = []
+    for turn in turns:
+        known = {
+            name: memory.digest if hasattr(memory, "digest") else digest(memory)
+            for name, memory in turn.state.memories.items()
+        }
+        personal = {} if method.deploy is received_model else known
+        scores = {
+            name: {split: numbers for split, numbers in of.items() if split != "shared" or name not in personal}
+            for name, of in (turn.scores or {}).items()
+        }
+        state = replace(turn.state, memories=known)  # type: ignore[arg-type]
+        found.append(bits(replace(turn, state=state, scores=scores)))
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in REFUSED])
+def test_a_method_has_the_bits_of_its_simulation_in_the_field(name: str, tmp_path: Path):
+    field, _ = field_of(ROWS[name], tmp_path)
+    field.join()
+    there, (method, _) = list(run_in_field(field, 0)), field.plan.build()
+    assert comparable(there, method) == comparable(simulated(name), method)
+    assert all(turn.absent == () for turn in there)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_a_method_that_only_a_simulation_can_run_is_refused(name: str):
+    with pytest.raises(InputError, match=f"^method {name}: runs in a simulation only: "):
+        plan_for(ROWS[name], federation("abcd"))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "code_ot", "dfl"])
+def test_no_example_and_no_memory_leaves_a_device(name: str, tmp_path: Path):
+    field, link = field_of(ROWS[name], tmp_path)
+    field.join()
+    turns = list(run_in_field(field, 0))
+    fed = federation("abcd")
+    secret = [row.numpy().tobytes() for one in fed.devices.values() for row in (*one.data.train.x, *one.data.test.x)]
+    for path in tmp_path.glob("*/trial/turn-*"):
+        memory = unpack(path.read_bytes(), "file")[1]["memory"]
+        secret += [leaf.numpy().tobytes() for leaf in memory.values() if leaf.numel() > 2]
+    public = b"".join(pack({}, {"": turn.state.messages[one].params}) for turn in turns for one in "abcd")
+    hidden = [part for part in secret if part not in public]  # a memory may equal what the server sends anyway
+    assert hidden
+    assert not [part for part in hidden for _, _, answer in link.sent if part in answer]
+
+
+def test_a_device_tells_little_more_than_the_bytes_that_are_counted(tmp_path: Path):
+    field, link = field_of(ROWS["fedavg"], tmp_path)
+    field.join()
+    (*_, last) = run_in_field(field, 0)
+    for name, _, answer in link.sent:
+        if unpack(answer, name)[0]["reply"] == "visited":
+            assert len(answer) <= 1.05 * last.up[name] + 4000
+
+
+@pytest.mark.slow
+def test_a_device_that_never_answers_is_named_and_the_others_go_on(tmp_path: Path):
+    said: list[str] = []
+    field, link = field_of(once("fedavg"), tmp_path, seconds=1.0, said=said)
+    field.join()
+    link.change = lambda name, call, answer: None if name == "c" else answer
+    (turn,) = run_in_field(field, 0, least=3)
+    assert turn.absent == ("c",)
+    assert list(turn.scores or ()) == ["a", "b", "d"]
+    assert said == ["c: no answer in 1 s"] * 2
+
+
+@pytest.mark.slow
+def test_too_few_devices_end_the_run_in_one_line(tmp_path: Path):
+    field, link = field_of(once("fedavg"), tmp_path, seconds=1.0)
+    field.join()
+    link.change = lambda name, call, answer: None if name in "bcd" else answer
+    with pytest.raises(TooFew, match=r"1 of 4 devices answered, at least 3 must; absent: b, c, d$"):
+        list(run_in_field(field, 0, least=3))
+
+
+def once(name: str, rounds: int = 1) -> MethodConfig:
+    return replace(ROWS[name], settings={**ROWS[name].settings, "rounds": rounds})
+
+
+def broken(answer: bytes, how: str) -> bytes:
+    words, tensors = unpack(answer, "answer")
+    if words["reply"] != "visited":
+        return answer
+    leaf = next(iter(tensors["params"]))
+    match how:
+        case "cut":
+            return answer[:-5]
+        case "noise":
+            return bytes(len(answer))
+        case "shape":
+            tensors["params"][leaf] = tensors["params"][leaf].repeat(2, *[1] * (tensors["params"][leaf].ndim - 1))
+        case "type":
+            tensors["params"][leaf] = tensors["params"][leaf].double()
+        case "nan":
+            tensors["params"][leaf] = torch.full_like(tensors["params"][leaf], torch.nan)
+        case "size":
+            words["size"] = -1
+    return pack(words, tensors)
+
+
+@pytest.mark.parametrize("how", ["cut", "noise", "shape", "type", "nan", "size"])
+def test_an_answer_that_cannot_be_used_counts_as_none_and_is_named(how: str, tmp_path: Path):
+    said: list[str] = []
+    field, link = field_of(ROWS["fedavg"], tmp_path, said=said)
+    field.join()
+    link.change = lambda name, call, answer: broken(answer, how) if name == "b" else answer
+    (first, *_) = run_in_field(field, 0)
+    assert first.absent == ("b",)
+    assert said[0].startswith(("answer of b: ", "update of b: "))
+    assert "\n" not in said[0]
+
+
+@pytest.mark.slow
+def test_a_late_answer_is_no_loss_of_the_memory_before_it(tmp_path: Path):
+    """A device that has taken its step, but too late, goes on from the memory that the server knows of."""
+    field, link = field_of(once("ditto", 4), tmp_path, seconds=1.0)
+    field.join()
+    lost = {"ask": "visit", "round": 1}
+    link.change = lambda name, call, answer: (
+        None if name == "b" and lost.items() <= unpack(call, "call")[0].items() else answer
+    )
+    turns = list(run_in_field(field, 0))
+    assert [turn.absent for turn in turns] == [(), ("b",), (), ()]
+
+
+def test_a_server_that_starts_again_from_a_state_asks_for_no_step_twice(tmp_path: Path):
+    row = once("ditto", 4)
+    field, link = field_of(row, tmp_path / "whole")
+    field.join()
+    whole = list(run_in_field(field, 0))
+    field, link = field_of(row, tmp_path / "halves")
+    field.join()
+    first, second, third = islice(run_in_field(field, 0), 3)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "halves").glob("*/trial/turn-0-2")}
+    again = Field(link, field.plan, federation_of(link.fed.public), 20.0)
+    rest = list(run_in_field(again, 0, state=second.state))
+    assert len(before) == 4
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+    assert bits([first, second, *rest]) == bits(whole)
+    assert bits(third) == bits(rest[0])
+
+
+def test_devices_that_refuse_are_named_with_their_reasons(tmp_path: Path):
+    field, link = field_of(ROWS["fedavg"], tmp_path)
+    link.start("b", allowed=["analytic", "local_only"])
+    with pytest.raises(InputError, match=r"^b refuses: method fedavg: not allowed on b; allowed: analytic, lo"):
+        field.join()
+
+
+def test_a_device_that_restarts_in_a_run_goes_on_from_its_memory(tmp_path: Path):
+    row = once("ditto", 3)
+    field, _ = field_of(row, tmp_path / "one")
+    field.join()
+    whole = list(run_in_field(field, 0))
+    field, link = field_of(row, tmp_path / "two")
+    field.join()
+    turns = run_in_field(field, 0)
+    parts = [next(turns)]
+    for name in "ad":
+        link.start(name)
+    assert bits([*parts, *turns]) == bits(whole)
+
+
+def test_each_device_has_its_own_examples_alone(tmp_path: Path):
+    link = InProcess(federation("ab"), tmp_path)
+    assert link.devices["a"].data is link.fed.devices["a"].data
+    there = federation_of(link.fed.public).devices["a"].data
+    assert (there.digest, hasattr(there, "train")) == ("a", False)  # type: ignore[attr-defined]

@@ -1,0 +1,100 @@
+"""Parcels: what goes in comes out to the bit, and nothing else is taken for one."""
+
+import json
+import math
+import struct
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from federations import bits, model
+from hypothesis import given
+
+from fedcore.field import wire
+from fedcore.field.wire import digest, pack, unpack
+from fedcore.types import InputError
+
+TYPES = ["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(TYPES), st.lists(st.integers(0, 3), max_size=3)), max_size=5))
+def test_what_is_packed_comes_back_to_the_bit(kinds):
+    draws = torch.Generator().manual_seed(len(kinds))
+    leaves = {
+        f"leaf {i}": torch.randint(0, 2, shape, generator=draws).to(getattr(torch, kind))
+        for i, (kind, shape) in enumerate(kinds)
+    }
+    words = {"ask": "visit", "round": 3, "score": 0.1 + 0.2, "name": "Zürich"}
+    found, groups = unpack(pack(words, {"params": leaves, "extra": {}}), "call")
+    assert found == words
+    assert list(groups) == ["params", "extra"]
+    assert list(groups["params"]) == list(leaves)
+    for name, leaf in leaves.items():
+        there = groups["params"][name]
+        assert (there.dtype, there.shape) == (leaf.dtype, leaf.shape)
+        assert torch.equal(there.reshape(-1).view(torch.uint8), leaf.reshape(-1).view(torch.uint8))
+
+
+def test_numbers_that_are_not_finite_travel_as_they_are():
+    leaves = {"z": torch.tensor([math.inf, -math.inf, math.nan, -0.0])}
+    words, groups = unpack(pack({"score": math.nan}, {"extra": leaves}), "call")
+    assert math.isnan(words["score"])
+    assert bits(groups["extra"]) == bits(leaves)
+
+
+def test_a_view_travels_as_its_own_numbers():
+    whole = torch.arange(12.0).reshape(3, 4)
+    assert torch.equal(unpack(pack({}, {"": {"t": whole.T}}), "call")[1][""]["t"], whole.T)
+
+
+def test_equal_memories_have_one_digest_and_others_another():
+    one = model("one")
+    assert digest(one) == digest({name: leaf.clone() for name, leaf in one.items()})
+    assert (
+        len({digest(one), digest(model("two")), digest({"x": torch.zeros(2)}), digest({"x": torch.zeros(2, 1)})}) == 4
+    )
+    assert digest({}) == ""
+
+
+def header(**changes):
+    """A parcel of one tensor whose header says something else."""
+    table = {"words": {}, "groups": ["g"], "tensors": [["g", "x", "float32", [2]]]} | changes
+    text = json.dumps(table).encode()
+    return struct.pack("<8sQ", b"fedcore1", len(text)) + text + bytes(8)
+
+
+@pytest.mark.parametrize(
+    "parcel",
+    [
+        b"", b"fedcore1", bytes(100), pack({}, {"g": {"x": torch.ones(2)}})[:-1], pack({})[:20], pack({}) + b"0",
+        header(tensors=[["g", "x", "float32", [3]]]), header(tensors=[["g", "x", "float32", [-2]]]),
+        header(tensors=[["g", "x", "float32", [2.0]]]), header(tensors=[["g", "x", "float32", [True, 2]]]),
+        header(tensors=[["g", "x", "object", [2]]]), header(tensors=[["h", "x", "float32", [2]]]),
+        header(tensors=[["g", "x", "int32", [1]]] * 2), header(tensors=[["g", 1, "float32", [2]]]),
+        header(words=[]), header(tensors={}), header(tensors=[["g", "x", "float32", [1 << 62, 4]]]),
+        struct.pack("<8sQ", b"fedcore1", 1 << 63) + bytes(8), struct.pack("<8sQ", b"fedcore1", 9000) + b"[" * 9000,
+        b"\x80\x04\x95" + bytes(60),
+    ],
+)  # fmt: skip
+def test_bytes_that_are_no_whole_parcel_are_refused_in_one_line(parcel):
+    with pytest.raises(InputError, match=r"^call: damaged or no parcel of fedcore \([^\n]*\)$"):
+        unpack(parcel, "call")
+
+
+def test_a_truth_value_is_0_or_1():
+    parcel = bytearray(pack({}, {"g": {"x": torch.tensor([True, False])}}))
+    parcel[-1] = 2
+    with pytest.raises(InputError, match="a truth value that is none"):
+        unpack(bytes(parcel), "call")
+
+
+def test_a_parcel_above_the_limit_is_refused_unread(monkeypatch):
+    monkeypatch.setattr(wire, "MOST_BYTES", 100)
+    with pytest.raises(InputError, match=r"^call: \d+ bytes, must be at most 100$"):
+        unpack(pack({}, {"g": {"x": torch.ones(99)}}), "call")
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float8_e4m3fn])
+def test_other_numbers_cannot_travel(dtype):
+    with pytest.raises(InputError, match=r"^leaf x is torch\."):
+        pack({}, {"g": {"x": torch.zeros(2).to(dtype)}})

@@ -1,0 +1,58 @@
+"""A link to devices in this process, which carries the same bytes as a network would, and can be disturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+import torch
+from federations import federation
+
+from fedcore.config.methods import MethodConfig
+from fedcore.field.device import FieldDevice
+from fedcore.field.plan import Plan, plan_of
+from fedcore.field.server import Field, federation_of
+from fedcore.methods import METHODS
+from fedcore.types import Federation
+
+
+class InProcess:
+    """Devices in folders under `root`. change: what becomes of an answer on its way, None if it is lost."""
+
+    def __init__(self, fed: Federation, root: Path, allowed: Collection[str] = tuple(METHODS)) -> None:
+        self.fed, self.root, self.allowed = fed, root, allowed
+        self.devices: dict[str, FieldDevice] = {}
+        self.sent: list[tuple[str, bytes, bytes]] = []
+        self.change: Callable[[str, bytes, bytes], bytes | None] = lambda name, call, answer: answer
+        for name in fed.devices:
+            self.start(name)
+
+    def start(self, name: str, allowed: Collection[str] | None = None) -> None:
+        """Start a device, or start it again: all that it knows is in its folder."""
+        self.devices[name] = FieldDevice(
+            name, self.fed.devices[name].data, self.root / name, self.allowed if allowed is None else allowed
+        )
+
+    def send(self, name: str, call: bytes, seconds: float) -> bytes | None:
+        answer = self.devices[name].answer(call)
+        self.sent.append((name, call, answer))
+        return self.change(name, call, answer)
+
+
+def plan_for(row: MethodConfig, fed: Federation, seed: int = 0) -> Plan:
+    nets = {name: device.net for name, device in fed.devices.items()}
+    return plan_of(row, nets, seed, "trial", tuple(fed.test.x.shape[1:]), fed.classes)
+
+
+def field_of(
+    row: MethodConfig, root: Path, names: str = "abcd", seconds: float = 20.0, said: list[str] | None = None
+) -> tuple[Field, InProcess]:
+    fed = federation(names)
+    link = InProcess(fed, root)
+    lines: Callable[[str], None] = (said if said is not None else []).append
+    return Field(link, plan_for(row, fed), federation_of(fed.public), seconds, lines), link
+
+
+def words_of(parts: Mapping[str, torch.Tensor]) -> list[bytes]:
+    """The bytes of tensors, to search for."""
+    return [leaf.contiguous().numpy().tobytes() for leaf in parts.values()]
