@@ -9,6 +9,7 @@ from typing import Any
 
 from prefect import Task, runtime
 
+from fedcore.config import nightly
 from fedcore.config.methods import MethodConfig
 from fedcore.config.papers import read_papers
 from fedcore.config.params import change, read
@@ -16,6 +17,7 @@ from fedcore.config.request import Job, Request, plan_jobs
 from fedcore.config.settings import Setting
 from fedcore.config.studies import run_section, title_for
 from fedcore.core.threats import require_devices
+from fedcore.pipeline import alerts
 from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Ref
 from fedcore.pipeline.orchestration.engine import choose_engine
@@ -204,12 +206,19 @@ class Run:
 
 @contextmanager
 def open_record() -> Iterator[RecordWriter]:
-    """Open the record; at the end, append the run to the history, and print which models were proposed or promoted."""
+    """Open the record; at the end, append the run to the history, print which models were proposed or promoted, and
+    tell what nightly.yaml asks for.
+    """
+    settings = nightly.read()
     with RecordWriter() as writer:
         yield writer
     history.append(writer.history)
-    for line in writer.proposed:
-        print(line)
+    for told in writer.proposed:
+        print(told.line)
+    for told in writer.proposed:
+        if told.event is not None:
+            alerts.tell(settings.alerts, told.event, told.line)
+    alerts.tell_disk(settings.alerts)
 
 
 @contextmanager
