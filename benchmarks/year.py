@@ -14,7 +14,7 @@ fails   the table is written without the column to predict
 rare    one new row in twelve is a fault, before it was one in two
 full    the disk fills while steps are kept: an emulated ENOSPC
 
-    nice python -m benchmarks.year FOLDER [nights]          the year, some 40 minutes; FOLDER/year.csv grows
+    nice python -m benchmarks.year FOLDER [nights]          the year; FOLDER/year.csv grows; again: goes on
     python -m benchmarks.year draw year.csv                 its picture, year.png beside it, and what the oracle says
 """
 
@@ -399,8 +399,10 @@ def main(words: list[str]) -> None:
     if len(words) > 2:  # the process of some nights
         Year(folder, calendar).replay(int(words[2]))
         return
-    Year(folder, calendar).begin()
-    for first in range(0, calendar.nights, SERVED):
+    done = len(Year(folder, calendar).rows) // SERVED * SERVED
+    if not done:
+        Year(folder, calendar).begin()
+    for first in range(done, calendar.nights, SERVED):
         here = [sys.executable, "-m", "benchmarks.year", str(folder), str(calendar.nights), str(first)]
         subprocess.run(here, check=True)
         Year(folder, calendar).end_server()
