@@ -5,6 +5,7 @@ from __future__ import annotations
 from prefect import flow
 
 from fedcore.config.request import Request
+from fedcore.pipeline.orchestration import schedule
 from fedcore.pipeline.orchestration.steps import as_is
 from fedcore.pipeline.run.final_fit import fit, open_fit
 from fedcore.pipeline.run.requests import name_run, open_record, open_run
@@ -13,7 +14,7 @@ from tasks.record import record, record_final_fit
 from tasks.report import propose, report
 
 
-@flow(name="federate", flow_run_name=name_run, persist_result=False)
+@flow(name="federate", flow_run_name=name_run, persist_result=False, **schedule.options())
 def federate(request: Request) -> None:
     """Run every study, seed, setting and method of a request, and report what the results say.
 

@@ -12,7 +12,8 @@ from fedcore.errors import InputError
 from fedcore.pipeline.command import report_bad_input
 
 COMMANDS = (
-    "init", "preview", "plan", "run", "show", "promote", "predict", "field", "device", "ui", "prune", "status", "stage",
+    "init", "preview", "plan", "run", "show", "promote", "predict", "field", "device", "ui", "prune", "status", "save",
+    "restore", "stage",
 )  # fmt: skip
 """A module of this package for each, with a command of its name."""
 

@@ -29,7 +29,8 @@ def run(settings: tuple[str, ...]) -> None:
         from fedcore.report.preview import show_own
 
         request = request.with_preview(show_own(jobs))
+    from fedcore.pipeline import alerts
     from fedcore.pipeline.orchestration.session import prefect_server
 
-    with prefect_server():
+    with alerts.watch(), prefect_server():
         flow("federate", "federate")(request)

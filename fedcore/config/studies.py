@@ -41,7 +41,7 @@ def _check_address(address: str) -> str:
     return address
 
 
-def _check_place(place: str) -> str:
+def check_place(place: str) -> str:
     """Refuse an address in which a password may stand: it would stand in logs and records, too."""
     _, marked, rest = place.partition("://")
     if not place or (marked and (not rest.strip("/") or urlsplit(place).password or re.search("::|[?#]", place))):
@@ -167,7 +167,7 @@ class Run(Section):
     workers: Annotated[int, Ge(1)] | None = None
     engine: Literal["local", "dask"] = "local"
     cluster: Address | None = None
-    store: Annotated[str, AfterValidator(_check_place)] | None = None
+    store: Annotated[str, AfterValidator(check_place)] | None = None
     accelerator: Literal["auto", "none"] = "auto"
     together: Annotated[int, Ge(1), Le(4096)] = 1
     metric: MetricName | Literal["auto"] | None = None

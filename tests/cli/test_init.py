@@ -148,6 +148,27 @@ def test_a_champion_is_challenged_on_data_that_have_grown(project: Installed):
     assert f"on {count} rows" in project.run("fedcore", "status", where="my-sites").stdout
 
 
+@pytest.mark.usefixtures("answered")
+def test_a_restored_clone_predicts_the_same_and_computes_nothing(project: Installed):
+    project.run("fedcore", "promote", "machines-state", where="my-sites")  # unless it is promoted already
+    rows().drop(columns="state").to_csv(project.folder / "new.csv", index=False)
+    predicted = project.run("fedcore", "predict", "../new.csv", where="my-sites")
+    assert predicted.returncode == 0, predicted.stderr
+    saved = project.run("fedcore", "save", "../saved", "--cache", where="my-sites")
+    assert (saved.returncode, saved.stderr) == (0, "")
+    assert project.run("git", "clone", "--quiet", "my-sites", "clone").returncode == 0
+    restored = project.run("fedcore", "restore", "../saved", where="clone")
+    assert (restored.returncode, restored.stderr) == (0, "")
+    again = project.run("fedcore", "predict", "../new.csv", where="clone")
+    assert (again.stdout, again.returncode) == (predicted.stdout, 0), again.stderr
+    done = project.run(*RUN, where="clone")
+    project.run("python", "-m", "fedcore.pipeline.orchestration.server", "stop", where="clone")
+    counts = [int(count) for count in re.findall(r" (\d+)/\d+", done.stdout.partition("steps computed: ")[2])]
+    assert (done.returncode, sum(counts)) == (0, 0), done.stdout
+    aliases = [project.run("fedcore", "promote", where=where).stdout for where in ("my-sites", "clone")]
+    assert aliases[0] == aliases[1]
+
+
 def test_a_stage_runs_in_the_project(project: Installed):
     done = project.run("dvc", "repro", "partition", where="my-sites")
     assert done.returncode == 0, done.stderr

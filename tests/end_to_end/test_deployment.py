@@ -52,6 +52,13 @@ def test_the_nightly_run_promotes_the_final_fit_of_the_first_model(deployed: Dep
     assert deployed.aliases == {"candidate": 1, "champion": 2}
 
 
+def test_the_promotion_alone_is_told(deployed: Deployed):
+    """By the command of nightly.yaml; the later runs promote nothing."""
+    (told,) = deployed.told
+    assert told["event"] == "promoted"
+    assert "its final fit, version 2, promoted; it is the first champion" in told["text"]
+
+
 def test_every_run_completed(deployed: Deployed):
     assert {run["state_name"] for run in deployed.runs} == {"Completed"}
     assert "Traceback" not in deployed.log

@@ -87,7 +87,7 @@ class SharedStore(Store):
         """Raise ImportError, ValueError, OSError or StoreLost if the store cannot be written."""
         with self._asked() as (files, root):
             name = f"{root}/{MARKS}/opened-{uuid4().hex}"
-            _put(files, name, b"")
+            put(files, name, b"")
             files.rm_file(name)
 
     def holds(self, ref: Ref) -> bool:
@@ -118,7 +118,7 @@ class SharedStore(Store):
     def _offer(self, ref: Ref, content: bytes) -> None:
         with self._asked() as (files, root):
             if not files.exists(_blob(root, ref)):
-                _put(files, _blob(root, ref), content)
+                put(files, _blob(root, ref), content)
 
     def _remove(self, ref: Ref) -> None:
         with self._asked() as (files, root), suppress(FileNotFoundError):
@@ -139,7 +139,7 @@ class SharedStore(Store):
     @contextmanager
     def _asked(self) -> Iterator[tuple[Any, str]]:
         """Yield the file system and the store's path in it; its errors become StoreLost, a missing file aside."""
-        files, root = _file_system(self.url)
+        files, root = file_system(self.url)
         try:
             yield files, root
         except FileNotFoundError:
@@ -182,7 +182,7 @@ class SharedStore(Store):
 
     def _mark(self, name: str) -> None:
         with self._asked() as (files, root):
-            _put(files, f"{root}/{MARKS}/{name}", json.dumps({"host": platform.node(), "time": time.time()}).encode())
+            put(files, f"{root}/{MARKS}/{name}", json.dumps({"host": platform.node(), "time": time.time()}).encode())
 
     def _marks(self) -> dict[str, dict[str, Any]]:
         """Return the marks of running flows and prunings, without those that are damaged or just removed."""
@@ -219,7 +219,7 @@ def _words(error: object) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _file_system(url: str) -> tuple[Any, str]:
+def file_system(url: str) -> tuple[Any, str]:
     """Return a store's file system, and the store's path in it."""
     over_ssh = url.startswith(OVER_SSH)
     return _opened(url, over_ssh, threading.get_ident() if over_ssh else 0)
@@ -237,7 +237,7 @@ def _opened(url: str, over_ssh: bool, thread: int) -> tuple[Any, str]:
 @cache
 def _sizes(url: str) -> dict[str, int]:
     """Return the sizes of a store's blobs by digest."""
-    files, root = _file_system(url)
+    files, root = file_system(url)
     found = files.find(root, detail=True)
     return {digest: int(info["size"]) for path, info in found.items() if (digest := _digest(path))}
 
@@ -252,7 +252,7 @@ def _digest(path: str) -> str | None:
     return name if kind == "safetensors" else None
 
 
-def _put(files: Any, path: str, content: bytes) -> None:
+def put(files: Any, path: str, content: bytes) -> None:
     if "file" in files.protocol:  # fsspec would write it in place
         write_atomic(Path(path), content)
         return

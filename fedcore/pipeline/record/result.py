@@ -9,8 +9,9 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fedcore.config.nightly import Event
 from fedcore.config.studies import run_section
 from fedcore.data import Dataset
 from fedcore.data.prepare import fit_schema
@@ -57,6 +58,13 @@ class Accepted:
     config: str
     version: str
     run: str
+
+
+class Told(NamedTuple):
+    """A line about a model, and the event that it tells, if any (fedcore/config/nightly.py)."""
+
+    line: str
+    event: Event | None = None
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ from fedcore.pipeline.record.figures import draw
 from fedcore.pipeline.record.metrics import DEVICES, device_table, metrics, safe_name
 from fedcore.pipeline.record.origin import Origin
 from fedcore.pipeline.record.registry import CHAMPION, registered
-from fedcore.pipeline.record.result import Accepted, Result, Rule, StudyOnData
+from fedcore.pipeline.record.result import Accepted, Result, Rule, StudyOnData, Told
 from fedcore.results import reports
 from fedcore.results.criterion import ACCURACY
 from fedcore.results.criterion import Metric as Decider
@@ -309,15 +309,22 @@ class Record:
                 description=description,
             )  # fmt: skip
 
-    def propose(self, configs: Sequence[str], promote: bool, rule: Rule) -> list[str]:
+    def propose(self, configs: Sequence[str], promote: bool, rule: Rule) -> list[Told]:
         """Propose the versions of configurations' runs, the first one for each registered model; returns a line each.
 
         See :mod:`fedcore.pipeline.record.promotion`.
         """
         with self.lock:
-            return [promotion.propose(self.client, version, promote, rule) for version, _ in self._versions(configs)]
+            return [self._propose(version, promote, rule) for version, _ in self._versions(configs)]
 
-    def accept(self, configs: Sequence[str], rule: Rule) -> tuple[list[str], list[Accepted]]:
+    def _propose(self, version: ModelVersion, promote: bool, rule: Rule) -> Told:
+        before = promotion.alias(self.client, version.name, CHAMPION)
+        line = promotion.propose(self.client, version, promote, rule)
+        now = promotion.alias(self.client, version.name, CHAMPION)
+        same = (before and before.version) == (now and now.version)
+        return Told(line, None if same else "promoted")
+
+    def accept(self, configs: Sequence[str], rule: Rule) -> tuple[list[Told], list[Accepted]]:
         """Propose versions as `propose` does; returns lines about those that stay, and those to be promoted.
 
         Of the latter a final fit is promoted at once, if there is one.
@@ -327,15 +334,15 @@ class Record:
             for version, config in self._versions(configs):
                 proposal = promotion.mark_candidate(self.client, version, rule)
                 if not proposal.accepted:
-                    lines.append(proposal.advice)
+                    lines.append(Told(proposal.advice))
                 elif final := promotion.final_fit_of(self.client, version):
                     promotion.promote(self.client, final)
-                    lines.append(proposal.promoted_as(final))
+                    lines.append(Told(proposal.promoted_as(final), "promoted"))
                 else:
                     accepted.append(Accepted(config, str(version.version), version.run_id))
         return lines, accepted
 
-    def drift(self, store: Store, result: Result) -> list[str]:
+    def drift(self, store: Store, result: Result) -> list[Told]:
         """Compare the training rows of a result with those of its task's champion; returns a line about them.
 
         There is none without a champion, without a reference of it, and if both have the same data.
@@ -347,7 +354,7 @@ class Record:
         try:
             place = seals.check(champion.name, uri, f"version {champion.version} of {champion.name}")
         except InputError as refused:
-            return [str(refused)]
+            return [Told(str(refused))]
         reference, schema = models.load_reference(place), models.load_schema(place)
         if reference is None:
             return []
@@ -355,9 +362,9 @@ class Record:
         beside = f"{champion.name}: training rows beside those of the champion, version {champion.version}"
         now = result.schema(held, made)
         if (now.columns, now.shape, now.classes) != (schema.columns, schema.shape, schema.classes):
-            return [f"{beside}: other columns or classes, so that drift cannot be told"]
+            return [Told(f"{beside}: other columns or classes, so that drift cannot be told")]
         said = drift.lines(models.compare_training(reference, schema, held, made))
-        return [f"{beside}: {'; '.join(said) or 'nothing has moved'}"]
+        return [Told(f"{beside}: {'; '.join(said) or 'nothing has moved'}", "drifted" if said else None)]
 
     def find_source(self, task: str, word: str) -> tuple[Origin, Accepted]:
         """Return a version by its number or alias, as one to be fitted finally, with what made it."""
@@ -365,7 +372,7 @@ class Record:
         made = promotion.read_origin(self.client, version)
         return made, Accepted(made.config, str(version.version), version.run_id)
 
-    def save_final_fit(self, store: Store, result: Result) -> str:
+    def save_final_fit(self, store: Store, result: Result) -> Told:
         """Write a final fit to its run and make it the champion; returns a line about it."""
         assert result.final is not None
         name = registered(result.setting.task)
@@ -376,7 +383,7 @@ class Record:
             said = proposal.promoted_as(final)
             promotion.promote(self.client, final)
             self.client.set_model_version_tag(name, final.version, promotion.PROPOSAL, said)
-        return said
+        return Told(said, "promoted")
 
     def register_final_fit(self, store: Store, result: Result) -> ModelVersion:
         """Write a final fit to its run; returns the version."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -24,6 +25,12 @@ CACHES = "__pycache__"
 def seal(name: str, uri: str) -> None:
     """Remember the files of a model that is being registered under a name."""
     write_atomic(environment.REGISTERED / digest(name, own_folder(uri, name)), b"")
+
+
+def forget(name: str, uri: str) -> None:
+    """Forget the files of a model that is being deleted."""
+    with suppress(InputError):
+        (environment.REGISTERED / digest(name, own_folder(uri, name))).unlink(missing_ok=True)
 
 
 def check(name: str, uri: str, what: str) -> Path:

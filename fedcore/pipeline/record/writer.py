@@ -24,7 +24,7 @@ from fedcore.execute.workers import WorkerDied, Workers
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.command import CONTINUE, Failed
-from fedcore.pipeline.record.result import Accepted, Result, Rule
+from fedcore.pipeline.record.result import Accepted, Result, Rule, Told
 from fedcore.types import InputError
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ class RecordWriter:
         self._artist = Workers(1, nice=19)
         self._drawing = ThreadPoolExecutor(1, thread_name_prefix="fedcore-pictures")
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fedcore-record")
-        self._pending: list[Future[list[str] | None]] = []
-        self.proposed: list[str] = []
+        self._pending: list[Future[list[Told] | None]] = []
+        self.proposed: list[Told] = []
         self.history: list[dict[str, Any]] = []
         self._ready = False
 
@@ -101,7 +101,7 @@ class RecordWriter:
         """Write a final fit to its run, register its models and, if wanted, make them the champion."""
         self._submit(save_final_fit, store, result, promote)
 
-    def _submit(self, fn: Callable[..., list[str] | None], *args: Any) -> None:
+    def _submit(self, fn: Callable[..., list[Told] | None], *args: Any) -> None:
         self._check()
         self._pending.append(self._thread.submit(self._call, self._process, fn, *args))
 
@@ -186,20 +186,20 @@ def describe(*study: Any) -> None:
     with_patience(lambda: record().describe(*study))
 
 
-def tell_drift(store: Store, result: Result) -> list[str]:
+def tell_drift(store: Store, result: Result) -> list[Told]:
     return with_patience(lambda: record().drift(store, result))
 
 
-def propose(configs: Sequence[str], promote: bool, rule: Rule) -> list[str]:
+def propose(configs: Sequence[str], promote: bool, rule: Rule) -> list[Told]:
     return with_patience(lambda: record().propose(configs, promote, rule))
 
 
-def accept(configs: Sequence[str], rule: Rule) -> tuple[list[str], list[Accepted]]:
+def accept(configs: Sequence[str], rule: Rule) -> tuple[list[Told], list[Accepted]]:
     return with_patience(lambda: record().accept(configs, rule))
 
 
-def save_final_fit(store: Store, result: Result, promote: bool) -> list[str]:
-    def write() -> list[str]:
+def save_final_fit(store: Store, result: Result, promote: bool) -> list[Told]:
+    def write() -> list[Told]:
         if promote:
             return [record().save_final_fit(store, result)]
         with record().lock:

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 from prefect import Task, runtime
 
+from fedcore.config import nightly
 from fedcore.config.methods import MethodConfig
 from fedcore.config.papers import read_papers
 from fedcore.config.params import change, read
@@ -17,8 +18,10 @@ from fedcore.config.request import Job, Request, plan_jobs
 from fedcore.config.settings import Setting
 from fedcore.config.studies import run_section, title_for
 from fedcore.core.threats import require_devices
+from fedcore.pipeline import alerts, environment
+from fedcore.pipeline.cache.prune import prune
 from fedcore.pipeline.cache.shared import open_store
-from fedcore.pipeline.cache.store import Ref
+from fedcore.pipeline.cache.store import Ref, Store
 from fedcore.pipeline.orchestration.engine import choose_engine
 from fedcore.pipeline.orchestration.session import Session, console, open_session
 from fedcore.pipeline.record.origin import Origin, origin_of
@@ -231,12 +234,33 @@ class Run:
 
 @contextmanager
 def open_record() -> Iterator[RecordWriter]:
-    """Open the record; at the end, append the run to the history, and print which models were proposed or promoted."""
+    """Open the record; at the end, append the run to the history, print which models were proposed or promoted, and
+    tell what nightly.yaml asks for.
+    """
+    settings = nightly.read()
     with RecordWriter() as writer:
         yield writer
     history.append(writer.history)
-    for line in writer.proposed:
-        print(line)
+    for told in writer.proposed:
+        print(told.line)
+    tidy_up(settings.keep)
+    for told in writer.proposed:
+        if told.event is not None:
+            alerts.tell(settings.alerts, told.event, told.line)
+    alerts.tell_disk(settings.alerts)
+
+
+def tidy_up(keep: nightly.Keep) -> None:
+    """Delete what nightly.yaml says that a project keeps no longer. What goes wrong is a line, and the run is done."""
+    try:
+        if keep.cache is not None:
+            prune(environment.STEPS, Store(environment.BLOBS), keep.cache)
+        if keep.record is not None:
+            from fedcore.pipeline.record import retention  # takes MLflow, which a flow's process does without
+
+            retention.prune(keep.record)
+    except Exception as error:  # another flow runs, the record is locked, ...
+        print(f"nothing more is deleted now: {' '.join(str(error).split()) or type(error).__name__}")
 
 
 @contextmanager

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+import sys
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +18,8 @@ from scenarios.place import Place
 class Deployed:
     """first: `prefect deployment run`. wrong: with a wrong parameter. scheduled: after an interval
     schedule was added. runs: all flow runs of the deployment. schedules: those of prefect.yaml, as deployed. answers:
-    the artifacts of the studies' answers. aliases: of registered models, with their versions.
+    the artifacts of the studies' answers. aliases: of registered models, with their versions. told: the events of
+    which a command of nightly.yaml was told.
     """
 
     first: Seen
@@ -27,12 +30,16 @@ class Deployed:
     log: str
     answers: list[dict[str, Any]]
     aliases: dict[str, int]
+    told: list[dict[str, Any]]
 
 
 def deployed(place: Place) -> Deployed:
     """Use the project's own server, which prefect.toml names, without any setting."""
     host, here = place.host, place.join(Project(place.host.folder))
     here.look()
+    keeps = f"import sys; open({str(place.folder / 'told')!r}, 'a').write(sys.stdin.read() + chr(10))"
+    settings = {"retries": 1, "time_limit": 600, "alerts": {"command": [sys.executable, "-c", keeps], "least_free": 0}}
+    (here.folder / "nightly.yaml").write_text(json.dumps(settings))
     here.run("prefect", "work-pool", "create", "local", "--type", "process", "--overwrite")
     here.run("prefect", "--no-prompt", "deploy", "--all")
     log = place.folder / "worker.log"
@@ -54,6 +61,7 @@ def deployed(place: Place) -> Deployed:
         with closing(sqlite3.connect(here.folder / "mlflow.db")) as db:
             aliases = dict(db.execute("select alias, version from registered_model_aliases").fetchall())
         done = here.look()
-        return Deployed(first, wrong, done, plan["schedules"], runs(), log.read_text(), answers, aliases)
+        told = [json.loads(line) for line in (place.folder / "told").read_text().splitlines()]
+        return Deployed(first, wrong, done, plan["schedules"], runs(), log.read_text(), answers, aliases, told)
     finally:
         end(worker)

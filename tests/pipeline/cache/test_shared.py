@@ -91,7 +91,7 @@ def machine(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machin
 
 def there(store: SharedStore, ref: Ref) -> tuple[Any, str]:
     """Return the file system and the place of a blob in it."""
-    files, root = shared._file_system(store.url)
+    files, root = shared.file_system(store.url)
     return files, shared._blob(root, ref)
 
 
@@ -108,8 +108,8 @@ def test_a_reference_is_that_of_a_folder(machine: Machine, tmp_path: Path):
 
 
 def test_a_blob_is_put_once(machine: Machine, monkeypatch: pytest.MonkeyPatch):
-    puts, put = [], shared._put
-    monkeypatch.setattr(shared, "_put", lambda files, path, content: puts.append(path) or put(files, path, content))
+    puts, put = [], shared.put
+    monkeypatch.setattr(shared, "put", lambda files, path, content: puts.append(path) or put(files, path, content))
     refs = [machine(name).put(X) for name in "abb"]
     assert [path.rpartition("/")[2] for path in puts if "running" not in path] == [f"{refs[0].digest}.safetensors"]
 
@@ -285,7 +285,7 @@ def test_a_running_flow_renews_its_mark(machine: Machine, monkeypatch: pytest.Mo
 
 def test_a_damaged_mark_stops_nobody(machine: Machine):
     here = machine("a")
-    files, root = shared._file_system(here.url)
+    files, root = shared.file_system(here.url)
     files.pipe_file(f"{root}/{shared.MARKS}/flow-0", b"{}")
     here.prune(set(), 30)
 
@@ -313,7 +313,7 @@ def test_a_store_that_cannot_be_used_is_refused_in_one_line(place: str, words: s
 
 def test_a_store_that_answers_no_more_ends_the_run_in_one_line(machine: Machine, monkeypatch: pytest.MonkeyPatch):
     here = machine("a")
-    files, _ = shared._file_system(here.url)
+    files, _ = shared.file_system(here.url)
 
     def fail(*args: Any, **options: Any) -> None:
         raise PermissionError("Access\nDenied")

@@ -1,0 +1,417 @@
+"""A year in an hour: a project's nights on made data that grow, beside an oracle that knows the law of every night.
+
+Each night the rows of the day are predicted by the champion, which tells drift, and appended to the project's table;
+then the flow of `fedcore run` trains, answers and challenges the champion, and the cache is pruned to 30 nights. The
+project is made by `fedcore init`. Ten nights share a process and a server of Prefect, whose database is pruned to 30
+nights after them.
+
+A row is ok if its load is above zero, but for noise. What happens, by night:
+
+joins   a fourth site
+shift   the sensor of the load reads four more: the old models are wrong about half of the new rows
+heat    for a twelfth of the year the sensor of the heat, on which nothing depends, reads two more
+fails   the table is written without the column to predict
+rare    one new row in twelve is a fault, before it was one in two
+full    the disk fills while steps are kept: an emulated ENOSPC
+
+    nice python -m benchmarks.year FOLDER [nights]          the year; FOLDER/year.csv grows; again: goes on
+    python -m benchmarks.year draw year.csv                 its picture, year.png beside it, and what the oracle says
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+FIRST = 600
+"""Rows of the first night."""
+KEPT = 30
+"""Nights for which an unused step is kept."""
+SERVED = 10
+"""Nights of one process and one server of Prefect."""
+MUST, MUST_NOT = 0.2, 0.02
+"""The index of population stability of two laws from which on drift must be told, and below which it must not."""
+LEAST = 0.03
+"""The true gain from which on a promotion is due."""
+ROOM = 3
+"""The files for which there is room before the disk is full."""
+
+
+@dataclass(frozen=True)
+class Calendar:
+    """The nights of what happens. daily: new rows of a night."""
+
+    nights: int = 120
+    daily: int = 40
+    joins: int = 20
+    shift: int = 40
+    heat: tuple[int, int] = (60, 70)
+    fails: int = 75
+    rare: int = 80
+    full: int = 100
+
+
+SHORT = Calendar(6, 240, 1, 2, (3, 4), 3, 4, 5)
+"""What a test runs."""
+
+
+def draw(calendar: Calendar, night: int, rows: int, rng: np.random.Generator) -> pd.DataFrame:
+    """Return new rows of a night."""
+    sites = "abcd" if night >= calendar.joins else "abc"
+    sign = np.where(rng.random(rows) < (1 / 12 if night >= calendar.rare else 1 / 2), -1, 1)
+    load = sign * np.abs(rng.normal(size=rows))
+    ok = load + 0.3 * rng.normal(size=rows) > 0
+    first, last = calendar.heat
+    return pd.DataFrame({
+        "site": [sites[i % len(sites)] for i in range(rows)],
+        "load": (load + 4 * (night >= calendar.shift)).round(6),
+        "heat": (rng.normal(size=rows) + 2 * (first <= night < last)).round(6),
+        "state": np.where(ok, "ok", "fault"),
+    })  # fmt: skip
+
+
+def law(calendar: Calendar, nights: list[int], rng: np.random.Generator, most: int = 20_000) -> pd.DataFrame:
+    """Return a large draw of the rows of these nights together."""
+    counts = np.array([FIRST if night == 0 else calendar.daily for night in nights], dtype=float)
+    shares = np.maximum(1, counts / counts.sum() * most).astype(int)
+    return pd.concat([draw(calendar, n, int(rows), rng) for n, rows in zip(nights, shares, strict=True)])
+
+
+def stability(held: pd.Series[Any], new: pd.Series[Any]) -> float:
+    """Return the population stability index of two large draws of a column."""
+    if held.dtype == object or str(held.dtype).startswith("str"):
+        names = sorted({*held, *new})
+        a, b = (np.array([(one == name).mean() for name in names]) for one in (held, new))
+    else:
+        edges = np.quantile(held, np.linspace(0, 1, 11)[1:-1])
+        a, b = (np.bincount(np.searchsorted(edges, one), minlength=10) / len(one) for one in (held, new))
+    a, b = (np.maximum(one, 1e-4) for one in (a, b))
+    return float(((b - a) * np.log(b / a)).sum())
+
+
+COLUMNS = ("load", "heat", "state")
+"""Of which drift may be told; that of the label is told of the predicted classes."""
+
+
+class Year:
+    """A project whose nights are replayed. rows: of the nights that are over."""
+
+    def __init__(self, folder: Path, calendar: Calendar) -> None:
+        self.folder, self.calendar = folder, calendar
+        self.project = folder / "project"
+        self.judge = np.random.default_rng(1)
+        self.results = folder / "year.csv"
+        self.rows: list[dict[str, Any]] = []
+        if self.results.is_file():
+            self.rows = pd.read_csv(self.results, dtype={"candidate": "str", "champion": "str"}).to_dict("records")
+
+    def begin(self) -> None:
+        """Make the project."""
+        from click.testing import CliRunner
+
+        from fedcore.cli.init import init
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        source = self.folder / "machines.csv"
+        self.draw(0, FIRST).to_csv(source, index=False)
+        words = [str(self.project), "--data", str(source), "--label", "state", "--device", "site"]
+        CliRunner().invoke(init, words, catch_exceptions=False)
+
+    def draw(self, night: int, rows: int) -> pd.DataFrame:
+        return draw(self.calendar, night, rows, np.random.default_rng([0, night]))
+
+    def trained_on(self, version: str) -> list[int]:
+        """Return the nights whose rows were there when a version was made."""
+        first = next(row["night"] for row in self.rows if version in (row.get("candidate"), row.get("champion")))
+        return [*range(first + 1)]
+
+    @property
+    def table(self) -> Path:
+        return self.project / "data" / "machines.csv"
+
+    def replay(self, first: int) -> None:
+        """Play the nights of one server; the file of the results grows night by night."""
+        os.chdir(self.project)
+        from fedcore.cli.project import enter_project, open_template
+
+        enter_project()
+        open_template()
+        from fedcore.pipeline.orchestration.session import prefect_server
+
+        with prefect_server():
+            for night in range(first, min(first + SERVED, self.calendar.nights)):
+                self.rows.append(self.play(night))
+                pd.DataFrame(self.rows).to_csv(self.results, index=False)
+
+    def end_server(self) -> None:
+        """Stop Prefect's server, and prune its database."""
+        from fedcore.pipeline.orchestration import retention, server
+
+        server.stop()
+        retention.prune(self.age)
+
+    @property
+    def age(self) -> float:
+        """KEPT nights as days of this hour."""
+        return KEPT * float(np.mean([row["seconds"] for row in self.rows])) / 86_400
+
+    def play(self, night: int) -> dict[str, Any]:
+        """Play a night; returns its row."""
+        from fedcore.pipeline import environment
+        from fedcore.pipeline.cache.prune import prune
+        from fedcore.pipeline.cache.store import Store
+        from fedcore.pipeline.run import history
+
+        began = time.monotonic()
+        new = self.draw(night, self.calendar.daily)
+        champion = self.versions().get("champion")
+        row: dict[str, Any] = {"night": night, **self.tell_drift(night, new, champion)}
+        if night:
+            new.to_csv(self.table, mode="a", header=False, index=False)
+        row["outcome"] = self.run(night)
+        row |= self.judge_versions(night, champion) if row["outcome"] == "ok" else {"promoted": False}
+        if self.rows:
+            prune(environment.STEPS, Store(environment.BLOBS), self.age)
+        row |= {"rows": len(pd.read_csv(self.table)), "seconds": round(time.monotonic() - began, 1)}
+        row |= {"history": len(history.read()), **self.megabytes()}
+        print(row, flush=True)
+        return row
+
+    def run(self, night: int) -> str:
+        """Run the project's flow as `fedcore run` does, and promote a better model; returns how it ended."""
+        from fedcore.cli.project import flow
+        from fedcore.config.request import ask
+        from fedcore.pipeline.command import Failed
+        from fedcore.types import InputError
+
+        request = ask(["methods=[local_only,fedavg,majority]", "seeds=[0]", "run.new_device=shared",
+                       "run.lr_factors=[]", "run.workers=1", "promote=true"])  # fmt: skip
+        whole = self.table.read_bytes()
+        try:
+            if night == self.calendar.fails:
+                pd.read_csv(self.table).drop(columns="state").to_csv(self.table, index=False)
+            with full_disk() if night == self.calendar.full else ready():
+                flow("federate", "federate")(request)
+        except (Failed, InputError) as error:
+            return str(error).replace(str(self.project.resolve()), "PROJECT")
+        finally:
+            self.table.write_bytes(whole)
+        return "ok"
+
+    def versions(self) -> dict[str, str]:
+        """Return alias -> version of the project's model."""
+        from fedcore.pipeline.record import registry
+
+        known = registry.read() or {}
+        return dict(known["machines-state"].aliases) if "machines-state" in known else {}
+
+    def tell_drift(self, night: int, new: pd.DataFrame, champion: str | None) -> dict[str, Any]:
+        """Predict the night's rows by the champion; returns what is told to have moved, and how far the laws are.
+
+        Also the accuracy of the champion on the law of the night.
+        """
+        if champion is None:
+            return {}
+        from fedcore.cli.predict import compare, label
+        from fedcore.pipeline.record import promotion
+        from fedcore.pipeline.record.runs import Record
+
+        _, served, reference = promotion.load(Record().client, f"machines-state/{champion}")
+        rows = new.drop(columns="state")
+        predicted, rows, _ = label(rows, pd.RangeIndex(1, len(rows) + 1, name="row"), served, None, None)
+        lines = compare(rows, predicted, served, reference, None).lines
+        told = {name: any(f"'{name}'" in line for line in lines) for name in COLUMNS[:2]}
+        told["state"] = any("predicted" in line for line in lines)
+        held = law(self.calendar, self.trained_on(champion), self.judge)
+        now = law(self.calendar, [night], self.judge)
+        right, held_said = (self.said(champion, one) for one in (now, held))
+        moved = {name: stability(held[name], now[name]) for name in COLUMNS[:2]}
+        moved["state"] = stability(held_said, right)
+        known = now["site"].isin([*served.devices])
+        return {
+            "accuracy": round(float((right == now["state"].to_numpy())[known.to_numpy()].mean()), 4),
+            **{f"told {name}": told[name] for name in COLUMNS},
+            **{f"moved {name}": round(moved[name], 4) for name in COLUMNS},
+        }
+
+    def said(self, version: str, rows: pd.DataFrame) -> pd.Series[Any]:
+        """Return the labels that a version predicts."""
+        from fedcore.pipeline.record import promotion
+        from fedcore.pipeline.record.runs import Record
+
+        _, served, _ = promotion.load(Record().client, f"machines-state/{version}")
+        sites = [*served.devices]
+        rows = rows.drop(columns="state").reset_index(drop=True)
+        if len(served.models) > 1:  # each site has its own: rows of a site unknown to it are not scored
+            rows["site"] = rows["site"].where(rows["site"].isin(sites), sites[0])
+        return served.predict(rows)["label"].reset_index(drop=True)
+
+    def judge_versions(self, night: int, before: str | None) -> dict[str, Any]:
+        """Return the night's candidate, whether it was promoted, and its true gain on the champion before.
+
+        The gain is that of the studies' models on a large draw of all nights' rows, mean over the sites that both know.
+        """
+        now = self.versions()
+        if "candidate" not in now:
+            return {}
+        from fedcore.pipeline.record import promotion
+        from fedcore.pipeline.record.runs import Record
+
+        client, name = Record().client, "fedcore-machines-state"
+        row = {"candidate": now["candidate"], "champion": now.get("champion", "")}
+        row["promoted"] = now.get("champion") != before
+        if before is None:
+            return row
+        rival = promotion.study_version(client, client.get_model_version(name, before))
+        assert rival is not None
+        held = law(self.calendar, [*range(night + 1)], self.judge).reset_index(drop=True)
+        sites = [
+            {*promotion.load(client, f"machines-state/{one}")[1].devices} for one in (now["candidate"], rival.version)
+        ]
+        held = held[held["site"].isin(sites[0] & sites[1])].reset_index(drop=True)
+        right = [
+            (self.said(str(one), held) == held["state"]).groupby(held["site"]).mean().mean()
+            for one in (now["candidate"], rival.version)
+        ]
+        said = client.get_model_version(name, now["candidate"])
+        return {**row, "better": said.tags[promotion.BETTER], "gain": round(right[0] - right[1], 4)}
+
+    def megabytes(self) -> dict[str, float]:
+        from fedcore.pipeline import environment
+
+        parts = {
+            "blobs": environment.BLOBS, "steps": environment.STEPS, "Prefect": environment.PREFECT,
+            "MLflow": self.project / "mlflow.db", "mlruns": self.project / "mlruns",
+        }  # fmt: skip
+        return {f"{name} MB": round(nbytes(path) / 1e6, 2) for name, path in parts.items()}
+
+
+def nbytes(path: Path) -> int:
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return sum(file.stat().st_size for file in files)
+
+
+@contextmanager
+def ready() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Let the writes of state files find no room, but for the first ROOM, as a disk does that fills."""
+    import errno
+
+    from fedcore.pipeline import state
+
+    written = count()
+
+    def refuse(*places: Any) -> None:
+        if next(written) >= ROOM:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(*places)
+
+    replace, state.os.replace = state.os.replace, refuse  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        state.os.replace = replace
+
+
+def check(year: pd.DataFrame) -> dict[str, list[int]]:
+    """Return what the oracle finds -> nights.
+
+    right, wrong, missed: promotions of models that are truly better by anything, by nothing, and nights on which one
+    that is better by LEAST stayed. told, false, silent: columns that moved, did not, and were not told.
+    """
+    gains = year["gain"].fillna(0)
+    promoted = year["promoted"].eq(True) & year["gain"].notna()
+    found = {
+        "right": year[promoted & (gains > 0)], "wrong": year[promoted & (gains <= 0)],
+        "missed": year[~promoted & (gains >= LEAST)], "failed": year[year["outcome"] != "ok"],
+    }  # fmt: skip
+    for name in COLUMNS:
+        told, moved = year[f"told {name}"].eq(True), year[f"moved {name}"]
+        found[f"told {name}"] = year[told & (moved >= MUST)]
+        found[f"false {name}"] = year[told & (moved < MUST_NOT)]
+        found[f"silent {name}"] = year[~told & (moved >= MUST)]
+    return {name: rows["night"].tolist() for name, rows in found.items()}
+
+
+def picture(year: pd.DataFrame, calendar: Calendar, path: Path) -> None:
+    """Draw the champion's true accuracy on each night's law, what is told to have moved, and bytes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 8), layout="constrained")
+    top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=[3, 2, 3])
+    night = year["night"]
+    top.plot(night, 100 * year["accuracy"], color="C0")
+    top.set_ylabel("true accuracy, %")
+    top.set_title("The champion on each night's rows; a line: promoted", fontsize=10)
+    for at in night[year["promoted"].eq(True)]:
+        top.axvline(at, color="C2", linewidth=1)
+    for name in ("joins", "shift", "fails", "rare", "full"):
+        top.annotate(name, (getattr(calendar, name), 0.02), xycoords=("data", "axes fraction"), rotation=90, fontsize=8)
+    for i, name in enumerate(COLUMNS):
+        told = year[f"told {name}"].eq(True)
+        must = year[f"moved {name}"] >= MUST
+        middle.scatter(night[must], [i + 0.2] * int(must.sum()), s=10, color="0.6")
+        middle.scatter(night[told], [i] * int(told.sum()), s=10, color="C3")
+    middle.set_yticks(range(len(COLUMNS)), ["load", "heat", "predicted"])
+    middle.set_ylim(-0.5, len(COLUMNS) - 0.2)
+    middle.set_title("Drift: told (red), and of the laws (grey)", fontsize=10)
+    for name in ("blobs", "Prefect", "MLflow", "mlruns"):
+        bottom.plot(night, year[f"{name} MB"], label=name)
+    bottom.set_ylabel("MB")
+    bottom.set_xlabel("night")
+    bottom.legend(fontsize=8)
+    figure.savefig(path, dpi=90)
+
+
+def summary(year: pd.DataFrame) -> str:
+    """Return what the oracle finds, a line each."""
+    lines = [f"{name:<13} {len(nights):>3}  {nights}" for name, nights in check(year).items()]
+    ended = int((year["outcome"] == "ok").sum())
+    lines.append(f"history: {int(year['history'].iloc[-1])} lines of {ended} nights that ended")
+    return "\n".join(lines)
+
+
+def main(words: list[str]) -> None:
+    if words[0] == "draw":
+        path = Path(words[1])
+        year = pd.read_csv(path)
+        picture(year, calendar_of(len(year)), path.with_suffix(".png"))
+        print(summary(year))
+        return
+    folder = Path(words[0]).resolve()
+    calendar = calendar_of(int(words[1]) if len(words) > 1 else Calendar().nights)
+    os.environ["FEDCORE_HOME"] = str(folder / "project")  # before the pipeline is imported
+    if len(words) > 2:  # the process of some nights
+        Year(folder, calendar).replay(int(words[2]))
+        return
+    done = len(Year(folder, calendar).rows) // SERVED * SERVED
+    if not done:
+        Year(folder, calendar).begin()
+    for first in range(done, calendar.nights, SERVED):
+        here = [sys.executable, "-m", "benchmarks.year", str(folder), str(calendar.nights), str(first)]
+        subprocess.run(here, check=True)
+        Year(folder, calendar).end_server()
+    print(summary(pd.read_csv(folder / "year.csv")))
+
+
+def calendar_of(nights: int) -> Calendar:
+    return SHORT if nights == SHORT.nights else Calendar(nights)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,163 @@
+"""A project's copy in a folder, or at any URL that fsspec reads: results, history, record with models, cache.
+
+`manifest.json` there names each file with its digest, and `objects/` holds their bytes, each once, by that digest. A
+save writes what is not there yet, then the manifest, and then deletes what it no longer names. What git and DVC have
+(settings, code, data), and what is of one machine (Prefect's database, passwords, locks), is not in it.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from fedcore import __version__
+from fedcore.config.studies import check_place
+from fedcore.pipeline import environment
+from fedcore.pipeline.cache import journal
+from fedcore.pipeline.cache.shared import file_system, put
+from fedcore.pipeline.cache.store import digest_of
+from fedcore.pipeline.command import Failed, cause
+from fedcore.pipeline.state import write_atomic
+from fedcore.types import InputError
+
+MANIFEST, OBJECTS, FORMAT = "manifest.json", "objects", 1
+DATABASE = "mlflow.db"
+RECORD = (DATABASE, "mlruns", "runs", "results", ".fedcore/registered")
+"""What a save holds, of the project's folder."""
+CACHE = (".fedcore/blobs", ".fedcore/steps", ".fedcore/journal.jsonl")
+"""What it holds beside them if it is asked for the cache."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """The files of a save and their bytes. written: those that were not there before."""
+
+    files: int
+    nbytes: int
+    written: int
+
+
+def save(place: str, cache: bool = False) -> Moved:
+    """Save the project's record, and its cache if asked for. Raises InputError while a flow runs here."""
+    with _opened(place) as (files, root), journal.starting(), ExitStack() as stack:
+        if any(map(journal.alive, journal.marks())):
+            raise InputError("a flow is running here: save when it has ended")
+        if not environment.HOME.joinpath(DATABASE).is_file():
+            raise InputError(f"{environment.HOME / DATABASE}: no such file; there is no record to save")
+        known = _sizes(files, root)
+        named: dict[str, list[Any]] = {}
+        written = 0
+        for name, path in _members(RECORD + CACHE * cache, stack).items():
+            content = path.read_bytes()
+            digest = digest_of(content)
+            named[name] = [digest, len(content)]
+            if known.get(digest) != len(content):
+                put(files, _object(root, digest), content)
+                known[digest] = len(content)
+                written += 1
+        said = {
+            "format": FORMAT, "fedcore": __version__, "files": named,
+            "date": datetime.now().astimezone().isoformat(timespec="seconds"),
+        }  # fmt: skip
+        put(files, f"{root}/{MANIFEST}", json.dumps(said, indent=0).encode())
+        for digest in known.keys() - {digest for digest, _ in named.values()}:
+            files.rm_file(_object(root, digest))
+    return Moved(len(named), sum(size for _, size in named.values()), written)
+
+
+def restore(place: str) -> Moved:
+    """Write the files of a save into the project's folder, each checked by its digest before any is written.
+
+    Raises InputError if the save is damaged, or if the project has another file in the place of one.
+    """
+    with _opened(place) as (files, root), journal.starting():
+        named = _manifest(files, f"{root}/{MANIFEST}")
+        missing = {}
+        for name, (digest, _) in named.items():
+            there = environment.HOME / name
+            if not there.is_file():
+                missing[name] = digest
+            elif digest_of(there.read_bytes()) != digest:
+                raise InputError(f"{there}: is another file than that of {place}; restore into a fresh clone")
+        with tempfile.TemporaryDirectory(dir=environment.STATE) as folder:
+            for number, digest in enumerate(missing.values()):
+                Path(folder, str(number)).write_bytes(_read(files, root, digest))
+            last = [*sorted(enumerate(missing), key=lambda one: one[1] == DATABASE)]  # it names the others
+            for number, name in last:
+                write_atomic(environment.HOME / name, Path(folder, str(number)).read_bytes())
+    return Moved(len(named), sum(size for _, size in named.values()), len(missing))
+
+
+def _members(parts: tuple[str, ...], stack: ExitStack) -> Mapping[str, Path]:
+    """Return the files of parts of a project: name from its folder -> place; the database as a copy at one moment."""
+    home, found = environment.HOME, {}
+    for part in parts:
+        below = [home / part] if (home / part).is_file() else sorted((home / part).rglob("*"))
+        for path in below:
+            if path.is_file() and not path.is_symlink() and "__pycache__" not in path.parts:
+                found[path.relative_to(home).as_posix()] = path
+    copy = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=environment.STATE))) / DATABASE
+    with closing(sqlite3.connect(home / DATABASE, timeout=60)) as live, closing(sqlite3.connect(copy)) as target:
+        live.backup(target)
+    return found | {DATABASE: copy}
+
+
+def _manifest(files: Any, path: str) -> dict[str, tuple[str, int]]:
+    """Return the files of a save. Raises InputError for a manifest that is none, and for places outside of it."""
+    try:
+        said = json.loads(files.cat_file(path))
+        if said["format"] != FORMAT:
+            raise ValueError(f"format {said['format']!r} is not known to fedcore {__version__}")
+        named = {str(name): (str(digest), int(size)) for name, (digest, size) in said["files"].items()}
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file; fedcore save writes it") from None
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise InputError(f"{path}: not the manifest of a save: {error}") from None
+    for name, (digest, _) in named.items():
+        inside = any(PurePosixPath(name).is_relative_to(part) for part in RECORD + CACHE)
+        if not inside or ".." in PurePosixPath(name).parts or not digest.isalnum():
+            raise InputError(f"{path}: names {name!r}, which no save holds")
+    return named
+
+
+def _read(files: Any, root: str, digest: str) -> bytes:
+    try:
+        content: bytes = files.cat_file(_object(root, digest))
+    except FileNotFoundError:
+        content = b""
+    if digest_of(content) != digest:
+        raise InputError(f"{_object(root, digest)}: is missing or damaged; save again where the project is whole")
+    return content
+
+
+def _sizes(files: Any, root: str) -> dict[str, int]:
+    """Return the objects of a save: digest -> bytes."""
+    found = files.find(f"{root}/{OBJECTS}", detail=True) if files.exists(f"{root}/{OBJECTS}") else {}
+    return {path.rpartition("/")[2]: int(info["size"]) for path, info in found.items()}
+
+
+def _object(root: str, digest: str) -> str:
+    return f"{root}/{OBJECTS}/{digest[:2]}/{digest}"
+
+
+@contextmanager
+def _opened(place: str) -> Iterator[tuple[Any, str]]:
+    """Yield the file system of a folder or URL, and the path in it; its errors are Failed, in one line."""
+    try:
+        url = check_place(place) if "://" in place else Path(check_place(place)).resolve().as_uri()
+        files, root = file_system(url)
+    except (ImportError, ValueError) as error:
+        raise InputError(f"{place!r}: {error}") from None
+    try:
+        yield files, root
+    except (InputError, Failed):
+        raise
+    except Exception as error:
+        raise Failed(cause(error) or f"{place}: {' '.join(str(error).split()) or type(error).__name__}") from None

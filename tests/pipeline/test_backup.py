@@ -1,0 +1,147 @@
+"""A save brings the same files back, writes only what is new, and refuses what is damaged or none of its own."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fedcore.pipeline import backup, environment
+from fedcore.pipeline.cache import journal
+from fedcore.pipeline.command import Failed
+from fedcore.types import InputError
+
+FILES = {
+    "mlruns/1/model/leaves": b"\0\1\2", "mlruns/1/model/copy": b"\0\1\2", "runs/history.jsonl": b"{}\n",
+    "results/summary.csv": b"a,b\n", ".fedcore/registered/abc": b"", ".fedcore/blobs/ab/abc.safetensors": b"blob",
+    ".fedcore/steps/1": b"step", ".fedcore/journal.jsonl": b"{}\n",
+}  # fmt: skip
+OTHERS = {".fedcore/password": b"secret", ".fedcore/prefect/prefect.db": b"", "params.yaml": b"run: {}\n"}
+
+Enter = Callable[[str], Path]
+
+
+@pytest.fixture
+def enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Enter:
+    """Make a project's folder the one of the process."""
+
+    def into(name: str) -> Path:
+        home = tmp_path / name
+        (home / ".fedcore").mkdir(parents=True, exist_ok=True)
+        monkeypatch.setattr(environment, "HOME", home)
+        monkeypatch.setattr(environment, "STATE", home / ".fedcore")
+        monkeypatch.setattr(journal, "FLOWS", home / ".fedcore" / "flows")
+        monkeypatch.chdir(home)
+        return home
+
+    return into
+
+
+def fill(home: Path) -> None:
+    for name, content in {**FILES, **OTHERS}.items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_bytes(content)
+    with closing(sqlite3.connect(home / "mlflow.db")) as database, database:
+        database.execute("create table aliases (name text, version int)")
+        database.execute("insert into aliases values ('champion', 3)")
+
+
+def found(home: Path) -> dict[str, bytes]:
+    files = {path.relative_to(home).as_posix(): path for path in home.rglob("*") if path.is_file()}
+    return {name: path.read_bytes() for name, path in files.items() if not name.endswith((".lock", "mlflow.db"))}
+
+
+@pytest.mark.parametrize("place", ["folder", "memory://save/one"])
+def test_what_is_saved_comes_back(enter: Enter, tmp_path: Path, place: str):
+    place = place if "://" in place else str(tmp_path / place)
+    fill(enter("here"))
+    done = backup.save(place, cache=True)
+    assert (done.files, done.written) == (len(FILES) + 1, len({*FILES.values()}) + 1)  # equal files are one object
+    assert backup.save(place, cache=True).written == 0
+    there = enter("there")
+    assert backup.restore(place).written == len(FILES) + 1
+    assert found(there) == FILES
+    with closing(sqlite3.connect(there / "mlflow.db")) as database:
+        assert database.execute("select * from aliases").fetchall() == [("champion", 3)]
+    assert backup.restore(place).written == 0
+
+
+def test_without_the_cache_it_stays(enter: Enter, tmp_path: Path):
+    fill(enter("here"))
+    backup.save(str(tmp_path / "saved"))
+    there = enter("there")
+    backup.restore(str(tmp_path / "saved"))
+    assert {*found(there)} == {name for name in FILES if not name.startswith(backup.CACHE)}
+
+
+def test_a_later_save_deletes_what_it_no_longer_names(enter: Enter, tmp_path: Path):
+    home = enter("here")
+    fill(home)
+    backup.save(str(tmp_path / "saved"))
+    (home / "runs" / "history.jsonl").write_bytes(b"{}\n{}\n")
+    assert backup.save(str(tmp_path / "saved")).written == 1
+    objects = [path for path in (tmp_path / "saved" / "objects").rglob("*") if path.is_file()]
+    named = json.loads((tmp_path / "saved" / "manifest.json").read_text())["files"]
+    assert sorted(path.name for path in objects) == sorted({digest for digest, _ in named.values()})
+
+
+def test_a_damaged_save_is_refused_before_anything_is_written(enter: Enter, tmp_path: Path):
+    fill(enter("here"))
+    backup.save(str(tmp_path / "saved"))
+    named = json.loads((tmp_path / "saved" / "manifest.json").read_text())["files"]
+    digest, _ = named["results/summary.csv"]
+    spoilt = tmp_path / "saved" / "objects" / digest[:2] / digest
+    there = enter("there")
+    for spoil in (lambda: spoilt.write_bytes(b"a,c\n"), spoilt.unlink):
+        spoil()
+        with pytest.raises(InputError, match="missing or damaged"):
+            backup.restore(str(tmp_path / "saved"))
+        assert found(there) == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["params.yaml", "../outside", "runs/../flows/a.py", "/etc/passwd", ".fedcore/password"]
+)
+def test_a_place_outside_of_a_save_is_refused(enter: Enter, tmp_path: Path, name: str):
+    enter("here")
+    said = {"format": 1, "files": {name: ["0" * 40, 1]}}
+    (tmp_path / "manifest.json").write_text(json.dumps(said))
+    with pytest.raises(InputError, match="which no save holds"):
+        backup.restore(str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 9}', '{"format": 1, "files": {"a": 1}}'])
+def test_a_manifest_that_is_none_is_refused(enter: Enter, tmp_path: Path, text: str):
+    enter("here")
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(InputError, match="not the manifest of a save"):
+        backup.restore(str(tmp_path))
+
+
+def test_a_project_with_a_record_of_its_own_stays_as_it_is(enter: Enter, tmp_path: Path):
+    fill(enter("here"))
+    backup.save(str(tmp_path / "saved"))
+    there = enter("there")
+    (there / "runs").mkdir()
+    (there / "runs" / "history.jsonl").write_bytes(b"mine\n")
+    with pytest.raises(InputError, match=r"history\.jsonl: is another file"):
+        backup.restore(str(tmp_path / "saved"))
+    assert found(there) == {"runs/history.jsonl": b"mine\n"}
+
+
+def test_what_cannot_be_saved_is_said_in_a_line(enter: Enter, tmp_path: Path):
+    home = enter("here")
+    with pytest.raises(InputError, match="there is no record to save"):
+        backup.save(str(tmp_path / "saved"))
+    with pytest.raises(InputError, match="no such file; fedcore save writes it"):
+        backup.restore(str(tmp_path / "none"))
+    with pytest.raises(InputError, match="Protocol not known"):
+        backup.save("nowhere://a/b")
+    fill(home)
+    (tmp_path / "file").touch()
+    with pytest.raises(Failed, match="file"):
+        backup.save(str(tmp_path / "file" / "below"))
