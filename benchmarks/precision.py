@@ -1,7 +1,7 @@
 """Training in bfloat16 beside float32 on this processor: seconds, and accuracy over three seeds.
 
 Seconds are of one device's epoch in one thread: W1's MLP 784-400-200-100-10 with batches of 64, and McMahan's CNN with
-batches of 10 (W2) and 50, on random bytes; both precisions take turns, medians of five. Accuracy is FedAvg's after five
+batches of 10 (W2) and 50, on random bytes; both precisions take turns, medians of five. Accuracy is FedAvg's after ten
 rounds of one epoch, mean over devices: DFL's CNN on MNIST (10 devices of 600 images, Dir(.5); on MNIST's test images),
 and FedASA's cells on CWRU by place (on each one's test windows). They need FEDCORE_DATA.
 
@@ -65,8 +65,8 @@ def federations() -> dict[str, Any]:
 
 def accuracies(fed: Any, precision: str) -> list[float]:
     """Return the mean test accuracy of FedAvg, by seed."""
-    training: Any = Training("sgd", 0.05, momentum=0.9, batch=20, epochs=1, precision=precision)  # type: ignore[arg-type]
-    found = fc.compare([fc.fedavg(rounds=5, training=training)], fed, seeds=range(3))
+    training: Any = Training("adam", 0.001, batch=20, epochs=1, precision=precision)  # type: ignore[arg-type]
+    found = fc.compare([fc.fedavg(rounds=10, training=training)], fed, seeds=range(3))
     table = found.table[(found.table.method == "fedavg") & (found.table.metric == "accuracy")]
     split = "test" if "test" in set(table.split) else "shared"
     last = table[(table.split == split) & (table["round"] == table["round"].max())]
