@@ -23,6 +23,7 @@ class InProcess:
         self.fed, self.root, self.allowed = fed, root, allowed
         self.devices: dict[str, FieldDevice] = {}
         self.sent: list[tuple[str, bytes, bytes]] = []
+        self.away: set[str] = set()
         self.change: Callable[[str, bytes, bytes], bytes | None] = lambda name, call, answer: answer
         for name in fed.devices:
             self.start(name)
@@ -34,6 +35,8 @@ class InProcess:
         )
 
     def send(self, name: str, call: bytes, seconds: float) -> bytes | None:
+        if name in self.away:
+            return None
         answer = self.devices[name].answer(call)
         self.sent.append((name, call, answer))
         return self.change(name, call, answer)

@@ -32,6 +32,10 @@ WAIT = 5.0
 log = logging.getLogger(__name__)
 
 
+class NotJoined(InputError):
+    """A call of a run that this device has not joined, or whose folder is gone: the server may ask it to join."""
+
+
 class FieldDevice:
     """A device with its examples. folder: where its memory is kept. allowed: the methods that its owner agrees to."""
 
@@ -62,6 +66,8 @@ class FieldDevice:
             return pack({"reply": "working"})
         except CancelledError:
             return pack({"reply": "refused", "why": "another call took its place"})
+        except NotJoined as unknown:
+            return pack({"reply": "unknown", "why": str(unknown)})
         except InputError as refused:
             log.warning("refused: %s", refused)
             return pack({"reply": "refused", "why": str(refused)})
@@ -138,7 +144,7 @@ class FieldDevice:
         path = self.folder / run / "plan.json"
         if run not in self._plans:
             if not run.isalnum() or not path.is_file():
-                raise InputError(f"run {run}: {self.name} has not joined it")
+                raise NotJoined(f"run {run}: {self.name} has not joined it")
             self._agree(Plan.from_json(path.read_text("utf-8")))
         return self._plans[run]
 

@@ -41,18 +41,26 @@ class Elsewhere:
     nbytes: int = 0
 
 
-def ask(link: Link, calls: Mapping[str, bytes], seconds: float) -> dict[str, bytes]:
-    """Ask devices until a deadline, again and again while one is silent or at work; return the answers by name."""
+def ask(link: Link, calls: Mapping[str, bytes], seconds: float, joining: bytes | None = None) -> dict[str, bytes]:
+    """Ask devices until a deadline, again and again while one is silent or at work; return the answers by name.
+
+    joining: the call that a device gets first which does not know the run, as it came late or lost its folder.
+    """
     end = time.monotonic() + seconds
 
     def one(name: str) -> bytes | None:
         patience = PATIENCE
         while (left := end - time.monotonic()) > 0:
             answer = link.send(name, calls[name], min(left, patience))
-            if answer is None:
-                patience *= 2 if end - time.monotonic() < left - patience else 1
+            reply = None if answer is None else _reply(answer)
+            if answer is None and time.monotonic() > end - left + patience:
+                patience *= 2
+            if reply == "unknown" and joining is not None:
+                answer = link.send(name, joining, min(left, patience))
+                reply = None if answer is None or _reply(answer) == "joined" else "refused"
+            if reply is None:
                 time.sleep(min(PAUSE, max(0.0, end - time.monotonic())))
-            elif not _at_work(answer):
+            elif reply != "working":
                 return answer
         return None
 
@@ -61,11 +69,11 @@ def ask(link: Link, calls: Mapping[str, bytes], seconds: float) -> dict[str, byt
     return {name: answer for name, answer in answers.items() if answer is not None}
 
 
-def _at_work(answer: bytes) -> bool:
+def _reply(answer: bytes) -> str:
     try:
-        return unpack(answer, "answer")[0].get("reply") == "working"
+        return str(unpack(answer, "answer")[0].get("reply"))
     except InputError:
-        return False
+        return "damaged"
 
 
 class Field:
@@ -79,14 +87,14 @@ class Field:
     ) -> None:
         self.link, self.plan, self.fed, self.seconds, self.said = link, plan, fed, seconds, said
         self._here = Inline()
+        self._joining = pack({"ask": "join", "plan": plan.to_json()})
 
     def join(self) -> dict[str, int]:
         """Return the devices that agree to the plan, with their numbers of training examples.
 
         Raises InputError with the reason of each device that refuses.
         """
-        call = pack({"ask": "join", "plan": self.plan.to_json()})
-        answers = ask(self.link, dict.fromkeys(self.fed.devices, call), self.seconds)
+        answers = ask(self.link, dict.fromkeys(self.fed.devices, self._joining), self.seconds)
         refused, joined = [], {}
         for name, answer in answers.items():
             try:
@@ -131,7 +139,7 @@ class Field:
         return {name: {name: scores | shared[name]} for name, scores in found.items()}
 
     def _answers(self, packed: Mapping[str, bytes], read: Callable[[str, bytes], Any]) -> dict[str, Any]:
-        answers, found = ask(self.link, packed, self.seconds), {}
+        answers, found = ask(self.link, packed, self.seconds, self._joining), {}
         for name in packed:
             if name not in answers:
                 self.said(f"{name}: no answer in {self.seconds:g} s")

@@ -83,8 +83,8 @@ def test_a_method_outside_of_the_owners_list_is_refused_on_each_device(site):
         field_of(site, ROWS["psi_fada"], "other")
 
 
-def test_bytes_that_are_no_call_are_refused_and_the_device_goes_on(site):
-    for call in (b"", b"\x80\x04\x95" + bytes(60), pack({"ask": "visit", "run": "none"})):
+def test_bytes_that_are_no_call_are_refused(site):
+    for call in (b"", b"\x80\x04\x95" + bytes(60), pack({"ask": "run"})):
         words, _ = unpack(site.link.send("a", call, 20.0), "answer")
         assert words["reply"] == "refused"
 

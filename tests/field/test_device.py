@@ -93,8 +93,6 @@ def test_a_turn_is_answered_for_one_call_alone(device):
         (visit_call()[:-1], "call: damaged or no parcel of fedcore ("),
         (pack({"ask": "run"}), "call: must ask to join, visit or score"),
         (pack({}), "call: must ask to join, visit or score"),
-        (visit_call(run="other"), "run other: a has not joined it"),
-        (visit_call(run="../a/trial"), "run ../a/trial: a has not joined it"),
         (visit_call(stage=1), "run trial: has 1 stages"),
         (visit_call(round=-1), "call: round = -1: must be a whole number"),
         (visit_call(round=True), "call: round = True: must be a whole number"),
@@ -114,6 +112,12 @@ def test_a_wrong_call_is_refused_in_one_line(device, call, said):
     assert why(device, call).startswith(said)
     assert "\n" not in why(device, call)
     assert reply(device, visit_call())[0]["reply"] == "visited"
+
+
+@pytest.mark.parametrize("run", ["other", "../a/trial", ""])
+def test_a_device_says_that_it_has_not_joined_a_run(device, run):
+    words, tensors = reply(device, visit_call(run=run))
+    assert (words, tensors) == ({"reply": "unknown", "why": f"run {run}: a has not joined it"}, {})
 
 
 def test_an_error_inside_a_step_tells_the_server_no_details(device, monkeypatch, caplog):

@@ -109,6 +109,26 @@ def test_too_few_devices_end_the_run_in_one_line(tmp_path: Path):
         list(run_in_field(field, 0, least=3))
 
 
+@pytest.mark.slow
+def test_a_device_that_comes_late_joins_and_takes_part(tmp_path: Path):
+    field, link = field_of(once("ditto", 2), tmp_path / "late", seconds=1.0)
+    link.away = {"b"}
+    assert list(field.join()) == ["a", "c", "d"]
+    turns = run_in_field(field, 0)
+    first = next(turns)
+    link.away = set()
+    assert (first.absent, next(turns).absent) == (("b",), ())
+
+
+def test_a_device_that_comes_late_and_refuses_is_named(tmp_path: Path):
+    said: list[str] = []
+    field, link = field_of(once("fedavg"), tmp_path, said=said)
+    link.start("b", allowed=["analytic"])
+    (turn,) = run_in_field(field, 0)  # nobody has joined yet
+    assert turn.absent == ("b",)
+    assert said == ["b refuses: method fedavg: not allowed on b; allowed: analytic"] * 2
+
+
 def once(name: str, rounds: int = 1) -> MethodConfig:
     return replace(ROWS[name], settings={**ROWS[name].settings, "rounds": rounds})
 
