@@ -152,9 +152,9 @@ class Result:
     def control(self) -> bool:
         return getattr(self.row.builder, "control", False)
 
-    @cached_property
+    @property
     def metric(self) -> Metric:
-        """The metric that decides."""
+        """The metric that decides; it is not kept, as another thread may be sending the result to the record."""
         name = self.setting.metric
         return (
             Criterion(METRICS["accuracy" if name == "auto" else name], auto=name == "auto").of_table(self.table).metric
