@@ -136,7 +136,7 @@ def cells(rows: pd.DataFrame) -> tuple[dict[str, str], list[dict[str, Cell]]]:
         for line, sent in zip(lines, rows[way] / rows["n_devices"], strict=True):
             line[way] = quantity(format_bytes(sent), sent)
     if rows["rounds"].max() > 1:
-        heads["bytes_round"] = "up per\ndevice, round"
+        heads["bytes_round"] = "up per\ndevice,\nround"
         for line, sent in zip(lines, rows["bytes_up"] / rows["n_devices"] / rows["rounds"], strict=True):
             line["bytes_round"] = quantity(format_bytes(sent), sent)
     if rows["macs"].max() > rows["macs"].min():

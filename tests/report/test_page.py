@@ -296,7 +296,7 @@ def once() -> pd.DataFrame:
 def test_bytes_per_round_and_the_spread_over_devices_are_on_the_page():
     table = frame(*(rows({"a": [[0.8, 0.6]]}, at=at, up=1000.0 * at) for at in (1, 2)))
     page = Page(undrawn(table, summary(table)))
-    assert "up per\ndevice, round" in page.words
+    assert "up per\ndevice,\nround" in page.words
     assert "1.5 kB" in page.words  # a device sends 1 kB, then 2 kB
     assert "14.1" in page.words  # .2 / sqrt(2), the devices' standard deviation
-    assert "up per\ndevice, round" not in Page(undrawn(once(), summary(once()))).words
+    assert "up per\ndevice,\nround" not in Page(undrawn(once(), summary(once()))).words

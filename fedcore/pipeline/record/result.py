@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -135,6 +135,10 @@ class Result:
     outcomes: Outcomes | None = None
     threshold: Threshold | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields alone: one thread may use what is cached while another sends the result to the record."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
     @cached_property
     def digest(self) -> str:
         """The digest of the table, the models and the names of the pictures; seconds are no part of it."""
@@ -160,7 +164,7 @@ class Result:
     def control(self) -> bool:
         return getattr(self.row.builder, "control", False)
 
-    @cached_property
+    @property
     def metric(self) -> Metric:
         """The metric that decides."""
         name = self.setting.metric

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import pickle
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from fedcore.types import Data, InputError, Model, Report, Threshold
 
 environment.prepare()  # Prefect reads its settings when it is imported
 
-from fedcore.pipeline.record.result import PreparedData
+from fedcore.pipeline.record.result import PreparedData, Result
 from fedcore.pipeline.run.partitions import require_two
 from fedcore.pipeline.run.run_method import choose_threshold, name_classes, prepared_bytes
 from fedcore.pipeline.run.step_functions import distribute, score_validation
@@ -83,3 +84,13 @@ def test_a_threshold_is_for_one_of_two_classes():
         require_two(("a", "b", "c"), "a")
     with pytest.raises(InputError, match=r"^run.positive = 'falt'.*did you mean fault\?"):
         require_two(("fault", "ok"), "falt")
+
+
+def test_a_result_is_sent_without_what_it_has_computed_of_itself():
+    """Else a thread that computes it, while another pickles the result, changes what is pickled."""
+    nothing: Any = None
+    result = Result(*[nothing] * 13)
+    result.__dict__["digest"] = "found"
+    sent = pickle.loads(pickle.dumps(result))
+    assert sent.__dict__.keys() == {one.name for one in fields(Result)}
+    assert sent == result
