@@ -1,5 +1,8 @@
 """Draw ST-LF's Figs. 4, 5, 6, 8 and 9: python -m benchmarks.st_lf_figures [folder]
 
+With the word `saved` in place of a folder: the transmissions that Fig. 6 saves, by (P) alone with the divergences of
+(18) as printed and times 100; writes docs/results/st-lf-fig6-p-alone.csv.
+
 Figs. 4, 5 and 6 from (P) alone, no device and no training: ten equal devices, the first five labelled, as in
 `tests/methods/st_lf/test_programs.py`, which asserts what is seen. Figs. 4 and 5 need T = d and phi_E = 0; with T as in
 (18), which Fig. 6 has, a labelled device is a source whatever its error. Figs. 6, 8 and 9 from the committed results of
@@ -124,6 +127,31 @@ def figure_6() -> Figure:
     return figure
 
 
+DIVERGENCES = {"small": (0.15, 0.3), "middle": (0.8, 1.1), "large": (1.3, 2.0)}
+"""Those of devices with one distribution, some classes in common, and other images (docs/methods/st_lf.md)."""
+
+
+def saved(seeds: int = 3) -> pd.DataFrame:
+    """Return the links that energy's weight takes away, from those at phi_E 0 to those at 1000, by divergences."""
+    rows = []
+    for name, (low, high) in DIVERGENCES.items():
+        for factor in (1, 100):
+            for seed in range(seeds):
+                half = np.triu(np.random.default_rng(seed).uniform(low, high, (N, N)), 1)
+                errors = np.random.default_rng(seed).uniform(0.02, 0.2, LABELLED)
+                base = problem(errors, half + half.T, 0.0)
+                base = replace(base, target=base.target + (factor - 1) * (half + half.T) / 2)
+                links = {
+                    phi_e: int((solve_program(replace(base, phi_e=phi_e), SolverSettings()).alpha > 0).sum())
+                    for phi_e in (0.0, 1.0, 1000.0)
+                }
+                rows.append(
+                    {"divergences": name, "factor": factor, "seed": seed, "links_0": links[0.0],
+                     "links_1": links[1.0], "saved": links[0.0] - links[1000.0]}
+                )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
 def figure_6_on_data() -> Figure:
     """Energy, links and accuracy of targets by phi_E in study st_lf_fig6 as published, mean and extremes over seeds."""
     found = pd.read_csv(ROOT / "docs/results/st-lf-fig6-as-published.csv")
@@ -171,6 +199,9 @@ def figure_of_rivals(number: int) -> Figure:
 def main() -> None:
     """Draw them, and say what they show."""
     torch.set_num_threads(1)
+    if sys.argv[1:] == ["saved"]:
+        saved().to_csv(ROOT / "docs" / "results" / "st-lf-fig6-p-alone.csv", index=False)
+        return
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/pictures")
     folder.mkdir(parents=True, exist_ok=True)
     for number, draw in ((4, figure_4), (5, figure_5), (6, figure_6)):

@@ -55,7 +55,7 @@ def st_lf_table2(value: Value) -> pd.Series:
 
 
 def st_lf_fig6(value: Value) -> pd.Series:
-    name = re.search(r", ([\w-]+) \(text\)", value.what)
+    name = re.search(r", ([\w-]+)(?: \(text\)|, divergences)", value.what)
     assert name
     rows = read(str(value.source)).query(f"set == '{SETS[name[1]]}'").groupby("seed")["links"]
     return rows.max() - rows.min()
