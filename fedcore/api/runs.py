@@ -451,7 +451,10 @@ def compare(
         workers: processes that train; None: this one.
         every: scores are taken after every so many rounds, and after the last.
         progress: whether to show a bar; None: in a terminal.
-        accelerator, together, metrics, score_training: as in :func:`run`; none of these numbers decides anything.
+        accelerator: where devices' steps run, as in :func:`run`.
+        together: devices that train in one step there, as in :func:`run`.
+        metrics: functions by name, as in :func:`run`; they decide nothing.
+        score_training: whether the table has split `train`, as in :func:`run`.
 
     Raises:
         InputError: as :func:`run` does, and where two methods have one label. A method that diverges is left out.

@@ -551,6 +551,8 @@ def gradient_step(
     """
     module = flat.module
     known = logit_grad or (cross_entropy_grad if loss == "ce" else None)
+    if parts_of(loss) is not None and "parts" not in getattr(batch_of, "keywords", {}):
+        raise InputError(f"training.loss: {loss_name(loss)} has trainable parts, which this method does not train")
     if isinstance(module, ManualGradients) and known is not None and precision == "float32":
         return lambda x, y: manual_step(
             module, flat.leaves, x, y, flat.gradients, keep=0.0, scale=1.0, logit_grad=known

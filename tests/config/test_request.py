@@ -39,7 +39,7 @@ def test_params_yaml_may_name_ones_own_data(tmp_path: Path, monkeypatch: pytest.
     assert ask([]).studies == ["my_data"]
 
 
-OTHERS = {"fedbabu", "fedbn", "fedproto", "perfedavg", "pfedme"}
+OTHERS = {"apfl", "fedala", "fedbabu", "fedbn", "fedproto", "perfedavg", "pfedme"}
 """Left out to save time: `fedbn` is `fedavg` on a net without batch norm; study `field` has the others."""
 
 

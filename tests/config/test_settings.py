@@ -150,6 +150,10 @@ WRONG_OF_METHODS: dict[str, list[Any]] = {
     "noise": [0, 1.5],
     "order": ["up"],
     "outer_lr": [0, -1, "a"],
+    "alpha_lr": [-0.1, "fast", None],
+    "weights_lr": [-0.1, "fast", None],
+    "first_epochs": [0, 1.5, None],
+    "top": [0, 1.5, None],
     "outliers": [-0.1, 0.5, "a"],
     "p": [0, 3, 1.5],
     "pair_batch": [0, 1.5],
@@ -288,7 +292,7 @@ OTHER_OF_METHODS: dict[str, Any] = {
     "hard": 0.25, "examples": "validation", "personal": True, "repair": True,
     "rank": 5, "precision": "float32", "sums": "masked", "clip": 2.0, "epsilon": 1.0, "share": 0.5, "align": "exact",
     "aggregation": "median", "outliers": 0.4, "reg": 0.5, "pretrain_steps": 7, "rule": "yogi",
-    "beta1": 0.5, "beta2": 0.5, "outer_lr": 0.05,
+    "beta1": 0.5, "beta2": 0.5, "outer_lr": 0.05, "alpha": 0.25,
 }  # fmt: skip
 REACHING = [
     key

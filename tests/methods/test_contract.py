@@ -24,8 +24,8 @@ from fedcore.types import InputError, Report, Stage, Threats
 
 CONTROLS = {name for name in METHODS if is_control(name)}
 FED = federation("abcd")
-DRAWN = {"fedgen": {"alpha": 0.0}}
-"""What turns off that devices draw more than their minibatches: FedGen's generated examples."""
+DRAWN = {"fedgen": {"alpha": 0.0}, "fedala": {"weights_lr": 0.0}}
+"""What turns off that devices draw more than their minibatches: FedGen's generated examples, FedALA's share."""
 UNTRAINED = {"majority", "majority_per_device"}
 """Controls that train nothing and draw nothing."""
 

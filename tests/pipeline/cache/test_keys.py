@@ -351,7 +351,7 @@ EDITS = (
 IN_ROUNDS = (
     "fedprox", "fedper", "ditto", "fixed_depth", "fedasa", "dfl", "dfl_diagonal", "fd", "scaffold", "fedgen",
     "label_smoothing", "fedopt", "fednova", "feddyn", "moon", "fedrep", "fedbabu", "fedbn", "fedproto",
-    "pfedme", "perfedavg",
+    "pfedme", "apfl", "fedala", "perfedavg",
 )  # fmt: skip
 """Methods with a training of their own."""
 UNAVERAGED = {"fd", "fedproto"}
