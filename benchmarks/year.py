@@ -360,8 +360,10 @@ def picture(year: pd.DataFrame, calendar: Calendar, path: Path) -> None:
     top.set_title("The champion on each night's rows; a line: promoted", fontsize=10)
     for at in night[year["promoted"].eq(True)]:
         top.axvline(at, color="C2", linewidth=1)
-    for name in ("joins", "shift", "fails", "rare", "full"):
-        top.annotate(name, (getattr(calendar, name), 0.02), xycoords=("data", "axes fraction"), rotation=90, fontsize=8)
+    happens = {name: getattr(calendar, name) for name in ("joins", "shift", "fails", "rare", "full")}
+    for name, at in happens.items():
+        if at <= night.max():
+            top.annotate(name, (at, 0.02), xycoords=("data", "axes fraction"), rotation=90, fontsize=8)
     for i, name in enumerate(COLUMNS):
         told = year[f"told {name}"].eq(True)
         must = year[f"moved {name}"] >= MUST

@@ -6,6 +6,7 @@ import csv
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -25,6 +26,8 @@ COPIED = (
     ".dvc/.gitignore",
 )
 """Files and folders of a project that are those of fedcore's own repository."""
+OPS = ("fedcore.service", "fedcore.timer", "Containerfile")
+"""Files for a schedule without Prefect, in ops/ of a project that asks for them."""
 SECTIONS = ("run", "data", "federation", "net", "training", "methods")
 """Sections of params.yaml that a project begins with; the other settings can be typed or added."""
 DRAWN = ("devices", "alpha", "classes", "share", "domains", "unlabelled", "unlabelled_classes", "hidden")
@@ -68,7 +71,8 @@ yours to change. `requirements.txt` says which version of fedcore the results ar
 )
 @click.option("--label", help="The column to predict.")
 @click.option("--device", help="The column that says which device, site or client a row is of.")
-def init(folder: Path, data: Path | None, label: str | None, device: str | None) -> None:
+@click.option("--nightly", is_flag=True, help="Also nightly.yaml (alerts, retries, what is kept) and ops/ with units.")
+def init(folder: Path, data: Path | None, label: str | None, device: str | None, nightly: bool) -> None:
     """Make a project of your own in FOLDER: settings, a study of all methods, flows, tasks, DVC and Prefect files.
 
     \b
@@ -91,6 +95,8 @@ def init(folder: Path, data: Path | None, label: str | None, device: str | None)
     )
     (folder / "dvc.yaml").write_text(stages(source / "dvc.yaml", folder))
     (folder / "requirements.txt").write_text(f"fedcore[pipeline]=={fedcore.__version__}\n")
+    if nightly:
+        write_ops(source / "ops", folder)
     model = f"{place.stem}-{label}" if place and label else "MODEL"
     (folder / "README.md").write_text(README.format(name=folder.resolve().name, model=model))
     versioned = start_git(folder)
@@ -200,6 +206,16 @@ def project_settings(source: Path, data: Path | None, label: str | None, device:
     text = StringIO()
     settings.dump(params, text)
     return re.sub(r"(?<=[^\n])\n(?=\w+:)", "\n\n", text.getvalue()).replace("\n\nmethods:", "\nmethods:")
+
+
+def write_ops(source: Path, folder: Path) -> None:
+    """Write the settings of a schedule, and the files of one without Prefect, for this folder and this fedcore."""
+    copy(source / "nightly.yaml", folder / "nightly.yaml")
+    (folder / "ops").mkdir()
+    command = shutil.which("fedcore") or str(Path(sys.executable).with_name("fedcore"))
+    for name in OPS:
+        text = (source / name).read_text()
+        (folder / "ops" / name).write_text(text.replace("FOLDER", str(folder.resolve())).replace("FEDCORE", command))
 
 
 def stages(source: Path, folder: Path) -> str:

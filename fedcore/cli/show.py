@@ -11,7 +11,7 @@ from fedcore.pipeline.files import BRIEF, CLAIMS, PAGE, SUMMARY, TABLE
 @click.command()
 @click.option("--brief", is_flag=True, help="A line for each answer.")
 @click.option("--papers", is_flag=True, help="The index of the papers' figures and tables, in Markdown.")
-@click.option("--history", is_flag=True, help="A line for each run outside of `dvc repro`, with its date.")
+@click.option("--history", is_flag=True, help="A line for each run, with its date.")
 @click.option("--study", help="Of the history: one study alone.")
 def show(brief: bool, papers: bool, history: bool, study: str | None) -> None:
     """Print the last answers of `dvc repro`, with their tables and claims."""

@@ -14,6 +14,9 @@ from fedcore.methods import builder
 from fedcore.methods import method as build_method
 from fedcore.types import InputError, Method, Net
 
+ROUNDS = 1_000_000
+"""The most rounds of a stage: even a forecast holds something of each."""
+
 
 @dataclass(frozen=True)
 class MethodConfig:
@@ -41,9 +44,12 @@ class MethodConfig:
         sizes: device -> labelled training examples; with them also if these data do not.
         """
         try:
-            return build_method(self.name, nets=nets, training=self.training, sizes=sizes, **self.settings)
+            made = build_method(self.name, nets=nets, training=self.training, sizes=sizes, **self.settings)
         except InputError as refused:
             raise InputError(f"{refused} (method {self.label})") from None
+        if (rounds := max((stage.rounds for stage in made.stages), default=0)) > ROUNDS:
+            raise InputError(f"{rounds:,} rounds: at most {ROUNDS:,} are allowed (method {self.label})")
+        return made
 
     def flat(self) -> dict[str, Any]:
         """Return every setting under one name each, for the record."""

@@ -33,6 +33,9 @@ BYTE_ORDERS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 SAMPLE = 1 << 16
 """Characters in which the separator is looked for."""
 
+CELLS, UNFOLDED = 1 << 28, 4 << 30
+"""The most cells of a Parquet file (2 GiB as numbers), and the most bytes that its groups of rows declare."""
+
 COMMA_NUMBER = re.compile(r"[+-]?(\d*,\d+|\d+,)([eE][+-]?\d+)?")
 THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 """A number with a comma that may be a decimal comma or separate thousands."""
@@ -107,7 +110,9 @@ def read_parquet(file: Path, missing_values: Sequence[str], label: str | None) -
 
     Columns of lists, structs or bytes are left out: they hold neither numbers nor names.
     """
-    rows = ParquetFile(file).read()
+    with ParquetFile(file) as opened:
+        check_declared(opened.metadata)
+        rows = opened.read()
     rows.validate(full=True)
     if twice := {name for name in rows.column_names if rows.column_names.count(name) > 1}:
         raise ValueError(f"{len(rows.column_names)} columns, two of them named {min(twice)!r}")
@@ -115,6 +120,15 @@ def read_parquet(file: Path, missing_values: Sequence[str], label: str | None) -
     frame: pd.DataFrame = rows.drop_columns(unread).to_pandas()
     found = {str(name): find_markers(frame[name], missing_values, name == label) for name in frame}
     return Rows(blank(frame, found), _written(found))
+
+
+def check_declared(said: Any) -> None:
+    """Refuse a Parquet file that says it holds more than is read: a small one may unfold to any size."""
+    nbytes = sum(said.row_group(i).total_byte_size for i in range(said.num_row_groups))
+    if (cells := said.num_rows * said.num_columns) > CELLS:
+        raise ValueError(f"it declares {cells:,} cells, at most {CELLS:,} are read")
+    if nbytes > UNFOLDED:
+        raise ValueError(f"it declares {nbytes:,} bytes, at most {UNFOLDED:,} are read")
 
 
 READERS: dict[str, Callable[[Path, Sequence[str], str | None], Rows]] = {

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from fedcore.types import Axes, Net
+from fedcore.nets.mlp import LARGEST
+from fedcore.types import Axes, InputError, Net
 
 
 class Images(nn.Sequential):
@@ -40,9 +41,14 @@ def table(module: nn.Module) -> Axes:
 
 
 def with_table(build: Callable[[], nn.Module]) -> Net:
-    """Return the net with this builder and its table of axes."""
+    """Return the net with this builder and its table of axes. Raises InputError for one that is too large."""
     with torch.device("meta"):
-        module = build()
+        try:
+            module = build()
+        except RuntimeError as error:  # its bytes are no number
+            raise InputError(f"net: more parameters than can be counted, at most {LARGEST:,}; {error}") from None
+    if (size := sum(leaf.numel() for leaf in module.parameters())) > LARGEST:
+        raise InputError(f"net: these settings give {size:,} parameters, at most {LARGEST:,}")
     return Net(build, table(module))
 
 

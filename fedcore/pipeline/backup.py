@@ -46,7 +46,7 @@ class Moved:
 
 def save(place: str, cache: bool = False) -> Moved:
     """Save the project's record, and its cache if asked for. Raises InputError while a flow runs here."""
-    with _opened(place) as (files, root), journal.starting(), ExitStack() as stack:
+    with _opened(place) as (files, root), journal.starting(), ExitStack() as opened:
         if any(map(journal.alive, journal.marks())):
             raise InputError("a flow is running here: save when it has ended")
         if not environment.HOME.joinpath(DATABASE).is_file():
@@ -54,7 +54,7 @@ def save(place: str, cache: bool = False) -> Moved:
         known = _sizes(files, root)
         named: dict[str, list[Any]] = {}
         written = 0
-        for name, path in _members(RECORD + CACHE * cache, stack).items():
+        for name, path in _members(RECORD + CACHE * cache, opened).items():
             content = path.read_bytes()
             digest = digest_of(content)
             named[name] = [digest, len(content)]
@@ -95,7 +95,7 @@ def restore(place: str) -> Moved:
     return Moved(len(named), sum(size for _, size in named.values()), len(missing))
 
 
-def _members(parts: tuple[str, ...], stack: ExitStack) -> Mapping[str, Path]:
+def _members(parts: tuple[str, ...], opened: ExitStack) -> Mapping[str, Path]:
     """Return the files of parts of a project: name from its folder -> place; the database as a copy at one moment."""
     home, found = environment.HOME, {}
     for part in parts:
@@ -103,7 +103,7 @@ def _members(parts: tuple[str, ...], stack: ExitStack) -> Mapping[str, Path]:
         for path in below:
             if path.is_file() and not path.is_symlink() and "__pycache__" not in path.parts:
                 found[path.relative_to(home).as_posix()] = path
-    copy = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=environment.STATE))) / DATABASE
+    copy = Path(opened.enter_context(tempfile.TemporaryDirectory(dir=environment.STATE))) / DATABASE
     with closing(sqlite3.connect(home / DATABASE, timeout=60)) as live, closing(sqlite3.connect(copy)) as target:
         live.backup(target)
     return found | {DATABASE: copy}

@@ -22,6 +22,7 @@ from ruamel.yaml import YAML
 from fedcore import __version__
 from fedcore.cli import init
 from fedcore.cli.main import main
+from fedcore.config import nightly
 from fedcore.config.request import USER_STUDY
 
 pytestmark = pytest.mark.slow
@@ -210,6 +211,24 @@ def test_a_project_without_data_runs_the_embedded_digits(tmp_path: Path, monkeyp
     assert params["data"]["name"] == "digits"
     assert params["federation"]["devices"] == 16
     shutil.rmtree(tmp_path / "empty")
+
+
+def test_the_units_of_a_schedule_are_those_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    main(["init", "plain"])
+    assert not (tmp_path / "plain" / "nightly.yaml").exists()
+    main(["init", "own", "--nightly"])
+    assert nightly.read(tmp_path / "own").retries == 2
+    ops = tmp_path / "own" / "ops"
+    service = (ops / "fedcore.service").read_text()
+    assert f"WorkingDirectory={tmp_path / 'own'}\n" in service
+    assert "FOLDER" not in service + (ops / "fedcore.timer").read_text()
+    assert "promote=true" in (ops / "Containerfile").read_text()
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed: the units are not verified")
+    units = [str(ops / name) for name in ("fedcore.service", "fedcore.timer")]
+    done = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_large_data_stay_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

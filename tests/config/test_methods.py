@@ -58,6 +58,13 @@ def test_what_its_nets_do_not_allow_names_its_label():
     assert line.endswith(" (method mine)")
 
 
+def test_rounds_have_a_bound_that_is_told_at_once():
+    assert refusal(fc.fedavg(rounds=10**9).build, NETS) == (
+        "1,000,000,000 rounds: at most 1,000,000 are allowed (method fedavg)"
+    )
+    assert fc.fedavg(rounds=10**6).build(NETS).stages[0].rounds == 10**6
+
+
 def test_a_builder_of_ones_own_has_its_name():
     def own(*, training: Training, rounds: int = 2) -> fc.Method:
         raise NotImplementedError

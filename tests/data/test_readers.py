@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 from sets import refusal
 
-from fedcore.data import load
+from fedcore.data import load, readers
 from fedcore.data.readers import read
+from fedcore.types import InputError
 
 NAMES = ("speed", "name of it", "y")
 CELLS = [("1.5", "grün, hell", "p"), ("-2", "rot", "q"), ("3e2", "grün, hell", "q"), ("4", "blau; grau", "p")]
@@ -114,3 +116,18 @@ def test_the_forms_of_a_folders_files_are_said(tmp_path: Path):
     )
     for first in range(4, 16, 4):
         torch.testing.assert_close(data.train.x[:4], data.train.x[first : first + 4], rtol=0, atol=0)
+
+
+def test_a_parquet_file_that_unfolds_is_refused_by_what_it_declares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A column of equal values takes next to nothing in the file."""
+    file = tmp_path / "bomb.parquet"
+    pd.DataFrame({"load": np.zeros(300_000), "heat": np.zeros(300_000)}).to_parquet(file)
+    assert file.stat().st_size < 10_000
+    assert len(read(file).frame) == 300_000
+    monkeypatch.setattr(readers, "CELLS", 500_000)
+    with pytest.raises(InputError, match="declares 600,000 cells, at most 500,000 are read"):
+        read(file)
+    monkeypatch.undo()
+    monkeypatch.setattr(readers, "UNFOLDED", 1)
+    with pytest.raises(InputError, match=r"declares [\d,]+ bytes, at most 1 are read"):
+        read(file)

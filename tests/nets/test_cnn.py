@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -228,3 +229,15 @@ def test_the_table_of_a_residual_net():
     }  # fmt: skip
     with pytest.raises(TypeError, match=r"1: the axes of GRU"):
         table(nn.Sequential(nn.Linear(2, 2), nn.GRU(2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("cnn", {"maps": [100_000, 100_000]}), ("cnn", {"hidden": [10**7, 10**7]}), ("lenet", {"width": 1000.0}),
+     ("cnn", {"maps": [10**12, 10**12]}), ("resnet20", {"width": 1000.0})],
+)  # fmt: skip
+def test_a_net_that_is_too_large_is_refused_in_a_line(name: str, settings: dict[str, Any]):
+    """Before any of its weights exists."""
+    with pytest.raises(InputError, match="parameters") as refused:
+        nets.net(name, shape=(3, 32, 32), classes=10, **settings)
+    assert "\n" not in str(refused.value)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from project import ROOT
 
+from fedcore.pipeline.cache.store import Store
+from fedcore.pipeline.command import Failed
 from fedcore.pipeline.state import quarantine, write_atomic
 
 
@@ -63,3 +68,36 @@ def test_a_state_that_is_no_folder_is_one_line(tmp_path: Path):
     said = prepared(tmp_path)
     assert said.returncode == 1
     assert said.stderr == f"fedcore: {tmp_path / '.fedcore'}: no folder for the cache (File exists)\n"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 64 KiB, where this user may mount one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
+    if os.getuid() or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a small tmpfs cannot be mounted here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_a_line_and_leaves_what_was_there(small_disk: Path):
+    write_atomic(small_disk / "kept", b"before")
+    for path in (small_disk / "kept", small_disk / "new" / "file"):
+        with pytest.raises(Failed, match=r"no room to write: No space left on device"):
+            write_atomic(path, bytes(1 << 20))
+    assert (small_disk / "kept").read_bytes() == b"before"
+    assert [path for path in small_disk.rglob("*") if path.is_file()] == [small_disk / "kept"]
+
+
+@pytest.mark.slow
+def test_a_store_on_a_full_disk_fails_in_a_line_and_goes_on_later(small_disk: Path):
+    """What is half written is no blob."""
+    store = Store(small_disk / "blobs")
+    with pytest.raises(Failed, match="no room to write"):
+        store.put({"leaf": torch.zeros(1 << 16)})
+    ref = store.put({"leaf": torch.ones(16)})
+    assert torch.equal(store.get(ref)["leaf"], torch.ones(16))
+    assert len([path for path in small_disk.rglob("*") if path.is_file()]) == 1

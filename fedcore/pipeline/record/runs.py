@@ -39,6 +39,7 @@ from fedcore.data.schema import Schema as DataSchema
 from fedcore.partition import Partition
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
+from fedcore.pipeline.command import Failed
 from fedcore.pipeline.files import FINAL_FIT, OUTCOMES, SCHEMA, SETTING, TABLE, TRAINED
 from fedcore.pipeline.record import models, origin, promotion, seals
 from fedcore.pipeline.record.challenge import trained_keys
@@ -123,6 +124,9 @@ class Record:
     def __init__(self) -> None:
         self.lock = FileLock(environment.STATE / "mlflow.lock")
         with self.lock:
+            path = _file(mlflow.get_tracking_uri())
+            if path is not None and path.is_dir():
+                raise Failed(f"{path}: is a folder, where MLflow's database must be a file; move it away")
             create_database(mlflow.get_tracking_uri())
             check_database(mlflow.get_tracking_uri())
             relocate(mlflow.get_tracking_uri(), environment.ARTIFACTS)

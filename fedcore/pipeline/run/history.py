@@ -1,4 +1,4 @@
-"""The history of a project: a line for each study, setting and run outside of `dvc repro`, with its date.
+"""The history of a project: a line for each study, setting and run, with its date, also of `dvc repro`.
 
 runs/history.jsonl has an object in each line, the oldest first; a line is never changed:
 

@@ -144,6 +144,7 @@ def report(
     print_answers(answered.answers)
     if prepared:
         write_stage(jobs, results, store)
+        writer.history += history.lines_of(everything, answered.answers, store)
         return []
     return write_run(params, jobs, results, answered, store, writer)
 

@@ -23,6 +23,7 @@ from fedcore.data.schema import Column, Fit, Schema
 from fedcore.partition import PARTS, Partition
 from fedcore.pipeline import environment
 from fedcore.pipeline.cache.store import Store
+from fedcore.pipeline.command import Failed
 from fedcore.pipeline.record import models, promotion, runs, seals
 from fedcore.pipeline.record.metrics import safe_name
 from fedcore.pipeline.record.result import StudyOnData, Told
@@ -60,6 +61,12 @@ def test_an_existing_database_is_unchanged(tmp_path: Path) -> None:
     path.write_bytes(b"the user's")
     runs.create_database(f"sqlite:///{path}")
     assert path.read_bytes() == b"the user's"
+
+
+def test_a_folder_in_the_databases_place_is_named(tmp_path: Path, database: Path) -> None:
+    database.mkdir()
+    with pytest.raises(Failed, match=r"record\.db: is a folder, .*; move it away$"):
+        runs.Record()
 
 
 def test_a_damaged_database_is_noticed_at_once(tmp_path: Path) -> None:
