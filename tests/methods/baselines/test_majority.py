@@ -19,6 +19,8 @@ IMAGES = {
     **dict.fromkeys(("mlp", "cnn", "dfl_cnn", "mcmahan_cnn", "stlf_cnn", "auto"), (1, 28, 28)),
     **dict.fromkeys(("lenet", "vgg11", "vgg16", "resnet20", "mobilenet_v2"), (3, 32, 32)),
     "cells": (1, 512),
+    "lstm": (8,),
+    "transformer": (8,),
 }
 """net -> the shape of its examples, all nets of the library."""
 
@@ -66,6 +68,7 @@ def test_the_nets_below_are_all_that_there_are():
 def test_every_net_guesses_the_commonest_label_whatever_it_sees(name):
     net = nets.net(name, shape=IMAGES[name], classes=4)
     x = torch.rand(6, *IMAGES[name], generator=torch.Generator().manual_seed(0))
+    x, other = (x.mul(4).long(), x.mul(2).long()) if IMAGES[name] == (8,) else (x, -3 * x)  # of letters, or pictures
     data = Data(x, torch.tensor([2, 2, 2, 2, 1, 0]))
     there = replace(federation("a").devices["a"], net=net, data=Splits(data, data, data))
     fed = replace(federation("a"), devices={"a": there}, test=data, classes=4)
@@ -73,7 +76,7 @@ def test_every_net_guesses_the_commonest_label_whatever_it_sees(name):
     one = last(method_, fed)
     assert one.scores["a"]["shared"]["accuracy"] == pytest.approx(4 / 6)
     deployed = method_.deploy({}, one.state.messages["a"])
-    assert evaluate(deployed, net, Data(-3 * x, data.y)) == one.scores["a"]["shared"]
+    assert evaluate(deployed, net, Data(other, data.y)) == one.scores["a"]["shared"]
 
 
 def test_devices_may_have_different_nets():
