@@ -1,7 +1,7 @@
 # make run    the default study, end to end, and its summary        make ui     Prefect and MLflow in the browser
 # make check  style, types, import boundaries, the quick tests      make clean  forget everything that was computed
 # make test   the same with all tests                               make soak   an hour of harm at random
-# make docs   the documentation as a site
+# make docs   the documentation as a site                           make bench  short benchmarks: ratios, 5 min
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -12,7 +12,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run check test docs soak ui clean style quick-tests pipeline-tests library-tests
+.PHONY: run check test docs bench soak ui clean style quick-tests pipeline-tests library-tests
 .DELETE_ON_ERROR:
 
 run: checkout .venv/run
@@ -28,6 +28,14 @@ test: checkout .venv/test
 # the documentation as a site, in site/
 docs: checkout .venv/test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# each candidate beside a plain loop, in turns
+bench: checkout .venv/test
+	$(BIN)/python -m benchmarks.w1 3
+	$(BIN)/python -m benchmarks.own_net 3
+	$(BIN)/python -m benchmarks.nets 3 lenet mcmahan_cnn
+	$(BIN)/python -m benchmarks.transport
+	@$(BIN)/python -m benchmarks.card || true
 
 # seconds=600 seed=100 only=kill: for ten minutes, other trials, of one kind
 soak: checkout .venv/test
