@@ -58,7 +58,7 @@ def _kind(descent: Descent) -> Any:
     counted = descent.moments.get("steps")
     return (
         nets.key(descent.flat.net), training, descent.flat.vector.device, descent.data.x.shape[1:],
-        sizes if same_steps else None, None if counted is None else counted.item(),
+        sizes if same_steps else None, tuple(sorted(descent.moments)), None if counted is None else counted.item(),
     )  # fmt: skip
 
 

@@ -60,10 +60,12 @@ def divided(net: Net, shape: tuple[int, ...], sizes: dict[str, int]) -> Federati
     return Federation(devices, data(20), 10)
 
 
-def model(fed: Federation, training: Training, execute: Any, name: str = "fedavg", rounds: int = 2) -> Any:
+def model(
+    fed: Federation, training: Training, execute: Any, name: str = "fedavg", rounds: int = 2, fraction: float = 1.0
+) -> Any:
     own = {"fedavg": {"weights": "size", "sends": "model"}}.get(name, {})
     built = method(name, nets={each: fed.devices[each].net for each in fed.devices}, training=training,
-                   shared_init=True, rounds=rounds, fraction=1.0, **own)  # fmt: skip
+                   shared_init=True, rounds=rounds, fraction=fraction, **own)  # fmt: skip
     return list(run(built, fed, 0, execute, every=AT_THE_END))[-1].state.messages["a"].params
 
 
@@ -131,6 +133,13 @@ def test_every_setting_is_the_same_together(training: Training, trained_together
     fed = pictures("mlp", (1, 6, 6))
     assert gap(model(fed, training, Inline(), rounds=3), model(fed, training, Together(), rounds=3)) < 1e-5
     assert bool(trained_together) == (training.schedule == "constant")
+
+
+def test_new_and_kept_moments_of_sampled_devices():
+    fed = divided(nets.net("mlp", shape=(1, 6, 6), classes=10), (1, 6, 6), dict.fromkeys("abcde", 20))
+    training = replace(SGD, momentum=0.9, optimiser_state="keep")
+    alone, together = (model(fed, training, each, rounds=4, fraction=0.6) for each in (Inline(), Together()))
+    assert gap(alone, together) < 1e-5
 
 
 def test_groups_follow_one_another(trained_together: list[int]):
