@@ -160,6 +160,14 @@ def test_a_net_with_batch_norm_needs_equal_sizes(trained_together: list[int]):
         assert trained_together == expected
 
 
+def test_a_net_that_looks_at_its_batch_needs_equal_sizes(trained_together: list[int]):
+    for sizes, expected in (({"a": 16, "b": 16}, [2]), ({"a": 16, "b": 19}, [])):
+        trained_together.clear()
+        fed = divided(Net(Centred), (1, 6, 6), sizes)
+        assert gap(*(model(fed, SGD, execute, rounds=1) for execute in (Inline(), Together()))) < 1e-4
+        assert trained_together == expected
+
+
 def test_a_net_that_draws_goes_alone(trained_together: list[int]):
     fed = divided(Net(dropping), (1, 6, 6), {"a": 16, "b": 16})
     assert gap(model(fed, SGD, Inline()), model(fed, SGD, Together())) == 0
@@ -257,3 +265,14 @@ class Making(nn.Module):
 
 def making() -> nn.Module:
     return Making()
+
+
+class Centred(nn.Module):
+    """Subtracts the mean of its batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(36, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(x.flatten(1) - x.flatten(1).mean(0))
