@@ -136,7 +136,9 @@ def run(
 
 
 def require_state(method: Method, fed: Federation, state: State) -> None:
-    """Refuse a state that is not of these devices, and one after which no round is left."""
+    """Refuse what is no state, a state that is not of these devices, and one after which no round is left."""
+    if not isinstance(state, State):
+        raise InputError(f"run.state is a {type(state).__name__}: must be the state of an earlier result, result.state")
     if state.messages.keys() != fed.devices.keys():
         raise InputError("run.state: is of other devices than the federation's")
     if next_round(method, state).stage >= len(method.stages):

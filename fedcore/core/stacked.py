@@ -33,8 +33,8 @@ def groups(descents: Sequence[Descent]) -> list[list[int]]:
     """Return which descents can be done together, as positions in the sequence; each is in one group.
 
     Those of one net and equal settings can, if their loss has a gradient at the logits (as cross-entropy has), no hook
-    changes their gradients, none stops early and their nets draw no random numbers. A net with buffers (batch norm), or
-    a rate that changes from step to step, needs batches of equal sizes as well.
+    changes their gradients, none stops early and their nets draw no random numbers. A net with buffers or whose logits
+    depend on the batch (batch norm), or a rate that changes from step to step, needs batches of equal sizes as well.
     """
     kinds: dict[Any, list[int]] = {}
     for position, descent in enumerate(descents):
@@ -49,29 +49,39 @@ def _kind(descent: Descent) -> Any:
     changed = descent.grad_hook is not None or len(descent.pieces) > 1 or descent.stops_early
     if not known or changed or not sizes:
         return None
-    if not rows_agree(descent.flat.net, tuple(descent.data.x.shape[1:])):
+    net, shape = descent.flat.net, tuple(descent.data.x.shape[1:])
+    if not rows_agree(net, shape):
         return None
     buffers = any(True for _ in descent.flat.module.buffers())
     if buffers and training.precision == "bfloat16":  # PyTorch's batch norm does not mix them here
         return None
-    same_steps = training.schedule != "constant" or buffers
+    same_steps = training.schedule != "constant" or buffers or not examples_agree(net, shape)
     counted = descent.moments.get("steps")
     return (
         nets.key(descent.flat.net), training, descent.flat.vector.device, descent.data.x.shape[1:],
-        sizes if same_steps else None, None if counted is None else counted.item(),
+        sizes if same_steps else None, tuple(sorted(descent.moments)), None if counted is None else counted.item(),
     )  # fmt: skip
 
 
 def rows_agree(net: Net, shape: tuple[int, ...]) -> bool:
     """Tell whether two models of a net give the same logits together as one by one, which an own module may not."""
-    known = (nets.key(net), shape)
+    return _agrees(_compare_rows, net, shape)
+
+
+def examples_agree(net: Net, shape: tuple[int, ...]) -> bool:
+    """Tell whether a net gives an example the same logits whatever else is in its batch, such as filling."""
+    return _agrees(_compare_examples, net, shape)
+
+
+def _agrees(compare: Callable[[Net, tuple[int, ...]], bool], net: Net, shape: tuple[int, ...]) -> bool:
+    known = (compare.__name__, nets.key(net), shape)
     if known not in _AGREE:
         with torch.device("cpu"):
-            _AGREE[known] = _compare_rows(net, shape)
+            _AGREE[known] = compare(net, shape)
     return _AGREE[known]
 
 
-_AGREE: dict[tuple[bytes, tuple[int, ...]], bool] = {}
+_AGREE: dict[tuple[str, bytes, tuple[int, ...]], bool] = {}
 
 
 def _compare_rows(net: Net, shape: tuple[int, ...]) -> bool:
@@ -82,7 +92,18 @@ def _compare_rows(net: Net, shape: tuple[int, ...]) -> bool:
         alone = [flatten_net(net, model).module(rows) for model, rows in zip(models, x, strict=True)]
     except Exception:  # an own module's: what fails together, or draws random numbers, goes alone
         return False
-    return torch.allclose(together, torch.stack(alone), rtol=1e-4, atol=1e-5)
+    return _close(together, torch.stack(alone))
+
+
+def _compare_examples(net: Net, shape: tuple[int, ...]) -> bool:
+    model = nets.init(net, generator("rows"))
+    x = torch.rand(5, *shape, generator=generator("rows"))
+    few, many = (flatten_net(net, model).module(examples) for examples in (x[:2], x))
+    return _close(few, many[:2])
+
+
+def _close(first: Tensor, second: Tensor) -> bool:
+    return torch.allclose(first, second, rtol=1e-4, atol=1e-5)
 
 
 def _stack(models: Sequence[Params]) -> Params:

@@ -91,12 +91,12 @@ def run_together(fn: Callable[..., Result], calls: Sequence[tuple[Any, ...]]) ->
                     raise strand.error
             descents = [strand.waits_for for strand in running if strand.waits_for is not None]
             for group in stacked.groups(descents):
-                if len(group) == 1:
-                    descents[group[0]].run()
-                else:
+                if len(group) > 1:
                     stacked.descend([descents[position] for position in group])
+                    for position in group:
+                        running[position].trained = True
     finally:
-        for strand in running:
+        for strand in strands:
             strand.stop()
     return [strand.result for strand in strands]
 
@@ -108,17 +108,20 @@ class _Stopped(BaseException):
 class _Strand:
     """A step in a thread that runs only inside `advance`, which returns when it waits for its training or has ended.
 
-    waits_for: the training that it waits for. result, error: of the step, once it has ended.
+    waits_for: the training that it waits for. trained: whether that has been done; else the thread does it itself, with
+    its own settings of PyTorch. result, error: of the step, once it has ended.
     """
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.waits_for: Descent | None = None
+        self.trained = False
         self.result: Any = None
         self.error: BaseException | None = None
         self._call = fn, args
         self._stopping = False
         self._go, self._paused = threading.Semaphore(0), threading.Semaphore(0)
-        threading.Thread(target=self._run, daemon=True, name="fedcore-together").start()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="fedcore-together")
+        self._thread.start()
 
     def advance(self) -> None:
         self.waits_for = None
@@ -126,13 +129,15 @@ class _Strand:
         self._paused.acquire()
 
     def stop(self) -> None:
-        """End the thread."""
+        """End the thread, which may not have begun, may wait, or run if the user interrupted `advance`."""
         self._stopping = True
-        if self.waits_for is not None:
-            self.advance()
+        self._go.release()
+        self._thread.join()
 
     def _run(self) -> None:
         self._go.acquire()
+        if self._stopping:
+            return
         DESCEND.set(self._wait)
         fn, args = self._call
         try:
@@ -148,8 +153,12 @@ class _Strand:
         if holds_generator():  # the others may want it meanwhile
             descent.run()
             return
-        self.waits_for = descent
+        if self._stopping:
+            raise _Stopped
+        self.waits_for, self.trained = descent, False
         self._paused.release()
         self._go.acquire()
         if self._stopping:
             raise _Stopped
+        if not self.trained:
+            descent.run()

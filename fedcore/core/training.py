@@ -473,6 +473,15 @@ def refuse_patience(name: str, training: Training) -> None:
         )
 
 
+def refuse_parts(name: str, training: Training) -> None:
+    """Refuse a loss with trainable parts of its own where a method does not train them."""
+    if parts_of(training.loss) is not None:
+        raise InputError(
+            f"training.loss = {loss_name(training.loss)}: {name} does not train a loss's own parts; "
+            "use a loss without them"
+        )
+
+
 def plain_step(
     flat: FlatNet,
     training: Training,

@@ -40,6 +40,8 @@ def test_a_state_that_cannot_go_on_is_refused(fed: Any):
     other = fc.federate(fc.load("digits"), fc.iid(), devices=2, net=fc.mlp(6), examples=300)
     with pytest.raises(fc.InputError, match=r"run.state: is of other devices"):
         fc.run(fc.fedavg(rounds=3), other, state=done)
+    with pytest.raises(fc.InputError, match=r"run.state is a str: must be the state of an earlier result"):
+        fc.run(fc.fedavg(rounds=3), fed, state="done")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("workers", [None, pytest.param(1, marks=pytest.mark.slow)])

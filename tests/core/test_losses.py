@@ -228,6 +228,22 @@ def test_methods_send_and_deploy_models_without_a_losss_parts(name):
     assert kept == (name != "fedbabu")  # at last it trains heads alone, in a stage without a server
 
 
+@pytest.mark.parametrize("name", ["scaffold", "perfedavg", "pfedme", "fedasa"])
+def test_a_losss_parts_are_refused_where_they_are_not_trained(name: str):
+    with pytest.raises(
+        InputError, match=f"^training.loss = .*near_prototypes: {name} does not train a loss's own parts"
+    ):
+        method(name, nets={"a": Net(chain)}, training=replace(SGD, loss=near_prototypes, shared_init=True))
+
+
+def test_a_losss_parts_are_kept_by_fednova():
+    fed = federation("ab", Net(chain))
+    training = replace(SGD, loss=near_prototypes)
+    built = method("fednova", nets=fed.public.nets, training=training, shared_init=True, rounds=2)
+    first, second = (turn.state.memories["a"]["parts/weight"] for turn in run(built, fed, 0, Inline()))
+    assert not torch.equal(first, second)
+
+
 @pytest.mark.slow
 def test_a_losss_parts_reach_worker_processes():
     fed = federation("ab", Net(chain))

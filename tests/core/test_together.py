@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from every_method import ROWS
 from federations import AT_THE_END, NETS, bits, federation
-from torch import nn
+from torch import Tensor, nn
 
 from fedcore import nets
 from fedcore.core import stacked
@@ -60,10 +61,12 @@ def divided(net: Net, shape: tuple[int, ...], sizes: dict[str, int]) -> Federati
     return Federation(devices, data(20), 10)
 
 
-def model(fed: Federation, training: Training, execute: Any, name: str = "fedavg", rounds: int = 2) -> Any:
+def model(
+    fed: Federation, training: Training, execute: Any, name: str = "fedavg", rounds: int = 2, fraction: float = 1.0
+) -> Any:
     own = {"fedavg": {"weights": "size", "sends": "model"}}.get(name, {})
     built = method(name, nets={each: fed.devices[each].net for each in fed.devices}, training=training,
-                   shared_init=True, rounds=rounds, fraction=1.0, **own)  # fmt: skip
+                   shared_init=True, rounds=rounds, fraction=fraction, **own)  # fmt: skip
     return list(run(built, fed, 0, execute, every=AT_THE_END))[-1].state.messages["a"].params
 
 
@@ -133,6 +136,13 @@ def test_every_setting_is_the_same_together(training: Training, trained_together
     assert bool(trained_together) == (training.schedule == "constant")
 
 
+def test_new_and_kept_moments_of_sampled_devices():
+    fed = divided(nets.net("mlp", shape=(1, 6, 6), classes=10), (1, 6, 6), dict.fromkeys("abcde", 20))
+    training = replace(SGD, momentum=0.9, optimiser_state="keep")
+    alone, together = (model(fed, training, each, rounds=4, fraction=0.6) for each in (Inline(), Together()))
+    assert gap(alone, together) < 1e-5
+
+
 def test_groups_follow_one_another(trained_together: list[int]):
     fed = pictures("mlp", (1, 6, 6))
     model(fed, SGD, Together(most=2), rounds=1)
@@ -150,10 +160,33 @@ def test_a_net_with_batch_norm_needs_equal_sizes(trained_together: list[int]):
         assert trained_together == expected
 
 
+def test_a_net_that_looks_at_its_batch_needs_equal_sizes(trained_together: list[int]):
+    for sizes, expected in (({"a": 16, "b": 16}, [2]), ({"a": 16, "b": 19}, [])):
+        trained_together.clear()
+        fed = divided(Net(Centred), (1, 6, 6), sizes)
+        assert gap(*(model(fed, SGD, execute, rounds=1) for execute in (Inline(), Together()))) < 1e-4
+        assert trained_together == expected
+
+
 def test_a_net_that_draws_goes_alone(trained_together: list[int]):
     fed = divided(Net(dropping), (1, 6, 6), {"a": 16, "b": 16})
     assert gap(model(fed, SGD, Inline()), model(fed, SGD, Together())) == 0
     assert trained_together == []
+
+
+@needs_a_card
+@pytest.mark.parametrize("kind", ["draws", "makes"])
+def test_a_net_that_goes_alone_on_an_accelerator(kind: str):
+    fed = divided(Net(dropping if kind == "draws" else making), (1, 6, 6), {"a": 16, "b": 16})
+    assert gap(model(fed, SGD, Inline()), model(fed, SGD, Together("cuda"))) < 1e-5
+
+
+def test_what_goes_alone_does_so_in_its_own_thread():
+    fed = divided(Net(making), (1, 6, 6), {"a": 16, "b": 16})
+    assert not stacked.rows_agree(Net(making), (1, 6, 6))
+    Making.threads.clear()
+    model(fed, SGD, Together(), rounds=1)
+    assert Making.threads == ["fedcore-together"] * 8
 
 
 def test_a_loss_of_your_own_goes_alone(trained_together: list[int]):
@@ -179,6 +212,20 @@ def test_an_error_ends_all_threads():
     assert not [thread for thread in threading.enumerate() if thread.name == "fedcore-together" and thread.is_alive()]
 
 
+def interrupting(memory: Any, message: Any, device: Device, step_id: StepId) -> Any:
+    if device.name == "b":
+        _thread.interrupt_main()
+    return train(memory, message, device, step_id, training=SGD)
+
+
+def test_an_interrupt_ends_all_threads():
+    fed = pictures("mlp", (1, 6, 6))
+    calls = {each: ({}, Message(), fed.devices[each], StepId(0, 0, 0, each)) for each in fed.devices}
+    with pytest.raises(KeyboardInterrupt):
+        Together().map(interrupting, calls)
+    assert not [thread for thread in threading.enumerate() if thread.name == "fedcore-together"]
+
+
 def holding(memory: Any, message: Any, device: Device, step_id: StepId) -> Any:
     with nets.use_generator(step_id.generator("own")):
         return train(memory, message, device, step_id, training=SGD)
@@ -198,3 +245,34 @@ def normed() -> nn.Module:
 
 def dropping() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 10))
+
+
+class Making(nn.Module):
+    """Makes a tensor in each call, and goes alone as it looks at a number."""
+
+    threads: ClassVar[list[str]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(36, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.threads.append(threading.current_thread().name)
+        shift = torch.ones(36)
+        return self.last(x.flatten(1) + shift * float(x.mean().item() < 0))
+
+
+def making() -> nn.Module:
+    return Making()
+
+
+class Centred(nn.Module):
+    """Subtracts the mean of its batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(36, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(x.flatten(1) - x.flatten(1).mean(0))

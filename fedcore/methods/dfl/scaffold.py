@@ -27,6 +27,7 @@ from fedcore.core.training import (
     learning_rates,
     minibatches,
     plain_step,
+    refuse_parts,
     refuse_patience,
     starting_params,
     to_leaves,
@@ -64,6 +65,7 @@ def scaffold(*, nets: Mapping[str, Net], training: Training, rounds: Count = 10,
     """
     require_equal(nets)
     refuse_patience("scaffold", training)
+    refuse_parts("scaffold", training)
     if training.optimiser != "sgd" or training.momentum:
         way = training.optimiser if training.optimiser != "sgd" else f"sgd with momentum {training.momentum}"
         raise InputError(f"training.optimiser = {way}: scaffold needs plain sgd; use sgd and momentum 0")

@@ -26,7 +26,16 @@ import torch
 from fedcore.builders import training_defaults
 from fedcore.core.aggregation import HYPER, MEAN, Aggregator, exchange_parts, hyper_model, sample_submodels
 from fedcore.core.messages import initial_messages, merge_models, to_chosen
-from fedcore.core.training import Training, accuracy, balanced_grad, descend, flatten_net, minibatches, plain_step
+from fedcore.core.training import (
+    Training,
+    accuracy,
+    balanced_grad,
+    descend,
+    flatten_net,
+    minibatches,
+    plain_step,
+    refuse_parts,
+)
 from fedcore.methods.fedasa.distances import FIGURES, Distance, distances, report_distances
 from fedcore.methods.fedasa.sharing import train_shared
 from fedcore.nets import init, require_equal, shapes, use_generator
@@ -113,6 +122,7 @@ def fedasa(
         InputError: for a net whose cells cannot be compared, and a budget below the size of the stem.
     """
     require_equal(nets)
+    refuse_parts("fedasa", training)
     net = next(iter(nets.values()))
     require_comparable(net)
     cells = max_depth(net) if auxiliary is None else auxiliary

@@ -91,13 +91,13 @@ def train_normalised(
 ) -> tuple[Params, Update]:
     """Train; send the change per length of path, and that length."""
     flat = flatten_net(device.net, starting_params({}, message, device, step_id))
-    fit(flat, device, step_id, training, {}, message=message)
+    parts = fit(flat, device, step_id, training, memory, message=message)
     count = len(minibatches(flat, len(device.data.train), training, step_id.generator("batches")))
     path = path_length(at_round(training, step_id.round), count)
     change = subtract(flat.params(), message.params)
     for name in flat.leaves if path else ():
         change[name] /= path
-    return memory, Update(change, {PATH: torch.tensor(path)}, len(device.data.train))
+    return {**memory, **parts}, Update(change, {PATH: torch.tensor(path)}, len(device.data.train))
 
 
 def path_length(training: Training, steps: int) -> float:

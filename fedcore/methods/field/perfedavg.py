@@ -29,6 +29,7 @@ from fedcore.core.training import (
     gradient_step,
     minibatches,
     plain_step,
+    refuse_parts,
     refuse_patience,
     starting_params,
     train,
@@ -78,6 +79,7 @@ def perfedavg(
     """
     require_equal(nets)
     refuse_patience("perfedavg", training)
+    refuse_parts("perfedavg", training)
     if training.optimiser_state == "keep":
         raise InputError("training.optimiser_state = keep: perfedavg starts a new optimiser in each round; use fresh")
     local = partial(train_ahead, training=training, inner_lr=inner_lr)

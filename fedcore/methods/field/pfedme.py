@@ -27,6 +27,7 @@ from fedcore.core.training import (
     minibatches,
     plain_step,
     proximal_grad_hook,
+    refuse_parts,
     refuse_patience,
     starting_params,
     to_leaves,
@@ -78,6 +79,7 @@ def pfedme(
     """
     require_equal(nets)
     refuse_patience("pfedme", training)
+    refuse_parts("pfedme", training)
     if training.optimiser_state == "keep":
         raise InputError("training.optimiser_state = keep: pfedme starts a new optimiser in each round; use fresh")
     if outer_lr * strength > 1:

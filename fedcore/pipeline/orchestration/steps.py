@@ -150,10 +150,10 @@ class Steps:
         """
 
         def body(name: str, *args: Any) -> Any:
-            execute = InMemory(self.store, self.workers, self.advance, self.accelerator)
+            execute = InMemory(self.store, self.workers, self.advance, self.accelerator, self.together)
             return call_save(self.store, fn, (execute, *args, *unkeyed))
 
-        return self._map(accelerate(fn, self.accelerator), {"": args}, body, needed)[""]
+        return self._map(nested_on(fn, self.accelerator, self.together), {"": args}, body, needed)[""]
 
     def drop(self, value: Any, but: Any) -> None:
         """Delete the blobs of a value, except those of `but` and those that other steps of this run returned."""
@@ -225,20 +225,42 @@ class Steps:
 class InMemory:
     """An `execute` for repeated rounds: workers load the devices' data, everything else stays in memory."""
 
-    def __init__(self, store: Store, workers: Engine, advance: Callable[[int], None], accelerator: str | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        workers: Engine,
+        advance: Callable[[int], None],
+        accelerator: str | None,
+        together: int = 1,
+    ) -> None:
         self.store = store
         self.workers = workers
         self.advance = advance
         self.accelerator = accelerator
+        self.together = together
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
         return self.workers(fn, *self.store.get(args))
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
-        placed = accelerate(fn, self.accelerator)
-        loaded = {unit: (self.store, placed, args) for unit, args in calls.items()}
-        call = partial(self.workers.map, load_call, loaded, name=word_of(fn), accelerator=self.accelerator)
+        if not trains_together(fn, self.together):
+            return self._run_in_workers(accelerate(fn, self.accelerator), calls, word_of(fn))
+        shards = into_shards(fn, calls, self.together)
+        sharded = {label: tuple(shard.values()) for label, shard in shards.items()}
+        found = self._run_in_workers(accelerate_all(fn, self.accelerator), sharded, word_of(fn))
+        return {unit: result for label in shards for unit, result in zip(shards[label], found[label], strict=True)}
+
+    def _run_in_workers(
+        self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], name: str
+    ) -> dict[Any, Any]:
+        loaded = {unit: (self.store, fn, args) for unit, args in calls.items()}
+        call = partial(self.workers.map, load_call, loaded, name=name, accelerator=self.accelerator)
         return with_blobs(self.store, tuple(calls.values()), call)
+
+
+def nested_on(fn: Callable[..., Any], accelerator: str | None, together: int) -> Callable[..., Any]:
+    """Return what the key of a step that runs other steps there knows as its function."""
+    return accelerate(fn, accelerator) if together == 1 else partial(accelerate_all(fn, accelerator), together)
 
 
 def trains_together(fn: Any, together: int) -> bool:

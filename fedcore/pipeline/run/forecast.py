@@ -33,7 +33,7 @@ from fedcore.pipeline.cache.keys import Digest
 from fedcore.pipeline.cache.shared import open_store
 from fedcore.pipeline.cache.store import Ref, Store, refs, unflatten
 from fedcore.pipeline.orchestration.records import look_up
-from fedcore.pipeline.orchestration.steps import Steps, into_shards, trains_together, word_of
+from fedcore.pipeline.orchestration.steps import Steps, into_shards, nested_on, trains_together, word_of
 from fedcore.pipeline.record.result import PreparedData
 from fedcore.pipeline.run import partitions
 from fedcore.pipeline.run.chunks import rounds
@@ -130,7 +130,7 @@ class Lookup:
             state: Any = Ref(f"{key} server", self.model), dict.fromkeys(fed.devices, Ref(key, message)), {}, {}
             return {"state": state, "delivered": [], "rounds": [(sent, sent, {})] * left, "reports": [Report()] * left}
 
-        return self._find(accelerate(fn, self.accelerator), "", args, turns, stand_in, needed)
+        return self._find(nested_on(fn, self.accelerator, self.together), "", args, turns, stand_in, needed)
 
     def drop(self, value: Any, but: Any) -> None:
         pass
