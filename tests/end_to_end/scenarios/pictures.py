@@ -96,7 +96,8 @@ def age(project: Project, days: float) -> None:
 
 def documented() -> str:
     """Return the user's module that docs/nets.md shows."""
-    return "\n\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "nets.md").read_text(), re.DOTALL))
+    modules = (ROOT / "docs" / "nets.md").read_text().partition("## A net from a file")[0]
+    return "\n\n".join(re.findall(r"```python\n(.*?)```", modules, re.DOTALL))
 
 
 def shapes(folder: Path) -> None:
