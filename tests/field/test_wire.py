@@ -74,6 +74,9 @@ def header(**changes):
         header(words=[]), header(tensors={}), header(tensors=[["g", "x", "float32", [1 << 62, 4]]]),
         struct.pack("<8sQ", b"fedcore1", 1 << 63) + bytes(8), struct.pack("<8sQ", b"fedcore1", 9000) + b"[" * 9000,
         b"\x80\x04\x95" + bytes(60),
+        header(tensors=[["g", "x", "float32", [1 << 30, 1 << 30, 1 << 30, 0]], ["g", "y", "float32", [2]]]),
+        header(tensors=[["g", "x", "float32", [10**4000] * 2000]]), header(words={"long": "x" * (1 << 23)}),
+        header(tensors=[["g", "x", "float32", [1] * 65 + [2]]]),
     ],
 )  # fmt: skip
 def test_bytes_that_are_no_whole_parcel_are_refused_in_one_line(parcel):
