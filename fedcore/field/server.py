@@ -25,6 +25,10 @@ PAUSE = 0.2
 PATIENCE = 15.0
 """Seconds after which a call is taken for lost, at first; twice as many each time, as a large answer takes its time."""
 
+PARTS = {"train", "val", "test", "shared", "inference"}
+FRACTIONS = ("accuracy", "balanced_accuracy", "macro_f1")
+"""Of a device's scores: their parts, and what must be in those of its examples."""
+
 
 class Link(Protocol):
     """The way to the devices, such as :class:`fedcore.field.cells.Cells`."""
@@ -57,7 +61,7 @@ def ask(link: Link, calls: Mapping[str, bytes], seconds: float, joining: bytes |
                 patience *= 2
             if reply == "unknown" and joining is not None:
                 answer = link.send(name, joining, min(left, patience))
-                reply = None if answer is None or _reply(answer) == "joined" else "refused"
+                reply = None if answer is None or _reply(answer) in ("joined", "working") else "refused"
             if reply is None:
                 time.sleep(min(PAUSE, max(0.0, end - time.monotonic())))
             elif reply != "working":
@@ -147,7 +151,7 @@ class Field:
             try:
                 found[name] = read(name, answers[name])
             except InputError as refused:
-                self.said(str(refused))
+                self.said(str(refused)[:1000])
         return found
 
 
@@ -174,9 +178,10 @@ def _call(words: Mapping[str, Any], memory: Any, message: Message) -> bytes:
 def _visited(answer: bytes, name: str, net: Net) -> tuple[Params | Handle, Update]:
     words, tensors = _read(answer, name, "visited")
     value = words.get("score")
-    if not isinstance(value, float) or not (math.isnan(value) or 0 <= value <= 1):
+    if not _is_fraction(value):
         raise InputError(f"answer of {name}: score = {value!r}: must be a fraction or nan")
-    update = Update(tensors.get("params", {}), tensors.get("extra", {}), _number(words, "size", name), value)
+    size = _number(words, "size", name)
+    update = Update(tensors.get("params", {}), tensors.get("extra", {}), size, value)  # type: ignore[arg-type]
     check(name, update, net)
     check_leaves(update.params, net, f"update of {name}")
     memory = str(words.get("memory"))
@@ -185,12 +190,19 @@ def _visited(answer: bytes, name: str, net: Net) -> tuple[Params | Handle, Updat
 
 def _scored(name: str, answer: bytes) -> dict[str, dict[str, float]]:
     words, _ = _read(answer, name, "scored")
-    scores = words.get("scores")
-    parts = scores.values() if isinstance(scores, dict) else [None]
-    if not all(isinstance(part, dict) and all(isinstance(x, float) for x in part.values()) for part in parts):
-        raise InputError(f"answer of {name}: its scores are no numbers")
-    found: dict[str, dict[str, float]] = scores  # type: ignore[assignment]
+    found: dict[str, dict[str, float]] = words.get("scores")  # type: ignore[assignment]
+    whole = isinstance(found, dict) and found.keys() <= PARTS and found.keys() >= {"val", "test"}
+    if not whole or not all(isinstance(part, dict) for part in found.values()):
+        raise InputError(f"answer of {name}: has no scores")
+    fractions = [found[split].get(metric) for split in ("val", "test") for metric in FRACTIONS]
+    numbers = [x for part in found.values() for x in part.values()]
+    if not all(map(_is_fraction, fractions)) or not all(isinstance(x, float) for x in numbers):
+        raise InputError(f"answer of {name}: its scores are no numbers, or no fractions")
     return found
+
+
+def _is_fraction(value: Any) -> bool:
+    return isinstance(value, float) and (math.isnan(value) or 0 <= value <= 1)
 
 
 def _read(answer: bytes, name: str, wanted: str) -> tuple[dict[str, Any], dict[str, Params]]:
