@@ -69,9 +69,10 @@ def digest(params: Params) -> str:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file in one move: it is there whole, or not at all."""
+    """Write a file in one move, for its owner only: it is there whole, or not at all."""
     part = path.with_name(f".{path.name}.part")
-    with part.open("wb") as file:
+    part.unlink(missing_ok=True)
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

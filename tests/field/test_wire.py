@@ -101,3 +101,12 @@ def test_a_parcel_above_the_limit_is_refused_unread(monkeypatch):
 def test_other_numbers_cannot_travel(dtype):
     with pytest.raises(InputError, match=r"^leaf x is torch\."):
         pack({}, {"g": {"x": torch.zeros(2).to(dtype)}})
+
+
+def test_a_file_is_whole_and_for_its_owner_only(tmp_path):
+    (tmp_path / ".state.part").symlink_to(tmp_path / "other")  # of a kill, or of somebody else
+    for content in (b"one", b"two"):
+        wire.write_file(tmp_path / "state", content)
+        assert (tmp_path / "state").read_bytes() == content
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
