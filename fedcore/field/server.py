@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from fedcore.core.evaluation import score
-from fedcore.core.rounds import RoundResult, State, check, run
+from fedcore.core.rounds import RoundResult, State, check, receive, run
 from fedcore.execute.workers import Inline
 from fedcore.field.plan import Plan, check_leaves
 from fedcore.field.wire import pack, unpack
@@ -111,7 +112,16 @@ class Field:
         return joined
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
-        return self._here.call(fn, *args)
+        try:
+            return self._here.call(fn, *args)
+        except Exception as error:
+            if fn is not receive or isinstance(error, InputError) or not (odd := _unlike_most(args[2])):
+                raise
+            at = args[3]
+            raise InputError(
+                f"round {at.round + 1} of stage {at.stage + 1}: the answers cannot be combined "
+                f"({type(error).__name__}: {error}); unlike most in names, shapes or types: {', '.join(odd)}"
+            ) from None
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
         """Ask devices to score models, or to take their part in a turn; who does not answer has no result."""
@@ -199,6 +209,22 @@ def _scored(name: str, answer: bytes) -> dict[str, dict[str, float]]:
     if not all(map(_is_fraction, fractions)) or not all(isinstance(x, float) for x in numbers):
         raise InputError(f"answer of {name}: its scores are no numbers, or no fractions")
     return found
+
+
+def _unlike_most(updates: Mapping[str, Update]) -> list[str]:
+    """Return the devices whose updates have other leaves than those of most."""
+    forms = {
+        name: tuple(
+            sorted(
+                (key, tuple(leaf.shape), str(leaf.dtype), part)
+                for part, leaves in enumerate((update.params, update.extra))
+                for key, leaf in leaves.items()
+            )
+        )
+        for name, update in updates.items()
+    }
+    usual = Counter(forms.values()).most_common(1)[0][0]
+    return [name for name, form in forms.items() if form != usual]
 
 
 def _is_fraction(value: Any) -> bool:

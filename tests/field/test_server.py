@@ -194,6 +194,19 @@ def test_scores_that_are_none_are_not_taken_for_any(scores: Any, tmp_path: Path)
     assert said[0].startswith("answer of b: ")
 
 
+@pytest.mark.parametrize(("name", "part"), [("fedavg", "params"), ("scaffold", "extra")])
+def test_answers_that_cannot_be_combined_end_the_run_in_one_line(name: str, part: str, tmp_path: Path):
+    def change(device: str, call: bytes, answer: bytes) -> bytes:
+        words, tensors = unpack(answer, "answer")
+        return pack(words, {**tensors, part: {}}) if device == "b" and words["reply"] == "visited" else answer
+
+    field, link = field_of(once(name), tmp_path)
+    field.join()
+    link.change = change
+    with pytest.raises(InputError, match=r"^round 1 of stage 1: the answers cannot be combined \(.*\); .*: b$"):
+        list(run_in_field(field, 0))
+
+
 def test_a_device_that_is_still_joining_is_asked_again(tmp_path: Path):
     field, link = field_of(once("fedavg"), tmp_path)
     busy = [pack({"reply": "working"})]
