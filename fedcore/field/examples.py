@@ -34,6 +34,8 @@ def read_examples(path: Path) -> Splits:
             raise InputError(f"{path}: {name} has inputs {tuple(x.shape)} and labels {tuple(y.shape)}")
         if x.is_floating_point() and not bool(torch.isfinite(x).all()):
             raise InputError(f"{path}: {name} has inputs that are not finite")
+        if x.is_floating_point() and x.dtype != torch.float32:
+            raise InputError(f"{path}: {name} has inputs of {x.dtype}; nets take torch.float32: x.float()")
         if len(y) and int(y.min()) < 0:
             raise InputError(f"{path}: {name} has class {int(y.min())}; classes are numbered from 0")
         parts[name] = Data(x, y)
