@@ -199,15 +199,25 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.copyfile(ROOT / "params.yaml", here / "params.yaml")
     for name in ("studies", "claims", "papers", "examples"):
         (here / name).symlink_to(ROOT / name)
-    shown = re.findall(r"```python\n(.*?)```", (ROOT / "docs/nets.md").read_text(), re.DOTALL)
+    modules = (ROOT / "docs/nets.md").read_text().partition("## A net from a file")[0]
+    shown = re.findall(r"```python\n(.*?)```", modules, re.DOTALL)
     (here / "mynets.py").write_text("\n\n".join(shown))
     (here / "mylosses.py").write_text(losses_of_the_page())
+    read, *_ = re.findall(r"```python\n(import numpy.*?)```", (ROOT / "docs/data.md").read_text(), re.DOTALL)
+    (here / "mydata.py").write_text(read)
     for name in ("own_method", "mymethods", "mymodule"):
         shutil.copyfile(ROOT / "examples" / "own_method.py", here / f"{name}.py")
     rng = np.random.default_rng(0)
     (here / "data" / "sites").mkdir(parents=True)
     rows = pd.DataFrame(rng.normal(size=(600, 6)), columns=list("abcdef"))
     rows["fault"] = np.array(["leak", "none", "worn"])[np.arange(600) % 3]
+    machines = [f"machine {i % 4}" for i in range(600)]
+    np.savez(
+        here / "data" / "windows.npz",
+        x=rng.normal(size=(600, 120)),
+        fault=rows["fault"].to_numpy(str),
+        machine=machines,
+    )
     for name, part in rows.groupby(np.arange(600) // 100):
         part.to_csv(here / "data" / "sites" / f"site_{name}.csv", index=False)
     rows.assign(machine=[f"plant_{i}" for i in np.arange(600) // 100]).to_csv(here / "data/machines.csv", index=False)
@@ -248,7 +258,7 @@ def test_every_command_is_run_by_a_test_or_carried_up_to_the_computing(place: Pa
 
 REAL = ["domains", "mnist_m", "cwru"]
 """Not made up here: skipped where FEDCORE_DATA does not have them, with all domains."""
-SETS = ["digits", "mnist", "bearings", "table", "image_folder", *REAL]
+SETS = ["digits", "mnist", "bearings", "table", "image_folder", "mydata:read", *REAL]
 
 
 @pytest.mark.parametrize("name", SETS)

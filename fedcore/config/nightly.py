@@ -23,7 +23,7 @@ EVENTS: tuple[Event, ...] = get_args(Event)
 
 
 def _check_webhook(address: str) -> str:
-    if not re.fullmatch(r"https?://[^\s/]+\S*|\$\w+", address):
+    if not re.fullmatch(r"https?://([\w.-]+|\[[\da-fA-F:]+\])(:\d{1,5})?([/?][!-~]*)?|\$\w+", address, re.ASCII):
         raise ValueError("must be http://... or https://..., or $NAME for a variable of the environment that holds it")
     return address
 
@@ -126,4 +126,9 @@ def secret(value: str) -> str:
         return value
     if not os.environ.get(value[1:]):
         raise InputError(f"the environment has no {value[1:]}")
-    return _check_webhook(os.environ[value[1:]])
+    return os.environ[value[1:]]
+
+
+def webhook(value: str) -> str:
+    """Return a webhook's address, or that in the variable of the environment that it names."""
+    return _check_webhook(secret(value))

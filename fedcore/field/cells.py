@@ -9,6 +9,7 @@ FLARE's own serialisation, that is for another cell, or that bears the name of a
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -24,6 +25,7 @@ from nvflare.fuel.f3.message import Message
 
 from fedcore.field.device import FieldDevice
 from fedcore.field.kits import SERVER, Kit, link_name
+from fedcore.types import InputError
 
 CHANNEL, TOPIC = "fedcore", "call"
 
@@ -67,6 +69,7 @@ class Cells:
     """The server's end: it listens at its kit's address for devices, which are asked by name. One in a process."""
 
     def __init__(self, kit: Kit) -> None:
+        _require_free(kit.address)
         self._cell = _cell(kit)
         self._cell.start()
 
@@ -118,6 +121,17 @@ class DeviceCell:
     def close(self) -> None:
         """Close the connection."""
         _stop(self._cell)
+
+
+def _require_free(address: str) -> None:
+    """Refuse an address at which this machine cannot listen, about which FLARE is silent."""
+    host, _, port = address.partition(":")
+    with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            free.bind((host, int(port)))
+        except (OSError, OverflowError) as error:
+            raise InputError(f"address = {address}: this machine cannot listen there ({error})") from None
 
 
 def _cell(kit: Kit) -> Any:

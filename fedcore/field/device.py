@@ -78,10 +78,12 @@ class FieldDevice:
     def _join(self, key: str, words: Mapping[str, Any], tensors: Mapping[str, Params]) -> bytes:
         """Agree to a run, or refuse it, before anything of it runs."""
         plan = Plan.from_json(str(words.get("plan")))
+        path = self.folder / plan.run / "plan.json"
+        if path.is_file() and path.read_text("utf-8") != plan.to_json():  # its memory is of that method alone
+            raise InputError(f"run {plan.run}: {self.name} knows another run of this name; give another name")
         self._agree(plan)
-        folder = self.folder / plan.run
-        folder.mkdir(parents=True, exist_ok=True)
-        write_file(folder / "plan.json", plan.to_json().encode())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, plan.to_json().encode())
         return pack({"reply": "joined", "examples": len(self.data.train), "versions": dict(plan.versions)})
 
     def _agree(self, plan: Plan) -> None:

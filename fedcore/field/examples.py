@@ -6,15 +6,16 @@ from pathlib import Path
 
 import torch
 
-from fedcore.field.wire import pack, unpack
+from fedcore.field.wire import pack, unpack, write_file
 from fedcore.types import Data, InputError, Splits
 
 PARTS = ("train", "val", "test", "unlabelled")
 
 
-def write_examples(path: Path, data: Splits) -> None:
-    """Write a device's splits."""
-    path.write_bytes(pack({}, {part: {"x": of.x, "y": of.y} for part in PARTS for of in [getattr(data, part)]}))
+def write_examples(path: str | Path, data: Splits) -> None:
+    """Write a device's splits, for the file's owner only."""
+    content = pack({}, {part: {"x": of.x, "y": of.y} for part in PARTS for of in [getattr(data, part)]})
+    write_file(Path(path), content)
 
 
 def read_examples(path: Path) -> Splits:
@@ -33,5 +34,9 @@ def read_examples(path: Path) -> Splits:
             raise InputError(f"{path}: {name} has inputs {tuple(x.shape)} and labels {tuple(y.shape)}")
         if x.is_floating_point() and not bool(torch.isfinite(x).all()):
             raise InputError(f"{path}: {name} has inputs that are not finite")
+        if x.is_floating_point() and x.dtype != torch.float32:
+            raise InputError(f"{path}: {name} has inputs of {x.dtype}; nets take torch.float32: x.float()")
+        if len(y) and int(y.min()) < 0:
+            raise InputError(f"{path}: {name} has class {int(y.min())}; classes are numbered from 0")
         parts[name] = Data(x, y)
     return Splits(**parts)

@@ -56,7 +56,7 @@ def make_kits(folder: Path, devices: Collection[str], address: str) -> dict[str,
     names = {SERVER: SERVER, **{link_name(device): device for device in devices}}
     if len(names) != len(devices) + 1:
         raise InputError("devices: two of them have one name")
-    if not _ADDRESS.fullmatch(address):
+    if not _ADDRESS.fullmatch(address) or not 0 < int(address.rpartition(":")[2]) < 2**16:
         raise InputError(f"address = {address!r}: must be host:port")
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder}: is there already; a kit is made once")

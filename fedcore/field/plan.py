@@ -11,6 +11,7 @@ import torch
 
 import fedcore
 from fedcore.config.methods import MethodConfig, configure
+from fedcore.core.losses import LOSSES
 from fedcore.methods import METHODS, require_real
 from fedcore.nets import leaves
 from fedcore.nets.builders_by_path import build_arguments, net_at, place_of
@@ -42,6 +43,9 @@ class Plan:
 
     def build(self) -> tuple[Method, dict[str, Net]]:
         """Return the method and every device's net. Raises InputError where the field or these nets do not allow it."""
+        loss = self.training.get("loss")
+        if not isinstance(loss, str) or loss not in LOSSES:  # another would be imported
+            raise InputError(f"training.loss = {loss!r}: must be one of {', '.join(LOSSES)} in the field")
         kinds = [_net_of(kind) for kind in self.kinds]
         nets = {name: kinds[number] for name, number in self.nets.items()}
         config = configure(self.method, self.settings, self.training)
@@ -63,6 +67,7 @@ class Plan:
             words = _to_tuples(json.loads(text))
             plan = cls(**words)
             known = isinstance(plan.run, str) and plan.run.isalnum() and isinstance(plan.method, str)
+            known = known and all(isinstance(part, dict) for part in (plan.settings, plan.training, plan.nets))
             if not known or not all(type(number) is int for number in (plan.seed, plan.classes, *plan.shape)):
                 raise TypeError("a field of another type")
         except (TypeError, ValueError, AttributeError) as error:

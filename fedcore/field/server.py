@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from fedcore.core.evaluation import score
-from fedcore.core.rounds import RoundResult, State, check, run
+from fedcore.core.rounds import RoundResult, State, check, receive, run
 from fedcore.execute.workers import Inline
 from fedcore.field.plan import Plan, check_leaves
 from fedcore.field.wire import pack, unpack
@@ -24,6 +25,10 @@ PAUSE = 0.2
 
 PATIENCE = 15.0
 """Seconds after which a call is taken for lost, at first; twice as many each time, as a large answer takes its time."""
+
+PARTS = {"train", "val", "test", "shared", "inference"}
+FRACTIONS = ("accuracy", "balanced_accuracy", "macro_f1")
+"""Of a device's scores: their parts, and what must be in those of its examples."""
 
 
 class Link(Protocol):
@@ -57,7 +62,7 @@ def ask(link: Link, calls: Mapping[str, bytes], seconds: float, joining: bytes |
                 patience *= 2
             if reply == "unknown" and joining is not None:
                 answer = link.send(name, joining, min(left, patience))
-                reply = None if answer is None or _reply(answer) == "joined" else "refused"
+                reply = None if answer is None or _reply(answer) in ("joined", "working") else "refused"
             if reply is None:
                 time.sleep(min(PAUSE, max(0.0, end - time.monotonic())))
             elif reply != "working":
@@ -107,7 +112,16 @@ class Field:
         return joined
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any) -> Any:
-        return self._here.call(fn, *args)
+        try:
+            return self._here.call(fn, *args)
+        except Exception as error:
+            if fn is not receive or isinstance(error, InputError) or not (odd := _unlike_most(args[2])):
+                raise
+            at = args[3]
+            raise InputError(
+                f"round {at.round + 1} of stage {at.stage + 1}: the answers cannot be combined "
+                f"({type(error).__name__}: {error}); unlike most in names, shapes or types: {', '.join(odd)}"
+            ) from None
 
     def map(self, fn: Callable[..., Any], calls: Mapping[Any, tuple[Any, ...]], /) -> dict[Any, Any]:
         """Ask devices to score models, or to take their part in a turn; who does not answer has no result."""
@@ -147,7 +161,7 @@ class Field:
             try:
                 found[name] = read(name, answers[name])
             except InputError as refused:
-                self.said(str(refused))
+                self.said(str(refused)[:1000])
         return found
 
 
@@ -174,9 +188,10 @@ def _call(words: Mapping[str, Any], memory: Any, message: Message) -> bytes:
 def _visited(answer: bytes, name: str, net: Net) -> tuple[Params | Handle, Update]:
     words, tensors = _read(answer, name, "visited")
     value = words.get("score")
-    if not isinstance(value, float) or not (math.isnan(value) or 0 <= value <= 1):
+    if not _is_fraction(value):
         raise InputError(f"answer of {name}: score = {value!r}: must be a fraction or nan")
-    update = Update(tensors.get("params", {}), tensors.get("extra", {}), _number(words, "size", name), value)
+    size = _number(words, "size", name)
+    update = Update(tensors.get("params", {}), tensors.get("extra", {}), size, value)  # type: ignore[arg-type]
     check(name, update, net)
     check_leaves(update.params, net, f"update of {name}")
     memory = str(words.get("memory"))
@@ -185,12 +200,35 @@ def _visited(answer: bytes, name: str, net: Net) -> tuple[Params | Handle, Updat
 
 def _scored(name: str, answer: bytes) -> dict[str, dict[str, float]]:
     words, _ = _read(answer, name, "scored")
-    scores = words.get("scores")
-    parts = scores.values() if isinstance(scores, dict) else [None]
-    if not all(isinstance(part, dict) and all(isinstance(x, float) for x in part.values()) for part in parts):
-        raise InputError(f"answer of {name}: its scores are no numbers")
-    found: dict[str, dict[str, float]] = scores  # type: ignore[assignment]
+    found: dict[str, dict[str, float]] = words.get("scores")  # type: ignore[assignment]
+    whole = isinstance(found, dict) and found.keys() <= PARTS and found.keys() >= {"val", "test"}
+    if not whole or not all(isinstance(part, dict) for part in found.values()):
+        raise InputError(f"answer of {name}: has no scores")
+    fractions = [found[split].get(metric) for split in ("val", "test") for metric in FRACTIONS]
+    numbers = [x for part in found.values() for x in part.values()]
+    if not all(map(_is_fraction, fractions)) or not all(isinstance(x, float) for x in numbers):
+        raise InputError(f"answer of {name}: its scores are no numbers, or no fractions")
     return found
+
+
+def _unlike_most(updates: Mapping[str, Update]) -> list[str]:
+    """Return the devices whose updates have other leaves than those of most."""
+    forms = {
+        name: tuple(
+            sorted(
+                (key, tuple(leaf.shape), str(leaf.dtype), part)
+                for part, leaves in enumerate((update.params, update.extra))
+                for key, leaf in leaves.items()
+            )
+        )
+        for name, update in updates.items()
+    }
+    usual = Counter(forms.values()).most_common(1)[0][0]
+    return [name for name, form in forms.items() if form != usual]
+
+
+def _is_fraction(value: Any) -> bool:
+    return isinstance(value, float) and (math.isnan(value) or 0 <= value <= 1)
 
 
 def _read(answer: bytes, name: str, wanted: str) -> tuple[dict[str, Any], dict[str, Params]]:

@@ -26,6 +26,12 @@ MOST_BYTES = 2**30
 MOST_TENSORS = 100_000
 """The most tensors of a parcel."""
 
+MOST_HEADER = 2**23
+"""The longest header, which takes up to fifty times as much memory once it is read."""
+
+MOST_AXES = 64
+"""The most axes of a tensor."""
+
 _START = struct.Struct("<8sQ")
 _MAGIC = b"fedcore1"
 
@@ -52,8 +58,9 @@ def unpack(parcel: bytes, who: str) -> tuple[dict[str, Any], dict[str, Params]]:
         raise InputError(f"{who}: {len(parcel)} bytes, must be at most {MOST_BYTES}")
     try:
         return _unpack(memoryview(parcel))
-    except (ValueError, TypeError, KeyError, AttributeError, struct.error, RecursionError) as error:
-        raise InputError(f"{who}: damaged or no parcel of fedcore ({error})") from None
+    except (ValueError, TypeError, KeyError, AttributeError, struct.error, RuntimeError) as error:
+        why = " ".join(str(error)[:200].split())
+        raise InputError(f"{who}: damaged or no parcel of fedcore ({why})") from None
 
 
 def digest(params: Params) -> str:
@@ -62,9 +69,10 @@ def digest(params: Params) -> str:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file in one move: it is there whole, or not at all."""
+    """Write a file in one move, for its owner only: it is there whole, or not at all."""
     part = path.with_name(f".{path.name}.part")
-    with part.open("wb") as file:
+    part.unlink(missing_ok=True)
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -84,7 +92,7 @@ def _bytes_of(leaf: Tensor) -> bytes:
 
 def _unpack(parcel: memoryview) -> tuple[dict[str, Any], dict[str, Params]]:
     magic, length = _START.unpack_from(parcel)
-    if magic != _MAGIC:
+    if magic != _MAGIC or length > MOST_HEADER:
         raise ValueError("another format")
     start = _START.size + length
     header = json.loads(bytes(parcel[_START.size : start]))
@@ -104,7 +112,7 @@ def _unpack(parcel: memoryview) -> tuple[dict[str, Any], dict[str, Params]]:
 
 
 def _size(group: str, name: str, kind: str, shape: list[int]) -> int:
-    if any(type(length) is not int or length < 0 for length in shape):
+    if len(shape) > MOST_AXES or any(type(length) is not int or not 0 <= length <= MOST_BYTES for length in shape):
         raise ValueError("a shape")
     return math.prod(shape) * int(_TYPES[kind].itemsize)
 

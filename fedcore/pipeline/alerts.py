@@ -40,7 +40,7 @@ def tell(alerts: Alerts, event: Event, text: str) -> None:
     }  # fmt: skip
     ways: dict[str, Callable[[], None]] = {}
     if webhook := alerts.webhook:
-        ways["webhook"] = lambda: post(nightly.secret(webhook), content)
+        ways["webhook"] = lambda: post(nightly.webhook(webhook), content)
     if command := alerts.command:
         ways["command"] = lambda: call(command, content)
     if mail := alerts.mail:

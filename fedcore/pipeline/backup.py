@@ -51,6 +51,7 @@ def save(place: str, cache: bool = False) -> Moved:
             raise InputError("a flow is running here: save when it has ended")
         if not environment.HOME.joinpath(DATABASE).is_file():
             raise InputError(f"{environment.HOME / DATABASE}: no such file; there is no record to save")
+        _require_room(files, root)
         known = _sizes(files, root)
         named: dict[str, list[Any]] = {}
         written = 0
@@ -82,6 +83,9 @@ def restore(place: str) -> Moved:
         missing = {}
         for name, (digest, _) in named.items():
             there = environment.HOME / name
+            above = next(path for path in there.parents if path.exists())
+            if not above.is_dir() or (there.exists() and not there.is_file()):
+                raise InputError(f"{there if above.is_dir() else above}: is in the place of {name}")
             if not there.is_file():
                 missing[name] = digest
             elif digest_of(there.read_bytes()) != digest:
@@ -93,6 +97,16 @@ def restore(place: str) -> Moved:
             for number, name in last:
                 write_atomic(environment.HOME / name, Path(folder, str(number)).read_bytes())
     return Moved(len(named), sum(size for _, size in named.values()), len(missing))
+
+
+def _require_room(files: Any, root: str) -> None:
+    """Refuse a place whose files a save would write over, and one that would be part of the next save."""
+    if "file" in files.protocol and any(
+        Path(root).is_relative_to((environment.HOME / part).resolve()) for part in RECORD
+    ):
+        raise InputError(f"{root}: is in what is saved; name a place outside of it")
+    if files.exists(f"{root}/{MANIFEST}"):
+        _manifest(files, f"{root}/{MANIFEST}")
 
 
 def _members(parts: tuple[str, ...], opened: ExitStack) -> Mapping[str, Path]:
@@ -120,9 +134,12 @@ def _manifest(files: Any, path: str) -> dict[str, tuple[str, int]]:
         raise InputError(f"{path}: no such file; fedcore save writes it") from None
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: not the manifest of a save: {error}") from None
+    folders = {str(above) for name in named for above in PurePosixPath(name).parents}
     for name, (digest, _) in named.items():
-        inside = any(PurePosixPath(name).is_relative_to(part) for part in RECORD + CACHE)
-        if not inside or ".." in PurePosixPath(name).parts or not digest.isalnum():
+        path_there = PurePosixPath(name)
+        inside = any(path_there.is_relative_to(part) for part in RECORD + CACHE) and name not in folders
+        plain = str(path_there) == name and ".." not in path_there.parts and "\0" not in name
+        if not inside or not plain or not digest.isalnum():
             raise InputError(f"{path}: names {name!r}, which no save holds")
     return named
 
@@ -133,14 +150,19 @@ def _read(files: Any, root: str, digest: str) -> bytes:
     except FileNotFoundError:
         content = b""
     if digest_of(content) != digest:
-        raise InputError(f"{_object(root, digest)}: is missing or damaged; save again where the project is whole")
+        raise InputError(
+            f"{_object(root, digest)}: is missing or damaged; delete it, and save again where the project is whole"
+        )
     return content
 
 
 def _sizes(files: Any, root: str) -> dict[str, int]:
     """Return the objects of a save: digest -> bytes."""
     found = files.find(f"{root}/{OBJECTS}", detail=True) if files.exists(f"{root}/{OBJECTS}") else {}
-    return {path.rpartition("/")[2]: int(info["size"]) for path, info in found.items()}
+    sizes = {path: int(info["size"]) for path, info in found.items()}
+    return {
+        digest: size for path, size in sizes.items() if path.endswith(_object("", digest := path.rpartition("/")[2]))
+    }
 
 
 def _object(root: str, digest: str) -> str:

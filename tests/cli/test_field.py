@@ -55,6 +55,10 @@ def test_a_run_whose_devices_are_away_ends_in_one_line_that_names_them(tmp_path,
     assert code == 1
     assert "round 1 of stage 1: 0 of 2 devices answered, at least 2 must; absent: a, b" in said
     assert "Traceback" not in said
+    with socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))):
+        code, said = program("field", "run", f"{place}/server", "--deadline", "600")
+    assert (code, len(said.splitlines())) == (2, 1)
+    assert f"address = {address}: this machine cannot listen there" in said
 
 
 @pytest.mark.parametrize(

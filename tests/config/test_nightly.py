@@ -19,7 +19,8 @@ WRONG: dict[str, list[Any]] = {
     "keep.record": [-1, True],
     "alerts.events": [["promotd"], "failed"],
     "alerts.least_free": [-1, "much"],
-    "alerts.webhook": ["ops.example.org", "ftp://ops.example.org/a", "http:///a", 3],
+    "alerts.webhook": ["ops.example.org", "ftp://ops.example.org/a", "http:///a", 3, "http://me:secret@host/a",
+                       "http://host:secret/a", "http://host/é", "http://host/\x7f"],
     "alerts.command": ["logger -t fedcore", []],
     "alerts.mail": ["ops@example.org", {"to": "ops", "sender": "a@b"}, {"to": "a@b"},
                     {"to": "a@b", "sender": "a@b", "host": "smtp://host"}],
@@ -64,3 +65,10 @@ def test_a_secret_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch):
     assert nightly.secret("http://a/b") == "http://a/b"
     with pytest.raises(InputError, match=r"^the environment has no NOBODY$"):
         nightly.secret("$NOBODY")
+
+
+def test_a_password_is_no_address(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FEDCORE_MAIL_PASSWORD", "pa55 word")
+    assert nightly.secret("$FEDCORE_MAIL_PASSWORD") == "pa55 word"
+    with pytest.raises(ValueError, match=r"^must be http://"):
+        nightly.webhook("$FEDCORE_MAIL_PASSWORD")

@@ -55,6 +55,13 @@ def test_the_memory_stays_and_its_digest_alone_is_told(device):
     assert tensors["params"].keys() == model().keys()
 
 
+def test_no_other_method_gets_the_memory_of_a_run(device):
+    fedavg = plan_for(ROWS["fedavg"], federation("abcd"))
+    said = "run trial: a knows another run of this name; give another name"
+    assert why(device, pack({"ask": "join", "plan": fedavg.to_json()})) == said
+    assert reply(device, pack({"ask": "join", "plan": DITTO.to_json()}))[0]["reply"] == "joined"
+
+
 def test_a_device_that_lost_its_memory_refuses_to_train_on(device, tmp_path):
     memory = reply(device, visit_call())[0]["memory"]
     for path in (tmp_path / "a" / "trial").glob("turn-*"):

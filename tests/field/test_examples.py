@@ -18,6 +18,11 @@ def test_what_is_written_is_read_to_the_bit(tmp_path):
         assert bits(read_examples(tmp_path / "mine")) == bits(data)
 
 
+def test_a_file_is_for_its_owner_only_and_its_path_may_be_a_text(tmp_path):
+    write_examples(str(tmp_path / "mine"), MINE)
+    assert (tmp_path / "mine").stat().st_mode & 0o777 == 0o600
+
+
 def changed(part, **tensors):
     whole = {name: {"x": getattr(MINE, name).x, "y": getattr(MINE, name).y} for name in PARTS}
     return pack({}, {**whole, part: {**whole.get(part, {}), **tensors}})
@@ -33,6 +38,8 @@ def changed(part, **tensors):
         (changed("val", y=torch.zeros(3, dtype=torch.int64)), "val has inputs (7, 4) and labels (3,)"),
         (changed("val", y=torch.zeros(7)), "val has inputs (7, 4) and labels (7,)"),
         (changed("test", x=torch.full((5, 4), torch.nan)), "test has inputs that are not finite"),
+        (changed("test", x=MINE.test.x.double()), "test has inputs of torch.float64; nets take torch.float32"),
+        (changed("val", y=MINE.val.y - 5), "val has class -5; classes are numbered from 0"),
     ],
 )
 def test_another_file_is_refused_in_one_line(content, said, tmp_path):

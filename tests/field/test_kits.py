@@ -28,7 +28,11 @@ def test_a_folder_that_is_no_whole_kit_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("devices", "address", "said"),
-    [(["a", "a"], "h:1", "devices: two of them have one name"), (["a"], "http://h:1", "address = 'http://h:1'")],
+    [
+        (["a", "a"], "h:1", "devices: two of them have one name"),
+        (["a"], "http://h:1", "address = 'http://h:1'"),
+        (["a"], "h:65536", "address = 'h:65536'"),
+    ],
 )
 def test_kits_that_cannot_be_are_not_made(devices, address, said, tmp_path):
     pytest.importorskip("nvflare")

@@ -1,6 +1,7 @@
 """A plan names a method; nobody can name anything else."""
 
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -36,7 +37,7 @@ def test_a_plan_that_has_travelled_builds_the_same_method():
     "text",
     [
         "", "[]", "{}", "null", changed(run="../x"), changed(run=3), changed(method=None), changed(seed=0.5),
-        changed(classes=True), changed(shape=["4"]), changed(more=1),
+        changed(classes=True), changed(shape=["4"]), changed(more=1), changed(training=[1]), changed(nets=None),
     ],
 )  # fmt: skip
 def test_what_is_no_plan_is_refused_in_one_line(text):
@@ -49,6 +50,14 @@ def test_a_plan_cannot_name_a_function_that_is_no_net_of_fedcore(place):
     kind = list(json.loads(PLAN.to_json())["kinds"][0])
     with pytest.raises(InputError, match=r"^net: not a net of the library: "):
         Plan.from_json(changed(kinds=[[place, *kind[1:]]])).build()
+
+
+@pytest.mark.parametrize("loss", ["this:function", "subprocess:run", "fedcore.core.losses:cross_entropy", "", None])
+def test_a_plan_cannot_have_a_loss_imported(loss):
+    training = {**json.loads(PLAN.to_json())["training"], "loss": loss}
+    with pytest.raises(InputError, match=r"^training.loss = .*: must be one of ce, .* in the field$"):
+        Plan.from_json(changed(training=training)).build()
+    assert "this" not in sys.modules
 
 
 @pytest.mark.parametrize("name", ["os:system", "fedcore.methods.baselines.fedavg:fedavg", "fedavgg"])

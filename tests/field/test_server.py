@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -164,6 +165,54 @@ def test_an_answer_that_cannot_be_used_counts_as_none_and_is_named(how: str, tmp
     assert first.absent == ("b",)
     assert said[0].startswith(("answer of b: ", "update of b: "))
     assert "\n" not in said[0]
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        None, {}, {"val": {}, "test": {}}, {"test": 1}, "all", {"more": {}},
+        {"val": {}}, {"accuracy": 1e999}, {"accuracy": 5.0}, {"accuracy": 1}, {"loss": "low"},
+    ],
+)  # fmt: skip
+def test_scores_that_are_none_are_not_taken_for_any(scores: Any, tmp_path: Path):
+    def change(name: str, call: bytes, answer: bytes) -> bytes:
+        words, tensors = unpack(answer, "answer")
+        if name != "b" or words["reply"] != "scored":
+            return answer
+        if isinstance(scores, dict) and scores.keys() <= {"accuracy", "loss"} and scores:
+            return pack(
+                {**words, "scores": {**words["scores"], "test": {**words["scores"]["test"], **scores}}}, tensors
+            )
+        return pack({**words, "scores": scores}, tensors)
+
+    said: list[str] = []
+    field, link = field_of(once("fedavg"), tmp_path, said=said)
+    field.join()
+    link.change = change
+    (turn,) = run_in_field(field, 0)
+    assert list(turn.scores or ()) == ["a", "c", "d"]
+    assert said[0].startswith("answer of b: ")
+
+
+@pytest.mark.parametrize(("name", "part"), [("fedavg", "params"), ("scaffold", "extra")])
+def test_answers_that_cannot_be_combined_end_the_run_in_one_line(name: str, part: str, tmp_path: Path):
+    def change(device: str, call: bytes, answer: bytes) -> bytes:
+        words, tensors = unpack(answer, "answer")
+        return pack(words, {**tensors, part: {}}) if device == "b" and words["reply"] == "visited" else answer
+
+    field, link = field_of(once(name), tmp_path)
+    field.join()
+    link.change = change
+    with pytest.raises(InputError, match=r"^round 1 of stage 1: the answers cannot be combined \(.*\); .*: b$"):
+        list(run_in_field(field, 0))
+
+
+def test_a_device_that_is_still_joining_is_asked_again(tmp_path: Path):
+    field, link = field_of(once("fedavg"), tmp_path)
+    busy = [pack({"reply": "working"})]
+    link.change = lambda name, call, answer: busy.pop() if busy and unpack(call, "call")[0]["ask"] == "join" else answer
+    (turn,) = run_in_field(field, 0)  # nobody has joined yet
+    assert turn.absent == ()
 
 
 @pytest.mark.slow

@@ -74,6 +74,9 @@ def header(**changes):
         header(words=[]), header(tensors={}), header(tensors=[["g", "x", "float32", [1 << 62, 4]]]),
         struct.pack("<8sQ", b"fedcore1", 1 << 63) + bytes(8), struct.pack("<8sQ", b"fedcore1", 9000) + b"[" * 9000,
         b"\x80\x04\x95" + bytes(60),
+        header(tensors=[["g", "x", "float32", [1 << 30, 1 << 30, 1 << 30, 0]], ["g", "y", "float32", [2]]]),
+        header(tensors=[["g", "x", "float32", [10**4000] * 2000]]), header(words={"long": "x" * (1 << 23)}),
+        header(tensors=[["g", "x", "float32", [1] * 65 + [2]]]),
     ],
 )  # fmt: skip
 def test_bytes_that_are_no_whole_parcel_are_refused_in_one_line(parcel):
@@ -98,3 +101,12 @@ def test_a_parcel_above_the_limit_is_refused_unread(monkeypatch):
 def test_other_numbers_cannot_travel(dtype):
     with pytest.raises(InputError, match=r"^leaf x is torch\."):
         pack({}, {"g": {"x": torch.zeros(2).to(dtype)}})
+
+
+def test_a_file_is_whole_and_for_its_owner_only(tmp_path):
+    (tmp_path / ".state.part").symlink_to(tmp_path / "other")  # of a kill, or of somebody else
+    for content in (b"one", b"two"):
+        wire.write_file(tmp_path / "state", content)
+        assert (tmp_path / "state").read_bytes() == content
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]

@@ -12,6 +12,7 @@ import pytest
 
 from fedcore.pipeline import backup, environment
 from fedcore.pipeline.cache import journal
+from fedcore.pipeline.cache.store import digest_of
 from fedcore.pipeline.command import Failed
 from fedcore.types import InputError
 
@@ -104,7 +105,17 @@ def test_a_damaged_save_is_refused_before_anything_is_written(enter: Enter, tmp_
 
 
 @pytest.mark.parametrize(
-    "name", ["params.yaml", "../outside", "runs/../flows/a.py", "/etc/passwd", ".fedcore/password"]
+    "name",
+    [
+        "params.yaml",
+        "../outside",
+        "runs/../flows/a.py",
+        "/etc/passwd",
+        ".fedcore/password",
+        "runs//a",
+        "./runs/a",
+        "runs/a\0",
+    ],
 )
 def test_a_place_outside_of_a_save_is_refused(enter: Enter, tmp_path: Path, name: str):
     enter("here")
@@ -145,3 +156,40 @@ def test_what_cannot_be_saved_is_said_in_a_line(enter: Enter, tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(Failed, match="file"):
         backup.save(str(tmp_path / "file" / "below"))
+
+
+@pytest.mark.parametrize("names", [["results"], ["mlflow.db/a"], ["runs/history.jsonl/a"], ["runs/a", "runs/a/b"]])
+def test_a_save_cannot_put_a_file_in_the_place_of_a_folder(enter: Enter, tmp_path: Path, names: list[str]):
+    home = enter("here")
+    fill(home)
+    before = found(home)
+    content = b"x"
+    object_ = tmp_path / "saved" / "objects" / digest_of(content)[:2] / digest_of(content)
+    object_.parent.mkdir(parents=True)
+    object_.write_bytes(content)
+    said = {"format": 1, "files": {name: [digest_of(content), 1] for name in names}}
+    (tmp_path / "saved" / "manifest.json").write_text(json.dumps(said))
+    with pytest.raises(InputError, match=r"is in the place of|which no save holds"):
+        backup.restore(str(tmp_path / "saved"))
+    assert found(home) == before
+
+
+def test_a_save_leaves_the_files_of_others(enter: Enter, tmp_path: Path):
+    fill(enter("here"))
+    mine = tmp_path / "mine"
+    (mine / "objects" / "ab").mkdir(parents=True)
+    (mine / "objects" / "ab" / "picture").write_bytes(b"mine")
+    backup.save(str(mine))
+    assert (mine / "objects" / "ab" / "picture").read_bytes() == b"mine"
+    (mine / "manifest.json").write_text('{"name": "my page"}')
+    with pytest.raises(InputError, match=r"manifest\.json: not the manifest of a save"):
+        backup.save(str(mine))
+    assert (mine / "manifest.json").read_text() == '{"name": "my page"}'
+
+
+def test_a_save_is_no_part_of_the_next(enter: Enter):
+    home = enter("here")
+    fill(home)
+    with pytest.raises(InputError, match="is in what is saved"):
+        backup.save("results/saved")
+    assert not (home / "results" / "saved").exists()
