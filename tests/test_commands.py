@@ -7,6 +7,7 @@ block without a language holds commands; what has no rule here fails. Output is 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 import shutil
@@ -23,11 +24,14 @@ import click
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from packaging.requirements import Requirement
 from PIL import Image
 from sets import idx
 from test_docs import PAGES, ROOT, losses_of_the_page
 
+import fedcore as fc
+from fedcore import nets
 from fedcore.cli.main import fedcore
 from fedcore.config.request import Job, ask, plan_jobs
 from fedcore.data.images import TEST, TRAIN
@@ -227,6 +231,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         Image.fromarray(rng.integers(0, 255, (8, 8, 3), np.uint8)).save(file, compress_level=0)
     for name in ("shapes", "cifar4000"):
         (here / "data" / name).symlink_to(here / "FOLDER")
+    net = nets.net("mlp", shape=(1, 8, 8), classes=10, widths=[64, 32])
+    fc.write_weights(nets.init(net, torch.Generator()), here / "base.safetensors")
+    line = "What is the city but the people? True, the people are the city. " * 4
+    letters = [(line[i : i + 20], line[i + 20]) for i in range(100)]
+    text = {"x": [given for given, _ in letters], "y": [wanted for _, wanted in letters]}
+    roles = {"users": ["SICINIUS", "CITIZENS"], "user_data": dict.fromkeys(("SICINIUS", "CITIZENS"), text)}
+    (here / "data" / "shakespeare" / "all_data").mkdir(parents=True)
+    (here / "data" / "shakespeare" / "all_data" / "a.json").write_text(json.dumps(roles))
     raw = here / "datasets" / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for names, count in ((TRAIN, 11_000), (TEST, 1_000)):
@@ -258,7 +270,7 @@ def test_every_command_is_run_by_a_test_or_carried_up_to_the_computing(place: Pa
 
 REAL = ["domains", "mnist_m", "cwru"]
 """Not made up here: skipped where FEDCORE_DATA does not have them, with all domains."""
-SETS = ["digits", "mnist", "bearings", "table", "image_folder", "mydata:read", *REAL]
+SETS = ["digits", "mnist", "bearings", "table", "image_folder", "mydata:read", "leaf", *REAL]
 
 
 @pytest.mark.parametrize("name", SETS)
