@@ -2,7 +2,7 @@
 
 Seconds are of one device's epoch in one thread: W1's MLP 784-400-200-100-10 with batches of 64, and McMahan's CNN with
 batches of 10 (W2) and 50, on random bytes; both precisions take turns, medians of five. Accuracy is FedAvg's after ten
-rounds of one epoch, mean over devices: DFL's CNN on MNIST (10 devices of 600 images, Dir(.5); on MNIST's test images),
+rounds of one epoch, mean over devices: DFL's CNN on MNIST (600 images on 10 devices, Dir(.5); on MNIST's test images),
 and FedASA's cells on CWRU by place (on each one's test windows). They need FEDCORE_DATA.
 
     python -m benchmarks.precision [--csv FILE]
