@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sqlite3
+import time
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,8 +65,7 @@ def hurt(place: Place) -> Hurt:
         flow = in_the_middle(project, *WORK, "seed=1")
         flow.terminate()
         ended = said_by(flow)
-        servers = re.compile(r"-m (prefect server|fedcore\.pipeline\.orchestration\.server)")
-        left = [command for command in project.processes().values() if not servers.search(command)]
+        left = still_there(project)
         flow = in_the_middle(project, *WORK, "seed=2")
         project.run("python", "-m", "fedcore.pipeline.orchestration.server", "stop")
         alone = said_by(flow)
@@ -77,6 +77,17 @@ def hurt(place: Place) -> Hurt:
             for one in (undisturbed, paired, clustered, project)]  # fmt: skip
     same = bool(runs[0]) and runs[0] == runs[1] == runs[2] and runs[0].items() <= runs[3].items()
     return Hurt(calm, twins, healed, spread, ended, left, alone, again, same, plans)
+
+
+def still_there(project: Project) -> list[str]:
+    """Return a project's processes, but for servers, that do not end within five seconds."""
+    servers = re.compile(r"-m (prefect server|fedcore\.pipeline\.orchestration\.server)")
+    for _ in range(50):
+        left = [command for command in project.processes().values() if not servers.search(command)]
+        if not left:
+            break
+        time.sleep(0.1)
+    return left
 
 
 def lend_database(host: Project, project: Project) -> None:
