@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from textwrap import wrap
 
 import pandas as pd
 from rich import box
@@ -22,6 +23,12 @@ from fedcore.results.summary import SPLITS, verdict
 
 VERDICTS = {"holds": "bold", "holds in most": "bold", "does not hold": "bold", "not tested": ""}
 """verdict -> rich's style"""
+NAME = 22
+"""A method's name has so many places, whatever else wants them; a longer one is folded."""
+
+NARROW = 13
+"""Places of a head's line."""
+
 WIDE = 100
 """The number of columns that a whole table needs; a narrower terminal shows fewer of its columns."""
 
@@ -114,7 +121,11 @@ def _print_settings(summary: pd.DataFrame, console: Console) -> None:
         for name in [name for name in heads if name not in hidden]:
             left = name in ("rank", "method")
             table.add_column(
-                Text(heads[name]), justify="left" if left else "right", no_wrap=name != "method", overflow="fold"
+                Text(_stacked(heads[name])),
+                justify="left" if left else "right",
+                no_wrap=name != "method",
+                min_width=min(max(map(len, rows["method"])), NAME) if name == "method" else None,
+                overflow="fold",
             )
         for i, line in enumerate(lines):
             control = bool(rows["control"].iloc[i])
@@ -127,6 +138,12 @@ def _print_settings(summary: pd.DataFrame, console: Console) -> None:
         for sentence in [*verdict(rows), *notes(rows)]:
             console.print(Text(sentence))
         console.print()
+
+
+def _stacked(head: str) -> str:
+    """Return a column's head in lines that are about as narrow as its cells: a metric may have a long name."""
+    whole = head.replace("% ± seeds", "%\xa0±\xa0seeds").replace("± seeds", "±\xa0seeds")
+    return "\n".join(part for line in whole.split("\n") for part in wrap(line, NARROW)).replace("\xa0", " ")
 
 
 def _table(title: str) -> Table:

@@ -109,3 +109,14 @@ def test_a_study_of_many_settings_is_printed_as_one_table():
         order = [*(name for name in found["method"].unique() if name != "half_best"), "half_best"]
         assert line.split()[1:] == [f"{100 * means[name]:.1f}" for name in order]
     assert text.count("accuracy on own test data") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [80, 100])
+def test_a_metric_with_a_long_name_leaves_the_names_of_the_methods(width: int):
+    found = comparison()[1].assign(metric="average_precision")
+    text = printed(found, width)
+    assert max(map(len, text.splitlines())) <= width
+    lines = [line for line in text.splitlines() if " ± " in line]
+    for method in METHODS:
+        assert any(f" {method[:10]}" in line for line in lines), method
