@@ -113,7 +113,8 @@ def mine(place: Place) -> Mine:
     shifted = project.run(*predict, "shifted.csv", code=2, whole=True)
     project.look()
     promote = ("fedcore", "promote", "machines-fault")
-    fitting = kill(project, promote[2:], lambda steps: steps["rounds"] + steps["train"] >= 1, "promote")
+    # after the division of all rows, the second one that is read: training itself may end before the kill arrives
+    fitting = kill(project, promote[2:], lambda steps: steps["distribute"] >= 2, "promote")
     fitted = project.look(project.run(*promote))
     project.run(*predict, "new.csv", "--out", "final.csv")
     again = project.look(project.run(*promote))
