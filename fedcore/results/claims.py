@@ -64,7 +64,6 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import pandas as pd
 from annotated_types import Ge
-from scipy import stats
 
 from fedcore.results.criterion import METRICS, RATIO, ratio_of_test
 from fedcore.results.intervals import half_width
@@ -267,7 +266,9 @@ class Verdict(NamedTuple):
         """The sign test's p over settings; None for a rule that was not tested, or on pooled problems."""
         if not self.evidence or self.claim.parts.paired:
             return None
-        return float(stats.binomtest(self.held, len(self.evidence), alternative="greater").pvalue)
+        from scipy.stats import binomtest  # half a second, which a list of champions does not need
+
+        return float(binomtest(self.held, len(self.evidence), alternative="greater").pvalue)
 
     @property
     def word(self) -> str:
