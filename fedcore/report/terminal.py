@@ -23,9 +23,6 @@ from fedcore.results.summary import SPLITS, verdict
 
 VERDICTS = {"holds": "bold", "holds in most": "bold", "does not hold": "bold", "not tested": ""}
 """verdict -> rich's style"""
-NAME = 22
-"""A method's name has so many places, whatever else wants them; a longer one is folded."""
-
 NARROW = 13
 """Places of a head's line."""
 
@@ -124,7 +121,6 @@ def _print_settings(summary: pd.DataFrame, console: Console) -> None:
                 Text(_stacked(heads[name])),
                 justify="left" if left else "right",
                 no_wrap=name != "method",
-                min_width=min(max(map(len, rows["method"])), NAME) if name == "method" else None,
                 overflow="fold",
             )
         for i, line in enumerate(lines):

@@ -171,3 +171,9 @@ def test_what_is_moved_keeps_its_kind():
 
 def constant() -> dict[str, Tensor]:
     return {"w": torch.ones(2)}
+
+
+def test_float32_there_is_not_rounded_to_tf32():
+    """PyTorch rounds in convolutions unless it is told not to."""
+    assert run_on(lambda: torch.backends.cudnn.allow_tf32, "cpu") is False
+    assert torch.backends.cudnn.allow_tf32
