@@ -239,6 +239,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     roles = {"users": ["SICINIUS", "CITIZENS"], "user_data": dict.fromkeys(("SICINIUS", "CITIZENS"), text)}
     (here / "data" / "shakespeare" / "all_data").mkdir(parents=True)
     (here / "data" / "shakespeare" / "all_data" / "a.json").write_text(json.dumps(roles))
+    post = ["1", "a date", "NO_QUERY", "a user", line]
+    posts = {"x": [post] * 60, "y": [i % 2 for i in range(60)]}
+    users = {"users": ["u0", "u1"], "user_data": dict.fromkeys(("u0", "u1"), posts)}
+    (here / "data" / "sent140" / "all_data").mkdir(parents=True)
+    (here / "data" / "sent140" / "all_data" / "a.json").write_text(json.dumps(users))
     raw = here / "datasets" / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for names, count in ((TRAIN, 11_000), (TEST, 1_000)):

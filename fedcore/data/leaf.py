@@ -1,10 +1,11 @@
-"""Sets as LEAF (Caldas et al. 2018) writes them, by user: FEMNIST's characters, vectors of numbers, Shakespeare.
+"""Sets as LEAF (Caldas et al. 2018) writes them: FEMNIST's characters, vectors of numbers, Shakespeare, Sent140.
 
 The format: `<path>/train/*.json` and `<path>/test/*.json`, or `<path>/all_data/*.json`, each
 {"users": [name, ...], "user_data": {name: {"x": [[number, ...], ...], "y": [label, ...]}}}. An image of FEMNIST is 784
 numbers, written row by row, 0 is ink and 1 paper; labels 0-9 are digits, 10-35 capitals, 36-61 lower-case letters. A
 vector of any other length, as in LEAF's synthetic set, has whole numbers as labels. An example of Shakespeare's
 plays is a text of 80 letters, its label the letter that follows, a user a role: {"x": [text, ...], "y": [letter, ...]}.
+An example of Sent140 is a post, [number, date, query, user, text], its label 0, negative, or 1, positive.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase, digits
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -21,26 +22,29 @@ from numpy.typing import NDArray
 from fedcore.data import Dataset
 from fedcore.data.files import one_line
 from fedcore.data.pixels import Scaling, scale
+from fedcore.data.words import to_numbers, vocabulary_of
 from fedcore.types import Data, InputError
 
 CLASSES = (*digits, *ascii_uppercase, *ascii_lowercase)
 SIDE = 28
-
+POST, TEXT = 5, 4
+"""Fields of a post, and the place of its text."""
 
 LETTERS = "\n !\"&'(),-.0123456789:;>?" + ascii_uppercase + "[]" + ascii_lowercase + "}"
 """LEAF's letters of Shakespeare, by their numbers."""
 
-READS = "data.name = 'leaf' reads images of FEMNIST, vectors of numbers and texts of Shakespeare"
+READS = "data.name = 'leaf' reads images of FEMNIST, vectors of numbers, texts of Shakespeare and posts of Sent140"
 
-UserData: TypeAlias = dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]]
-"""user -> examples (n, F), labels (n,)"""
+UserData: TypeAlias = dict[str, tuple[NDArray[Any], NDArray[np.int64]]]
+"""user -> examples, (n, F) float32, of posts (n,) texts; labels (n,)"""
 
 
 def leaf(path: str | Path, scaling: Scaling = "none") -> Dataset:
-    """Read a LEAF folder, x (N, 1, 28, 28) float32 as written, or (N, F) of vectors or letters; `device` is the user.
+    """Read a LEAF folder, x (N, 1, 28, 28) float32 as written, or (N, F) of vectors, letters or words.
 
-    `split` is the folder, train or test; None for all_data. The classes of vectors are the labels that are there.
-    Letters are whole numbers, as float32; classes[k] is letter k, first LEAF's 80, then others that occur.
+    `device` is the user, `split` the folder, train or test; None for all_data. The classes of vectors are the labels
+    that are there. Letters are whole numbers, as float32; classes[k] is letter k, first LEAF's 80, then others that
+    occur. So are words, 25 of each post, see :mod:`fedcore.data.words`; the vocabulary is that of the folder train.
 
     Args:
         path: the folder that LEAF's scripts write.
@@ -65,8 +69,12 @@ def leaf(path: str | Path, scaling: Scaling = "none") -> Dataset:
         raise InputError(f"data.path = {path}: no examples; the users of its files have none")
     inputs, labels = (np.concatenate([part for part in parts if len(part)]) for parts in (x, y))
     device, marks = tuple(users), tuple(split) if len(folders) == 2 else None
-    if form.text:
-        return _letters(inputs, labels, device, marks, scaling)
+    if form.holds != "numbers" and scaling != "none":
+        raise InputError(f"data.scaling = {scaling!r}: must be none, texts have no pixels")
+    if form.holds == "letters":
+        return _letters(inputs, labels, device, marks)
+    if form.holds == "posts":
+        return _posts(inputs, labels, device, marks)
     if form.size == SIDE * SIDE:
         images = torch.from_numpy(inputs).reshape(-1, 1, SIDE, SIDE)
         return scale(Dataset(Data(images, torch.from_numpy(labels)), None, CLASSES, device, marks), scaling)
@@ -84,11 +92,8 @@ def _letters(
     labels: NDArray[np.int64],
     device: tuple[str, ...],
     marks: tuple[str, ...] | None,
-    scaling: Scaling,
 ) -> Dataset:
     """Return texts as numbers of letters. inputs, labels: their code points."""
-    if scaling != "none":
-        raise InputError(f"data.scaling = {scaling!r}: must be none, texts have no pixels")
     found = {chr(int(point)) for part in (inputs, labels) for point in np.unique(part)}
     letters = (*LETTERS, *sorted(found - {*LETTERS}))
     points = np.array([ord(letter) for letter in letters])
@@ -98,11 +103,29 @@ def _letters(
     return Dataset(data, None, letters, device, marks, may_lack=True)
 
 
-class Form(NamedTuple):
-    """What all examples are: texts, or numbers; size: letters or numbers of each."""
+def _posts(
+    texts: NDArray[Any], labels: NDArray[np.int64], device: tuple[str, ...], marks: tuple[str, ...] | None
+) -> Dataset:
+    """Return posts as numbers of words; those of test posts have no part in the vocabulary."""
+    known = texts if marks is None else texts[np.array(marks) == "train"]
+    data = Data(to_numbers(list(texts), vocabulary_of(known)), torch.from_numpy(labels))
+    return Dataset(data, None, ("negative", "positive"), device, marks)
 
-    text: bool
+
+class Form(NamedTuple):
+    """What all examples are; size: letters, numbers or fields of each."""
+
+    holds: Literal["numbers", "letters", "posts"]
     size: int
+
+
+def form_of(example: Any) -> Form:
+    """Return what an example is."""
+    if isinstance(example, str):
+        return Form("letters", len(example))
+    if len(example) == POST and all(isinstance(part, str) for part in example):
+        return Form("posts", POST)
+    return Form("numbers", len(example))
 
 
 def read(file: Path, form: Form | None) -> tuple[UserData, Form | None]:
@@ -116,8 +139,8 @@ def read(file: Path, form: Form | None) -> tuple[UserData, Form | None]:
         for user in users:
             x, y = held[user]["x"], held[user]["y"]
             if form is None and len(x):
-                form = Form(isinstance(x[0], str), len(x[0]))
-            found[user] = examples(user, x, y, form or Form(False, SIDE * SIDE))
+                form = form_of(x[0])
+            found[user] = examples(user, x, y, form or Form("numbers", SIDE * SIDE))
         return found, form
     except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError, MemoryError) as error:
         why = f"no {error}" if isinstance(error, KeyError) else one_line(error)
@@ -126,8 +149,10 @@ def read(file: Path, form: Form | None) -> tuple[UserData, Form | None]:
 
 def examples(user: str, x: Any, y: Any, form: Form) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return one user's examples, checked; of texts the code points of their letters."""
-    if form.text:
+    if form.holds == "letters":
         return texts(user, x, y, form.size)
+    if form.holds == "posts":
+        return posts(user, x, y)
     size = form.size
     what, classes = ("image", len(CLASSES)) if size == SIDE * SIDE else ("vector", 2**31)
     if len(x) != len(y):
@@ -156,3 +181,14 @@ def texts(user: str, x: Any, y: Any, size: int) -> tuple[NDArray[np.float32], ND
         raise ValueError(f"user {user!r} has a label that is not one letter")
     points = [[ord(letter) for letter in text] for text in x]
     return np.asarray(points, np.float32).reshape(-1, size), np.asarray([ord(letter) for letter in y], np.int64)
+
+
+def posts(user: str, x: Any, y: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the texts of one user's posts, and their labels."""
+    if len(x) != len(y):
+        raise ValueError(f"user {user!r} has {len(y)} labels for {len(x)} posts")
+    if not all(type(label) is int and label in (0, 1) for label in y):
+        raise ValueError(f"user {user!r} has a label that is not 0 or 1")
+    if not all(isinstance(post, list) and len(post) == POST and isinstance(post[TEXT], str) for post in x):
+        raise ValueError(f"user {user!r} has an example that is no post, [number, date, query, user, text]")
+    return np.array([post[TEXT] for post in x], dtype=object), np.asarray(y, np.int64)

@@ -66,7 +66,7 @@ def test_leaf_refused(tmp_path, case):
     file.write_text(content)
     line = refusal("leaf", path=tmp_path)
     assert line.startswith(f"data.path = {file}: cannot be read (")
-    assert "; data.name = 'leaf' reads images of FEMNIST, vectors of numbers and texts of Shakespeare" in line
+    assert "; data.name = 'leaf' reads images of FEMNIST, vectors of numbers, texts of Shakespeare and posts" in line
     assert why in line
 
 
@@ -107,6 +107,38 @@ def test_leaf_texts_of_shakespeare(tmp_path):
     assert data.device == ("ROMEO", "ROMEO", "JULIET", "ROMEO")
     assert data.split == ("train",) * 3 + ("test",)
     assert "texts have no pixels" in refusal("leaf", path=tmp_path, scaling="standard")
+
+
+def post(text):
+    return ["1467810369", "Mon Apr 06 22:19:45 PDT 2009", "NO_QUERY", "a_user", text]
+
+
+def test_leaf_posts_of_sent140(tmp_path):
+    leaf_file(tmp_path / "train" / "a.json", {"u0": ([post("so good, so good"), post("no")], [1, 0])})
+    leaf_file(tmp_path / "test" / "a.json", {"u0": ([post("so bad")], [0]), "u1": ([], [])})
+    data = load("leaf", path=tmp_path)
+    assert data.train.x.shape == (3, 25)
+    # by frequency, then alphabet: good 2, so 3, the comma 4, no 5; bad is in no training post
+    assert data.train.x[:, -5:].tolist() == [[3, 2, 4, 3, 2], [0, 0, 0, 0, 5], [0, 0, 0, 3, 1]]
+    assert data.train.y.tolist() == [1, 0, 0]
+    assert data.classes == ("negative", "positive")
+    assert data.device == ("u0",) * 3
+    assert data.split == ("train", "train", "test")
+    assert "texts have no pixels" in refusal("leaf", path=tmp_path, scaling="standard")
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "why"),
+    [
+        ([post("good")], [4], "user 'u' has a label that is not 0 or 1"),
+        ([post("good")[1:]], [1], "user 'u' has an example that is no post"),
+        ([post(None)], [1], "user 'u' has an example that is no post"),
+        ([post("good")], [], "user 'u' has 0 labels for 1 posts"),
+    ],
+)
+def test_leaf_posts_refused(tmp_path, x, y, why):
+    leaf_file(tmp_path / "all_data" / "a.json", {"good": ([post("fine")], [1]), "u": (x, y)})
+    assert why in refusal("leaf", path=tmp_path)
 
 
 def test_leaf_vectors_of_numbers(tmp_path):

@@ -1,0 +1,39 @@
+"""Texts as whole numbers, a word each: 0 pads in front, 1 is a word outside of the vocabulary, 2 the most frequent."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from fedcore.types import Count
+
+PADDING, UNKNOWN, FIRST = 0, 1, 2
+LENGTH, VOCABULARY = 25, 10_000
+"""Words of a text that LEAF's model of Sent140 reads; words that are known, beside padding and unknown."""
+
+WORD = re.compile(r"[.,;!?]|[\w']+")
+
+
+def words_of(text: str) -> list[str]:
+    """Split a text into words, with their apostrophes, and the marks .,;!? (LEAF, Sent140)."""
+    return WORD.findall(text)
+
+
+def vocabulary_of(texts: Iterable[str], size: Count = VOCABULARY) -> dict[str, int]:
+    """Return word -> number of the `size` most frequent words; of equally frequent ones the first by alphabet."""
+    counts = Counter(word for text in texts for word in words_of(text))
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))[:size]
+    return {word: number for number, word in enumerate(ranked, FIRST)}
+
+
+def to_numbers(texts: Sequence[str], vocabulary: dict[str, int], length: Count = LENGTH) -> Tensor:
+    """Return the first `length` words of each text as numbers, (N, length) float32, padded in front."""
+    x = torch.full((len(texts), length), float(PADDING))
+    for row, text in zip(x, texts, strict=True):
+        if numbers := [vocabulary.get(word, UNKNOWN) for word in words_of(text)[:length]]:
+            row[-len(numbers) :] = torch.tensor(numbers, dtype=torch.float32)
+    return x
