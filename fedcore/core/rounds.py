@@ -70,7 +70,8 @@ class State:
     """All that the next round depends on. stage, round: the next turn. memories: of the devices that have one.
 
     replays: the updates that hostile devices send again, see :class:`fedcore.types.Threats`.
-    delivered: devices that have taken part since their message was sent: it does not travel again.
+    delivered: devices that have taken part since their message was sent: it does not travel again. of: the functions of
+    the method whose state it is, see `functions`; empty where nobody asks.
     """
 
     server: Params | Handle
@@ -80,6 +81,7 @@ class State:
     stage: int = 0
     round: int = 0
     delivered: frozenset[str] = frozenset()
+    of: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,13 @@ def begin(method: Method, fed: Federation, seed: int, execute: Execute) -> State
     """Return the state before the first turn. Raises InputError for threats that the method cannot be put to."""
     require_devices(method, fed)
     server, messages = execute(method.begin, fed.public, seed)
-    return State(server, messages)
+    return State(server, messages, of=functions(method))
+
+
+def functions(method: Method) -> tuple[str, ...]:
+    """Return the names of a method's functions, whatever settings they have."""
+    parts = (part for stage in method.stages for part in (stage.local, stage.combine))
+    return tuple(name_of(part) for part in (method.begin, *parts, method.deploy))
 
 
 def run(
@@ -141,6 +149,8 @@ def require_state(method: Method, fed: Federation, state: State) -> None:
         raise InputError(f"run.state is a {type(state).__name__}: must be the state of an earlier result, result.state")
     if state.messages.keys() != fed.devices.keys():
         raise InputError("run.state: is of other devices than the federation's")
+    if state.of and state.of != functions(method):
+        raise InputError("run.state: is of another method; one method goes on from its own state, with any settings")
     if next_round(method, state).stage >= len(method.stages):
         rounds = sum(stage.rounds for stage in method.stages)
         raise InputError(f"run.state: no round is left after it; the method has {rounds}, give it more")
@@ -177,7 +187,7 @@ def play(method: Method, fed: Federation, seed: int, execute: Execute, state: St
         server, sent, report = execute(receive, combine, server, updates, round_info, fed.public.nets, *more)
         messages, delivered = {**messages, **sent}, delivered - sent.keys()
     memories = {name: memory for name, memory in {**state.memories, **memories}.items() if memory}
-    state = State(server, messages, memories, replays, state.stage, state.round + 1, delivered)
+    state = State(server, messages, memories, replays, state.stage, state.round + 1, delivered, state.of)
     return RoundResult(round_info, state, up, down, report=report, absent=absent)
 
 

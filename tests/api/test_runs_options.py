@@ -37,6 +37,9 @@ def test_a_state_that_cannot_go_on_is_refused(fed: Any):
     done = fc.run(fc.fedavg(rounds=2, training=QUICK), fed, progress=False).state
     with pytest.raises(fc.InputError, match=r"run.state: no round is left after it; the method has 2"):
         fc.run(fc.fedavg(rounds=2), fed, state=done)
+    for unlike in (fc.fedper(rounds=3), fc.scaffold(rounds=3)):
+        with pytest.raises(fc.InputError, match=r"run.state: is of another method"):
+            fc.run(unlike, fed, state=done)
     other = fc.federate(fc.load("digits"), fc.iid(), devices=2, net=fc.mlp(6), examples=300)
     with pytest.raises(fc.InputError, match=r"run.state: is of other devices"):
         fc.run(fc.fedavg(rounds=3), other, state=done)
