@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedcore.core.training import IMAGE_BATCH, SCORING_BATCH
+from fedcore.core.prediction import IMAGE_BATCH, SCORING_BATCH
 from fedcore.nets import init, shapes
 from fedcore.nets.copies import load
 from fedcore.nets.inputs import linear_layers
