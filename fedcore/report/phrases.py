@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fedcore.results.advice import Action, Advice, Answer, Devices, NewDevice
@@ -135,12 +135,12 @@ def _sentences(found: Answer) -> Iterator[str]:
         yield whom if first.action is Action.USE else f"In these runs, which may be chance, {whom}"
     if first.action is Action.USE:
         yield f"Each device sends {format_bytes(found.up)} and receives {format_bytes(found.down)} in total."
-    yield from _rivals(first, criterion)
+    yield from _rivals(first, criterion, found.stopped)
     yield from _at_chance(found.causes)
     if found.stopped:
         (few, most), they = found.seeds, "it" if len(found.stopped) == 1 else "they"
         yield (
-            f"Stopped after {few} of {most} seeds, since {they} could not win: {join_words(found.stopped)} "
+            f"Stopped after {few} of {most} seeds, since by validation data {they} could not win: {join_words(found.stopped)} "
             "(run.stop_rows=none runs all)."
         )
     if found.new_device is not None:
@@ -268,15 +268,15 @@ def _whom(method: str | None, devices: Devices, criterion: Criterion) -> str:
     return f"{words} and hurts {devices.hurt}, most {devices.lowest} ({change}){tail}."
 
 
-def _rivals(advice: Advice, criterion: Criterion) -> Iterator[str]:
-    """Name the rows that are as good or not told apart, and controls that are better."""
+def _rivals(advice: Advice, criterion: Criterion, stopped: Collection[str]) -> Iterator[str]:
+    """Name the rows that are as good or not told apart, and controls that are better. Stopped rows are named so."""
     use = advice.action is Action.USE
     rest = [name for name in advice.equal if name != advice.best]
     if use and rest:
         be = "is" if len(rest) == 1 else "are"
         yield f"{join_words(rest)} {be} as good within {criterion.metric.amount(criterion.min_effect)}."
-    if use and advice.indistinguishable:
-        yield f"Not told apart from {advice.method} by these seeds: {join_words(advice.indistinguishable)}."
+    if use and (close := [name for name in advice.indistinguishable if name not in stopped]):
+        yield f"Not told apart from {advice.method} by these seeds: {join_words(close)}."
     if use and advice.better_controls:
         noun, be = ("control", "is") if len(advice.better_controls) == 1 else ("controls", "are")
         yield f"Beware: the {noun} {join_words(advice.better_controls)} {be} better, interval included."

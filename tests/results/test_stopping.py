@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -72,7 +74,7 @@ def test_the_answer_is_that_of_all_seeds_and_names_what_stopped():
     before, after = (answer(one, CONTROLS) for one in (whole, part))
     assert (after.advice.action, after.advised, after.advice.gain) == (Action.USE, "good", before.advice.gain)
     assert (before.stopped, after.stopped, after.seeds) == ((), ("bad",), (3, 6))
-    said = "Stopped after 3 of 6 seeds, since it could not win: bad (run.stop_rows=none runs all)."
+    said = "Stopped after 3 of 6 seeds, since by validation data it could not win: bad (run.stop_rows=none runs all)."
     assert said in sentences(after)
     assert said not in sentences(before)
 
@@ -84,3 +86,10 @@ def test_a_stopped_row_stays_in_the_summary_and_changes_no_split():
     assert {*found["primary"]} == {"test"}
     assert found.loc["good", "rank"] == 1
     assert found.loc["bad", "test_gap"] == pytest.approx(0.1, abs=0.01)
+
+
+def test_a_stopped_row_is_not_among_those_not_told_apart():
+    _, part = stopped()
+    found = answer(part, CONTROLS)
+    close = replace(found, advice=replace(found.advice, indistinguishable=("bad", "near")))
+    assert "Not told apart from good by these seeds: near." in sentences(close)
