@@ -140,8 +140,8 @@ def _sentences(found: Answer) -> Iterator[str]:
     if found.stopped:
         (few, most), they = found.seeds, "it" if len(found.stopped) == 1 else "they"
         yield (
-            f"Stopped after {few} of {most} seeds, since by validation data {they} could not win: {join_words(found.stopped)} "
-            "(run.stop_rows=none runs all)."
+            f"Stopped after {few} of {most} seeds, since by validation data {they} could not win: "
+            f"{join_words(found.stopped)} (run.stop_rows=none runs all)."
         )
     if found.new_device is not None:
         yield from _new_device(found.new_device, criterion)

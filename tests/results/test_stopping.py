@@ -91,5 +91,5 @@ def test_a_stopped_row_stays_in_the_summary_and_changes_no_split():
 def test_a_stopped_row_is_not_among_those_not_told_apart():
     _, part = stopped()
     found = answer(part, CONTROLS)
-    close = replace(found, advice=replace(found.advice, indistinguishable=("bad", "near")))
+    close = replace(found, own=replace(found.advice, indistinguishable=("bad", "near")))
     assert "Not told apart from good by these seeds: near." in sentences(close)

@@ -6,6 +6,7 @@ The parts of an address are those that MLflow's page itself writes there when a 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import fmean
 from urllib.parse import urlencode
 
 from mlflow import MlflowClient
@@ -59,8 +60,17 @@ def best_first(experiment: str, query: str, metric: Metric, **more: str) -> str:
 
 
 def best_and_alone(runs: list[Run], metric: Metric) -> list[Run]:
-    """Return the best run of a method that sends something, and that of one that trains alone, if both are."""
+    """Return a run of the best method that sends something, and one of the best that trains alone, if both are.
+
+    The best by the mean over seeds; a method with fewer seeds than others was stopped, since it cannot win. The runs
+    are those of each method's first seed.
+    """
     known = [run for run in runs if run.data.tags["fedcore.kind"] == "method" and metric.name in run.data.metrics]
-    known.sort(key=lambda run: -metric.sign * run.data.metrics[metric.name])
-    sides = [[run for run in known if bool(run.data.metrics["bytes_up"]) is sends] for sends in (True, False)]
+    rows: dict[tuple[str, ...], list[Run]] = {}
+    for run in sorted(known, key=lambda run: int(run.data.tags.get("fedcore.seed", 0))):
+        rows.setdefault((run.data.tags.get("fedcore.setting", ""), run.data.tags["fedcore.method"]), []).append(run)
+    most = max(map(len, rows.values()), default=0)
+    whole = [row for row in rows.values() if len(row) == most]
+    whole.sort(key=lambda row: -metric.sign * fmean(run.data.metrics[metric.name] for run in row))
+    sides = [[row[0] for row in whole if bool(row[0].data.metrics["bytes_up"]) is sends] for sends in (True, False)]
     return [side[0] for side in sides] if all(sides) else []

@@ -64,6 +64,24 @@ def test_links_go_by_the_metric_that_decides(client: Any):
     assert (place["orderByKey"], place["orderByAsc"]) == ("metrics.`cost`", "true")
 
 
+def test_links_compare_methods_by_their_mean(client: Any):
+    """The best single run, and the best of a stopped method, are others."""
+    experiment = client.create_experiment("fedcore of a test of seeds")
+    study = client.create_run(experiment, tags={"fedcore.kind": "study", "fedcore.study": "code"}).info.run_id
+    scores = {"steady": (0.8, 0.8), "lucky": (0.9, 0.5), "stopped": (0.95,), "local_only": (0.6, 0.7)}
+    made = {}
+    for method, values in scores.items():
+        for seed, value in enumerate(values):
+            tags = {"fedcore.kind": "method", "fedcore.method": method, "fedcore.seed": str(seed)}
+            run = client.create_run(experiment, tags={**tags, "mlflow.parentRunId": study}).info.run_id
+            client.log_metric(run, "accuracy", value)
+            client.log_metric(run, "bytes_up", float(method != "local_only"))
+            made[method, seed] = run
+    found = {words.partition(": ")[2]: place for words, place in links(client, experiment)}
+    shown = client.search_runs([experiment], parts(found["steady and local_only"])["searchFilter"])
+    assert {run.info.run_id for run in shown} == {made["steady", 0], made["local_only", 0]}
+
+
 def parts(place: str) -> dict[str, str]:
     """Return the path of a link, which stands behind "#", and what the page reads from its query."""
     path, _, query = urlsplit(place).fragment.partition("?")
