@@ -32,7 +32,7 @@ from fedcore.core.losses import Batch, OwnLoss
 from fedcore.core.optimisers import MOMENTS, WHOLE, Pieces, learning_rates, optimiser_step
 from fedcore.core.prediction import IMAGE_BATCH, SCORING_BATCH, accuracy, features, predict
 from fedcore.core.steps import count_steps, descend, minibatches, plain_step
-from fedcore.core.training_settings import Training, at_round, require_cross_entropy
+from fedcore.core.training_settings import Training, at_round, refuse_kept_state, require_cross_entropy
 from fedcore.types import Data, Device, Message, Params, StepId, Update
 
 __all__ = [
@@ -63,6 +63,7 @@ __all__ = [
     "plain_step",
     "predict",
     "proximal_grad_hook",
+    "refuse_kept_state",
     "refuse_parts",
     "refuse_patience",
     "require_cross_entropy",
