@@ -36,42 +36,13 @@ from fedcore.core.training_settings import Training, at_round, refuse_kept_state
 from fedcore.types import Data, Device, Message, Params, StepId, Update
 
 __all__ = [
-    "DESCEND",
-    "IMAGE_BATCH",
-    "MOMENTS",
-    "SCORING_BATCH",
-    "WHOLE",
-    "Descent",
-    "FlatNet",
-    "LogitGrad",
-    "Pieces",
-    "Step",
-    "Training",
-    "accuracy",
-    "at_round",
-    "balanced_grad",
-    "clip_norm",
-    "cross_entropy_grad",
-    "descend",
-    "features",
-    "fit",
-    "flatten_net",
-    "gradient_step",
-    "learning_rates",
-    "minibatches",
-    "optimiser_step",
-    "plain_step",
-    "predict",
-    "proximal_grad_hook",
-    "refuse_kept_state",
-    "refuse_parts",
-    "refuse_patience",
-    "require_cross_entropy",
-    "starting_params",
-    "to_leaves",
-    "to_vector",
-    "train",
-]
+    "DESCEND", "IMAGE_BATCH", "MOMENTS", "SCORING_BATCH", "WHOLE", "Descent", "FlatNet", "LogitGrad", "Pieces",
+    "Step", "Training", "accuracy", "at_round", "balanced_grad", "clip_norm", "cross_entropy_grad", "descend",
+    "features", "fit", "flatten_net", "gradient_step", "learning_rates", "minibatches", "optimiser_step",
+    "plain_step", "predict", "proximal_grad_hook", "refuse_kept_state", "refuse_parts", "refuse_patience",
+    "require_cross_entropy", "starting_params", "to_leaves", "to_vector", "train",
+]  # fmt: skip
+"""What methods use of it, and of the modules of its pieces."""
 
 
 def train(

@@ -36,19 +36,7 @@ from fedcore.core.training import (
     train,
 )
 from fedcore.nets import require_equal, use_generator
-from fedcore.types import (
-    Depth,
-    Device,
-    Message,
-    Method,
-    Model,
-    Net,
-    Params,
-    Positive,
-    Stage,
-    StepId,
-    Update,
-)
+from fedcore.types import Depth, Device, Message, Method, Model, Net, Params, Positive, Stage, StepId, Update
 
 
 @training_defaults(shared_init=True)
