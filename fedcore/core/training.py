@@ -32,45 +32,17 @@ from fedcore.core.losses import Batch, OwnLoss
 from fedcore.core.optimisers import MOMENTS, WHOLE, Pieces, learning_rates, optimiser_step
 from fedcore.core.prediction import IMAGE_BATCH, SCORING_BATCH, accuracy, features, predict
 from fedcore.core.steps import count_steps, descend, minibatches, plain_step
-from fedcore.core.training_settings import Training, at_round, require_cross_entropy
+from fedcore.core.training_settings import Training, at_round, refuse_kept_state, require_cross_entropy
 from fedcore.types import Data, Device, Message, Params, StepId, Update
 
 __all__ = [
-    "DESCEND",
-    "IMAGE_BATCH",
-    "MOMENTS",
-    "SCORING_BATCH",
-    "WHOLE",
-    "Descent",
-    "FlatNet",
-    "LogitGrad",
-    "Pieces",
-    "Step",
-    "Training",
-    "accuracy",
-    "at_round",
-    "balanced_grad",
-    "clip_norm",
-    "cross_entropy_grad",
-    "descend",
-    "features",
-    "fit",
-    "flatten_net",
-    "gradient_step",
-    "learning_rates",
-    "minibatches",
-    "optimiser_step",
-    "plain_step",
-    "predict",
-    "proximal_grad_hook",
-    "refuse_parts",
-    "refuse_patience",
-    "require_cross_entropy",
-    "starting_params",
-    "to_leaves",
-    "to_vector",
-    "train",
-]
+    "DESCEND", "IMAGE_BATCH", "MOMENTS", "SCORING_BATCH", "WHOLE", "Descent", "FlatNet", "LogitGrad", "Pieces",
+    "Step", "Training", "accuracy", "at_round", "balanced_grad", "clip_norm", "cross_entropy_grad", "descend",
+    "features", "fit", "flatten_net", "gradient_step", "learning_rates", "minibatches", "optimiser_step",
+    "plain_step", "predict", "proximal_grad_hook", "refuse_kept_state", "refuse_parts", "refuse_patience",
+    "require_cross_entropy", "starting_params", "to_leaves", "to_vector", "train",
+]  # fmt: skip
+"""What methods use of it, and of the modules of its pieces."""
 
 
 def train(

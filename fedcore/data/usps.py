@@ -27,8 +27,13 @@ SIDE = 16
 def usps(root: str | Path = ROOT, download: bool = True, size: int | None = None, scaling: Scaling = "none") -> Dataset:
     """Return USPS, x (N, 1, 16, 16) uint8, with its official test set.
 
-    v becomes floor((v + 1) / 2 * 255), as in torchvision. size: resize to so many pixels a side, bilinear (28 as in
-    MNIST). scaling: see :func:`fedcore.data.pixels.scale`. The MD5 of an existing file is not checked.
+    v becomes floor((v + 1) / 2 * 255), as in torchvision. The MD5 of an existing file is not checked.
+
+    Args:
+        root: the folder of all datasets.
+        download: fetch missing files.
+        size: resize to so many pixels a side, bilinear (28 as in MNIST).
+        scaling: see :func:`fedcore.data.pixels.scale`.
     """
     root = Path(root)
     wanted = SIDE if size is None else side(size)
