@@ -20,10 +20,12 @@ statements hold. The page is made by `python -m benchmarks.judge_anew` from `pap
 
 How to read a row. Its statement is answered by one or more claims, [rules over the numbers](pipeline.md#claims): it
 **holds** if all of them hold, **holds in most** settings if the rest do in most, **does not hold** if none does,
-**could not be tested** if none was tested, and otherwise **holds in part**. `a > b` means that row a (a method, or a
-variant of one) has more than row b. Then come the settings in which that is so, and one difference between the two
-sides with its 90 % interval: the least one of a claim that holds, and of another the one that speaks most against it.
-Where the interval contains 0, the difference may be chance. Accuracies are fractions: +0.02 is two points.
+**could not be tested** if none was tested, and otherwise **holds in part**. In a rule, `a > b` means that row a (a
+method, or a variant of one) has more than row b, `a ~ b within t` that they differ by at most t, and `a rises with x`
+that a has more at the greatest x than at the least. Then come the settings (data, devices, ...) in which that is so,
+with the probability p of as many by tossing coins, and one difference between the two sides with its 90 % interval: the
+least one of a claim that holds, and of another the one that speaks most against it. Where the interval contains 0, the
+difference may be chance. Accuracies are fractions: +0.02 is two points. A seed is a repetition with other random draws.
 
 A claim holds in a setting if the interval is above 0, over at least three seeds. It is not tested where models only
 guess, where [all rows are at the ceiling](pipeline.md#the-ceiling), or where the row behind
