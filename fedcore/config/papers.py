@@ -128,13 +128,23 @@ class Line(Section):
     command: Text
 
 
+class Worth(Section):
+    """A sentence by hand on what a paper is worth. verdicts: those on its lines when it was written, in their order."""
+
+    says: Text
+    verdicts: list[Text]
+
+
 class Paper(Section):
     """conditions: settings that can decide a verdict. figures: every figure and table. theory: every equation.
 
-    idea: what the paper proposes, for somebody who has not read it. lines: those of the page of results.
+    idea: what the paper proposes, for somebody who has not read it. worth: what it is worth by its lines. names: what
+    the rows and settings of its lines are. lines: those of the page of results.
     """
 
     idea: str = ""
+    worth: Worth | None = None
+    names: str = ""
     lines: list[Line] = Field(default_factory=list)
     conditions: list[Condition] = Field(default_factory=list)
     figures: Annotated[list[Figure], Field(min_length=1)]

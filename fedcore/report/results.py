@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 
 import pandas as pd
 
-from fedcore.config.papers import Line, Paper, Papers
+from fedcore.config.papers import Line, Paper, Papers, Worth
 from fedcore.report.papers import cell, table
 from fedcore.types import InputError
 
 HEAD = """# What holds of the four papers
 
-For somebody who has read none of them: what each proposes, and for six of its statements whether it holds in our runs.
-The page is made by `python -m benchmarks.judge_anew` from `papers/` and the verdicts in `docs/results`; edit those
-files, not this page.
+For somebody who has read none of them: what each proposes, what it is worth by our runs, and whether six of its
+statements hold. The page is made by `python -m benchmarks.judge_anew` from `papers/` and the verdicts in
+`docs/results`; edit those files, not this page.
 
-A statement is answered by one or more claims, which are [rules over the numbers](pipeline.md#claims): it **holds** if
-all of them hold, **holds in most** settings if the rest do in most, **does not hold** if none does, **could not be
-tested** if none was tested, and otherwise **holds in part**. A claim that one row is better needs an interval of the
-difference above 0, over at least three seeds, in each setting. It is not tested where models are at chance, where
-[all rows are at the ceiling](pipeline.md#the-ceiling), or where the row behind [still gains](pipeline.md#convergence).
-Numbers are differences of the two sides of a claim with their 90 % interval; accuracies are fractions. Statements that
-begin with "ours" are not the paper's.
+How to read a row. Its statement is answered by one or more claims, [rules over the numbers](pipeline.md#claims): it
+**holds** if all of them hold, **holds in most** settings if the rest do in most, **does not hold** if none does,
+**could not be tested** if none was tested, and otherwise **holds in part**. In a rule, `a > b` means that row a (a
+method, or a variant of one) has more than row b, `a ~ b within t` that they differ by at most t, and `a rises with x`
+that a has more at the greatest x than at the least. Then come the settings (data, devices, ...) in which that is so,
+with the probability p of as many by tossing coins, and one difference between the two sides with its 90 % interval: the
+least one of a claim that holds, and of another the one that speaks most against it. Where the interval contains 0, the
+difference may be chance. Accuracies are fractions: +0.02 is two points. A seed is a repetition with other random draws.
+
+A claim holds in a setting if the interval is above 0, over at least three seeds. It is not tested where models only
+guess, where [all rows are at the ceiling](pipeline.md#the-ceiling), or where the row behind
+[still gains](pipeline.md#convergence). Statements that begin with "ours" are not the paper's.
 """
 
 ORDER = ("holds", "holds in most", "holds in part", "does not hold", "could not be tested")
@@ -54,21 +60,42 @@ def section(family: str, paper: Paper, root: Path) -> Iterator[str]:
     answers = sorted(((word(rows), line, rows) for line, rows in found), key=lambda one: ORDER.index(one[0]))
     yield f"## {name}\n"
     yield f"{cell(paper.idea)} ([method](methods/{family}.md), [results](results/{family}.md))\n"
+    if paper.worth:
+        check_worth(family, paper.worth, [word(rows) for _, rows in found])
+        yield f"**What it is worth:** {cell(paper.worth.says)}\n"
+    if paper.names:
+        yield f"Names in the table: {cell(paper.names)}\n"
     yield table(
-        ("", "the paper's statement", "numbers", "see"),
+        ("verdict", "the paper's statement", "numbers", "see"),
         ((f"**{verdict}**", line.says, evidence(rows), links(line)) for verdict, line, rows in answers),
     )
     counts = all_claims(family, root)["verdict"].value_counts()
-    words = ", ".join(f"{counts[verdict]} {said}" for verdict, said in COUNTED.items() if verdict in counts)
-    yield f"Of all its claims in all runs that were kept: {words}.\n"
+    yield f"Of all its claims, in all runs that were kept, {counted(counts)}.\n"
+
+
+def check_worth(family: str, worth: Worth, verdicts: list[str]) -> None:
+    """Raise InputError if the verdicts are not those that the sentence was written for."""
+    for number, (then, now) in enumerate(zip_longest(worth.verdicts, verdicts, fillvalue="none"), 1):
+        if then != now:
+            raise InputError(
+                f"papers.{family}.worth was written when the verdict on line {number} was {then!r}; it is {now!r} now: "
+                "read the sentence again, and set its verdicts"
+            )
 
 
 COUNTED = {
-    "holds": "hold",
-    "holds in most": "hold in most settings",
-    "does not hold": "do not",
-    "not tested": "could not be tested",
+    "holds": ("holds", "hold"),
+    "holds in most": ("holds in most settings", "hold in most settings"),
+    "does not hold": ("does not", "do not"),
+    "not tested": ("could not be tested", "could not be tested"),
 }
+"""verdict -> what one claim does, and what several do"""
+
+
+def counted(counts: pd.Series) -> str:
+    """Return in words how many claims have which verdict."""
+    there = [(int(counts[verdict]), said) for verdict, said in COUNTED.items() if verdict in counts]
+    return ", ".join(f"{count} {one if count == 1 else several}" for count, (one, several) in there)
 
 
 def all_claims(family: str, root: Path) -> pd.DataFrame:
@@ -103,12 +130,30 @@ def word(rows: pd.DataFrame) -> str:
 def evidence(rows: pd.DataFrame) -> str:
     """Return the numbers of a few claims; of many the counts, and those of the first that does not hold."""
     if len(rows) <= SHOWN:
-        return "; ".join(f"`{rule}`: {numbers}" for rule, numbers in zip(rows["rule"], rows["numbers"], strict=True))
-    counts = rows["verdict"].value_counts()
-    words = ", ".join(f"{counts[verdict]} {said}" for verdict, said in COUNTED.items() if verdict in counts)
+        return "<br>".join(numbers(row) for _, row in rows.iterrows())
     against = rows[~rows["verdict"].isin(["holds", "holds in most"])]
     first = (against if len(against) else rows).iloc[0]
-    return f"of {len(rows)} comparisons {words}; `{first['rule']}`: {first['numbers']}"
+    which = "the first of these" if len(against) else "the first"
+    return f"of {len(rows)} claims {counted(rows['verdict'].value_counts())}; {which}:<br>{numbers(first)}"
+
+
+def numbers(row: pd.Series) -> str:
+    """Return the rule and the numbers of a claim, with the unit of what it compares."""
+    unit = UNITS.get(row["of"])
+    return f"`{row['rule']}`{f' ({unit})' if unit else ''}: {row['numbers']}"
+
+
+UNITS = {
+    "links.energy": "energy in J per device",
+    "links.links_out": "links that leave a device",
+    "links.target": "share of devices that are targets",
+    "std of test.loss": "standard deviation of the loss over devices",
+    "traffic.bytes_up": "bytes that a device sends a round",
+    "transport.excess": "cost above the cheapest plan's",
+    "worst of links.slack_theorem_2": "Theorem 2's bound minus the error",
+    "worst of links.slack_corollary_1": "Corollary 1's bound minus the error",
+}
+"""What a claim compares, where it is no accuracy -> its name and unit."""
 
 
 def links(line: Line) -> str:

@@ -119,10 +119,10 @@ def by_a_plain_loop(fed, seed, turns, rhos, temperature):
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
 @pytest.mark.parametrize(
     ("ratio", "rhos"),
-    [("threshold", [1, 0.6, 0.6, 0.6]), ("dynamic", [1, 0.5, 0.25, 0]), ("fixed", [1, 0.6, 0.6, 0.6])],
+    [("threshold", [1, 0.5, 0.4, 0.4]), ("dynamic", [1, 0.5, 0.25, 0]), ("fixed", [1, 0.4, 0.4, 0.4])],
 )
 def test_rounds_are_those_of_the_algorithm(ratio, rhos, temperature):
-    built = dfl(ratio=ratio, temperature=temperature, fraction=0.4)
+    built = dfl(ratio=ratio, threshold=0.4, temperature=temperature, fraction=0.4)
     rounds = list(run(built, FED, 1, Inline()))
     turns = [one.round_info.units for one in rounds]
     assert len({*turns}) > 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -49,6 +51,22 @@ def test_assumed_constants_shrink_with_the_data() -> None:
     T = target_bound(ERROR, SIZES, DIVERGENCE, delta=0.1, constants="assumed")
     q = deviation(SIZES, 0.1)
     np.testing.assert_allclose(T[0, 1], 0.25 + 4 * 0.30349 + 6 * 0.17308 + 0.6 + 6 * q.sum(), atol=1e-4)
+
+
+def complexity(labels: np.ndarray) -> float:
+    """Return (7) over every choice of signs. labels: (H, D), what each hypothesis says of each example, 0 or 1."""
+    signs = np.array([*product((-1, 1), repeat=labels.shape[1])])
+    return float((signs @ labels.T / labels.shape[1]).max(1).mean())
+
+
+def test_rademacher_complexity_by_its_definition_is_below_its_limits() -> None:
+    """Ten thresholds label ten points of a line in ten ways, (46) with D labellings; all labellings have 1/2."""
+    sizes = np.array([10.0])
+    thresholds = np.arange(10) >= np.arange(10)[:, None]
+    assert complexity(thresholds) < rademacher(sizes, "assumed")[0]
+    everything = np.array([*product((0, 1), repeat=10)])
+    assert complexity(everything) == pytest.approx(0.5)
+    assert complexity(everything) < min(rademacher(sizes, "decimal")[0], rademacher(sizes, "printed")[0])
 
 
 def test_an_unlabelled_example_counts_as_wrong() -> None:
