@@ -13,7 +13,7 @@ from importlib import import_module
 from inspect import isclass, isfunction, signature
 from typing import Any, TypeVar, cast, get_type_hints
 
-from fedcore.types import InputError
+from fedcore.errors import InputError
 
 CONTEXT = ("nets", "training")
 """Arguments that a method's builder gets besides its settings: every device's architecture, and local training."""

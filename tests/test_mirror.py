@@ -33,7 +33,7 @@ ELSEWHERE = {
     "cli/restore": "pipeline/test_backup.py",
     "cli/run": "end_to_end/test_flows.py",
     "cli/save": "pipeline/test_backup.py",
-    "cli/show": "end_to_end/test_flows.py",
+    "cli/show": "pipeline/test_answers.py",
     "cli/stage": "end_to_end/test_dvc.py",
     "cli/status": "cli/test_init.py",
     "cli/ui": "end_to_end/test_server.py",

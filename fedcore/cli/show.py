@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from fedcore.errors import InputError
 from fedcore.pipeline.files import BRIEF, CLAIMS, PAGE, SUMMARY, TABLE
+
+if TYPE_CHECKING:
+    from fedcore.report.answers import Box
 
 
 @click.command()
@@ -44,31 +49,53 @@ def show_brief() -> None:
 
 
 def show_all() -> None:
-    """Print answers, tables and claims; writes the summary first if it is missing, as in a fresh clone."""
+    """Print answers, tables and claims; writes the summary first if it is missing, as in a fresh clone.
+
+    Imports little where the answers are kept.
+    """
+    from pathlib import Path
+
+    from fedcore.pipeline import answers
+    from fedcore.report import spreadsheet
+    from fedcore.report.terminal import print_answers, print_claims, print_summary
+
+    compared, results = Path("pipeline") / "compare", Path("results")
+    whole = all(path.is_file() for path in (results / SUMMARY, compared / TABLE, compared / CLAIMS))
+    boxes = answers.read(compared, results) if whole else None
+    if boxes is None:
+        boxes = _answer_anew()
+    summary = spreadsheet.read(results / SUMMARY, dtype=dict.fromkeys(("rank", "test_rank", "shared_rank"), "Int64"))
+    print_answers(boxes)
+    print_summary(summary)
+    print_claims(spreadsheet.read(compared / CLAIMS))
+    print(f"page: {results / PAGE}   record: fedcore ui")
+
+
+def _answer_anew() -> dict[str, list[Box]]:
+    """Return the boxes of the last comparison by the present settings; makes it if its summary is missing."""
     import pandas as pd
 
     from fedcore.config.params import read
     from fedcore.config.studies import find_study
+    from fedcore.pipeline import answers as kept
     from fedcore.pipeline.run.comparison import criteria_of
     from fedcore.pipeline.run.outputs import PIPELINE, RESULTS, compare_stages, require, stage_folders
     from fedcore.report import spreadsheet
-    from fedcore.report.terminal import print_answers, print_claims, print_summary
+    from fedcore.report.answers import study_answers
     from fedcore.results.answer import answers
 
     if not (RESULTS / SUMMARY).is_file():
         require(*(folder / TABLE for folder in stage_folders()[0]))
-        compare_stages()
+        return study_answers(compare_stages().answers)
     require(PIPELINE / "compare" / TABLE, PIPELINE / "compare" / CLAIMS)
-    ranks = dict.fromkeys(("rank", "test_rank", "shared_rank"), "Int64")
-    summary = spreadsheet.read(RESULTS / SUMMARY, dtype=ranks)
+    summary = spreadsheet.read(RESULTS / SUMMARY)
     table = pd.read_parquet(PIPELINE / "compare" / TABLE)
     controls = frozenset(summary["method"][summary["control"]])
     params = read()
     studies = {study: find_study(params, study) for study in table["study"].unique()}
-    print_answers(answers(table, controls, criteria_of(params, studies, table)))
-    print_summary(summary)
-    print_claims(spreadsheet.read(PIPELINE / "compare" / CLAIMS))
-    print(f"page: {RESULTS / PAGE}   record: fedcore ui")
+    boxes = study_answers(answers(table, controls, criteria_of(params, studies, table)))
+    kept.keep(boxes, PIPELINE / "compare", RESULTS)
+    return boxes
 
 
 def show_history(study: str | None) -> None:

@@ -14,11 +14,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fedcore.report.answers import study_answers
+from fedcore.report.answers import Box
 from fedcore.report.console import PlainConsole
 from fedcore.report.tables import FEW, cells, notes, number, places, where_it_holds
-from fedcore.results.advice import Answer
-from fedcore.results.criterion import METRICS, Metric, Place
+from fedcore.results.criterion import METRICS, Metric
 from fedcore.results.summary import SPLITS, verdict
 
 VERDICTS = {"holds": "bold", "holds in most": "bold", "does not hold": "bold", "not tested": ""}
@@ -40,10 +39,10 @@ def print_summary(summary: pd.DataFrame, console: Console | None = None) -> None
         (_print_settings if rows["setting"].nunique() <= FEW else _print_grid)(rows, console)
 
 
-def print_answers(found: Mapping[Place, Answer], console: Console | None = None) -> None:
-    """Print what to do in each setting, and why; for a study with more than FEW settings how often."""
+def print_answers(found: Mapping[str, Sequence[Box]], console: Console | None = None) -> None:
+    """Print the boxes of each study: what to do in each setting, and why."""
     console = console or standard()
-    for boxes in study_answers(found).values():
+    for boxes in found.values():
         for one in boxes:
             console.print(Text(f"{one.title}: {one.headline}", style="bold"))
             for sentence in one.sentences:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import pandas as pd
 
 from fedcore.builders import describe, unknown_value
-from fedcore.types import InputError, OwnMetric, Scoring
+from fedcore.errors import InputError
+
+if TYPE_CHECKING:
+    from fedcore.types import OwnMetric, Scoring
 
 MetricName: TypeAlias = Literal[
     "accuracy", "balanced_accuracy", "macro_f1", "f1", "precision", "recall", "roc_auc", "average_precision",
@@ -210,6 +213,8 @@ def _named(
     metric: str | None, positive: str | None, costs: Mapping[str, Mapping[str, float]] | None, classes: Sequence[str]
 ) -> Scoring:
     """Return what the metric of that name needs to be measured."""
+    from fedcore.types import Scoring  # imports PyTorch, which `fedcore show` does not need
+
     if metric in OF_POSITIVE:
         return Scoring(metric, _class("run.positive", positive, classes))
     if metric == "cost":

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from functools import cache
 
-from scipy.special import stdtrit
-
 LEVEL = 0.95
 """The confidence of the answer's intervals."""
 
@@ -28,4 +26,6 @@ def half_width(spread: float, seeds: int, ratio: float, level: float = LEVEL, am
 
 @cache
 def _quantile(freedom: int, level: float, among: int) -> float:
+    from scipy.special import stdtrit  # a quarter of a second, which `fedcore show` does not need
+
     return float(stdtrit(freedom, 1 - (1 - level) / 2 / among))

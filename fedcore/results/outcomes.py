@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcore.types import Params
+if TYPE_CHECKING:
+    from fedcore.types import Params
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def found(table: pd.DataFrame) -> dict[Place, Answer]:
 
 def printed(table: pd.DataFrame) -> str:
     out = io.StringIO()
-    print_answers(found(table), Console(file=out, width=80))
+    print_answers(study_answers(found(table)), Console(file=out, width=80))
     return out.getvalue()
 
 

@@ -15,12 +15,14 @@ from fedcore.config.request import Job
 from fedcore.config.settings import Setting
 from fedcore.config.studies import Run as RunSection
 from fedcore.config.studies import find_study, grid_points, new_device_from, run_section, stops_rows
+from fedcore.pipeline import answers
 from fedcore.pipeline.cache.store import Store
 from fedcore.pipeline.files import BRIEF, CURVES, METRICS, PAGE
 from fedcore.pipeline.orchestration.artifacts import publish
 from fedcore.pipeline.record.result import Result, StudyOnData, digest
 from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import comparison, history, partitions, run_method
+from fedcore.report.answers import study_answers
 from fedcore.report.figures import png
 from fedcore.report.history import trends
 from fedcore.report.terminal import print_answers, print_claims, print_summary
@@ -141,7 +143,7 @@ def report(
     answered = comparison.answer_results(params, everything)
     for study, text in comparison.notes(answered.summary.assign(**NO_SECONDS), answered.answers).items():
         publish(study, text)
-    print_answers(answered.answers)
+    print_answers(study_answers(answered.answers))
     if prepared:
         write_stage(jobs, results, store)
         writer.history += history.lines_of(everything, answered.answers, store)
@@ -178,6 +180,7 @@ def compare_stages() -> comparison.Comparison:
     params = read()
     made = comparison.compare(params, *stage_folders(), read_papers(params["studies"]))
     comparison.write(made, PIPELINE / "compare", RESULTS)
+    answers.keep(study_answers(made.answers), PIPELINE / "compare", RESULTS)
     return made
 
 

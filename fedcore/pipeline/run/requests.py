@@ -30,6 +30,7 @@ from fedcore.pipeline.record.writer import RecordWriter
 from fedcore.pipeline.run import history, left_out, outputs, partitions, run_method
 from fedcore.pipeline.run.chunks import count_local_steps
 from fedcore.results.answer import STOPPED_AFTER
+from fedcore.results.so_far import SoFar
 from fedcore.results.stopping import rows_that_cannot_win
 from fedcore.results.summary import join_words
 from fedcore.results.tuning import best
@@ -79,6 +80,7 @@ class Run:
         self._refusals: set[tuple[str, str]] = set()
         self._tuned: dict[tuple[str, str, str], Tuned] = {}
         self._stopped: dict[tuple[str, str], frozenset[str]] = {}
+        self._so_far: dict[tuple[str, str], SoFar] = {}
 
     def prepare(self) -> list[ReadySetting]:
         """Read all data, divide them and build all methods, so that bad input is reported before any training."""
@@ -215,6 +217,17 @@ class Run:
         self.results[ready.job.name].append(result)
         # `dvc repro` ends each study with its answer; the page has every row.
         self.session.print_line(run_method.summary_line(result), terminal=not self.request.prepared)
+        if line := self._say_so_far(ready, result):
+            self.session.print_line(line, terminal=not self.request.prepared)
+
+    def _say_so_far(self, ready: ReadySetting, result: Result) -> str | None:
+        """Return a line about the rows that lead with the first of several seeds, if this row has come to lead."""
+        seeds = [one.name for one in self.jobs if one.study == ready.job.study]
+        leader = None if result.control else run_method.leader_of(result)
+        if len(seeds) == 1 or ready.job.name != seeds[0] or leader is None:
+            return None
+        place = ready.job.study, ready.setting.name
+        return self._so_far.setdefault(place, SoFar()).add(leader, run_method.combines(result))
 
     def propose(self, configs: list[str]) -> list[tuple[Origin, Accepted]]:
         """Propose models; returns those whose final fit is to be promoted, with what made them.

@@ -32,6 +32,7 @@ from fedcore.report import spreadsheet
 from fedcore.results import reports, tidy
 from fedcore.results.embedding import embed
 from fedcore.results.outcomes import total
+from fedcore.results.so_far import Leader
 from fedcore.results.threshold import best_threshold
 from fedcore.types import Federation, InputError, Method, Params, Report, Threshold, naming
 
@@ -277,6 +278,21 @@ def summary_line(result: Result) -> str:
     shown = shown if metric.name == "accuracy" else f"{metric.words}: {shown}"
     computed = sum(not step.cached for step in result.steps)
     return f"  {result.name:<36} {shown}  [{computed} of {len(result.steps)} steps computed]"
+
+
+def leader_of(result: Result) -> Leader | None:
+    """Return a row with its means on validation data and on own test data; None without either."""
+    last, metric = tidy.final(result.table), result.metric
+    test = last[(last["split"] == "test") & (last["metric"] == metric.column)]["value"].mean()
+    if result.validation is None or pd.isna(test):
+        return None
+    return Leader(result.row.label, result.validation, metric.value(float(test)))
+
+
+def combines(result: Result) -> bool:
+    """Tell whether a row's devices send anything."""
+    sent = result.table[(result.table["split"] == "traffic") & (result.table["metric"] == "bytes_up")]
+    return bool(sent["value"].sum() > 0)
 
 
 def tally(steps: Iterable[Step]) -> str:

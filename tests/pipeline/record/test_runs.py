@@ -63,8 +63,8 @@ def test_an_existing_database_is_unchanged(tmp_path: Path) -> None:
     assert path.read_bytes() == b"the user's"
 
 
-def test_a_folder_in_the_databases_place_is_named(tmp_path: Path, database: Path) -> None:
-    database.mkdir()
+def test_a_folder_in_the_databases_place_is_named(absent: Path) -> None:
+    absent.mkdir()
     with pytest.raises(Failed, match=r"record\.db: is a folder, .*; move it away$"):
         runs.Record()
 
@@ -120,7 +120,7 @@ def test_a_copied_folder_shows_its_own_artifacts(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's own
-def test_warming_up_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: Path) -> None:
+def test_warming_up_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, absent: Path) -> None:
     for name in ("temporary", "here"):
         (tmp_path / name).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))

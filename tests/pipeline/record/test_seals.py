@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -100,7 +101,9 @@ def test_files_elsewhere_are_refused(folder: Path, tmp_path: Path, place: str):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # MLflow's own
-def test_a_champion_made_by_rest_runs_no_code(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_champion_made_by_rest_runs_no_code(
+    folder: Path, tmp_path: Path, empty: Path, monkeypatch: pytest.MonkeyPatch
+):
     """The attack itself, by someone who even has the page's password: a version whose code lies in their own folder."""
     import mlflow
 
@@ -109,6 +112,7 @@ def test_a_champion_made_by_rest_runs_no_code(folder: Path, tmp_path: Path, monk
     monkeypatch.setattr(environment, "STATE", tmp_path)
     monkeypatch.setattr(environment, "TRACKING", f"sqlite:///{tmp_path / 'mlflow.db'}")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    shutil.copyfile(empty, tmp_path / "mlflow.db")
     before = mlflow.get_tracking_uri()
     mlflow.set_tracking_uri(environment.TRACKING)
     record = runs.Record()

@@ -1,0 +1,45 @@
+"""The answers of `dvc repro` as text, kept beside the summary for `fedcore show`.
+
+They are kept with a digest of what they follow from, the table and the settings: `show` computes them anew, which takes
+PyTorch and the whole pipeline, only where one of these has changed since. Imports nothing slow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from fedcore.pipeline.files import ANSWERS, TABLE
+from fedcore.report.answers import Box
+
+
+def keep(boxes: Mapping[str, Sequence[Box]], compared: Path, folder: Path) -> None:
+    """Write each study's boxes to a folder. compared: the folder of the table that they are about."""
+    kept = {"of": _digest(compared), "studies": {study: [asdict(box) for box in mine] for study, mine in boxes.items()}}
+    (folder / ANSWERS).write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def read(compared: Path, folder: Path) -> dict[str, list[Box]] | None:
+    """Return each study's boxes; None if there are none, or the table or a setting is another by now."""
+    try:
+        kept = json.loads((folder / ANSWERS).read_text())
+        if kept["of"] != _digest(compared):
+            return None
+        return {
+            study: [Box(one["title"], one["headline"], tuple(one["sentences"])) for one in mine]
+            for study, mine in kept["studies"].items()
+        }
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # missing, or damaged
+        return None
+
+
+def _digest(compared: Path) -> str:
+    """Return the digest of a table and of the current folder's settings."""
+    found = hashlib.sha256()
+    for path in (compared / TABLE, Path("params.yaml"), *sorted(Path("studies").glob("*.yaml"))):
+        content = path.read_bytes()
+        found.update(f"{path.name} {len(content)} ".encode() + content)
+    return found.hexdigest()

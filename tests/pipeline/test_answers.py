@@ -1,0 +1,73 @@
+"""The kept answers, and that `fedcore show` prints them without what computed them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from asked import ROOT
+from comparisons import claims, comparison
+
+from fedcore.pipeline import answers
+from fedcore.pipeline.files import ANSWERS, CLAIMS, SUMMARY, TABLE
+from fedcore.report.answers import Box
+from fedcore.report.tables import csv
+
+BOXES = {"study": [Box("study: alpha=1 (digits)", "Use lmf", ("It gains 3 points.", "So does ditto.")), Box("b", "c")]}
+SHOW = """
+import sys
+from fedcore.cli.main import main
+main(["show"])
+assert not {"torch", "prefect", "mlflow", "scipy", "pydantic"} & {*sys.modules}
+"""
+
+
+@pytest.fixture
+def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a table in a project; the current folder becomes the project."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "pipeline" / "compare"
+    for made in (folder, tmp_path / "results", tmp_path / "studies"):
+        made.mkdir(parents=True)
+    (folder / TABLE).write_bytes(b"numbers")
+    Path("params.yaml").write_text("run: {min_effect: 0.01}\n")
+    Path("studies/mine.yaml").write_text("study: {}\n")
+    answers.keep(BOXES, folder, Path("results"))
+    return folder
+
+
+def test_the_boxes_come_back(compared: Path):
+    assert answers.read(compared, Path("results")) == BOXES
+
+
+@pytest.mark.parametrize("changed", ["params.yaml", "studies/mine.yaml", f"pipeline/compare/{TABLE}"])
+def test_boxes_of_other_settings_or_another_table_are_not_read(compared: Path, changed: str):
+    Path(changed).write_text("other: {}\n")
+    assert answers.read(compared, Path("results")) is None
+
+
+def test_boxes_before_another_study_came_are_not_read(compared: Path):
+    Path("studies/more.yaml").write_text("")
+    assert answers.read(compared, Path("results")) is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"of": ', "null"])
+def test_damaged_boxes_are_not_read(compared: Path, text: str):
+    (Path("results") / ANSWERS).write_text(text)
+    assert answers.read(compared, Path("results")) is None
+    (Path("results") / ANSWERS).unlink()
+    assert answers.read(compared, Path("results")) is None
+
+
+@pytest.mark.slow
+def test_show_needs_neither_pytorch_nor_prefect(compared: Path):
+    (Path("results") / SUMMARY).write_text(csv(comparison()[1]))
+    (compared / CLAIMS).write_text(csv(claims()))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "FEDCORE_HOME": str(Path.cwd())}
+    call = [sys.executable, "-c", SHOW]
+    shown = subprocess.run(call, capture_output=True, text=True, env=environment, check=True).stdout
+    for words in ("Use lmf", "So does ditto.", "claims of the paper", "page: results/report.html"):
+        assert words in shown
