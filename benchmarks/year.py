@@ -417,12 +417,12 @@ def summary(year: pd.DataFrame) -> str:
         return sum(len(found[f"{kind} {name}"]) for name in COLUMNS)
 
     def nights(kind: str) -> str:
-        return f"nights {', '.join(map(str, found[kind]))}" if found[kind] else "none"
+        return ", ".join(map(str, found[kind])) or "none"
 
-    ended = int((year["outcome"] == "ok").sum())
+    seconds = year["seconds"][year["outcome"] == "ok"]
     growth = (year["mlruns MB"].iloc[-1] - year["mlruns MB"].iloc[0]) / max(len(year) - 1, 1)
     rows = {
-        "promotions of a model that is truly better": nights("right"),
+        "nights on which a model was promoted that is truly better": nights("right"),
         "of one that is not": nights("wrong"),
         f"nights on which a model that is better by {100 * LEAST:.0f} points stayed": nights("missed"),
         f"drift of a column's law, or of the predicted classes, by {MUST} (PSI) or more":
@@ -430,12 +430,12 @@ def summary(year: pd.DataFrame) -> str:
         f"told where the laws differ by less than {MUST_NOT}":
             f"{total('false')} times in {int(year['moved load'].notna().sum())} nights and three columns",
         "nights that failed, each in one line": nights("failed"),
-        "history": f"{int(year['history'].iloc[-1])} lines of {ended} nights that ended",
+        "history": f"{int(year['history'].iloc[-1])} lines of {len(seconds)} nights that ended",
         "blobs, Prefect's database":
             f"at most {year['blobs MB'].max():.1f} and {year['Prefect MB'].max():.1f} MB",
         "MLflow's files, without `keep.record`":
             f"{year['mlruns MB'].iloc[-1]:.0f} MB, {growth:.1f} more each night",
-        "a night": f"{year['seconds'].median():.0f} s in the middle, {year['seconds'].min():.0f} at best",
+        "a night": f"{seconds.median():.0f} s in the middle, {seconds.min():.0f} at best",
     }  # fmt: skip
     return "\n".join(["| | |", "| --- | --- |", *(f"| {name} | {value} |" for name, value in rows.items())])
 
